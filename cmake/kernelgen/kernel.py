@@ -1,0 +1,90 @@
+"""The value types every other module speaks: architecture, data types, tile, kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelgen.epilogue import Epilogue
+
+Shape3 = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Arch:
+    """A GPU architecture that sources are compiled for."""
+
+    name: str  # as in manifests and CMake: "90a"
+    shared_memory: int  # bytes one threadblock may use (opt-in)
+    ptx: bool  # PTX of a suffixed architecture would run nowhere else: cubin only
+
+    @property
+    def sm(self) -> str:
+        return f"sm{self.name}"
+
+
+ARCHS = {
+    arch.name: arch
+    for arch in (
+        Arch("80", 163 * 1024, ptx=True),
+        Arch("89", 99 * 1024, ptx=True),
+        Arch("90a", 227 * 1024, ptx=False),
+    )
+}
+
+# Bytes of one element in memory. tf32 is float32 storage fed to TF32 tensor cores.
+DTYPE_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "tf32": 4}
+
+
+@dataclass(frozen=True)
+class DTypes:
+    """Operand types of D = epilogue(A x B); C has the type of D."""
+
+    a: str
+    b: str
+    acc: str
+    d: str
+
+    def __str__(self) -> str:
+        return f"{self.a}_{self.b}_{self.acc}_{self.d}"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How one kernel cuts the problem, in the kernel's own frame (see `swap_ab`)."""
+
+    shape: Shape3  # threadblock tile M, N, K
+    schedule: str
+    cluster: Shape3 = (1, 1, 1)
+    warp: Shape3 | None = None  # warp tile, for families that let the manifest choose it
+    stages: int | None = None  # None: the collective fills shared memory by itself
+    swap_ab: bool = False  # computes D^T = B^T A^T: tile M spans the user's N
+    alignment: int | None = None  # elements of A and B; None: 16 bytes
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel to build: a manifest entry with every axis fixed."""
+
+    op: str
+    family: str
+    arch: Arch
+    dtypes: DTypes
+    layout: str  # of A, B, D in the user's frame: t row-major, n column-major
+    epilogue: Epilogue | None  # None: the family has no epilogue to choose
+    tile: Tile
+    file: str = ""  # where it was declared, for error texts
+    entry: str = ""
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one element of A (and B: no family mixes widths)."""
+        return DTYPE_BYTES[self.dtypes.a]
+
+    @property
+    def default_alignment(self) -> int:
+        return 16 // self.element_bytes
+
+    @property
+    def alignment(self) -> int:
+        """Elements that leading dimensions and addresses of A and B are multiples of."""
+        return self.tile.alignment or self.default_alignment

@@ -1,0 +1,236 @@
+"""Manifests: load, validate, expand.
+
+`load` returns every kernel of every manifest, or raises one InvalidManifestError that holds *all*
+errors, each with its file, its entry and what is allowed instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import tomllib
+
+from kernelgen import epilogue as epilogues
+from kernelgen.epilogue import Epilogue, ExpressionError
+from kernelgen.families import FAMILIES, Family
+from kernelgen.kernel import ARCHS, DTYPE_BYTES, DTypes, Kernel, Tile
+from kernelgen.naming import procedural_name
+from kernelgen.schema import Checker, InvalidManifestError, ManifestError
+
+__all__ = ["InvalidManifestError", "Manifest", "ManifestError", "find", "load", "parse"]
+
+# An epilogue's name is an enumerator in C++ and the end of kernel names.
+_IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
+_OPERANDS = ", ".join(f'{name} = "{shape}"' for name, shape in epilogues.OPERAND_SHAPES.items())
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What all manifests together declare: kernels sorted by name."""
+
+    kernels: tuple[Kernel, ...]
+    epilogues: tuple[Epilogue, ...]  # in order of declaration: the value of the C++ enumerator
+
+
+def find(source_dir: Path) -> list[Path]:
+    """The manifest of every op: cuda/<op>/kernels.toml."""
+    return sorted(source_dir.glob("cuda/*/kernels.toml"))
+
+
+def load(source_dir: Path) -> Manifest:
+    """Reads, validates and expands every manifest below `source_dir`."""
+    reader = _Reader()
+    paths = find(source_dir)
+    if not paths:
+        reader.error("cuda/*/kernels.toml", "no manifest found below the source directory")
+    for path in paths:
+        reader.file = path.relative_to(source_dir).as_posix()
+        try:
+            data = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            reader.error("", f"not valid TOML: {error}")
+        else:
+            reader.read(data, op=path.parent.name)
+    return reader.result()
+
+
+def parse(data: Mapping[str, Any], file: str = "kernels.toml", op: str = "gemm") -> Manifest:
+    """Validates and expands one manifest that is already read."""
+    reader = _Reader()
+    reader.file = file
+    reader.read(data, op)
+    return reader.result()
+
+
+class _Reader(Checker):
+    """Collects kernels and errors of one manifest after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kernels: dict[str, Kernel] = {}
+        self._epilogues: dict[str, Epilogue | None] = {}  # None: declared, but wrong
+
+    def result(self) -> Manifest:
+        self.raise_errors()
+        kernels = tuple(self._kernels[name] for name in sorted(self._kernels))
+        return Manifest(kernels, tuple(e for e in self._epilogues.values() if e is not None))
+
+    def read(self, data: Mapping[str, Any], op: str) -> None:
+        self.keys("", data, optional=("epilogue", "kernel"))
+        declared = data.get("epilogue", {})
+        if self.table("epilogue", declared):
+            for name, body in declared.items():
+                self._read_epilogue(f"[epilogue.{name}]", name, body)
+        entries = data.get("kernel", [])
+        if not isinstance(entries, list):
+            self.error("kernel", "must be an array of tables: [[kernel]]")
+            return
+        for number, entry in enumerate(entries, start=1):
+            self._read_kernel(f"[[kernel]] #{number}", entry, op)
+
+    def _read_epilogue(self, where: str, name: str, body: Any) -> None:
+        previous = self._epilogues.setdefault(name, None)
+        if not _IDENTIFIER.fullmatch(name):
+            self.error(where, "a name is made of a-z, 0-9 and _ and begins with a letter")
+            return
+        if not self.table(where, body) or not self.keys(where, body, ("expr",), ("operands",)):
+            return
+        expr, operands = body["expr"], body.get("operands", {})
+        if not isinstance(expr, str):
+            self.error(f"{where} expr", f"must be a string, not {expr!r}")
+            return
+        if not self.table(f"{where} operands", operands):
+            return
+        for operand, shape in operands.items():
+            if epilogues.OPERAND_SHAPES.get(operand) != shape:
+                reason = f"{operand} = {shape!r} is not supported; supported: {_OPERANDS}"
+                self.error(f"{where} operands", reason)
+                return
+        try:
+            built = epilogues.build(name, expr, operands)
+        except ExpressionError as error:
+            at = f'column {error.column} of "{expr}"'
+            self.error(f"{where} expr", f"{at}: {error}; supported: {epilogues.SUPPORTED}")
+            return
+        if previous is not None and previous != built:
+            self.error(where, "declared with another expression in another manifest")
+        self._epilogues[name] = built
+
+    def _read_kernel(self, where: str, entry: Any, op: str) -> None:
+        if not self.table(where, entry):
+            return
+        if "family" not in entry:
+            self.error(where, f"key 'family' is missing; allowed: {', '.join(FAMILIES)}")
+            return
+        family = self.one_of(where, "family", entry["family"], FAMILIES)
+        if family is None:
+            return
+        where = f"{where} (family {family.name})"
+        if family.op != op:
+            self.error(where, f"belongs to cuda/{family.op}/kernels.toml")
+            return
+        lists = ("layouts", "epilogue", "tiles") if family.tile_keys else ()
+        self.keys(where, entry, ("family", "arch", "dtypes", *lists))
+
+        archs = [
+            ARCHS[arch]
+            for at, value in self.items(where, entry, "arch")
+            if (arch := self.name(at, "architecture", value, family.archs))
+        ]
+        dtypes = [
+            combination
+            for at, value in self.items(where, entry, "dtypes")
+            if (combination := self._dtypes(at, value, family))
+        ]
+        layouts = list(family.layouts)
+        used: list[Epilogue | None] = [None]
+        tiles = [(where, Tile((1, 1, 1), family.schedules[0]))]
+        if lists:
+            layouts = [
+                layout
+                for at, value in self.items(where, entry, "layouts")
+                if (layout := self.name(at, "layout", value, family.layouts))
+            ]
+            used = [
+                epilogue
+                for at, value in self.items(where, entry, "epilogue")
+                if (epilogue := self._epilogue(at, value))
+            ]
+            tiles = [
+                (at, tile)
+                for at, value in self.items(where, entry, "tiles")
+                if (tile := self._tile(at, value, family))
+            ]
+        for at, tile in tiles:
+            # Tiles are checked even where no layout or epilogue is right: all errors at once.
+            axes = product(archs, dtypes, layouts or family.layouts[:1], used or [None])
+            kernels = [Kernel(op, family.name, *axis, tile, self.file, at) for axis in axes]
+            self._check(at, family, kernels)
+            if layouts and used:
+                self._add(kernels)
+
+    def _check(self, where: str, family: Family, kernels: Sequence[Kernel]) -> None:
+        """Checks the kernels of one tile."""
+        for kernel in kernels:
+            for reason in family.check(kernel):
+                self.error(where, reason)
+        # Of the kernels for one architecture, the one that needs most speaks for all.
+        for arch in dict.fromkeys(kernel.arch for kernel in kernels):
+            need, terms = max(family.shared_memory(k) for k in kernels if k.arch == arch)
+            if need > arch.shared_memory:
+                self.error(
+                    where,
+                    f"needs too much shared memory for {arch.sm}: {terms}, but a threadblock"
+                    f" has at most {arch.shared_memory} bytes ({arch.shared_memory // 1024} KiB)",
+                )
+
+    def _add(self, kernels: Sequence[Kernel]) -> None:
+        """Enters kernels under their names."""
+        for kernel in kernels:
+            name = procedural_name(kernel)
+            other = self._kernels.setdefault(name, kernel)
+            if other is not kernel:
+                at = other.entry if other.file == kernel.file else f"{other.file}: {other.entry}"
+                self.error(kernel.entry, f"kernel {name} is already declared by {at}")
+
+    def _dtypes(self, where: str, value: Any, family: Family) -> DTypes | None:
+        keys = ("a", "b", "acc", "d")
+        if not self.table(where, value) or not self.keys(where, value, keys):
+            return None
+        names = [self.name(f"{where} {key}", "dtype", value[key], DTYPE_BYTES) for key in keys]
+        known = [name for name in names if name is not None]
+        if len(known) < len(keys):
+            return None
+        dtypes = DTypes(*known)
+        if dtypes in family.dtypes:
+            return dtypes
+        supported = ", ".join(map(str, family.dtypes))
+        self.error(where, f"dtype combination {dtypes} (a_b_acc_d); supported: {supported}")
+        return None
+
+    def _epilogue(self, where: str, value: Any) -> Epilogue | None:
+        return self.one_of(where, "epilogue", value, self._epilogues)
+
+    def _tile(self, where: str, value: Any, family: Family) -> Tile | None:
+        if not self.table(where, value):
+            return None
+        keys = (*family.tile_keys, *family.optional_tile_keys)
+        complete = self.keys(where, value, family.tile_keys, family.optional_tile_keys)
+        # A family with one schedule does not make the manifest repeat it.
+        fields: dict[str, Any] = {"schedule": family.schedules[0]}
+        for key in (key for key in keys if key in value):
+            at, item = f"{where} {key}", value[key]
+            if key == "schedule":
+                fields[key] = self.name(at, key, item, family.schedules)
+            elif key == "swap_ab":
+                fields[key] = self.flag(at, item)
+            elif key in ("stages", "alignment"):
+                fields[key] = self.positive(at, item)
+            else:
+                fields["shape" if key == "tile" else key] = self.shape(at, item)
+        return Tile(**fields) if complete and None not in fields.values() else None

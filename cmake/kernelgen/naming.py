@@ -1,0 +1,54 @@
+"""The only speller of kernel and source names.
+
+One string stands for a kernel everywhere: symbol, table row, log line, profiler, test id.
+"""
+
+from __future__ import annotations
+
+from kernelgen.kernel import Kernel, Shape3
+
+
+def procedural_name(kernel: Kernel) -> str:
+    """{op}_{arch}_{dtypes}_{tile}_{cluster|warp}_{layout}_{schedule}[_swap]_{epilogue}."""
+    parts = [kernel.op, kernel.arch.sm, str(kernel.dtypes)]
+    if kernel.epilogue is None:  # nothing else distinguishes such a kernel
+        return "_".join([*parts, kernel.family])
+    return "_".join([*parts, *_shapes(kernel), kernel.layout, _mode(kernel), kernel.epilogue.name])
+
+
+def source_stem(kernel: Kernel) -> str:
+    """Name of the source without part and extension; kernels that share it share the source.
+
+    Kernels of one tile configuration differ in types, layouts and epilogues only: the headers
+    are parsed and the templates instantiated once, so the second kernel costs a fraction of
+    the first.
+    """
+    parts = [kernel.op, kernel.arch.sm]
+    if kernel.epilogue is None:
+        return "_".join([*parts, kernel.family])
+    return "_".join([*parts, *_shapes(kernel), _mode(kernel)])
+
+
+def source_name(stem: str, part: int) -> str:
+    """File name of the part-th source, counted from 0.
+
+    The first has no suffix: a growing tile configuration does not rename what is already built.
+    """
+    return f"{stem}_part{part + 1}.cu" if part else f"{stem}.cu"
+
+
+def _shapes(kernel: Kernel) -> list[str]:
+    return [_dims(kernel.tile.shape), _dims(kernel.tile.warp or kernel.tile.cluster)]
+
+
+def _mode(kernel: Kernel) -> str:
+    mode = f"{kernel.tile.schedule}{kernel.tile.stages or ''}"
+    if kernel.tile.swap_ab:
+        mode += "_swap"
+    if kernel.alignment != kernel.default_alignment:
+        mode += f"_align{kernel.alignment}"
+    return mode
+
+
+def _dims(shape: Shape3) -> str:
+    return "x".join(map(str, shape))

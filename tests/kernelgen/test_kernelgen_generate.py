@@ -1,0 +1,116 @@
+"""The command line: selection, listing, exit codes; run the way CMake runs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kernelgen_cases import REDUCE, SM80, SM90, bounded, changed, document, write_manifest
+
+from kernelgen import generate
+from kernelgen.generate import SelectionError, select
+from kernelgen.manifest import parse
+from kernelgen.naming import procedural_name
+
+KERNELS = parse(
+    document(
+        changed(SM90, layouts=["tnt", "ttt"]),
+        changed(SM80, arch=["80", "89"]),
+        changed(REDUCE, arch=["80", "89", "90a"]),
+    )
+).kernels
+NAMES = [procedural_name(kernel) for kernel in KERNELS]
+
+
+def selected(patterns: str = "", archs: str = "") -> list[str]:
+    return [procedural_name(kernel) for kernel in select(KERNELS, patterns, archs)]
+
+
+def test_selection() -> None:
+    assert selected() == selected("*") == selected(";") == selected("", "80;89;90a") == NAMES
+    assert selected("*_ttt_*") == [n for n in NAMES if "_ttt_" in n]
+    assert selected("*_ttt_*;*splitk*", "90a") == [
+        n for n in NAMES if "sm90a" in n and ("_ttt_" in n or "splitk" in n)
+    ]
+    assert selected(archs=" 80 ; 89 ") == [n for n in NAMES if "sm80" in n or "sm89" in n]
+    # A pattern may be for an architecture that is not built this time.
+    assert selected("gemm_sm80_*;gemm_sm90a_*", "80") == selected(archs="80")
+
+
+@bounded
+@given(st.sets(st.sampled_from(NAMES), min_size=1))
+def test_names_select_themselves(names: set[str]) -> None:
+    assert selected(";".join(names)) == sorted(names)
+
+
+def test_a_selection_of_nothing_is_an_error() -> None:
+    with pytest.raises(SelectionError, match=r"no kernel matches .*nearest names are\n") as caught:
+        selected("*_tnt_*;gemm_sm90a_bf16_bf16_f32_bf16_128x128x64_2x1x1_tnt_pingpong_plane")
+    nearest = str(caught.value).splitlines()[1].strip()
+    assert nearest == "gemm_sm90a_bf16_bf16_f32_bf16_128x128x64_2x1x1_tnt_pingpong_plain"
+    with pytest.raises(SelectionError, match='unknown architecture "90"; allowed: 80, 89, 90a'):
+        selected(archs="80;90")
+    with pytest.raises(SelectionError, match=r"architectures 90a only, .* selected .* are 80"):
+        selected("*_ttt_*", "80")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write_manifest(tmp_path, document(SM90, SM80))
+    return tmp_path
+
+
+def test_the_script_runs_outside_the_repository(repository: Path, root: Path) -> None:
+    script = repository / "cmake" / "kernelgen" / "generate.py"
+    command = [sys.executable, "-B", str(script), "--source-dir", ".", "--output-dir", "build/out"]
+    run = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    assert "2 kernels" in run.stdout
+    assert len(list((root / "build" / "out").glob("*.cu"))) == 2
+    assert f'"{root}/build/out/' in (root / "build" / "out" / "manifest.cmake").read_text("utf-8")
+
+
+def test_a_narrower_selection_deletes_the_other_sources(root: Path) -> None:
+    arguments = ["--source-dir", str(root), "--output-dir", str(root / "out")]
+    assert generate.main(arguments) == 0
+    assert generate.main([*arguments, "--archs", "90a"]) == 0
+    assert [p.name for p in (root / "out").glob("*.cu")] == [
+        "gemm_sm90a_128x128x64_2x1x1_pingpong.cu"
+    ]
+    text = (root / "out" / "manifest.cmake").read_text("utf-8")
+    assert 'set(CUTWHEEL_KERNEL_SOURCES_80\n  "")' in text
+
+
+def test_a_failed_run_leaves_the_outputs_alone(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--source-dir", str(root), "--output-dir", str(root / "out")]
+    assert generate.main(arguments) == 0
+    before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in (root / "out").iterdir()}
+    assert generate.main([*arguments, "--kernels", "nothing*"]) == 1
+    assert "no kernel matches" in capsys.readouterr().err
+    write_manifest(root, document(SM90, changed(SM80, stages=9)))
+    assert generate.main([*arguments, "--archs", "90a"]) == 1
+    assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in before} == before
+    assert capsys.readouterr().err == (
+        "kernelgen: 1 error in the kernel manifests; nothing was written\n\n"
+        "cuda/gemm/kernels.toml: [[kernel]] #2 (family sm80_multistage), tiles[0]:"
+        " stages = 9; 2 to 8 are supported\n"
+    )
+
+
+def test_listing_writes_nothing(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate.main(["--source-dir", str(root), "--list", "--kernels", "*_plain"]) == 0
+    assert capsys.readouterr().out == (
+        "gemm_sm90a_bf16_bf16_f32_bf16_128x128x64_2x1x1_tnt_pingpong_plain\n"
+    )
+    assert [path.name for path in root.iterdir()] == ["cuda"]
+
+
+def test_an_output_folder_is_needed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        generate.main(["--source-dir", str(root)])
+    assert "--output-dir is required" in capsys.readouterr().err
