@@ -1,0 +1,41 @@
+// Errors leave this library as text with the name of a Python class in front; the Python layer raises that class.
+#pragma once
+
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace cutwheel {
+
+enum class ErrorKind { type, value, runtime, not_implemented };
+
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, std::string const& text) : std::runtime_error(prefix(kind) + text) {}
+
+ private:
+  static std::string prefix(ErrorKind kind) {
+    switch (kind) {
+      case ErrorKind::type: return "cutwheel.TypeError: ";
+      case ErrorKind::value: return "cutwheel.ValueError: ";
+      case ErrorKind::not_implemented: return "cutwheel.NotImplementedError: ";
+      case ErrorKind::runtime: break;
+    }
+    return "cutwheel.RuntimeError: ";
+  }
+};
+
+template <class... Parts>
+std::string concat(Parts const&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
+
+// Out of line so that the good path carries no string building.
+template <class... Parts>
+[[noreturn, gnu::noinline, gnu::cold]] void fail(ErrorKind kind, Parts const&... parts) {
+  throw Error(kind, concat(parts...));
+}
+
+}  // namespace cutwheel

@@ -1,0 +1,53 @@
+#include "dispatch/calibration.h"
+
+namespace cutwheel {
+namespace {
+
+struct Measured {
+  int m, n, k_bytes;
+  Schedule schedule;
+  bool swap_ab;
+  Calibration figures;
+};
+
+// Fitted to 147 shapes (M 1 to 8192, the [N, K] of benchmarks/shapes.toml and squares), bfloat16, on an H200 (132 SMs).
+// The mainloop is bound by bytes moved and by wgmma's rate, both per byte of K: float16 and TF32 tiles of as many bytes
+// share the figures.
+constexpr Measured kMeasured[] = {
+    {128, 256, 128, Schedule::cooperative, false, {0.6929, 1.908, 0.000}},
+    {128, 128, 128, Schedule::pingpong, false, {0.3633, 0.443, 0.114}},
+    {256, 96, 128, Schedule::cooperative, false, {0.5225, 1.153, 0.000}},
+    {128, 96, 128, Schedule::pingpong, false, {0.2796, 0.000, 1.225}},
+    {128, 192, 128, Schedule::cooperative, false, {0.5443, 1.143, 0.000}},
+    {128, 128, 128, Schedule::streamk, false, {0.3816, 1.736, 7.338}},
+    {64, 16, 256, Schedule::pingpong, true, {0.0967, 0.000, 2.444}},
+    {64, 32, 256, Schedule::pingpong, true, {0.1259, 0.000, 2.377}},
+    {64, 64, 256, Schedule::pingpong, true, {0.1953, 0.000, 2.153}},
+    {64, 128, 256, Schedule::pingpong, true, {0.4355, 0.545, 1.068}},
+};
+
+// Dense 16-bit multiply-adds with float32 accumulation, per SM and clock (architecture white papers). What mma.sync reaches
+// on newer GPUs is less than their own instructions do.
+double macs_per_clock(KernelRow const& row, DeviceInfo const& device) {
+  if (row.family == Family::sm90_warpspecialized) return 2048;
+  if (device.major == 8) return device.minor == 0 ? 1024 : 512;
+  return 1250;
+}
+
+}  // namespace
+
+Calibration calibration_of(KernelRow const& row, DeviceInfo const& device) {
+  int const k_bytes = row.tile.k * element_bytes(row.a);
+  for (Measured const& x : kMeasured) {
+    if (x.m == row.tile.m && x.n == row.tile.n && x.k_bytes == k_bytes && x.schedule == row.schedule &&
+        x.swap_ab == row.swap_ab && row.family == Family::sm90_warpspecialized) {
+      return x.figures;
+    }
+  }
+  constexpr double kReached = 0.7;  // of the paper rate, by a kernel that is not tuned for the GPU
+  // float32 halves the rate and doubles the bytes: per byte of K the same.
+  double const macs = static_cast<double>(row.tile.m) * row.tile.n * k_bytes / 2;
+  return {macs / (macs_per_clock(row, device) * kReached * device.sm_clock_ghz * 1e3), 1.0, 2.5};
+}
+
+}  // namespace cutwheel

@@ -1,0 +1,63 @@
+// Which kernel runs: device -> rows that may run there -> the one the cost model likes best.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dispatch/kernel_row.h"
+
+namespace cutwheel {
+
+// What selection looks at. Pointers and strides do not matter here: the caller has already met the 16-byte rule.
+struct GemmRequest {
+  int device = 0;
+  DType a = DType::bf16;  // of both operands
+  DType d = DType::bf16;
+  Layout layout_a = Layout::row, layout_b = Layout::row;
+  bool reads_c = false;  // beta != 0
+  // Every contiguous extent is a multiple of 16 bytes, or padded so. TMA does not care, cp.async kernels do.
+  bool extents_aligned = true;
+  int m = 0, n = 0, k = 0, batch = 1;
+
+  bool operator==(GemmRequest const& o) const {
+    return device == o.device && a == o.a && d == o.d && layout_a == o.layout_a && layout_b == o.layout_b &&
+           reads_c == o.reads_c && extents_aligned == o.extents_aligned && m == o.m && n == o.n && k == o.k &&
+           batch == o.batch;
+  }
+};
+
+struct GemmPlan {
+  KernelRow const* row = nullptr;
+  KernelRow const* reduce = nullptr;  // set with split-K: row writes float32 partial sums, reduce adds them up
+  RasterOrder raster = RasterOrder::along_m;
+  int swizzle = 1;
+  int splits = 1;
+  double predicted_us = 0;
+};
+
+struct Rejection {
+  KernelRow const* row;
+  std::string reason;
+};
+
+// All plans that can run, cheapest first. With `rejections`, every other row of the table and why it is not among them.
+std::vector<GemmPlan> rank_plans(GemmRequest const& request, std::vector<Rejection>* rejections = nullptr);
+
+// The cheapest plan, remembered per thread; nothing when no row can run.
+std::optional<GemmPlan> choose_plan(GemmRequest const& request);
+
+// The kernel that adds partial sums up and writes `d`, of one architecture or of the best that the device runs.
+KernelRow const* find_reduce_row(DeviceInfo const& device, DType d, std::optional<Arch> arch = std::nullopt);
+
+// Text for the error of a request that no row serves: what was asked, what the wheel holds, what to do.
+std::string explain_miss(GemmRequest const& request);
+
+// Architectures of the rows in this wheel that would serve the device, best first: "sm90a", "sm80 (PTX)".
+std::vector<std::string> archs_served(int major, int minor);
+
+// CUTWHEEL_ARCH (sm80 | sm89 | sm90a) keeps only rows of that architecture, through PTX where need be; CUTWHEEL_KERNEL
+// keeps one row by its name. Both are read at the first use and again by reload_environment().
+void reload_environment();
+
+}  // namespace cutwheel

@@ -1,0 +1,90 @@
+// Launching: what has to be done once for each kernel and device, and cudaLaunchKernelExC.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "gemm/params.h"
+
+namespace cutwheel::gemm {
+
+struct LaunchShape {
+  dim3 grid, block;
+  int shared_memory_bytes = 0;
+  dim3 cluster = dim3(1, 1, 1);
+  // Programmatic dependent launch: the kernel may start while its predecessor drains; it waits itself before it reads.
+  bool dependent_launch = false;
+};
+
+// Facts about one kernel on each device. A kernel has one static object of this, zero-initialised (no dynamic initialiser).
+class KernelFacts {
+ public:
+  // Raises the limit of dynamic shared memory on the first call for a device.
+  cudaError_t prepare(void const* kernel, int device, int shared_memory_bytes) {
+    std::uint64_t const bit = std::uint64_t{1} << device;
+    if (prepared_.load(std::memory_order_acquire) & bit) return cudaSuccess;
+    // 48 KiB needs no permission.
+    if (shared_memory_bytes > 48 * 1024) {
+      cudaError_t const error =
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_memory_bytes);
+      if (error != cudaSuccess) return error;
+    }
+    prepared_.fetch_or(bit, std::memory_order_release);
+    return cudaSuccess;
+  }
+
+  // How many clusters of this kernel fit on the device at once: GPCs with an odd number of SMs make it less than the
+  // quotient, and a persistent grid that assumes more would run in two waves.
+  int max_active_clusters(void const* kernel, int device, cudaLaunchConfig_t const& config) {
+    int known = clusters_[device].load(std::memory_order_relaxed);
+    if (known) return known;
+    if (cudaOccupancyMaxActiveClusters(&known, kernel, &config) != cudaSuccess || known <= 0) {
+      cudaGetLastError();
+      return 0;
+    }
+    clusters_[device].store(known, std::memory_order_relaxed);
+    return known;
+  }
+
+ private:
+  std::atomic<std::uint64_t> prepared_;
+  std::atomic<int> clusters_[kMaxDevices];
+};
+
+inline cudaLaunchConfig_t launch_config(LaunchShape const& shape, cudaStream_t stream,
+                                        cudaLaunchAttribute (&attributes)[2]) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = static_cast<std::size_t>(shape.shared_memory_bytes);
+  config.stream = stream;
+  config.attrs = attributes;
+  if (shape.cluster.x * shape.cluster.y * shape.cluster.z > 1) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[config.numAttrs].val.clusterDim.x = shape.cluster.x;
+    attributes[config.numAttrs].val.clusterDim.y = shape.cluster.y;
+    attributes[config.numAttrs++].val.clusterDim.z = shape.cluster.z;
+  }
+  if (shape.dependent_launch) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  return config;
+}
+
+template <class Params>
+Status launch_kernel(void const* kernel, LaunchShape const& shape, Params const& params, cudaStream_t stream) {
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t const config = launch_config(shape, stream, attributes);
+  void* arguments[] = {const_cast<void*>(static_cast<void const*>(&params))};
+  cudaError_t const error = cudaLaunchKernelExC(&config, kernel, arguments);
+  if (error != cudaSuccess) {
+    cudaGetLastError();  // or torch would report it at its next call
+    return {StatusCode::cuda_error, static_cast<int>(error)};
+  }
+  return {};
+}
+
+}  // namespace cutwheel::gemm

@@ -1,0 +1,49 @@
+// What the GEMM room is asked to do, in two steps: a problem (user's frame, nothing chosen) and the arguments of one
+// launch.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "common/device.h"
+#include "common/types.h"
+
+namespace cutwheel::gemm {
+
+// One operand: the leading dimension is the stride of the dimension that is not contiguous, in elements.
+struct Operand {
+  void const* data = nullptr;
+  std::int64_t leading = 0;
+  std::int64_t batch_stride = 0;
+};
+
+// D = alpha * A @ B + beta * C for each of `batch` problems; C is read only when beta != 0.
+struct GemmArgs {
+  int m = 0, n = 0, k = 0, batch = 1;
+  Operand a;          // [batch, M, K], row or column as the kernel's layout says
+  Operand b;          // [batch, K, N]
+  Operand c;          // [batch, M, N] row-major, of D's dtype; leading may be 0 (one row for all)
+  void* d = nullptr;  // [batch, M, N] row-major
+  std::int64_t d_leading = 0;
+  std::int64_t d_batch_stride = 0;
+  float alpha = 1, beta = 0;
+
+  // Chosen by dispatch.
+  RasterOrder raster = RasterOrder::along_m;
+  int swizzle = 1;            // width of the band of tiles that is walked together
+  int splits = 1;             // splitk_reduce: how many partial sums lie in A; stream-K decides for itself
+  void* workspace = nullptr;  // at least workspace_bytes() of the chosen kernel, 256-byte aligned
+  DeviceInfo const* device = nullptr;
+  cudaStream_t stream = nullptr;
+};
+
+enum class StatusCode : int { ok, not_implementable, cuda_error, tensor_map_error };
+
+struct Status {
+  StatusCode code = StatusCode::ok;
+  int detail = 0;  // cudaError_t or CUresult
+  bool good() const { return code == StatusCode::ok; }
+};
+
+}  // namespace cutwheel::gemm

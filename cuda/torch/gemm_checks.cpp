@@ -1,0 +1,175 @@
+#include <limits>
+
+#include "common/error.h"
+#include "torch/gemm_request.h"
+
+namespace cutwheel {
+namespace {
+
+constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max();
+
+bool is_supported(ScalarType type) {
+  return type == ScalarType::Half || type == ScalarType::BFloat16 || type == ScalarType::Float;
+}
+
+void check_device(OpNames const& names, char const* argument, Tensor const& tensor, int device) {
+  if (!tensor.is_cuda()) {
+    fail(ErrorKind::value, names.op, ": ", argument, " is not on a CUDA device; all tensors must be on cuda:", device);
+  }
+  if (tensor.get_device_index() != device) {
+    fail(ErrorKind::value, names.op, ": ", argument, " is on cuda:", tensor.get_device_index(), " and ", names.a,
+         " is on cuda:", device, "; all tensors must be on the same device");
+  }
+}
+
+void check_dims(OpNames const& names, char const* argument, Tensor const& tensor, int dims) {
+  if (tensor.dim() != dims) {
+    fail(ErrorKind::value, names.op, ": ", argument, " has ", tensor.dim(), " dimensions (shape ", shape_text(tensor),
+         "); expected ", dims);
+  }
+}
+
+// The sizes of c line up with the last dimensions of [batch, M, N], each equal or 1.
+void check_broadcast(GemmCall const& call) {
+  Tensor const& c = *call.c;
+  std::int64_t const want[] = {call.batch, call.m, call.n};
+  auto const sizes = c.sizes();
+  int const dims = call.names.dims;
+  bool fits = static_cast<int>(sizes.size()) <= dims;
+  for (int i = 1; fits && i <= static_cast<int>(sizes.size()); ++i) {
+    std::int64_t const size = sizes[sizes.size() - static_cast<std::size_t>(i)];
+    fits = size == want[3 - i] || size == 1;
+  }
+  if (!fits) {
+    fail(ErrorKind::value, call.names.op, ": ", call.names.c, " has shape ", shape_text(c),
+         "; expected one that broadcasts to [", dims == 3 ? concat(call.batch, ", ") : "", call.m, ", ", call.n, "]");
+  }
+}
+
+void check_out(GemmCall const& call) {
+  Tensor const& out = *call.out;
+  OpNames const& names = call.names;
+  check_device(names, "out", out, call.device);
+  if (out.scalar_type() != call.d_type) {
+    fail(ErrorKind::type, names.op, ": out has dtype ", dtype_text(out.scalar_type()), "; expected ",
+         dtype_text(call.d_type));
+  }
+  bool fits = out.dim() == names.dims;
+  if (fits) {
+    Matrix const matrix = matrix_of(out);
+    fits = matrix.batch == call.batch && matrix.rows == call.m && matrix.cols == call.n;
+  }
+  if (!fits) {
+    fail(ErrorKind::value, names.op, ": out has shape ", shape_text(out), "; expected [",
+         names.dims == 3 ? concat(call.batch, ", ") : "", call.m, ", ", call.n, "] (out is never resized)");
+  }
+  Matrix const target = matrix_of(out);
+  if (overlaps_itself(target)) {
+    fail(ErrorKind::value, names.op,
+         ": out overlaps itself (an expanded view?); expected memory of its own for each element");
+  }
+  int const d_bytes = element_bytes_of(call.d_type), bytes = element_bytes_of(call.type);
+  // In units of the smaller element both views are measured alike.
+  auto const shares = [&](Tensor const& input, char const* argument) {
+    Matrix in = matrix_of(input), o = target;
+    int const unit = d_bytes == bytes ? bytes : 1;
+    if (unit == 1) {
+      // Different element sizes: address ranges decide.
+      auto const scale = [](Matrix& x, int by) { x.batch_stride *= by, x.row_stride *= by, x.col_stride *= by; };
+      scale(in, bytes), scale(o, d_bytes);
+    }
+    if (overlaps(in, o, unit)) {
+      fail(ErrorKind::value, names.op, ": out overlaps ", argument, " in memory; expected separate tensors");
+    }
+  };
+  shares(*call.a, names.a);
+  shares(*call.b, names.b);
+  if (call.c && call.beta != 0 && call.c->dim() == names.dims && call.c->scalar_type() == call.d_type) {
+    // The very same view is fine: each element of C is read before its D is written, by the same thread block.
+    Matrix const c = matrix_of(*call.c);
+    bool const same = c.data == target.data && c.batch_stride == target.batch_stride && c.row_stride == target.row_stride &&
+                      c.col_stride == target.col_stride && c.rows == target.rows && c.cols == target.cols;
+    if (!same && overlaps(c, target, d_bytes)) {
+      fail(ErrorKind::value, names.op, ": out overlaps ", names.c,
+           " in memory; expected the very same tensor or another one");
+    }
+  }
+}
+
+}  // namespace
+
+void check_call(GemmCall& call) {
+  OpNames const& names = call.names;
+  Tensor const& a = *call.a;
+  Tensor const& b = *call.b;
+  if (!a.is_cuda()) fail(ErrorKind::value, names.op, ": ", names.a, " is not on a CUDA device; all tensors must be");
+  call.device = a.get_device_index();
+  check_device(names, names.b, b, call.device);
+  if (call.linear) {
+    if (a.dim() < 1) fail(ErrorKind::value, names.op, ": ", names.a, " has no dimensions; expected [..., K]");
+  } else {
+    check_dims(names, names.a, a, names.dims);
+  }
+  check_dims(names, names.b, b, names.dims);
+
+  call.type = a.scalar_type();
+  if (!is_supported(call.type)) {
+    fail(ErrorKind::type, names.op, ": ", names.a, " has dtype ", dtype_text(call.type),
+         "; expected float16, bfloat16 or float32");
+  }
+  if (b.scalar_type() != call.type) {
+    fail(ErrorKind::type, names.op, ": ", names.b, " has dtype ", dtype_text(b.scalar_type()), "; expected ",
+         dtype_text(call.type), " as ", names.a, " has");
+  }
+  call.d_type = call.out ? call.out->scalar_type() : call.out_dtype.value_or(call.type);
+  if (call.d_type != call.type && call.d_type != ScalarType::Float) {
+    fail(ErrorKind::type, names.op, ": ", call.out ? "out has dtype " : "out_dtype is ", dtype_text(call.d_type),
+         "; expected ", dtype_text(call.type), call.type == ScalarType::Float ? "" : " or float32");
+  }
+  if (call.type == ScalarType::Float && !call.allow_tf32) {
+    fail(ErrorKind::runtime, names.op,
+         ": float32 operands are multiplied on TF32 tensor cores only, and torch's setting forbids "
+         "TF32; allow it with torch.backends.cuda.matmul.fp32_precision = \"tf32\" (or "
+         "torch.set_float32_matmul_precision(\"high\"))"
+         ", or pass float16 or bfloat16");
+  }
+
+  if (call.linear) {
+    auto const sizes = a.sizes();
+    call.m = 1;
+    for (std::size_t i = 0; i + 1 < sizes.size(); ++i) call.m *= sizes[i];
+    call.k = sizes[sizes.size() - 1];
+    call.n = b.size(0);
+    if (b.size(1) != call.k) {
+      fail(ErrorKind::value, names.op, ": ", names.b, " has shape ", shape_text(b), "; expected [N, ", call.k, "] as ",
+           names.a, " has shape ", shape_text(a));
+    }
+  } else {
+    Matrix const left = matrix_of(a), right = matrix_of(b);
+    call.batch = left.batch, call.m = left.rows, call.k = left.cols, call.n = right.cols;
+    if (right.rows != call.k || right.batch != call.batch) {
+      fail(ErrorKind::value, names.op, ": ", names.b, " has shape ", shape_text(b), "; expected [",
+           names.dims == 3 ? concat(call.batch, ", ") : "", call.k, ", N] as ", names.a, " has shape ", shape_text(a));
+    }
+  }
+  for (std::int64_t extent : {call.batch, call.m, call.n, call.k}) {
+    if (extent > kMaxExtent) {
+      fail(ErrorKind::value, names.op, ": a dimension has ", extent, " elements; at most ", kMaxExtent, " are supported");
+    }
+  }
+  if (call.c) {
+    check_device(names, names.c, *call.c, call.device);
+    ScalarType const c_type = call.c->scalar_type();
+    if (c_type != call.type && c_type != call.d_type) {
+      fail(ErrorKind::type, names.op, ": ", names.c, " has dtype ", dtype_text(c_type), "; expected ",
+           dtype_text(call.type));
+    }
+    if (call.linear && (call.c->dim() != 1 || call.c->size(0) != call.n)) {
+      fail(ErrorKind::value, names.op, ": ", names.c, " has shape ", shape_text(*call.c), "; expected [", call.n, "]");
+    }
+    check_broadcast(call);
+  }
+  if (call.out) check_out(call);
+}
+
+}  // namespace cutwheel

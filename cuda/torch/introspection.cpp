@@ -1,0 +1,153 @@
+#include "torch/introspection.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+
+#include "build_info.h"  // generated
+#include "common/driver.h"
+#include "common/error.h"
+#include "dispatch/cost_model.h"
+#include "torch/gemm_ops.h"
+
+namespace cutwheel {
+namespace {
+
+std::string quoted(std::string const& text) {
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\u%04x", static_cast<unsigned>(c));
+      out += escaped;
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+std::string boolean(bool value) { return value ? "true" : "false"; }
+
+template <class Items, class Write>
+std::string list(Items const& items, Write write) {
+  std::string out = "[";
+  bool first = true;
+  for (auto const& item : items) {
+    out += first ? "" : ", ";
+    out += write(item);
+    first = false;
+  }
+  return out + "]";
+}
+
+std::string extent(Extent3 e) { return concat('[', e.m, ", ", e.n, ", ", e.k, ']'); }
+
+char const* family_name(Family family) {
+  switch (family) {
+    case Family::sm80_multistage: return "sm80_multistage";
+    case Family::sm90_warpspecialized: return "sm90_warpspecialized";
+    case Family::splitk_reduce: return "splitk_reduce";
+  }
+  return "?";
+}
+
+std::string row_json(KernelRow const& row) {
+  std::string const layout{letter_of(row.layout_a), letter_of(row.layout_b), 't'};
+  return concat(
+      "{\"name\": ", quoted(row.name), ", \"op\": \"gemm\", \"family\": ", quoted(family_name(row.family)),
+      ", \"arch\": ", quoted(name_of(row.arch)), ", \"ptx\": ", boolean(row.has_ptx), ", \"a\": ", quoted(name_of(row.a)),
+      ", \"b\": ", quoted(name_of(row.b)), ", \"acc\": ", quoted(name_of(row.acc)), ", \"d\": ", quoted(name_of(row.d)),
+      ", \"layout\": ", quoted(layout), ", \"epilogue\": ", quoted(kEpilogueNames[static_cast<int>(row.epilogue)]),
+      ", \"tile\": ", extent(row.tile), ", \"cluster\": ", extent(row.cluster), ", \"stages\": ", row.stages,
+      ", \"schedule\": ", quoted(name_of(row.schedule)), ", \"swap_ab\": ", boolean(row.swap_ab),
+      ", \"alignment\": ", row.alignment, ", \"shared_memory_bytes\": ", *row.shared_memory_bytes, "}");
+}
+
+std::string plan_json(GemmPlan const& plan) {
+  return concat("{\"row\": ", quoted(plan.row->name), ", \"raster\": ", quoted(name_of(plan.raster)),
+                ", \"swizzle\": ", plan.swizzle, ", \"splits\": ", plan.splits,
+                ", \"reduce\": ", plan.reduce ? quoted(plan.reduce->name) : "null",
+                ", \"predicted_us\": ", plan.predicted_us, "}");
+}
+
+std::string request_json(GemmRequest const& r) {
+  return concat("{\"m\": ", r.m, ", \"n\": ", r.n, ", \"k\": ", r.k, ", \"batch\": ", r.batch,
+                ", \"dtype\": ", quoted(name_of(r.a)), ", \"out_dtype\": ", quoted(name_of(r.d)),
+                ", \"layout\": ", quoted({letter_of(r.layout_a), letter_of(r.layout_b), 't'}),
+                ", \"reads_c\": ", boolean(r.reads_c), ", \"extents_aligned\": ", boolean(r.extents_aligned), "}");
+}
+
+std::string explained_json(GemmRequest const& request, std::vector<GemmPlan> const& plans,
+                           std::vector<Rejection> const& rejections, std::size_t operand_copies, bool output_copy) {
+  DeviceInfo const& device = device_info(request.device);
+  return concat("{\"device\": ", quoted(device.name), ", \"request\": ", request_json(request),
+                ", \"operand_copies\": ", operand_copies, ", \"output_copy\": ", boolean(output_copy),
+                ", \"plans\": ", list(plans, plan_json), ", \"rejected\": ",
+                list(rejections,
+                     [](Rejection const& r) {
+                       return concat("{\"row\": ", quoted(r.row->name), ", \"reason\": ", quoted(r.reason), "}");
+                     }),
+                "}");
+}
+
+}  // namespace
+
+std::string kernels_json() {
+  std::vector<KernelRow const*> rows;
+  for (int i = 0; i < kKernelRowCount; ++i) rows.push_back(&kKernelRows[i]);
+  return list(rows, [](KernelRow const* row) { return row_json(*row); });
+}
+
+std::string build_info_json() {
+  return concat("{\"version\": ", quoted(kVersion), ", \"cutlass\": ", quoted(kCutlassVersion),
+                ", \"nvcc\": ", quoted(kNvccVersion), ", \"cuda\": ", quoted(kCudaVersion), ", \"archs\": ", quoted(kArchs),
+                ", \"cudart\": ", kCudartVersion, ", \"kernels\": ", kKernelRowCount, "}");
+}
+
+std::string device_info_json(std::int64_t device) {
+  DeviceInfo const& info = device_info(static_cast<int>(device));
+  int driver = 0, runtime = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  return concat("{\"name\": ", quoted(info.name), ", \"cc\": [", info.major, ", ", info.minor,
+                "], \"sm_count\": ", info.sm_count, ", \"smem_optin\": ", info.shared_memory_bytes,
+                ", \"l2_bytes\": ", info.l2_bytes, ", \"memory_gb_per_s\": ", info.memory_gb_per_s,
+                ", \"sm_clock_ghz\": ", info.sm_clock_ghz, ", \"driver_version\": ", driver,
+                ", \"runtime_version\": ", runtime,
+                ", \"archs_served\": ", list(archs_served(info.major, info.minor), quoted), "}");
+}
+
+std::string driver_status_json() {
+  DriverStatus const status = driver_status();
+  return concat("{\"ok\": ", boolean(status.ok), ", \"driver_version\": ", status.driver_version,
+                ", \"required\": ", status.required, ", \"message\": ", quoted(status.message), "}");
+}
+
+std::string explain_json(std::int64_t op, std::vector<Tensor> operands, std::optional<ScalarType> out_dtype,
+                         bool allow_tf32) {
+  ExplainedGemm const e = explain_gemm(op, operands, out_dtype, allow_tf32);
+  return explained_json(e.request, e.plans, e.rejections, e.operand_copies, e.output_copy);
+}
+
+std::string explain_shape_json(std::int64_t device, std::int64_t a, std::int64_t d, std::int64_t layout_a,
+                               std::int64_t layout_b, std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch,
+                               std::int64_t epilogue) {
+  GemmRequest request;
+  request.device = static_cast<int>(device);
+  request.a = static_cast<DType>(a);
+  request.d = static_cast<DType>(d);
+  request.layout_a = static_cast<Layout>(layout_a);
+  request.layout_b = static_cast<Layout>(layout_b);
+  request.reads_c = kEpilogueReadsC[epilogue];
+  request.m = static_cast<int>(m), request.n = static_cast<int>(n), request.k = static_cast<int>(k);
+  request.batch = static_cast<int>(batch);
+  std::vector<Rejection> rejections;
+  std::vector<GemmPlan> const plans = rank_plans(request, &rejections);
+  return explained_json(request, plans, rejections, 0, false);
+}
+
+}  // namespace cutwheel

@@ -1,0 +1,105 @@
+// Schemas, and which function runs for which dispatch key. No Python C API: torch.ops.load_library finds this by its
+// static initialisers, the only ones in the library.
+#include <torch/csrc/stable/library.h>
+
+#include "common/error.h"
+#include "dispatch/select.h"
+#include "torch/gemm_ops.h"
+#include "torch/introspection.h"
+
+namespace cutwheel {
+namespace {
+
+// One sentence instead of the dispatcher's list of backends.
+[[noreturn]] void refuse_cpu(char const* op) {
+  fail(ErrorKind::not_implemented, op,
+       ": the tensors are on the CPU; cutwheel's kernels run on CUDA devices: move them with "
+       ".to(\"cuda\"), or use torch.",
+       op);
+}
+
+Tensor cpu_mm(Tensor const&, Tensor const&, std::optional<ScalarType>, bool) { refuse_cpu("mm"); }
+void cpu_mm_out(Tensor const&, Tensor const&, bool, Tensor const&) { refuse_cpu("mm"); }
+Tensor cpu_bmm(Tensor const&, Tensor const&, std::optional<ScalarType>, bool) { refuse_cpu("bmm"); }
+void cpu_bmm_out(Tensor const&, Tensor const&, bool, Tensor const&) { refuse_cpu("bmm"); }
+Tensor cpu_addmm(Tensor const&, Tensor const&, Tensor const&, std::optional<ScalarType>, double, double, bool) {
+  refuse_cpu("addmm");
+}
+void cpu_addmm_out(Tensor const&, Tensor const&, Tensor const&, double, double, bool, Tensor const&) {
+  refuse_cpu("addmm");
+}
+Tensor cpu_baddbmm(Tensor const&, Tensor const&, Tensor const&, std::optional<ScalarType>, double, double, bool) {
+  refuse_cpu("baddbmm");
+}
+void cpu_baddbmm_out(Tensor const&, Tensor const&, Tensor const&, double, double, bool, Tensor const&) {
+  refuse_cpu("baddbmm");
+}
+Tensor cpu_linear(Tensor const&, Tensor const&, std::optional<Tensor>, bool) { refuse_cpu("nn.functional.linear"); }
+
+void register_schemas(torch::stable::detail::StableLibrary& m) {
+  m.def("mm(Tensor input, Tensor mat2, ScalarType? out_dtype=None, bool allow_tf32=False) -> Tensor");
+  m.def("mm.out(Tensor input, Tensor mat2, bool allow_tf32=False, *, Tensor(a!) out) -> ()");
+  m.def("bmm(Tensor input, Tensor mat2, ScalarType? out_dtype=None, bool allow_tf32=False) -> Tensor");
+  m.def("bmm.out(Tensor input, Tensor mat2, bool allow_tf32=False, *, Tensor(a!) out) -> ()");
+  m.def(
+      "addmm(Tensor input, Tensor mat1, Tensor mat2, ScalarType? out_dtype=None, float beta=1, float alpha=1, "
+      "bool allow_tf32=False) -> Tensor");
+  m.def(
+      "addmm.out(Tensor input, Tensor mat1, Tensor mat2, float beta=1, float alpha=1, bool allow_tf32=False, *, "
+      "Tensor(a!) out) -> ()");
+  m.def(
+      "baddbmm(Tensor input, Tensor batch1, Tensor batch2, ScalarType? out_dtype=None, float beta=1, float alpha=1, "
+      "bool allow_tf32=False) -> Tensor");
+  m.def(
+      "baddbmm.out(Tensor input, Tensor batch1, Tensor batch2, float beta=1, float alpha=1, bool allow_tf32=False, *, "
+      "Tensor(a!) out) -> ()");
+  m.def("linear(Tensor input, Tensor weight, Tensor? bias=None, bool allow_tf32=False) -> Tensor");
+  m.def("_explain(int op, Tensor[] operands, ScalarType? out_dtype, bool allow_tf32) -> str");
+  m.def(
+      "_explain_shape(int device, int a_dtype, int d_dtype, int layout_a, int layout_b, int m, int n, int k, int batch, "
+      "int epilogue) -> str");
+  m.def("_kernels() -> str");
+  m.def("_build_info() -> str");
+  m.def("_device_info(int device) -> str");
+  m.def("_driver_status() -> str");
+  m.def("_reload_env() -> ()");
+}
+
+}  // namespace
+}  // namespace cutwheel
+
+STABLE_TORCH_LIBRARY(cutwheel, m) { cutwheel::register_schemas(m); }
+
+STABLE_TORCH_LIBRARY_IMPL(cutwheel, CUDA, m) {
+  m.impl("mm", TORCH_BOX(&cutwheel::mm));
+  m.impl("mm.out", TORCH_BOX(&cutwheel::mm_out));
+  m.impl("bmm", TORCH_BOX(&cutwheel::bmm));
+  m.impl("bmm.out", TORCH_BOX(&cutwheel::bmm_out));
+  m.impl("addmm", TORCH_BOX(&cutwheel::addmm));
+  m.impl("addmm.out", TORCH_BOX(&cutwheel::addmm_out));
+  m.impl("baddbmm", TORCH_BOX(&cutwheel::baddbmm));
+  m.impl("baddbmm.out", TORCH_BOX(&cutwheel::baddbmm_out));
+  m.impl("linear", TORCH_BOX(&cutwheel::linear));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(cutwheel, CPU, m) {
+  m.impl("mm", TORCH_BOX(&cutwheel::cpu_mm));
+  m.impl("mm.out", TORCH_BOX(&cutwheel::cpu_mm_out));
+  m.impl("bmm", TORCH_BOX(&cutwheel::cpu_bmm));
+  m.impl("bmm.out", TORCH_BOX(&cutwheel::cpu_bmm_out));
+  m.impl("addmm", TORCH_BOX(&cutwheel::cpu_addmm));
+  m.impl("addmm.out", TORCH_BOX(&cutwheel::cpu_addmm_out));
+  m.impl("baddbmm", TORCH_BOX(&cutwheel::cpu_baddbmm));
+  m.impl("baddbmm.out", TORCH_BOX(&cutwheel::cpu_baddbmm_out));
+  m.impl("linear", TORCH_BOX(&cutwheel::cpu_linear));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(cutwheel, CompositeExplicitAutograd, m) {
+  m.impl("_explain", TORCH_BOX(&cutwheel::explain_json));
+  m.impl("_explain_shape", TORCH_BOX(&cutwheel::explain_shape_json));
+  m.impl("_kernels", TORCH_BOX(&cutwheel::kernels_json));
+  m.impl("_build_info", TORCH_BOX(&cutwheel::build_info_json));
+  m.impl("_device_info", TORCH_BOX(&cutwheel::device_info_json));
+  m.impl("_driver_status", TORCH_BOX(&cutwheel::driver_status_json));
+  m.impl("_reload_env", TORCH_BOX(&cutwheel::reload_environment));
+}

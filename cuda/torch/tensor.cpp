@@ -1,0 +1,148 @@
+#include "torch/tensor.h"
+
+#include <algorithm>
+
+#include "common/error.h"
+
+namespace cutwheel {
+namespace {
+
+void check(AOTITorchError error, char const* what) {
+  if (error != 0) fail(ErrorKind::runtime, "torch could not ", what, " (is the GPU out of memory?)");
+}
+
+int shim_dtype(ScalarType type) {
+  switch (type) {
+    case ScalarType::Half: return aoti_torch_dtype_float16();
+    case ScalarType::BFloat16: return aoti_torch_dtype_bfloat16();
+    case ScalarType::Float: return aoti_torch_dtype_float32();
+    default: return aoti_torch_dtype_uint8();
+  }
+}
+
+Tensor make(std::int64_t const* sizes, std::int64_t const* strides, int dims, ScalarType type, int device) {
+  AtenTensorHandle handle = nullptr;
+  check(aoti_torch_empty_strided(dims, sizes, strides, shim_dtype(type), aoti_torch_device_type_cuda(), device, &handle),
+        "allocate a tensor");
+  return Tensor(handle);
+}
+
+// Elements from the first to one past the last that the view touches.
+std::int64_t span(Matrix const& x) {
+  if (x.batch == 0 || x.rows == 0 || x.cols == 0) return 0;
+  return (x.batch - 1) * x.batch_stride + (x.rows - 1) * x.row_stride + (x.cols - 1) * x.col_stride + 1;
+}
+
+}  // namespace
+
+Matrix matrix_of(Tensor const& tensor) {
+  auto const sizes = tensor.sizes();
+  auto const strides = tensor.strides();
+  std::size_t const dims = sizes.size();
+  Matrix matrix;
+  matrix.data = tensor.data_ptr();
+  matrix.rows = sizes[dims - 2];
+  matrix.cols = sizes[dims - 1];
+  matrix.row_stride = strides[dims - 2];
+  matrix.col_stride = strides[dims - 1];
+  if (dims == 3) {
+    matrix.batch = sizes[0];
+    matrix.batch_stride = strides[0];
+  }
+  return matrix;
+}
+
+std::string shape_text(Tensor const& tensor) {
+  std::string text = "[";
+  for (std::int64_t size : tensor.sizes()) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  return text + "]";
+}
+
+char const* dtype_text(ScalarType type) {
+  switch (type) {
+    case ScalarType::Half: return "float16";
+    case ScalarType::BFloat16: return "bfloat16";
+    case ScalarType::Float: return "float32";
+    case ScalarType::Double: return "float64";
+    case ScalarType::Byte: return "uint8";
+    case ScalarType::Char: return "int8";
+    case ScalarType::Short: return "int16";
+    case ScalarType::Int: return "int32";
+    case ScalarType::Long: return "int64";
+    case ScalarType::Bool: return "bool";
+    default: return torch::headeronly::toString(type);
+  }
+}
+
+Tensor empty_strided(std::initializer_list<std::int64_t> sizes, std::initializer_list<std::int64_t> strides,
+                     ScalarType type, int device) {
+  return make(sizes.begin(), strides.begin(), static_cast<int>(sizes.size()), type, device);
+}
+
+Tensor empty_contiguous(std::int64_t const* sizes, int dims, ScalarType type, int device) {
+  constexpr int kMaxDims = 64;  // torch's own limit
+  std::array<std::int64_t, kMaxDims> strides;
+  std::int64_t stride = 1;
+  for (int i = dims - 1; i >= 0; --i) {
+    strides[static_cast<std::size_t>(i)] = stride;
+    stride *= std::max<std::int64_t>(sizes[i], 1);
+  }
+  return make(sizes, strides.data(), dims, type, device);
+}
+
+Tensor empty_bytes(std::int64_t bytes, int device) { return empty_strided({bytes}, {1}, ScalarType::Byte, device); }
+
+Tensor view_of(Tensor const& owner, Matrix const& matrix) {
+  // An increment: torch adds the owner's own storage offset.
+  std::int64_t const offset = (static_cast<char const*>(matrix.data) - static_cast<char const*>(owner.data_ptr())) /
+                              element_bytes_of(owner.scalar_type());
+  std::int64_t const sizes[] = {matrix.batch, matrix.rows, matrix.cols};
+  std::int64_t const strides[] = {matrix.batch_stride, matrix.row_stride, matrix.col_stride};
+  AtenTensorHandle handle = nullptr;
+  check(aoti_torch__reinterpret_tensor(owner.get(), 3, sizes, strides, offset, &handle), "make a view");
+  return Tensor(handle);
+}
+
+bool overlaps(Matrix const& x, Matrix const& y, int element_bytes) {
+  auto const* const x_begin = static_cast<char const*>(x.data);
+  auto const* const y_begin = static_cast<char const*>(y.data);
+  if (span(x) == 0 || span(y) == 0) return false;
+  if (x_begin + span(x) * element_bytes <= y_begin || y_begin + span(y) * element_bytes <= x_begin) return false;
+  bool const column_slices = x.batch == 1 && y.batch == 1 && x.col_stride == 1 && y.col_stride == 1 &&
+                             x.row_stride == y.row_stride && x.cols <= x.row_stride && y.cols <= y.row_stride;
+  if (!column_slices) return true;
+  std::int64_t const pitch = x.row_stride;
+  std::int64_t const distance = (y_begin - x_begin) / element_bytes;
+  std::int64_t const shift = ((distance % pitch) + pitch) % pitch;  // where y's first column falls in a row of x
+  return shift < x.cols || shift + y.cols > pitch;
+}
+
+bool overlaps_itself(Matrix const& x) {
+  if (span(x) == 0) return false;
+  struct Axis {
+    std::int64_t size, stride;
+  };
+  std::array<Axis, 3> axes{{{x.batch, x.batch_stride}, {x.rows, x.row_stride}, {x.cols, x.col_stride}}};
+  std::sort(axes.begin(), axes.end(), [](Axis const& p, Axis const& q) { return p.stride < q.stride; });
+  std::int64_t reach = 0;  // elements already named by the axes of smaller stride
+  for (Axis const& axis : axes) {
+    if (axis.size == 1) continue;
+    if (axis.stride <= reach) return true;
+    reach += (axis.size - 1) * axis.stride;
+  }
+  return false;
+}
+
+DeviceScope::DeviceScope(int device) {
+  std::int32_t current = -1;
+  check(aoti_torch_get_current_device_index(&current), "tell the current device");
+  if (current != device) guard_.emplace(device);
+  int ours = -1;
+  if (cudaGetDevice(&ours) == cudaSuccess && ours != device && cudaSetDevice(device) == cudaSuccess) previous_ = ours;
+}
+
+DeviceScope::~DeviceScope() {
+  if (previous_ >= 0) cudaSetDevice(previous_);
+}
+
+}  // namespace cutwheel

@@ -1,0 +1,67 @@
+// Small helpers over the stable Tensor. With tensors of at most a few dimensions everything here stays off the heap.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/types.h"
+
+namespace cutwheel {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+// One matrix of a batch, as a view of somebody's memory; strides in elements.
+struct Matrix {
+  void* data = nullptr;
+  std::int64_t batch = 1, rows = 0, cols = 0;
+  std::int64_t batch_stride = 0, row_stride = 0, col_stride = 0;
+
+  Matrix transposed() const { return {data, batch, cols, rows, batch_stride, col_stride, row_stride}; }
+};
+
+// The last two dimensions are the matrix, a third is the batch.
+Matrix matrix_of(Tensor const& tensor);
+
+// Of the three types that operands and outputs may have.
+constexpr int element_bytes_of(ScalarType type) { return type == ScalarType::Float ? 4 : 2; }
+
+std::string shape_text(Tensor const& tensor);
+char const* dtype_text(ScalarType type);
+
+Tensor empty_strided(std::initializer_list<std::int64_t> sizes, std::initializer_list<std::int64_t> strides,
+                     ScalarType type, int device);
+Tensor empty_contiguous(std::int64_t const* sizes, int dims, ScalarType type, int device);
+Tensor empty_bytes(std::int64_t bytes, int device);
+
+// A [batch, rows, cols] tensor over the memory of `owner`.
+Tensor view_of(Tensor const& owner, Matrix const& matrix);
+
+// Do two views share a byte? Exact for matrices that have the same row stride (slices of one buffer), else by address
+// range.
+bool overlaps(Matrix const& x, Matrix const& y, int element_bytes);
+// Does the view name a byte twice?
+bool overlaps_itself(Matrix const& x);
+
+// Makes the device current for torch and for our own (static) runtime, and puts both back.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device);
+  ~DeviceScope();
+  DeviceScope(DeviceScope const&) = delete;
+  DeviceScope& operator=(DeviceScope const&) = delete;
+
+ private:
+  std::optional<torch::stable::accelerator::DeviceGuard> guard_;
+  int previous_ = -1;
+};
+
+}  // namespace cutwheel
