@@ -1,0 +1,62 @@
+"""PEP 517 backend: scikit-build-core, plus the build requirements that depend on the machine.
+
+The pins are those of ``requirements/``, which the Makefile installs for a build without isolation.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from scikit_build_core import build as _backend
+from scikit_build_core.build import (  # noqa: F401  (hooks that are passed on as they are)
+    build_editable,
+    build_sdist,
+    build_wheel,
+    get_requires_for_build_sdist,
+    prepare_metadata_for_build_editable,
+    prepare_metadata_for_build_wheel,
+)
+
+import cuda_toolchain  # from cmake/, which pyproject.toml puts on the backend path
+
+REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements"
+# CMake variables that name a tree, and the pins that are not needed then: torch is large, and only
+# its headers are used.
+TREES = {"TORCH_INCLUDE": "torch.txt", "CUTLASS_DIR": "cutlass.txt"}
+
+
+def _tree_is_given(variable: str, settings: dict[str, Any]) -> bool:
+    if f"cmake.define.{variable}" in settings:
+        return True
+    from_environment = (os.environ.get(name, "") for name in ("CMAKE_ARGS", "SKBUILD_CMAKE_DEFINE"))
+    return any(f"{variable}=" in text for text in from_environment)
+
+
+def _requirements(settings: dict[str, Any] | None) -> list[str]:
+    if sys.version_info < (3, 11):
+        raise SystemExit("cutwheel: building needs Python 3.11 or newer (the wheel runs on 3.10)")
+    try:
+        wanted = cuda_toolchain.requirements()
+    except cuda_toolchain.ToolchainError as error:
+        raise SystemExit(str(error)) from error
+    for variable, pin_file in TREES.items():
+        if not _tree_is_given(variable, settings or {}):
+            wanted += cuda_toolchain.pins(REQUIREMENTS / pin_file)
+    return wanted
+
+
+def get_requires_for_build_wheel(config_settings: dict[str, Any] | None = None) -> list[str]:
+    return [
+        *_backend.get_requires_for_build_wheel(config_settings),
+        *_requirements(config_settings),
+    ]
+
+
+def get_requires_for_build_editable(config_settings: dict[str, Any] | None = None) -> list[str]:
+    return [
+        *_backend.get_requires_for_build_editable(config_settings),
+        *_requirements(config_settings),
+    ]
