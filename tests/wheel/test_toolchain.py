@@ -1,0 +1,340 @@
+"""The build itself: which compiler, which headers, and how a configure stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+from elftools.elf.elffile import ELFFile
+
+import cuda_toolchain
+
+ROOT = Path(__file__).resolve().parents[2]
+ARCHS = ("80", "89", "90a")
+TORCH_INCLUDE = Path(sysconfig.get_path("platlib"), "torch", "include")
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This process's environment with the tools of its own virtual environment first on PATH."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "CMAKE_GENERATOR": "Ninja", **changes}
+
+
+def run(*command: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(part) for part in command],
+        env=environment(**changes),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+
+
+def checked(*command: str | Path, **changes: str) -> str:
+    result = run(*command, **changes)
+    output = result.stdout + result.stderr
+    assert result.returncode == 0, output
+    return output
+
+
+def configure_command(
+    build: Path, *definitions: str, source: Path = ROOT, python: str = sys.executable
+) -> list[str]:
+    return ["cmake", f"-S{source}", f"-B{build}", f"-DPython_EXECUTABLE={python}", *definitions]
+
+
+def failure(build: Path, *definitions: str, source: Path = ROOT, **changes: str) -> str:
+    """The output of a configure that stops, with CMake's line breaks taken out."""
+    result = run(*configure_command(build, *definitions, source=source), **changes)
+    assert result.returncode != 0, result.stdout
+    return " ".join((result.stdout + result.stderr).split())
+
+
+def cached(build: Path, variable: str) -> str:
+    lines = (build / "CMakeCache.txt").read_text().splitlines()
+    return next(line.split("=", 1)[1] for line in lines if line.startswith(f"{variable}:"))
+
+
+def fake_nvcc(folder: Path, release: str) -> Path:
+    nvcc = folder / "nvcc"
+    nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.1'\n")
+    nvcc.chmod(0o755)
+    return nvcc
+
+
+def first_kernel_of_each_architecture() -> str:
+    """A filter that selects one GEMM kernel for each architecture."""
+    names = checked(
+        sys.executable,
+        "cmake/kernelgen/generate.py",
+        "--source-dir",
+        ROOT,
+        "--output-dir",
+        ROOT / "build",
+        "--list",
+    ).split()
+    chosen = [
+        next(n for n in names if n.startswith(f"gemm_sm{a}_") and "splitk" not in n) for a in ARCHS
+    ]
+    return ";".join(chosen)
+
+
+# --- which compiler
+
+
+def test_cudacxx_is_taken_before_anything_else(tmp_path, monkeypatch):
+    monkeypatch.delenv("CUTWHEEL_CUDA", raising=False)
+    monkeypatch.setenv("CUDACXX", str(fake_nvcc(tmp_path, "12.9")))
+    assert cuda_toolchain.find_nvcc() == cuda_toolchain.Nvcc(tmp_path / "nvcc", (12, 9))
+    assert cuda_toolchain.requirements() == []
+
+
+def test_an_old_nvcc_on_path_is_passed_over(tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDACXX", raising=False)
+    monkeypatch.delenv("CUTWHEEL_CUDA", raising=False)
+    old = fake_nvcc(tmp_path, "11.8")
+    monkeypatch.setattr(cuda_toolchain, "system_candidates", lambda: [old])
+    assert cuda_toolchain.requirements() == cuda_toolchain.pins()
+    monkeypatch.setattr(cuda_toolchain, "pypi_root", lambda: None)
+    with pytest.raises(
+        cuda_toolchain.ToolchainError, match=r"nvcc 11\.8 is too old.*\n.*(?s:.*)pip install -r"
+    ):
+        cuda_toolchain.find_nvcc()
+
+
+def test_pypi_is_chosen_although_the_system_has_a_compiler(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUTWHEEL_CUDA", "pypi")
+    monkeypatch.setenv("CUDACXX", str(fake_nvcc(tmp_path, "13.0")))
+    root = tmp_path / "nvidia" / "cu13"
+    (root / "bin").mkdir(parents=True)
+    (root / "lib").mkdir()
+    (root / "lib" / "libcudart.so.13").touch()
+    fake_nvcc(root / "bin", "13.0")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert cuda_toolchain.find_nvcc().path == root / "bin" / "nvcc"
+    assert (root / "lib64" / "libcudart.so").resolve() == root / "lib" / "libcudart.so.13"
+    assert cuda_toolchain.find_nvcc().path == root / "bin" / "nvcc"  # links that exist are no error
+
+
+def test_every_package_of_the_pypi_toolchain_is_pinned():
+    assert len(cuda_toolchain.pins()) == 5
+    assert all("==13.0." in pin for pin in cuda_toolchain.pins())
+
+
+def test_an_unknown_cutwheel_cuda_stops_the_configure(tmp_path):
+    assert "CUTWHEEL_CUDA=conda: expected 'auto' or 'pypi'" in failure(
+        tmp_path, CUTWHEEL_CUDA="conda"
+    )
+
+
+def test_a_cudacxx_that_is_too_old_stops_the_configure(tmp_path):
+    nvcc = fake_nvcc(tmp_path, "12.4")
+    text = failure(tmp_path / "b", CUDACXX=str(nvcc), CUTWHEEL_CUDA="auto")
+    assert f"{nvcc}: nvcc 12.4 is too old, 12.8 or newer is needed" in text
+
+
+def test_a_cudacxx_that_does_not_exist_stops_the_configure(tmp_path):
+    text = failure(tmp_path, CUDACXX="/nowhere/nvcc", CUTWHEEL_CUDA="auto")
+    assert "CUDACXX=/nowhere/nvcc: there is no such program" in text
+
+
+# --- configured with the compiler that is there
+
+
+@pytest.fixture(scope="module")
+def configured(tmp_path_factory) -> Path:
+    """A build directory configured with the compiler `make` would take, and CUTLASS from a tree."""
+    tree = tmp_path_factory.mktemp("cutlass")
+    location = checked(
+        sys.executable, "-c", "import cutlass_library as c; print(c.__path__[0])"
+    ).strip()
+    (tree / "include").symlink_to(Path(location, "source", "include"))
+    build = tmp_path_factory.mktemp("configured")
+    output = checked(*configure_command(build, f"-DCUTLASS_DIR={tree}"))
+    assert f"({tree})" in output
+    return build
+
+
+def test_the_system_compiler_is_used(configured):
+    nvcc = cuda_toolchain.find_system_nvcc()
+    if nvcc is None:
+        pytest.skip("this machine has no nvcc of its own")
+    assert cached(configured, "CMAKE_CUDA_COMPILER") == str(nvcc.path.absolute())
+
+
+def test_every_source_is_compiled_for_one_architecture(configured):
+    expected = {
+        "sm80": "arch=compute_80,code=[compute_80,sm_80]",
+        "sm89": "arch=compute_89,code=[compute_89,sm_89]",
+        "sm90a": "arch=compute_90a,code=[sm_90a]",
+    }
+    commands = json.loads((configured / "compile_commands.json").read_text())
+    kernels = [c for c in commands if c["file"].endswith(".cu")]
+    assert kernels
+    for command in kernels:
+        codes = [
+            word
+            for word in command["command"].replace('"', "").split()
+            if "--generate-code" in word
+        ]
+        arch = Path(command["file"]).name.split("_")[1].removesuffix(".cu")
+        assert codes == [f"--generate-code={expected[arch]}"], command["file"]
+
+
+def test_torch_headers_and_libcuda_stay_out(configured):
+    commands = json.loads((configured / "compile_commands.json").read_text())
+    with_torch = {
+        Path(c["file"]).parent.name for c in commands if f"-isystem {TORCH_INCLUDE}" in c["command"]
+    }
+    assert with_torch == {"torch"}
+    ninja = (configured / "build.ninja").read_text()
+    assert "-lcuda " not in ninja
+    assert "libcuda.so" not in ninja
+
+
+def test_another_compiler_in_the_same_build_directory_stops_the_configure(configured, tmp_path):
+    text = failure(configured, CUDACXX=str(fake_nvcc(tmp_path, "13.1")), CUTWHEEL_CUDA="auto")
+    assert "was configured with" in text
+
+
+# --- what else stops a configure
+
+
+def test_a_cutlass_dir_without_cutlass(tmp_path):
+    text = failure(tmp_path / "b", f"-DCUTLASS_DIR={tmp_path}")
+    assert (
+        f"{tmp_path}/include/cutlass/version.h does not exist. CUTLASS_DIR must be the root" in text
+    )
+
+
+def test_a_cutlass_that_is_too_old(tmp_path):
+    header = tmp_path / "include" / "cutlass" / "version.h"
+    header.parent.mkdir(parents=True)
+    header.write_text("#define CUTLASS_MAJOR 3\n#define CUTLASS_MINOR 9\n#define CUTLASS_PATCH 2\n")
+    text = failure(tmp_path / "b", f"-DCUTLASS_DIR={tmp_path}")
+    assert "is version 3.9.2; 4.2 or newer is needed" in text
+
+
+def test_a_torch_include_without_torch(tmp_path):
+    text = failure(tmp_path / "b", f"-DTORCH_INCLUDE={tmp_path}")
+    assert "TORCH_INCLUDE must be the include directory of torch 2.13 or newer" in text
+
+
+def test_a_broken_manifest(tmp_path):
+    source = tmp_path / "source"
+    for name in ("cmake", "cuda"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("CMakeLists.txt", "pyproject.toml"):
+        shutil.copy(ROOT / name, source)
+    with (source / "cuda" / "gemm" / "kernels.toml").open("a") as manifest:
+        manifest.write('\n[[kernel]]\nfamily = "sm70_wmma"\narch = ["80"]\n')
+    text = failure(tmp_path / "b", source=source)
+    assert "kernelgen:" in text
+    assert "kernels.toml" in text
+    assert "sm70_wmma" in text
+    assert not list((tmp_path / "b").glob("generated/*"))
+
+
+def test_a_kernel_filter_that_matches_nothing(tmp_path):
+    assert "no_such_kernel" in failure(tmp_path / "b", "-DCUTWHEEL_KERNELS=no_such_kernel")
+
+
+# --- built with the compiler from PyPI
+
+
+@pytest.fixture(scope="module")
+def pypi_python(tmp_path_factory) -> str:
+    """A Python whose environment has nothing but the toolchain pins and CUTLASS."""
+    folder = tmp_path_factory.mktemp("pypi")
+    checked(sys.executable, "-m", "venv", "--without-pip", folder)
+    python = str(folder / "bin" / "python")
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps"]
+    checked(*install, "-r", "requirements/cuda.txt", "-r", "requirements/cutlass.txt")
+    return python
+
+
+@pytest.mark.slow
+def test_one_kernel_per_architecture_with_the_compiler_from_pypi(pypi_python, tmp_path):
+    command = configure_command(
+        tmp_path,
+        f"-DCUTWHEEL_KERNELS={first_kernel_of_each_architecture()}",
+        f"-DTORCH_INCLUDE={TORCH_INCLUDE}",
+        python=pypi_python,
+    )
+    checked(*command, CUTWHEEL_CUDA="pypi")
+    nvcc = Path(cached(tmp_path, "CMAKE_CUDA_COMPILER"))
+    assert nvcc.is_relative_to(Path(pypi_python).parents[1])
+    checked("cmake", "--build", tmp_path, CUTWHEEL_CUDA="pypi")
+    objects = {path.parts[-3] for path in tmp_path.glob("CMakeFiles/cutwheel_sm*/generated/*.o")}
+    assert objects == {f"cutwheel_sm{arch}.dir" for arch in ARCHS}
+    check_library(tmp_path / "_C.so")
+
+    start = time.monotonic()
+    checked(*command, CUTWHEEL_CUDA="pypi")
+    assert "no work to do" in checked("cmake", "--build", tmp_path, CUTWHEEL_CUDA="pypi")
+    assert time.monotonic() - start < 3
+
+
+def check_library(path: Path) -> None:
+    """What CMake alone decides; tools/verify_wheel.py checks the rest on the wheel."""
+    with path.open("rb") as file:
+        elf = ELFFile(file)
+        tags = list(elf.get_section_by_name(".dynamic").iter_tags())
+        needed = {tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"}
+        symbols = list(elf.get_section_by_name(".dynsym").iter_symbols())
+        assert elf.get_section_by_name(".symtab") is None
+    assert "libtorch.so" in needed
+    assert not [name for name in needed if name.startswith(("libcuda", "libc10", "libtorch_"))]
+    assert not [tag for tag in tags if tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH")]
+    defined = [s.name for s in symbols if s["st_shndx"] != "SHN_UNDEF" and s.name]
+    assert defined == []
+    undefined = [s.name for s in symbols if s["st_shndx"] == "SHN_UNDEF"]
+    assert not [name for name in undefined if name.startswith("cu")]
+
+
+@pytest.mark.slow
+def test_the_sdist_builds_in_isolation_with_the_compiler_from_pypi(tmp_path):
+    """What `pip install cutwheel.tar.gz` does on a machine without a CUDA toolkit."""
+    build = (
+        "-m",
+        "build",
+        "--sdist",
+        "--no-isolation",
+        "--skip-dependency-check",
+        "--outdir",
+        tmp_path,
+    )
+    checked(sys.executable, *build)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {
+        "CMakeLists.txt",
+        "cmake/cuda_toolchain.py",
+        "requirements/cuda.txt",
+        "licenses/CUTLASS.txt",
+    } <= names
+    assert not [name for name in names if name.startswith(("build/", "wheelhouse/", ".venv/"))]
+
+    kernel = first_kernel_of_each_architecture().split(";")[0]
+    arguments = f"-DCUTWHEEL_KERNELS={kernel} -DCUTWHEEL_ARCHS=80"
+    wheel = ("-m", "pip", "wheel", "--no-deps", "--wheel-dir", tmp_path, sdist)
+    checked(sys.executable, *wheel, CUTWHEEL_CUDA="pypi", CMAKE_ARGS=arguments)
+    (built,) = tmp_path.glob("*.whl")
+    assert built.name.endswith("-py3-none-linux_x86_64.whl")
+    with zipfile.ZipFile(built) as archive:
+        files = archive.namelist()
+        manifest = json.loads(archive.read("cutwheel/manifest.json"))
+    assert [entry["name"] for entry in manifest["kernels"]] == [kernel]
+    assert "cutwheel/_C.so" in files
+    assert [name for name in files if name.endswith("licenses/CUTLASS.txt")]
+    assert not [name for name in files if "kernelgen" in name]

@@ -1,0 +1,101 @@
+"""Kernels inside a shared library, read from its fatbins by cuobjdump."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+from elftools.elf.elffile import ELFFile
+
+# cuobjdump names what it extracts "<library>.<number>.<architecture>.<kind>".
+EXTRACTED = re.compile(r"\.(sm_\d+[a-z]?)\.(cubin|ptx)$")
+PTX_ENTRY = re.compile(rb"^\s*(?:\.\w+\s+)*\.entry\s+([\w$]+)", re.MULTILINE)
+NO_DEVICE_CODE = "does not contain device code"
+
+
+class KernelId(NamedTuple):
+    arch: str  # "sm90a"
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} [{self.arch}]"
+
+
+@dataclass
+class DeviceCode:
+    cubins: Counter[KernelId] = field(default_factory=Counter)  # -> bytes, uncompressed
+    ptx: set[KernelId] = field(default_factory=set)
+
+    def __iadd__(self, other: DeviceCode) -> DeviceCode:
+        self.cubins.update(other.cubins)
+        self.ptx |= other.ptx
+        return self
+
+
+def cuobjdump_candidates() -> Iterator[Path]:
+    """The pinned PyPI wheel's first: a system cuobjdump may be older than the compiler."""
+    try:
+        files = metadata.files("nvidia-cuda-cuobjdump") or []
+    except metadata.PackageNotFoundError:
+        files = []
+    yield from (Path(str(file.locate())) for file in files if file.name == "cuobjdump")
+    homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
+    yield from (Path(home, "bin", "cuobjdump") for home in homes if home)
+    if on_path := shutil.which("cuobjdump"):
+        yield Path(on_path)
+
+
+def find_cuobjdump() -> Path:
+    for path in cuobjdump_candidates():
+        if os.access(path, os.X_OK):
+            return path
+    raise FileNotFoundError("cuobjdump not found: pip install nvidia-cuda-cuobjdump")
+
+
+def extract(library: Path, folder: Path, option: str) -> None:
+    command = [str(find_cuobjdump()), option, "all", str(library)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode != 0 and NO_DEVICE_CODE not in done.stdout + done.stderr:
+        message = (done.stderr or done.stdout).strip()
+        raise RuntimeError(f"cuobjdump {option} cannot read {library.name}: {message}")
+
+
+def kernel_sizes(cubin: Path) -> dict[str, int]:
+    """Bytes of each kernel: every section of its own (.text.K, .nv.constant0.K, .nv.info.K)."""
+    sizes: Counter[str] = Counter()
+    kernels: set[str] = set()
+    with cubin.open("rb") as file:
+        for section in ELFFile(file).iter_sections():
+            prefix, _, owner = section.name.rpartition(".")
+            if section["sh_type"] != "SHT_NOBITS":
+                sizes[owner] += section["sh_size"]
+            # A parameter bank tells a kernel from a device function, which has .text only.
+            if prefix == ".nv.constant0":
+                kernels.add(owner)
+    return {kernel: sizes[kernel] for kernel in kernels}
+
+
+def read_device_code(library: Path, folder: Path) -> DeviceCode:
+    extract(library, folder, "-xelf")
+    extract(library, folder, "-xptx")
+    code = DeviceCode()
+    for path in sorted(folder.iterdir()):
+        match = EXTRACTED.search(path.name)
+        if match is None:
+            raise RuntimeError(f"cuobjdump wrote {path.name}, whose architecture is unknown")
+        arch = match[1].replace("_", "")
+        if match[2] == "cubin":
+            for name, size in kernel_sizes(path).items():
+                code.cubins[KernelId(arch, name)] += size
+        else:
+            entries = PTX_ENTRY.findall(path.read_bytes())
+            code.ptx |= {KernelId(arch, entry.decode()) for entry in entries}
+    return code
