@@ -84,8 +84,8 @@ bool in_environment(KernelRow const& row, Environment const& environment) {
   return environment.kernel.empty() || row.family == Family::splitk_reduce || environment.kernel == row.name;
 }
 
-Scope scope_of(GemmRequest const& request) {
-  Scope scope{environment(), device_info(request.device)};
+Scope scope_of(GemmRequest const& request, DeviceInfo const& device) {
+  Scope scope{environment(), device};
   bool const forced = scope.environment.arch.has_value() || !scope.environment.kernel.empty();
   scope.ptx = forced || std::none_of(kKernelRows, kKernelRows + kKernelRowCount, [&](KernelRow const& row) {
                 return row.family != Family::splitk_reduce &&
@@ -155,8 +155,8 @@ void reload_environment() {
   g_generation.fetch_add(g_generation.load() == 0 ? 2 : 1);
 }
 
-std::vector<GemmPlan> rank_plans(GemmRequest const& request, std::vector<Rejection>* rejections) {
-  Scope const scope = scope_of(request);
+std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& device, std::vector<Rejection>* rejections) {
+  Scope const scope = scope_of(request, device);
   std::vector<GemmPlan> plans;
   for (int i = 0; i < kKernelRowCount; ++i) {
     KernelRow const& row = kKernelRows[i];
@@ -192,7 +192,7 @@ std::optional<GemmPlan> choose_plan(GemmRequest const& request) {
   unsigned const generation = g_generation.load(std::memory_order_acquire);
   CacheEntry& entry = cache[hash_of(request) % cache.size()];
   if (entry.generation != generation || !(entry.request == request)) {
-    std::vector<GemmPlan> const plans = rank_plans(request);
+    std::vector<GemmPlan> const plans = rank_plans(request, device_info(request.device));
     entry.plan = plans.empty() ? std::nullopt : std::optional<GemmPlan>(plans.front());
     entry.request = request;
     entry.generation = generation;
@@ -200,10 +200,9 @@ std::optional<GemmPlan> choose_plan(GemmRequest const& request) {
   return entry.plan;
 }
 
-std::string explain_miss(GemmRequest const& request) {
+std::string explain_miss(GemmRequest const& request, DeviceInfo const& device) {
   std::vector<Rejection> rejections;
-  rank_plans(request, &rejections);
-  DeviceInfo const& device = device_info(request.device);
+  rank_plans(request, device, &rejections);
   std::string text = concat("no kernel in this wheel serves ", name_of(request.a), " operands (layouts ",
                             letter_of(request.layout_a), letter_of(request.layout_b), ") with ", name_of(request.d),
                             " output on ", device.name, " (compute capability ", device.major, '.', device.minor, "). ");

@@ -42,7 +42,9 @@ struct Rejection {
 };
 
 // All plans that can run, cheapest first. With `rejections`, every other row of the table and why it is not among them.
-std::vector<GemmPlan> rank_plans(GemmRequest const& request, std::vector<Rejection>* rejections = nullptr);
+// The device is an argument so that the choice for a GPU that is not at hand can be asked for, and tested.
+std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& device,
+                                 std::vector<Rejection>* rejections = nullptr);
 
 // The cheapest plan, remembered per thread; nothing when no row can run.
 std::optional<GemmPlan> choose_plan(GemmRequest const& request);
@@ -51,7 +53,7 @@ std::optional<GemmPlan> choose_plan(GemmRequest const& request);
 KernelRow const* find_reduce_row(DeviceInfo const& device, DType d, std::optional<Arch> arch = std::nullopt);
 
 // Text for the error of a request that no row serves: what was asked, what the wheel holds, what to do.
-std::string explain_miss(GemmRequest const& request);
+std::string explain_miss(GemmRequest const& request, DeviceInfo const& device);
 
 // Architectures of the rows in this wheel that would serve the device, best first: "sm90a", "sm80 (PTX)".
 std::vector<std::string> archs_served(int major, int minor);

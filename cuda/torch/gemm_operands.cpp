@@ -38,10 +38,10 @@ struct PreparedOperand {
   bool extent_aligned;
 };
 
-// Takes a matrix as it lies if its memory can be read in 16-byte pieces. `preferred` decides where both layouts would do,
-// and for a copy.
+// Takes a matrix as it lies if its memory can be read in 16-byte pieces, unless `force_copy`. `preferred` decides where
+// both layouts would do, and for a copy.
 PreparedOperand prepare_operand(Matrix matrix, Tensor const& owner, ScalarType type, Layout preferred, bool pad_extents,
-                                int device, std::vector<Tensor>& keep) {
+                                bool force_copy, int device, std::vector<Tensor>& keep) {
   Alignment const alignment(element_bytes_of(type));
   auto const fits = [&](Matrix const& x, Layout layout) {
     std::int64_t const fast = layout == Layout::row ? x.col_stride : x.row_stride;
@@ -53,9 +53,9 @@ PreparedOperand prepare_operand(Matrix matrix, Tensor const& owner, ScalarType t
   };
   Layout const other = preferred == Layout::row ? Layout::column : Layout::row;
   Layout layout = preferred;
-  if (!fits(matrix, layout)) {
+  if (force_copy || !fits(matrix, layout)) {
     layout = other;
-    if (!fits(matrix, layout)) {
+    if (force_copy || !fits(matrix, layout)) {
       layout = preferred;
       matrix = layout == Layout::row ? copy_padded(matrix, owner, type, device, keep)
                                      : copy_padded(matrix.transposed(), owner, type, device, keep).transposed();
@@ -180,15 +180,20 @@ void prepare(PreparedGemm& prepared, GemmCall const& call, bool pad_extents) {
   // Column-major out=: D^T = B^T A^T is row-major.
   bool const transpose = result.col_stride != 1 && result.row_stride == 1 && result.cols > 1 && call.out;
   if (transpose) result = result.transposed();
+  // cp.async kernels start with the odd end of K and go on from there: K itself has to be whole. Copies of both operands
+  // have K contiguous and zeros up to the next multiple.
+  Alignment const alignment(element_bytes_of(call.type));
+  bool const pad_k = pad_extents && !alignment.holds(call.k);
   // K contiguous in both operands is the layout with the most kernels.
-  PreparedOperand const left = prepare_operand(a, a_owner, call.type, Layout::row, pad_extents, call.device, keep);
-  PreparedOperand const right = prepare_operand(b, *call.b, call.type, Layout::column, pad_extents, call.device, keep);
+  PreparedOperand const left = prepare_operand(a, a_owner, call.type, Layout::row, pad_extents, pad_k, call.device, keep);
+  PreparedOperand const right =
+      prepare_operand(b, *call.b, call.type, Layout::column, pad_extents, pad_k, call.device, keep);
   Matrix const d = prepare_output(result, call.d_type, pad_extents, call.device, prepared);
 
   gemm::GemmArgs& args = prepared.args;
   args.m = static_cast<int>(transpose ? call.n : call.m);
   args.n = static_cast<int>(transpose ? call.m : call.n);
-  args.k = static_cast<int>(call.k);
+  args.k = static_cast<int>(pad_k ? round_up<std::int64_t>(call.k, alignment.elements) : call.k);
   args.batch = static_cast<int>(call.batch);
   args.a = transpose ? right.operand : left.operand;
   args.b = transpose ? left.operand : right.operand;
@@ -220,7 +225,8 @@ GemmPlan plan_call(PreparedGemm& prepared, GemmCall const& call) {
     prepare(prepared, call, /*pad_extents=*/true);
     plan = choose_plan(prepared.request);
   }
-  if (!plan) fail(ErrorKind::not_implemented, call.names.op, ": ", explain_miss(prepared.request));
+  if (!plan)
+    fail(ErrorKind::not_implemented, call.names.op, ": ", explain_miss(prepared.request, device_info(call.device)));
   return *plan;
 }
 

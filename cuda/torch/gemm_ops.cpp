@@ -41,7 +41,7 @@ gemm::Status launch(PreparedGemm& prepared, GemmCall const& call, GemmPlan& plan
   };
   gemm::Status status = attempt();
   if (status.code != gemm::StatusCode::not_implementable) return status;
-  for (GemmPlan const& next : rank_plans(prepared.request)) {
+  for (GemmPlan const& next : rank_plans(prepared.request, *args.device)) {
     if (next.row == plan.row) continue;
     plan = next;
     status = attempt();
@@ -65,7 +65,7 @@ Tensor run_call(GemmCall& call) {
   if (call.k == 0) {
     status = gemm::run_empty_k(args, prepared.request.d);
     if (!status.good() && status.code == gemm::StatusCode::not_implementable) {
-      fail(ErrorKind::not_implemented, call.names.op, ": ", explain_miss(prepared.request));
+      fail(ErrorKind::not_implemented, call.names.op, ": ", explain_miss(prepared.request, *args.device));
     }
   } else {
     plan = plan_call(prepared, call);
@@ -170,7 +170,7 @@ ExplainedGemm explain_gemm(std::int64_t op, std::vector<Tensor> const& operands,
   prepare(prepared, call, /*pad_extents=*/false);
   if (call.m > 0 && call.n > 0 && call.k > 0 && call.batch > 0) plan_call(prepared, call);
   ExplainedGemm explained{prepared.request, {}, {}, prepared.keep.size(), prepared.temporary.has_value()};
-  explained.plans = rank_plans(prepared.request, &explained.rejections);
+  explained.plans = rank_plans(prepared.request, device_info(call.device), &explained.rejections);
   return explained;
 }
 

@@ -81,9 +81,8 @@ std::string request_json(GemmRequest const& r) {
                 ", \"reads_c\": ", boolean(r.reads_c), ", \"extents_aligned\": ", boolean(r.extents_aligned), "}");
 }
 
-std::string explained_json(GemmRequest const& request, std::vector<GemmPlan> const& plans,
+std::string explained_json(GemmRequest const& request, DeviceInfo const& device, std::vector<GemmPlan> const& plans,
                            std::vector<Rejection> const& rejections, std::size_t operand_copies, bool output_copy) {
-  DeviceInfo const& device = device_info(request.device);
   return concat("{\"device\": ", quoted(device.name), ", \"request\": ", request_json(request),
                 ", \"operand_copies\": ", operand_copies, ", \"output_copy\": ", boolean(output_copy),
                 ", \"plans\": ", list(plans, plan_json), ", \"rejected\": ",
@@ -130,24 +129,29 @@ std::string driver_status_json() {
 std::string explain_json(std::int64_t op, std::vector<Tensor> operands, std::optional<ScalarType> out_dtype,
                          bool allow_tf32) {
   ExplainedGemm const e = explain_gemm(op, operands, out_dtype, allow_tf32);
-  return explained_json(e.request, e.plans, e.rejections, e.operand_copies, e.output_copy);
+  return explained_json(e.request, device_info(e.request.device), e.plans, e.rejections, e.operand_copies, e.output_copy);
 }
 
-std::string explain_shape_json(std::int64_t device, std::int64_t a, std::int64_t d, std::int64_t layout_a,
-                               std::int64_t layout_b, std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch,
-                               std::int64_t epilogue) {
+std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::int64_t sm_count,
+                                 std::int64_t shared_memory_bytes, double memory_gb_per_s, double sm_clock_ghz,
+                                 std::int64_t a, std::int64_t d, std::int64_t layout_a, std::int64_t layout_b, bool reads_c,
+                                 bool extents_aligned, std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch) {
+  DeviceInfo device;
+  device.name = "a GPU described by the caller";
+  device.major = static_cast<int>(major), device.minor = static_cast<int>(minor);
+  device.sm_count = static_cast<int>(sm_count);
+  device.shared_memory_bytes = static_cast<int>(shared_memory_bytes);
+  device.memory_gb_per_s = memory_gb_per_s;
+  device.sm_clock_ghz = sm_clock_ghz;
   GemmRequest request;
-  request.device = static_cast<int>(device);
-  request.a = static_cast<DType>(a);
-  request.d = static_cast<DType>(d);
-  request.layout_a = static_cast<Layout>(layout_a);
-  request.layout_b = static_cast<Layout>(layout_b);
-  request.reads_c = kEpilogueReadsC[epilogue];
+  request.a = static_cast<DType>(a), request.d = static_cast<DType>(d);
+  request.layout_a = static_cast<Layout>(layout_a), request.layout_b = static_cast<Layout>(layout_b);
+  request.reads_c = reads_c, request.extents_aligned = extents_aligned;
   request.m = static_cast<int>(m), request.n = static_cast<int>(n), request.k = static_cast<int>(k);
   request.batch = static_cast<int>(batch);
   std::vector<Rejection> rejections;
-  std::vector<GemmPlan> const plans = rank_plans(request, &rejections);
-  return explained_json(request, plans, rejections, 0, false);
+  std::vector<GemmPlan> const plans = rank_plans(request, device, &rejections);
+  return explained_json(request, device, plans, rejections, 0, false);
 }
 
 }  // namespace cutwheel

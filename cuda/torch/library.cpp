@@ -56,8 +56,9 @@ void register_schemas(torch::stable::detail::StableLibrary& m) {
   m.def("linear(Tensor input, Tensor weight, Tensor? bias=None, bool allow_tf32=False) -> Tensor");
   m.def("_explain(int op, Tensor[] operands, ScalarType? out_dtype, bool allow_tf32) -> str");
   m.def(
-      "_explain_shape(int device, int a_dtype, int d_dtype, int layout_a, int layout_b, int m, int n, int k, int batch, "
-      "int epilogue) -> str");
+      "_explain_for_gpu(int major, int minor, int sm_count, int shared_memory_bytes, float memory_gb_per_s, "
+      "float sm_clock_ghz, int a, int d, int layout_a, int layout_b, bool reads_c, bool extents_aligned, int m, int n, "
+      "int k, int batch) -> str");
   m.def("_kernels() -> str");
   m.def("_build_info() -> str");
   m.def("_device_info(int device) -> str");
@@ -96,7 +97,7 @@ STABLE_TORCH_LIBRARY_IMPL(cutwheel, CPU, m) {
 
 STABLE_TORCH_LIBRARY_IMPL(cutwheel, CompositeExplicitAutograd, m) {
   m.impl("_explain", TORCH_BOX(&cutwheel::explain_json));
-  m.impl("_explain_shape", TORCH_BOX(&cutwheel::explain_shape_json));
+  m.impl("_explain_for_gpu", TORCH_BOX(&cutwheel::explain_for_gpu_json));
   m.impl("_kernels", TORCH_BOX(&cutwheel::kernels_json));
   m.impl("_build_info", TORCH_BOX(&cutwheel::build_info_json));
   m.impl("_device_info", TORCH_BOX(&cutwheel::device_info_json));

@@ -1,0 +1,189 @@
+"""Which kernel would serve which GPU: selection is asked about GPUs that are not here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
+
+BF16, F16, F32, TF32 = 1, 0, 2, 3
+ROW, COLUMN = 0, 1
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Data-sheet figures."""
+
+    major: int
+    minor: int
+    sms: int
+    shared_memory: int
+    bandwidth: float
+    clock: float
+
+
+A100 = Gpu(8, 0, 108, 163 * 1024, 2039, 1.41)
+RTX3090 = Gpu(8, 6, 82, 99 * 1024, 936, 1.70)
+L40S = Gpu(8, 9, 142, 99 * 1024, 864, 2.52)
+H200 = Gpu(9, 0, 132, 227 * 1024, 4917, 1.98)
+B200 = Gpu(10, 0, 148, 227 * 1024, 8000, 1.85)
+V100 = Gpu(7, 0, 80, 96 * 1024, 900, 1.53)
+
+
+def explain(gpu: Gpu, m: int, n: int, k: int, **options: object) -> dict:
+    a = options.get("a", BF16)
+    text = torch.ops.cutwheel._explain_for_gpu(
+        gpu.major,
+        gpu.minor,
+        gpu.sms,
+        gpu.shared_memory,
+        gpu.bandwidth,
+        gpu.clock,
+        a,
+        options.get("d", F32 if a == TF32 else a),
+        options.get("layout_a", ROW),
+        options.get("layout_b", COLUMN),
+        options.get("reads_c", False),
+        options.get("extents_aligned", True),
+        m,
+        n,
+        k,
+        options.get("batch", 1),
+    )
+    return json.loads(text)
+
+
+def chosen(gpu: Gpu, m: int, n: int, k: int, **options: object) -> dict:
+    plans = explain(gpu, m, n, k, **options)["plans"]
+    assert plans, "no row serves this GPU"
+    return plans[0]
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """Sets CUTWHEEL_* for one test and makes the library read them."""
+
+    def use(**variables: str) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        torch.ops.cutwheel._reload_env()
+
+    yield use
+    monkeypatch.undo()
+    torch.ops.cutwheel._reload_env()
+
+
+SHAPES = [(1, 4096, 4096), (64, 4096, 14336), (512, 4096, 4096), (4096, 4096, 4096), (129, 8, 8)]
+
+
+@pytest.mark.parametrize(("gpu", "arch"), [(A100, "sm80"), (RTX3090, "sm80"), (H200, "sm90a"), (B200, None)])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_architecture_of_the_chosen_row(gpu: Gpu, arch: str | None, shape) -> None:
+    name = chosen(gpu, *shape)["row"]
+    if arch is None:  # newer than every architecture in the wheel: through PTX, which sm90a rows have not
+        assert "_sm80_" in name or "_sm89_" in name
+    else:
+        assert f"_{arch}_" in name
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_ada_has_rows_of_its_own(shape) -> None:
+    plans = explain(L40S, *shape)["plans"]
+    assert any("_sm89_" in plan["row"] for plan in plans)
+    assert all("_sm90a_" not in plan["row"] for plan in plans)
+
+
+def test_rows_that_need_more_shared_memory_than_the_gpu_has_are_refused() -> None:
+    rows = {row["name"]: row for row in json.loads(torch.ops.cutwheel._kernels())}
+    small = Gpu(8, 6, 82, 40 * 1024, 936, 1.7)
+    answer = explain(small, 512, 512, 512)
+    for plan in answer["plans"]:
+        assert rows[plan["row"]]["shared_memory_bytes"] <= small.shared_memory
+    refused = [r for r in answer["rejected"] if "shared memory" in r["reason"]]
+    assert refused
+    for r in refused:
+        assert rows[r["row"]]["shared_memory_bytes"] > small.shared_memory
+        assert str(small.shared_memory) in r["reason"]
+
+
+def test_a_gpu_older_than_every_row_gets_no_plan_and_reasons() -> None:
+    answer = explain(V100, 64, 64, 64)
+    assert answer["plans"] == []
+    assert answer["rejected"]
+    assert any("compute capability 7.0" in r["reason"] for r in answer["rejected"])
+
+
+@pytest.mark.parametrize("layout_a", [ROW, COLUMN])
+@pytest.mark.parametrize("layout_b", [ROW, COLUMN])
+@pytest.mark.parametrize("reads_c", [False, True])
+@pytest.mark.parametrize(("a", "d"), [(BF16, BF16), (F16, F16), (BF16, F32), (F16, F32), (TF32, F32)])
+@pytest.mark.parametrize("gpu", [A100, RTX3090, L40S, H200, B200], ids=lambda g: f"cc{g.major}{g.minor}")
+def test_every_combination_is_served(gpu: Gpu, a: int, d: int, layout_a: int, layout_b: int, reads_c: bool) -> None:
+    answer = explain(gpu, 777, 1024, 512, a=a, d=d, layout_a=layout_a, layout_b=layout_b, reads_c=reads_c)
+    assert answer["plans"]
+    if gpu is H200:
+        assert all("_sm90a_" in plan["row"] for plan in answer["plans"])
+    if reads_c:
+        assert all("_plain" not in p["row"] or p["reduce"] for p in answer["plans"])
+
+
+def test_small_m_on_hopper_swaps_operands() -> None:
+    for m in (1, 16, 32):
+        assert "_swap_" in chosen(H200, m, 4096, 4096)["row"]
+
+
+def test_large_problems_on_hopper_take_large_tiles() -> None:
+    row = chosen(H200, 8192, 8192, 8192)["row"]
+    rows = {r["name"]: r for r in json.loads(torch.ops.cutwheel._kernels())}
+    tile = rows[row]["tile"]
+    assert tile[0] * tile[1] >= 128 * 192
+
+
+def test_raster_order_walks_along_the_shorter_side() -> None:
+    assert chosen(H200, 1024, 8192, 4096)["raster"] == "along_m"
+    assert chosen(H200, 8192, 1024, 4096)["raster"] == "along_n"
+
+
+def test_splits_divide_k_and_carry_a_reduce_kernel() -> None:
+    plans = explain(H200, 64, 2112, 7168)["plans"]
+    split = [plan for plan in plans if plan["splits"] > 1 and plan["reduce"]]
+    assert split
+    for plan in split:
+        assert 7168 % plan["splits"] == 0
+        assert plan["reduce"].endswith("bf16_splitk_reduce")
+        assert "_bf16_bf16_f32_f32_" in plan["row"]
+
+
+def test_unaligned_extents_rule_out_cp_async_rows_only() -> None:
+    assert explain(A100, 64, 63, 65, extents_aligned=False)["plans"] == []
+    assert explain(H200, 64, 63, 65, extents_aligned=False)["plans"]
+
+
+def test_predictions_grow_with_the_problem() -> None:
+    times = [chosen(H200, m, 4096, 4096)["predicted_us"] for m in (64, 512, 4096, 8192)]
+    assert times == sorted(times)
+    assert times[-1] > 4 * times[0]
+
+
+def test_environment_restricts_the_architecture(environment) -> None:
+    environment(CUTWHEEL_ARCH="sm80")
+    assert all("_sm80_" in plan["row"] for plan in explain(H200, 512, 512, 512)["plans"])
+    environment(CUTWHEEL_ARCH="sm89")
+    assert all("_sm89_" in plan["row"] for plan in explain(H200, 512, 512, 512)["plans"])
+    assert explain(A100, 512, 512, 512)["plans"] == []  # sm89 code does not run on 8.0, not even through PTX
+
+
+def test_environment_names_one_kernel(environment) -> None:
+    name = chosen(H200, 512, 512, 512)["row"]
+    other = next(p["row"] for p in explain(H200, 512, 512, 512)["plans"] if p["row"] != name and not p["reduce"])
+    environment(CUTWHEEL_KERNEL=other)
+    assert {plan["row"] for plan in explain(H200, 512, 512, 512)["plans"]} == {other}
+
+
+def test_a_wrong_architecture_in_the_environment_is_an_error(environment) -> None:
+    with pytest.raises(RuntimeError, match="CUTWHEEL_ARCH"):
+        environment(CUTWHEEL_ARCH="sm100")
