@@ -1,0 +1,149 @@
+"""python -m benchmarks gemm | host | all | report"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from . import plan, record, report, shapes
+
+RESULTS = Path(__file__).with_name("results")
+DTYPES = ("bf16", "f16", "tf32")
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="python -m benchmarks", description="cutwheel against torch")
+    commands = top.add_subparsers(dest="command", required=True)
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--quick", action="store_true", help="few shapes and rounds, about 10 s")
+    common.add_argument("--out", type=Path, help="a .json file, or a folder (default: results)")
+    common.add_argument("--commit", help="commit to record (default: CUTWHEEL_COMMIT, then git)")
+    common.add_argument(
+        "--candidate",
+        choices=("cutwheel", "torch"),
+        default="cutwheel",
+        help="torch measures torch against itself: the noise of the harness",
+    )
+    dense = argparse.ArgumentParser(add_help=False)
+    dense.add_argument("--dtype", choices=DTYPES, default="bf16")
+    dense.add_argument("--m", type=int, nargs="+")
+    dense.add_argument("--nk", type=nk_argument, nargs="+", metavar="NxK")
+    dense.add_argument("--square", type=int, nargs="+")
+    dense.add_argument("--budget-seconds", type=float, help="skip shapes once this is used up")
+
+    commands.add_parser("gemm", parents=[common, dense], help="mm over the shapes of shapes.toml")
+    commands.add_parser("host", parents=[common], help="CPU time of a call")
+    commands.add_parser("all", parents=[common, dense], help="gemm, then host")
+    again = commands.add_parser("report", help="tables and plots of result files")
+    again.add_argument("files", type=Path, nargs="+")
+    return top
+
+
+def nk_argument(text: str) -> tuple[int, int]:
+    try:
+        return shapes.parse_nk(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def output_path(out: Path | None, stem: str, gpu: str) -> Path:
+    if out is not None and out.suffix == ".json":
+        return out
+    return (out or RESULTS) / f"{stem}_{record.device_slug(gpu)}.json"
+
+
+def header(options: argparse.Namespace, benchmark: str) -> dict[str, Any]:
+    again = options.candidate == "torch"
+    return {
+        "schema": record.SCHEMA,
+        "benchmark": benchmark,
+        "candidate": "torch (again)" if again else "cutwheel",
+        "environment": record.environment(options.commit, options.candidate),
+    }
+
+
+def stem(options: argparse.Namespace, name: str) -> str:
+    return f"noise_{name}" if options.candidate == "torch" else name
+
+
+def run_gemm(options: argparse.Namespace) -> Path:
+    from . import gemm  # reports need no torch
+
+    started = time.monotonic()
+    table = shapes.load()
+    wanted = shapes.gemm_shapes(
+        table, quick=options.quick, m=options.m, nk=options.nk, square=options.square
+    )
+    limits = plan.QUICK if options.quick else plan.Limits()
+    result = header(options, "gemm") | {"dtype": options.dtype}
+    gpu = result["environment"]["gpu"]
+    path = output_path(options.out, stem(options, f"gemm_{options.dtype}"), gpu)
+
+    def progress(rows: list[dict[str, Any]]) -> None:
+        seconds = time.monotonic() - started
+        last = rows[-1]
+        state = f"{last['ratio']['median']:.3f}" if last["ratio"] else last["status"]
+        shape = f"{last['m']} x {last['n']} x {last['k']}"
+        print(f"[{len(rows)}/{len(wanted)} {seconds:.0f} s] {shape}: {state}", file=sys.stderr)
+        result["seconds"] = seconds
+        result["results"] = rows
+        result["summary"] = report.summarize(rows)
+        record.write(path, record.finite(result))
+
+    with gemm.precision(options.dtype):
+        result["ceilings"] = gemm.ceilings(options.dtype)
+        gemm.measure(
+            wanted,
+            options.dtype,
+            limits,
+            budget_seconds=options.budget_seconds,
+            side=options.candidate,
+            progress=progress,
+        )
+    return path
+
+
+def run_host(options: argparse.Namespace) -> Path:
+    from . import host  # reports need no torch
+
+    result = header(options, "host")
+    result["results"] = host.measure(15 if options.quick else 60, options.candidate)
+    path = output_path(options.out, stem(options, "host"), result["environment"]["gpu"])
+    record.write(path, record.finite(result))
+    return path
+
+
+def show(path: Path) -> bool:
+    """Plots first, the tables last; false if a result was wrong or could not be had."""
+    result = record.read(path)
+    try:
+        from . import plot  # a GPU machine may lack matplotlib
+    except ImportError as error:
+        print(f"no plots ({error}); where matplotlib is: python -m benchmarks report {path}")
+    else:
+        for written in plot.draw(result, path):
+            print(f"wrote {written}")
+    print(f"wrote {path}\n\n{report.markdown(result)}\n")
+    return all(row["status"] != "failed" for row in result["results"])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    if options.command == "all" and options.out is not None and options.out.suffix == ".json":
+        parser().error("all writes several files: --out must be a folder")
+    paths: list[Path] = []
+    if options.command == "report":
+        paths = options.files
+    if options.command in ("gemm", "all"):
+        paths.append(run_gemm(options))
+    if options.command in ("host", "all"):
+        paths.append(run_host(options))
+    good = [show(path) for path in paths]  # all of them, also after a failure
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,217 @@
+"""cutwheel.mm(x, w.t()) against torch.mm(x, w.t()), shape by shape.
+
+Both sides write with ``out=`` into the same rotated outputs: the same addresses for both, nothing
+allocated inside the graphs but workspaces, and an output that can be poisoned before the check.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from . import harness, plan
+from .shapes import GemmShape
+from .stats import Spread
+
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "tf32": torch.float32}
+# Relative errors of right results: about 2e-3, 2e-4 and 3e-4; partial sums rounded to 16 bits,
+# which torch allows itself, add to that.
+TOLERANCES = {"bf16": 1e-2, "f16": 2e-3, "tf32": 2e-3}
+
+
+@contextmanager
+def precision(dtype: str) -> Iterator[None]:
+    """Allow TF32 for float32 operands, on both sides: cutwheel follows torch's setting."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    if dtype == "tf32":
+        matmul.fp32_precision = "tf32"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before
+
+
+def candidate(name: str) -> tuple[str, Callable[..., Any]]:
+    """The side measured against torch; torch itself shows what the harness calls a difference."""
+    if name == "torch":
+        return "torch (again)", torch.mm
+    import cutwheel  # a torch-only run needs no cutwheel
+
+    return "cutwheel", cutwheel.mm
+
+
+def make_case(
+    shape: GemmShape, dtype: str, device: torch.device, l2_bytes: int, side: str
+) -> tuple[harness.Case, str | None]:
+    """Random inputs and the two sides; also the kernel that cutwheel chooses."""
+    kind = DTYPES[dtype]
+    slots = plan.rotation(shape.input_bytes(kind.itemsize), l2_bytes)
+    x = [torch.randn(shape.m, shape.k, dtype=kind, device=device) for _ in range(slots)]
+    w = [torch.randn(shape.n, shape.k, dtype=kind, device=device).t() for _ in range(slots)]
+    out = [torch.empty(shape.m, shape.n, dtype=kind, device=device) for _ in range(slots)]
+    name, mm = candidate(side)
+    sides = (
+        harness.Side("torch", lambda i: torch.mm(x[i], w[i], out=out[i])),
+        harness.Side(name, lambda i: mm(x[i], w[i], out=out[i])),
+    )
+    case = harness.Case(sides, out, lambda i: reference(x[i], w[i]), TOLERANCES[dtype])
+    return case, chosen_kernel(x[0], w[0]) if side == "cutwheel" else None
+
+
+def reference(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """x [M, K] times w [K, N] in float64, kept as float32; blocks of rows bound the memory.
+
+    float64 does not depend on the TF32 setting.
+    """
+    wide = w.double()
+    result = torch.empty(x.shape[0], w.shape[1], dtype=torch.float32, device=x.device)
+    rows = max(1, harness.CHUNK_BYTES // (8 * (x.shape[1] + w.shape[1])))
+    for first in range(0, x.shape[0], rows):
+        result[first : first + rows] = x[first : first + rows].double() @ wide
+    return result
+
+
+def chosen_kernel(x: torch.Tensor, w: torch.Tensor) -> str:
+    import cutwheel
+
+    return kernel_name(cutwheel.explain("mm", x, w))
+
+
+def kernel_name(explanation: Any) -> str:
+    """The name of the row in what cutwheel.explain returns: an object, a mapping, JSON or text."""
+    if isinstance(explanation, str):
+        try:
+            explanation = json.loads(explanation)
+        except ValueError:
+            return explanation.splitlines()[0] if explanation else ""
+    for key in ("kernel", "chosen", "name"):
+        if isinstance(explanation, Mapping):
+            found = explanation.get(key)
+        else:
+            found = getattr(explanation, key, None)
+        if isinstance(found, str):
+            return found
+        if found is not None:
+            return kernel_name(found)
+    return str(explanation).splitlines()[0]
+
+
+def row(
+    shape: GemmShape, dtype: str, slots: int, kernel: str | None, found: harness.Measurement
+) -> dict[str, Any]:
+    """One result, ready for JSON. Times in microseconds for one call."""
+    itemsize = DTYPES[dtype].itemsize
+    sides: dict[str, Any] = {
+        name: {"relative_error": error.relative, "worst_error": error.worst}
+        for name, error in found.errors.items()
+    }
+    for name, seconds in found.times.items():
+        sides[name] |= {
+            "us": spread(seconds.scaled(1e6)),
+            "tflops": shape.flops / seconds.median * 1e-12,
+            "gbs": shape.min_bytes(itemsize) / seconds.median * 1e-9,
+        }
+    return {
+        "m": shape.m,
+        "n": shape.n,
+        "k": shape.k,
+        "status": found.status,
+        "reason": found.reason,
+        "kernel": kernel,
+        "ratio": spread(found.ratio) if found.ratio else None,
+        "flops_per_byte": shape.flops / shape.min_bytes(itemsize),
+        "sides": sides,
+        "slots": slots,
+        "iterations": found.iterations,
+        "rounds": found.rounds,
+    }
+
+
+def spread(value: Spread) -> dict[str, float]:
+    return {"median": value.median, "p20": value.p20, "p80": value.p80}
+
+
+def unmeasured(shape: GemmShape, dtype: str, status: str, reason: str) -> dict[str, Any]:
+    nothing = harness.Measurement(status, reason, {}, {}, None, 0, 0)
+    return row(shape, dtype, 0, None, nothing)
+
+
+def measure(
+    shapes: Sequence[GemmShape],
+    dtype: str,
+    limits: plan.Limits,
+    *,
+    budget_seconds: float | None = None,
+    side: str = "cutwheel",
+    progress: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
+) -> list[dict[str, Any]]:
+    """All shapes in order. One that fails is recorded as such and does not stop the others.
+
+    `progress` is called with the rows so far after each shape.
+    """
+    device = torch.device("cuda", torch.cuda.current_device())
+    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+    clock = harness.GraphClock(device)
+    end = None if budget_seconds is None else time.monotonic() + budget_seconds
+    rows: list[dict[str, Any]] = []
+    lost = ""
+
+    def one(shape: GemmShape, seconds: float) -> dict[str, Any]:
+        """A function of its own: returning from it frees the buffers."""
+        case, kernel = make_case(shape, dtype, device, l2_bytes, side)
+        found = harness.compare(case, clock, limits, seconds)
+        return row(shape, dtype, case.slots, kernel, found)
+
+    for index, shape in enumerate(shapes):
+        remaining = None if end is None else end - time.monotonic()
+        seconds = plan.allowance(remaining, len(shapes) - index, limits)
+        if lost or seconds == 0.0:
+            reason = lost or f"the budget of {budget_seconds:g} s was used up"
+            rows.append(unmeasured(shape, dtype, "skipped", reason))
+        else:
+            try:
+                rows.append(one(shape, seconds))
+            except (RuntimeError, TypeError, ValueError) as error:
+                rows.append(unmeasured(shape, dtype, "failed", harness.describe(error)))
+            lost = release()
+        progress(rows)
+    return rows
+
+
+def release() -> str:
+    """Give the buffers of a shape back; says so if the CUDA context did not survive it."""
+    try:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    except RuntimeError as error:
+        return f"an earlier shape broke the CUDA context ({harness.describe(error)})"
+    return ""
+
+
+def ceilings(dtype: str) -> dict[str, float]:
+    """What this GPU reaches now: a large copy (bytes read plus written), a large torch.mm."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    clock = harness.GraphClock(device)
+    source = torch.randn(1 << 29, dtype=torch.bfloat16, device=device)  # 1 GiB
+    target = torch.empty_like(source)
+    size = 8192
+    a = torch.randn(size, size, dtype=DTYPES[dtype], device=device)
+    d = torch.empty_like(a)
+
+    def best(call: harness.Call) -> float:
+        clock.warm_up(call, 1)
+        replay = clock.record(call, 1, 4)
+        return Spread.of([replay.seconds() / 4 for _ in range(7)]).median
+
+    copy = best(lambda _: target.copy_(source))
+    product = best(lambda _: torch.mm(a, a, out=d))
+    return {
+        "gbs": 2 * source.nbytes / copy * 1e-9,
+        "tflops": 2 * size**3 / product * 1e-12,
+    }
