@@ -30,10 +30,10 @@ help:
 	@sed -n 's/^\([a-z]*\): .*## /make \1\t/p' Makefile
 
 # --- environment
-$(VENV)/.base: requirements/build.txt requirements/cutlass.txt requirements/torch.txt requirements/test.txt
+$(VENV)/.base: requirements/build.txt requirements/cutlass.txt requirements/torch.txt requirements/test.txt requirements/bench.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cutwheel: python3 >= 3.11 is needed to build; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) -r requirements/build.txt -r requirements/test.txt
+	$(INSTALL) -r requirements/build.txt -r requirements/test.txt -r requirements/bench.txt
 	$(INSTALL) -r requirements/torch.txt
 	$(INSTALL) --no-deps -r requirements/cutlass.txt
 	touch $@
@@ -43,7 +43,7 @@ $(VENV)/.cuda-$(CUTWHEEL_CUDA): $(VENV)/.base requirements/cuda.txt
 	pins=$$(python cmake/cuda_toolchain.py requirements); [ -z "$$pins" ] || $(INSTALL) $$pins
 	touch $@
 
-$(VENV)/.lint $(VENV)/.bench: $(VENV)/.%: requirements/%.txt $(VENV)/.base
+$(VENV)/.lint: requirements/lint.txt $(VENV)/.base
 	$(INSTALL) -r $<
 	touch $@
 
@@ -84,7 +84,7 @@ test: $(VENV)/.installed   ## every test that needs no GPU, on the built wheel
 lint: $(VENV)/.lint   ## all checks of .pre-commit-config.yaml
 	pre-commit run --all-files --show-diff-on-failure
 
-bench: $(VENV)/.installed $(VENV)/.bench   ## benchmarks (needs a GPU): BENCH_ARGS='--help'
+bench: $(VENV)/.installed   ## benchmarks (needs a GPU): BENCH_ARGS='--help'
 	python -m benchmarks all --out benchmarks/results $(BENCH_ARGS)
 
 clean:   ## remove build output

@@ -6,9 +6,8 @@ allocated inside the graphs but workspaces, and an output that can be poisoned b
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -80,26 +79,8 @@ def reference(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 def chosen_kernel(x: torch.Tensor, w: torch.Tensor) -> str:
     import cutwheel
 
-    return kernel_name(cutwheel.explain("mm", x, w))
-
-
-def kernel_name(explanation: Any) -> str:
-    """The name of the row in what cutwheel.explain returns: an object, a mapping, JSON or text."""
-    if isinstance(explanation, str):
-        try:
-            explanation = json.loads(explanation)
-        except ValueError:
-            return explanation.splitlines()[0] if explanation else ""
-    for key in ("kernel", "chosen", "name"):
-        if isinstance(explanation, Mapping):
-            found = explanation.get(key)
-        else:
-            found = getattr(explanation, key, None)
-        if isinstance(found, str):
-            return found
-        if found is not None:
-            return kernel_name(found)
-    return str(explanation).splitlines()[0]
+    row: str = cutwheel.explain("mm", x, w).row
+    return row
 
 
 def row(

@@ -33,6 +33,13 @@ Environment read_environment() {
     }
   }
   if (char const* value = std::getenv("CUTWHEEL_KERNEL")) environment.kernel = value;
+  bool const known =
+      environment.kernel.empty() || std::any_of(kKernelRows, kKernelRows + kKernelRowCount,
+                                                [&](KernelRow const& row) { return environment.kernel == row.name; });
+  if (!known) {
+    fail(ErrorKind::value, "CUTWHEEL_KERNEL is \"", environment.kernel,
+         "\", and this wheel has no such kernel; cutwheel.kernels() lists them");
+  }
   return environment;
 }
 

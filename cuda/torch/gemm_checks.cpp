@@ -68,31 +68,22 @@ void check_out(GemmCall const& call) {
     fail(ErrorKind::value, names.op,
          ": out overlaps itself (an expanded view?); expected memory of its own for each element");
   }
-  int const d_bytes = element_bytes_of(call.d_type), bytes = element_bytes_of(call.type);
-  // In units of the smaller element both views are measured alike.
   auto const shares = [&](Tensor const& input, char const* argument) {
-    Matrix in = matrix_of(input), o = target;
-    int const unit = d_bytes == bytes ? bytes : 1;
-    if (unit == 1) {
-      // Different element sizes: address ranges decide.
-      auto const scale = [](Matrix& x, int by) { x.batch_stride *= by, x.row_stride *= by, x.col_stride *= by; };
-      scale(in, bytes), scale(o, d_bytes);
-    }
-    if (overlaps(in, o, unit)) {
+    if (overlaps(matrix_of(input), element_bytes_of(input.scalar_type()), target, element_bytes_of(call.d_type))) {
       fail(ErrorKind::value, names.op, ": out overlaps ", argument, " in memory; expected separate tensors");
     }
   };
   shares(*call.a, names.a);
   shares(*call.b, names.b);
-  if (call.c && call.beta != 0 && call.c->dim() == names.dims && call.c->scalar_type() == call.d_type) {
-    // The very same view is fine: each element of C is read before its D is written, by the same thread block.
+  if (call.c && call.beta != 0) {
+    // The very same view is fine: each element of C is read before its D is written, by the same thread block. A broadcast
+    // C is not: other thread blocks still read what one has overwritten.
     Matrix const c = matrix_of(*call.c);
-    bool const same = c.data == target.data && c.batch_stride == target.batch_stride && c.row_stride == target.row_stride &&
-                      c.col_stride == target.col_stride && c.rows == target.rows && c.cols == target.cols;
-    if (!same && overlaps(c, target, d_bytes)) {
-      fail(ErrorKind::value, names.op, ": out overlaps ", names.c,
-           " in memory; expected the very same tensor or another one");
-    }
+    bool const same = call.c->scalar_type() == call.d_type && c.data == target.data &&
+                      c.batch_stride == target.batch_stride && c.row_stride == target.row_stride &&
+                      c.col_stride == target.col_stride && c.batch == target.batch && c.rows == target.rows &&
+                      c.cols == target.cols;
+    if (!same) shares(*call.c, names.c);
   }
 }
 
@@ -102,6 +93,10 @@ void check_call(GemmCall& call) {
   OpNames const& names = call.names;
   Tensor const& a = *call.a;
   Tensor const& b = *call.b;
+  if (!a.is_cuda() && !b.is_cuda()) {
+    fail(ErrorKind::not_implemented, names.op, ": ", names.a,
+         " is not on a CUDA device; cutwheel's kernels run on CUDA devices");
+  }
   if (!a.is_cuda()) fail(ErrorKind::value, names.op, ": ", names.a, " is not on a CUDA device; all tensors must be");
   call.device = a.get_device_index();
   check_device(names, names.b, b, call.device);

@@ -11,30 +11,32 @@ namespace cutwheel {
 namespace {
 
 // One sentence instead of the dispatcher's list of backends.
-[[noreturn]] void refuse_cpu(char const* op) {
+[[noreturn]] void refuse_cpu(char const* op, char const* torch_op) {
   fail(ErrorKind::not_implemented, op,
        ": the tensors are on the CPU; cutwheel's kernels run on CUDA devices: move them with "
        ".to(\"cuda\"), or use torch.",
-       op);
+       torch_op);
 }
 
-Tensor cpu_mm(Tensor const&, Tensor const&, std::optional<ScalarType>, bool) { refuse_cpu("mm"); }
-void cpu_mm_out(Tensor const&, Tensor const&, bool, Tensor const&) { refuse_cpu("mm"); }
-Tensor cpu_bmm(Tensor const&, Tensor const&, std::optional<ScalarType>, bool) { refuse_cpu("bmm"); }
-void cpu_bmm_out(Tensor const&, Tensor const&, bool, Tensor const&) { refuse_cpu("bmm"); }
+Tensor cpu_mm(Tensor const&, Tensor const&, std::optional<ScalarType>, bool) { refuse_cpu("mm", "mm"); }
+void cpu_mm_out(Tensor const&, Tensor const&, bool, Tensor const&) { refuse_cpu("mm", "mm"); }
+Tensor cpu_bmm(Tensor const&, Tensor const&, std::optional<ScalarType>, bool) { refuse_cpu("bmm", "bmm"); }
+void cpu_bmm_out(Tensor const&, Tensor const&, bool, Tensor const&) { refuse_cpu("bmm", "bmm"); }
 Tensor cpu_addmm(Tensor const&, Tensor const&, Tensor const&, std::optional<ScalarType>, double, double, bool) {
-  refuse_cpu("addmm");
+  refuse_cpu("addmm", "addmm");
 }
 void cpu_addmm_out(Tensor const&, Tensor const&, Tensor const&, double, double, bool, Tensor const&) {
-  refuse_cpu("addmm");
+  refuse_cpu("addmm", "addmm");
 }
 Tensor cpu_baddbmm(Tensor const&, Tensor const&, Tensor const&, std::optional<ScalarType>, double, double, bool) {
-  refuse_cpu("baddbmm");
+  refuse_cpu("baddbmm", "baddbmm");
 }
 void cpu_baddbmm_out(Tensor const&, Tensor const&, Tensor const&, double, double, bool, Tensor const&) {
-  refuse_cpu("baddbmm");
+  refuse_cpu("baddbmm", "baddbmm");
 }
-Tensor cpu_linear(Tensor const&, Tensor const&, std::optional<Tensor>, bool) { refuse_cpu("nn.functional.linear"); }
+Tensor cpu_linear(Tensor const&, Tensor const&, std::optional<Tensor>, bool) {
+  refuse_cpu("linear", "nn.functional.linear");
+}
 
 void register_schemas(torch::stable::detail::StableLibrary& m) {
   m.def("mm(Tensor input, Tensor mat2, ScalarType? out_dtype=None, bool allow_tf32=False) -> Tensor");

@@ -39,16 +39,10 @@ Matrix matrix_of(Tensor const& tensor) {
   auto const sizes = tensor.sizes();
   auto const strides = tensor.strides();
   std::size_t const dims = sizes.size();
-  Matrix matrix;
-  matrix.data = tensor.data_ptr();
-  matrix.rows = sizes[dims - 2];
-  matrix.cols = sizes[dims - 1];
-  matrix.row_stride = strides[dims - 2];
-  matrix.col_stride = strides[dims - 1];
-  if (dims == 3) {
-    matrix.batch = sizes[0];
-    matrix.batch_stride = strides[0];
-  }
+  Matrix matrix{tensor.data_ptr(), 1, 1, 1, 0, 0, 0};
+  if (dims > 0) matrix.cols = sizes[dims - 1], matrix.col_stride = strides[dims - 1];
+  if (dims > 1) matrix.rows = sizes[dims - 2], matrix.row_stride = strides[dims - 2];
+  if (dims > 2) matrix.batch = sizes[dims - 3], matrix.batch_stride = strides[dims - 3];
   return matrix;
 }
 
@@ -103,16 +97,16 @@ Tensor view_of(Tensor const& owner, Matrix const& matrix) {
   return Tensor(handle);
 }
 
-bool overlaps(Matrix const& x, Matrix const& y, int element_bytes) {
+bool overlaps(Matrix const& x, int x_bytes, Matrix const& y, int y_bytes) {
   auto const* const x_begin = static_cast<char const*>(x.data);
   auto const* const y_begin = static_cast<char const*>(y.data);
   if (span(x) == 0 || span(y) == 0) return false;
-  if (x_begin + span(x) * element_bytes <= y_begin || y_begin + span(y) * element_bytes <= x_begin) return false;
-  bool const column_slices = x.batch == 1 && y.batch == 1 && x.col_stride == 1 && y.col_stride == 1 &&
+  if (x_begin + span(x) * x_bytes <= y_begin || y_begin + span(y) * y_bytes <= x_begin) return false;
+  bool const column_slices = x_bytes == y_bytes && x.batch == 1 && y.batch == 1 && x.col_stride == 1 && y.col_stride == 1 &&
                              x.row_stride == y.row_stride && x.cols <= x.row_stride && y.cols <= y.row_stride;
   if (!column_slices) return true;
   std::int64_t const pitch = x.row_stride;
-  std::int64_t const distance = (y_begin - x_begin) / element_bytes;
+  std::int64_t const distance = (y_begin - x_begin) / x_bytes;
   std::int64_t const shift = ((distance % pitch) + pitch) % pitch;  // where y's first column falls in a row of x
   return shift < x.cols || shift + y.cols > pitch;
 }

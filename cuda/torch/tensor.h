@@ -28,7 +28,7 @@ struct Matrix {
   Matrix transposed() const { return {data, batch, cols, rows, batch_stride, col_stride, row_stride}; }
 };
 
-// The last two dimensions are the matrix, a third is the batch.
+// The last two dimensions are the matrix, a third is the batch; missing ones have extent 1.
 Matrix matrix_of(Tensor const& tensor);
 
 // Of the three types that operands and outputs may have.
@@ -45,9 +45,8 @@ Tensor empty_bytes(std::int64_t bytes, int device);
 // A [batch, rows, cols] tensor over the memory of `owner`.
 Tensor view_of(Tensor const& owner, Matrix const& matrix);
 
-// Do two views share a byte? Exact for matrices that have the same row stride (slices of one buffer), else by address
-// range.
-bool overlaps(Matrix const& x, Matrix const& y, int element_bytes);
+// Do two views share a byte? Exact for matrices of one element size and row stride (slices of one buffer), else by address.
+bool overlaps(Matrix const& x, int x_bytes, Matrix const& y, int y_bytes);
 // Does the view name a byte twice?
 bool overlaps_itself(Matrix const& x);
 

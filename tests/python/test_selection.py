@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
+from kernelgen import manifest
+from kernelgen.naming import procedural_name
 
 cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
+
+DECLARED = {procedural_name(k) for k in manifest.load(Path(__file__).parents[2]).kernels}
+pytestmark = pytest.mark.skipif(
+    {kernel.name for kernel in cutwheel.kernels()} != DECLARED,
+    reason="the built package holds a selection of the declared kernels",
+)
 
 BF16, F16, F32, TF32 = 1, 0, 2, 3
 ROW, COLUMN = 0, 1
@@ -182,6 +191,11 @@ def test_environment_names_one_kernel(environment) -> None:
     other = next(p["row"] for p in explain(H200, 512, 512, 512)["plans"] if p["row"] != name and not p["reduce"])
     environment(CUTWHEEL_KERNEL=other)
     assert {plan["row"] for plan in explain(H200, 512, 512, 512)["plans"]} == {other}
+
+
+def test_an_unknown_kernel_in_the_environment_is_an_error(environment) -> None:
+    with pytest.raises(RuntimeError, match="no such kernel"):
+        environment(CUTWHEEL_KERNEL="gemm_sm80_nonsense")
 
 
 def test_a_wrong_architecture_in_the_environment_is_an_error(environment) -> None:

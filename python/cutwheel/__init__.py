@@ -1,0 +1,42 @@
+"""CUTLASS kernels as PyTorch ops, compiled ahead of time in one small wheel.
+
+    import cutwheel
+    y = cutwheel.linear(x, weight, bias)      # x: [..., K], weight: [N, K], bias: [N]
+
+The ops take CUDA tensors. Importing works without a GPU, a CUDA driver or a CUDA build of torch;
+``python -m cutwheel doctor`` says what a machine lacks to run them.
+"""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = [
+    "Explanation",
+    "Kernel",
+    "__version__",
+    "addmm",
+    "baddbmm",
+    "bmm",
+    "build_info",
+    "explain",
+    "kernels",
+    "linear",
+    "matmul",
+    "mm",
+]
+
+
+def _is_started_by_dash_m() -> bool:
+    # runpy puts "-m" into argv[0] while it imports the package, and only then.
+    return sys.argv[:1] == ["-m"] and "cutwheel" in sys.orig_argv
+
+
+try:
+    from ._explain import Explanation, Kernel, build_info, explain, kernels
+    from ._library import VERSION as __version__
+    from .ops import addmm, baddbmm, bmm, linear, matmul, mm
+except ImportError:
+    # The doctor has to be able to say why this import fails.
+    if not _is_started_by_dash_m():
+        raise

@@ -1,0 +1,216 @@
+"""Gradients of the dense matrix products, by the same public ops, so that they nest.
+
+With D = alpha * A B + beta * C and G the gradient of D:
+dA = alpha * G B^T, dB = alpha * A^T G, dC = beta * G, summed to the shape of C.
+
+A gradient is laid out as its operand is: row-major results come from the formula as it stands,
+column-major ones from its transpose, so that a weight passed as `weight.t()` gets a gradient that
+needs no copy on its way back to the weight.
+"""
+
+# ruff: noqa: A002, N801
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
+
+# Circular, and used at call time only: the gradients are made of the public functions.
+from . import gemm
+
+_ops = torch.ops.cutwheel
+_mm = _ops.mm.default
+_bmm = _ops.bmm.default
+_addmm = _ops.addmm.default
+_baddbmm = _ops.baddbmm.default
+_linear = _ops.linear.default
+
+Gradient = torch.Tensor | None
+
+
+def _is_column_major(matrix: torch.Tensor) -> bool:
+    return not matrix.is_contiguous() and matrix.stride(-2) == 1
+
+
+def _multiply(a: torch.Tensor, b: torch.Tensor, alpha: float) -> torch.Tensor:
+    """alpha * a @ b for matrices or batches of matrices."""
+    if a.dim() == 2:
+        if alpha == 1:
+            return gemm.mm(a, b)
+        # beta == 0 never reads its first argument: alpha is applied in the epilogue, for nothing.
+        return gemm.addmm(a.new_empty(()), a, b, beta=0, alpha=alpha)
+    if alpha == 1:
+        return gemm.bmm(a, b)
+    return gemm.baddbmm(a.new_empty(()), a, b, beta=0, alpha=alpha)
+
+
+def _save_operands(
+    ctx: Any, a: torch.Tensor, b: torch.Tensor, needs_a: bool, needs_b: bool
+) -> None:
+    # Each gradient needs the other operand, and how its own is laid out.
+    ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+    ctx.a_is_column_major = needs_a and _is_column_major(a)
+    ctx.b_is_column_major = needs_b and _is_column_major(b)
+
+
+def _operand_gradients(
+    ctx: Any, grad: torch.Tensor, alpha: float = 1
+) -> tuple[Gradient, Gradient]:
+    """Of A [..., M, K] and B [..., K, N], given that of D [..., M, N]."""
+    a, b = ctx.saved_tensors
+    dtype = a.dtype if a is not None else b.dtype if b is not None else grad.dtype
+    if grad.dtype != dtype:
+        grad = grad.to(dtype)
+    grad_a: Gradient = None
+    grad_b: Gradient = None
+    if b is not None:
+        if ctx.a_is_column_major:
+            grad_a = _multiply(b, grad.mT, alpha).mT
+        else:
+            grad_a = _multiply(grad, b.mT, alpha)
+    if a is not None:
+        if ctx.b_is_column_major:
+            grad_b = _multiply(grad.mT, a, alpha).mT
+        else:
+            grad_b = _multiply(a.mT, grad, alpha)
+    return grad_a, grad_b
+
+
+def _addend_gradient(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+    if ctx.beta != 1:
+        grad = grad * ctx.beta
+    # Summed before it is rounded to the dtype of C.
+    return grad.sum_to_size(ctx.c_shape).to(ctx.c_dtype)
+
+
+class Mm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: torch.Tensor,
+        mat2: torch.Tensor,
+        out_dtype: torch.dtype | None,
+        allow_tf32: bool,
+    ) -> torch.Tensor:
+        needs = ctx.needs_input_grad
+        _save_operands(ctx, input, mat2, needs[0], needs[1])
+        return _mm(input, mat2, out_dtype, allow_tf32)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
+        return (*_operand_gradients(ctx, grad), None, None)
+
+
+class Bmm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: torch.Tensor,
+        mat2: torch.Tensor,
+        out_dtype: torch.dtype | None,
+        allow_tf32: bool,
+    ) -> torch.Tensor:
+        needs = ctx.needs_input_grad
+        _save_operands(ctx, input, mat2, needs[0], needs[1])
+        return _bmm(input, mat2, out_dtype, allow_tf32)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
+        return (*_operand_gradients(ctx, grad), None, None)
+
+
+class _WithAddend(torch.autograd.Function):
+    """What addmm and baddbmm share."""
+
+    @staticmethod
+    def save(
+        ctx: Any,
+        input: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        beta: float,
+        alpha: float,
+    ) -> None:
+        needs = ctx.needs_input_grad
+        _save_operands(ctx, a, b, needs[1], needs[2])
+        ctx.c_shape, ctx.c_dtype = input.shape, input.dtype
+        ctx.beta, ctx.alpha = beta, alpha
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
+        grad_c = _addend_gradient(ctx, grad) if ctx.needs_input_grad[0] else None
+        return (grad_c, *_operand_gradients(ctx, grad, ctx.alpha), None, None, None, None)
+
+
+class Addmm(_WithAddend):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: torch.Tensor,
+        mat1: torch.Tensor,
+        mat2: torch.Tensor,
+        out_dtype: torch.dtype | None,
+        beta: float,
+        alpha: float,
+        allow_tf32: bool,
+    ) -> torch.Tensor:
+        _WithAddend.save(ctx, input, mat1, mat2, beta, alpha)
+        return _addmm(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)  # type: ignore[no-any-return]
+
+
+class Baddbmm(_WithAddend):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: torch.Tensor,
+        batch1: torch.Tensor,
+        batch2: torch.Tensor,
+        out_dtype: torch.dtype | None,
+        beta: float,
+        alpha: float,
+        allow_tf32: bool,
+    ) -> torch.Tensor:
+        _WithAddend.save(ctx, input, batch1, batch2, beta, alpha)
+        return _baddbmm(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)  # type: ignore[no-any-return]
+
+
+def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    """[..., X] as [rows, X]; unlike reshape(-1, X) for X = 0, too."""
+    return tensor.flatten(0, -2) if tensor.dim() > 1 else tensor.unsqueeze(0)
+
+
+class Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        allow_tf32: bool,
+    ) -> torch.Tensor:
+        needs = ctx.needs_input_grad
+        ctx.save_for_backward(input if needs[1] else None, weight if needs[0] else None)
+        ctx.weight_is_column_major = needs[1] and _is_column_major(weight)
+        ctx.bias_dtype = bias.dtype if bias is not None else None
+        return _linear(input, weight, bias, allow_tf32)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
+        # grad: [..., N]
+        input, weight = ctx.saved_tensors
+        grad_input: Gradient = None
+        grad_weight: Gradient = None
+        grad_bias: Gradient = None
+        if weight is not None:
+            grad_input = gemm.linear(grad, weight.t())  # dX = dY W
+        if input is not None:
+            dy, x = _rows(grad), _rows(input)  # [rows, N], [rows, K]
+            if ctx.weight_is_column_major:
+                grad_weight = gemm.mm(x.t(), dy).t()
+            else:
+                grad_weight = gemm.mm(dy.t(), x)  # dW = dY^T X
+        if ctx.needs_input_grad[2]:
+            grad_bias = _rows(grad).sum(0).to(ctx.bias_dtype)
+        return grad_input, grad_weight, grad_bias, None

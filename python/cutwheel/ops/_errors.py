@@ -1,0 +1,59 @@
+"""The op library's errors, which arrive as RuntimeError, as the exception classes they name."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NoReturn
+
+import torch
+
+# What the library throws is "cutwheel.<class>: <text>"; torch may add a C++ backtrace after it.
+_PREFIX = re.compile(
+    r"cutwheel\.(TypeError|ValueError|RuntimeError|NotImplementedError): "
+    r"(.*?)(?=\nException raised from |\Z)",
+    re.DOTALL,
+)
+_CLASSES: dict[str, type[Exception]] = {
+    "TypeError": TypeError,
+    "ValueError": ValueError,
+    "RuntimeError": RuntimeError,
+    "NotImplementedError": NotImplementedError,
+}
+# Of the dispatcher, when a value does not fit the schema.
+_SCHEMA_MISMATCH = "Expected a value of type"
+
+# What a call of an op may raise before it is told in words: the library's own errors, and the
+# AttributeError of an argument that is no tensor, which the fast path does not look for.
+RAISED = (RuntimeError, AttributeError)
+
+
+def check_tensors(op: str, arguments: dict[str, Any], optional: tuple[str, ...] = ()) -> None:
+    """Raises TypeError for the first of the arguments that is not a Tensor."""
+    for name, value in arguments.items():
+        if not isinstance(value, torch.Tensor) and not (value is None and name in optional):
+            kind = "None" if value is None else f"of type {type(value).__name__}"
+            raise TypeError(f"{op}: {name} is {kind}; expected a Tensor") from None
+
+
+def reraise(op: str, error: Exception, optional: tuple[str, ...] = (), **tensors: Any) -> NoReturn:
+    """Raises `error` as the class it stands for.
+
+    Args:
+        op: name of the function that was called
+        error: what it raised
+        optional: names of tensor arguments that may be None
+        tensors: the tensor arguments by name
+    """
+    text = str(error)
+    found = _PREFIX.search(text)
+    if found:
+        raise _CLASSES[found[1]](found[2]) from None
+    if isinstance(error, AttributeError) or _SCHEMA_MISMATCH in text:
+        check_tensors(op, tensors, optional)
+    if _SCHEMA_MISMATCH in text:
+        # "cutwheel::mm() Expected a value of type 'float' for argument 'alpha' but ..."
+        sentence = text.partition(_SCHEMA_MISMATCH)[2].partition("\n")[0]
+        # The schema's name of a dtype means nothing to the caller.
+        sentence = sentence.replace("'Optional[int]' for argument 'out_", "torch.dtype for argument 'out_")
+        raise TypeError(f"{op}: expected a value of type{sentence}") from None
+    raise error

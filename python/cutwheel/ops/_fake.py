@@ -1,0 +1,228 @@
+"""Fake kernels: shapes, dtypes and strides of the results, and the library's argument checks.
+
+torch.compile, torch.export and meta tensors run these instead of the kernels. Results are
+contiguous, as the library's are. Sizes are compared with torch._check_value, so that the sizes
+torch.export does not know become conditions rather than errors.
+"""
+
+# ruff: noqa: A002
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+Names = tuple[str, str]
+Shape = tuple[Any, ...]
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _text(shape: Any) -> str:
+    return f"[{', '.join(str(size) for size in shape)}]"
+
+
+def _check_devices(op: str, tensors: dict[str, torch.Tensor]) -> None:
+    (first, reference), *others = tensors.items()
+    if all(tensor.device.type == "cpu" for tensor in tensors.values()):
+        raise NotImplementedError(
+            f"{op}: the tensors are on the CPU; cutwheel's kernels run on CUDA devices: move them "
+            f'with .to("cuda"), or use torch.{op}'
+        )
+    for name, tensor in others:
+        if tensor.device != reference.device:
+            raise ValueError(
+                f"{op}: {name} is on {tensor.device} and {first} is on {reference.device}; "
+                "all tensors must be on the same device"
+            )
+
+
+def _check_dims(op: str, name: str, tensor: torch.Tensor, dims: int) -> None:
+    if tensor.dim() != dims:
+        raise ValueError(
+            f"{op}: {name} has {tensor.dim()} dimensions (shape {_text(tensor.shape)}); "
+            f"expected {dims}"
+        )
+
+
+def _result_dtype(
+    op: str,
+    names: Names,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out_dtype: torch.dtype | None,
+    allow_tf32: bool,
+    out_name: str = "out_dtype is",
+) -> torch.dtype:
+    if a.dtype not in _DTYPES:
+        raise TypeError(
+            f"{op}: {names[0]} has dtype {_name(a.dtype)}; expected float16, bfloat16 or float32"
+        )
+    if b.dtype != a.dtype:
+        raise TypeError(
+            f"{op}: {names[1]} has dtype {_name(b.dtype)}; expected {_name(a.dtype)} as "
+            f"{names[0]} has"
+        )
+    dtype = a.dtype if out_dtype is None else out_dtype
+    if dtype not in (a.dtype, torch.float32):
+        wanted = "float32" if a.dtype == torch.float32 else f"{_name(a.dtype)} or float32"
+        raise TypeError(f"{op}: {out_name} {_name(dtype)}; expected {wanted}")
+    if a.dtype == torch.float32 and not allow_tf32:
+        raise RuntimeError(
+            f"{op}: float32 operands are multiplied on TF32 tensor cores only, and torch's setting "
+            "forbids TF32; allow it with torch.backends.cuda.matmul.fp32_precision = "
+            '"tf32" (or torch.set_float32_matmul_precision("high")), or pass float16 or bfloat16'
+        )
+    return dtype
+
+
+def _result_shape(op: str, names: Names, a: torch.Tensor, b: torch.Tensor, dims: int) -> Shape:
+    _check_dims(op, names[0], a, dims)
+    _check_dims(op, names[1], b, dims)
+    batch = (a.shape[0],) if dims == 3 else ()
+    for size, wanted in zip((*b.shape[:-2], b.shape[-2]), (*batch, a.shape[-1]), strict=True):
+        torch._check_value(
+            size == wanted,
+            lambda: (
+                f"{op}: {names[1]} has shape {_text(b.shape)}; expected "
+                f"{_text((*batch, a.shape[-1], 'N'))} as {names[0]} has shape {_text(a.shape)}"
+            ),
+        )
+    return (*batch, a.shape[-2], b.shape[-1])
+
+
+def _check_addend(
+    op: str, c: torch.Tensor, shape: Shape, operand: torch.dtype, result: torch.dtype
+) -> None:
+    if c.dtype not in (operand, result):
+        raise TypeError(f"{op}: input has dtype {_name(c.dtype)}; expected {_name(operand)}")
+    pairs = zip(reversed(c.shape), reversed(shape), strict=False)
+    if c.dim() > len(shape) or any(size != 1 and size != wanted for size, wanted in pairs):
+        raise ValueError(
+            f"{op}: input has shape {_text(c.shape)}; expected one that broadcasts to "
+            f"{_text(shape)}"
+        )
+
+
+def _check_out(op: str, out: torch.Tensor, shape: Shape) -> None:
+    fits = out.dim() == len(shape)
+    if not fits or any(size != want for size, want in zip(out.shape, shape, strict=True)):
+        raise ValueError(
+            f"{op}: out has shape {_text(out.shape)}; expected {_text(shape)} (out is never "
+            "resized)"
+        )
+    if any(stride == 0 and size > 1 for size, stride in zip(out.shape, out.stride(), strict=True)):
+        raise ValueError(
+            f"{op}: out overlaps itself (an expanded view?); expected memory of its own for each "
+            "element"
+        )
+
+
+def _product(op: str, dims: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    names = ("input", "mat2")
+
+    def functional(
+        input: torch.Tensor,
+        mat2: torch.Tensor,
+        out_dtype: torch.dtype | None = None,
+        allow_tf32: bool = False,
+    ) -> torch.Tensor:
+        _check_devices(op, {"input": input, "mat2": mat2})
+        shape = _result_shape(op, names, input, mat2, dims)
+        dtype = _result_dtype(op, names, input, mat2, out_dtype, allow_tf32)
+        return input.new_empty(shape, dtype=dtype)
+
+    def out_variant(
+        input: torch.Tensor, mat2: torch.Tensor, allow_tf32: bool = False, *, out: torch.Tensor
+    ) -> None:
+        _check_devices(op, {"input": input, "mat2": mat2, "out": out})
+        shape = _result_shape(op, names, input, mat2, dims)
+        _result_dtype(op, names, input, mat2, out.dtype, allow_tf32, "out has dtype")
+        _check_out(op, out, shape)
+
+    return functional, out_variant
+
+
+def _product_with_addend(
+    op: str, dims: int, names: Names
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def functional(
+        input: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out_dtype: torch.dtype | None = None,
+        beta: float = 1,
+        alpha: float = 1,
+        allow_tf32: bool = False,
+    ) -> torch.Tensor:
+        _check_devices(op, {names[0]: a, names[1]: b, "input": input})
+        shape = _result_shape(op, names, a, b, dims)
+        dtype = _result_dtype(op, names, a, b, out_dtype, allow_tf32)
+        _check_addend(op, input, shape, a.dtype, dtype)
+        return a.new_empty(shape, dtype=dtype)
+
+    def out_variant(
+        input: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        beta: float = 1,
+        alpha: float = 1,
+        allow_tf32: bool = False,
+        *,
+        out: torch.Tensor,
+    ) -> None:
+        _check_devices(op, {names[0]: a, names[1]: b, "input": input, "out": out})
+        shape = _result_shape(op, names, a, b, dims)
+        dtype = _result_dtype(op, names, a, b, out.dtype, allow_tf32, "out has dtype")
+        _check_addend(op, input, shape, a.dtype, dtype)
+        _check_out(op, out, shape)
+
+    return functional, out_variant
+
+
+def _linear(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    allow_tf32: bool = False,
+) -> torch.Tensor:
+    tensors = {"input": input, "weight": weight}
+    if bias is not None:
+        tensors["bias"] = bias
+    _check_devices("linear", tensors)
+    if input.dim() < 1:
+        raise ValueError("linear: input has no dimensions; expected [..., K]")
+    _check_dims("linear", "weight", weight, 2)
+    dtype = _result_dtype("linear", ("input", "weight"), input, weight, None, allow_tf32)
+    n, k = weight.shape
+    torch._check_value(
+        k == input.shape[-1],
+        lambda: (
+            f"linear: weight has shape {_text(weight.shape)}; expected [N, {input.shape[-1]}] as "
+            f"input has shape {_text(input.shape)}"
+        ),
+    )
+    if bias is not None:
+        if bias.dtype != dtype:
+            raise TypeError(f"linear: bias has dtype {_name(bias.dtype)}; expected {_name(dtype)}")
+        if bias.dim() != 1 or bias.shape[0] != n:
+            raise ValueError(f"linear: bias has shape {_text(bias.shape)}; expected [{n}]")
+    return input.new_empty((*input.shape[:-1], n), dtype=dtype)
+
+
+def register() -> None:
+    """Gives every op of the library its fake kernel."""
+    pairs = {
+        "mm": _product("mm", 2),
+        "bmm": _product("bmm", 3),
+        "addmm": _product_with_addend("addmm", 2, ("mat1", "mat2")),
+        "baddbmm": _product_with_addend("baddbmm", 3, ("batch1", "batch2")),
+    }
+    for op, (functional, out_variant) in pairs.items():
+        torch.library.register_fake(f"cutwheel::{op}", functional)
+        torch.library.register_fake(f"cutwheel::{op}.out", out_variant)
+    torch.library.register_fake("cutwheel::linear", _linear)

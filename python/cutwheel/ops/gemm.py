@@ -1,0 +1,261 @@
+"""Dense matrix products on tensor cores: mm, bmm, addmm, baddbmm and linear.
+
+All accumulate in float32. Operands are float16, bfloat16 or float32 CUDA tensors of one dtype and
+device. float32 is multiplied on TF32 tensor cores, and only if torch's own setting allows TF32
+(``torch.backends.cuda.matmul.fp32_precision = "tf32"`` or
+``torch.set_float32_matmul_precision("high")``); else RuntimeError is raised.
+
+Row- and column-major operands with any pitch of 16 bytes are used as they lie. Other strides,
+offsets and pitches give the same results by way of a copy. Results are contiguous.
+
+Every op is differentiable, twice and more, works in torch.compile(fullgraph=True), in CUDA graphs
+and with autocast, and runs on the current stream of its tensors' device.
+
+Errors of every op: TypeError for an argument that is no tensor or of a wrong dtype, ValueError for
+a wrong shape, a tensor on another device or an ``out`` that overlaps, NotImplementedError for CPU
+tensors, RuntimeError for a driver that is missing or too old, or TF32 that is not allowed.
+"""
+
+# ruff: noqa: A002
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import is_autocast_enabled, is_grad_enabled
+
+from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ._autograd import Addmm, Baddbmm, Bmm, Linear, Mm
+from ._errors import RAISED, check_tensors, reraise
+from ._precision import autocast_operands, tf32_allowed
+
+# The host side of a call is a few microseconds, so what is below each call matters: everything is
+# looked up once, arguments are positional, and is_dynamo_compiling() (a constant in both worlds)
+# selects the overload, which torch.compile knows, or the C++ function inside it, which is cheaper.
+_is_tracing = torch.compiler.is_dynamo_compiling
+_float32 = torch.float32
+
+
+def _direct(overload: Any) -> Any:
+    return getattr(overload, "_op", overload)
+
+
+_ops = torch.ops.cutwheel
+_mm, _mm_out = _ops.mm.default, _ops.mm.out
+_bmm, _bmm_out = _ops.bmm.default, _ops.bmm.out
+_addmm, _addmm_out = _ops.addmm.default, _ops.addmm.out
+_baddbmm, _baddbmm_out = _ops.baddbmm.default, _ops.baddbmm.out
+_linear = _ops.linear.default
+_mm_direct = _direct(_mm)
+_bmm_direct = _direct(_bmm)
+_addmm_direct = _direct(_addmm)
+_baddbmm_direct = _direct(_baddbmm)
+_linear_direct = _direct(_linear)
+
+
+def mm(
+    input: torch.Tensor,
+    mat2: torch.Tensor,
+    out_dtype: torch.dtype | None = None,
+    *,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Matrix product, as torch.mm.
+
+    Args:
+        input: [M, K]
+        mat2: [K, N], dtype of input
+        out_dtype: dtype of the result: that of input (default) or float32
+        out: [M, N], any strides that do not overlap; it is never resized
+
+    Returns:
+        input @ mat2, [M, N]; `out` if that was given
+    """
+    try:
+        if out is not None:
+            _check_out("mm", out, out_dtype, input=input, mat2=mat2)
+            _mm_out(input, mat2, input.dtype == _float32 and tf32_allowed(), out=out)
+            return out
+        if is_autocast_enabled():
+            input, mat2 = autocast_operands(input, mat2)
+        allow_tf32 = input.dtype == _float32 and tf32_allowed()
+        if is_grad_enabled() and (input.requires_grad or mat2.requires_grad):
+            return Mm.apply(input, mat2, out_dtype, allow_tf32)  # type: ignore[no-any-return]
+        if _is_tracing():
+            return _mm(input, mat2, out_dtype, allow_tf32)  # type: ignore[no-any-return]
+        return _mm_direct(input, mat2, out_dtype, allow_tf32)  # type: ignore[no-any-return]
+    except RAISED as error:
+        reraise("mm", error, ("out",), input=input, mat2=mat2, out=out)
+
+
+def bmm(
+    input: torch.Tensor,
+    mat2: torch.Tensor,
+    out_dtype: torch.dtype | None = None,
+    *,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Matrix product of each pair of matrices in two batches, as torch.bmm.
+
+    Args:
+        input: [B, M, K]; expanded (stride 0) batches are not copied
+        mat2: [B, K, N], dtype of input
+        out_dtype: dtype of the result: that of input (default) or float32
+        out: [B, M, N], any strides that do not overlap; it is never resized
+
+    Returns:
+        input @ mat2, [B, M, N]; `out` if that was given
+    """
+    try:
+        if out is not None:
+            _check_out("bmm", out, out_dtype, input=input, mat2=mat2)
+            _bmm_out(input, mat2, input.dtype == _float32 and tf32_allowed(), out=out)
+            return out
+        if is_autocast_enabled():
+            input, mat2 = autocast_operands(input, mat2)
+        allow_tf32 = input.dtype == _float32 and tf32_allowed()
+        if is_grad_enabled() and (input.requires_grad or mat2.requires_grad):
+            return Bmm.apply(input, mat2, out_dtype, allow_tf32)  # type: ignore[no-any-return]
+        if _is_tracing():
+            return _bmm(input, mat2, out_dtype, allow_tf32)  # type: ignore[no-any-return]
+        return _bmm_direct(input, mat2, out_dtype, allow_tf32)  # type: ignore[no-any-return]
+    except RAISED as error:
+        reraise("bmm", error, ("out",), input=input, mat2=mat2, out=out)
+
+
+def addmm(
+    input: torch.Tensor,
+    mat1: torch.Tensor,
+    mat2: torch.Tensor,
+    out_dtype: torch.dtype | None = None,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Matrix product with an addend, as torch.addmm.
+
+    Args:
+        input: broadcasts to [M, N]; dtype of mat1 or of the result. Not read if beta is 0, so NaN
+            in it does not spread
+        mat1: [M, K]
+        mat2: [K, N], dtype of mat1
+        out_dtype: dtype of the result: that of mat1 (default) or float32
+        beta: factor of input
+        alpha: factor of the product
+        out: [M, N], any strides that do not overlap; it is never resized. It may be `input` itself
+
+    Returns:
+        beta * input + alpha * mat1 @ mat2, [M, N]; `out` if that was given
+    """
+    try:
+        if out is not None:
+            _check_out("addmm", out, out_dtype, input=input, mat1=mat1, mat2=mat2)
+            allow_tf32 = mat1.dtype == _float32 and tf32_allowed()
+            _addmm_out(input, mat1, mat2, beta, alpha, allow_tf32, out=out)
+            return out
+        if is_autocast_enabled():
+            input, mat1, mat2 = autocast_operands(input, mat1, mat2)
+        allow_tf32 = mat1.dtype == _float32 and tf32_allowed()
+        if is_grad_enabled() and (
+            input.requires_grad or mat1.requires_grad or mat2.requires_grad
+        ):
+            return Addmm.apply(  # type: ignore[no-any-return]
+                input, mat1, mat2, out_dtype, beta, alpha, allow_tf32
+            )
+        call = _addmm if _is_tracing() else _addmm_direct
+        return call(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)  # type: ignore[no-any-return]
+    except RAISED as error:
+        reraise("addmm", error, ("out",), input=input, mat1=mat1, mat2=mat2, out=out)
+
+
+def baddbmm(
+    input: torch.Tensor,
+    batch1: torch.Tensor,
+    batch2: torch.Tensor,
+    out_dtype: torch.dtype | None = None,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Matrix product of each pair of matrices in two batches with an addend, as torch.baddbmm.
+
+    Args:
+        input: broadcasts to [B, M, N]; dtype of batch1 or of the result. Not read if beta is 0
+        batch1: [B, M, K]
+        batch2: [B, K, N], dtype of batch1
+        out_dtype: dtype of the result: that of batch1 (default) or float32
+        beta: factor of input
+        alpha: factor of the products
+        out: [B, M, N], any strides that do not overlap; it is never resized. It may be `input`
+
+    Returns:
+        beta * input + alpha * batch1 @ batch2, [B, M, N]; `out` if that was given
+    """
+    try:
+        if out is not None:
+            _check_out("baddbmm", out, out_dtype, input=input, batch1=batch1, batch2=batch2)
+            allow_tf32 = batch1.dtype == _float32 and tf32_allowed()
+            _baddbmm_out(input, batch1, batch2, beta, alpha, allow_tf32, out=out)
+            return out
+        if is_autocast_enabled():
+            input, batch1, batch2 = autocast_operands(input, batch1, batch2)
+        allow_tf32 = batch1.dtype == _float32 and tf32_allowed()
+        if is_grad_enabled() and (
+            input.requires_grad or batch1.requires_grad or batch2.requires_grad
+        ):
+            return Baddbmm.apply(  # type: ignore[no-any-return]
+                input, batch1, batch2, out_dtype, beta, alpha, allow_tf32
+            )
+        call = _baddbmm if _is_tracing() else _baddbmm_direct
+        return call(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)  # type: ignore[no-any-return]
+    except RAISED as error:
+        reraise("baddbmm", error, ("out",), input=input, batch1=batch1, batch2=batch2, out=out)
+
+
+def linear(
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Affine map, as torch.nn.functional.linear.
+
+    Args:
+        input: [..., K]
+        weight: [N, K], dtype of input
+        bias: [N], dtype of input
+
+    Returns:
+        input @ weight.T + bias, [..., N]
+    """
+    try:
+        if is_autocast_enabled():
+            input, weight, bias = autocast_operands(input, weight, bias)
+        allow_tf32 = input.dtype == _float32 and tf32_allowed()
+        if is_grad_enabled() and (
+            input.requires_grad
+            or weight.requires_grad
+            or (bias is not None and bias.requires_grad)
+        ):
+            return Linear.apply(input, weight, bias, allow_tf32)  # type: ignore[no-any-return]
+        if _is_tracing():
+            return _linear(input, weight, bias, allow_tf32)  # type: ignore[no-any-return]
+        return _linear_direct(input, weight, bias, allow_tf32)  # type: ignore[no-any-return]
+    except RAISED as error:
+        reraise("linear", error, ("bias",), input=input, weight=weight, bias=bias)
+
+
+def _check_out(
+    op: str, out: torch.Tensor, out_dtype: torch.dtype | None, **operands: torch.Tensor
+) -> None:
+    """What the library cannot know about `out`; it checks the rest itself."""
+    tensors = {**operands, "out": out}
+    check_tensors(op, tensors)
+    if out_dtype is not None and out.dtype != out_dtype:
+        raise TypeError(f"{op}: out has dtype {out.dtype}; expected {out_dtype} as out_dtype says")
+    if is_grad_enabled():
+        for name, tensor in tensors.items():
+            if tensor.requires_grad:
+                raise RuntimeError(
+                    f"{op}: {name} requires grad, and out= does not support automatic "
+                    "differentiation: call without out=, or under torch.no_grad()"
+                )

@@ -1,0 +1,105 @@
+"""What all tests share: the gpu marker, seeds, and the package under test.
+
+CUTWHEEL_TEST_DEVICE names the device of the gpu tests (default: cuda).
+CUTWHEEL_PACKAGE_DIR names a folder that holds a built `cutwheel` package, to test that one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import sys
+from collections.abc import Callable, Generator
+from types import ModuleType
+
+import pytest
+
+SEED = int(os.environ.get("CUTWHEEL_TEST_SEED", "20"))
+DEVICE = os.environ.get("CUTWHEEL_TEST_DEVICE", "cuda")
+
+if os.environ.get("CUTWHEEL_PACKAGE_DIR"):
+    sys.path.insert(0, os.environ["CUTWHEEL_PACKAGE_DIR"])
+
+_package: ModuleType | None = None
+_reason: str | None = None
+
+
+def _import_package() -> str | None:
+    """Why the package cannot be tested, or None. In CI that is an error, not a reason to skip."""
+    global _package
+    if importlib.util.find_spec("cutwheel") is None:
+        return "cutwheel is not installed (`make test` builds it; CUTWHEEL_PACKAGE_DIR names a build)"
+    try:
+        import cutwheel
+    except ImportError as error:
+        return f"cutwheel does not import: {error}"
+    _package = cutwheel
+    return None
+
+
+def _has_device() -> bool:
+    import torch
+
+    return torch.device(DEVICE).type != "cuda" or torch.cuda.is_available()
+
+
+def pytest_report_header() -> str:
+    return f"seed {SEED} (CUTWHEEL_TEST_SEED), device {DEVICE} (CUTWHEEL_TEST_DEVICE)"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is None:
+        return
+    try:
+        present = _has_device()
+    except ImportError:
+        pytest.skip("torch is not installed")
+    if not present:
+        pytest.skip("no CUDA device: torch.cuda.is_available() is False")
+    _require_package()
+
+
+def _require_package() -> ModuleType:
+    global _reason
+    if _package is None and _reason is None:
+        _reason = _import_package()
+    if _reason is not None:
+        if os.environ.get("CI", "").lower() in ("1", "true"):
+            pytest.fail(_reason, pytrace=False)
+        pytest.skip(_reason)
+    assert _package is not None
+    return _package
+
+
+@pytest.fixture
+def cutwheel() -> ModuleType:
+    """The package under test."""
+    return _require_package()
+
+
+@pytest.fixture
+def device() -> str:
+    return DEVICE
+
+
+@pytest.fixture(autouse=True)
+def seed() -> int:
+    random.seed(SEED)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(SEED)
+    return SEED
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        report.sections.append(("seed", f"CUTWHEEL_TEST_SEED={SEED}"))
+    return report
+
+
+@pytest.fixture
+def poison() -> Callable[..., object]:
+    """Fills a tensor with NaN and returns it: what a kernel does not write stands out."""
+    return lambda tensor: tensor.fill_(float("nan"))

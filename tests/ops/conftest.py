@@ -1,0 +1,38 @@
+"""Makes `reference` and `gemm_cases` importable under every import mode of pytest."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(autouse=True)
+def tf32(request: pytest.FixtureRequest) -> Iterator[None]:
+    """TF32 is allowed in every test of this folder, for cutwheel and for torch alike."""
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch, cutwheel: ModuleType) -> Iterator[object]:
+    """Sets variables that the op library reads, and undoes that."""
+    import torch
+
+    def set_variables(**variables: str) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        torch.ops.cutwheel._reload_env()
+
+    yield set_variables
+    monkeypatch.undo()
+    torch.ops.cutwheel._reload_env()

@@ -1,0 +1,78 @@
+"""The error rule: at most twice the error of torch's own op on the same inputs, plus a floor.
+
+Errors are measured against float64 in two ways: of the whole (Frobenius norm, which sees a small
+bias everywhere) and of the worst element (which sees one wrong element among millions). An element
+is measured against the magnitude of its own sum, |A| |B|, because cancellation enlarges relative
+errors without any kernel being at fault.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+# Half a unit in the last place of the result: what the one rounding at the end costs.
+ROUNDING = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-23}
+# TF32 keeps 10 bits of each operand; hardware may cut where another path rounds.
+TF32_OPERANDS = 2.0**-10
+# Accumulating in float32 loses at most about one unit in each step of a tensor core.
+STEP = 16
+
+
+@dataclass(frozen=True)
+class Problem:
+    """alpha * a @ b + beta * c in float64, with what is needed to judge a result."""
+
+    value: torch.Tensor
+    magnitude: torch.Tensor
+    """|alpha| |a| |b| + |beta| |c|"""
+    k: int
+    operand: torch.dtype
+
+    @classmethod
+    def of(
+        cls,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor | None = None,
+        alpha: float = 1,
+        beta: float = 1,
+    ) -> Problem:
+        a64, b64 = a.detach().double(), b.detach().double()
+        value = alpha * (a64 @ b64)
+        magnitude = abs(alpha) * (a64.abs() @ b64.abs())
+        if c is not None and beta != 0:
+            c64 = c.detach().double()
+            value, magnitude = value + beta * c64, magnitude + abs(beta) * c64.abs()
+        return cls(value, magnitude, a.shape[-1], a.dtype)
+
+    def errors(self, result: torch.Tensor) -> tuple[float, float]:
+        """(of the norm, of the worst element)"""
+        if result.numel() == 0:
+            return 0.0, 0.0
+        difference = (result.detach().double() - self.value).abs()
+        norm = self.value.norm().item()
+        of_norm = difference.norm().item() / norm if norm else difference.norm().item()
+        tiny = torch.finfo(torch.float64).tiny
+        return of_norm, (difference / self.magnitude.clamp_min(tiny)).max().item()
+
+    def floor(self, result: torch.dtype) -> float:
+        steps = max(self.k / STEP, 4)
+        floor = ROUNDING[result] + steps * 2.0**-24
+        return floor + (TF32_OPERANDS if self.operand == torch.float32 else 0)
+
+
+def assert_as_good_as(result: torch.Tensor, torchs: torch.Tensor, problem: Problem) -> None:
+    """`result` is as near to float64 as torch's result is, by the rule of this module."""
+    assert result.shape == torchs.shape, f"shape {result.shape}, torch has {torchs.shape}"
+    assert result.dtype == torchs.dtype, f"dtype {result.dtype}, torch has {torchs.dtype}"
+    floor = problem.floor(result.dtype)
+    names = ("the norm", "the worst element")
+    for name, error, of_torch in zip(
+        names, problem.errors(result), problem.errors(torchs), strict=True
+    ):
+        limit = 2 * of_torch + floor
+        assert error <= limit, (
+            f"error of {name}: {error:.3g}; torch has {of_torch:.3g}, the limit is {limit:.3g}"
+        )
