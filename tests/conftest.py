@@ -29,7 +29,9 @@ def _import_package() -> str | None:
     """Why the package cannot be tested, or None. In CI that is an error, not a reason to skip."""
     global _package
     if importlib.util.find_spec("cutwheel") is None:
-        return "cutwheel is not installed (`make test` builds it; CUTWHEEL_PACKAGE_DIR names a build)"
+        return (
+            "cutwheel is not installed (`make test` builds it; CUTWHEEL_PACKAGE_DIR names a build)"
+        )
     try:
         import cutwheel
     except ImportError as error:

@@ -33,9 +33,11 @@ def _is_started_by_dash_m() -> bool:
 
 
 try:
+    from . import _library
     from ._explain import Explanation, Kernel, build_info, explain, kernels
-    from ._library import VERSION as __version__
     from .ops import addmm, baddbmm, bmm, linear, matmul, mm
+
+    __version__ = _library.VERSION
 except ImportError:
     # The doctor has to be able to say why this import fails.
     if not _is_started_by_dash_m():

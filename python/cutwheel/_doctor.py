@@ -74,7 +74,7 @@ class Problem:
 
 
 def _attempt(what: Callable[[], _T]) -> tuple[_T | None, str | None]:
-    """The result, or the error in words: a probe may fail in any way, and none may end the report."""
+    """The result, or the error in words: a probe may fail in any way without ending the report."""
     try:
         return what(), None
     except Exception as error:
@@ -225,7 +225,9 @@ def _environment_problems(facts: Facts) -> list[Problem]:
     if arch:
         served = {name.split()[0] for gpu in facts.gpus for name in gpu.archs}
         if arch not in facts.archs:
-            what = f"CUTWHEEL_ARCH={arch} is no architecture of this wheel ({', '.join(facts.archs)})."
+            what = (
+                f"CUTWHEEL_ARCH={arch} is no architecture of this wheel ({', '.join(facts.archs)})."
+            )
         elif facts.gpus and arch not in served:
             what = f"CUTWHEEL_ARCH={arch} leaves no kernel that runs on this machine's GPUs."
         else:

@@ -128,7 +128,9 @@ def _plain(value: object) -> str:
 
 def _plan_text(plan: dict[str, Any]) -> str:
     rest = ", ".join(
-        f"{key} {_plain(value)}" for key, value in plan.items() if key != "row" and value is not None
+        f"{key} {_plain(value)}"
+        for key, value in plan.items()
+        if key != "row" and value is not None
     )
     return f"{plan['row']} ({rest})" if rest else str(plan["row"])
 

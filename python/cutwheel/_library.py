@@ -33,7 +33,7 @@ def _load() -> str:
             "upgrade torch"
         )
     try:
-        torch.ops.load_library(str(PATH))
+        torch.ops.load_library(str(PATH))  # type: ignore[no-untyped-call]
     except OSError as error:
         if not PATH.is_file():
             raise ImportError(

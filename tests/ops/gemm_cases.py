@@ -1,4 +1,4 @@
-"""Inputs of the matrix-product tests: shapes, layouts, and operands that lie in memory in odd ways."""
+"""Inputs of the matrix-product tests: shapes, layouts, and operands that lie oddly in memory."""
 
 from __future__ import annotations
 

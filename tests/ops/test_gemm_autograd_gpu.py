@@ -97,9 +97,7 @@ def test_second_gradients(
 
 
 @pytest.mark.parametrize("needed", [0, 1, 2])
-def test_only_needed_gradients_are_computed(
-    cutwheel: ModuleType, device: str, needed: int
-) -> None:
+def test_only_needed_gradients_are_computed(cutwheel: ModuleType, device: str, needed: int) -> None:
     inputs = [random_tensor(shape, HALF, device) for shape in ((24, 56), (24, 40), (40, 56))]
     inputs[needed].requires_grad_()
     result = cutwheel.addmm(*inputs)
@@ -205,7 +203,8 @@ def test_compile_fullgraph_forward_and_backward(
         y = cutwheel.linear(x, weight, bias)  # [2, 3, 56]
         y = cutwheel.matmul(y, weight)  # [2, 3, 40]
         z = cutwheel.addmm(bias[:40], y[0], weight.t()[:, :40], beta=0.5, alpha=2)
-        z = cutwheel.mm(z, weight.t()[:, :40].t()[:40])
+        square = weight[:40]
+        z = cutwheel.mm(z, cutwheel.mm(square, square))  # one tensor twice
         y = cutwheel.bmm(y, y.mT) + cutwheel.baddbmm(bias[:3], y, y.mT)
         return y.sum() + z.square().mean() + cutwheel.mm(out, out.t()).sum()
 

@@ -172,9 +172,7 @@ def test_addend_broadcasts(
 
 @pytest.mark.parametrize("layout", ["row", "column", "row_padded_3", "row_offset", "every_second"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
-def test_addend_layouts(
-    cutwheel: ModuleType, device: str, dtype: torch.dtype, layout: str
-) -> None:
+def test_addend_layouts(cutwheel: ModuleType, device: str, dtype: torch.dtype, layout: str) -> None:
     a, b = operands(67, 72, 40, dtype, device)
     c = LAYOUTS[layout](random_tensor((67, 72), dtype, device))
     assert_as_good_as(cutwheel.addmm(c, a, b), torch.addmm(c, a, b), Problem.of(a, b, c))
@@ -249,8 +247,9 @@ def test_linear(cutwheel: ModuleType, device: str, dtype: torch.dtype, with_bias
             if x.numel():
                 x2 = x.unsqueeze(0) if x.dim() == 1 else x
                 problem = Problem.of(x2, weight.t(), bias)
-                assert_as_good_as(result.view(problem.value.shape), expected.view_as(
-                    problem.value), problem)
+                assert_as_good_as(
+                    result.view(problem.value.shape), expected.view_as(problem.value), problem
+                )
     x = random_tensor((4, 6, 64), dtype, device).transpose(0, 1)
     weight = random_tensor((40, 64), dtype, device)
     assert_as_good_as(

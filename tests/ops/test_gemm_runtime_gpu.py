@@ -245,12 +245,16 @@ def _bad_calls(device: str) -> dict[str, tuple[type[Exception], str, Callable[[A
         "inner_extent_of_batches": (ValueError, "mat2", lambda w: w.bmm(batch_a, batch_b[:, 1:])),
         "batch_count": (ValueError, "mat2", lambda w: w.bmm(batch_a, batch_b[:1])),
         "batch_count_of_baddbmm": (
-            ValueError, "batch2", lambda w: w.baddbmm(c, batch_a, batch_b[:1])
+            ValueError,
+            "batch2",
+            lambda w: w.baddbmm(c, batch_a, batch_b[:1]),
         ),
         "inner_extent_of_linear": (ValueError, "weight", lambda w: w.linear(a, b)),
         "inner_extent_of_matmul": (ValueError, "other", lambda w: w.matmul(batch_a, b[:-1])),
         "batches_of_matmul": (
-            ValueError, "input", lambda w: w.matmul(batch_a, batch_b[:1].expand(3, 24, 16))
+            ValueError,
+            "input",
+            lambda w: w.matmul(batch_a, batch_b[:1].expand(3, 24, 16)),
         ),
         "addend_too_wide": (ValueError, "input", lambda w: w.addmm(c[:, :5], a, b)),
         "addend_of_three_dims": (ValueError, "input", lambda w: w.addmm(c[None], a, b)),
@@ -272,21 +276,31 @@ def _bad_calls(device: str) -> dict[str, tuple[type[Exception], str, Callable[[A
         "out_transposed": (ValueError, "out", lambda w: w.mm(a, b, out=empty(16, 8))),
         "out_empty": (ValueError, "out", lambda w: w.mm(a, b, out=empty(0))),
         "out_of_other_dtype": (
-            TypeError, "out", lambda w: w.mm(a, b, out=empty(8, 16, dtype=BRAIN))
+            TypeError,
+            "out",
+            lambda w: w.mm(a, b, out=empty(8, 16, dtype=BRAIN)),
         ),
         "out_and_out_dtype": (
-            TypeError, "out", lambda w: w.mm(a, b, torch.float32, out=empty(8, 16))
+            TypeError,
+            "out",
+            lambda w: w.mm(a, b, torch.float32, out=empty(8, 16)),
         ),
         "out_is_no_tensor": (TypeError, "out", lambda w: w.mm(a, b, out=[1])),
         "out_expanded": (ValueError, "out", lambda w: w.mm(a, b, out=empty(8, 1).expand(8, 16))),
         "out_is_input": (
-            ValueError, "out", lambda w: w.mm(full[:16, :16], full[:16, 16:32], out=full[:16, :16])
+            ValueError,
+            "out",
+            lambda w: w.mm(full[:16, :16], full[:16, 16:32], out=full[:16, :16]),
         ),
         "out_overlaps_mat2": (
-            ValueError, "out", lambda w: w.mm(full[:8, :8], full[8:16, 8:16], out=full[10:18, 10:18])
+            ValueError,
+            "out",
+            lambda w: w.mm(full[:8, :8], full[8:16, 8:16], out=full[10:18, 10:18]),
         ),
         "out_overlaps_addend": (
-            ValueError, "out", lambda w: w.addmm(full[1:9, :16], a, b, out=full[:8, :16])
+            ValueError,
+            "out",
+            lambda w: w.addmm(full[1:9, :16], a, b, out=full[:8, :16]),
         ),
     }
     if device != "cpu":

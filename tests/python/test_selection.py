@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from kernelgen import manifest
 from kernelgen.naming import procedural_name
 
@@ -89,11 +90,15 @@ def environment(monkeypatch):
 SHAPES = [(1, 4096, 4096), (64, 4096, 14336), (512, 4096, 4096), (4096, 4096, 4096), (129, 8, 8)]
 
 
-@pytest.mark.parametrize(("gpu", "arch"), [(A100, "sm80"), (RTX3090, "sm80"), (H200, "sm90a"), (B200, None)])
+@pytest.mark.parametrize(
+    ("gpu", "arch"), [(A100, "sm80"), (RTX3090, "sm80"), (H200, "sm90a"), (B200, None)]
+)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_architecture_of_the_chosen_row(gpu: Gpu, arch: str | None, shape) -> None:
     name = chosen(gpu, *shape)["row"]
-    if arch is None:  # newer than every architecture in the wheel: through PTX, which sm90a rows have not
+    if (
+        arch is None
+    ):  # newer than every architecture in the wheel: through PTX, which sm90a rows have not
         assert "_sm80_" in name or "_sm89_" in name
     else:
         assert f"_{arch}_" in name
@@ -129,10 +134,18 @@ def test_a_gpu_older_than_every_row_gets_no_plan_and_reasons() -> None:
 @pytest.mark.parametrize("layout_a", [ROW, COLUMN])
 @pytest.mark.parametrize("layout_b", [ROW, COLUMN])
 @pytest.mark.parametrize("reads_c", [False, True])
-@pytest.mark.parametrize(("a", "d"), [(BF16, BF16), (F16, F16), (BF16, F32), (F16, F32), (TF32, F32)])
-@pytest.mark.parametrize("gpu", [A100, RTX3090, L40S, H200, B200], ids=lambda g: f"cc{g.major}{g.minor}")
-def test_every_combination_is_served(gpu: Gpu, a: int, d: int, layout_a: int, layout_b: int, reads_c: bool) -> None:
-    answer = explain(gpu, 777, 1024, 512, a=a, d=d, layout_a=layout_a, layout_b=layout_b, reads_c=reads_c)
+@pytest.mark.parametrize(
+    ("a", "d"), [(BF16, BF16), (F16, F16), (BF16, F32), (F16, F32), (TF32, F32)]
+)
+@pytest.mark.parametrize(
+    "gpu", [A100, RTX3090, L40S, H200, B200], ids=lambda g: f"cc{g.major}{g.minor}"
+)
+def test_every_combination_is_served(
+    gpu: Gpu, a: int, d: int, layout_a: int, layout_b: int, reads_c: bool
+) -> None:
+    answer = explain(
+        gpu, 777, 1024, 512, a=a, d=d, layout_a=layout_a, layout_b=layout_b, reads_c=reads_c
+    )
     assert answer["plans"]
     if gpu is H200:
         assert all("_sm90a_" in plan["row"] for plan in answer["plans"])
@@ -183,12 +196,17 @@ def test_environment_restricts_the_architecture(environment) -> None:
     assert all("_sm80_" in plan["row"] for plan in explain(H200, 512, 512, 512)["plans"])
     environment(CUTWHEEL_ARCH="sm89")
     assert all("_sm89_" in plan["row"] for plan in explain(H200, 512, 512, 512)["plans"])
-    assert explain(A100, 512, 512, 512)["plans"] == []  # sm89 code does not run on 8.0, not even through PTX
+    # sm89 code does not run on 8.0, not even through PTX
+    assert explain(A100, 512, 512, 512)["plans"] == []
 
 
 def test_environment_names_one_kernel(environment) -> None:
     name = chosen(H200, 512, 512, 512)["row"]
-    other = next(p["row"] for p in explain(H200, 512, 512, 512)["plans"] if p["row"] != name and not p["reduce"])
+    other = next(
+        p["row"]
+        for p in explain(H200, 512, 512, 512)["plans"]
+        if p["row"] != name and not p["reduce"]
+    )
     environment(CUTWHEEL_KERNEL=other)
     assert {plan["row"] for plan in explain(H200, 512, 512, 512)["plans"]} == {other}
 

@@ -8,9 +8,9 @@ column-major ones from its transpose, so that a weight passed as `weight.t()` ge
 needs no copy on its way back to the weight.
 """
 
-# ruff: noqa: A002, N801
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,12 +20,13 @@ from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
 # Circular, and used at call time only: the gradients are made of the public functions.
 from . import gemm
 
+_Op = Callable[..., torch.Tensor]
 _ops = torch.ops.cutwheel
-_mm = _ops.mm.default
-_bmm = _ops.bmm.default
-_addmm = _ops.addmm.default
-_baddbmm = _ops.baddbmm.default
-_linear = _ops.linear.default
+_mm: _Op = _ops.mm.default
+_bmm: _Op = _ops.bmm.default
+_addmm: _Op = _ops.addmm.default
+_baddbmm: _Op = _ops.baddbmm.default
+_linear: _Op = _ops.linear.default
 
 Gradient = torch.Tensor | None
 
@@ -55,9 +56,7 @@ def _save_operands(
     ctx.b_is_column_major = needs_b and _is_column_major(b)
 
 
-def _operand_gradients(
-    ctx: Any, grad: torch.Tensor, alpha: float = 1
-) -> tuple[Gradient, Gradient]:
+def _operand_gradients(ctx: Any, grad: torch.Tensor, alpha: float = 1) -> tuple[Gradient, Gradient]:
     """Of A [..., M, K] and B [..., K, N], given that of D [..., M, N]."""
     a, b = ctx.saved_tensors
     dtype = a.dtype if a is not None else b.dtype if b is not None else grad.dtype
@@ -96,7 +95,7 @@ class Mm(torch.autograd.Function):
     ) -> torch.Tensor:
         needs = ctx.needs_input_grad
         _save_operands(ctx, input, mat2, needs[0], needs[1])
-        return _mm(input, mat2, out_dtype, allow_tf32)  # type: ignore[no-any-return]
+        return _mm(input, mat2, out_dtype, allow_tf32)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
@@ -114,7 +113,7 @@ class Bmm(torch.autograd.Function):
     ) -> torch.Tensor:
         needs = ctx.needs_input_grad
         _save_operands(ctx, input, mat2, needs[0], needs[1])
-        return _bmm(input, mat2, out_dtype, allow_tf32)  # type: ignore[no-any-return]
+        return _bmm(input, mat2, out_dtype, allow_tf32)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
@@ -157,7 +156,7 @@ class Addmm(_WithAddend):
         allow_tf32: bool,
     ) -> torch.Tensor:
         _WithAddend.save(ctx, input, mat1, mat2, beta, alpha)
-        return _addmm(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)  # type: ignore[no-any-return]
+        return _addmm(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
 
 
 class Baddbmm(_WithAddend):
@@ -173,7 +172,7 @@ class Baddbmm(_WithAddend):
         allow_tf32: bool,
     ) -> torch.Tensor:
         _WithAddend.save(ctx, input, batch1, batch2, beta, alpha)
-        return _baddbmm(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)  # type: ignore[no-any-return]
+        return _baddbmm(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
@@ -194,7 +193,7 @@ class Linear(torch.autograd.Function):
         ctx.save_for_backward(input if needs[1] else None, weight if needs[0] else None)
         ctx.weight_is_column_major = needs[1] and _is_column_major(weight)
         ctx.bias_dtype = bias.dtype if bias is not None else None
-        return _linear(input, weight, bias, allow_tf32)  # type: ignore[no-any-return]
+        return _linear(input, weight, bias, allow_tf32)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:

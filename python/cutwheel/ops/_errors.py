@@ -54,6 +54,8 @@ def reraise(op: str, error: Exception, optional: tuple[str, ...] = (), **tensors
         # "cutwheel::mm() Expected a value of type 'float' for argument 'alpha' but ..."
         sentence = text.partition(_SCHEMA_MISMATCH)[2].partition("\n")[0]
         # The schema's name of a dtype means nothing to the caller.
-        sentence = sentence.replace("'Optional[int]' for argument 'out_", "torch.dtype for argument 'out_")
+        sentence = sentence.replace(
+            "'Optional[int]' for argument 'out_", "torch.dtype for argument 'out_"
+        )
         raise TypeError(f"{op}: expected a value of type{sentence}") from None
     raise error

@@ -1,11 +1,9 @@
 """Fake kernels: shapes, dtypes and strides of the results, and the library's argument checks.
 
 torch.compile, torch.export and meta tensors run these instead of the kernels. Results are
-contiguous, as the library's are. Sizes are compared with torch._check_value, so that the sizes
-torch.export does not know become conditions rather than errors.
+contiguous, as the library's are.
 """
 
-# ruff: noqa: A002
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -13,6 +11,8 @@ from typing import Any
 
 import torch
 
+# Takes conditions on sizes that torch.export does not know, unlike `if`.
+_check_value: Callable[[Any, Callable[[], str]], None] = torch._check_value
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 Names = tuple[str, str]
 Shape = tuple[Any, ...]
@@ -85,7 +85,7 @@ def _result_shape(op: str, names: Names, a: torch.Tensor, b: torch.Tensor, dims:
     _check_dims(op, names[1], b, dims)
     batch = (a.shape[0],) if dims == 3 else ()
     for size, wanted in zip((*b.shape[:-2], b.shape[-2]), (*batch, a.shape[-1]), strict=True):
-        torch._check_value(
+        _check_value(
             size == wanted,
             lambda: (
                 f"{op}: {names[1]} has shape {_text(b.shape)}; expected "
@@ -199,7 +199,7 @@ def _linear(
     _check_dims("linear", "weight", weight, 2)
     dtype = _result_dtype("linear", ("input", "weight"), input, weight, None, allow_tf32)
     n, k = weight.shape
-    torch._check_value(
+    _check_value(
         k == input.shape[-1],
         lambda: (
             f"linear: weight has shape {_text(weight.shape)}; expected [N, {input.shape[-1]}] as "

@@ -1,6 +1,5 @@
 """matmul: the shapes of torch.matmul on top of mm, bmm and linear."""
 
-# ruff: noqa: A002
 from __future__ import annotations
 
 import torch
@@ -69,7 +68,7 @@ def _rows_are_one_matrix(tensor: torch.Tensor) -> bool:
 
 def _batched(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     try:
-        batch = torch.broadcast_shapes(input.shape[:-2], other.shape[:-2])
+        batch = torch.broadcast_shapes(input.shape[:-2], other.shape[:-2])  # type: ignore[no-untyped-call]
     except RuntimeError:
         raise ValueError(
             f"matmul: the leading dimensions of input (shape {list(input.shape)}) and other "

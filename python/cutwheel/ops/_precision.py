@@ -13,9 +13,7 @@ def _make_tf32_lookup() -> Callable[[], bool]:
     # backends.cuda.matmul.fp32_precision, of the generic backends.fp32_precision behind it, of
     # allow_tf32 and of set_float32_matmul_precision. The public property asks it, too, at ten times
     # the cost; allow_tf32 and its getter raise where a user mixed the older settings and the newer.
-    getter: Callable[[str, str], str] | None = getattr(
-        torch._C, "_get_fp32_precision_getter", None
-    )
+    getter: Callable[[str, str], str] | None = getattr(torch._C, "_get_fp32_precision_getter", None)
     if getter is None:
         return lambda: bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
     return lambda: getter("cuda", "matmul") == "tf32"

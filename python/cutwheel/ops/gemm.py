@@ -16,9 +16,9 @@ a wrong shape, a tensor on another device or an ``out`` that overlaps, NotImplem
 tensors, RuntimeError for a driver that is missing or too old, or TF32 that is not allowed.
 """
 
-# ruff: noqa: A002
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,21 +36,32 @@ _is_tracing = torch.compiler.is_dynamo_compiling
 _float32 = torch.float32
 
 
-def _direct(overload: Any) -> Any:
-    return getattr(overload, "_op", overload)
+_Op = Callable[..., torch.Tensor]
+
+
+def _direct(overload: Any) -> _Op:
+    function: _Op = getattr(overload, "_op", overload)
+    return function
 
 
 _ops = torch.ops.cutwheel
-_mm, _mm_out = _ops.mm.default, _ops.mm.out
-_bmm, _bmm_out = _ops.bmm.default, _ops.bmm.out
-_addmm, _addmm_out = _ops.addmm.default, _ops.addmm.out
-_baddbmm, _baddbmm_out = _ops.baddbmm.default, _ops.baddbmm.out
-_linear = _ops.linear.default
+_mm: _Op = _ops.mm.default
+_bmm: _Op = _ops.bmm.default
+_addmm: _Op = _ops.addmm.default
+_baddbmm: _Op = _ops.baddbmm.default
+_linear: _Op = _ops.linear.default
 _mm_direct = _direct(_mm)
 _bmm_direct = _direct(_bmm)
 _addmm_direct = _direct(_addmm)
 _baddbmm_direct = _direct(_baddbmm)
 _linear_direct = _direct(_linear)
+_mm_out, _bmm_out = _ops.mm.out, _ops.bmm.out
+_addmm_out, _baddbmm_out = _ops.addmm.out, _ops.baddbmm.out
+_mm_with_grad: _Op = Mm.apply
+_bmm_with_grad: _Op = Bmm.apply
+_addmm_with_grad: _Op = Addmm.apply
+_baddbmm_with_grad: _Op = Baddbmm.apply
+_linear_with_grad: _Op = Linear.apply
 
 
 def mm(
@@ -80,10 +91,12 @@ def mm(
             input, mat2 = autocast_operands(input, mat2)
         allow_tf32 = input.dtype == _float32 and tf32_allowed()
         if is_grad_enabled() and (input.requires_grad or mat2.requires_grad):
-            return Mm.apply(input, mat2, out_dtype, allow_tf32)  # type: ignore[no-any-return]
+            if _is_tracing():
+                input, mat2 = _distinct(input, mat2)
+            return _mm_with_grad(input, mat2, out_dtype, allow_tf32)
         if _is_tracing():
-            return _mm(input, mat2, out_dtype, allow_tf32)  # type: ignore[no-any-return]
-        return _mm_direct(input, mat2, out_dtype, allow_tf32)  # type: ignore[no-any-return]
+            return _mm(input, mat2, out_dtype, allow_tf32)
+        return _mm_direct(input, mat2, out_dtype, allow_tf32)
     except RAISED as error:
         reraise("mm", error, ("out",), input=input, mat2=mat2, out=out)
 
@@ -115,10 +128,12 @@ def bmm(
             input, mat2 = autocast_operands(input, mat2)
         allow_tf32 = input.dtype == _float32 and tf32_allowed()
         if is_grad_enabled() and (input.requires_grad or mat2.requires_grad):
-            return Bmm.apply(input, mat2, out_dtype, allow_tf32)  # type: ignore[no-any-return]
+            if _is_tracing():
+                input, mat2 = _distinct(input, mat2)
+            return _bmm_with_grad(input, mat2, out_dtype, allow_tf32)
         if _is_tracing():
-            return _bmm(input, mat2, out_dtype, allow_tf32)  # type: ignore[no-any-return]
-        return _bmm_direct(input, mat2, out_dtype, allow_tf32)  # type: ignore[no-any-return]
+            return _bmm(input, mat2, out_dtype, allow_tf32)
+        return _bmm_direct(input, mat2, out_dtype, allow_tf32)
     except RAISED as error:
         reraise("bmm", error, ("out",), input=input, mat2=mat2, out=out)
 
@@ -157,14 +172,12 @@ def addmm(
         if is_autocast_enabled():
             input, mat1, mat2 = autocast_operands(input, mat1, mat2)
         allow_tf32 = mat1.dtype == _float32 and tf32_allowed()
-        if is_grad_enabled() and (
-            input.requires_grad or mat1.requires_grad or mat2.requires_grad
-        ):
-            return Addmm.apply(  # type: ignore[no-any-return]
-                input, mat1, mat2, out_dtype, beta, alpha, allow_tf32
-            )
+        if is_grad_enabled() and (input.requires_grad or mat1.requires_grad or mat2.requires_grad):
+            if _is_tracing():
+                input, mat1, mat2 = _distinct(input, mat1, mat2)
+            return _addmm_with_grad(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
         call = _addmm if _is_tracing() else _addmm_direct
-        return call(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)  # type: ignore[no-any-return]
+        return call(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
     except RAISED as error:
         reraise("addmm", error, ("out",), input=input, mat1=mat1, mat2=mat2, out=out)
 
@@ -205,11 +218,11 @@ def baddbmm(
         if is_grad_enabled() and (
             input.requires_grad or batch1.requires_grad or batch2.requires_grad
         ):
-            return Baddbmm.apply(  # type: ignore[no-any-return]
-                input, batch1, batch2, out_dtype, beta, alpha, allow_tf32
-            )
+            if _is_tracing():
+                input, batch1, batch2 = _distinct(input, batch1, batch2)
+            return _baddbmm_with_grad(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)
         call = _baddbmm if _is_tracing() else _baddbmm_direct
-        return call(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)  # type: ignore[no-any-return]
+        return call(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)
     except RAISED as error:
         reraise("baddbmm", error, ("out",), input=input, batch1=batch1, batch2=batch2, out=out)
 
@@ -232,16 +245,26 @@ def linear(
             input, weight, bias = autocast_operands(input, weight, bias)
         allow_tf32 = input.dtype == _float32 and tf32_allowed()
         if is_grad_enabled() and (
-            input.requires_grad
-            or weight.requires_grad
-            or (bias is not None and bias.requires_grad)
+            input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
         ):
-            return Linear.apply(input, weight, bias, allow_tf32)  # type: ignore[no-any-return]
+            if _is_tracing():
+                input, weight, bias = _distinct(input, weight, bias)
+            return _linear_with_grad(input, weight, bias, allow_tf32)
         if _is_tracing():
-            return _linear(input, weight, bias, allow_tf32)  # type: ignore[no-any-return]
-        return _linear_direct(input, weight, bias, allow_tf32)  # type: ignore[no-any-return]
+            return _linear(input, weight, bias, allow_tf32)
+        return _linear_direct(input, weight, bias, allow_tf32)
     except RAISED as error:
         reraise("linear", error, ("bias",), input=input, weight=weight, bias=bias)
+
+
+def _distinct(*tensors: Any) -> list[Any]:
+    """The tensors, views in place of repeated ones: torch.compile refuses an autograd.Function
+    that is given one tensor twice, as in mm(x, x)."""
+    seen: list[Any] = []
+    for tensor in tensors:
+        repeated = any(tensor is other for other in seen)
+        seen.append(tensor.view_as(tensor) if repeated else tensor)
+    return seen
 
 
 def _check_out(

@@ -1,0 +1,162 @@
+"""Importing the package where there is no GPU, no driver, or no library."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+_ADDMM = "float beta=1., float alpha=1., bool allow_tf32=False"
+_MM = "Tensor input, Tensor mat2"
+_RESULT = "bool allow_tf32=False) -> Tensor"
+_OUT = "*, Tensor(a!) out) -> ()"
+OPS = {
+    "mm": f"({_MM}, ScalarType? out_dtype=None, {_RESULT}",
+    "mm.out": f"({_MM}, bool allow_tf32=False, {_OUT}",
+    "bmm": f"({_MM}, ScalarType? out_dtype=None, {_RESULT}",
+    "bmm.out": f"({_MM}, bool allow_tf32=False, {_OUT}",
+    "addmm": f"(Tensor input, Tensor mat1, Tensor mat2, ScalarType? out_dtype=None, {_ADDMM}) "
+    "-> Tensor",
+    "addmm.out": f"(Tensor input, Tensor mat1, Tensor mat2, {_ADDMM}, {_OUT}",
+    "baddbmm": "(Tensor input, Tensor batch1, Tensor batch2, ScalarType? out_dtype=None, "
+    f"{_ADDMM}) -> Tensor",
+    "baddbmm.out": f"(Tensor input, Tensor batch1, Tensor batch2, {_ADDMM}, {_OUT}",
+    "linear": f"(Tensor input, Tensor weight, Tensor? bias=None, {_RESULT}",
+}
+FUNCTIONS = (
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "linear",
+    "matmul",
+    "explain",
+    "kernels",
+    "build_info",
+)
+
+
+def run(package: ModuleType, code: str, **environment: str) -> str:
+    """Runs `code` in a fresh Python that imports the same package and sees no GPU."""
+    assert package.__file__ is not None
+    folder = str(Path(package.__file__).parents[1])
+    path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_sees_no_gpu(cutwheel: ModuleType) -> None:
+    code = """
+import torch, cutwheel
+assert not torch.cuda.is_initialized()
+a = torch.ones(2, 2)
+try:
+    cutwheel.mm(a.half(), a.half())
+except NotImplementedError as error:
+    print(error)
+print(len(cutwheel.kernels()), cutwheel.build_info()["version"] == cutwheel.__version__)
+"""
+    lines = run(cutwheel, code).splitlines()
+    assert "CPU" in lines[0]
+    assert "cutwheel." not in lines[0]
+    assert lines[1].endswith("True")
+
+
+def test_import_is_quick_and_light(cutwheel: ModuleType) -> None:
+    code = """
+import time, sys, torch, json
+before = set(sys.modules)
+start = time.perf_counter()
+import cutwheel
+elapsed = time.perf_counter() - start
+print(json.dumps([elapsed, sorted(set(sys.modules) - before)]))
+"""
+    seconds = []
+    for _ in range(3):
+        elapsed, modules = json.loads(run(cutwheel, code))
+        seconds.append(elapsed)
+        heavy = [name for name in modules if not name.startswith("cutwheel")]
+        assert not [name for name in heavy if name.startswith(("torch._dynamo", "torch._inductor"))]
+    assert min(seconds) <= 0.1, seconds
+    assert statistics.median(seconds) <= 0.2, seconds
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_schema(cutwheel: ModuleType, op: str) -> None:
+    import torch
+
+    name, _, overload = op.partition(".")
+    schema = str(getattr(getattr(torch.ops.cutwheel, name), overload or "default")._schema)
+    assert schema.replace("1.,", "1,") == f"cutwheel::{op}{OPS[op]}".replace("1.,", "1,")
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_documented(cutwheel: ModuleType, name: str) -> None:
+    function = getattr(cutwheel, name)
+    assert function.__doc__
+    assert name in cutwheel.__all__
+    assert function.__annotations__["return"]
+
+
+def test_parameters_are_named_as_torchs(cutwheel: ModuleType) -> None:
+    import inspect
+
+    names = {op: list(inspect.signature(getattr(cutwheel, op)).parameters) for op in FUNCTIONS[:6]}
+    assert names == {
+        "mm": ["input", "mat2", "out_dtype", "out"],
+        "bmm": ["input", "mat2", "out_dtype", "out"],
+        "addmm": ["input", "mat1", "mat2", "out_dtype", "beta", "alpha", "out"],
+        "baddbmm": ["input", "batch1", "batch2", "out_dtype", "beta", "alpha", "out"],
+        "linear": ["input", "weight", "bias"],
+        "matmul": ["input", "other"],
+    }
+
+
+def test_typed_marker(cutwheel: ModuleType) -> None:
+    assert cutwheel.__file__ is not None
+    assert Path(cutwheel.__file__).with_name("py.typed").is_file()
+
+
+def test_kernels_are_those_of_the_manifest(cutwheel: ModuleType) -> None:
+    assert cutwheel.__file__ is not None
+    path = Path(cutwheel.__file__).with_name("manifest.json")
+    if not path.is_file():
+        pytest.skip("the package has no manifest.json")
+    declared = {kernel["name"]: kernel for kernel in json.loads(path.read_text())["kernels"]}
+    rows = {kernel.name: kernel for kernel in cutwheel.kernels()}
+    assert set(rows) == set(declared)
+    for name, row in rows.items():
+        for key in ("family", "arch", "ptx", "a", "b", "acc", "d", "schedule", "swap_ab"):
+            assert getattr(row, key) == declared[name][key], (name, key)
+
+
+def test_library_of_a_missing_file(cutwheel: ModuleType, tmp_path: Path) -> None:
+    import shutil
+
+    assert cutwheel.__file__ is not None
+    ignore = shutil.ignore_patterns("_C.so", "__pycache__")
+    shutil.copytree(Path(cutwheel.__file__).parent, tmp_path / "cutwheel", ignore=ignore)
+    code = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+try:
+    import cutwheel
+except ImportError as error:
+    print(error)
+"""
+    text = run(cutwheel, code)
+    assert "op library is missing" in text
+    assert "_C.so" in text
