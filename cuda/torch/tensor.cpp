@@ -131,8 +131,13 @@ DeviceScope::DeviceScope(int device) {
   std::int32_t current = -1;
   check(aoti_torch_get_current_device_index(&current), "tell the current device");
   if (current != device) guard_.emplace(device);
+  // A new thread has a device but no context yet; encoding a tensor map, which comes before the first launch, needs one.
+  thread_local bool has_context = false;
   int ours = -1;
-  if (cudaGetDevice(&ours) == cudaSuccess && ours != device && cudaSetDevice(device) == cudaSuccess) previous_ = ours;
+  if (cudaGetDevice(&ours) != cudaSuccess || (ours == device && has_context)) return;
+  if (cudaSetDevice(device) != cudaSuccess) return;
+  has_context = true;
+  if (ours != device) previous_ = ours;
 }
 
 DeviceScope::~DeviceScope() {
