@@ -49,7 +49,8 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   if (row.family == Family::sm90_warpspecialized && kEpilogueReadsC[static_cast<int>(row.epilogue)]) tile *= 1.03;
   double time = cost.launch_us;
   if (row.schedule == Schedule::streamk && tiles < slots) {
-    time += combine(tiles / slots * k_tiles * cost.k_tile_us + cost.tile_us, dram, l2);
+    // The threadblocks that share a tile add their parts up one after the other.
+    time += combine(tiles / slots * k_tiles * cost.k_tile_us + std::ceil(slots / tiles) * cost.tile_us, dram, l2);
   } else {
     // Full waves and the last, partial one: a few threadblocks alone do not fill the memory system.
     double const full = std::floor(tiles / slots), rest = tiles - full * slots;
