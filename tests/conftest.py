@@ -105,3 +105,20 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def poison() -> Callable[..., object]:
     """Fills a tensor with NaN and returns it: what a kernel does not write stands out."""
     return lambda tensor: tensor.fill_(float("nan"))
+
+
+@pytest.fixture
+def environment(
+    monkeypatch: pytest.MonkeyPatch, cutwheel: ModuleType
+) -> Generator[Callable[..., None], None, None]:
+    """Sets variables that the op library reads, and undoes that."""
+    import torch
+
+    def set_variables(**variables: str) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        torch.ops.cutwheel._reload_env()
+
+    yield set_variables
+    monkeypatch.undo()
+    torch.ops.cutwheel._reload_env()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -21,18 +20,3 @@ def tf32(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_float32_matmul_precision("high")
     yield
     torch.set_float32_matmul_precision(before)
-
-
-@pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch, cutwheel: ModuleType) -> Iterator[object]:
-    """Sets variables that the op library reads, and undoes that."""
-    import torch
-
-    def set_variables(**variables: str) -> None:
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        torch.ops.cutwheel._reload_env()
-
-    yield set_variables
-    monkeypatch.undo()
-    torch.ops.cutwheel._reload_env()

@@ -73,20 +73,6 @@ def chosen(gpu: Gpu, m: int, n: int, k: int, **options: object) -> dict:
     return plans[0]
 
 
-@pytest.fixture
-def environment(monkeypatch):
-    """Sets CUTWHEEL_* for one test and makes the library read them."""
-
-    def use(**variables: str) -> None:
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        torch.ops.cutwheel._reload_env()
-
-    yield use
-    monkeypatch.undo()
-    torch.ops.cutwheel._reload_env()
-
-
 SHAPES = [(1, 4096, 4096), (64, 4096, 14336), (512, 4096, 4096), (4096, 4096, 4096), (129, 8, 8)]
 
 
