@@ -9,7 +9,8 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 KERNELS ?=
-ARCHS ?= 80;89;90a
+ALL_ARCHS := 80;89;90a
+ARCHS ?= $(ALL_ARCHS)
 CUTWHEEL_CUDA ?= auto
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
@@ -79,7 +80,7 @@ sdist: $(VENV)/.base   ## source distribution: dist/
 
 # --- checks
 test: $(VENV)/.installed   ## every test that needs no GPU, on the built wheel
-	CUTWHEEL_WHEEL=$$(echo "$(CURDIR)"/wheelhouse/*.whl) python -m pytest -m 'not gpu' $(PYTEST_ARGS)
+	CUTWHEEL_NARROW='$(KERNELS)$(filter-out $(ALL_ARCHS),$(ARCHS))' CUTWHEEL_WHEEL=$$(echo "$(CURDIR)"/wheelhouse/*.whl) python -m pytest -m 'not gpu' $(PYTEST_ARGS)
 
 lint: $(VENV)/.lint   ## all checks of .pre-commit-config.yaml
 	pre-commit run --all-files --show-diff-on-failure

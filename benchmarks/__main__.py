@@ -29,6 +29,7 @@ def parser() -> argparse.ArgumentParser:
     )
     dense = argparse.ArgumentParser(add_help=False)
     dense.add_argument("--dtype", choices=DTYPES, default="bf16")
+    dense.add_argument("--bias", action="store_true", help="addmm with a row instead of mm")
     dense.add_argument("--m", type=int, nargs="+")
     dense.add_argument("--nk", type=nk_argument, nargs="+", metavar="NxK")
     dense.add_argument("--square", type=int, nargs="+")
@@ -78,9 +79,11 @@ def run_gemm(options: argparse.Namespace) -> Path:
         table, quick=options.quick, m=options.m, nk=options.nk, square=options.square
     )
     limits = plan.QUICK if options.quick else plan.Limits()
-    result = header(options, "gemm") | {"dtype": options.dtype}
+    result = header(options, "gemm") | {"dtype": options.dtype, "bias": options.bias}
     gpu = result["environment"]["gpu"]
-    path = output_path(options.out, stem(options, f"gemm_{options.dtype}"), gpu)
+    path = output_path(
+        options.out, stem(options, f"gemm_{options.dtype}" + "_bias" * options.bias), gpu
+    )
 
     def progress(rows: list[dict[str, Any]]) -> None:
         seconds = time.monotonic() - started
@@ -101,6 +104,7 @@ def run_gemm(options: argparse.Namespace) -> Path:
             limits,
             budget_seconds=options.budget_seconds,
             side=options.candidate,
+            with_bias=options.bias,
             progress=progress,
         )
     return path

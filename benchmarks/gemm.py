@@ -1,4 +1,4 @@
-"""cutwheel.mm(x, w.t()) against torch.mm(x, w.t()), shape by shape.
+"""cutwheel.mm(x, w.t()) against torch.mm(x, w.t()), shape by shape; with a bias, addmm.
 
 Both sides write with ``out=`` into the same rotated outputs: the same addresses for both, nothing
 allocated inside the graphs but workspaces, and an output that can be poisoned before the check.
@@ -36,17 +36,22 @@ def precision(dtype: str) -> Iterator[None]:
         matmul.fp32_precision = before
 
 
-def candidate(name: str) -> tuple[str, Callable[..., Any]]:
+def candidate(name: str, op: str) -> tuple[str, Callable[..., Any]]:
     """The side measured against torch; torch itself shows what the harness calls a difference."""
     if name == "torch":
-        return "torch (again)", torch.mm
+        return "torch (again)", getattr(torch, op)
     import cutwheel  # a torch-only run needs no cutwheel
 
-    return "cutwheel", cutwheel.mm
+    return "cutwheel", getattr(cutwheel, op)
 
 
 def make_case(
-    shape: GemmShape, dtype: str, device: torch.device, l2_bytes: int, side: str
+    shape: GemmShape,
+    dtype: str,
+    device: torch.device,
+    l2_bytes: int,
+    side: str,
+    with_bias: bool = False,
 ) -> tuple[harness.Case, str | None]:
     """Random inputs and the two sides; also the kernel that cutwheel chooses."""
     kind = DTYPES[dtype]
@@ -54,13 +59,21 @@ def make_case(
     x = [torch.randn(shape.m, shape.k, dtype=kind, device=device) for _ in range(slots)]
     w = [torch.randn(shape.n, shape.k, dtype=kind, device=device).t() for _ in range(slots)]
     out = [torch.empty(shape.m, shape.n, dtype=kind, device=device) for _ in range(slots)]
-    name, mm = candidate(side)
+    bias = (torch.randn(shape.n, dtype=kind, device=device),) if with_bias else ()
+    op = "addmm" if with_bias else "mm"
+    theirs = getattr(torch, op)
+    name, ours = candidate(side, op)
     sides = (
-        harness.Side("torch", lambda i: torch.mm(x[i], w[i], out=out[i])),
-        harness.Side(name, lambda i: mm(x[i], w[i], out=out[i])),
+        harness.Side("torch", lambda i: theirs(*bias, x[i], w[i], out=out[i])),
+        harness.Side(name, lambda i: ours(*bias, x[i], w[i], out=out[i])),
     )
-    case = harness.Case(sides, out, lambda i: reference(x[i], w[i]), TOLERANCES[dtype])
-    return case, chosen_kernel(x[0], w[0]) if side == "cutwheel" else None
+
+    def expected(i: int) -> torch.Tensor:
+        product = reference(x[i], w[i])
+        return product.add_(bias[0].float()) if bias else product
+
+    case = harness.Case(sides, out, expected, TOLERANCES[dtype])
+    return case, chosen_kernel(op, *bias, x[0], w[0]) if side == "cutwheel" else None
 
 
 def reference(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -76,10 +89,10 @@ def reference(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def chosen_kernel(x: torch.Tensor, w: torch.Tensor) -> str:
+def chosen_kernel(op: str, *operands: torch.Tensor) -> str:
     import cutwheel
 
-    row: str = cutwheel.explain("mm", x, w).row
+    row: str = cutwheel.explain(op, *operands).row
     return row
 
 
@@ -130,6 +143,7 @@ def measure(
     *,
     budget_seconds: float | None = None,
     side: str = "cutwheel",
+    with_bias: bool = False,
     progress: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
 ) -> list[dict[str, Any]]:
     """All shapes in order. One that fails is recorded as such and does not stop the others.
@@ -145,7 +159,7 @@ def measure(
 
     def one(shape: GemmShape, seconds: float) -> dict[str, Any]:
         """A function of its own: returning from it frees the buffers."""
-        case, kernel = make_case(shape, dtype, device, l2_bytes, side)
+        case, kernel = make_case(shape, dtype, device, l2_bytes, side, with_bias)
         found = harness.compare(case, clock, limits, seconds)
         return row(shape, dtype, case.slots, kernel, found)
 

@@ -52,6 +52,7 @@ def heading(result: Mapping[str, Any]) -> str:
     build = env.get("cutwheel") or {}
     return (
         f"## {result['benchmark']} {result.get('dtype', '')}".rstrip()
+        + (" with bias" if result.get("bias") else "")
         + f": {env['gpu']}\n\n"
         + f"torch {env['torch']}, CUDA {env['cuda']}, driver {env['driver']},"
         + f" cutwheel {build.get('version', '-')}, commit {(env.get('commit') or '-')[:12]},"

@@ -149,7 +149,7 @@ def _epilogues_header(epilogues: Sequence[Epilogue]) -> str:
         "epilogues.h.in",
         names=", ".join(e.name for e in epilogues),
         strings=", ".join(f'"{e.name}"' for e in epilogues),
-        reads_c=", ".join(_cpp_bool(e.reads_c) for e in epilogues),
+        addends=", ".join(f"Addend::{e.addend}" for e in epilogues),
     )
 
 

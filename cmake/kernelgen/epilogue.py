@@ -1,7 +1,7 @@
 """Epilogue expressions: parsed once into a small typed tree, recognised by their structure.
 
-An epilogue is data, so that any family on any architecture can use it. This version builds the
-linear-combination trees; everything else stops here with the column of the token at fault.
+An epilogue is data, so that any family on any architecture can use it. This version builds sums of
+the scaled accumulator and one addend; everything else stops with the column of the token at fault.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 SCALARS = ("alpha", "beta")
-OPERAND_SHAPES = {"c": "matrix[M,N]"}
-SUPPORTED = '"alpha * accum" or "alpha * accum + beta * c"'
+OPERAND_SHAPES = {"c": "matrix[M,N]", "bias": "row[N]"}
+SUPPORTED = '"alpha * accum", "alpha * accum + beta * c" or "alpha * accum + bias"'
 
 
 class ExpressionError(ValueError):
@@ -79,9 +79,15 @@ class Epilogue:
     tree: Node
 
     @property
+    def addend(self) -> str:
+        """What is added to the product: none, row (a vector over N) or matrix."""
+        shapes = [shape for _, shape in self.operands]
+        return shapes[0].partition("[")[0] if shapes else "none"
+
+    @property
     def reads_c(self) -> bool:
         """Whether a C tile goes through shared memory besides D."""
-        return isinstance(self.tree, Add)
+        return self.addend == "matrix"
 
 
 def parse(expr: str, operands: Mapping[str, str]) -> Node:
@@ -126,7 +132,7 @@ def _convert(node: ast.expr, text: str, indent: int, operands: Mapping[str, str]
 def build(name: str, expr: str, operands: Mapping[str, str]) -> Epilogue:
     """Parses and recognises; returns an epilogue that every GEMM family can build.
 
-    Raises ExpressionError at the first token that leaves the linear-combination trees.
+    Raises ExpressionError at the first token that leaves the supported trees.
     """
     tree = parse(expr, operands)
     terms = [tree.left, tree.right] if isinstance(tree, Add) else [tree]
@@ -134,22 +140,31 @@ def build(name: str, expr: str, operands: Mapping[str, str]) -> Epilogue:
     if kinds.count(Accum) != 1:
         column = _start(terms[-1])
         raise ExpressionError('there must be exactly one term "alpha * accum"', column)
-    if operands and Operand not in kinds:
-        unused = ", ".join(operands)
-        raise ExpressionError(f"does not use the declared operand {unused}", _start(tree))
+    if unused := [name for name in operands if name not in _names(tree)]:
+        names = ", ".join(unused)
+        raise ExpressionError(f"does not use the declared operand {names}", _start(tree))
     return Epilogue(name, expr, tuple(sorted(operands.items())), tree)
 
 
 def _term(node: Node) -> type[Accum] | type[Operand]:
-    """Accum for `alpha * accum`, Operand for `beta * c`, either way round."""
+    """Accum for `alpha * accum`, Operand for `beta * c` (either way round) and for `bias`."""
+    if node == Operand("bias", OPERAND_SHAPES["bias"]):
+        return Operand
     if not isinstance(node, Multiply):
-        raise ExpressionError("a term is a scalar times accum or c", _start(node))
+        raise ExpressionError("a term is bias, or a scalar times accum or c", _start(node))
     for scalar, tensor in ((node.left, node.right), (node.right, node.left)):
         if scalar == Scalar("alpha") and isinstance(tensor, Accum):
             return Accum
         if scalar == Scalar("beta") and tensor == Operand("c", OPERAND_SHAPES["c"]):
             return Operand
     raise ExpressionError("accum is scaled by alpha and c by beta, nothing else", _start(node))
+
+
+def _names(node: Node) -> set[str]:
+    """Tensors that a subtree reads."""
+    if isinstance(node, (Multiply, Add)):
+        return _names(node.left) | _names(node.right)
+    return {node.name} if isinstance(node, Operand) else set()
 
 
 def _start(node: Node) -> int:

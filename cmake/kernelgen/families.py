@@ -148,6 +148,11 @@ class Sm80Multistage(Family):
         warp = tile.warp
         assert warp is not None
         assert tile.stages is not None
+        if kernel.epilogue is not None and kernel.epilogue.addend == "row":
+            yield (
+                f"epilogue {kernel.epilogue.name} adds a row; here linear_combination serves it,"
+                " with a row stride of 0, at no cost"
+            )
         # The warp-level pipeline is double-buffered: an even number of mma steps along K.
         step = (16, 8, 64 // size)
         if any(w % s for w, s in zip(warp, step, strict=True)):

@@ -16,6 +16,9 @@ enum class Arch : int { sm80 = 80, sm89 = 89, sm90a = 90 };
 
 enum class Schedule : int { none, multistage, pingpong, cooperative, streamk, warpspecialized };
 
+// What an epilogue adds to the product: a row is one vector [N] for all rows of D, a matrix is [M, N].
+enum class Addend : int { none, row, matrix };
+
 enum class RasterOrder : int { along_m, along_n };
 
 constexpr int element_bytes(DType type) { return type == DType::f16 || type == DType::bf16 ? 2 : 4; }
@@ -49,6 +52,10 @@ constexpr char const* name_of(Schedule schedule) {
     case Schedule::warpspecialized: return "warpspecialized";
   }
   return "?";
+}
+
+constexpr char const* name_of(Addend addend) {
+  return addend == Addend::none ? "none" : addend == Addend::row ? "row" : "matrix";
 }
 
 constexpr char const* name_of(RasterOrder order) { return order == RasterOrder::along_m ? "along_m" : "along_n"; }

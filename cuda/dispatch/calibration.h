@@ -14,8 +14,11 @@ struct Calibration {
 // The row's measured figures, or figures computed from its tile and the tensor-core rate of its instructions.
 Calibration calibration_of(KernelRow const& row, DeviceInfo const& device);
 
-// Operand traffic from L2, and DRAM traffic as a share of the theoretical rate, that kernels reach.
-constexpr double kL2TbPerSecondPerSm = 17.0 / 132;
-constexpr double kDramEfficiency = 0.875;
+// Fitted together with the figures above, so they are parameters of this model more than physical rates: operand traffic
+// from L2 with and without multicast in a cluster, and DRAM traffic as a share of the theoretical rate.
+constexpr double kL2TbPerSecondPerSm = 16.6 / 132;
+constexpr double kL2LoneTbPerSecondPerSm = 13.6 / 132;
+constexpr double kDramEfficiency = 1.02;
+constexpr double kSharpness = 2.8;  // of the corner between two limits
 
 }  // namespace cutwheel

@@ -18,7 +18,6 @@ double slots_of(KernelRow const& row, DeviceInfo const& device) {
 
 // Three limits of which the slowest rules, rounded off where two are close.
 double combine(double compute, double dram, double l2) {
-  constexpr double kSharpness = 3.1;
   return std::pow(std::pow(compute, kSharpness) + std::pow(dram, kSharpness) + std::pow(l2, kSharpness), 1 / kSharpness);
 }
 
@@ -36,17 +35,22 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   double const k_tiles = std::ceil(k / row.tile.k);
   double const operand_bytes = element_bytes(row.a), d_bytes = element_bytes(row.d);
 
-  double const bytes = batch * (operand_bytes * (m * k + n * k) + d_bytes * m * n * (r.reads_c && !plan.reduce ? 2 : 1));
+  double const bytes =
+      batch * (operand_bytes * (m * k + n * k) + d_bytes * m * n * (r.addend == Addend::matrix && !plan.reduce ? 2 : 1));
   double const dram = bytes / (kDramEfficiency * device.memory_gb_per_s * 1e3);
   // Clusters fetch a tile's operands once for all their members.
   double const fetched =
       (static_cast<double>(row.tile.m) / row.cluster.n + static_cast<double>(row.tile.n) / row.cluster.m) * row.tile.k;
-  double const l2 = tiles * k_tiles * fetched * operand_bytes / (kL2TbPerSecondPerSm * device.sm_count * 1e6);
-
   double const slots = slots_of(row, device);
+  bool const lone = row.cluster.m * row.cluster.n == 1 && tiles > slots;
+  double const l2_rate = (lone ? kL2LoneTbPerSecondPerSm : kL2TbPerSecondPerSm) * device.sm_count * 1e6;
+  double const l2 = tiles * k_tiles * fetched * operand_bytes / l2_rate;
+
   double tile = k_tiles * cost.k_tile_us + cost.tile_us;
-  // The C tile shortens the pipeline even where beta == 0.
-  if (row.family == Family::sm90_warpspecialized && kEpilogueReadsC[static_cast<int>(row.epilogue)]) tile *= 1.03;
+  // The C tile shortens the pipeline even where beta == 0, and a row that goes through it is loaded for every tile.
+  if (row.family == Family::sm90_warpspecialized && kEpilogueAddend[static_cast<int>(row.epilogue)] == Addend::matrix) {
+    tile *= r.addend == Addend::row ? 1.1 : 1.03;
+  }
   double time = cost.launch_us;
   if (row.schedule == Schedule::streamk && tiles < slots) {
     // The threadblocks that share a tile add their parts up one after the other.

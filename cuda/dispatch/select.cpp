@@ -13,6 +13,8 @@
 namespace cutwheel {
 namespace {
 
+constexpr char const* kExcludedByEnvironment = "CUTWHEEL_ARCH or CUTWHEEL_KERNEL excludes it";
+
 struct Environment {
   std::optional<Arch> arch;
   std::string kernel;
@@ -73,7 +75,11 @@ std::string request_reason(KernelRow const& row, GemmRequest const& request, boo
   if (row.layout_a != request.layout_a || row.layout_b != request.layout_b) {
     return concat("the operands' layouts are ", letter_of(request.layout_a), letter_of(request.layout_b));
   }
-  if (!partial && request.reads_c && !kEpilogueReadsC[static_cast<int>(row.epilogue)]) return "its epilogue reads no C";
+  // A matrix addend also does for a row (stride 0 between its rows), and for none (beta == 0).
+  Addend const adds = kEpilogueAddend[static_cast<int>(row.epilogue)];
+  if (!partial && adds != request.addend && adds != Addend::matrix) {
+    return concat("the addend is ", name_of(request.addend), ", its epilogue adds ", name_of(adds));
+  }
   if (row.family == Family::sm80_multistage && !request.extents_aligned) {
     return "a contiguous extent is no multiple of 16 bytes";
   }
@@ -137,7 +143,7 @@ std::size_t hash_of(GemmRequest const& r) {
   mix(static_cast<std::uint64_t>(r.k) << 32 | static_cast<unsigned>(r.batch));
   mix(static_cast<std::uint64_t>(r.device) << 16 | static_cast<unsigned>(r.a) << 12 | static_cast<unsigned>(r.d) << 8 |
       static_cast<unsigned>(r.layout_a) << 4 | static_cast<unsigned>(r.layout_b) << 3 |
-      static_cast<unsigned>(r.reads_c) << 1 | static_cast<unsigned>(r.extents_aligned));
+      static_cast<unsigned>(r.addend) << 1 | static_cast<unsigned>(r.extents_aligned));
   return static_cast<std::size_t>(h);
 }
 
@@ -169,7 +175,7 @@ std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& d
     KernelRow const& row = kKernelRows[i];
     if (row.family == Family::splitk_reduce) continue;
     std::string reason;
-    if (!in_environment(row, scope.environment)) reason = "CUTWHEEL_ARCH or CUTWHEEL_KERNEL excludes it";
+    if (!in_environment(row, scope.environment)) reason = kExcludedByEnvironment;
     if (reason.empty()) reason = device_reason(row, scope.device, scope.ptx);
     if (reason.empty()) {
       if (request_reason(row, request, /*partial=*/true).empty()) add_split_plans(plans, row, request, scope);
@@ -210,17 +216,20 @@ std::optional<GemmPlan> choose_plan(GemmRequest const& request) {
 std::string explain_miss(GemmRequest const& request, DeviceInfo const& device) {
   std::vector<Rejection> rejections;
   rank_plans(request, device, &rejections);
-  std::string text = concat("no kernel in this wheel serves ", name_of(request.a), " operands (layouts ",
-                            letter_of(request.layout_a), letter_of(request.layout_b), ") with ", name_of(request.d),
-                            " output on ", device.name, " (compute capability ", device.major, '.', device.minor, "). ");
+  std::string text =
+      concat("no kernel in this wheel serves ", name_of(request.a), " operands (layouts ", letter_of(request.layout_a),
+             letter_of(request.layout_b), ") with ", name_of(request.d), " output and addend ", name_of(request.addend),
+             " on ", device.name, " (compute capability ", device.major, '.', device.minor, "). ");
   if (archs_served(device.major, device.minor).empty()) {
     return text + "The wheel needs a GPU of compute capability 8.0 or newer.";
   }
-  text += concat("Rows considered: ", rejections.size());
-  constexpr std::size_t kShown = 8;
-  for (std::size_t i = 0; i < std::min(kShown, rejections.size()); ++i) {
-    text += concat("\n  ", rejections[i].row->name, ": ", rejections[i].reason);
-  }
+  auto const excluded = std::stable_partition(rejections.begin(), rejections.end(),
+                                              [](Rejection const& r) { return r.reason != kExcludedByEnvironment; });
+  auto const shown = std::min<std::ptrdiff_t>(8, excluded - rejections.begin());
+  text += concat("Rows considered: ", excluded - rejections.begin());
+  for (auto row = rejections.begin(); row != rejections.begin() + shown; ++row)
+    text += concat("\n  ", row->row->name, ": ", row->reason);
+  if (excluded != rejections.end()) text += concat("\n  ", rejections.end() - excluded, " more: ", kExcludedByEnvironment);
   return text;
 }
 

@@ -15,14 +15,14 @@ struct GemmRequest {
   DType a = DType::bf16;  // of both operands
   DType d = DType::bf16;
   Layout layout_a = Layout::row, layout_b = Layout::row;
-  bool reads_c = false;  // beta != 0
+  Addend addend = Addend::none;  // a row only with beta == 1
   // Every contiguous extent is a multiple of 16 bytes, or padded so. TMA does not care, cp.async kernels do.
   bool extents_aligned = true;
   int m = 0, n = 0, k = 0, batch = 1;
 
   bool operator==(GemmRequest const& o) const {
     return device == o.device && a == o.a && d == o.d && layout_a == o.layout_a && layout_b == o.layout_b &&
-           reads_c == o.reads_c && extents_aligned == o.extents_aligned && m == o.m && n == o.n && k == o.k &&
+           addend == o.addend && extents_aligned == o.extents_aligned && m == o.m && n == o.n && k == o.k &&
            batch == o.batch;
   }
 };

@@ -23,7 +23,7 @@ struct GemmArgs {
   int m = 0, n = 0, k = 0, batch = 1;
   Operand a;          // [batch, M, K], row or column as the kernel's layout says
   Operand b;          // [batch, K, N]
-  Operand c;          // [batch, M, N] row-major, of D's dtype; leading may be 0 (one row for all)
+  Operand c;          // [batch, M, N] row-major, of D's dtype; leading 0: one row for all
   void* d = nullptr;  // [batch, M, N] row-major
   std::int64_t d_leading = 0;
   std::int64_t d_batch_stride = 0;

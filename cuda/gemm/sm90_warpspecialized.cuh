@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cutlass/epilogue/collective/collective_builder.hpp>
+#include <cutlass/epilogue/fusion/sm90_callbacks_tma_warpspecialized.hpp>
 #include <cutlass/gemm/collective/collective_builder.hpp>
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
 
@@ -37,6 +38,29 @@ struct Sm90Schedule<Schedule::warpspecialized> {
   using TileScheduler = void;
 };
 
+// What follows the accumulation, as an operation of CUTLASS's builder or a visitor tree.
+template <Addend addend, bool swap_ab, class TileShape, class ElementD>
+struct Sm90Fusion {
+  // void keeps the C tile out of shared memory, which buys stages.
+  using ElementC = std::conditional_t<addend == Addend::matrix, ElementD, void>;
+  using Operation = cutlass::epilogue::fusion::LinearCombination<ElementD, float, ElementC, float>;
+};
+
+// alpha * accum + row: the row is read once per tile, not as a C tile. In a swapped product it is a column.
+template <bool swap_ab, class TileShape, class ElementD>
+struct Sm90Fusion<Addend::row, swap_ab, TileShape, ElementD> {
+  using ElementC = void;
+  using Stride = std::conditional_t<swap_ab, cute::Stride<cute::_1, cute::_0, std::int64_t>,
+                                    cute::Stride<cute::_0, cute::_1, std::int64_t>>;
+  using Row =
+      std::conditional_t<swap_ab, cutlass::epilogue::fusion::Sm90ColBroadcast<0, TileShape, ElementD, float, Stride>,
+                         cutlass::epilogue::fusion::Sm90RowBroadcast<0, TileShape, ElementD, float, Stride>>;
+  using Operation = cutlass::epilogue::fusion::Sm90EVT<
+      cutlass::epilogue::fusion::Sm90Compute<cutlass::homogeneous_multiply_add, ElementD, float,
+                                             cutlass::FloatRoundStyle::round_to_nearest>,
+      cutlass::epilogue::fusion::Sm90ScalarBroadcast<float>, cutlass::epilogue::fusion::Sm90AccFetch, Row>;
+};
+
 template <Arch arch_, DType a_, DType b_, DType acc_, DType d_, Layout layout_a_, Layout layout_b_, class Tile,
           class Cluster, Schedule schedule_, bool swap_ab, Epilogue epilogue_>
 struct Sm90WarpSpecialized {
@@ -54,9 +78,9 @@ struct Sm90WarpSpecialized {
   using ClusterShape = cute::Shape<cute::Int<Cluster::kM>, cute::Int<Cluster::kN>, cute::Int<Cluster::kK>>;
   using Policy = Sm90Schedule<schedule_>;
 
-  static constexpr bool kReadsC = kEpilogueReadsC[static_cast<int>(epilogue_)];
-  // void keeps the C tile out of shared memory, which buys stages.
-  using ElementC = std::conditional_t<kReadsC, ElementD, void>;
+  static constexpr Addend kAddend = kEpilogueAddend[static_cast<int>(epilogue_)];
+  using Fusion = Sm90Fusion<kAddend, swap_ab, TileShape, ElementD>;
+  using ElementC = typename Fusion::ElementC;
   static constexpr int kAlignmentA = 16 / static_cast<int>(sizeof(ElementA));
   static constexpr int kAlignmentB = 16 / static_cast<int>(sizeof(ElementB));
   static constexpr int kAlignmentD = 16 / static_cast<int>(sizeof(ElementD));
@@ -64,7 +88,7 @@ struct Sm90WarpSpecialized {
   using CollectiveEpilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape,
       cutlass::epilogue::collective::EpilogueTileAuto, float, float, ElementC, LayoutD, kAlignmentD, ElementD, LayoutD,
-      kAlignmentD, typename Policy::Epilogue>::CollectiveOp;
+      kAlignmentD, typename Policy::Epilogue, typename Fusion::Operation>::CollectiveOp;
   using CollectiveMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, ElementA, LayoutA, kAlignmentA, ElementB, LayoutB, kAlignmentB,
       float, TileShape, ClusterShape,
@@ -111,9 +135,17 @@ struct Sm90WarpSpecialized {
         {static_cast<ElementA const*>(a.data), stride<typename Kernel::StrideA>(a.leading, a.batch_stride),
          static_cast<ElementB const*>(b.data), stride<typename Kernel::StrideB>(b.leading, b.batch_stride)},
         {{}, nullptr, {}, static_cast<ElementD*>(args.d), stride<StrideD>(args.d_leading, args.d_batch_stride)}};
-    result.epilogue.thread.alpha = args.alpha;
-    result.epilogue.thread.beta = kReadsC ? args.beta : 0.f;
-    if constexpr (kReadsC) {
+    if constexpr (kAddend == Addend::row) {
+      // Of the tree: alpha, accumulator, row, the operation itself.
+      typename Fusion::Stride row_stride{};
+      cute::get<2>(row_stride) = args.c.batch_stride;
+      result.epilogue.thread = {
+          {{args.alpha}}, {}, {static_cast<ElementD const*>(args.c.data), ElementD(0), row_stride}, {}};
+    } else {
+      result.epilogue.thread.alpha = args.alpha;
+      result.epilogue.thread.beta = kAddend == Addend::matrix ? args.beta : 0.f;
+    }
+    if constexpr (kAddend == Addend::matrix) {
       // A tensor map wants a valid address even where beta == 0 keeps C from being read.
       bool const reads = args.beta != 0.f;
       result.epilogue.ptr_C = static_cast<ElementC const*>(reads ? args.c.data : args.d);
@@ -144,7 +176,7 @@ struct Sm90WarpSpecialized {
     static KernelFacts facts;
     if (!meets_tma(args.a, kAlignmentA) || !meets_tma(args.b, kAlignmentB) ||
         !meets_tma({args.d, args.d_leading, args.d_batch_stride}, kAlignmentD) ||
-        (kReadsC && args.beta != 0.f && !meets_tma(args.c, kAlignmentD))) {
+        (args.beta != 0.f && !meets_tma(args.c, kAlignmentD))) {
       return {StatusCode::not_implementable, 0};
     }
     int const device = args.device->ordinal;

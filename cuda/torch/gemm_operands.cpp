@@ -93,7 +93,12 @@ Matrix prepare_output(Matrix const& target, ScalarType type, bool pad_extents, i
   return prepared.copy_from;
 }
 
-gemm::Operand prepare_c(GemmCall const& call, bool transposed, bool pad_extents, std::vector<Tensor>& keep) {
+struct PreparedAddend {
+  gemm::Operand operand;
+  Addend kind;
+};
+
+PreparedAddend prepare_addend(GemmCall const& call, bool transposed, bool pad_extents, std::vector<Tensor>& keep) {
   Tensor const& c = *call.c;
   auto const sizes = c.sizes();
   auto const strides = c.strides();
@@ -104,15 +109,20 @@ gemm::Operand prepare_c(GemmCall const& call, bool transposed, bool pad_extents,
   };
   Matrix matrix{c.data_ptr(), call.batch, call.m, call.n, stride(3), stride(2), stride(1)};
   if (transposed) matrix = matrix.transposed();
+  // One row for all: kept as one row, also by a copy.
+  bool const one_row = matrix.row_stride == 0;
+  if (one_row) matrix.rows = 1;
   Alignment const alignment(element_bytes_of(call.d_type));
   bool const direct =
       c.scalar_type() == call.d_type && aligned(matrix.data) && (matrix.col_stride == 1 || matrix.cols == 1) &&
       (matrix.rows == 1 || alignment.holds(matrix.row_stride)) &&
       (matrix.batch == 1 || alignment.holds(matrix.batch_stride)) && (!pad_extents || alignment.holds(matrix.cols));
   if (!direct) matrix = copy_padded(matrix, c, call.d_type, call.device, keep);
-  std::int64_t const leading =
-      matrix.rows == 1 ? round_up<std::int64_t>(matrix.cols, alignment.elements) : matrix.row_stride;
-  return {matrix.data, leading, matrix.batch == 1 ? 0 : matrix.batch_stride};
+  std::int64_t const leading = one_row            ? 0
+                               : matrix.rows == 1 ? round_up<std::int64_t>(matrix.cols, alignment.elements)
+                                                  : matrix.row_stride;
+  return {{matrix.data, leading, matrix.batch == 1 ? 0 : matrix.batch_stride},
+          one_row && call.beta == 1 ? Addend::row : Addend::matrix};
 }
 
 DType dtype_of(ScalarType type, bool operand) {
@@ -203,7 +213,12 @@ void prepare(PreparedGemm& prepared, GemmCall const& call, bool pad_extents) {
   args.d_batch_stride = d.batch == 1 ? 0 : d.batch_stride;
   args.alpha = static_cast<float>(call.alpha);
   args.beta = call.c ? static_cast<float>(call.beta) : 0.f;
-  args.c = prepared.reads_c() ? prepare_c(call, transpose, pad_extents, keep) : gemm::Operand{};
+  prepared.request.addend = Addend::none;
+  if (args.beta != 0.f) {
+    PreparedAddend const addend = prepare_addend(call, transpose, pad_extents, keep);
+    args.c = addend.operand;
+    prepared.request.addend = addend.kind;
+  }
 
   Layout const left_layout = left.layout, right_layout = right.layout;
   auto const flip = [](Layout layout) { return layout == Layout::row ? Layout::column : Layout::row; };
@@ -213,7 +228,6 @@ void prepare(PreparedGemm& prepared, GemmCall const& call, bool pad_extents) {
   request.d = dtype_of(call.d_type, /*operand=*/false);
   request.layout_a = transpose ? flip(right_layout) : left_layout;
   request.layout_b = transpose ? flip(left_layout) : right_layout;
-  request.reads_c = prepared.reads_c();
   request.extents_aligned = left.extent_aligned && right.extent_aligned &&
                             (pad_extents || args.n % (kAccessBytes / element_bytes_of(call.d_type)) == 0);
   request.m = args.m, request.n = args.n, request.k = args.k, request.batch = args.batch;

@@ -150,7 +150,7 @@ Tensor linear(Tensor const& input, Tensor const& weight, std::optional<Tensor> b
 }
 
 ExplainedGemm explain_gemm(std::int64_t op, std::vector<Tensor> const& operands, std::optional<ScalarType> out_dtype,
-                           bool allow_tf32) {
+                           double beta, bool allow_tf32) {
   static constexpr OpNames const* kOps[] = {&kMm, &kBmm, &kAddmm, &kBaddbmm, &kLinear};
   if (op < 0 || op >= static_cast<std::int64_t>(std::size(kOps)))
     fail(ErrorKind::value, "explain: op ", op, " is not known");
@@ -164,6 +164,7 @@ ExplainedGemm explain_gemm(std::int64_t op, std::vector<Tensor> const& operands,
   GemmCall call = make_call(names, operands[c_first ? 1 : 0], operands[c_first ? 2 : 1], out_dtype, allow_tf32);
   call.linear = is_linear;
   if (operands.size() == 3) call.c = &operands[c_first ? 0 : 2];
+  call.beta = beta;
   check_call(call);
   DeviceScope const scope(call.device);
   PreparedGemm prepared;

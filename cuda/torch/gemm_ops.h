@@ -34,6 +34,6 @@ struct ExplainedGemm {
 
 // op: 0 mm, 1 bmm, 2 addmm, 3 baddbmm, 4 linear. Runs no kernel but the copies.
 ExplainedGemm explain_gemm(std::int64_t op, std::vector<Tensor> const& operands, std::optional<ScalarType> out_dtype,
-                           bool allow_tf32);
+                           double beta, bool allow_tf32);
 
 }  // namespace cutwheel

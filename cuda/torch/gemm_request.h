@@ -47,7 +47,6 @@ struct PreparedGemm {
   std::optional<Tensor> result;     // what the op returns, or out
   std::optional<Tensor> temporary;  // D is written here and copied to result
   Matrix copy_from, copy_to;
-  bool reads_c() const { return args.beta != 0.f; }
 };
 
 // `pad_extents`: copy operands whose contiguous extent is no multiple of 16 bytes (cp.async kernels need that).

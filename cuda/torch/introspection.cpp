@@ -78,7 +78,7 @@ std::string request_json(GemmRequest const& r) {
   return concat("{\"m\": ", r.m, ", \"n\": ", r.n, ", \"k\": ", r.k, ", \"batch\": ", r.batch,
                 ", \"dtype\": ", quoted(name_of(r.a)), ", \"out_dtype\": ", quoted(name_of(r.d)),
                 ", \"layout\": ", quoted({letter_of(r.layout_a), letter_of(r.layout_b), 't'}),
-                ", \"reads_c\": ", boolean(r.reads_c), ", \"extents_aligned\": ", boolean(r.extents_aligned), "}");
+                ", \"addend\": ", quoted(name_of(r.addend)), ", \"extents_aligned\": ", boolean(r.extents_aligned), "}");
 }
 
 std::string explained_json(GemmRequest const& request, DeviceInfo const& device, std::vector<GemmPlan> const& plans,
@@ -126,16 +126,17 @@ std::string driver_status_json() {
                 ", \"required\": ", status.required, ", \"message\": ", quoted(status.message), "}");
 }
 
-std::string explain_json(std::int64_t op, std::vector<Tensor> operands, std::optional<ScalarType> out_dtype,
+std::string explain_json(std::int64_t op, std::vector<Tensor> operands, std::optional<ScalarType> out_dtype, double beta,
                          bool allow_tf32) {
-  ExplainedGemm const e = explain_gemm(op, operands, out_dtype, allow_tf32);
+  ExplainedGemm const e = explain_gemm(op, operands, out_dtype, beta, allow_tf32);
   return explained_json(e.request, device_info(e.request.device), e.plans, e.rejections, e.operand_copies, e.output_copy);
 }
 
 std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::int64_t sm_count,
                                  std::int64_t shared_memory_bytes, double memory_gb_per_s, double sm_clock_ghz,
-                                 std::int64_t a, std::int64_t d, std::int64_t layout_a, std::int64_t layout_b, bool reads_c,
-                                 bool extents_aligned, std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch) {
+                                 std::int64_t a, std::int64_t d, std::int64_t layout_a, std::int64_t layout_b,
+                                 std::int64_t addend, bool extents_aligned, std::int64_t m, std::int64_t n, std::int64_t k,
+                                 std::int64_t batch) {
   DeviceInfo device;
   device.name = "a GPU described by the caller";
   device.major = static_cast<int>(major), device.minor = static_cast<int>(minor);
@@ -146,7 +147,7 @@ std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::in
   GemmRequest request;
   request.a = static_cast<DType>(a), request.d = static_cast<DType>(d);
   request.layout_a = static_cast<Layout>(layout_a), request.layout_b = static_cast<Layout>(layout_b);
-  request.reads_c = reads_c, request.extents_aligned = extents_aligned;
+  request.addend = static_cast<Addend>(addend), request.extents_aligned = extents_aligned;
   request.m = static_cast<int>(m), request.n = static_cast<int>(n), request.k = static_cast<int>(k);
   request.batch = static_cast<int>(batch);
   std::vector<Rejection> rejections;

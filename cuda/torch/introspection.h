@@ -13,12 +13,14 @@ std::string kernels_json();
 std::string build_info_json();
 std::string device_info_json(std::int64_t device);
 std::string driver_status_json();
-std::string explain_json(std::int64_t op, std::vector<Tensor> operands, std::optional<ScalarType> out_dtype,
+std::string explain_json(std::int64_t op, std::vector<Tensor> operands, std::optional<ScalarType> out_dtype, double beta,
                          bool allow_tf32);
-// The choice for a shape on a GPU that need not be there: no driver is asked. Layouts: 0 row, 1 column; dtypes as in DType.
+// The choice for a shape on a GPU that need not be there: no driver is asked. Layouts: 0 row, 1 column; dtypes as in DType;
+// addend as in Addend.
 std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::int64_t sm_count,
                                  std::int64_t shared_memory_bytes, double memory_gb_per_s, double sm_clock_ghz,
-                                 std::int64_t a, std::int64_t d, std::int64_t layout_a, std::int64_t layout_b, bool reads_c,
-                                 bool extents_aligned, std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch);
+                                 std::int64_t a, std::int64_t d, std::int64_t layout_a, std::int64_t layout_b,
+                                 std::int64_t addend, bool extents_aligned, std::int64_t m, std::int64_t n, std::int64_t k,
+                                 std::int64_t batch);
 
 }  // namespace cutwheel

@@ -56,10 +56,10 @@ void register_schemas(torch::stable::detail::StableLibrary& m) {
       "baddbmm.out(Tensor input, Tensor batch1, Tensor batch2, float beta=1, float alpha=1, bool allow_tf32=False, *, "
       "Tensor(a!) out) -> ()");
   m.def("linear(Tensor input, Tensor weight, Tensor? bias=None, bool allow_tf32=False) -> Tensor");
-  m.def("_explain(int op, Tensor[] operands, ScalarType? out_dtype, bool allow_tf32) -> str");
+  m.def("_explain(int op, Tensor[] operands, ScalarType? out_dtype, float beta, bool allow_tf32) -> str");
   m.def(
       "_explain_for_gpu(int major, int minor, int sm_count, int shared_memory_bytes, float memory_gb_per_s, "
-      "float sm_clock_ghz, int a, int d, int layout_a, int layout_b, bool reads_c, bool extents_aligned, int m, int n, "
+      "float sm_clock_ghz, int a, int d, int layout_a, int layout_b, int addend, bool extents_aligned, int m, int n, "
       "int k, int batch) -> str");
   m.def("_kernels() -> str");
   m.def("_build_info() -> str");

@@ -47,6 +47,7 @@ class Facts:
     cuda: str | None = None
     """the CUDA release this wheel was built with"""
     archs: tuple[str, ...] = ()
+    kernels: frozenset[str] = frozenset()
     torch: str | None = None
     torch_error: str | None = None
     torch_cuda: str | None = None
@@ -109,6 +110,7 @@ def _probe_library() -> dict[str, Any]:
         "nvcc": build.get("nvcc"),
         "cuda": build.get("cuda"),
         "archs": tuple(f"sm{arch}" for arch in str(build.get("archs", "")).split(";") if arch),
+        "kernels": frozenset(row["name"] for row in json.loads(torch.ops.cutwheel._kernels())),
         "driver_ok": bool(driver.get("ok")),
         "driver_cuda": int(driver.get("driver_version") or 0),
         "required_cuda": int(driver.get("required") or 0),
@@ -236,12 +238,14 @@ def _environment_problems(facts: Facts) -> list[Problem]:
         problems.append(Problem(what, "Unset CUTWHEEL_ARCH.", fatal))
     kernel = facts.environment.get("CUTWHEEL_KERNEL")
     if kernel:
+        unknown = kernel not in facts.kernels
+        what = (
+            "is no kernel of this wheel."
+            if unknown
+            else "forces one kernel; it is meant for tests."
+        )
         problems.append(
-            Problem(
-                f"CUTWHEEL_KERNEL={kernel} forces one kernel; it is meant for tests.",
-                "Unset CUTWHEEL_KERNEL.",
-                fatal=False,
-            )
+            Problem(f"CUTWHEEL_KERNEL={kernel} {what}", "Unset CUTWHEEL_KERNEL.", fatal=unknown)
         )
     return problems
 

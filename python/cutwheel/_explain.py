@@ -74,7 +74,7 @@ def kernels() -> list[Kernel]:
 
 
 def build_info() -> dict[str, Any]:
-    """Versions this wheel was built from: version, cutlass, nvcc, cuda, cudart, archs."""
+    """What this wheel was built from: version, cutlass, nvcc, cuda, cudart, archs, kernels."""
     info: dict[str, Any] = json.loads(torch.ops.cutwheel._build_info())
     info["archs"] = [arch for arch in str(info.get("archs", "")).split(";") if arch]
     return info
@@ -144,7 +144,8 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
 
     Args:
         op: "mm", "bmm", "addmm", "baddbmm" or "linear", or the function itself
-        args, kwargs: as for the op; CUDA tensors. Factors and out= do not matter and are ignored
+        args, kwargs: as for the op; CUDA tensors. alpha does not matter. out= is not looked at: a
+            call with a column-major or unaligned one may run another kernel
 
     Raises:
         ValueError: an unknown op, or arguments the op refuses
@@ -172,7 +173,9 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     allow_tf32 = factor.dtype == torch.float32 and tf32_allowed()
     number, out_dtype = _NUMBERS[name], given.get("out_dtype")
     try:
-        text = torch.ops.cutwheel._explain(number, operands, out_dtype, allow_tf32)
+        text = torch.ops.cutwheel._explain(
+            number, operands, out_dtype, given.get("beta", 1), allow_tf32
+        )
     except RAISED as error:
         reraise(name, error, optional, **tensors)
     return _explanation(name, json.loads(text))

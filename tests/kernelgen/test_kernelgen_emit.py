@@ -108,7 +108,7 @@ def test_the_epilogues() -> None:
     text = rendered(SM90)["epilogues.h"]
     assert "enum class Epilogue : int { plain, linear_combination };" in text
     assert 'kEpilogueNames[] = {"plain", "linear_combination"};' in text
-    assert "kEpilogueReadsC[] = {false, true};" in text
+    assert "kEpilogueAddend[] = {Addend::none, Addend::matrix};" in text
 
 
 def test_the_json_names_every_kernel_with_its_source() -> None:

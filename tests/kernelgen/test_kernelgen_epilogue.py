@@ -84,3 +84,14 @@ def test_c_must_be_declared() -> None:
     with pytest.raises(ExpressionError, match='unknown name "c"') as caught:
         build("x", "alpha * accum + beta * c", {})
     assert caught.value.column == 24
+
+
+def test_a_row_addend() -> None:
+    built = build("bias", "bias + accum * alpha", {"bias": "row[N]"})
+    assert built.addend == "row"
+    assert not built.reads_c
+
+
+def test_a_declared_operand_that_is_not_used_is_refused() -> None:
+    with pytest.raises(ExpressionError, match="declared operand c"):
+        build("bias", "alpha * accum + bias", {"bias": "row[N]", "c": "matrix[M,N]"})

@@ -44,7 +44,7 @@ def names(manifest: Manifest) -> list[str]:
 def test_the_manifests_of_the_repository_are_valid(repository: Path) -> None:
     manifest = load(repository)
     assert {kernel.arch.name for kernel in manifest.kernels} == {"80", "89", "90a"}
-    assert [e.name for e in manifest.epilogues] == ["plain", "linear_combination"]
+    assert [e.name for e in manifest.epilogues] == ["plain", "bias", "linear_combination"]
     for kernel in manifest.kernels:
         assert (kernel.family == "sm90_warpspecialized") <= (kernel.arch.name == "90a")
 
@@ -277,13 +277,13 @@ def test_a_family_without_tiles_takes_no_tile_keys() -> None:
     ("body", "text"),
     [
         ({"expr": "gelu(accum)"}, '[epilogue.mine] expr: column 1 of "gelu(accum)": function call'),
-        ({"expr": "alpha * accum - 1"}, 'operator "-"; supported: "alpha * accum" or "alpha * acc'),
+        ({"expr": "alpha * accum - 1"}, 'operator "-"; supported: "alpha * accum", "alpha * acc'),
         ({"expr": 1}, "[epilogue.mine] expr: must be a string"),
         ({}, "[epilogue.mine]: key 'expr' is missing"),
         ({"expr": "alpha * accum", "opernads": {}}, "unknown key 'opernads'"),
         (
-            {"expr": "alpha * accum", "operands": {"bias": "row[N]"}},
-            "bias = 'row[N]' is not supported; supported: c = \"matrix[M,N]\"",
+            {"expr": "alpha * accum", "operands": {"bias": "col[M]"}},
+            'bias = \'col[M]\' is not supported; supported: c = "matrix[M,N]", bias = "row[N]"',
         ),
         ({"expr": "alpha * accum", "operands": []}, "operands: must be a table"),
     ],

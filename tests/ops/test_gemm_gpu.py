@@ -123,11 +123,19 @@ def test_every_kernel(
             assert cutwheel.explain("mm", a, b, requested).row == kernel["name"]
             check_mm(cutwheel, a, b, out_dtype)
             continue
-        c = random_tensor((m, n), out_dtype, device)
+        # A row is added as it is; a matrix is scaled.
+        shape, beta = ((n,), 1) if kernel["epilogue"] == "bias" else ((m, n), 0.5)
+        c = random_tensor(shape, out_dtype, device)
         assert cutwheel.explain("addmm", c, a, b, requested).row == kernel["name"]
-        result = cutwheel.addmm(c, a, b, requested, beta=0.5, alpha=2)
-        expected = (2 * torch_product(a, b, SINGLE) + 0.5 * c.float()).to(out_dtype)
-        assert_as_good_as(result, expected, Problem.of(a, b, c, alpha=2, beta=0.5))
+        result = cutwheel.addmm(c, a, b, requested, beta=beta, alpha=2)
+        expected = (2 * torch_product(a, b, SINGLE) + beta * c.float()).to(out_dtype)
+        assert_as_good_as(result, expected, Problem.of(a, b, c, alpha=2, beta=beta))
+    if kernel["epilogue"] == "bias":
+        # A row for each of a batch, and an N that ends within a vector of it.
+        a, b = operands(136, 333, 72, dtype, device, layout_a, layout_b, (3,))
+        c = random_tensor((3, 1, 333), out_dtype, device)
+        expected = (torch_product(a, b, SINGLE) + c.float()).to(out_dtype)
+        assert_as_good_as(cutwheel.baddbmm(c, a, b), expected, Problem.of(a, b, c))
 
 
 def check_splitk(
@@ -148,8 +156,9 @@ def check_splitk(
 
 @pytest.mark.parametrize("dtypes", DTYPE_PAIRS, ids=dtype_id)
 @pytest.mark.parametrize("op", ["addmm", "baddbmm"])
+@pytest.mark.parametrize("beta", [-0.75, 1])  # a row with beta = 1 has kernels of its own
 def test_addend_broadcasts(
-    cutwheel: ModuleType, device: str, op: str, dtypes: tuple[torch.dtype, ...]
+    cutwheel: ModuleType, device: str, beta: float, op: str, dtypes: tuple[torch.dtype, ...]
 ) -> None:
     dtype, out_dtype = dtypes
     requested = None if dtype == out_dtype else out_dtype
@@ -162,11 +171,11 @@ def test_addend_broadcasts(
         for shape in wanted:
             for c_dtype in {dtype, out_dtype}:
                 c = random_tensor(shape, c_dtype, device)
-                result = getattr(cutwheel, op)(c, a, b, requested, beta=-0.75, alpha=1.5)
+                result = getattr(cutwheel, op)(c, a, b, requested, beta=beta, alpha=1.5)
                 assert result.is_contiguous()
                 product = torch_product(a, b, SINGLE)
-                expected = (1.5 * product - 0.75 * c.float()).to(out_dtype)
-                problem = Problem.of(a, b, c, alpha=1.5, beta=-0.75)
+                expected = (1.5 * product + beta * c.float()).to(out_dtype)
+                problem = Problem.of(a, b, c, alpha=1.5, beta=beta)
                 assert_as_good_as(result, expected, problem)
 
 

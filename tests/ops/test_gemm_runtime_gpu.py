@@ -81,6 +81,10 @@ def test_out_may_be_the_addend(cutwheel: ModuleType, device: str) -> None:
     exact = Problem.of(a, b, c, beta=0.5)
     assert cutwheel.addmm(c, a, b, beta=0.5, out=c) is c
     assert_as_good_as(c, exact.value.to(BRAIN), exact)
+    row = random_tensor((1, 88), BRAIN, device)  # a row addend that is also D
+    exact = Problem.of(a[:1], b, row)
+    assert cutwheel.addmm(row, a[:1], b, out=row) is row
+    assert_as_good_as(row, exact.value.to(BRAIN), exact)
 
 
 def test_out_with_gradients_is_refused(cutwheel: ModuleType, device: str) -> None:

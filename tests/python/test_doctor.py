@@ -99,7 +99,13 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str, str, bool]] = {
     "arch_unknown": ({"environment": {"CUTWHEEL_ARCH": "sm75"}}, "sm75", "Unset", True),
     "arch_not_served": ({"environment": {"CUTWHEEL_ARCH": "sm89"}}, "no kernel", "Unset", True),
     "arch_set": ({"environment": {"CUTWHEEL_ARCH": "sm80"}}, "restricts", "Unset", False),
-    "kernel_set": ({"environment": {"CUTWHEEL_KERNEL": "gemm_x"}}, "forces", "Unset", False),
+    "kernel_set": (
+        {"environment": {"CUTWHEEL_KERNEL": "gemm_x"}, "kernels": frozenset({"gemm_x"})},
+        "forces",
+        "Unset",
+        False,
+    ),
+    "kernel_unknown": ({"environment": {"CUTWHEEL_KERNEL": "gemm_x"}}, "no kernel", "Unset", True),
 }
 
 

@@ -157,7 +157,7 @@ def test_explain_checks_its_arguments(cutwheel: ModuleType) -> None:
 def test_explanation_is_readable(cutwheel: ModuleType) -> None:
     data = {
         "device": "NVIDIA H200",
-        "request": {"m": 64, "n": 32, "k": 16, "batch": 1, "dtype": "bf16", "reads_c": False},
+        "request": {"m": 64, "n": 32, "k": 16, "batch": 1, "dtype": "bf16", "addend": "none"},
         "operand_copies": 1,
         "output_copy": False,
         "plans": [
