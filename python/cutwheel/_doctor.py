@@ -47,7 +47,7 @@ class Facts:
     cuda: str | None = None
     """the CUDA release this wheel was built with"""
     archs: tuple[str, ...] = ()
-    kernels: frozenset[str] = frozenset()
+    kernels: tuple[str, ...] = ()
     torch: str | None = None
     torch_error: str | None = None
     torch_cuda: str | None = None
@@ -110,7 +110,7 @@ def _probe_library() -> dict[str, Any]:
         "nvcc": build.get("nvcc"),
         "cuda": build.get("cuda"),
         "archs": tuple(f"sm{arch}" for arch in str(build.get("archs", "")).split(";") if arch),
-        "kernels": frozenset(row["name"] for row in json.loads(torch.ops.cutwheel._kernels())),
+        "kernels": tuple(row["name"] for row in json.loads(torch.ops.cutwheel._kernels())),
         "driver_ok": bool(driver.get("ok")),
         "driver_cuda": int(driver.get("driver_version") or 0),
         "required_cuda": int(driver.get("required") or 0),

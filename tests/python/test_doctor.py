@@ -100,7 +100,7 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str, str, bool]] = {
     "arch_not_served": ({"environment": {"CUTWHEEL_ARCH": "sm89"}}, "no kernel", "Unset", True),
     "arch_set": ({"environment": {"CUTWHEEL_ARCH": "sm80"}}, "restricts", "Unset", False),
     "kernel_set": (
-        {"environment": {"CUTWHEEL_KERNEL": "gemm_x"}, "kernels": frozenset({"gemm_x"})},
+        {"environment": {"CUTWHEEL_KERNEL": "gemm_x"}, "kernels": ("gemm_x",)},
         "forces",
         "Unset",
         False,
