@@ -16,9 +16,9 @@ Calibration calibration_of(KernelRow const& row, DeviceInfo const& device);
 
 // Fitted together with the figures above, so they are parameters of this model more than physical rates: operand traffic
 // from L2 with and without multicast in a cluster, and DRAM traffic as a share of the theoretical rate.
-constexpr double kL2TbPerSecondPerSm = 16.6 / 132;
-constexpr double kL2LoneTbPerSecondPerSm = 13.6 / 132;
-constexpr double kDramEfficiency = 1.02;
+constexpr double kL2TbPerSecondPerSm = 15.2 / 132;
+constexpr double kL2LoneTbPerSecondPerSm = 12.8 / 132;
+constexpr double kDramEfficiency = 1.03;
 constexpr double kSharpness = 2.8;  // of the corner between two limits
 
 }  // namespace cutwheel

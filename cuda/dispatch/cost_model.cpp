@@ -51,6 +51,9 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   if (row.family == Family::sm90_warpspecialized && kEpilogueAddend[static_cast<int>(row.epilogue)] == Addend::matrix) {
     tile *= r.addend == Addend::row ? 1.1 : 1.03;
   }
+  // The figures come from tiles that M fills at least by half. Far larger ones spend their stages on padding.
+  double const rows_of_m = row.swap_ab ? row.tile.n : row.tile.m, filled = 2.0 * std::max(r.m, 8);
+  if (rows_of_m > filled) tile *= rows_of_m / filled;
   double time = cost.launch_us;
   if (row.schedule == Schedule::streamk && tiles < slots) {
     // The threadblocks that share a tile add their parts up one after the other.

@@ -36,8 +36,9 @@ Environment read_environment() {
   }
   if (char const* value = std::getenv("CUTWHEEL_KERNEL")) environment.kernel = value;
   bool const known =
-      environment.kernel.empty() || std::any_of(kKernelRows, kKernelRows + kKernelRowCount,
-                                                [&](KernelRow const& row) { return environment.kernel == row.name; });
+      environment.kernel.empty() || std::any_of(kKernelRows, kKernelRows + kKernelRowCount, [&](KernelRow const& row) {
+        return row.family != Family::splitk_reduce && environment.kernel == row.name;
+      });
   if (!known) {
     fail(ErrorKind::value, "CUTWHEEL_KERNEL is \"", environment.kernel,
          "\", and this wheel has no such kernel; cutwheel.kernels() lists them");
@@ -113,7 +114,7 @@ void add_split_plans(std::vector<GemmPlan>& plans, KernelRow const& row, GemmReq
   constexpr int kShortestSlice = 512;
   if (request.batch != 1 || row.d != DType::f32 || row.schedule == Schedule::streamk) return;
   int const tile_m = row.swap_ab ? row.tile.n : row.tile.m, tile_n = row.swap_ab ? row.tile.m : row.tile.n;
-  std::int64_t const tiles = std::int64_t{ceil_div(request.m, tile_m)} * ceil_div(request.n, tile_n);
+  std::int64_t const tiles = ceil_div<std::int64_t>(request.m, tile_m) * ceil_div(request.n, tile_n);
   if (tiles > scope.device.sm_count) return;
   KernelRow const* const reduce = find_reduce_row(scope.device, request.d, row.arch);
   if (!reduce) return;

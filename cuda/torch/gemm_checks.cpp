@@ -6,7 +6,9 @@
 namespace cutwheel {
 namespace {
 
-constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max();
+// CUTLASS rounds extents up to tiles and clusters in int; this leaves room for any of them.
+constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max() - 65535;
+constexpr std::int64_t kMaxDims = 64;
 
 bool is_supported(ScalarType type) {
   return type == ScalarType::Half || type == ScalarType::BFloat16 || type == ScalarType::Float;
@@ -101,6 +103,10 @@ void check_call(GemmCall& call) {
   call.device = a.get_device_index();
   check_device(names, names.b, b, call.device);
   if (call.linear) {
+    if (a.dim() > kMaxDims) {
+      fail(ErrorKind::value, names.op, ": ", names.a, " has ", a.dim(), " dimensions; at most ", kMaxDims,
+           " are supported");
+    }
     if (a.dim() < 1) fail(ErrorKind::value, names.op, ": ", names.a, " has no dimensions; expected [..., K]");
   } else {
     check_dims(names, names.a, a, names.dims);

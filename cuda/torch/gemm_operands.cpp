@@ -167,6 +167,8 @@ Tensor make_result(GemmCall const& call) {
 
 void prepare(PreparedGemm& prepared, GemmCall const& call, bool pad_extents) {
   std::vector<Tensor>& keep = prepared.keep;
+  keep.clear();  // of a first try; work already enqueued on them is ordered by the stream
+  prepared.temporary.reset();
   if (!prepared.result) prepared.result = make_result(call);
   Matrix result =
       call.linear ? Matrix{prepared.result->data_ptr(), 1, call.m, call.n, 0, call.n, 1} : matrix_of(*prepared.result);

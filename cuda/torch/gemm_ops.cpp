@@ -14,14 +14,16 @@ constexpr OpNames kBaddbmm{"baddbmm", "input", "batch1", "batch2", 3};
 constexpr OpNames kLinear{"linear", "bias", "input", "weight", 2};
 
 void check_status(gemm::Status status, GemmCall const& call, GemmPlan const& plan) {
+  // Without a plan it was the kernel for K = 0.
+  char const* const name = plan.row ? plan.row->name : "splitk_reduce";
   switch (status.code) {
     case gemm::StatusCode::ok: return;
     case gemm::StatusCode::cuda_error:
-      fail(ErrorKind::runtime, call.names.op, ": launching ", plan.row->name,
+      fail(ErrorKind::runtime, call.names.op, ": launching ", name,
            " failed: ", cudaGetErrorString(static_cast<cudaError_t>(status.detail)));
     case gemm::StatusCode::tensor_map_error:
-      fail(ErrorKind::runtime, call.names.op, ": ", plan.row->name, ": the driver refused a tensor map (CUresult ",
-           status.detail, ")");
+      fail(ErrorKind::runtime, call.names.op, ": ", name, ": the driver refused a tensor map (CUresult ", status.detail,
+           ")");
     case gemm::StatusCode::not_implementable: break;
   }
   fail(ErrorKind::not_implemented, call.names.op, ": no kernel of this wheel takes a problem of these extents (M=", call.m,
@@ -169,9 +171,10 @@ ExplainedGemm explain_gemm(std::int64_t op, std::vector<Tensor> const& operands,
   DeviceScope const scope(call.device);
   PreparedGemm prepared;
   prepare(prepared, call, /*pad_extents=*/false);
-  if (call.m > 0 && call.n > 0 && call.k > 0 && call.batch > 0) plan_call(prepared, call);
+  bool const computes = call.m > 0 && call.n > 0 && call.k > 0 && call.batch > 0;
+  if (computes) plan_call(prepared, call);
   ExplainedGemm explained{prepared.request, {}, {}, prepared.keep.size(), prepared.temporary.has_value()};
-  explained.plans = rank_plans(prepared.request, device_info(call.device), &explained.rejections);
+  if (computes) explained.plans = rank_plans(prepared.request, device_info(call.device), &explained.rejections);
   return explained;
 }
 

@@ -87,6 +87,25 @@ def test_out_may_be_the_addend(cutwheel: ModuleType, device: str) -> None:
     assert_as_good_as(row, exact.value.to(BRAIN), exact)
 
 
+def test_out_tells_autograd_that_it_changed(cutwheel: ModuleType, device: str) -> None:
+    a, b = operands(24, 40, 32, HALF, device)
+    buffer = random_tensor((24, 40), HALF, device)
+    weight = torch.ones_like(buffer, requires_grad=True)
+    product = buffer * weight  # saves buffer for its backward
+    cutwheel.mm(a, b, out=buffer)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.sum().backward()
+
+
+def test_explain_of_an_empty_product(cutwheel: ModuleType, cuda: str) -> None:
+    explanation = cutwheel.explain(
+        "mm",
+        torch.empty(0, 64, device=cuda, dtype=HALF),
+        torch.empty(64, 8, device=cuda, dtype=HALF),
+    )
+    assert explanation.row is None
+
+
 def test_out_with_gradients_is_refused(cutwheel: ModuleType, device: str) -> None:
     a, b = operands(8, 16, 24, HALF, device)
     out = nan_out((8, 16), HALF, device)

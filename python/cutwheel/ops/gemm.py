@@ -86,6 +86,7 @@ def mm(
         if out is not None:
             _check_out("mm", out, out_dtype, input=input, mat2=mat2)
             _mm_out(input, mat2, input.dtype == _float32 and tf32_allowed(), out=out)
+            _bump(out)
             return out
         if is_autocast_enabled():
             input, mat2 = autocast_operands(input, mat2)
@@ -123,6 +124,7 @@ def bmm(
         if out is not None:
             _check_out("bmm", out, out_dtype, input=input, mat2=mat2)
             _bmm_out(input, mat2, input.dtype == _float32 and tf32_allowed(), out=out)
+            _bump(out)
             return out
         if is_autocast_enabled():
             input, mat2 = autocast_operands(input, mat2)
@@ -168,6 +170,7 @@ def addmm(
             _check_out("addmm", out, out_dtype, input=input, mat1=mat1, mat2=mat2)
             allow_tf32 = mat1.dtype == _float32 and tf32_allowed()
             _addmm_out(input, mat1, mat2, beta, alpha, allow_tf32, out=out)
+            _bump(out)
             return out
         if is_autocast_enabled():
             input, mat1, mat2 = autocast_operands(input, mat1, mat2)
@@ -211,6 +214,7 @@ def baddbmm(
             _check_out("baddbmm", out, out_dtype, input=input, batch1=batch1, batch2=batch2)
             allow_tf32 = batch1.dtype == _float32 and tf32_allowed()
             _baddbmm_out(input, batch1, batch2, beta, alpha, allow_tf32, out=out)
+            _bump(out)
             return out
         if is_autocast_enabled():
             input, batch1, batch2 = autocast_operands(input, batch1, batch2)
@@ -265,6 +269,12 @@ def _distinct(*tensors: Any) -> list[Any]:
         repeated = any(tensor is other for other in seen)
         seen.append(tensor.view_as(tensor) if repeated else tensor)
     return seen
+
+
+def _bump(out: torch.Tensor) -> None:
+    """Tells autograd that `out` has changed: the kernel writes past torch's own bookkeeping."""
+    if not _is_tracing():
+        torch.autograd.graph.increment_version(out)
 
 
 def _check_out(
