@@ -70,7 +70,7 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   }
   if (plan.reduce) {
     // The partial sums are written and read once more, mostly in L2; a second launch overlaps the first one's end.
-    constexpr double kReduceLaunchUs = 2.0, kReduceTbPerSecond = 6.0;
+    constexpr double kReduceLaunchUs = 3.5, kReduceTbPerSecond = 6.0;
     double const out = static_cast<double>(r.m) * r.n;
     time += kReduceLaunchUs + out * (2 * 4 * plan.splits + element_bytes(r.d)) / (kReduceTbPerSecond * 1e6);
   }
