@@ -19,6 +19,7 @@ constexpr Measured kMeasured[] = {
     {128, 192, 128, Schedule::cooperative, false, {0.5333, 2.286, 0.001}},
     {128, 192, 128, Schedule::cooperative, true, {0.5420, 1.200, 0.001}},
     {128, 128, 128, Schedule::streamk, false, {0.4201, 7.175, 0.034}},
+    {128, 96, 128, Schedule::pingpong, false, {0.3055, 0.000, 1.989}},
     {64, 16, 256, Schedule::pingpong, true, {0.0713, 0.001, 2.559}},
     {64, 32, 256, Schedule::pingpong, true, {0.1042, 0.001, 2.476}},
     {64, 64, 256, Schedule::pingpong, true, {0.2627, 0.001, 2.159}},
