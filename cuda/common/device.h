@@ -17,8 +17,6 @@ struct DeviceInfo {
   double memory_gb_per_s = 0;  // from clock and bus width where the driver tells them, else a data-sheet guess
   double sm_clock_ghz = 0;
   std::string name;
-
-  int compute_capability() const { return major * 10 + minor; }
 };
 
 constexpr int kMaxDevices = 64;  // one bit per device in the launchers' masks
@@ -26,7 +24,7 @@ constexpr int kMaxDevices = 64;  // one bit per device in the launchers' masks
 // Throws RuntimeError when the driver, the device or the runtime cannot serve; the text says what to do.
 DeviceInfo const& device_info(int ordinal);
 
-// Architectures as a user would name them, best first: "sm90a", "sm80 (PTX)".
+// Whether a GPU of this compute capability runs machine code, or PTX, of the architecture.
 bool runs_native(Arch arch, int major, int minor);
 bool runs_ptx(Arch arch, int major, int minor);
 

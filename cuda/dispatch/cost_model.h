@@ -8,6 +8,6 @@ namespace cutwheel {
 double predict_us(GemmPlan const& plan, GemmRequest const& request, DeviceInfo const& device);
 
 // The raster order and swizzle that let the tiles in flight share the most operand bytes in L2.
-void choose_raster(GemmPlan& plan, GemmRequest const& request, DeviceInfo const& device);
+void choose_raster(GemmPlan& plan, GemmRequest const& request);
 
 }  // namespace cutwheel

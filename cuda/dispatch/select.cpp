@@ -191,7 +191,7 @@ std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& d
     plans.push_back(plan);
   }
   for (GemmPlan& plan : plans) {
-    choose_raster(plan, request, scope.device);
+    choose_raster(plan, request);
     plan.predicted_us = predict_us(plan, request, scope.device);
   }
   std::stable_sort(plans.begin(), plans.end(),

@@ -152,8 +152,8 @@ struct Sm90WarpSpecialized {
       result.epilogue.dC = reads ? stride<StrideC>(args.c.leading, args.c.batch_stride)
                                  : stride<StrideC>(args.d_leading, args.d_batch_stride);
     }
-    result.hw_info.device_id = args.device ? args.device->ordinal : 0;
-    result.hw_info.sm_count = args.device ? args.device->sm_count : 132;
+    result.hw_info.device_id = args.device->ordinal;
+    result.hw_info.sm_count = args.device->sm_count;
     using Order = cutlass::gemm::kernel::detail::RasterOrderOptions;
     result.scheduler.raster_order = (args.raster == RasterOrder::along_m) != swap_ab ? Order::AlongM : Order::AlongN;
     result.scheduler.max_swizzle_size = args.swizzle;
