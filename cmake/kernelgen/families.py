@@ -24,8 +24,7 @@ _LAYOUTS = {"t": "Layout::row", "n": "Layout::column"}
 class Family(ABC):
     """One class template.
 
-    Without `tile_keys` the manifest chooses architectures and data types only: no tiles, no
-    layouts, no epilogue.
+    The manifest chooses architectures, data types and what `lists` names.
     """
 
     name: str
@@ -33,6 +32,7 @@ class Family(ABC):
     archs: tuple[str, ...]
     dtypes: tuple[DTypes, ...]
     layouts: tuple[str, ...] = GEMM_LAYOUTS
+    lists: tuple[str, ...] = ("layouts", "epilogue", "tiles")
     tile_keys: tuple[str, ...] = ()
     optional_tile_keys: tuple[str, ...] = ()
     schedules: tuple[str, ...]
@@ -72,6 +72,7 @@ class Sm90WarpSpecialized(Family):
     def check(self, kernel: Kernel) -> Iterator[str]:
         tile = kernel.tile
         (m, n, k), cluster, size = tile.shape, tile.cluster, kernel.element_bytes
+        yield from _check_product(kernel)
         step_m = 128 if self._is_cooperative(tile) else 64
         if m % step_m:
             yield f"tile M = {m} is no multiple of {step_m}, as {tile.schedule} needs"
@@ -106,15 +107,18 @@ class Sm90WarpSpecialized(Family):
 
     def shared_memory(self, kernel: Kernel) -> tuple[int, str]:
         m, n, k = kernel.tile.shape
-        size, d_size = kernel.element_bytes, DTYPE_BYTES[kernel.dtypes.d]
-        rows = 128 if self._is_cooperative(kernel.tile) else 64
-        columns = gcd(32, n)
-        # Two buffers for D; a C tile shares four with it, so that loads run ahead of stores.
-        buffers = 4 if kernel.epilogue is not None and kernel.epilogue.reads_c else 2
-        total = 2 * ((m + n) * k * size + 16) + rows * columns * d_size * buffers
+        size = kernel.element_bytes
+        is_cooperative = self._is_cooperative(kernel.tile)
+        rows, columns = 128 if is_cooperative else 64, gcd(32, n)
+        buffers = _epilogue_buffers(kernel)
+        # CUTLASS takes a wider epilogue tile for elements of one byte.
+        if buffers[0] == (2, 1) and not is_cooperative and n % 64 == 0:
+            columns = 64
+        total = 2 * ((m + n) * k * size + 16)
+        total += sum(count * rows * columns * width for count, width in buffers)
+        terms = " + ".join(f"{count} x {rows} x {columns} x {width}" for count, width in buffers)
         return total, (
-            f"2 stages x (({m} + {n}) x {k} x {size} + 16) + epilogue"
-            f" {buffers} x {rows} x {columns} x {d_size} = {total} bytes"
+            f"2 stages x (({m} + {n}) x {k} x {size} + 16) + epilogue {terms} = {total} bytes"
         )
 
     def cpp_type(self, kernel: Kernel) -> str:
@@ -128,9 +132,16 @@ class Sm90WarpSpecialized(Family):
             _shape(tile.cluster),
             f"Schedule::{tile.schedule}",
             f"/*swap_ab=*/{str(tile.swap_ab).lower()}",
-            f"Epilogue::{kernel.epilogue.name}",
+            f"epilogue::{kernel.epilogue.name}",
         ]
         return f"Sm90WarpSpecialized<{', '.join(arguments)}>"
+
+
+# By addend: linear_combination of CUTLASS's 2.x epilogue has run-time scalars and strides.
+_SERVED = {
+    "none": "nothing; here linear_combination serves it, with beta = 0, at no cost",
+    "row": "a row; here linear_combination serves it, with a row stride of 0, at no cost",
+}
 
 
 class Sm80Multistage(Family):
@@ -148,11 +159,9 @@ class Sm80Multistage(Family):
         warp = tile.warp
         assert warp is not None
         assert tile.stages is not None
-        if kernel.epilogue is not None and kernel.epilogue.addend == "row":
-            yield (
-                f"epilogue {kernel.epilogue.name} adds a row; here linear_combination serves it,"
-                " with a row stride of 0, at no cost"
-            )
+        yield from _check_product(kernel)
+        if kernel.epilogue is not None and kernel.epilogue.addend in _SERVED:
+            yield f"epilogue {kernel.epilogue.name} adds {_SERVED[kernel.epilogue.addend]}"
         # The warp-level pipeline is double-buffered: an even number of mma steps along K.
         step = (16, 8, 64 // size)
         if any(w % s for w, s in zip(warp, step, strict=True)):
@@ -190,7 +199,7 @@ class Sm80Multistage(Family):
             _shape(tile.shape),
             _shape(tile.warp),
             f"/*stages=*/{tile.stages}",
-            f"Epilogue::{kernel.epilogue.name}",
+            f"epilogue::{kernel.epilogue.name}",
         ]
         if kernel.alignment != kernel.default_alignment:
             arguments.append(f"/*alignment=*/{kernel.alignment}")
@@ -203,6 +212,7 @@ class SplitkReduce(Family):
     name = "splitk_reduce"
     archs = ("80", "89", "90a")
     dtypes = tuple(DTypes("f32", "f32", "f32", d) for d in ("bf16", "f16", "f32"))
+    lists = ()
     layouts = ("ttt",)
     schedules = ("none",)
 
@@ -217,14 +227,90 @@ class SplitkReduce(Family):
         return f"SplitkReduce<{', '.join(arguments)}>"
 
 
+class Elementwise(Family):
+    """An expression of matrices alone, with sums over its rows: the backward passes."""
+
+    name = "elementwise"
+    archs = ("80", "89", "90a")
+    dtypes = tuple(DTypes(x, x, "f32", x) for x in ("bf16", "f16", "f32"))
+    lists = ("epilogue",)
+    layouts = ("ttt",)
+    schedules = ("none",)
+
+    def check(self, kernel: Kernel) -> Iterator[str]:
+        epilogue = kernel.epilogue
+        if epilogue is None:
+            return
+        if epilogue.has_accum:
+            yield f"epilogue {epilogue.name} uses accum; there is no product here"
+        if epilogue.aux:
+            names = ", ".join(name for name, _ in epilogue.aux)
+            yield f"epilogue {epilogue.name} stores {names}; nothing but D can be stored here"
+        for name, kind in epilogue.operands:
+            if kind.extents in ("row[N]", "col[M]") or kind.is_float32:
+                yield (
+                    f"epilogue {epilogue.name} reads {name}, {kind}; operands are scalar,"
+                    " matrix[M,N] or matrix[M,2N] here"
+                )
+
+    def shared_memory(self, kernel: Kernel) -> tuple[int, str]:
+        return 0, "0 bytes"
+
+    def cpp_type(self, kernel: Kernel) -> str:
+        assert kernel.epilogue is not None
+        d, epilogue = f"DType::{kernel.dtypes.d}", f"epilogue::{kernel.epilogue.name}"
+        return f"Elementwise<Arch::{kernel.arch.sm}, {d}, {epilogue}>"
+
+
 FAMILIES: dict[str, Family] = {
-    family.name: family for family in (Sm80Multistage(), Sm90WarpSpecialized(), SplitkReduce())
+    family.name: family
+    for family in (Sm80Multistage(), Sm90WarpSpecialized(), SplitkReduce(), Elementwise())
 }
 
 
 def cpp_layouts(kernel: Kernel) -> tuple[str, str]:
     """C++ layouts of A and B; D is always row-major."""
     return _LAYOUTS[kernel.layout[0]], _LAYOUTS[kernel.layout[1]]
+
+
+def _check_product(kernel: Kernel) -> Iterator[str]:
+    epilogue = kernel.epilogue
+    if epilogue is not None and not epilogue.has_accum:
+        yield f"epilogue {epilogue.name} does not use accum; it is for the family elementwise"
+    if epilogue is None or DTYPE_BYTES[kernel.dtypes.d] == 2:
+        return
+    wide = ["its result"] if epilogue.width == "twice" else []
+    wide += [name for name, kind in epilogue.operands if kind.is_wide]
+    if wide:
+        yield (
+            f"epilogue {epilogue.name}: {', '.join(wide)} has 2N columns; two of them travel as one"
+            " 32-bit element, so D must be f16 or bf16"
+        )
+
+
+def _epilogue_buffers(kernel: Kernel) -> list[tuple[int, int]]:
+    """Tiles of an sm90 epilogue in shared memory: how many, and bytes per column of the product.
+
+    Those of D come first.
+    """
+    element = DTYPE_BYTES[kernel.dtypes.d]
+    if kernel.epilogue is None:
+        return [(2, element)]
+    epilogue = kernel.epilogue
+    # Where D is wider or narrower than the product, its elements are taken to be.
+    d_bytes = {"same": element, "half": element // 2, "twice": element * 2}[epilogue.width]
+    buffers = [(2, d_bytes)]
+    has_source = False
+    for matrix in epilogue.matrices:
+        dtype = "f32" if matrix.is_float32 else kernel.dtypes.d
+        width = DTYPE_BYTES[dtype] * (2 if matrix.is_wide else 1)
+        if not has_source and dtype == kernel.dtypes.d and width == d_bytes:
+            # The C tile: it shares four buffers with D, so that loads run ahead of stores.
+            buffers[0] = (4, d_bytes)
+            has_source = True
+        else:
+            buffers.append((4, width))
+    return [*buffers, *((2, element) for _ in epilogue.aux)]
 
 
 def _own_layouts(kernel: Kernel) -> tuple[str, str]:

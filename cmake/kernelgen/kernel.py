@@ -76,6 +76,11 @@ class Kernel:
     entry: str = ""
 
     @property
+    def is_tiled(self) -> bool:
+        """Whether the manifest chose how the problem is cut."""
+        return self.tile.schedule != "none"
+
+    @property
     def element_bytes(self) -> int:
         """Bytes of one element of A (and B: no family mixes widths)."""
         return DTYPE_BYTES[self.dtypes.a]

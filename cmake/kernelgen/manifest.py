@@ -6,7 +6,6 @@ errors, each with its file, its entry and what is allowed instead.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -15,18 +14,16 @@ from typing import Any
 
 import tomllib
 
+from kernelgen import braces
 from kernelgen import epilogue as epilogues
 from kernelgen.epilogue import Epilogue, ExpressionError
 from kernelgen.families import FAMILIES, Family
+from kernelgen.identifiers import epilogue_fault
 from kernelgen.kernel import ARCHS, DTYPE_BYTES, DTypes, Kernel, Tile
 from kernelgen.naming import procedural_name
 from kernelgen.schema import Checker, InvalidManifestError, ManifestError
 
 __all__ = ["InvalidManifestError", "Manifest", "ManifestError", "find", "load", "parse"]
-
-# An epilogue's name is an enumerator in C++ and the end of kernel names.
-_IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
-_OPERANDS = ", ".join(f'{name} = "{shape}"' for name, shape in epilogues.OPERAND_SHAPES.items())
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,8 @@ class _Reader(Checker):
         declared = data.get("epilogue", {})
         if self.table("epilogue", declared):
             for name, body in declared.items():
-                self._read_epilogue(f"[epilogue.{name}]", name, body)
+                for full, alternative in self._expand(f"[epilogue.{name}]", name):
+                    self._read_epilogue(f"[epilogue.{full}]", full, braces.fill(body, alternative))
         entries = data.get("kernel", [])
         if not isinstance(entries, list):
             self.error("kernel", "must be an array of tables: [[kernel]]")
@@ -93,29 +91,36 @@ class _Reader(Checker):
         for number, entry in enumerate(entries, start=1):
             self._read_kernel(f"[[kernel]] #{number}", entry, op)
 
+    def _expand(self, where: str, name: str) -> list[tuple[str, str | None]]:
+        try:
+            return braces.expand(name)
+        except ValueError as error:
+            self.error(where, str(error))
+            return []
+
     def _read_epilogue(self, where: str, name: str, body: Any) -> None:
         previous = self._epilogues.setdefault(name, None)
-        if not _IDENTIFIER.fullmatch(name):
-            self.error(where, "a name is made of a-z, 0-9 and _ and begins with a letter")
+        if fault := epilogue_fault(name):
+            self.error(where, fault)
             return
-        if not self.table(where, body) or not self.keys(where, body, ("expr",), ("operands",)):
+        if not self.table(where, body):
             return
-        expr, operands = body["expr"], body.get("operands", {})
-        if not isinstance(expr, str):
-            self.error(f"{where} expr", f"must be a string, not {expr!r}")
+        if not self.keys(where, body, ("expr",), ("operands", "aux")):
             return
-        if not self.table(f"{where} operands", operands):
-            return
-        for operand, shape in operands.items():
-            if epilogues.OPERAND_SHAPES.get(operand) != shape:
-                reason = f"{operand} = {shape!r} is not supported; supported: {_OPERANDS}"
-                self.error(f"{where} operands", reason)
+        operands, aux = body.get("operands", {}), body.get("aux", {})
+        texts = {"expr": body["expr"]}
+        for key, table in (("operands", operands), ("aux", aux)):
+            if not self.table(f"{where} {key}", table):
+                return
+            texts |= {f"{key} {item}": value for item, value in table.items()}
+        for key, value in texts.items():
+            if not isinstance(value, str):
+                self.error(f"{where} {key}", f"must be a string, not {value!r}")
                 return
         try:
-            built = epilogues.build(name, expr, operands)
+            built = epilogues.build(name, body["expr"], operands, aux)
         except ExpressionError as error:
-            at = f'column {error.column} of "{expr}"'
-            self.error(f"{where} expr", f"{at}: {error}; supported: {epilogues.SUPPORTED}")
+            self.error(f"{where} {error.where}", str(error))
             return
         if previous is not None and previous != built:
             self.error(where, "declared with another expression in another manifest")
@@ -134,8 +139,7 @@ class _Reader(Checker):
         if family.op != op:
             self.error(where, f"belongs to cuda/{family.op}/kernels.toml")
             return
-        lists = ("layouts", "epilogue", "tiles") if family.tile_keys else ()
-        self.keys(where, entry, ("family", "arch", "dtypes", *lists))
+        self.keys(where, entry, ("family", "arch", "dtypes", *family.lists))
 
         archs = [
             ARCHS[arch]
@@ -147,20 +151,24 @@ class _Reader(Checker):
             for at, value in self.items(where, entry, "dtypes")
             if (combination := self._dtypes(at, value, family))
         ]
+        # What the family leaves no choice of has one value.
         layouts = list(family.layouts)
         used: list[Epilogue | None] = [None]
         tiles = [(where, Tile((1, 1, 1), family.schedules[0]))]
-        if lists:
+        if "layouts" in family.lists:
             layouts = [
                 layout
                 for at, value in self.items(where, entry, "layouts")
                 if (layout := self.name(at, "layout", value, family.layouts))
             ]
+        if "epilogue" in family.lists:
             used = [
                 epilogue
                 for at, value in self.items(where, entry, "epilogue")
-                if (epilogue := self._epilogue(at, value))
+                for name in self._epilogue_names(at, value)
+                if (epilogue := self.one_of(at, "epilogue", name, self._epilogues))
             ]
+        if "tiles" in family.lists:
             tiles = [
                 (at, tile)
                 for at, value in self.items(where, entry, "tiles")
@@ -213,8 +221,10 @@ class _Reader(Checker):
         self.error(where, f"dtype combination {dtypes} (a_b_acc_d); supported: {supported}")
         return None
 
-    def _epilogue(self, where: str, value: Any) -> Epilogue | None:
-        return self.one_of(where, "epilogue", value, self._epilogues)
+    def _epilogue_names(self, where: str, value: Any) -> list[Any]:
+        if not isinstance(value, str):
+            return [value]
+        return [name for name, _ in self._expand(where, value)]
 
     def _tile(self, where: str, value: Any, family: Family) -> Tile | None:
         if not self.table(where, value):

@@ -9,11 +9,16 @@ from kernelgen.kernel import Kernel, Shape3
 
 
 def procedural_name(kernel: Kernel) -> str:
-    """{op}_{arch}_{dtypes}_{tile}_{cluster|warp}_{layout}_{schedule}[_swap]_{epilogue}."""
+    """{op}_{arch}_{dtypes}_{tile}_{cluster|warp}_{layout}_{schedule}[_swap]_{epilogue}.
+
+    The family stands in place of tile, layout and schedule where there is none of them.
+    """
     parts = [kernel.op, kernel.arch.sm, str(kernel.dtypes)]
-    if kernel.epilogue is None:  # nothing else distinguishes such a kernel
-        return "_".join([*parts, kernel.family])
-    return "_".join([*parts, *_shapes(kernel), kernel.layout, _mode(kernel), kernel.epilogue.name])
+    if kernel.is_tiled:
+        parts += [*_shapes(kernel), kernel.layout, _mode(kernel)]
+    else:
+        parts += [kernel.family]
+    return "_".join([*parts, *([kernel.epilogue.name] if kernel.epilogue else [])])
 
 
 def source_stem(kernel: Kernel) -> str:
@@ -23,10 +28,8 @@ def source_stem(kernel: Kernel) -> str:
     are parsed and the templates instantiated once, so the second kernel costs a fraction of
     the first.
     """
-    parts = [kernel.op, kernel.arch.sm]
-    if kernel.epilogue is None:
-        return "_".join([*parts, kernel.family])
-    return "_".join([*parts, *_shapes(kernel), _mode(kernel)])
+    distinction = [*_shapes(kernel), _mode(kernel)] if kernel.is_tiled else [kernel.family]
+    return "_".join([kernel.op, kernel.arch.sm, *distinction])
 
 
 def source_name(stem: str, part: int) -> str:

@@ -16,8 +16,9 @@ enum class Arch : int { sm80 = 80, sm89 = 89, sm90a = 90 };
 
 enum class Schedule : int { none, multistage, pingpong, cooperative, streamk, warpspecialized };
 
-// What an epilogue adds to the product: a row is one vector [N] for all rows of D, a matrix is [M, N].
-enum class Addend : int { none, row, matrix };
+// The epilogues of mm and addmm by what they add to the product: a row is one vector [N] for all rows of D, a matrix is [M,
+// N]. Every other epilogue is chosen by its name.
+enum class Addend : int { none, row, matrix, other };
 
 enum class RasterOrder : int { along_m, along_n };
 
@@ -55,7 +56,13 @@ constexpr char const* name_of(Schedule schedule) {
 }
 
 constexpr char const* name_of(Addend addend) {
-  return addend == Addend::none ? "none" : addend == Addend::row ? "row" : "matrix";
+  switch (addend) {
+    case Addend::none: return "none";
+    case Addend::row: return "row";
+    case Addend::matrix: return "matrix";
+    case Addend::other: return "other";
+  }
+  return "?";
 }
 
 constexpr char const* name_of(RasterOrder order) { return order == RasterOrder::along_m ? "along_m" : "along_n"; }

@@ -21,6 +21,22 @@ double combine(double compute, double dram, double l2) {
   return std::pow(std::pow(compute, kSharpness) + std::pow(dram, kSharpness) + std::pow(l2, kSharpness), 1 / kSharpness);
 }
 
+// DRAM traffic besides A and B, in bytes for each element of the product: D, and the matrices that the epilogue reads and
+// stores. An operand counts even where a call leaves it out; rows and columns are too little to count.
+double epilogue_bytes(GemmPlan const& plan, GemmRequest const& r) {
+  double const d_bytes = element_bytes(plan.row->d);
+  if (r.addend != Addend::other) return r.addend == Addend::matrix && !plan.reduce ? 2 * d_bytes : d_bytes;
+  EpilogueInfo const& info = info_of(r.epilogue);
+  double bytes = d_bytes * (info.width == Width::half ? 0.5 : info.width == Width::twice ? 2 : 1);
+  for (int i = 0; i < info.count; ++i) {
+    EpilogueOperandInfo const& operand = info.operands[i];
+    double const one = operand.is_float32 ? 4 : d_bytes;
+    if (operand.kind == OperandKind::matrix || operand.kind == OperandKind::store) bytes += one;
+    if (operand.kind == OperandKind::wide_matrix) bytes += 2 * one;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& device) {
@@ -33,10 +49,9 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   double const tiles = std::ceil(std::ceil(m / row.tile.m) / row.cluster.m) * row.cluster.m *
                        std::ceil(std::ceil(n / row.tile.n) / row.cluster.n) * row.cluster.n * batch;
   double const k_tiles = std::ceil(k / row.tile.k);
-  double const operand_bytes = element_bytes(row.a), d_bytes = element_bytes(row.d);
+  double const operand_bytes = element_bytes(row.a);
 
-  double const bytes =
-      batch * (operand_bytes * (m * k + n * k) + d_bytes * m * n * (r.addend == Addend::matrix && !plan.reduce ? 2 : 1));
+  double const bytes = batch * (operand_bytes * (m * k + n * k) + epilogue_bytes(plan, r) * m * n);
   double const dram = bytes / (kDramEfficiency * device.memory_gb_per_s * 1e3);
   // Clusters fetch a tile's operands once for all their members.
   double const fetched =
@@ -48,8 +63,13 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
 
   double tile = k_tiles * cost.k_tile_us + cost.tile_us;
   // The C tile shortens the pipeline even where beta == 0, and a row that goes through it is loaded for every tile.
-  if (row.family == Family::sm90_warpspecialized && kEpilogueAddend[static_cast<int>(row.epilogue)] == Addend::matrix) {
+  if (row.family == Family::sm90_warpspecialized && info_of(row.epilogue).addend == Addend::matrix) {
     tile *= r.addend == Addend::row ? 1.1 : 1.03;
+  }
+  // What an activation or a residual costs a wave of tiles, in the median of several: pingpong hides it behind the next
+  // tile.
+  if (row.family == Family::sm90_warpspecialized && r.addend == Addend::other) {
+    tile += row.schedule == Schedule::pingpong ? 0.4 : 2.2;
   }
   // The figures come from tiles that M fills at least by half. Far larger ones spend their stages on padding.
   double const rows_of_m = row.swap_ab ? row.tile.n : row.tile.m, filled = 2.0 * std::max(r.m, 8);
@@ -78,10 +98,14 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
 }
 
 void choose_raster(GemmPlan& plan, GemmRequest const& r) {
-  // Measured on an H200 over M 256 to 8192: walking along the shorter side is within 3 % of the best order (geometric mean;
-  // 16 % at worst). Wider swizzles lose more, because they round the number of tiles up.
-  plan.raster = r.m <= r.n ? RasterOrder::along_m : RasterOrder::along_n;
-  plan.swizzle = 1;
+  // Measured on an H200 against the best of both orders and four widths of bands. Small M: along the shorter side is within
+  // 3 % of the best (geometric mean; 16 % at worst). From M = 2048 on, along N is: 3 % (11 %), where walking along M loses
+  // 10 % with square tiles and 20 % with narrow ones, whose operands no longer stay in L2. Bands of two tiles gain up to
+  // 1 % with the tiles whose sides are powers of two; wider ones lose, because they round the number of tiles up.
+  constexpr int kLargeM = 2048;
+  bool const large = r.m >= kLargeM;
+  plan.raster = !large && r.m <= r.n ? RasterOrder::along_m : RasterOrder::along_n;
+  plan.swizzle = large && plan.row->tile.m == 128 && plan.row->tile.n % 128 == 0 ? 2 : 1;
 }
 
 }  // namespace cutwheel

@@ -4,13 +4,13 @@
 #include <cstdint>
 
 #include "common/types.h"
-#include "epilogues.h"  // generated: enum class Epilogue, kEpilogueNames
+#include "epilogues.h"  // generated: enum class Epilogue, kEpilogues
 #include "gemm/params.h"
 
 namespace cutwheel {
 
 enum class Op : int { gemm };
-enum class Family : int { sm80_multistage, sm90_warpspecialized, splitk_reduce };
+enum class Family : int { sm80_multistage, sm90_warpspecialized, splitk_reduce, elementwise };
 
 struct Extent3 {
   int m, n, k;
@@ -34,6 +34,14 @@ struct KernelRow {
   gemm::Status (*launch)(gemm::GemmArgs const&);
   std::int64_t (*workspace_bytes)(gemm::GemmArgs const&);
 };
+
+constexpr EpilogueInfo const& info_of(Epilogue epilogue) { return kEpilogues[static_cast<int>(epilogue)]; }
+
+// Whether selection may choose the row for a product. The others are found by what they are: the second half of split-K,
+// and elementwise kernels.
+constexpr bool is_gemm(KernelRow const& row) {
+  return row.family == Family::sm80_multistage || row.family == Family::sm90_warpspecialized;
+}
 
 extern KernelRow const kKernelRows[];
 extern int const kKernelRowCount;

@@ -2,87 +2,75 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <cstdlib>
-#include <cstring>
-#include <mutex>
 
 #include "common/error.h"
 #include "dispatch/cost_model.h"
+#include "dispatch/environment.h"
 
 namespace cutwheel {
 namespace {
 
-constexpr char const* kExcludedByEnvironment = "CUTWHEEL_ARCH or CUTWHEEL_KERNEL excludes it";
-
-struct Environment {
-  std::optional<Arch> arch;
-  std::string kernel;
+// Why a row is no candidate. It becomes text only for those who ask: a ranking goes through all rows of the wheel.
+enum class Refusal {
+  none,
+  environment,
+  architecture,
+  native_is_there,
+  shared_memory,
+  operands,
+  output,
+  layouts,
+  epilogue,
+  extents
 };
 
-std::mutex g_environment_mutex;
-Environment g_environment;
-std::atomic<unsigned> g_generation{0};  // 0: not read yet; a change empties the plan caches
-
-Environment read_environment() {
-  Environment environment;
-  if (char const* value = std::getenv("CUTWHEEL_ARCH"); value && *value) {
-    for (Arch arch : {Arch::sm80, Arch::sm89, Arch::sm90a}) {
-      if (std::strcmp(value, name_of(arch)) == 0) environment.arch = arch;
-    }
-    if (!environment.arch) {
-      fail(ErrorKind::value, "CUTWHEEL_ARCH is \"", value, "\"; expected sm80, sm89 or sm90a, or leave it unset");
-    }
-  }
-  if (char const* value = std::getenv("CUTWHEEL_KERNEL")) environment.kernel = value;
-  bool const known =
-      environment.kernel.empty() || std::any_of(kKernelRows, kKernelRows + kKernelRowCount, [&](KernelRow const& row) {
-        return row.family != Family::splitk_reduce && environment.kernel == row.name;
-      });
-  if (!known) {
-    fail(ErrorKind::value, "CUTWHEEL_KERNEL is \"", environment.kernel,
-         "\", and this wheel has no such kernel; cutwheel.kernels() lists them");
-  }
-  return environment;
-}
-
-Environment environment() {
-  std::lock_guard<std::mutex> lock(g_environment_mutex);
-  if (g_generation.load() == 0) {
-    g_environment = read_environment();
-    g_generation.store(1);
-  }
-  return g_environment;
-}
-
-// Why the device cannot run the row at all; empty when it can. PTX rows count only when `ptx`.
-std::string device_reason(KernelRow const& row, DeviceInfo const& device, bool ptx) {
+// Of the device alone. PTX rows count only when `ptx`.
+Refusal device_refusal(KernelRow const& row, DeviceInfo const& device, bool ptx) {
   bool const native = runs_native(row.arch, device.major, device.minor);
-  if (!native && !(row.has_ptx && runs_ptx(row.arch, device.major, device.minor))) {
-    return concat("built for ", name_of(row.arch), ", the device is compute capability ", device.major, '.', device.minor);
-  }
-  if (!native && !ptx) return "would run through PTX, and native kernels are there";
-  if (*row.shared_memory_bytes > device.shared_memory_bytes) {
-    return concat("needs ", *row.shared_memory_bytes, " bytes of shared memory, the device offers ",
-                  device.shared_memory_bytes);
-  }
-  return {};
+  if (!native && !(row.has_ptx && runs_ptx(row.arch, device.major, device.minor))) return Refusal::architecture;
+  if (!native && !ptx) return Refusal::native_is_there;
+  return *row.shared_memory_bytes > device.shared_memory_bytes ? Refusal::shared_memory : Refusal::none;
 }
 
-// Why the row cannot do what is asked, as the whole of it or (partial) as the first half of split-K.
-std::string request_reason(KernelRow const& row, GemmRequest const& request, bool partial) {
-  if (row.a != request.a || row.b != request.a) return concat("operands are ", name_of(request.a));
-  if (row.d != (partial ? DType::f32 : request.d)) return concat("the output is ", name_of(request.d));
-  if (row.layout_a != request.layout_a || row.layout_b != request.layout_b) {
-    return concat("the operands' layouts are ", letter_of(request.layout_a), letter_of(request.layout_b));
-  }
+bool has_epilogue_for(KernelRow const& row, GemmRequest const& request) {
+  if (request.addend == Addend::other) return row.epilogue == request.epilogue;
   // A matrix addend also does for a row (stride 0 between its rows), and for none (beta == 0).
-  Addend const adds = kEpilogueAddend[static_cast<int>(row.epilogue)];
-  if (!partial && adds != request.addend && adds != Addend::matrix) {
-    return concat("the addend is ", name_of(request.addend), ", its epilogue adds ", name_of(adds));
-  }
-  if (row.family == Family::sm80_multistage && !request.extents_aligned) {
-    return "a contiguous extent is no multiple of 16 bytes";
+  Addend const adds = info_of(row.epilogue).addend;
+  return adds == request.addend || adds == Addend::matrix;
+}
+
+// Of what is asked, as the whole of it or (partial) as the first half of split-K.
+Refusal request_refusal(KernelRow const& row, GemmRequest const& request, bool partial) {
+  if (row.a != request.a || row.b != request.a) return Refusal::operands;
+  if (row.d != (partial ? DType::f32 : request.d)) return Refusal::output;
+  if (row.layout_a != request.layout_a || row.layout_b != request.layout_b) return Refusal::layouts;
+  bool const serves = partial ? info_of(row.epilogue).addend != Addend::other : has_epilogue_for(row, request);
+  if (!serves) return Refusal::epilogue;
+  if (row.family == Family::sm80_multistage && !request.extents_aligned) return Refusal::extents;
+  return Refusal::none;
+}
+
+std::string text_of(Refusal refusal, KernelRow const& row, GemmRequest const& request, DeviceInfo const& device) {
+  switch (refusal) {
+    case Refusal::none: break;
+    case Refusal::environment: return "CUTWHEEL_ARCH or CUTWHEEL_KERNEL excludes it";
+    case Refusal::architecture:
+      return concat("built for ", name_of(row.arch), ", the device is compute capability ", device.major, '.',
+                    device.minor);
+    case Refusal::native_is_there: return "would run through PTX, and native kernels are there";
+    case Refusal::shared_memory:
+      return concat("needs ", *row.shared_memory_bytes, " bytes of shared memory, the device offers ",
+                    device.shared_memory_bytes);
+    case Refusal::operands: return concat("operands are ", name_of(request.a));
+    case Refusal::output: return concat("the output is ", name_of(request.d));
+    case Refusal::layouts:
+      return concat("the operands' layouts are ", letter_of(request.layout_a), letter_of(request.layout_b));
+    case Refusal::epilogue:
+      if (request.addend == Addend::other) return concat("the epilogue is ", info_of(request.epilogue).name);
+      if (info_of(row.epilogue).addend == Addend::other) return "its epilogue is chosen by name only";
+      return concat("the addend is ", name_of(request.addend), ", its epilogue adds ",
+                    name_of(info_of(row.epilogue).addend));
+    case Refusal::extents: return "a contiguous extent is no multiple of 16 bytes";
   }
   return {};
 }
@@ -93,34 +81,56 @@ struct Scope {
   bool ptx = false;  // nothing runs natively, or the environment asks for another architecture
 };
 
-bool in_environment(KernelRow const& row, Environment const& environment) {
-  if (environment.arch && row.arch != *environment.arch) return false;
-  return environment.kernel.empty() || row.family == Family::splitk_reduce || environment.kernel == row.name;
-}
-
 Scope scope_of(GemmRequest const& request, DeviceInfo const& device) {
   Scope scope{environment(), device};
   bool const forced = scope.environment.arch.has_value() || !scope.environment.kernel.empty();
   scope.ptx = forced || std::none_of(kKernelRows, kKernelRows + kKernelRowCount, [&](KernelRow const& row) {
-                return row.family != Family::splitk_reduce &&
-                       runs_native(row.arch, scope.device.major, scope.device.minor) &&
-                       request_reason(row, request, false).empty();
+                return is_gemm(row) && runs_native(row.arch, device.major, device.minor) &&
+                       request_refusal(row, request, false) == Refusal::none;
               });
   return scope;
 }
 
+// The reduce kernels that one ranking needs: looked up once for each architecture, not for each row.
+class ReduceRows {
+ public:
+  ReduceRows(DeviceInfo const& device, DType d) : device_(device), d_(d) {}
+
+  KernelRow const* of(Arch arch) {
+    for (Entry& entry : entries_) {
+      if (entry.arch == arch) return entry.row;
+      if (entry.arch) continue;
+      entry = {arch, find_reduce_row(device_, d_, arch)};
+      return entry.row;
+    }
+    return find_reduce_row(device_, d_, arch);
+  }
+
+ private:
+  struct Entry {
+    std::optional<Arch> arch;
+    KernelRow const* row = nullptr;
+  };
+  DeviceInfo const& device_;
+  DType d_;
+  std::array<Entry, 3> entries_;
+};
+
 // Splits that leave whole 16-byte, and better whole k tiles, in each slice.
-void add_split_plans(std::vector<GemmPlan>& plans, KernelRow const& row, GemmRequest const& request, Scope const& scope) {
+void add_split_plans(std::vector<GemmPlan>& plans, KernelRow const& row, GemmRequest const& request,
+                     DeviceInfo const& device, ReduceRows& reduce_rows) {
   constexpr int kShortestSlice = 512;
-  if (request.batch != 1 || row.d != DType::f32 || row.schedule == Schedule::streamk) return;
+  // The reduction has the epilogues of mm and addmm only.
+  if (request.addend == Addend::other || request.batch != 1) return;
+  if (row.d != DType::f32 || row.schedule == Schedule::streamk) return;
+  if (request_refusal(row, request, /*partial=*/true) != Refusal::none) return;
   int const tile_m = row.swap_ab ? row.tile.n : row.tile.m, tile_n = row.swap_ab ? row.tile.m : row.tile.n;
   std::int64_t const tiles = ceil_div<std::int64_t>(request.m, tile_m) * ceil_div(request.n, tile_n);
-  if (tiles > scope.device.sm_count) return;
-  KernelRow const* const reduce = find_reduce_row(scope.device, request.d, row.arch);
+  if (tiles > device.sm_count) return;
+  KernelRow const* const reduce = reduce_rows.of(row.arch);
   if (!reduce) return;
   for (int splits : {2, 3, 4, 6, 8}) {
-    if (request.k % (splits * row.tile.k) || request.k / splits < kShortestSlice ||
-        tiles * splits > 3 * scope.device.sm_count) {
+    if (request.k % (splits * row.tile.k) || request.k / splits < kShortestSlice || tiles * splits > 3 * device.sm_count) {
       continue;
     }
     GemmPlan plan;
@@ -142,10 +152,27 @@ std::size_t hash_of(GemmRequest const& r) {
   auto const mix = [&h](std::uint64_t v) { h = (h ^ v) * 0xff51afd7ed558ccdull, h ^= h >> 32; };
   mix(static_cast<std::uint64_t>(r.m) << 32 | static_cast<unsigned>(r.n));
   mix(static_cast<std::uint64_t>(r.k) << 32 | static_cast<unsigned>(r.batch));
-  mix(static_cast<std::uint64_t>(r.device) << 16 | static_cast<unsigned>(r.a) << 12 | static_cast<unsigned>(r.d) << 8 |
-      static_cast<unsigned>(r.layout_a) << 4 | static_cast<unsigned>(r.layout_b) << 3 |
-      static_cast<unsigned>(r.addend) << 1 | static_cast<unsigned>(r.extents_aligned));
+  mix(static_cast<std::uint64_t>(r.epilogue) << 32 | static_cast<std::uint64_t>(r.device) << 16 |
+      static_cast<unsigned>(r.a) << 12 | static_cast<unsigned>(r.d) << 8 | static_cast<unsigned>(r.layout_a) << 4 |
+      static_cast<unsigned>(r.layout_b) << 3 | static_cast<unsigned>(r.addend) << 1 |
+      static_cast<unsigned>(r.extents_aligned));
   return static_cast<std::size_t>(h);
+}
+
+KernelRow const* find_elementwise_row(DeviceInfo const& device, DType d, Epilogue epilogue) {
+  Environment const allowed = environment();
+  for (bool ptx : {false, true}) {
+    KernelRow const* best = nullptr;
+    for (int i = 0; i < kKernelRowCount; ++i) {
+      KernelRow const& row = kKernelRows[i];
+      if (row.family == Family::elementwise && row.d == d && row.epilogue == epilogue && allowed.admits(row) &&
+          device_refusal(row, device, ptx) == Refusal::none && (!best || row.arch > best->arch)) {
+        best = &row;
+      }
+    }
+    if (best) return best;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -155,7 +182,7 @@ KernelRow const* find_reduce_row(DeviceInfo const& device, DType d, std::optiona
     for (int i = 0; i < kKernelRowCount; ++i) {
       KernelRow const& row = kKernelRows[i];
       if (row.family == Family::splitk_reduce && row.d == d && (!arch || row.arch == *arch) &&
-          device_reason(row, device, ptx).empty()) {
+          device_refusal(row, device, ptx) == Refusal::none) {
         return &row;
       }
     }
@@ -163,27 +190,37 @@ KernelRow const* find_reduce_row(DeviceInfo const& device, DType d, std::optiona
   return nullptr;
 }
 
-void reload_environment() {
-  std::lock_guard<std::mutex> lock(g_environment_mutex);
-  g_environment = read_environment();
-  g_generation.fetch_add(g_generation.load() == 0 ? 2 : 1);
+KernelRow const* choose_elementwise_row(DeviceInfo const& device, DType d, Epilogue epilogue) {
+  struct Entry {
+    unsigned generation = 0;
+    int device = 0;
+    DType d = DType::f32;
+    Epilogue epilogue{};
+    KernelRow const* row = nullptr;
+  };
+  thread_local std::array<Entry, 64> cache;
+  unsigned const generation = environment_generation();
+  Entry& entry = cache[(static_cast<std::size_t>(epilogue) * 4 + static_cast<std::size_t>(d)) % cache.size()];
+  if (entry.generation != generation || entry.device != device.ordinal || entry.d != d || entry.epilogue != epilogue) {
+    entry = {generation, device.ordinal, d, epilogue, find_elementwise_row(device, d, epilogue)};
+  }
+  return entry.row;
 }
 
 std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& device, std::vector<Rejection>* rejections) {
   Scope const scope = scope_of(request, device);
+  ReduceRows reduce_rows(device, request.d);
   std::vector<GemmPlan> plans;
   for (int i = 0; i < kKernelRowCount; ++i) {
     KernelRow const& row = kKernelRows[i];
-    if (row.family == Family::splitk_reduce) continue;
-    std::string reason;
-    if (!in_environment(row, scope.environment)) reason = kExcludedByEnvironment;
-    if (reason.empty()) reason = device_reason(row, scope.device, scope.ptx);
-    if (reason.empty()) {
-      if (request_reason(row, request, /*partial=*/true).empty()) add_split_plans(plans, row, request, scope);
-      reason = request_reason(row, request, /*partial=*/false);
+    if (!is_gemm(row)) continue;
+    Refusal refusal = scope.environment.admits(row) ? device_refusal(row, device, scope.ptx) : Refusal::environment;
+    if (refusal == Refusal::none) {
+      add_split_plans(plans, row, request, device, reduce_rows);
+      refusal = request_refusal(row, request, /*partial=*/false);
     }
-    if (!reason.empty()) {
-      if (rejections) rejections->push_back({&row, reason});
+    if (refusal != Refusal::none) {
+      if (rejections) rejections->push_back({&row, text_of(refusal, row, request, device)});
       continue;
     }
     GemmPlan plan;
@@ -192,7 +229,7 @@ std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& d
   }
   for (GemmPlan& plan : plans) {
     choose_raster(plan, request);
-    plan.predicted_us = predict_us(plan, request, scope.device);
+    plan.predicted_us = predict_us(plan, request, device);
   }
   std::stable_sort(plans.begin(), plans.end(),
                    [](GemmPlan const& x, GemmPlan const& y) { return x.predicted_us < y.predicted_us; });
@@ -202,8 +239,7 @@ std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& d
 std::optional<GemmPlan> choose_plan(GemmRequest const& request) {
   // Direct-mapped: a model calls with far fewer shapes than this, and a miss costs microseconds.
   thread_local std::array<CacheEntry, 512> cache;
-  if (g_generation.load(std::memory_order_acquire) == 0) environment();
-  unsigned const generation = g_generation.load(std::memory_order_acquire);
+  unsigned const generation = environment_generation();
   CacheEntry& entry = cache[hash_of(request) % cache.size()];
   if (entry.generation != generation || !(entry.request == request)) {
     std::vector<GemmPlan> const plans = rank_plans(request, device_info(request.device));
@@ -217,20 +253,29 @@ std::optional<GemmPlan> choose_plan(GemmRequest const& request) {
 std::string explain_miss(GemmRequest const& request, DeviceInfo const& device) {
   std::vector<Rejection> rejections;
   rank_plans(request, device, &rejections);
+  bool const named = request.addend == Addend::other;
   std::string text =
       concat("no kernel in this wheel serves ", name_of(request.a), " operands (layouts ", letter_of(request.layout_a),
-             letter_of(request.layout_b), ") with ", name_of(request.d), " output and addend ", name_of(request.addend),
-             " on ", device.name, " (compute capability ", device.major, '.', device.minor, "). ");
+             letter_of(request.layout_b), ") with ", name_of(request.d), " output and ", named ? "epilogue " : "addend ",
+             named ? info_of(request.epilogue).name : name_of(request.addend), " on ", device.name, " (compute capability ",
+             device.major, '.', device.minor, "). ");
   if (archs_served(device.major, device.minor).empty()) {
     return text + "The wheel needs a GPU of compute capability 8.0 or newer.";
   }
+  Scope const scope = scope_of(request, device);
   auto const excluded = std::stable_partition(rejections.begin(), rejections.end(),
-                                              [](Rejection const& r) { return r.reason != kExcludedByEnvironment; });
+                                              [&](Rejection const& r) { return scope.environment.admits(*r.row); });
+  // Most rows have another epilogue or are for another GPU, which says little: first those that come near.
+  std::stable_partition(rejections.begin(), excluded, [&](Rejection const& r) {
+    return has_epilogue_for(*r.row, request) && device_refusal(*r.row, device, /*ptx=*/true) == Refusal::none;
+  });
   auto const shown = std::min<std::ptrdiff_t>(8, excluded - rejections.begin());
   text += concat("Rows considered: ", excluded - rejections.begin());
   for (auto row = rejections.begin(); row != rejections.begin() + shown; ++row)
     text += concat("\n  ", row->row->name, ": ", row->reason);
-  if (excluded != rejections.end()) text += concat("\n  ", rejections.end() - excluded, " more: ", kExcludedByEnvironment);
+  if (excluded != rejections.end()) {
+    text += concat("\n  ", rejections.end() - excluded, " more: ", excluded->reason);
+  }
   return text;
 }
 

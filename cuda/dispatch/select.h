@@ -16,14 +16,15 @@ struct GemmRequest {
   DType d = DType::bf16;
   Layout layout_a = Layout::row, layout_b = Layout::row;
   Addend addend = Addend::none;  // a row only with beta == 1
+  Epilogue epilogue{};           // with Addend::other: the one that the row must have
   // Every contiguous extent is a multiple of 16 bytes, or padded so. TMA does not care, cp.async kernels do.
   bool extents_aligned = true;
   int m = 0, n = 0, k = 0, batch = 1;
 
   bool operator==(GemmRequest const& o) const {
     return device == o.device && a == o.a && d == o.d && layout_a == o.layout_a && layout_b == o.layout_b &&
-           addend == o.addend && extents_aligned == o.extents_aligned && m == o.m && n == o.n && k == o.k &&
-           batch == o.batch;
+           addend == o.addend && epilogue == o.epilogue && extents_aligned == o.extents_aligned && m == o.m && n == o.n &&
+           k == o.k && batch == o.batch;
   }
 };
 
@@ -52,14 +53,14 @@ std::optional<GemmPlan> choose_plan(GemmRequest const& request);
 // The kernel that adds partial sums up and writes `d`, of one architecture or of the best that the device runs.
 KernelRow const* find_reduce_row(DeviceInfo const& device, DType d, std::optional<Arch> arch = std::nullopt);
 
+// The elementwise kernel of an epilogue that writes `d`, remembered per thread: native code of the newest architecture,
+// else PTX; nullptr when there is none.
+KernelRow const* choose_elementwise_row(DeviceInfo const& device, DType d, Epilogue epilogue);
+
 // Text for the error of a request that no row serves: what was asked, what the wheel holds, what to do.
 std::string explain_miss(GemmRequest const& request, DeviceInfo const& device);
 
 // Architectures of the rows in this wheel that would serve the device, best first: "sm90a", "sm80 (PTX)".
 std::vector<std::string> archs_served(int major, int minor);
-
-// CUTWHEEL_ARCH (sm80 | sm89 | sm90a) keeps only rows of that architecture, through PTX where need be; CUTWHEEL_KERNEL
-// keeps one row by its name. Both are read at the first use and again by reload_environment().
-void reload_environment();
 
 }  // namespace cutwheel

@@ -15,6 +15,39 @@ void const* advance(void const* data, std::int64_t elements, int bytes) {
   return data ? static_cast<char const*>(data) + elements * bytes : nullptr;
 }
 
+void* advance(void* data, std::int64_t elements, int bytes) {
+  return const_cast<void*>(advance(static_cast<void const*>(data), elements, bytes));
+}
+
+// Puts alpha, beta and C where the row's epilogue looks for them. That depends on the row, not on the request: a kernel
+// that adds a matrix also serves products with a row (leading 0) or no addend (beta == 0).
+void place_addend(KernelRow const& row, GemmArgs& args) {
+  EpilogueValue c;
+  if (args.beta != 0) {
+    c.data = const_cast<void*>(args.c.data);
+    c.leading = args.c.leading;
+    c.batch_stride = args.c.batch_stride;
+  }
+  switch (info_of(row.epilogue).addend) {
+    case Addend::none: args.epilogue[0].value = args.alpha; return;
+    case Addend::row:
+      args.epilogue[0].value = args.alpha;
+      args.epilogue[1] = c;
+      return;
+    case Addend::matrix:
+      args.epilogue[0].value = args.alpha;
+      args.epilogue[1].value = args.beta;
+      args.epilogue[2] = c;
+      return;
+    case Addend::other: return;  // the caller has filled them
+  }
+}
+
+Status launch(KernelRow const& row, GemmArgs& args) {
+  place_addend(row, args);
+  return row.launch(args);
+}
+
 Status run_split(GemmPlan const& plan, GemmArgs const& args) {
   std::int64_t const leading = partial_leading(args), stride = leading * args.m;
   int const slice = args.k / plan.splits;
@@ -33,7 +66,7 @@ Status run_split(GemmPlan const& plan, GemmArgs const& args) {
   partial.beta = 0;
   partial.splits = 1;
   partial.workspace = nullptr;
-  if (Status const status = plan.row->launch(partial); !status.good()) return status;
+  if (Status const status = launch(*plan.row, partial); !status.good()) return status;
 
   GemmArgs sum = args;
   sum.a = {args.workspace, leading, stride};
@@ -50,6 +83,7 @@ std::int64_t workspace_bytes(GemmPlan const& plan, GemmArgs const& args) {
   planned.raster = plan.raster;
   planned.swizzle = plan.swizzle;
   planned.splits = plan.splits;
+  place_addend(*plan.row, planned);
   return plan.row->workspace_bytes(planned);
 }
 
@@ -58,15 +92,22 @@ Status run(GemmPlan const& plan, GemmArgs args, DType a, DType d) {
   args.swizzle = plan.swizzle;
   args.splits = plan.splits;
   if (plan.reduce) return run_split(plan, args);
-  if (args.batch <= kMaxBatch || plan.row->family == Family::sm90_warpspecialized) return plan.row->launch(args);
+  KernelRow const& row = *plan.row;
+  if (args.batch <= kMaxBatch || row.family == Family::sm90_warpspecialized) return launch(row, args);
+  EpilogueInfo const& epilogue = info_of(row.epilogue);
   GemmArgs chunk = args;
   for (int first = 0; first < args.batch; first += kMaxBatch) {
     chunk.batch = std::min(kMaxBatch, args.batch - first);
     chunk.a.data = advance(args.a.data, first * args.a.batch_stride, element_bytes(a));
     chunk.b.data = advance(args.b.data, first * args.b.batch_stride, element_bytes(a));
     chunk.c.data = advance(args.c.data, first * args.c.batch_stride, element_bytes(d));
-    chunk.d = const_cast<void*>(advance(args.d, first * args.d_batch_stride, element_bytes(d)));
-    if (Status const status = plan.row->launch(chunk); !status.good()) return status;
+    chunk.d = advance(args.d, first * args.d_batch_stride, element_bytes(d));
+    for (int i = 0; i < epilogue.count; ++i) {
+      EpilogueValue const& value = args.epilogue[i];
+      int const bytes = epilogue.operands[i].is_float32 ? 4 : element_bytes(d);
+      chunk.epilogue[i].data = advance(value.data, first * value.batch_stride, bytes);
+    }
+    if (Status const status = launch(row, chunk); !status.good()) return status;
   }
   return {};
 }
@@ -79,7 +120,7 @@ Status run_empty_k(GemmArgs const& args, DType d) {
   for (int first = 0; first < args.batch; first += kMaxBatch) {
     chunk.batch = std::min(kMaxBatch, args.batch - first);
     chunk.c.data = advance(args.c.data, first * args.c.batch_stride, element_bytes(d));
-    chunk.d = const_cast<void*>(advance(args.d, first * args.d_batch_stride, element_bytes(d)));
+    chunk.d = advance(args.d, first * args.d_batch_stride, element_bytes(d));
     if (Status const status = row->launch(chunk); !status.good()) return status;
   }
   return {};

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "common/device.h"
+#include "common/epilogue_info.h"
 #include "common/types.h"
 
 namespace cutwheel::gemm {
@@ -18,16 +19,26 @@ struct Operand {
   std::int64_t batch_stride = 0;
 };
 
-// D = alpha * A @ B + beta * C for each of `batch` problems; C is read only when beta != 0.
+// One operand of an epilogue: a scalar's value, or a tensor; null stands for zeros, and nothing is read.
+struct EpilogueValue {
+  void* data = nullptr;
+  std::int64_t leading = 0;  // of a matrix or a store, which are row-major
+  std::int64_t batch_stride = 0;
+  float value = 0;
+};
+
+// D = epilogue(A @ B) for each of `batch` problems. The epilogues of mm and addmm, alpha * A @ B + beta * C, are described
+// by alpha, beta and c, where C is read only when beta != 0; `epilogue` has the operands of all others, by position.
 struct GemmArgs {
   int m = 0, n = 0, k = 0, batch = 1;
   Operand a;          // [batch, M, K], row or column as the kernel's layout says
   Operand b;          // [batch, K, N]
   Operand c;          // [batch, M, N] row-major, of D's dtype; leading 0: one row for all
-  void* d = nullptr;  // [batch, M, N] row-major
+  void* d = nullptr;  // [batch, M, N] row-major; N / 2 or 2 N columns by the epilogue's width
   std::int64_t d_leading = 0;
   std::int64_t d_batch_stride = 0;
   float alpha = 1, beta = 0;
+  EpilogueValue epilogue[kMaxEpilogueOperands];
 
   // Chosen by dispatch.
   RasterOrder raster = RasterOrder::along_m;

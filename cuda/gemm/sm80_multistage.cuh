@@ -3,20 +3,26 @@
 
 #include <cutlass/epilogue/thread/linear_combination.h>
 #include <cutlass/gemm/kernel/default_gemm_universal.h>
+#include <cutlass/gemm/kernel/default_gemm_universal_with_visitor.h>
 #include <cutlass/gemm/threadblock/threadblock_swizzle.h>
 
-#include "epilogues.h"
 #include "gemm/cutlass_types.cuh"
 #include "gemm/launch.h"
+#include "gemm/sm80_epilogue.cuh"
 
 namespace cutwheel::gemm {
 
+namespace epilogue {
+template <DType>
+struct linear_combination;  // generated
+}
+
 template <Arch arch_, DType a_, DType b_, DType acc_, DType d_, Layout layout_a_, Layout layout_b_, class Tile, class Warp,
-          int stages_, Epilogue epilogue_, int alignment_ = 16 / static_cast<int>(sizeof(Element<a_>))>
+          int stages_, template <DType> class Epilogue_, int alignment_ = 16 / static_cast<int>(sizeof(Element<a_>))>
 struct Sm80Multistage {
   static_assert(arch_ == Arch::sm80 || arch_ == Arch::sm89);
-  // beta == 0 is decided at run time and costs nothing here, so that one kernel serves both epilogues.
-  static_assert(epilogue_ == Epilogue::linear_combination || epilogue_ == Epilogue::plain);
+  // The one epilogue that CUTLASS's own functor serves: it decides at run time whether C is read, which costs nothing here.
+  static constexpr bool kClassic = std::is_same_v<Epilogue_<d_>, epilogue::linear_combination<d_>>;
 
   using ElementA = Element<a_>;
   using ElementB = Element<b_>;
@@ -28,14 +34,36 @@ struct Sm80Multistage {
   // A band of up to eight tile columns is walked together, for reuse in L2.
   static constexpr int kSwizzle = 8;
 
-  using Kernel = typename cutlass::gemm::kernel::DefaultGemmUniversal<
+  using TileShape = cutlass::gemm::GemmShape<Tile::kM, Tile::kN, Tile::kK>;
+  using WarpShape = cutlass::gemm::GemmShape<Warp::kM, Warp::kN, Warp::kK>;
+  using InstructionShape = cutlass::gemm::GemmShape<16, 8, kInstructionK>;
+  using Swizzle = cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<kSwizzle>;
+
+  template <class Visitor>
+  using KernelWithVisitor = typename cutlass::gemm::kernel::DefaultGemmWithVisitor<
       ElementA, CutlassLayout<layout_a_>, cutlass::ComplexTransform::kNone, kAlignmentA, ElementB, CutlassLayout<layout_b_>,
-      cutlass::ComplexTransform::kNone, kAlignmentB, ElementD, cutlass::layout::RowMajor, float,
-      cutlass::arch::OpClassTensorOp, cutlass::arch::Sm80, cutlass::gemm::GemmShape<Tile::kM, Tile::kN, Tile::kK>,
-      cutlass::gemm::GemmShape<Warp::kM, Warp::kN, Warp::kK>, cutlass::gemm::GemmShape<16, 8, kInstructionK>,
-      cutlass::epilogue::thread::LinearCombination<ElementD, kAlignmentD, float, float>,
-      cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<kSwizzle>, stages_,
-      cutlass::arch::OpMultiplyAdd>::GemmKernel;
+      cutlass::ComplexTransform::kNone, kAlignmentB, ElementD, cutlass::layout::RowMajor, kAlignmentD, float, float,
+      cutlass::arch::OpClassTensorOp, cutlass::arch::Sm80, TileShape, WarpShape, InstructionShape, Visitor, Swizzle,
+      stages_, cutlass::arch::OpMultiplyAdd>::GemmKernel;
+
+  static constexpr auto kernel_of() {
+    if constexpr (kClassic) {
+      return epilogue::TypeIdentity<typename cutlass::gemm::kernel::DefaultGemmUniversal<
+          ElementA, CutlassLayout<layout_a_>, cutlass::ComplexTransform::kNone, kAlignmentA, ElementB,
+          CutlassLayout<layout_b_>, cutlass::ComplexTransform::kNone, kAlignmentB, ElementD, cutlass::layout::RowMajor,
+          float, cutlass::arch::OpClassTensorOp, cutlass::arch::Sm80, TileShape, WarpShape, InstructionShape,
+          cutlass::epilogue::thread::LinearCombination<ElementD, kAlignmentD, float, float>, Swizzle, stages_,
+          cutlass::arch::OpMultiplyAdd>::GemmKernel>{};
+    } else {
+      return epilogue::TypeIdentity<KernelWithVisitor<typename VisitorOf<Epilogue_<d_>>::Callbacks>>{};
+    }
+  }
+
+  using ThreadMap = visitors::OutputTileThreadLayout<TileShape, WarpShape, ElementD, kAlignmentD, /*stages=*/1>;
+  template <class Epilogue>
+  using VisitorOf = Sm80Visitor<Epilogue, d_, ThreadMap, typename Epilogue::Operands, typename Epilogue::Stores>;
+
+  using Kernel = typename decltype(kernel_of())::type;
   using Params = typename Kernel::Params;
 
   static constexpr int kMaxThreads = Kernel::kThreadCount;
@@ -50,20 +78,54 @@ struct Sm80Multistage {
 
   static std::int64_t workspace_bytes(GemmArgs const&) { return 0; }
 
+  static typename Kernel::Arguments arguments_of(GemmArgs const& args) {
+    // Strides, not leading dimensions: a C stride of 0 (one row for all) is meant, not missing.
+    if constexpr (kClassic) {
+      bool const reads_c = args.beta != 0.f;
+      return {cutlass::gemm::GemmUniversalMode::kBatched,
+              {args.m, args.n, args.k},
+              args.batch,
+              {args.alpha, args.beta},
+              args.a.data,
+              args.b.data,
+              reads_c ? args.c.data : args.d,
+              args.d,
+              args.a.batch_stride,
+              args.b.batch_stride,
+              reads_c ? args.c.batch_stride : args.d_batch_stride,
+              args.d_batch_stride,
+              cutlass::make_Coord(args.a.leading),
+              cutlass::make_Coord(args.b.leading),
+              cutlass::make_Coord(reads_c ? args.c.leading : args.d_leading),
+              cutlass::make_Coord(args.d_leading)};
+    } else {
+      using Visitor = VisitorOf<Epilogue_<d_>>;
+      return {cutlass::gemm::GemmUniversalMode::kBatched,
+              {args.m, args.n, args.k},
+              args.batch,
+              Visitor::arguments(args.epilogue, args.d, args.d_leading, args.d_batch_stride),
+              args.a.data,
+              args.b.data,
+              nullptr,
+              nullptr,
+              args.a.batch_stride,
+              args.b.batch_stride,
+              0,
+              0,
+              cutlass::make_Coord(args.a.leading),
+              cutlass::make_Coord(args.b.leading),
+              cutlass::make_Coord(std::int64_t{0}),
+              cutlass::make_Coord(std::int64_t{0})};
+    }
+  }
+
   static Status launch(GemmArgs const& args, void const* kernel) {
     static KernelFacts facts;
     if (cudaError_t const error = facts.prepare(kernel, args.device->ordinal, kSharedStorageBytes); error != cudaSuccess) {
       cudaGetLastError();
       return {StatusCode::cuda_error, static_cast<int>(error)};
     }
-    bool const reads_c = args.beta != 0.f;
-    typename Kernel::Arguments arguments(
-        cutlass::gemm::GemmUniversalMode::kBatched, {args.m, args.n, args.k}, args.batch, {args.alpha, args.beta},
-        args.a.data, args.b.data, reads_c ? args.c.data : args.d, args.d, args.a.batch_stride, args.b.batch_stride,
-        reads_c ? args.c.batch_stride : args.d_batch_stride, args.d_batch_stride,
-        // Strides, not leading dimensions: a C stride of 0 (one row for all) is meant, not missing.
-        cutlass::make_Coord(args.a.leading), cutlass::make_Coord(args.b.leading),
-        cutlass::make_Coord(reads_c ? args.c.leading : args.d_leading), cutlass::make_Coord(args.d_leading));
+    typename Kernel::Arguments const arguments = arguments_of(args);
     Params const params(arguments, args.device->sm_count, /*sm_occupancy=*/1);
     LaunchShape shape;
     shape.grid = params.get_grid_dims();

@@ -2,14 +2,13 @@
 #pragma once
 
 #include <cutlass/epilogue/collective/collective_builder.hpp>
-#include <cutlass/epilogue/fusion/sm90_callbacks_tma_warpspecialized.hpp>
 #include <cutlass/gemm/collective/collective_builder.hpp>
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
 
 #include "common/driver.h"
-#include "epilogues.h"
 #include "gemm/cutlass_types.cuh"
 #include "gemm/launch.h"
+#include "gemm/sm90_epilogue.cuh"
 
 namespace cutwheel::gemm {
 
@@ -38,31 +37,8 @@ struct Sm90Schedule<Schedule::warpspecialized> {
   using TileScheduler = void;
 };
 
-// What follows the accumulation, as an operation of CUTLASS's builder or a visitor tree.
-template <Addend addend, bool swap_ab, class TileShape, class ElementD>
-struct Sm90Fusion {
-  // void keeps the C tile out of shared memory, which buys stages.
-  using ElementC = std::conditional_t<addend == Addend::matrix, ElementD, void>;
-  using Operation = cutlass::epilogue::fusion::LinearCombination<ElementD, float, ElementC, float>;
-};
-
-// alpha * accum + row: the row is read once per tile, not as a C tile. In a swapped product it is a column.
-template <bool swap_ab, class TileShape, class ElementD>
-struct Sm90Fusion<Addend::row, swap_ab, TileShape, ElementD> {
-  using ElementC = void;
-  using Stride = std::conditional_t<swap_ab, cute::Stride<cute::_1, cute::_0, std::int64_t>,
-                                    cute::Stride<cute::_0, cute::_1, std::int64_t>>;
-  using Row =
-      std::conditional_t<swap_ab, cutlass::epilogue::fusion::Sm90ColBroadcast<0, TileShape, ElementD, float, Stride>,
-                         cutlass::epilogue::fusion::Sm90RowBroadcast<0, TileShape, ElementD, float, Stride>>;
-  using Operation = cutlass::epilogue::fusion::Sm90EVT<
-      cutlass::epilogue::fusion::Sm90Compute<cutlass::homogeneous_multiply_add, ElementD, float,
-                                             cutlass::FloatRoundStyle::round_to_nearest>,
-      cutlass::epilogue::fusion::Sm90ScalarBroadcast<float>, cutlass::epilogue::fusion::Sm90AccFetch, Row>;
-};
-
 template <Arch arch_, DType a_, DType b_, DType acc_, DType d_, Layout layout_a_, Layout layout_b_, class Tile,
-          class Cluster, Schedule schedule_, bool swap_ab, Epilogue epilogue_>
+          class Cluster, Schedule schedule_, bool swap_ab, template <DType> class Epilogue_>
 struct Sm90WarpSpecialized {
   static_assert(arch_ == Arch::sm90a);
 
@@ -70,7 +46,6 @@ struct Sm90WarpSpecialized {
   // meets the dimension of wgmma that may be as short as 8.
   using ElementA = Element<swap_ab ? b_ : a_>;
   using ElementB = Element<swap_ab ? a_ : b_>;
-  using ElementD = Element<d_>;
   using LayoutA = CutlassLayout<swap_ab ? transposed(layout_b_) : layout_a_>;
   using LayoutB = CutlassLayout<swap_ab ? transposed(layout_a_) : layout_b_>;
   using LayoutD = CutlassLayout<swap_ab ? Layout::column : Layout::row>;
@@ -78,9 +53,10 @@ struct Sm90WarpSpecialized {
   using ClusterShape = cute::Shape<cute::Int<Cluster::kM>, cute::Int<Cluster::kN>, cute::Int<Cluster::kK>>;
   using Policy = Sm90Schedule<schedule_>;
 
-  static constexpr Addend kAddend = kEpilogueAddend[static_cast<int>(epilogue_)];
-  using Fusion = Sm90Fusion<kAddend, swap_ab, TileShape, ElementD>;
-  using ElementC = typename Fusion::ElementC;
+  using Visitor = Sm90Visitor<Epilogue_<d_>, d_, swap_ab, TileShape, typename Policy::Epilogue, LayoutD,
+                              typename Epilogue_<d_>::Operands, typename Epilogue_<d_>::Stores>;
+  using ElementC = typename Visitor::ElementC;
+  using ElementD = typename Visitor::ElementD;
   static constexpr int kAlignmentA = 16 / static_cast<int>(sizeof(ElementA));
   static constexpr int kAlignmentB = 16 / static_cast<int>(sizeof(ElementB));
   static constexpr int kAlignmentD = 16 / static_cast<int>(sizeof(ElementD));
@@ -88,7 +64,7 @@ struct Sm90WarpSpecialized {
   using CollectiveEpilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape,
       cutlass::epilogue::collective::EpilogueTileAuto, float, float, ElementC, LayoutD, kAlignmentD, ElementD, LayoutD,
-      kAlignmentD, typename Policy::Epilogue, typename Fusion::Operation>::CollectiveOp;
+      kAlignmentD, typename Policy::Epilogue, typename Visitor::Callbacks>::CollectiveOp;
   using CollectiveMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, ElementA, LayoutA, kAlignmentA, ElementB, LayoutB, kAlignmentB,
       float, TileShape, ClusterShape,
@@ -110,47 +86,32 @@ struct Sm90WarpSpecialized {
     kernel(params, shared_memory);
   }
 
-  // A dynamic stride takes the leading dimension, whichever mode it is in.
-  template <class Stride>
-  static Stride stride(std::int64_t leading, std::int64_t batch) {
-    Stride result{};
-    if constexpr (cute::is_static<std::decay_t<decltype(cute::get<0>(result))>>::value) {
-      cute::get<1>(result) = leading;
-    } else {
-      cute::get<0>(result) = leading;
-    }
-    cute::get<2>(result) = batch;
-    return result;
-  }
-
   static typename Kernel::Arguments arguments(GemmArgs const& args) {
     int const m = swap_ab ? args.n : args.m, n = swap_ab ? args.m : args.n;
     Operand const& a = swap_ab ? args.b : args.a;
     Operand const& b = swap_ab ? args.a : args.b;
-    using StrideC = typename Kernel::StrideC;
-    using StrideD = typename Kernel::StrideD;
+    // Leading dimensions are counted in columns of D; the kernel counts elements that are parts of them, or two.
+    constexpr std::int64_t kLeadingFactor = Visitor::Apply::kWidth == Width::half ? 2 : 1;
+    constexpr std::int64_t kLeadingDivisor = Visitor::Apply::kWidth == Width::twice ? 2 : 1;
+    auto const d_stride = [&](std::int64_t stride) { return stride * kLeadingFactor / kLeadingDivisor; };
     typename Kernel::Arguments result{
         cutlass::gemm::GemmUniversalMode::kGemm,
         {m, n, args.k, args.batch},
-        {static_cast<ElementA const*>(a.data), stride<typename Kernel::StrideA>(a.leading, a.batch_stride),
-         static_cast<ElementB const*>(b.data), stride<typename Kernel::StrideB>(b.leading, b.batch_stride)},
-        {{}, nullptr, {}, static_cast<ElementD*>(args.d), stride<StrideD>(args.d_leading, args.d_batch_stride)}};
-    if constexpr (kAddend == Addend::row) {
-      // Of the tree: alpha, accumulator, row, the operation itself.
-      typename Fusion::Stride row_stride{};
-      cute::get<2>(row_stride) = args.c.batch_stride;
-      result.epilogue.thread = {
-          {{args.alpha}}, {}, {static_cast<ElementD const*>(args.c.data), ElementD(0), row_stride}, {}};
-    } else {
-      result.epilogue.thread.alpha = args.alpha;
-      result.epilogue.thread.beta = kAddend == Addend::matrix ? args.beta : 0.f;
-    }
-    if constexpr (kAddend == Addend::matrix) {
-      // A tensor map wants a valid address even where beta == 0 keeps C from being read.
-      bool const reads = args.beta != 0.f;
-      result.epilogue.ptr_C = static_cast<ElementC const*>(reads ? args.c.data : args.d);
-      result.epilogue.dC = reads ? stride<StrideC>(args.c.leading, args.c.batch_stride)
-                                 : stride<StrideC>(args.d_leading, args.d_batch_stride);
+        {static_cast<ElementA const*>(a.data), sm90_stride<typename Kernel::StrideA>(a.leading, a.batch_stride),
+         static_cast<ElementB const*>(b.data), sm90_stride<typename Kernel::StrideB>(b.leading, b.batch_stride)},
+        {Visitor::arguments(args.epilogue, args.d),
+         nullptr,
+         {},
+         static_cast<ElementD*>(args.d),
+         sm90_stride<typename Kernel::StrideD>(d_stride(args.d_leading), d_stride(args.d_batch_stride))}};
+    if constexpr (Visitor::kSource >= 0) {
+      // A tensor map wants a valid address even where nothing is read.
+      EpilogueValue const& source = args.epilogue[Visitor::kSource];
+      constexpr std::int64_t kWide = Visitor::kSourceColumns;
+      result.epilogue.ptr_C = static_cast<ElementC const*>(source.data ? source.data : args.d);
+      result.epilogue.dC =
+          source.data ? sm90_stride<typename Kernel::StrideC>(source.leading / kWide, source.batch_stride / kWide)
+                      : sm90_stride<typename Kernel::StrideC>(d_stride(args.d_leading), d_stride(args.d_batch_stride));
     }
     result.hw_info.device_id = args.device->ordinal;
     result.hw_info.sm_count = args.device->sm_count;
@@ -174,11 +135,13 @@ struct Sm90WarpSpecialized {
 
   static Status launch(GemmArgs const& args, void const* kernel) {
     static KernelFacts facts;
-    if (!meets_tma(args.a, kAlignmentA) || !meets_tma(args.b, kAlignmentB) ||
-        !meets_tma({args.d, args.d_leading, args.d_batch_stride}, kAlignmentD) ||
-        (args.beta != 0.f && !meets_tma(args.c, kAlignmentD))) {
-      return {StatusCode::not_implementable, 0};
+    bool meets = meets_tma(args.a, kAlignmentA) && meets_tma(args.b, kAlignmentB) &&
+                 meets_tma({args.d, args.d_leading, args.d_batch_stride}, 16 / static_cast<int>(sizeof(Element<d_>)));
+    for (EpilogueValue const& operand : args.epilogue) {
+      // Of matrices; the host aligns what else there is to 16 bytes as well.
+      meets = meets && reinterpret_cast<std::uintptr_t>(operand.data) % 16 == 0;
     }
+    if (!meets) return {StatusCode::not_implementable, 0};
     int const device = args.device->ordinal;
     if (cudaError_t const error = facts.prepare(kernel, device, kSharedStorageBytes); error != cudaSuccess) {
       cudaGetLastError();
@@ -190,7 +153,8 @@ struct Sm90WarpSpecialized {
     shape.shared_memory_bytes = kSharedStorageBytes;
     shape.cluster = dim3(Cluster::kM, Cluster::kN, Cluster::kK);
     shape.dependent_launch = !kStreamK;
-    if constexpr (Cluster::kM * Cluster::kN > 1) {
+    // Stream-K sizes its workspace by CUTLASS's own estimate, and has to launch as many clusters.
+    if constexpr (Cluster::kM * Cluster::kN > 1 && !kStreamK) {
       cudaLaunchAttribute attributes[2];
       shape.grid = shape.cluster;
       kernel_arguments.hw_info.max_active_clusters =

@@ -1,4 +1,4 @@
-#include <limits>
+#include <algorithm>
 
 #include "common/error.h"
 #include "torch/gemm_request.h"
@@ -6,22 +6,8 @@
 namespace cutwheel {
 namespace {
 
-// CUTLASS rounds extents up to tiles and clusters in int; this leaves room for any of them.
-constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max() - 65535;
-constexpr std::int64_t kMaxDims = 64;
-
-bool is_supported(ScalarType type) {
-  return type == ScalarType::Half || type == ScalarType::BFloat16 || type == ScalarType::Float;
-}
-
-void check_device(OpNames const& names, char const* argument, Tensor const& tensor, int device) {
-  if (!tensor.is_cuda()) {
-    fail(ErrorKind::value, names.op, ": ", argument, " is not on a CUDA device; all tensors must be on cuda:", device);
-  }
-  if (tensor.get_device_index() != device) {
-    fail(ErrorKind::value, names.op, ": ", argument, " is on cuda:", tensor.get_device_index(), " and ", names.a,
-         " is on cuda:", device, "; all tensors must be on the same device");
-  }
+void check_same_device(GemmCall const& call, char const* argument, Tensor const& tensor) {
+  check_device(call.names.op, argument, tensor, call.device, call.names.a);
 }
 
 void check_dims(OpNames const& names, char const* argument, Tensor const& tensor, int dims) {
@@ -48,78 +34,40 @@ void check_broadcast(GemmCall const& call) {
   }
 }
 
-void check_out(GemmCall const& call) {
-  Tensor const& out = *call.out;
+void check_c(GemmCall const& call) {
   OpNames const& names = call.names;
-  check_device(names, "out", out, call.device);
-  if (out.scalar_type() != call.d_type) {
-    fail(ErrorKind::type, names.op, ": out has dtype ", dtype_text(out.scalar_type()), "; expected ",
-         dtype_text(call.d_type));
+  check_same_device(call, names.c, *call.c);
+  ScalarType const c_type = call.c->scalar_type();
+  if (c_type != call.type && c_type != call.d_type) {
+    fail(ErrorKind::type, names.op, ": ", names.c, " has dtype ", dtype_text(c_type), "; expected ", dtype_text(call.type));
   }
-  bool fits = out.dim() == names.dims;
-  if (fits) {
-    Matrix const matrix = matrix_of(out);
-    fits = matrix.batch == call.batch && matrix.rows == call.m && matrix.cols == call.n;
+  if (call.linear && (call.c->dim() != 1 || call.c->size(0) != call.n)) {
+    fail(ErrorKind::value, names.op, ": ", names.c, " has shape ", shape_text(*call.c), "; expected [", call.n, "]");
   }
-  if (!fits) {
-    fail(ErrorKind::value, names.op, ": out has shape ", shape_text(out), "; expected [",
-         names.dims == 3 ? concat(call.batch, ", ") : "", call.m, ", ", call.n, "] (out is never resized)");
-  }
-  Matrix const target = matrix_of(out);
-  if (overlaps_itself(target)) {
-    fail(ErrorKind::value, names.op,
-         ": out overlaps itself (an expanded view?); expected memory of its own for each element");
-  }
-  auto const shares = [&](Tensor const& input, char const* argument) {
-    if (overlaps(matrix_of(input), element_bytes_of(input.scalar_type()), target, element_bytes_of(call.d_type))) {
-      fail(ErrorKind::value, names.op, ": out overlaps ", argument, " in memory; expected separate tensors");
-    }
-  };
-  shares(*call.a, names.a);
-  shares(*call.b, names.b);
-  if (call.c && call.beta != 0) {
-    // The very same view is fine: each element of C is read before its D is written, by the same thread block. A broadcast
-    // C is not: other thread blocks still read what one has overwritten.
-    Matrix const c = matrix_of(*call.c);
-    bool const same = call.c->scalar_type() == call.d_type && c.data == target.data &&
-                      c.batch_stride == target.batch_stride && c.row_stride == target.row_stride &&
-                      c.col_stride == target.col_stride && c.batch == target.batch && c.rows == target.rows &&
-                      c.cols == target.cols;
-    if (!same) shares(*call.c, names.c);
+  check_broadcast(call);
+}
+
+void check_out_against_c(GemmCall const& call) {
+  if (!call.c || call.beta == 0) return;
+  // The very same view is fine: each element of C is read before its D is written, by the same thread block. A broadcast
+  // C is not: other thread blocks still read what one has overwritten.
+  Matrix const c = matrix_of(*call.c), target = matrix_of(*call.out);
+  ScalarType const c_type = call.c->scalar_type();
+  if (c_type == call.d_type && same_view(c, target)) return;
+  if (overlaps(c, element_bytes_of(c_type), target, element_bytes_of(call.d_type))) {
+    fail(ErrorKind::value, call.names.op, ": out overlaps ", call.names.c, " in memory; expected separate tensors");
   }
 }
 
-}  // namespace
-
-void check_call(GemmCall& call) {
+void check_dtypes(GemmCall& call) {
   OpNames const& names = call.names;
-  Tensor const& a = *call.a;
-  Tensor const& b = *call.b;
-  if (!a.is_cuda() && !b.is_cuda()) {
-    fail(ErrorKind::not_implemented, names.op, ": ", names.a,
-         " is not on a CUDA device; cutwheel's kernels run on CUDA devices");
-  }
-  if (!a.is_cuda()) fail(ErrorKind::value, names.op, ": ", names.a, " is not on a CUDA device; all tensors must be");
-  call.device = a.get_device_index();
-  check_device(names, names.b, b, call.device);
-  if (call.linear) {
-    if (a.dim() > kMaxDims) {
-      fail(ErrorKind::value, names.op, ": ", names.a, " has ", a.dim(), " dimensions; at most ", kMaxDims,
-           " are supported");
-    }
-    if (a.dim() < 1) fail(ErrorKind::value, names.op, ": ", names.a, " has no dimensions; expected [..., K]");
-  } else {
-    check_dims(names, names.a, a, names.dims);
-  }
-  check_dims(names, names.b, b, names.dims);
-
-  call.type = a.scalar_type();
+  call.type = call.a->scalar_type();
   if (!is_supported(call.type)) {
     fail(ErrorKind::type, names.op, ": ", names.a, " has dtype ", dtype_text(call.type),
          "; expected float16, bfloat16 or float32");
   }
-  if (b.scalar_type() != call.type) {
-    fail(ErrorKind::type, names.op, ": ", names.b, " has dtype ", dtype_text(b.scalar_type()), "; expected ",
+  if (call.b->scalar_type() != call.type) {
+    fail(ErrorKind::type, names.op, ": ", names.b, " has dtype ", dtype_text(call.b->scalar_type()), "; expected ",
          dtype_text(call.type), " as ", names.a, " has");
   }
   call.d_type = call.out ? call.out->scalar_type() : call.out_dtype.value_or(call.type);
@@ -134,7 +82,11 @@ void check_call(GemmCall& call) {
          "torch.set_float32_matmul_precision(\"high\"))"
          ", or pass float16 or bfloat16");
   }
+}
 
+void check_extents(GemmCall& call) {
+  OpNames const& names = call.names;
+  Tensor const &a = *call.a, &b = *call.b;
   if (call.linear) {
     auto const sizes = a.sizes();
     call.m = 1;
@@ -153,24 +105,92 @@ void check_call(GemmCall& call) {
            names.dims == 3 ? concat(call.batch, ", ") : "", call.k, ", N] as ", names.a, " has shape ", shape_text(a));
     }
   }
-  for (std::int64_t extent : {call.batch, call.m, call.n, call.k}) {
+  std::int64_t const widest = std::max(call.n, columns_of(call.width(), call.n));
+  for (std::int64_t extent : {call.batch, call.m, widest, call.k}) {
     if (extent > kMaxExtent) {
       fail(ErrorKind::value, names.op, ": a dimension has ", extent, " elements; at most ", kMaxExtent, " are supported");
     }
   }
-  if (call.c) {
-    check_device(names, names.c, *call.c, call.device);
-    ScalarType const c_type = call.c->scalar_type();
-    if (c_type != call.type && c_type != call.d_type) {
-      fail(ErrorKind::type, names.op, ": ", names.c, " has dtype ", dtype_text(c_type), "; expected ",
-           dtype_text(call.type));
-    }
-    if (call.linear && (call.c->dim() != 1 || call.c->size(0) != call.n)) {
-      fail(ErrorKind::value, names.op, ": ", names.c, " has shape ", shape_text(*call.c), "; expected [", call.n, "]");
-    }
-    check_broadcast(call);
+}
+
+void check_product(GemmCall& call) {
+  OpNames const& names = call.names;
+  Tensor const &a = *call.a, &b = *call.b;
+  if (!a.is_cuda() && !b.is_cuda()) {
+    fail(ErrorKind::not_implemented, names.op, ": ", names.a,
+         " is not on a CUDA device; cutwheel's kernels run on CUDA devices");
   }
-  if (call.out) check_out(call);
+  if (!a.is_cuda()) fail(ErrorKind::value, names.op, ": ", names.a, " is not on a CUDA device; all tensors must be");
+  call.device = a.get_device_index();
+  check_same_device(call, names.b, b);
+  if (call.linear) {
+    if (a.dim() > kMaxDims) {
+      fail(ErrorKind::value, names.op, ": ", names.a, " has ", a.dim(), " dimensions; at most ", kMaxDims,
+           " are supported");
+    }
+    if (a.dim() < 1) fail(ErrorKind::value, names.op, ": ", names.a, " has no dimensions; expected [..., K]");
+  } else {
+    check_dims(names, names.a, a, names.dims);
+  }
+  check_dims(names, names.b, b, names.dims);
+  check_dtypes(call);
+  check_extents(call);
+}
+
+}  // namespace
+
+bool is_supported(ScalarType type) {
+  return type == ScalarType::Half || type == ScalarType::BFloat16 || type == ScalarType::Float;
+}
+
+void check_device(char const* op, char const* argument, Tensor const& tensor, int device, char const* device_of) {
+  if (!tensor.is_cuda()) {
+    fail(ErrorKind::value, op, ": ", argument, " is not on a CUDA device; all tensors must be on cuda:", device);
+  }
+  if (tensor.get_device_index() != device) {
+    fail(ErrorKind::value, op, ": ", argument, " is on cuda:", tensor.get_device_index(), " and ", device_of,
+         " is on cuda:", device, "; all tensors must be on the same device");
+  }
+}
+
+void check_out(GemmCall const& call, Tensor const& out, char const* label, std::int64_t cols) {
+  OpNames const& names = call.names;
+  check_same_device(call, label, out);
+  if (out.scalar_type() != call.d_type) {
+    fail(ErrorKind::type, names.op, ": ", label, " has dtype ", dtype_text(out.scalar_type()), "; expected ",
+         dtype_text(call.d_type));
+  }
+  Matrix const target = matrix_of(out);
+  bool const fits = out.dim() == names.dims && target.batch == call.batch && target.rows == call.m && target.cols == cols;
+  if (!fits) {
+    fail(ErrorKind::value, names.op, ": ", label, " has shape ", shape_text(out), "; expected [",
+         names.dims == 3 ? concat(call.batch, ", ") : "", call.m, ", ", cols, "] (out is never resized)");
+  }
+  if (overlaps_itself(target)) {
+    fail(ErrorKind::value, names.op, ": ", label,
+         " overlaps itself (an expanded view?); expected memory of its own for each element");
+  }
+  auto const shares = [&](Tensor const& input, char const* argument) {
+    if (overlaps(matrix_of(input), element_bytes_of(input.scalar_type()), target, element_bytes_of(call.d_type))) {
+      fail(ErrorKind::value, names.op, ": ", label, " overlaps ", argument, " in memory; expected separate tensors");
+    }
+  };
+  shares(*call.a, names.a);
+  shares(*call.b, names.b);
+}
+
+void check_call(GemmCall& call) {
+  check_product(call);
+  if (call.epilogue) check_epilogue(call);
+  if (call.epilogue) {
+    if (call.out) check_epilogue_outs(call);
+    return;
+  }
+  if (call.c) check_c(call);
+  if (call.out) {
+    check_out(call, *call.out, "out", call.n);
+    check_out_against_c(call);
+  }
 }
 
 }  // namespace cutwheel

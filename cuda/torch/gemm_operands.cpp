@@ -1,97 +1,10 @@
 #include <algorithm>
 
 #include "common/error.h"
-#include "torch/cuda_shims.h"
 #include "torch/gemm_request.h"
 
 namespace cutwheel {
 namespace {
-
-constexpr int kAccessBytes = 16;  // of TMA, cp.async and vector stores alike
-
-bool aligned(void const* data) { return reinterpret_cast<std::uintptr_t>(data) % kAccessBytes == 0; }
-
-struct Alignment {
-  int elements;
-  explicit Alignment(int bytes) : elements(kAccessBytes / bytes) {}
-  bool holds(std::int64_t stride) const { return stride % elements == 0; }
-};
-
-// A zero-padded row-major copy: rows start on 16 bytes, and what lies between is zero, so that a kernel may read it.
-Matrix copy_padded(Matrix const& source, Tensor const& owner, ScalarType type, int device, std::vector<Tensor>& keep) {
-  std::int64_t const pitch =
-      round_up<std::int64_t>(std::max<std::int64_t>(source.cols, 1), kAccessBytes / element_bytes_of(type));
-  std::int64_t const rows = std::max<std::int64_t>(source.rows, 1);
-  Tensor buffer =
-      empty_strided({std::max<std::int64_t>(source.batch, 1), rows, pitch}, {rows * pitch, pitch, 1}, type, device);
-  if (pitch != source.cols) torch::stable::zero_(buffer);
-  Matrix const target{buffer.data_ptr(), source.batch, source.rows, source.cols, rows * pitch, pitch, 1};
-  Tensor view = view_of(buffer, target);
-  torch::stable::copy_(view, view_of(owner, source));
-  keep.push_back(std::move(buffer));
-  return target;
-}
-
-struct PreparedOperand {
-  gemm::Operand operand;
-  Layout layout;
-  bool extent_aligned;
-};
-
-// Takes a matrix as it lies if its memory can be read in 16-byte pieces, unless `force_copy`. `preferred` decides where
-// both layouts would do, and for a copy.
-PreparedOperand prepare_operand(Matrix matrix, Tensor const& owner, ScalarType type, Layout preferred, bool pad_extents,
-                                bool force_copy, int device, std::vector<Tensor>& keep) {
-  Alignment const alignment(element_bytes_of(type));
-  auto const fits = [&](Matrix const& x, Layout layout) {
-    std::int64_t const fast = layout == Layout::row ? x.col_stride : x.row_stride;
-    std::int64_t const fast_extent = layout == Layout::row ? x.cols : x.rows;
-    std::int64_t const slow = layout == Layout::row ? x.row_stride : x.col_stride;
-    std::int64_t const slow_extent = layout == Layout::row ? x.rows : x.cols;
-    return aligned(x.data) && (fast == 1 || fast_extent == 1) && (slow_extent == 1 || alignment.holds(slow)) &&
-           (x.batch == 1 || alignment.holds(x.batch_stride)) && (!pad_extents || alignment.holds(fast_extent));
-  };
-  Layout const other = preferred == Layout::row ? Layout::column : Layout::row;
-  Layout layout = preferred;
-  if (force_copy || !fits(matrix, layout)) {
-    layout = other;
-    if (force_copy || !fits(matrix, layout)) {
-      layout = preferred;
-      matrix = layout == Layout::row ? copy_padded(matrix, owner, type, device, keep)
-                                     : copy_padded(matrix.transposed(), owner, type, device, keep).transposed();
-    }
-  }
-  bool const row = layout == Layout::row;
-  std::int64_t const fast_extent = row ? matrix.cols : matrix.rows;
-  PreparedOperand prepared;
-  prepared.layout = layout;
-  // A copy is padded with zeros: as good as aligned.
-  prepared.extent_aligned = pad_extents || alignment.holds(fast_extent);
-  prepared.operand.data = matrix.data;
-  bool const single = (row ? matrix.rows : matrix.cols) == 1;  // its stride means nothing
-  prepared.operand.leading = single ? round_up<std::int64_t>(fast_extent, alignment.elements)
-                             : row  ? matrix.row_stride
-                                    : matrix.col_stride;
-  prepared.operand.batch_stride = matrix.batch == 1 ? 0 : matrix.batch_stride;
-  return prepared;
-}
-
-// Where D goes: the result itself if it can be written in 16-byte pieces, else a temporary that is copied into it.
-// Returns the matrix to write, in the frame of `target`.
-Matrix prepare_output(Matrix const& target, ScalarType type, bool pad_extents, int device, PreparedGemm& prepared) {
-  Alignment const alignment(element_bytes_of(type));
-  bool const direct = aligned(target.data) && (target.col_stride == 1 || target.cols == 1) &&
-                      (target.rows == 1 || alignment.holds(target.row_stride)) &&
-                      (target.batch == 1 || alignment.holds(target.batch_stride)) &&
-                      (!pad_extents || alignment.holds(target.cols));
-  if (direct) return target;
-  std::int64_t const pitch = round_up<std::int64_t>(target.cols, alignment.elements);
-  prepared.temporary = empty_strided({target.batch, target.rows, pitch}, {target.rows * pitch, pitch, 1}, type, device);
-  prepared.copy_from = {
-      prepared.temporary->data_ptr(), target.batch, target.rows, target.cols, target.rows * pitch, pitch, 1};
-  prepared.copy_to = target;
-  return prepared.copy_from;
-}
 
 struct PreparedAddend {
   gemm::Operand operand;
@@ -112,16 +25,11 @@ PreparedAddend prepare_addend(GemmCall const& call, bool transposed, bool pad_ex
   // One row for all: kept as one row, also by a copy.
   bool const one_row = matrix.row_stride == 0;
   if (one_row) matrix.rows = 1;
-  Alignment const alignment(element_bytes_of(call.d_type));
+  std::int64_t const unit = access_elements(call.d_type), pitch = round_up(matrix.cols, unit);
   bool const direct =
-      c.scalar_type() == call.d_type && aligned(matrix.data) && (matrix.col_stride == 1 || matrix.cols == 1) &&
-      (matrix.rows == 1 || alignment.holds(matrix.row_stride)) &&
-      (matrix.batch == 1 || alignment.holds(matrix.batch_stride)) && (!pad_extents || alignment.holds(matrix.cols));
-  if (!direct) matrix = copy_padded(matrix, c, call.d_type, call.device, keep);
-  std::int64_t const leading = one_row            ? 0
-                               : matrix.rows == 1 ? round_up<std::int64_t>(matrix.cols, alignment.elements)
-                                                  : matrix.row_stride;
-  return {{matrix.data, leading, matrix.batch == 1 ? 0 : matrix.batch_stride},
+      c.scalar_type() == call.d_type && accessible(matrix, call.d_type) && (!pad_extents || matrix.cols % unit == 0);
+  if (!direct) matrix = copy_padded(matrix, c, call.d_type, pitch, call.device, keep);
+  return {{matrix.data, one_row ? 0 : leading_of(matrix, pitch), matrix.batch == 1 ? 0 : matrix.batch_stride},
           one_row && call.beta == 1 ? Addend::row : Addend::matrix};
 }
 
@@ -133,117 +41,144 @@ DType dtype_of(ScalarType type, bool operand) {
   }
 }
 
-// The leading dimensions of linear's input as one, if its strides allow that without a copy.
-std::optional<Matrix> flatten_rows(Tensor const& input, std::int64_t m, std::int64_t k) {
-  auto const sizes = input.sizes();
-  auto const strides = input.strides();
-  std::size_t const dims = sizes.size();
-  Matrix matrix{input.data_ptr(), 1, m, k, 0, k, strides[dims - 1]};
-  std::int64_t expected = -1;  // the stride the next outer dimension must have
-  for (std::size_t i = dims - 1; i-- > 0;) {
-    if (sizes[i] == 1) continue;
-    if (expected >= 0 && strides[i] != expected) return std::nullopt;
-    if (expected < 0) matrix.row_stride = strides[i];
-    expected = strides[i] * sizes[i];
-  }
-  return matrix;
-}
+Layout flip(Layout layout) { return layout == Layout::row ? Layout::column : Layout::row; }
 
-Tensor make_result(GemmCall const& call) {
-  if (call.out) return *call.out;
+Tensor make_result(GemmCall const& call, std::int64_t cols) {
   if (call.linear) {
     auto const sizes = call.a->sizes();
-    constexpr std::size_t kMaxDims = 64;
     std::array<std::int64_t, kMaxDims> shape;
     std::copy(sizes.begin(), sizes.end(), shape.begin());
-    shape[sizes.size() - 1] = call.n;
+    shape[sizes.size() - 1] = cols;
     return empty_contiguous(shape.data(), static_cast<int>(sizes.size()), call.d_type, call.device);
   }
-  std::int64_t const shape[] = {call.batch, call.m, call.n};
+  std::int64_t const shape[] = {call.batch, call.m, cols};
   return empty_contiguous(call.names.dims == 3 ? shape : shape + 1, call.names.dims, call.d_type, call.device);
+}
+
+struct Factors {
+  View a, b;  // [M, K] and [K, N]
+  std::int64_t k;
+};
+
+// A and B as the caller has them. No kernel reads a K of 0, but an epilogue applies to its products, too: then both are
+// zeros, of the shortest K that can be accessed.
+Factors factors_of(GemmCall const& call, std::vector<Tensor>& keep) {
+  if (call.k == 0 && call.epilogue) {
+    std::int64_t const k = access_elements(call.type), rows = std::max({call.m, call.n, std::int64_t{1}});
+    Tensor zeros = empty_strided({rows, k}, {k, 1}, call.type, call.device);
+    torch::stable::zero_(zeros);
+    keep.push_back(zeros);
+    void* const data = zeros.data_ptr();
+    return {{{data, 1, call.m, k, 0, k, 1}, zeros}, {{data, 1, k, call.n, 0, 1, k}, zeros}, k};
+  }
+  Matrix const b = matrix_of(*call.b);
+  if (!call.linear) return {{matrix_of(*call.a), *call.a}, {b, *call.b}, call.k};
+  return {flatten_rows(*call.a, call.m, call.k, keep), {b.transposed(), *call.b}, call.k};
 }
 
 }  // namespace
 
-void prepare(PreparedGemm& prepared, GemmCall const& call, bool pad_extents) {
+Matrix result_matrix(GemmCall const& call, Tensor const& result, std::int64_t cols) {
+  return call.linear ? Matrix{result.data_ptr(), 1, call.m, cols, 0, cols, 1} : matrix_of(result);
+}
+
+void make_results(PreparedGemm& prepared, GemmCall const& call) {
+  if (prepared.d.tensor) return;
+  prepared.d.tensor = call.out ? *call.out : make_result(call, columns_of(call.width(), call.n));
+  if (!call.epilogue) return;
+  EpilogueInfo const& info = call.epilogue->info();
+  for (int i = 0; i < info.count; ++i) {
+    if (info.operands[i].kind != OperandKind::store) continue;
+    Tensor const* const given = call.epilogue->tensors[static_cast<std::size_t>(i)];
+    prepared.stores.emplace_back().tensor = given ? *given : make_result(call, call.n);
+  }
+}
+
+void prepare(PreparedGemm& prepared, GemmCall const& call, Forced forced) {
   std::vector<Tensor>& keep = prepared.keep;
   keep.clear();  // of a first try; work already enqueued on them is ordered by the stream
-  prepared.temporary.reset();
-  if (!prepared.result) prepared.result = make_result(call);
-  Matrix result =
-      call.linear ? Matrix{prepared.result->data_ptr(), 1, call.m, call.n, 0, call.n, 1} : matrix_of(*prepared.result);
+  make_results(prepared, call);
+  Matrix result = result_matrix(call, *prepared.d.tensor, columns_of(call.width(), call.n));
+  Factors const factors = factors_of(call, keep);
 
-  std::optional<Tensor> reshaped;  // owns linear's input where its leading dimensions cannot be one as they lie
-  Matrix a, b = matrix_of(*call.b);
-  if (call.linear) {
-    b = b.transposed();
-    if (std::optional<Matrix> flat = flatten_rows(*call.a, call.m, call.k)) {
-      a = *flat;
-    } else {
-      reshaped = torch::stable::reshape(*call.a, {call.m, call.k});
-      keep.push_back(*reshaped);
-      a = matrix_of(*reshaped);
-    }
-  } else {
-    a = matrix_of(*call.a);
-  }
-  Tensor const& a_owner = reshaped ? *reshaped : *call.a;
-
-  // Column-major out=: D^T = B^T A^T is row-major.
-  bool const transpose = result.col_stride != 1 && result.row_stride == 1 && result.cols > 1 && call.out;
+  // Column-major out=: D^T = B^T A^T is row-major. Other epilogues have operands that cannot be transposed so.
+  bool const transpose = call.out && !call.epilogue && result.col_stride != 1 && result.row_stride == 1 && result.cols > 1;
   if (transpose) result = result.transposed();
   // cp.async kernels start with the odd end of K and go on from there: K itself has to be whole. Copies of both operands
   // have K contiguous and zeros up to the next multiple.
-  Alignment const alignment(element_bytes_of(call.type));
-  bool const pad_k = pad_extents && !alignment.holds(call.k);
+  std::int64_t const whole_k = round_up(factors.k, access_elements(call.type));
+  bool const pad_k = forced.extents && factors.k != whole_k;
   // K contiguous in both operands is the layout with the most kernels.
-  PreparedOperand const left = prepare_operand(a, a_owner, call.type, Layout::row, pad_extents, pad_k, call.device, keep);
+  PreparedOperand const left =
+      prepare_operand(factors.a.matrix, factors.a.owner, call.type, Layout::row, forced, pad_k, call.device, keep);
   PreparedOperand const right =
-      prepare_operand(b, *call.b, call.type, Layout::column, pad_extents, pad_k, call.device, keep);
-  Matrix const d = prepare_output(result, call.d_type, pad_extents, call.device, prepared);
+      prepare_operand(factors.b.matrix, factors.b.owner, call.type, Layout::column, forced, pad_k, call.device, keep);
 
   gemm::GemmArgs& args = prepared.args;
   args.m = static_cast<int>(transpose ? call.n : call.m);
   args.n = static_cast<int>(transpose ? call.m : call.n);
-  args.k = static_cast<int>(pad_k ? round_up<std::int64_t>(call.k, alignment.elements) : call.k);
+  args.k = static_cast<int>(pad_k ? whole_k : factors.k);
   args.batch = static_cast<int>(call.batch);
   args.a = transpose ? right.operand : left.operand;
   args.b = transpose ? left.operand : right.operand;
-  args.d = d.data;
-  args.d_leading =
-      d.rows == 1 ? round_up<std::int64_t>(d.cols, kAccessBytes / element_bytes_of(call.d_type)) : d.row_stride;
-  args.d_batch_stride = d.batch == 1 ? 0 : d.batch_stride;
-  args.alpha = static_cast<float>(call.alpha);
-  args.beta = call.c ? static_cast<float>(call.beta) : 0.f;
-  prepared.request.addend = Addend::none;
-  if (args.beta != 0.f) {
-    PreparedAddend const addend = prepare_addend(call, transpose, pad_extents, keep);
-    args.c = addend.operand;
-    prepared.request.addend = addend.kind;
-  }
 
-  Layout const left_layout = left.layout, right_layout = right.layout;
-  auto const flip = [](Layout layout) { return layout == Layout::row ? Layout::column : Layout::row; };
+  std::int64_t const unit = access_elements(call.d_type), whole_n = round_up<std::int64_t>(args.n, unit);
+  // A kernel that writes whole accesses only may write this many columns.
+  std::int64_t const pitch = round_up(columns_of(call.width(), whole_n), unit);
+  Matrix const d = prepare_output(prepared.d, result, call.d_type, pitch, forced.extents && args.n != whole_n, call.device);
+  args.d = d.data;
+  args.d_leading = leading_of(d, pitch);
+  args.d_batch_stride = d.batch == 1 ? 0 : d.batch_stride;
+
   GemmRequest& request = prepared.request;
+  request.addend = Addend::none;
+  if (call.epilogue) {
+    prepare_epilogue(prepared, call, forced);
+  } else {
+    args.alpha = static_cast<float>(call.alpha);
+    args.beta = call.c ? static_cast<float>(call.beta) : 0.f;
+    if (args.beta != 0.f) {
+      PreparedAddend const addend = prepare_addend(call, transpose, forced.extents, keep);
+      args.c = addend.operand;
+      request.addend = addend.kind;
+    }
+  }
   request.device = call.device;
   request.a = dtype_of(call.type, /*operand=*/true);
   request.d = dtype_of(call.d_type, /*operand=*/false);
-  request.layout_a = transpose ? flip(right_layout) : left_layout;
-  request.layout_b = transpose ? flip(left_layout) : right_layout;
-  request.extents_aligned = left.extent_aligned && right.extent_aligned &&
-                            (pad_extents || args.n % (kAccessBytes / element_bytes_of(call.d_type)) == 0);
+  request.layout_a = transpose ? flip(right.layout) : left.layout;
+  request.layout_b = transpose ? flip(left.layout) : right.layout;
+  request.extents_aligned = left.extent_aligned && right.extent_aligned && (forced.extents || args.n == whole_n);
   request.m = args.m, request.n = args.n, request.k = args.k, request.batch = args.batch;
 }
 
 GemmPlan plan_call(PreparedGemm& prepared, GemmCall const& call) {
   std::optional<GemmPlan> plan = choose_plan(prepared.request);
-  if (!plan && !prepared.request.extents_aligned) {
-    prepare(prepared, call, /*pad_extents=*/true);
-    plan = choose_plan(prepared.request);
+  DeviceInfo const& device = device_info(call.device);
+  auto const native = [&](std::optional<GemmPlan> const& x) {
+    return x && runs_native(x->row->arch, device.major, device.minor);
+  };
+  if (native(plan)) return *plan;
+  // With copies of operands. A kernel through PTX is worse than a copy: the driver compiles it first.
+  GemmRequest const asked = prepared.request;
+  bool const tnt = asked.layout_a == Layout::row && asked.layout_b == Layout::column;
+  for (Forced const forced : {Forced{true, false}, Forced{false, true}, Forced{true, true}}) {
+    if ((forced.layouts && tnt) || (forced.extents && asked.extents_aligned)) continue;
+    GemmRequest other = asked;
+    if (forced.layouts) other.layout_a = Layout::row, other.layout_b = Layout::column;
+    other.extents_aligned = other.extents_aligned || forced.extents;
+    std::optional<GemmPlan> const found = choose_plan(other);
+    if (!found || (plan && !native(found))) continue;
+    // Padding may change K and, by a copy, the layouts: the plan is that of what came of it.
+    prepare(prepared, call, forced);
+    if (std::optional<GemmPlan> const final_plan = choose_plan(prepared.request)) return *final_plan;
+    prepare(prepared, call, {});
   }
-  if (!plan)
-    fail(ErrorKind::not_implemented, call.names.op, ": ", explain_miss(prepared.request, device_info(call.device)));
-  return *plan;
+  if (plan) return *plan;
+  // The reasons that are left when operands have been copied.
+  GemmRequest easiest = asked;
+  easiest.layout_a = Layout::row, easiest.layout_b = Layout::column, easiest.extents_aligned = true;
+  fail(ErrorKind::not_implemented, call.names.op, ": ", explain_miss(easiest, device));
 }
 
 }  // namespace cutwheel

@@ -8,7 +8,8 @@
 #include "common/driver.h"
 #include "common/error.h"
 #include "dispatch/cost_model.h"
-#include "torch/gemm_ops.h"
+#include "torch/explain.h"
+#include "torch/text_argument.h"
 
 namespace cutwheel {
 namespace {
@@ -51,20 +52,56 @@ char const* family_name(Family family) {
     case Family::sm80_multistage: return "sm80_multistage";
     case Family::sm90_warpspecialized: return "sm90_warpspecialized";
     case Family::splitk_reduce: return "splitk_reduce";
+    case Family::elementwise: return "elementwise";
   }
   return "?";
 }
 
+char const* kind_name(OperandKind kind) {
+  switch (kind) {
+    case OperandKind::scalar: return "scalar";
+    case OperandKind::row: return "row";
+    case OperandKind::col: return "col";
+    case OperandKind::matrix: return "matrix";
+    case OperandKind::wide_matrix: return "wide_matrix";
+    case OperandKind::store: return "store";
+  }
+  return "?";
+}
+
+char const* width_name(Width width) {
+  switch (width) {
+    case Width::same: return "same";
+    case Width::half: return "half";
+    case Width::twice: return "twice";
+  }
+  return "?";
+}
+
+std::string epilogue_json(EpilogueInfo const& info) {
+  std::vector<EpilogueOperandInfo> const operands(info.operands, info.operands + info.count);
+  return concat("{\"name\": ", quoted(info.name), ", \"expr\": ", quoted(info.expr),
+                ", \"addend\": ", quoted(name_of(info.addend)), ", \"width\": ", quoted(width_name(info.width)),
+                ", \"has_accum\": ", boolean(info.has_accum), ", \"operands\": ",
+                list(operands,
+                     [](EpilogueOperandInfo const& operand) {
+                       return concat("{\"name\": ", quoted(operand.name), ", \"kind\": ", quoted(kind_name(operand.kind)),
+                                     ", \"float32\": ", boolean(operand.is_float32), "}");
+                     }),
+                "}");
+}
+
 std::string row_json(KernelRow const& row) {
   std::string const layout{letter_of(row.layout_a), letter_of(row.layout_b), 't'};
-  return concat(
-      "{\"name\": ", quoted(row.name), ", \"op\": \"gemm\", \"family\": ", quoted(family_name(row.family)),
-      ", \"arch\": ", quoted(name_of(row.arch)), ", \"ptx\": ", boolean(row.has_ptx), ", \"a\": ", quoted(name_of(row.a)),
-      ", \"b\": ", quoted(name_of(row.b)), ", \"acc\": ", quoted(name_of(row.acc)), ", \"d\": ", quoted(name_of(row.d)),
-      ", \"layout\": ", quoted(layout), ", \"epilogue\": ", quoted(kEpilogueNames[static_cast<int>(row.epilogue)]),
-      ", \"tile\": ", extent(row.tile), ", \"cluster\": ", extent(row.cluster), ", \"stages\": ", row.stages,
-      ", \"schedule\": ", quoted(name_of(row.schedule)), ", \"swap_ab\": ", boolean(row.swap_ab),
-      ", \"alignment\": ", row.alignment, ", \"shared_memory_bytes\": ", *row.shared_memory_bytes, "}");
+  std::string const epilogue = row.family == Family::splitk_reduce ? "null" : quoted(info_of(row.epilogue).name);
+  return concat("{\"name\": ", quoted(row.name), ", \"op\": \"gemm\", \"family\": ", quoted(family_name(row.family)),
+                ", \"arch\": ", quoted(name_of(row.arch)), ", \"ptx\": ", boolean(row.has_ptx),
+                ", \"a\": ", quoted(name_of(row.a)), ", \"b\": ", quoted(name_of(row.b)),
+                ", \"acc\": ", quoted(name_of(row.acc)), ", \"d\": ", quoted(name_of(row.d)),
+                ", \"layout\": ", quoted(layout), ", \"epilogue\": ", epilogue, ", \"tile\": ", extent(row.tile),
+                ", \"cluster\": ", extent(row.cluster), ", \"stages\": ", row.stages,
+                ", \"schedule\": ", quoted(name_of(row.schedule)), ", \"swap_ab\": ", boolean(row.swap_ab),
+                ", \"alignment\": ", row.alignment, ", \"shared_memory_bytes\": ", *row.shared_memory_bytes, "}");
 }
 
 std::string plan_json(GemmPlan const& plan) {
@@ -78,7 +115,9 @@ std::string request_json(GemmRequest const& r) {
   return concat("{\"m\": ", r.m, ", \"n\": ", r.n, ", \"k\": ", r.k, ", \"batch\": ", r.batch,
                 ", \"dtype\": ", quoted(name_of(r.a)), ", \"out_dtype\": ", quoted(name_of(r.d)),
                 ", \"layout\": ", quoted({letter_of(r.layout_a), letter_of(r.layout_b), 't'}),
-                ", \"addend\": ", quoted(name_of(r.addend)), ", \"extents_aligned\": ", boolean(r.extents_aligned), "}");
+                ", \"addend\": ", quoted(name_of(r.addend)),
+                r.addend == Addend::other ? concat(", \"epilogue\": ", quoted(info_of(r.epilogue).name)) : "",
+                ", \"extents_aligned\": ", boolean(r.extents_aligned), "}");
 }
 
 std::string explained_json(GemmRequest const& request, DeviceInfo const& device, std::vector<GemmPlan> const& plans,
@@ -100,6 +139,8 @@ std::string kernels_json() {
   for (int i = 0; i < kKernelRowCount; ++i) rows.push_back(&kKernelRows[i]);
   return list(rows, [](KernelRow const* row) { return row_json(*row); });
 }
+
+std::string epilogues_json() { return list(kEpilogues, epilogue_json); }
 
 std::string build_info_json() {
   return concat("{\"version\": ", quoted(kVersion), ", \"cutlass\": ", quoted(kCutlassVersion),
@@ -126,9 +167,10 @@ std::string driver_status_json() {
                 ", \"required\": ", status.required, ", \"message\": ", quoted(status.message), "}");
 }
 
-std::string explain_json(std::int64_t op, std::vector<Tensor> operands, std::optional<ScalarType> out_dtype, double beta,
-                         bool allow_tf32) {
-  ExplainedGemm const e = explain_gemm(op, operands, out_dtype, beta, allow_tf32);
+std::string explain_json(std::int64_t op, OptionalTensors const& operands, std::optional<ScalarType> out_dtype, double beta,
+                         bool allow_tf32, StringHandle epilogue) {
+  TextArgument const name(epilogue);
+  ExplainedGemm const e = explain_gemm(op, operands, out_dtype, beta, allow_tf32, name.view());
   return explained_json(e.request, device_info(e.request.device), e.plans, e.rejections, e.operand_copies, e.output_copy);
 }
 
@@ -136,7 +178,8 @@ std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::in
                                  std::int64_t shared_memory_bytes, double memory_gb_per_s, double sm_clock_ghz,
                                  std::int64_t a, std::int64_t d, std::int64_t layout_a, std::int64_t layout_b,
                                  std::int64_t addend, bool extents_aligned, std::int64_t m, std::int64_t n, std::int64_t k,
-                                 std::int64_t batch) {
+                                 std::int64_t batch, StringHandle epilogue) {
+  TextArgument const name(epilogue);
   DeviceInfo device;
   device.name = "a GPU described by the caller";
   device.major = static_cast<int>(major), device.minor = static_cast<int>(minor);
@@ -148,6 +191,10 @@ std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::in
   request.a = static_cast<DType>(a), request.d = static_cast<DType>(d);
   request.layout_a = static_cast<Layout>(layout_a), request.layout_b = static_cast<Layout>(layout_b);
   request.addend = static_cast<Addend>(addend), request.extents_aligned = extents_aligned;
+  if (!name.view().empty()) {
+    request.epilogue = named_epilogue("explain", name.view(), /*has_accum=*/true);
+    request.addend = info_of(request.epilogue).addend;
+  }
   request.m = static_cast<int>(m), request.n = static_cast<int>(n), request.k = static_cast<int>(k);
   request.batch = static_cast<int>(batch);
   std::vector<Rejection> rejections;

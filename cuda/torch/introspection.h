@@ -5,22 +5,25 @@
 #include <string>
 #include <vector>
 
-#include "torch/tensor.h"
+#include "torch/epilogue_ops.h"
 
 namespace cutwheel {
 
 std::string kernels_json();
+// All that the manifest declares, in its order.
+std::string epilogues_json();
 std::string build_info_json();
 std::string device_info_json(std::int64_t device);
 std::string driver_status_json();
-std::string explain_json(std::int64_t op, std::vector<Tensor> operands, std::optional<ScalarType> out_dtype, double beta,
-                         bool allow_tf32);
+// op and operands as of explain_gemm.
+std::string explain_json(std::int64_t op, OptionalTensors const& operands, std::optional<ScalarType> out_dtype, double beta,
+                         bool allow_tf32, StringHandle epilogue);
 // The choice for a shape on a GPU that need not be there: no driver is asked. Layouts: 0 row, 1 column; dtypes as in DType;
-// addend as in Addend.
+// addend as in Addend. The name of an epilogue, where it is not empty, says what addend would.
 std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::int64_t sm_count,
                                  std::int64_t shared_memory_bytes, double memory_gb_per_s, double sm_clock_ghz,
                                  std::int64_t a, std::int64_t d, std::int64_t layout_a, std::int64_t layout_b,
                                  std::int64_t addend, bool extents_aligned, std::int64_t m, std::int64_t n, std::int64_t k,
-                                 std::int64_t batch);
+                                 std::int64_t batch, StringHandle epilogue);
 
 }  // namespace cutwheel

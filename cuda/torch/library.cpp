@@ -3,9 +3,11 @@
 #include <torch/csrc/stable/library.h>
 
 #include "common/error.h"
-#include "dispatch/select.h"
+#include "dispatch/environment.h"
+#include "torch/epilogue_ops.h"
 #include "torch/gemm_ops.h"
 #include "torch/introspection.h"
+#include "torch/text_argument.h"
 
 namespace cutwheel {
 namespace {
@@ -37,6 +39,31 @@ void cpu_baddbmm_out(Tensor const&, Tensor const&, Tensor const&, double, double
 Tensor cpu_linear(Tensor const&, Tensor const&, std::optional<Tensor>, bool) {
   refuse_cpu("linear", "nn.functional.linear");
 }
+// Strings are ours to free.
+std::vector<Tensor> cpu_gemm(Tensor const&, Tensor const&, StringHandle epilogue, OptionalTensors const&,
+                             std::vector<double> const&, std::optional<ScalarType>, bool) {
+  TextArgument const name(epilogue);
+  refuse_cpu("gemm", "matmul");
+}
+void cpu_gemm_out(Tensor const&, Tensor const&, StringHandle epilogue, OptionalTensors const&, std::vector<double> const&,
+                  bool, std::vector<Tensor> const&) {
+  TextArgument const name(epilogue);
+  refuse_cpu("gemm", "matmul");
+}
+Tensor cpu_linear_fused(Tensor const&, Tensor const&, std::optional<Tensor> const&, std::optional<Tensor> const&,
+                        StringHandle epilogue, bool) {
+  TextArgument const name(epilogue);
+  refuse_cpu("linear", "nn.functional.linear");
+}
+std::tuple<Tensor, Tensor> cpu_linear_fused_aux(Tensor const&, Tensor const&, std::optional<Tensor> const&,
+                                                std::optional<Tensor> const&, StringHandle epilogue, bool) {
+  TextArgument const name(epilogue);
+  refuse_cpu("linear", "nn.functional.linear");
+}
+std::tuple<Tensor, Tensor> cpu_elementwise(std::vector<Tensor> const&, StringHandle epilogue, bool, bool) {
+  TextArgument const name(epilogue);
+  refuse_cpu("elementwise", "nn.functional");
+}
 
 void register_schemas(torch::stable::detail::StableLibrary& m) {
   m.def("mm(Tensor input, Tensor mat2, ScalarType? out_dtype=None, bool allow_tf32=False) -> Tensor");
@@ -56,12 +83,28 @@ void register_schemas(torch::stable::detail::StableLibrary& m) {
       "baddbmm.out(Tensor input, Tensor batch1, Tensor batch2, float beta=1, float alpha=1, bool allow_tf32=False, *, "
       "Tensor(a!) out) -> ()");
   m.def("linear(Tensor input, Tensor weight, Tensor? bias=None, bool allow_tf32=False) -> Tensor");
-  m.def("_explain(int op, Tensor[] operands, ScalarType? out_dtype, float beta, bool allow_tf32) -> str");
+  m.def(
+      "gemm(Tensor a, Tensor b, str epilogue, Tensor?[] operands, float[] scalars, ScalarType? out_dtype=None, "
+      "bool allow_tf32=False) -> Tensor[]");
+  m.def(
+      "gemm.out(Tensor a, Tensor b, str epilogue, Tensor?[] operands, float[] scalars, bool allow_tf32=False, *, "
+      "Tensor(a!)[] out) -> ()");
+  m.def(
+      "linear_fused(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, str epilogue, bool allow_tf32=False) "
+      "-> Tensor");
+  m.def(
+      "linear_fused_aux(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, str epilogue, "
+      "bool allow_tf32=False) -> (Tensor, Tensor)");
+  m.def("elementwise(Tensor[] operands, str epilogue, bool with_result=True, bool with_sums=False) -> (Tensor, Tensor)");
+  m.def(
+      "_explain(int op, Tensor?[] operands, ScalarType? out_dtype, float beta, bool allow_tf32, str epilogue=\"\") -> "
+      "str");
   m.def(
       "_explain_for_gpu(int major, int minor, int sm_count, int shared_memory_bytes, float memory_gb_per_s, "
       "float sm_clock_ghz, int a, int d, int layout_a, int layout_b, int addend, bool extents_aligned, int m, int n, "
-      "int k, int batch) -> str");
+      "int k, int batch, str epilogue=\"\") -> str");
   m.def("_kernels() -> str");
+  m.def("_epilogues() -> str");
   m.def("_build_info() -> str");
   m.def("_device_info(int device) -> str");
   m.def("_driver_status() -> str");
@@ -83,6 +126,11 @@ STABLE_TORCH_LIBRARY_IMPL(cutwheel, CUDA, m) {
   m.impl("baddbmm", TORCH_BOX(&cutwheel::baddbmm));
   m.impl("baddbmm.out", TORCH_BOX(&cutwheel::baddbmm_out));
   m.impl("linear", TORCH_BOX(&cutwheel::linear));
+  m.impl("gemm", TORCH_BOX(&cutwheel::gemm_named));
+  m.impl("gemm.out", TORCH_BOX(&cutwheel::gemm_named_out));
+  m.impl("linear_fused", TORCH_BOX(&cutwheel::linear_fused));
+  m.impl("linear_fused_aux", TORCH_BOX(&cutwheel::linear_fused_aux));
+  m.impl("elementwise", TORCH_BOX(&cutwheel::elementwise));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(cutwheel, CPU, m) {
@@ -95,11 +143,17 @@ STABLE_TORCH_LIBRARY_IMPL(cutwheel, CPU, m) {
   m.impl("baddbmm", TORCH_BOX(&cutwheel::cpu_baddbmm));
   m.impl("baddbmm.out", TORCH_BOX(&cutwheel::cpu_baddbmm_out));
   m.impl("linear", TORCH_BOX(&cutwheel::cpu_linear));
+  m.impl("gemm", TORCH_BOX(&cutwheel::cpu_gemm));
+  m.impl("gemm.out", TORCH_BOX(&cutwheel::cpu_gemm_out));
+  m.impl("linear_fused", TORCH_BOX(&cutwheel::cpu_linear_fused));
+  m.impl("linear_fused_aux", TORCH_BOX(&cutwheel::cpu_linear_fused_aux));
+  m.impl("elementwise", TORCH_BOX(&cutwheel::cpu_elementwise));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(cutwheel, CompositeExplicitAutograd, m) {
   m.impl("_explain", TORCH_BOX(&cutwheel::explain_json));
   m.impl("_explain_for_gpu", TORCH_BOX(&cutwheel::explain_for_gpu_json));
+  m.impl("_epilogues", TORCH_BOX(&cutwheel::epilogues_json));
   m.impl("_kernels", TORCH_BOX(&cutwheel::kernels_json));
   m.impl("_build_info", TORCH_BOX(&cutwheel::build_info_json));
   m.impl("_device_info", TORCH_BOX(&cutwheel::device_info_json));

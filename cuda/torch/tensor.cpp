@@ -111,6 +111,14 @@ bool overlaps(Matrix const& x, int x_bytes, Matrix const& y, int y_bytes) {
   return shift < x.cols || shift + y.cols > pitch;
 }
 
+bool same_view(Matrix const& x, Matrix const& y) {
+  auto const same = [](std::int64_t size, std::int64_t stride, std::int64_t other_size, std::int64_t other_stride) {
+    return size == other_size && (size == 1 || stride == other_stride);
+  };
+  return x.data == y.data && same(x.batch, x.batch_stride, y.batch, y.batch_stride) &&
+         same(x.rows, x.row_stride, y.rows, y.row_stride) && same(x.cols, x.col_stride, y.cols, y.col_stride);
+}
+
 bool overlaps_itself(Matrix const& x) {
   if (span(x) == 0) return false;
   struct Axis {

@@ -47,6 +47,8 @@ Tensor view_of(Tensor const& owner, Matrix const& matrix);
 
 // Do two views share a byte? Exact for matrices of one element size and row stride (slices of one buffer), else by address.
 bool overlaps(Matrix const& x, int x_bytes, Matrix const& y, int y_bytes);
+// The same elements at the same places; strides of extents of 1 do not matter. For matrices of one element type.
+bool same_view(Matrix const& x, Matrix const& y);
 // Does the view name a byte twice?
 bool overlaps_itself(Matrix const& x);
 

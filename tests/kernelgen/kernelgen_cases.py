@@ -7,8 +7,11 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+
+from kernelgen.manifest import InvalidManifestError, parse
 
 Table = dict[str, Any]
 
@@ -25,7 +28,16 @@ EPILOGUES: Table = {
         "expr": "alpha * accum + beta * c",
         "operands": {"c": "matrix[M,N]"},
     },
+    "bias_gelu": {"expr": "gelu(alpha * accum + bias)", "operands": {"bias": "row[N]"}},
+    "gated_aux": {"expr": "silu(even(z)) * odd(z)", "aux": {"z": "alpha * accum"}},
+    "silu_backward": {
+        "expr": "grad * silu_grad(z)",
+        "operands": {"grad": "matrix[M,N]", "z": "matrix[M,N]"},
+    },
 }
+
+
+FUSED = ["linear_combination", "bias_gelu", "gated_aux"]  # both GEMM families have them
 
 
 def dtypes(a: str, d: str, acc: str = "f32", b: str | None = None) -> Table:
@@ -53,10 +65,28 @@ REDUCE: Table = {
     "arch": ["80"],
     "dtypes": [{"a": "f32", "b": "f32", "acc": "f32", "d": "bf16"}],
 }
+ELEMENTWISE: Table = {
+    "family": "elementwise",
+    "arch": ["80"],
+    "dtypes": [dtypes("bf16", "bf16")],
+    "epilogue": ["silu_backward"],
+}
 
 
 def document(*entries: Table) -> Table:
     return {"epilogue": deepcopy(EPILOGUES), "kernel": [deepcopy(entry) for entry in entries]}
+
+
+def errors(*entries: Table) -> list[tuple[str, str]]:
+    """(entry, reason) of everything that is wrong with a manifest of `entries`."""
+    with pytest.raises(InvalidManifestError) as caught:
+        parse(document(*entries), "cuda/gemm/kernels.toml")
+    return [(error.entry, error.reason) for error in caught.value.errors]
+
+
+def declared(data: Table, **epilogues: Table) -> Table:
+    """`data` with more epilogues, behind the others."""
+    return {**data, "epilogue": {**data["epilogue"], **epilogues}}
 
 
 def changed(entry: Table, **values: Any) -> Table:
@@ -149,7 +179,7 @@ def entries(draw: st.DrawFn) -> Table:
         "arch": ["90a"] if is_sm90 else draw(subsets(["80", "89"])),
         "dtypes": draw(subsets(combinations)),
         "layouts": draw(subsets(layouts)),
-        "epilogue": draw(subsets(["plain", "linear_combination"])),
+        "epilogue": draw(subsets([*["plain"] * is_sm90, *FUSED])),
     }
     if is_sm90:
         entry["tiles"] = _sm90_tiles(draw, [16, 32] if is_tf32 else [32, 64])

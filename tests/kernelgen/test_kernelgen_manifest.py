@@ -11,15 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kernelgen_cases import (
+    ELEMENTWISE,
     REDUCE,
     SM80,
     SM90,
     Table,
     bounded,
     changed,
+    declared,
     document,
     dtypes,
     entries,
+    errors,
     write_manifest,
 )
 
@@ -31,12 +34,6 @@ SM90_TILE = "[[kernel]] #1 (family sm90_warpspecialized), tiles[0]"
 SM80_TILE = "[[kernel]] #1 (family sm80_multistage), tiles[0]"
 
 
-def errors(*entries: Table) -> list[tuple[str, str]]:
-    with pytest.raises(InvalidManifestError) as caught:
-        parse(document(*entries), "cuda/gemm/kernels.toml")
-    return [(error.entry, error.reason) for error in caught.value.errors]
-
-
 def names(manifest: Manifest) -> list[str]:
     return [procedural_name(kernel) for kernel in manifest.kernels]
 
@@ -44,7 +41,13 @@ def names(manifest: Manifest) -> list[str]:
 def test_the_manifests_of_the_repository_are_valid(repository: Path) -> None:
     manifest = load(repository)
     assert {kernel.arch.name for kernel in manifest.kernels} == {"80", "89", "90a"}
-    assert [e.name for e in manifest.epilogues] == ["plain", "bias", "linear_combination"]
+    classic = ["plain", "bias", "linear_combination"]
+    assert [e.name for e in manifest.epilogues][:3] == classic
+    assert [e.addend for e in manifest.epilogues if e.addend != "other"] == [
+        "none",
+        "row",
+        "matrix",
+    ]
     for kernel in manifest.kernels:
         assert (kernel.family == "sm90_warpspecialized") <= (kernel.arch.name == "90a")
 
@@ -65,7 +68,7 @@ NAME = re.compile(
     r"(?P<op>gemm)_sm(?P<arch>80|89|90a)_(?P<a>\w+?)_(?P<b>\w+?)_(?P<acc>f32)_(?P<d>f32|f16|bf16)"
     r"_(?P<tile>\d+x\d+x\d+)_(?P<second>\d+x\d+x\d+)_(?P<layout>[tn]{2}t)"
     r"_(?P<schedule>pingpong|cooperative|streamk|warpspecialized|multistage)(?P<stages>\d+)?"
-    r"(?P<swap>_swap)?_(?P<epilogue>plain|linear_combination)"
+    r"(?P<swap>_swap)?_(?P<epilogue>plain|linear_combination|bias_gelu|gated_aux)"
 )
 
 
@@ -91,7 +94,8 @@ def test_a_name_says_everything_about_its_kernel(entry: Table) -> None:
 
 def test_names_follow_the_documented_spelling() -> None:
     swapped = changed(SM90, tile=[64, 16, 128], cluster=[1, 1, 1], swap_ab=True)
-    assert names(parse(document(SM90, swapped, SM80, REDUCE))) == [
+    assert names(parse(document(SM90, swapped, SM80, REDUCE, ELEMENTWISE))) == [
+        "gemm_sm80_bf16_bf16_f32_bf16_elementwise_silu_backward",
         "gemm_sm80_f16_f16_f32_f16_128x128x32_64x64x32_tnt_multistage3_linear_combination",
         "gemm_sm80_f32_f32_f32_bf16_splitk_reduce",
         "gemm_sm90a_bf16_bf16_f32_bf16_128x128x64_2x1x1_tnt_pingpong_plain",
@@ -121,7 +125,7 @@ MUTATIONS: dict[str, tuple[Callable[[Table], Table], str]] = {
     "dtype key": (lambda e: changed(e, dtypes=[{"a": "f16"}]), "dtypes[0]: key 'b' is missing"),
     "epilogue": (
         lambda e: changed(e, epilogue=["gelu"]),
-        "unknown epilogue 'gelu'; allowed: plain, linear_combination",
+        "unknown epilogue 'gelu'; allowed: plain, linear_combination, bias_gelu, gated_aux, ",
     ),
     "tile": (lambda e: changed(e, tile=[128, 128]), "tile: must be three positive integers"),
     "tile type": (lambda e: changed(e, tile=[128, True, 64]), "tile: must be three positive"),
@@ -158,96 +162,6 @@ def test_a_wrong_entry_is_refused_and_nothing_is_written(
     assert not output.exists()
 
 
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
-        ({"tile": [96, 128, 64]}, "tile M = 96 is no multiple of 64, as pingpong needs"),
-        ({"tile": [64, 128, 64], "schedule": "cooperative"}, "no multiple of 128, as cooperative"),
-        ({"tile": [64, 128, 64], "schedule": "streamk"}, "no multiple of 128, as streamk"),
-        ({"tile": [128, 100, 64]}, "tile N = 100; wgmma takes multiples of 8 up to 256"),
-        ({"tile": [64, 264, 32]}, "tile N = 264; wgmma takes"),
-        ({"tile": [128, 128, 48]}, "tile K = 48 of 2-byte elements is 96 bytes"),
-        ({"cluster": [1, 3, 1]}, "cluster 1x3x1; M and N are 1, 2 or 4"),
-        ({"cluster": [4, 4, 1]}, "cluster 4x4x1"),
-        ({"cluster": [1, 1, 2]}, "cluster 1x1x2"),
-        ({"tile": [64, 8, 64]}, "tile N = 8 is multicast to cluster M = 2 threadblocks"),
-        ({"schedule": "multistage"}, "unknown schedule 'multistage'; allowed: pingpong, "),
-        ({"swap_ab": 1}, "swap_ab: must be true or false, not 1"),
-        ({"alignment": 4}, "8 bytes; TMA needs exactly 16 bytes (8 elements)"),
-        ({"stages": 3}, "unknown key 'stages'; allowed: tile, cluster, schedule, swap_ab, alig"),
-        ({"arch": ["80"]}, "unknown architecture '80'; allowed: 90a"),
-    ],
-)
-def test_rules_of_sm90_warpspecialized(values: Table, text: str) -> None:
-    found = errors(changed(SM90, **values))
-    assert len(found) == 1, found
-    assert text in ": ".join(found[0])
-
-
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
-        ({"tile": [128, 96, 32]}, "tile 128x96x32 is not divisible by warp 64x64x32"),
-        ({"tile": [256, 160, 32], "warp": [32, 32, 32]}, "takes 40 warps of 32x32x32; at most 16"),
-        ({"warp": [64, 64, 16]}, "16-bit operands need multiples of 16x8x32 (mma 16x8x16"),
-        ({"tile": [48, 64, 32], "warp": [24, 32, 32]}, "warp 24x32x32; 16-bit operands"),
-        ({"stages": 1}, "stages = 1; 2 to 8 are supported"),
-        ({"stages": 9, "tile": [64, 64, 32]}, "stages = 9"),
-        ({"alignment": 1}, "2 bytes; cp.async moves 4, 8 or 16 bytes (2, 4, 8 elements)"),
-        ({"cluster": [1, 1, 1]}, "unknown key 'cluster'; allowed: tile, warp, stages, alignment"),
-        ({"arch": ["90a"]}, "unknown architecture '90a'; allowed: 80, 89"),
-    ],
-)
-def test_rules_of_sm80_multistage(values: Table, text: str) -> None:
-    found = errors(changed(SM80, **values))
-    assert len(found) == 1, found
-    assert text in ": ".join(found[0])
-
-
-def test_tf32_has_its_own_mma_shape() -> None:
-    tf32 = changed(SM80, dtypes=[dtypes("tf32", "f32")], tile=[128, 128, 24], warp=[64, 64, 24])
-    assert "32-bit operands need multiples of 16x8x16 (mma 16x8x8" in errors(tf32)[0][1]
-    assert parse(document(changed(tf32, tile=[128, 128, 16], warp=[64, 64, 16])))
-
-
-@pytest.mark.parametrize(("layout", "swap_ab"), [("ttt", True), ("nnt", False)])
-def test_tf32_of_sm90_needs_b_k_major_or_a_not(layout: str, swap_ab: bool) -> None:
-    tf32 = changed(SM90, dtypes=[dtypes("tf32", "f32")], layouts=[layout], tile=[128, 128, 32])
-    assert parse(document(changed(tf32, swap_ab=swap_ab)))
-    found = errors(changed(tf32, swap_ab=not swap_ab))
-    assert len(found) == 1
-    assert found[0][1].startswith(f"layout {layout} with{'out' if swap_ab else ''} swap_ab has A")
-    assert found[0][1].endswith(f"set swap_ab = {str(swap_ab).lower()}")
-    assert parse(document(changed(SM90, layouts=[layout], swap_ab=not swap_ab)))
-
-
-def test_shared_memory_is_that_of_the_architecture() -> None:
-    entry = changed(SM80, arch=["80", "89"], tile=[128, 128, 64], warp=[64, 64, 64], stages=4)
-    assert errors(entry) == [
-        (
-            SM80_TILE,
-            "needs too much shared memory for sm89: 4 stages x (128 + 128) x 64 x 2"
-            " = 131072 bytes, but a threadblock has at most 101376 bytes (99 KiB)",
-        )
-    ]
-
-
-def test_the_epilogue_counts_in_shared_memory() -> None:
-    """64 rows of C and D fit beside the mainloop of 16-bit output, 128 rows of f32 do not."""
-    tile = {"tile": [256, 160, 128], "cluster": [1, 1, 1], "schedule": "cooperative"}
-    entry = changed(SM90, tiles=[tile])
-    assert parse(document(entry))
-    entry = changed(entry, dtypes=[dtypes("bf16", "f32")], epilogue=["linear_combination"])
-    assert errors(entry) == [
-        (
-            SM90_TILE,
-            "needs too much shared memory for sm90a: 2 stages x ((256 + 160) x 128 x 2 + 16)"
-            " + epilogue 4 x 128 x 32 x 4 = 278560 bytes, but a threadblock has at most"
-            " 232448 bytes (227 KiB)",
-        )
-    ]
-
-
 def test_all_errors_are_reported_at_once() -> None:
     wrong = changed(SM90, layouts=["xxx"], cluster=[3, 1, 1], tile=[100, 100, 100])
     found = errors(wrong, changed(SM90, tile=[100, 100, 100]), changed(SM80, stages=9))
@@ -276,16 +190,23 @@ def test_a_family_without_tiles_takes_no_tile_keys() -> None:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        ({"expr": "gelu(accum)"}, '[epilogue.mine] expr: column 1 of "gelu(accum)": function call'),
-        ({"expr": "alpha * accum - 1"}, 'operator "-"; supported: "alpha * accum", "alpha * acc'),
-        ({"expr": 1}, "[epilogue.mine] expr: must be a string"),
-        ({}, "[epilogue.mine]: key 'expr' is missing"),
-        ({"expr": "alpha * accum", "opernads": {}}, "unknown key 'opernads'"),
         (
-            {"expr": "alpha * accum", "operands": {"bias": "col[M]"}},
-            'bias = \'col[M]\' is not supported; supported: c = "matrix[M,N]", bias = "row[N]"',
+            {"expr": "swish(accum)"},
+            '[epilogue.mine] expr: column 1 of "swish(accum)": unknown function "swish"',
         ),
+        ({"expr": "alpha * accum %\n 2"}, 'expr: column 15 of "alpha * accum %  2": operator "%"'),
+        ({"expr": "z", "aux": {"z": "accum +"}}, '[epilogue.mine] aux z: column 8 of "accum +": '),
+        ({"expr": 1}, "[epilogue.mine] expr: must be a string, not 1"),
+        ({}, "[epilogue.mine]: key 'expr' is missing"),
+        ({"expr": "alpha * accum", "opernads": {}}, "unknown key 'opernads'; allowed: expr, op"),
+        (
+            {"expr": "alpha * accum", "operands": {"bias": "column[M]"}},
+            'operands: bias = "column[M]" is no kind of operand; allowed: "scalar", "row[N]"',
+        ),
+        ({"expr": "accum", "operands": {"bias": 3}}, "operands bias: must be a string, not 3"),
+        ({"expr": "accum", "aux": {"z": ["accum"]}}, "aux z: must be a string, not ['accum']"),
         ({"expr": "alpha * accum", "operands": []}, "operands: must be a table"),
+        ({"expr": "alpha * accum", "aux": "z"}, "aux: must be a table"),
     ],
 )
 def test_a_wrong_epilogue_is_refused_once(body: Table, text: str) -> None:
@@ -297,11 +218,13 @@ def test_a_wrong_epilogue_is_refused_once(body: Table, text: str) -> None:
     assert text in str(caught.value)
 
 
-def test_the_name_of_an_epilogue_is_an_identifier() -> None:
-    data = document(SM90)
-    data["epilogue"]["Mine-2"] = {"expr": "alpha * accum"}
-    with pytest.raises(InvalidManifestError, match="made of a-z"):
-        parse(data)
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("Mine-2", "made of a-z"), ("a__b", "made of a-z"), ("auto", "means something else in C")],
+)
+def test_the_name_of_an_epilogue_is_an_identifier(name: str, reason: str) -> None:
+    with pytest.raises(InvalidManifestError, match=reason):
+        parse(declared(document(SM90), **{name: {"expr": "alpha * accum"}}))
 
 
 def test_broken_files_are_named(tmp_path: Path) -> None:

@@ -1,0 +1,218 @@
+"""The typed tree of an epilogue expression: what it is made of, and how it is walked.
+
+Nodes compare by meaning: where a node stood in its text does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+Parity = Literal["even", "odd"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What an operand is: its extents in the frame of the product [M, N], and its element type."""
+
+    extents: str  # as manifests spell it: "row[N]"
+    enumerator: str  # of C++'s OperandKind
+    template: str  # of gemm/epilogue.cuh
+    is_float32: bool = False  # whatever D's type is
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it has two columns for each column of the product."""
+        return self.enumerator == "wide_matrix"
+
+    def __str__(self) -> str:
+        return f"{self.extents} f32" if self.is_float32 else self.extents
+
+
+SCALAR = Kind("scalar", "scalar", "Scalar")
+STORE = Kind("store", "store", "Store")
+_TENSORS = (
+    Kind("row[N]", "row", "Row"),
+    Kind("col[M]", "col", "Col"),
+    Kind("matrix[M,N]", "matrix", "Matrix"),
+    Kind("matrix[M,2N]", "wide_matrix", "WideMatrix"),
+)
+# What manifests may write.
+KINDS: dict[str, Kind] = {
+    str(kind): kind
+    for kind in (
+        SCALAR,
+        *_TENSORS,
+        *(Kind(k.extents, k.enumerator, k.template, is_float32=True) for k in _TENSORS),
+    )
+}
+
+# Name -> parameters. Every one takes and returns single float32 values.
+FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "min": ("a", "b"),
+    "max": ("a", "b"),
+    "abs": ("x",),
+    "clamp": ("x", "low", "high"),
+    "identity": ("x",),
+    "relu": ("x",),
+    "leaky_relu": ("x", "slope"),
+    "gelu": ("x",),
+    "gelu_tanh": ("x",),
+    "silu": ("x",),
+    "sigmoid": ("x",),
+    "tanh": ("x",),
+    "hardswish": ("x",),
+    "softplus": ("x",),
+    "relu_grad": ("x",),
+    "gelu_grad": ("x",),
+    "gelu_tanh_grad": ("x",),
+    "silu_grad": ("x",),
+    "sigmoid_grad": ("x",),
+    "tanh_grad": ("x",),
+    "hardswish_grad": ("x",),
+    "softplus_grad": ("x",),
+}
+# What is called like a function but has rules of its own.
+FORMS: dict[str, tuple[str, ...]] = {
+    "where": ("condition", "a", "b"),
+    "even": ("x",),
+    "odd": ("x",),
+    "pair": ("x", "y"),
+}
+OPERATORS = ("+", "-", "*", "/")
+COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+
+
+@dataclass(frozen=True)
+class _Node:
+    # Of its first token, from 1; of the operator where there is one between two operands.
+    column: int = field(default=0, compare=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Accum(_Node):
+    """The accumulator of the mainloop."""
+
+
+@dataclass(frozen=True)
+class Scalar(_Node):
+    """A run-time scalar."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Number(_Node):
+    """A constant; never negative: the sign is a Negate."""
+
+    value: float
+
+
+@dataclass(frozen=True)
+class Operand(_Node):
+    """A tensor that is read."""
+
+    name: str
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Aux(_Node):
+    """A value that is stored besides D."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Lane(_Node):
+    """One of two neighbouring columns: even(x) or odd(x)."""
+
+    parity: Parity
+    value: Accum | Operand | Aux
+
+
+@dataclass(frozen=True)
+class Negate(_Node):
+    value: Value
+
+
+@dataclass(frozen=True)
+class Binary(_Node):
+    operator: str
+    left: Value
+    right: Value
+
+
+@dataclass(frozen=True)
+class Compare(_Node):
+    operator: str
+    left: Value
+    right: Value
+
+
+@dataclass(frozen=True)
+class Where(_Node):
+    condition: Compare
+    yes: Value
+    no: Value
+
+
+@dataclass(frozen=True)
+class Call(_Node):
+    """One of FUNCTIONS."""
+
+    function: str
+    arguments: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Pair(_Node):
+    """Two columns of D; only the root of an expression."""
+
+    even: Value
+    odd: Value
+
+
+Symbol = Accum | Scalar | Operand | Aux
+Value = Symbol | Number | Lane | Negate | Binary | Where | Call
+Root = Value | Pair
+Node = Root | Compare
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """In the order of the text. A Lane is a leaf: what it takes apart is no value of its own."""
+    match node:
+        case Negate(value):
+            return (value,)
+        case Binary(_, left, right) | Compare(_, left, right):
+            return left, right
+        case Where(condition, yes, no):
+            return condition, yes, no
+        case Call(_, arguments):
+            return arguments
+        case Pair(even, odd):
+            return even, odd
+        case _:
+            return ()
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """The node itself, then everything below it."""
+    yield node
+    for child in children(node):
+        yield from walk(child)
+
+
+def symbols(node: Node) -> Iterator[Symbol]:
+    """Everything that is named in the tree, also behind even() and odd()."""
+    for item in walk(node):
+        if isinstance(item, Lane):
+            yield item.value
+        elif isinstance(item, Accum | Scalar | Operand | Aux):
+            yield item
+
+
+def start(node: Node) -> int:
+    """Column of the first token."""
+    return min(item.column for item in walk(node))

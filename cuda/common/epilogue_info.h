@@ -1,0 +1,36 @@
+// What the host has to know of an epilogue: the generated table of them is kEpilogues (epilogues.h).
+#pragma once
+
+#include "common/types.h"
+
+namespace cutwheel {
+
+// Bounds what one kernel is given; the longest epilogue of the wheel has four.
+constexpr int kMaxEpilogueOperands = 8;
+
+// Extents in the frame of the product [M, N]: a wide matrix is [M, 2N]. A store is an output besides D, as wide as the
+// product.
+enum class OperandKind : int { scalar, row, col, matrix, wide_matrix, store };
+
+// Columns of D against those of the product: half of them where pairs of columns are combined into one, twice as many where
+// each column yields two.
+enum class Width : int { same, half, twice };
+
+struct EpilogueOperandInfo {
+  char const* name;
+  OperandKind kind;
+  bool is_float32;  // whatever D's type is
+};
+
+// Operands stand by position: the index of their value in GemmArgs::epilogue.
+struct EpilogueInfo {
+  char const* name;
+  char const* expr;
+  Addend addend;
+  Width width;
+  bool has_accum;  // else it belongs to an elementwise kernel
+  int count;
+  EpilogueOperandInfo operands[kMaxEpilogueOperands];
+};
+
+}  // namespace cutwheel

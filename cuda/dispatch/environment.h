@@ -1,0 +1,29 @@
+// The variables that restrict which kernels may run.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "dispatch/kernel_row.h"
+
+namespace cutwheel {
+
+// CUTWHEEL_ARCH (sm80 | sm89 | sm90a) keeps only rows of that architecture, through PTX where need be; CUTWHEEL_KERNEL
+// keeps one GEMM row by its name.
+struct Environment {
+  std::optional<Arch> arch;
+  std::string kernel;
+
+  bool admits(KernelRow const& row) const {
+    return (!arch || row.arch == *arch) && (kernel.empty() || !is_gemm(row) || kernel == row.name);
+  }
+};
+
+// Read at the first use and again by reload_environment(). Throws for a value that means nothing.
+Environment environment();
+void reload_environment();
+
+// Changes with the environment: what was chosen under another number no longer holds.
+unsigned environment_generation();
+
+}  // namespace cutwheel

@@ -1,0 +1,17 @@
+// Epilogues by the names that callers give.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "dispatch/kernel_row.h"
+
+namespace cutwheel {
+
+std::optional<Epilogue> find_epilogue(std::string_view name);
+
+// For the error of a name that is not there: those that follow a product, or those of elementwise kernels.
+std::string declared_epilogues(bool has_accum);
+
+}  // namespace cutwheel

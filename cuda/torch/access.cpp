@@ -1,0 +1,96 @@
+#include "torch/access.h"
+
+#include <algorithm>
+
+namespace cutwheel {
+namespace {
+
+bool aligned(void const* data) { return reinterpret_cast<std::uintptr_t>(data) % kAccessBytes == 0; }
+
+}  // namespace
+
+View flatten_rows(Tensor const& tensor, std::int64_t rows, std::int64_t cols, std::vector<Tensor>& keep) {
+  auto const sizes = tensor.sizes();
+  auto const strides = tensor.strides();
+  std::size_t const dims = sizes.size();
+  Matrix matrix{tensor.data_ptr(), 1, rows, cols, 0, cols, strides[dims - 1]};
+  std::int64_t expected = -1;  // the stride the next outer dimension must have
+  for (std::size_t i = dims - 1; i-- > 0;) {
+    if (sizes[i] == 1) continue;
+    if (expected >= 0 && strides[i] != expected) {
+      Tensor copy = torch::stable::reshape(tensor, {rows, cols});
+      keep.push_back(copy);
+      return {matrix_of(copy), std::move(copy)};
+    }
+    if (expected < 0) matrix.row_stride = strides[i];
+    expected = strides[i] * sizes[i];
+  }
+  return {matrix, tensor};
+}
+
+bool accessible(Matrix const& x, ScalarType type) {
+  std::int64_t const unit = access_elements(type);
+  return aligned(x.data) && (x.col_stride == 1 || x.cols == 1) && (x.rows == 1 || x.row_stride % unit == 0) &&
+         (x.batch == 1 || x.batch_stride % unit == 0);
+}
+
+Matrix copy_padded(Matrix const& source, Tensor const& owner, ScalarType type, std::int64_t pitch, int device,
+                   std::vector<Tensor>& keep) {
+  pitch = std::max(pitch, access_elements(type));
+  std::int64_t const rows = std::max<std::int64_t>(source.rows, 1);
+  Tensor buffer =
+      empty_strided({std::max<std::int64_t>(source.batch, 1), rows, pitch}, {rows * pitch, pitch, 1}, type, device);
+  if (pitch != source.cols) torch::stable::zero_(buffer);
+  Matrix const target{buffer.data_ptr(), source.batch, source.rows, source.cols, rows * pitch, pitch, 1};
+  Tensor view = view_of(buffer, target);
+  torch::stable::copy_(view, view_of(owner, source));
+  keep.push_back(std::move(buffer));
+  return target;
+}
+
+PreparedOperand prepare_operand(Matrix matrix, Tensor const& owner, ScalarType type, Layout preferred, Forced forced,
+                                bool force_copy, int device, std::vector<Tensor>& keep) {
+  std::int64_t const unit = access_elements(type);
+  // In the frame where the contiguous dimension is the last one.
+  auto const framed = [&](Layout layout) { return layout == Layout::row ? matrix : matrix.transposed(); };
+  auto const fits = [&](Layout layout) {
+    Matrix const x = framed(layout);
+    return !force_copy && accessible(x, type) && (!forced.extents || x.cols % unit == 0);
+  };
+  PreparedOperand prepared;
+  prepared.layout = preferred;
+  Matrix chosen = framed(preferred);
+  if (!fits(preferred)) {
+    Layout const other = preferred == Layout::row ? Layout::column : Layout::row;
+    if (!forced.layouts && fits(other)) {
+      prepared.layout = other;
+      chosen = framed(other);
+    } else {
+      chosen = copy_padded(chosen, owner, type, round_up(chosen.cols, unit), device, keep);
+    }
+  }
+  // A copy is padded with zeros: as good as aligned.
+  prepared.extent_aligned = forced.extents || chosen.cols % unit == 0;
+  prepared.operand.data = chosen.data;
+  prepared.operand.leading = leading_of(chosen, round_up(chosen.cols, unit));
+  prepared.operand.batch_stride = chosen.batch == 1 ? 0 : chosen.batch_stride;
+  return prepared;
+}
+
+Matrix prepare_output(Output& output, Matrix const& target, ScalarType type, std::int64_t pitch, bool force_temporary,
+                      int device) {
+  output.temporary.reset();
+  if (!force_temporary && accessible(target, type)) return target;
+  output.temporary = empty_strided({target.batch, target.rows, pitch}, {target.rows * pitch, pitch, 1}, type, device);
+  output.copy_from = {output.temporary->data_ptr(), target.batch, target.rows, target.cols, target.rows * pitch, pitch, 1};
+  output.copy_to = target;
+  return output.copy_from;
+}
+
+void finish_output(Output& output) {
+  if (!output.temporary) return;
+  Tensor target = view_of(*output.tensor, output.copy_to);
+  torch::stable::copy_(target, view_of(*output.temporary, output.copy_from));
+}
+
+}  // namespace cutwheel

@@ -1,0 +1,71 @@
+// Memory as kernels access it, in pieces of 16 bytes (TMA, cp.async and vector loads alike), and copies of what does not
+// lie so.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "gemm/params.h"
+#include "torch/tensor.h"
+
+namespace cutwheel {
+
+constexpr int kAccessBytes = 16;
+
+// Elements of a type in one access.
+constexpr std::int64_t access_elements(ScalarType type) { return kAccessBytes / element_bytes_of(type); }
+
+// A matrix and the tensor whose memory it names.
+struct View {
+  Matrix matrix;
+  Tensor owner;
+};
+
+// [..., cols] as one matrix [rows, cols]: as it lies where the strides allow it, else a copy.
+View flatten_rows(Tensor const& tensor, std::int64_t rows, std::int64_t cols, std::vector<Tensor>& keep);
+
+// Whether rows can be accessed as they lie: contiguous, each on 16 bytes.
+bool accessible(Matrix const& x, ScalarType type);
+
+// The stride between rows that kernels are given: that of a single row means nothing.
+inline std::int64_t leading_of(Matrix const& x, std::int64_t pitch) { return x.rows == 1 ? pitch : x.row_stride; }
+
+// A row-major copy with `pitch` elements from row to row, a multiple of 16 bytes. What lies between is zero, so that a
+// kernel may read it. Converts to `type`.
+Matrix copy_padded(Matrix const& source, Tensor const& owner, ScalarType type, std::int64_t pitch, int device,
+                   std::vector<Tensor>& keep);
+
+// What selection forces on operands when no row takes them as they lie.
+struct Forced {
+  bool layouts = false;  // A row-major, B column-major: the layout with the most kernels
+  bool extents = false;  // contiguous extents that are multiples of 16 bytes (cp.async kernels need that)
+};
+
+struct PreparedOperand {
+  gemm::Operand operand;
+  Layout layout;
+  bool extent_aligned;
+};
+
+// A or B. Takes it as it lies if its memory can be accessed so, unless `force_copy`. `preferred` decides where both layouts
+// would do, and for a copy.
+PreparedOperand prepare_operand(Matrix matrix, Tensor const& owner, ScalarType type, Layout preferred, Forced forced,
+                                bool force_copy, int device, std::vector<Tensor>& keep);
+
+// One result on its way: what the op returns (or out=), and where a kernel writes it if it cannot be written as it lies.
+struct Output {
+  std::optional<Tensor> tensor;
+  std::optional<Tensor> temporary;
+  Matrix copy_from, copy_to;
+};
+
+// Returns the matrix for the kernel to write, in the frame of `target`: the target itself, unless `force_temporary` or it
+// is not accessible, in which case rows are `pitch` elements apart.
+Matrix prepare_output(Output& output, Matrix const& target, ScalarType type, std::int64_t pitch, bool force_temporary,
+                      int device);
+
+// After the launch: copies the temporary, if there is one, into the result.
+void finish_output(Output& output);
+
+}  // namespace cutwheel

@@ -1,0 +1,198 @@
+#include <algorithm>
+#include <cstring>
+
+#include "common/error.h"
+#include "torch/cuda_shims.h"
+#include "torch/epilogue_ops.h"
+#include "torch/text_argument.h"
+
+namespace cutwheel {
+namespace {
+
+struct Problem {
+  EpilogueInfo const& info;
+  ScalarType type = ScalarType::Float;  // of the result
+  int device = 0;
+  std::int64_t rows = 1, n = 0;                               // n counts pairs where the result is twice as wide
+  std::array<Tensor const*, kMaxEpilogueOperands> tensors{};  // by position
+};
+
+std::int64_t columns(OperandKind kind, std::int64_t n) { return kind == OperandKind::wide_matrix ? 2 * n : n; }
+
+DType dtype_of(ScalarType type) {
+  return type == ScalarType::Half ? DType::f16 : type == ScalarType::BFloat16 ? DType::bf16 : DType::f32;
+}
+
+void place_operands(Problem& problem, std::vector<Tensor> const& operands) {
+  EpilogueInfo const& info = problem.info;
+  std::size_t next = 0;
+  for (int i = 0; i < info.count; ++i) {
+    EpilogueOperandInfo const& operand = info.operands[i];
+    bool const is_matrix = operand.kind == OperandKind::matrix || operand.kind == OperandKind::wide_matrix;
+    bool const neutral = operand.kind == OperandKind::scalar &&
+                         (std::strcmp(operand.name, "alpha") == 0 || std::strcmp(operand.name, "beta") == 0);
+    if (!is_matrix && !neutral) {
+      fail(ErrorKind::value, "elementwise: epilogue \"", info.name, "\" has an operand ", operand.name,
+           "; expected matrices only");
+    }
+    if (is_matrix && next < operands.size()) problem.tensors[static_cast<std::size_t>(i)] = &operands[next];
+    next += is_matrix;
+  }
+  if (next != operands.size() || next == 0) {
+    fail(ErrorKind::value, "elementwise: operands has ", operands.size(), " tensors; epilogue \"", info.name, "\" takes ",
+         next);
+  }
+}
+
+void check_leading(Problem const& problem, Tensor const& tensor, Tensor const& first, char const* name, std::int64_t cols) {
+  auto const sizes = tensor.sizes(), wanted = first.sizes();
+  bool fits = sizes.size() == wanted.size() && sizes[sizes.size() - 1] == cols;
+  for (std::size_t i = 0; fits && i + 1 < wanted.size(); ++i) fits = sizes[i] == wanted[i];
+  if (fits) return;
+  std::string text = "[";
+  for (std::size_t i = 0; i + 1 < wanted.size(); ++i) text += std::to_string(wanted[i]) + ", ";
+  fail(ErrorKind::value, "elementwise: ", name, " has shape ", shape_text(tensor), "; expected ", text, cols,
+       "] for epilogue \"", problem.info.name, "\"");
+}
+
+void check_problem(Problem& problem) {
+  EpilogueInfo const& info = problem.info;
+  Tensor const* first = nullptr;
+  char const* first_name = "";
+  bool has_type = false;  // of an operand that has the result's
+  for (int i = 0; i < info.count; ++i) {
+    Tensor const* const tensor = problem.tensors[static_cast<std::size_t>(i)];
+    if (!tensor) continue;
+    EpilogueOperandInfo const& operand = info.operands[i];
+    if (!first) {
+      if (!tensor->is_cuda()) {
+        fail(ErrorKind::value, "elementwise: ", operand.name, " is not on a CUDA device; all tensors must be");
+      }
+      std::int64_t const dims = tensor->dim();
+      if (dims < 1 || dims > kMaxDims) {
+        fail(ErrorKind::value, "elementwise: ", operand.name, " has ", dims, " dimensions; expected 1 to ", kMaxDims);
+      }
+      first = tensor;
+      first_name = operand.name;
+      problem.device = tensor->get_device_index();
+      auto const sizes = tensor->sizes();
+      std::int64_t const last = sizes[sizes.size() - 1];
+      if (operand.kind == OperandKind::wide_matrix && last % 2 != 0) {
+        fail(ErrorKind::value, "elementwise: ", operand.name, " has shape ", shape_text(*tensor),
+             "; expected an even number of columns");
+      }
+      problem.n = operand.kind == OperandKind::wide_matrix ? last / 2 : last;
+      for (std::size_t j = 0; j + 1 < sizes.size(); ++j) problem.rows *= sizes[j];
+    }
+    check_device("elementwise", operand.name, *tensor, problem.device, first_name);
+    ScalarType const type = tensor->scalar_type();
+    if (!operand.is_float32 && !has_type) {
+      if (!is_supported(type)) {
+        fail(ErrorKind::type, "elementwise: ", operand.name, " has dtype ", dtype_text(type),
+             "; expected float16, bfloat16 or float32");
+      }
+      problem.type = type;
+      has_type = true;
+    }
+    ScalarType const wanted = operand.is_float32 ? ScalarType::Float : problem.type;
+    if (type != wanted) {
+      fail(ErrorKind::type, "elementwise: ", operand.name, " has dtype ", dtype_text(type), "; expected ",
+           dtype_text(wanted));
+    }
+    check_leading(problem, *tensor, *first, operand.name, columns(operand.kind, problem.n));
+  }
+  for (std::int64_t extent : {problem.rows, 2 * problem.n}) {
+    if (extent > kMaxExtent) {
+      fail(ErrorKind::value, "elementwise: a dimension has ", extent, " elements; at most ", kMaxExtent, " are supported");
+    }
+  }
+}
+
+Tensor make_result(Problem const& problem, std::int64_t cols) {
+  auto const& tensors = problem.tensors;
+  Tensor const& like = **std::find_if(tensors.begin(), tensors.end(), [](Tensor const* x) { return x != nullptr; });
+  auto const sizes = like.sizes();
+  std::array<std::int64_t, kMaxDims> shape;
+  std::copy(sizes.begin(), sizes.end(), shape.begin());
+  shape[sizes.size() - 1] = cols;
+  return empty_contiguous(shape.data(), static_cast<int>(sizes.size()), problem.type, problem.device);
+}
+
+void run(Problem const& problem, Epilogue epilogue, Output& result, std::optional<Tensor>& sums) {
+  EpilogueInfo const& info = problem.info;
+  DeviceInfo const& device = device_info(problem.device);
+  DType const d = dtype_of(problem.type);
+  KernelRow const* const row = choose_elementwise_row(device, d, epilogue);
+  if (!row) {
+    fail(ErrorKind::not_implemented, "elementwise: no kernel in this wheel serves epilogue \"", info.name, "\" with ",
+         name_of(d), " output on ", device.name, " (compute capability ", device.major, '.', device.minor, ")");
+  }
+  gemm::GemmArgs args;
+  args.m = static_cast<int>(problem.rows), args.n = static_cast<int>(problem.n);
+  std::vector<Tensor> keep;
+  for (int i = 0; i < info.count; ++i) {
+    Tensor const* const tensor = problem.tensors[static_cast<std::size_t>(i)];
+    gemm::EpilogueValue& value = args.epilogue[i];
+    value.value = 1;
+    if (!tensor) continue;
+    ScalarType const type = tensor->scalar_type();
+    std::int64_t const cols = columns(info.operands[i].kind, problem.n), pitch = round_up(cols, access_elements(type));
+    View const view = flatten_rows(*tensor, problem.rows, cols, keep);
+    Matrix const x = accessible(view.matrix, type)
+                         ? view.matrix
+                         : copy_padded(view.matrix, view.owner, type, pitch, problem.device, keep);
+    value.data = x.data;
+    value.leading = leading_of(x, pitch);
+  }
+  if (result.tensor) {
+    std::int64_t const cols = columns_of(info.width, problem.n), pitch = round_up(cols, access_elements(problem.type));
+    Matrix const target{result.tensor->data_ptr(), 1, problem.rows, cols, 0, cols, 1};
+    Matrix const x = prepare_output(result, target, problem.type, pitch, /*force_temporary=*/false, problem.device);
+    args.d = x.data;
+    args.d_leading = leading_of(x, pitch);
+  }
+  if (sums) args.c.data = sums->data_ptr();
+  args.device = &device;
+  args.stream = current_stream(problem.device);
+  std::optional<Tensor> workspace;
+  if (std::int64_t const bytes = row->workspace_bytes(args); bytes > 0) {
+    workspace = empty_bytes(bytes, problem.device);
+    args.workspace = workspace->data_ptr();
+  }
+  gemm::Status const status = row->launch(args);
+  check_launch(status, "elementwise", row->name);
+  if (!status.good()) {
+    fail(ErrorKind::not_implemented, "elementwise: ", row->name, " does not take operands of ", problem.rows, " rows and ",
+         problem.n, " columns");
+  }
+  finish_output(result);
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor> elementwise(std::vector<Tensor> const& operands, StringHandle epilogue_name, bool with_result,
+                                       bool with_sums) {
+  TextArgument const name(epilogue_name);
+  Epilogue const epilogue = named_epilogue("elementwise", name.view(), /*has_accum=*/false);
+  Problem problem{info_of(epilogue)};
+  place_operands(problem, operands);
+  check_problem(problem);
+  DeviceScope const scope(problem.device);
+  std::int64_t const cols = columns_of(problem.info.width, problem.n), none = 0;
+  Output result;
+  std::optional<Tensor> sums;
+  if (with_result) result.tensor = make_result(problem, cols);
+  if (with_sums) sums = empty_strided({cols}, {1}, problem.type, problem.device);
+  if (problem.rows == 0 || problem.n == 0) {
+    if (sums) torch::stable::zero_(*sums);
+  } else if (with_result || with_sums) {
+    run(problem, epilogue, result, sums);
+  }
+  auto const or_empty = [&](std::optional<Tensor>& tensor) {
+    return tensor ? *std::move(tensor) : empty_contiguous(&none, 1, problem.type, problem.device);
+  };
+  Tensor first = or_empty(result.tensor);
+  return {std::move(first), or_empty(sums)};
+}
+
+}  // namespace cutwheel

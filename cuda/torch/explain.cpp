@@ -1,0 +1,91 @@
+#include "torch/explain.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/error.h"
+
+namespace cutwheel {
+namespace {
+
+constexpr std::int64_t kAddmmOp = 2, kBaddbmmOp = 3, kLinearOp = 4, kGemmOp = 5, kLinearFusedOp = 6;
+
+ExplainedGemm explain_call(GemmCall& call) {
+  check_call(call);
+  DeviceScope const scope(call.device);
+  PreparedGemm prepared;
+  prepare(prepared, call, {});
+  // The empty K of mm and addmm is no product.
+  bool const computes = !call.empty() && (call.k > 0 || call.epilogue);
+  if (computes) plan_call(prepared, call);
+  bool const output_copy = prepared.d.temporary || std::any_of(prepared.stores.begin(), prepared.stores.end(),
+                                                               [](Output const& x) { return x.temporary.has_value(); });
+  ExplainedGemm explained{prepared.request, {}, {}, prepared.keep.size(), output_copy};
+  if (computes) explained.plans = rank_plans(prepared.request, device_info(call.device), &explained.rejections);
+  return explained;
+}
+
+void check_count(char const* op, std::size_t count, std::size_t least, std::size_t most) {
+  if (count < least || count > most) {
+    fail(ErrorKind::value, "explain: ", op, " takes ", least, least == most ? "" : concat(" to ", most), " tensors, got ",
+         count);
+  }
+}
+
+Tensor const& required(char const* op, OptionalTensors const& operands, std::size_t i) {
+  if (!operands[i]) fail(ErrorKind::value, "explain: tensor ", i, " of ", op, " is None; expected a Tensor");
+  return *operands[i];
+}
+
+ExplainedGemm explain_named(std::int64_t op, OptionalTensors const& operands, std::optional<ScalarType> out_dtype,
+                            double beta, bool allow_tf32, std::string_view name) {
+  bool const is_linear = op == kLinearFusedOp;
+  char const* const op_name = is_linear ? "linear" : "gemm";
+  check_count(op_name, operands.size(), 2, is_linear ? 4 : 2 + kMaxEpilogueOperands);
+  Tensor const &a = required(op_name, operands, 0), &b = required(op_name, operands, 1);
+  EpilogueCall epilogue;
+  epilogue.id = named_epilogue(op_name, name, /*has_accum=*/true);
+  OptionalTensors const rest(operands.begin() + 2, operands.end());
+  if (is_linear) {
+    auto const at = [&](std::size_t i) { return i < rest.size() && rest[i] ? &*rest[i] : nullptr; };
+    bind_linear(epilogue, at(0), at(1));
+  } else {
+    // Scalars do not matter, but for beta, which may be 0.
+    EpilogueInfo const& info = epilogue.info();
+    std::vector<double> scalars;
+    for (int i = 0; i < info.count; ++i) {
+      if (info.operands[i].kind != OperandKind::scalar) continue;
+      scalars.push_back(std::strcmp(info.operands[i].name, "beta") == 0 ? beta : 1);
+    }
+    bind_gemm(epilogue, rest, scalars);
+  }
+  GemmCall call = make_call(is_linear ? kLinear : gemm_names(a), a, b, out_dtype, allow_tf32);
+  call.linear = is_linear;
+  call.epilogue = &epilogue;
+  return explain_call(call);
+}
+
+}  // namespace
+
+ExplainedGemm explain_gemm(std::int64_t op, OptionalTensors const& operands, std::optional<ScalarType> out_dtype,
+                           double beta, bool allow_tf32, std::string_view epilogue) {
+  if (op == kGemmOp || op == kLinearFusedOp) {
+    return explain_named(op, operands, out_dtype, beta, allow_tf32, epilogue);
+  }
+  static constexpr OpNames const* kOps[] = {&kMm, &kBmm, &kAddmm, &kBaddbmm, &kLinear};
+  if (op < 0 || op >= static_cast<std::int64_t>(std::size(kOps)))
+    fail(ErrorKind::value, "explain: op ", op, " is not known");
+  OpNames const& names = *kOps[op];
+  bool const c_first = op == kAddmmOp || op == kBaddbmmOp, is_linear = op == kLinearOp;
+  check_count(names.op, operands.size(), c_first ? 3 : 2, c_first || is_linear ? 3 : 2);
+  std::size_t const factor = c_first ? 1 : 0;
+  GemmCall call = make_call(names, required(names.op, operands, factor), required(names.op, operands, factor + 1),
+                            out_dtype, allow_tf32);
+  call.linear = is_linear;
+  if (c_first) call.c = &required(names.op, operands, 0);
+  if (is_linear && operands.size() == 3 && operands[2]) call.c = &*operands[2];
+  call.beta = beta;
+  return explain_call(call);
+}
+
+}  // namespace cutwheel

@@ -1,0 +1,24 @@
+// What a call would run, without running it.
+#pragma once
+
+#include <string_view>
+
+#include "torch/epilogue_ops.h"
+
+namespace cutwheel {
+
+struct ExplainedGemm {
+  GemmRequest request;
+  std::vector<GemmPlan> plans;  // cheapest first; the first one runs
+  std::vector<Rejection> rejections;
+  std::size_t operand_copies;  // operands that have to be copied first
+  bool output_copy;
+};
+
+// op: 0 mm, 1 bmm, 2 addmm, 3 baddbmm, 4 linear [input, weight, bias], 5 gemm [a, b, tensor operands by position], 6
+// linear_fused [input, weight, bias, residual]. The last two take the name of an epilogue and None among their operands.
+// Runs no kernel but the copies.
+ExplainedGemm explain_gemm(std::int64_t op, OptionalTensors const& operands, std::optional<ScalarType> out_dtype,
+                           double beta, bool allow_tf32, std::string_view epilogue);
+
+}  // namespace cutwheel
