@@ -2,6 +2,7 @@
 
     import cutwheel
     y = cutwheel.linear(x, weight, bias)      # x: [..., K], weight: [N, K], bias: [N]
+    y = cutwheel.linear(x, weight, bias, activation="gelu")   # in one kernel
 
 The ops take CUDA tensors. Importing works without a GPU, a CUDA driver or a CUDA build of torch;
 ``python -m cutwheel doctor`` says what a machine lacks to run them.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import sys
 
 __all__ = [
+    "Epilogue",
     "Explanation",
     "Kernel",
     "__version__",
@@ -19,11 +21,17 @@ __all__ = [
     "baddbmm",
     "bmm",
     "build_info",
+    "epilogues",
     "explain",
+    "gated_linear",
+    "gemm",
     "kernels",
     "linear",
     "matmul",
     "mm",
+    "nn",
+    "pack_gated_weight",
+    "unpack_gated_weight",
 ]
 
 
@@ -33,9 +41,13 @@ def _is_started_by_dash_m() -> bool:
 
 
 try:
-    from . import _library
+    from . import _library, nn
     from ._explain import Explanation, Kernel, build_info, explain, kernels
-    from .ops import addmm, baddbmm, bmm, linear, matmul, mm
+    from .ops._matmul import matmul
+    from .ops.epilogue import Epilogue, epilogues, gemm
+    from .ops.gated import gated_linear, pack_gated_weight, unpack_gated_weight
+    from .ops.gemm import addmm, baddbmm, bmm, mm
+    from .ops.linear import linear
 
     __version__ = _library.VERSION
 except ImportError:

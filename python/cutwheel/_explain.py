@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from . import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from .ops import epilogue, gated, linear
 from .ops._errors import RAISED, check_tensors, reraise
 from .ops._precision import autocast_operands, tf32_allowed
 
@@ -22,6 +23,15 @@ _OPERANDS = {
     "linear": ("input", "weight", "bias"),
 }
 _NUMBERS = {op: number for number, op in enumerate(_OPERANDS)}
+# These take the name of an epilogue; "linear" with an activation or a residual is one of them.
+_GEMM, _LINEAR_FUSED = 5, 6
+_OPS = (*_OPERANDS, "gated_linear", "gemm")
+_KEYWORDS = {
+    "linear": ("activation", "residual", "residual_after_activation"),
+    "gated_linear": (),
+    "gemm": ("out_dtype", "out"),
+}
+_GEMM_ARGUMENTS = ("a", "b", "epilogue", *_KEYWORDS["gemm"])
 _SHOWN_CANDIDATES = 8
 
 
@@ -42,7 +52,8 @@ class Kernel:
     d: str
     layout: str
     """of A, B and D: t is row-major, n is column-major"""
-    epilogue: str
+    epilogue: str | None
+    """None: it sums the parts of a split-K product"""
     tile: tuple[int, ...]
     """threadblock tile, M x N x K"""
     cluster: tuple[int, ...]
@@ -143,42 +154,131 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     """Tells which kernel a call would run, without running it.
 
     Args:
-        op: "mm", "bmm", "addmm", "baddbmm" or "linear", or the function itself
-        args, kwargs: as for the op; CUDA tensors. alpha does not matter. out= is not looked at: a
-            call with a column-major or unaligned one may run another kernel
+        op: "mm", "bmm", "addmm", "baddbmm", "linear", "gated_linear" or "gemm", or the function
+            itself
+        args, kwargs: as for the op; CUDA tensors. alpha does not matter for mm to linear. out= is
+            not looked at: a call with a column-major or unaligned one may run another kernel
+
+    Returns:
+        What is said of linear and gated_linear is their product, with the epilogue that stores what
+        backward needs if a tensor requires grad
 
     Raises:
         ValueError: an unknown op, or arguments the op refuses
         TypeError: an argument of the op is missing or no tensor
     """
     name = op if isinstance(op, str) else getattr(op, "__name__", str(op))
-    if name not in _OPERANDS:
-        raise ValueError(f"explain: op is {name!r}; expected one of {', '.join(_OPERANDS)}")
-    names = (*_OPERANDS[name], *(("out_dtype",) if name != "linear" else ()))
+    if name not in _OPS:
+        raise ValueError(f"explain: op is {name!r}; expected one of {', '.join(_OPS)}")
+    if name == "gemm":
+        return _explain_gemm(args, kwargs)
+    if name == "gated_linear":
+        return _explain_gated_linear(args, kwargs)
+    given = _bind(
+        name, (*_OPERANDS[name], *(("out_dtype",) if name != "linear" else ())), args, kwargs
+    )
+    optional = ("bias", "residual")
+    tensors = {key: given.get(key) for key in _OPERANDS[name]}
+    if name == "linear":
+        tensors["residual"] = given.get("residual")
+    check_tensors(name, tensors, optional)
+    operands = _autocast(list(tensors.values()))
+    if name == "linear":
+        activation, is_last = given.get("activation"), given.get("residual_after_activation", False)
+        input, weight, bias, residual = operands
+        fused = linear.epilogue_of(input, weight, bias, activation, residual, is_last)
+        if fused is not None:
+            return _explain_linear(name, operands, fused, tensors)
+    factor = operands[0 if name == "linear" else -1]
+    return _ask(
+        name,
+        _NUMBERS[name],
+        [tensor for tensor in operands[:3] if tensor is not None],
+        factor,
+        given.get("out_dtype"),
+        given.get("beta", 1),
+        "",
+        tensors,
+    )
+
+
+def _bind(
+    op: str, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Arguments by name."""
     if len(args) > len(names):
-        raise TypeError(f"explain: {name} takes at most {len(names)} positional arguments")
+        raise TypeError(f"explain: {op} takes at most {len(names)} positional arguments")
     given = dict(zip(names, args, strict=False))
+    keywords = _KEYWORDS.get(op, ("out", "beta", "alpha"))
     for key, value in kwargs.items():
-        if key in given or key not in (*names, "out", "beta", "alpha"):
-            problem = "given twice" if key in given else f"no argument of {name}"
+        if key in given or key not in (*names, *keywords):
+            problem = "given twice" if key in given else f"no argument of {op}"
             raise TypeError(f"explain: {key} is {problem}")
         given[key] = value
-    optional = ("bias",)
-    tensors = {key: given.get(key) for key in _OPERANDS[name]}
-    check_tensors(name, tensors, optional)
-    operands = [tensor for tensor in tensors.values() if tensor is not None]
+    return given
+
+
+def _autocast(operands: list[Any]) -> list[Any]:
+    return list(autocast_operands(*operands)) if torch.is_autocast_enabled() else operands
+
+
+def _explain_linear(
+    op: str, operands: list[Any], fused: str, tensors: dict[str, Any]
+) -> Explanation:
+    """operands: input, weight, bias, residual"""
+    input, weight, bias, _ = operands
+    if fused != "bias_leaky_relu" or input.dim() < 2 or weight.dim() != 2:
+        return _ask(op, _LINEAR_FUSED, operands, input, None, 1, fused, tensors)
+    # The op for linear layers takes no slope: cutwheel.linear calls gemm.
+    matrices = [input.flatten(0, -2), weight.t(), bias]
+    return _ask(op, _GEMM, matrices, input, None, 1, fused, tensors)
+
+
+def _explain_gated_linear(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
+    op = "gated_linear"
+    given = _bind(op, ("input", "weight", "activation"), args, kwargs)
+    tensors = {key: given.get(key) for key in ("input", "weight")}
+    check_tensors(op, tensors)
+    input, weight = _autocast(list(tensors.values()))
+    fused = gated.epilogue_of(input, weight, given.get("activation", "silu"))
+    return _explain_linear(op, [input, weight, None, None], fused, tensors)
+
+
+def _explain_gemm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
+    own = {key: value for key, value in kwargs.items() if key in _GEMM_ARGUMENTS}
+    given = _bind("gemm", ("a", "b", "epilogue"), args, own)
+    tensors: dict[str, Any] = {key: given.get(key) for key in ("a", "b")}
+    check_tensors("gemm", tensors)
+    name, out_dtype = given.get("epilogue", "plain"), given.get("out_dtype")
+    signature = epilogue.signature_of(name)
+    operands = {key: value for key, value in kwargs.items() if key not in own}
+    positional, scalars = epilogue.positional_operands(name, signature, operands)
+    a, b = tensors.values()
     if torch.is_autocast_enabled():
-        operands = list(autocast_operands(*operands))
-    factor = operands[-1] if name != "linear" else operands[0]
+        a, b, positional = epilogue.cast_operands(a, b, positional, signature, out_dtype)
+    beta = dict(zip(signature.scalars, scalars, strict=True)).get("beta", 1)
+    return _ask("gemm", _GEMM, [a, b, *positional], a, out_dtype, beta, name, tensors)
+
+
+def _ask(
+    op: str,
+    number: int,
+    operands: list[Any],
+    factor: torch.Tensor,
+    out_dtype: torch.dtype | None,
+    beta: float,
+    epilogue_name: str,
+    tensors: dict[str, Any],
+) -> Explanation:
+    """The library's answer; `factor` is an operand whose dtype is that of the product."""
     allow_tf32 = factor.dtype == torch.float32 and tf32_allowed()
-    number, out_dtype = _NUMBERS[name], given.get("out_dtype")
     try:
         text = torch.ops.cutwheel._explain(
-            number, operands, out_dtype, given.get("beta", 1), allow_tf32
+            number, operands, out_dtype, beta, allow_tf32, epilogue_name
         )
     except RAISED as error:
-        reraise(name, error, optional, **tensors)
-    return _explanation(name, json.loads(text))
+        reraise(op, error, ("bias", "residual"), **tensors)
+    return _explanation(op, json.loads(text))
 
 
 def _explanation(op: str, data: dict[str, Any]) -> Explanation:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmark_clock import SyntheticClock
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -233,36 +234,6 @@ def test_report_command_draws_and_fails_on_failures(make, tmp_path, capsys):
 # --- the harness, on CPU tensors and a synthetic clock
 
 
-class SyntheticReplay:
-    def __init__(self, call: Callable[[int], None], slots: int, count: int, each: float) -> None:
-        self.call, self.slots, self.count, self.each = call, slots, count, each
-        self.timed = 0
-
-    def run(self) -> None:
-        for index in range(self.count):
-            self.call(index % self.slots)
-
-    def seconds(self) -> float:
-        self.timed += 1
-        return self.count * self.each
-
-
-class SyntheticClock:
-    """Every call of a side takes the time given for it; sides are recorded in their order."""
-
-    def __init__(self, *each: float) -> None:
-        self.each = each
-        self.replays: list[SyntheticReplay] = []
-
-    def warm_up(self, call: Callable[[int], None], slots: int) -> None:
-        call(0)
-
-    def record(self, call: Callable[[int], None], slots: int, iterations: int) -> SyntheticReplay:
-        each = self.each[len(self.replays) % len(self.each)]
-        self.replays.append(SyntheticReplay(call, slots, iterations, each))
-        return self.replays[-1]
-
-
 def mm_case(other: Callable[..., Any] | None = None, slots: int = 3):
     torch = pytest.importorskip("torch")
     from benchmarks import gemm, harness
@@ -271,11 +242,16 @@ def mm_case(other: Callable[..., Any] | None = None, slots: int = 3):
     w = [torch.randn(16, 5) for _ in range(slots)]
     out = [torch.empty(6, 5) for _ in range(slots)]
     mm = other or torch.mm
+
+    def ours(i: int) -> Any:
+        mm(x[i], w[i], out=out[i])
+        return out[i]
+
     sides = (
         harness.Side("torch", lambda i: torch.mm(x[i], w[i], out=out[i])),
-        harness.Side("ours", lambda i: mm(x[i], w[i], out=out[i])),
+        harness.Side("ours", ours),
     )
-    return harness.Case(sides, out, lambda i: gemm.reference(x[i], w[i]), 1e-5)
+    return harness.Case(sides, slots, lambda i: gemm.reference(x[i], w[i]), 1e-5)
 
 
 def compare(case: Any, clock: Any):

@@ -16,6 +16,8 @@ _ADDMM = "float beta=1., float alpha=1., bool allow_tf32=False"
 _MM = "Tensor input, Tensor mat2"
 _RESULT = "bool allow_tf32=False) -> Tensor"
 _OUT = "*, Tensor(a!) out) -> ()"
+_LINEAR = "Tensor input, Tensor weight, Tensor? bias, Tensor? residual"
+_GEMM = "Tensor a, Tensor b, str epilogue, Tensor?[] operands, float[] scalars"
 OPS = {
     "mm": f"({_MM}, ScalarType? out_dtype=None, {_RESULT}",
     "mm.out": f"({_MM}, bool allow_tf32=False, {_OUT}",
@@ -28,6 +30,12 @@ OPS = {
     f"{_ADDMM}) -> Tensor",
     "baddbmm.out": f"(Tensor input, Tensor batch1, Tensor batch2, {_ADDMM}, {_OUT}",
     "linear": f"(Tensor input, Tensor weight, Tensor? bias=None, {_RESULT}",
+    "linear_fused": f"({_LINEAR}, str epilogue, {_RESULT}",
+    "linear_fused_aux": f"({_LINEAR}, str epilogue, bool allow_tf32=False) -> (Tensor, Tensor)",
+    "gemm": f"({_GEMM}, ScalarType? out_dtype=None, bool allow_tf32=False) -> Tensor[]",
+    "gemm.out": f"({_GEMM}, bool allow_tf32=False, *, Tensor(a!)[] out) -> ()",
+    "elementwise": "(Tensor[] operands, str epilogue, bool with_result=True, bool with_sums=False) "
+    "-> (Tensor, Tensor)",
 }
 FUNCTIONS = (
     "mm",
@@ -36,6 +44,11 @@ FUNCTIONS = (
     "baddbmm",
     "linear",
     "matmul",
+    "gated_linear",
+    "gemm",
+    "pack_gated_weight",
+    "unpack_gated_weight",
+    "epilogues",
     "explain",
     "kernels",
     "build_info",
@@ -114,15 +127,30 @@ def test_functions_are_documented(cutwheel: ModuleType, name: str) -> None:
 def test_parameters_are_named_as_torchs(cutwheel: ModuleType) -> None:
     import inspect
 
-    names = {op: list(inspect.signature(getattr(cutwheel, op)).parameters) for op in FUNCTIONS[:6]}
+    names = {op: list(inspect.signature(getattr(cutwheel, op)).parameters) for op in FUNCTIONS[:11]}
     assert names == {
         "mm": ["input", "mat2", "out_dtype", "out"],
         "bmm": ["input", "mat2", "out_dtype", "out"],
         "addmm": ["input", "mat1", "mat2", "out_dtype", "beta", "alpha", "out"],
         "baddbmm": ["input", "batch1", "batch2", "out_dtype", "beta", "alpha", "out"],
-        "linear": ["input", "weight", "bias"],
+        "linear": [
+            *("input", "weight", "bias", "activation", "residual", "residual_after_activation"),
+        ],
         "matmul": ["input", "other"],
+        "gated_linear": ["input", "weight", "activation"],
+        "gemm": ["a", "b", "epilogue", "out_dtype", "out", "operands"],
+        "pack_gated_weight": ["gate", "up"],
+        "unpack_gated_weight": ["weight"],
+        "epilogues": [],
     }
+    linear = inspect.signature(cutwheel.linear).parameters
+    assert linear["activation"].kind is inspect.Parameter.KEYWORD_ONLY
+
+
+def test_everything_public_is_there(cutwheel: ModuleType) -> None:
+    assert sorted(cutwheel.__all__, key=str.lower) == sorted(set(cutwheel.__all__), key=str.lower)
+    for name in cutwheel.__all__:
+        assert hasattr(cutwheel, name)
 
 
 def test_typed_marker(cutwheel: ModuleType) -> None:

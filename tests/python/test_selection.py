@@ -65,6 +65,7 @@ def explain(gpu: Gpu, m: int, n: int, k: int, **options: object) -> dict:
         n,
         k,
         options.get("batch", 1),
+        options.get("epilogue", ""),
     )
     return json.loads(text)
 
@@ -147,6 +148,39 @@ def test_every_combination_is_served(
         assert plan["reduce"] or plan["row"].endswith((*fit, "_linear_combination"))
 
 
+@pytest.mark.parametrize("dtype", [BF16, F16, TF32])
+@pytest.mark.parametrize(
+    "gpu", [A100, RTX3090, L40S, H200, B200], ids=lambda g: f"cc{g.major}{g.minor}"
+)
+def test_every_epilogue_of_the_layers_is_served(gpu: Gpu, dtype: int) -> None:
+    """In the layout of linear layers; other layouts are copied into it."""
+    for epilogue in cutwheel.epilogues():
+        if not epilogue.has_accum:
+            continue
+        for m in (1, 777):
+            answer = explain(gpu, m, 1024, 512, a=dtype, layout_b=COLUMN, epilogue=epilogue.name)
+            assert answer["plans"], epilogue.name
+            if epilogue.name not in ("plain", "bias", "linear_combination"):
+                assert answer["request"]["epilogue"] == epilogue.name
+                for plan in answer["plans"]:
+                    assert plan["row"].endswith(f"_{epilogue.name}")
+                    assert plan["splits"] == 1
+
+
+# sm80 code runs on 8.9, too, and nothing in these kernels is better there.
+@pytest.mark.parametrize("arch", ["sm80", "sm90a"])
+def test_every_elementwise_epilogue_has_a_kernel(arch: str) -> None:
+    names = {e.name for e in cutwheel.epilogues() if not e.has_accum}
+    assert names
+    for dtype in ("bf16", "f16", "f32"):
+        rows = [
+            kernel
+            for kernel in cutwheel.kernels()
+            if kernel.family == "elementwise" and kernel.d == dtype and kernel.arch == arch
+        ]
+        assert {kernel.epilogue for kernel in rows} == names
+
+
 def test_small_m_on_hopper_swaps_operands() -> None:
     for m in (1, 16, 32):
         assert "_swap_" in chosen(H200, m, 4096, 4096)["row"]
@@ -159,9 +193,14 @@ def test_large_problems_on_hopper_take_large_tiles() -> None:
     assert tile[0] * tile[1] >= 128 * 192
 
 
-def test_raster_order_walks_along_the_shorter_side() -> None:
+def test_raster_order_walks_along_the_shorter_side_of_small_problems() -> None:
     assert chosen(H200, 1024, 8192, 4096)["raster"] == "along_m"
-    assert chosen(H200, 8192, 1024, 4096)["raster"] == "along_n"
+    assert chosen(H200, 1024, 512, 4096)["raster"] == "along_n"
+
+
+def test_raster_order_of_large_problems_is_along_n() -> None:
+    for m, n in ((2048, 8192), (8192, 1024), (8192, 57344)):
+        assert chosen(H200, m, n, 4096)["raster"] == "along_n"
 
 
 def test_splits_divide_k_and_carry_a_reduce_kernel() -> None:

@@ -74,6 +74,7 @@ def test_autocast_casts_as_torch_does(cutwheel: ModuleType) -> None:
     with FakeTensorMode():
         single = torch.empty(4, 4, device="cuda")
         half, double = single.half(), single.double()
+        row = torch.empty(4, device="cuda")
         torch.set_autocast_enabled("cuda", True)
         torch.set_autocast_dtype("cuda", torch.bfloat16)
         for result in (
@@ -83,6 +84,12 @@ def test_autocast_casts_as_torch_does(cutwheel: ModuleType) -> None:
             cutwheel.baddbmm(single, half.unsqueeze(0), single.unsqueeze(0)),
             cutwheel.linear(single, half, torch.empty(4, device="cuda")),
             cutwheel.matmul(single.unsqueeze(0), half),
+            cutwheel.linear(single, half, residual=single),
+            cutwheel.linear(single, half, row, activation="gelu", residual=single),
+            cutwheel.linear(single, half, row, activation="softplus"),
+            cutwheel.linear(single, half, activation="leaky_relu"),
+            cutwheel.linear(single, half, activation="softplus", residual=single),
+            cutwheel.gated_linear(single, half),
         ):
             assert result.dtype == torch.bfloat16
         with pytest.raises(TypeError, match="float64"):
@@ -91,14 +98,28 @@ def test_autocast_casts_as_torch_does(cutwheel: ModuleType) -> None:
         assert cutwheel.mm(half, half).dtype == torch.float16
 
 
-@pytest.mark.parametrize("op", ["mm", "bmm", "addmm", "baddbmm", "linear", "matmul"])
+@pytest.mark.parametrize(
+    "op", ["mm", "bmm", "addmm", "baddbmm", "linear", "matmul", "gated_linear", "gemm"]
+)
 def test_cpu_tensors_are_refused(cutwheel: ModuleType, op: str) -> None:
     a = torch.ones(1, 4, 4) if op in ("bmm", "baddbmm") else torch.ones(4, 4)
     count = 3 if op in ("addmm", "baddbmm") else 2
-    for tensors in ([a.half()] * count, [a.half().requires_grad_()] * count):
+    for requires_grad in (False, op != "gemm"):
+        tensors = [a.half().requires_grad_(requires_grad)] * count
         with pytest.raises(NotImplementedError, match="CPU") as raised:
             getattr(cutwheel, op)(*tensors)
         assert "cutwheel." not in str(raised.value)
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "tanh", "leaky_relu"])
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_fused_linear_refuses_cpu_tensors(
+    cutwheel: ModuleType, activation: str | None, requires_grad: bool
+) -> None:
+    a = torch.ones(4, 4).half().requires_grad_(requires_grad)
+    for residual in (None, a):
+        with pytest.raises(NotImplementedError, match="CPU"):
+            cutwheel.linear(a, a, activation=activation, residual=residual)
 
 
 ERRORS = [
@@ -112,6 +133,7 @@ ERRORS = [
         "mm: x",
     ),
     ("CUDA error: an illegal address", RuntimeError, "CUDA error: an illegal address"),
+    ("cutwheel.TypeError: gemm: b is odd", TypeError, "mm: b is odd"),
     (
         "cutwheel::addmm() Expected a value of type 'float' for argument 'alpha' but instead "
         "found type 'str'.\nPosition: 5",
@@ -152,6 +174,86 @@ def test_explain_checks_its_arguments(cutwheel: ModuleType) -> None:
         cutwheel.explain("mm", a, a, mat2=a)
     with pytest.raises(TypeError, match="bias is no argument of mm"):
         cutwheel.explain(cutwheel.mm, a, a, bias=a)
+    with pytest.raises(ValueError, match="activation is 'swish'"):
+        cutwheel.explain("linear", a, a, activation="swish")
+    with pytest.raises(TypeError, match="residual is of type int"):
+        cutwheel.explain("linear", a, a, residual=1)
+    with pytest.raises(TypeError, match="gated_linear: weight is None"):
+        cutwheel.explain("gated_linear", a)
+    with pytest.raises(TypeError, match="bias is no argument of gated_linear"):
+        cutwheel.explain("gated_linear", a, a, bias=a)
+    with pytest.raises(TypeError, match="gemm: b is None"):
+        cutwheel.explain("gemm", a)
+    with pytest.raises(ValueError, match="'x' is not declared"):
+        cutwheel.explain("gemm", a, a, "x")
+    with pytest.raises(TypeError, match="c is no operand of epilogue 'plain'"):
+        cutwheel.explain(cutwheel.gemm, a, a, c=a)
+
+
+def test_explain_asks_for_the_epilogue_that_runs(
+    cutwheel: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, list[bool], str]] = []
+
+    def explain(
+        op: int, operands: list[object], dtype: object, beta: float, tf32: bool, epilogue: str
+    ) -> str:
+        asked.append((op, [operand is not None for operand in operands], epilogue))
+        return "{}"
+
+    # What a namespace of ops has been asked for once is an attribute of it.
+    monkeypatch.setattr(torch.ops.cutwheel, "_explain", explain, raising=False)
+    a = torch.ones(4, 4).half()
+    bias = a[0]
+    needs = torch.ones(4, 512).half().requires_grad_()
+    for call, expected in (
+        (lambda e: e("mm", a, a), (0, [True, True], "")),
+        (lambda e: e("addmm", a, a, a, beta=0), (2, [True] * 3, "")),
+        (lambda e: e("linear", a, a), (4, [True, True], "")),
+        (lambda e: e("linear", a, a, bias), (4, [True] * 3, "")),
+        (
+            lambda e: e("linear", a, a, bias, activation="gelu"),
+            (6, [True, True, True, False], "bias_gelu"),
+        ),
+        (
+            lambda e: e("linear", needs, needs, activation="gelu"),
+            (6, [True, True, False, False], "bias_gelu_aux"),
+        ),
+        (
+            lambda e: e("linear", a, a, residual=a),
+            (6, [True, True, False, True], "bias_residual"),
+        ),
+        (
+            lambda e: e("linear", a, a, activation="tanh", residual=a),
+            (6, [True, True, False, True], "bias_residual"),
+        ),
+        (
+            lambda e: e(
+                "linear", a, a, activation="tanh", residual=a, residual_after_activation=True
+            ),
+            (4, [True, True], ""),
+        ),
+        (
+            lambda e: e("linear", a, a, activation="leaky_relu"),
+            (5, [True, True, False], "bias_leaky_relu"),
+        ),
+        (
+            lambda e: e(cutwheel.gated_linear, a, a, "relu"),
+            (6, [True, True, False, False], "gated_relu"),
+        ),
+        (
+            lambda e: e("gated_linear", needs, needs),
+            (6, [True, True, False, False], "gated_silu_aux"),
+        ),
+        (lambda e: e("gemm", a, a), (5, [True, True], "plain")),
+        (
+            lambda e: e("gemm", a, a, "bias_residual", residual=a, alpha=2),
+            (5, [True, True, False, True], "bias_residual"),
+        ),
+    ):
+        assert cutwheel.explain is not None
+        call(cutwheel.explain)
+        assert asked.pop() == expected
 
 
 def test_explanation_is_readable(cutwheel: ModuleType) -> None:

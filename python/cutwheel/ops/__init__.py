@@ -1,9 +1,13 @@
-"""The ops: a module per family, with signatures, docstrings, autograd and fake kernels."""
+"""The ops: a module per family, with signatures, docstrings, autograd and fake kernels.
 
-from . import _fake
-from ._matmul import matmul
-from .gemm import addmm, baddbmm, bmm, linear, mm
+The functions are those of `cutwheel` itself; here, `linear` and `gemm` are the modules.
+"""
 
-__all__ = ["addmm", "baddbmm", "bmm", "linear", "matmul", "mm"]
+# gemm and linear come before whatever else needs their gradients: each of them is imported by the
+# module of its gradients in turn.
+from . import _fake, _fake_fused, gemm, linear
+
+__all__ = ["gemm", "linear"]
 
 _fake.register()
+_fake_fused.register()

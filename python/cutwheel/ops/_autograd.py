@@ -26,12 +26,11 @@ _mm: _Op = _ops.mm.default
 _bmm: _Op = _ops.bmm.default
 _addmm: _Op = _ops.addmm.default
 _baddbmm: _Op = _ops.baddbmm.default
-_linear: _Op = _ops.linear.default
 
 Gradient = torch.Tensor | None
 
 
-def _is_column_major(matrix: torch.Tensor) -> bool:
+def is_column_major(matrix: torch.Tensor) -> bool:
     return not matrix.is_contiguous() and matrix.stride(-2) == 1
 
 
@@ -52,8 +51,8 @@ def _save_operands(
 ) -> None:
     # Each gradient needs the other operand, and how its own is laid out.
     ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
-    ctx.a_is_column_major = needs_a and _is_column_major(a)
-    ctx.b_is_column_major = needs_b and _is_column_major(b)
+    ctx.ais_column_major = needs_a and is_column_major(a)
+    ctx.bis_column_major = needs_b and is_column_major(b)
 
 
 def _operand_gradients(ctx: Any, grad: torch.Tensor, alpha: float = 1) -> tuple[Gradient, Gradient]:
@@ -65,12 +64,12 @@ def _operand_gradients(ctx: Any, grad: torch.Tensor, alpha: float = 1) -> tuple[
     grad_a: Gradient = None
     grad_b: Gradient = None
     if b is not None:
-        if ctx.a_is_column_major:
+        if ctx.ais_column_major:
             grad_a = _multiply(b, grad.mT, alpha).mT
         else:
             grad_a = _multiply(grad, b.mT, alpha)
     if a is not None:
-        if ctx.b_is_column_major:
+        if ctx.bis_column_major:
             grad_b = _multiply(grad.mT, a, alpha).mT
         else:
             grad_b = _multiply(a.mT, grad, alpha)
@@ -173,43 +172,3 @@ class Baddbmm(_WithAddend):
     ) -> torch.Tensor:
         _WithAddend.save(ctx, input, batch1, batch2, beta, alpha)
         return _baddbmm(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)
-
-
-def _rows(tensor: torch.Tensor) -> torch.Tensor:
-    """[..., X] as [rows, X]; unlike reshape(-1, X) for X = 0, too."""
-    return tensor.flatten(0, -2) if tensor.dim() > 1 else tensor.unsqueeze(0)
-
-
-class Linear(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        input: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        allow_tf32: bool,
-    ) -> torch.Tensor:
-        needs = ctx.needs_input_grad
-        ctx.save_for_backward(input if needs[1] else None, weight if needs[0] else None)
-        ctx.weight_is_column_major = needs[1] and _is_column_major(weight)
-        ctx.bias_dtype = bias.dtype if bias is not None else None
-        return _linear(input, weight, bias, allow_tf32)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
-        # grad: [..., N]
-        input, weight = ctx.saved_tensors
-        grad_input: Gradient = None
-        grad_weight: Gradient = None
-        grad_bias: Gradient = None
-        if weight is not None:
-            grad_input = gemm.linear(grad, weight.t())  # dX = dY W
-        if input is not None:
-            dy, x = _rows(grad), _rows(input)  # [rows, N], [rows, K]
-            if ctx.weight_is_column_major:
-                grad_weight = gemm.mm(x.t(), dy).t()
-            else:
-                grad_weight = gemm.mm(dy.t(), x)  # dW = dY^T X
-        if ctx.needs_input_grad[2]:
-            grad_bias = _rows(grad).sum(0).to(ctx.bias_dtype)
-        return grad_input, grad_weight, grad_bias, None

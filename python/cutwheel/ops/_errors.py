@@ -19,6 +19,8 @@ _CLASSES: dict[str, type[Exception]] = {
     "RuntimeError": RuntimeError,
     "NotImplementedError": NotImplementedError,
 }
+# linear and gated_linear are made of ops that do not know for whom they work.
+_OP_NAME = re.compile(r"^(?:linear|gemm): ")
 # Of the dispatcher, when a value does not fit the schema.
 _SCHEMA_MISMATCH = "Expected a value of type"
 
@@ -47,7 +49,7 @@ def reraise(op: str, error: Exception, optional: tuple[str, ...] = (), **tensors
     text = str(error)
     found = _PREFIX.search(text)
     if found:
-        raise _CLASSES[found[1]](found[2]) from None
+        raise _CLASSES[found[1]](_OP_NAME.sub(f"{op}: ", found[2])) from None
     if isinstance(error, AttributeError) or _SCHEMA_MISMATCH in text:
         check_tensors(op, tensors, optional)
     if _SCHEMA_MISMATCH in text:

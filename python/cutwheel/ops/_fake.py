@@ -6,29 +6,31 @@ contiguous, as the library's are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 # Takes conditions on sizes that torch.export does not know, unlike `if`.
-_check_value: Callable[[Any, Callable[[], str]], None] = torch._check_value
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+check_value: Callable[[Any, Callable[[], str]], None] = torch._check_value
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 Names = tuple[str, str]
 Shape = tuple[Any, ...]
 
 
-def _name(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _text(shape: Any) -> str:
+def shape_text(shape: Any) -> str:
     return f"[{', '.join(str(size) for size in shape)}]"
 
 
-def _check_devices(op: str, tensors: dict[str, torch.Tensor]) -> None:
-    (first, reference), *others = tensors.items()
-    if all(tensor.device.type == "cpu" for tensor in tensors.values()):
+def check_devices(op: str, tensors: Mapping[str, torch.Tensor | None]) -> None:
+    """Of the tensors that are given: all on one device, and not on the CPU."""
+    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    (first, reference), *others = given.items()
+    if all(tensor.device.type == "cpu" for tensor in given.values()):
         raise NotImplementedError(
             f"{op}: the tensors are on the CPU; cutwheel's kernels run on CUDA devices: move them "
             f'with .to("cuda"), or use torch.{op}'
@@ -41,15 +43,15 @@ def _check_devices(op: str, tensors: dict[str, torch.Tensor]) -> None:
             )
 
 
-def _check_dims(op: str, name: str, tensor: torch.Tensor, dims: int) -> None:
+def check_dims(op: str, name: str, tensor: torch.Tensor, dims: int) -> None:
     if tensor.dim() != dims:
         raise ValueError(
-            f"{op}: {name} has {tensor.dim()} dimensions (shape {_text(tensor.shape)}); "
+            f"{op}: {name} has {tensor.dim()} dimensions (shape {shape_text(tensor.shape)}); "
             f"expected {dims}"
         )
 
 
-def _result_dtype(
+def result_dtype(
     op: str,
     names: Names,
     a: torch.Tensor,
@@ -58,19 +60,20 @@ def _result_dtype(
     allow_tf32: bool,
     out_name: str = "out_dtype is",
 ) -> torch.dtype:
-    if a.dtype not in _DTYPES:
+    if a.dtype not in DTYPES:
         raise TypeError(
-            f"{op}: {names[0]} has dtype {_name(a.dtype)}; expected float16, bfloat16 or float32"
+            f"{op}: {names[0]} has dtype {dtype_name(a.dtype)}; expected float16, bfloat16 or "
+            "float32"
         )
     if b.dtype != a.dtype:
         raise TypeError(
-            f"{op}: {names[1]} has dtype {_name(b.dtype)}; expected {_name(a.dtype)} as "
+            f"{op}: {names[1]} has dtype {dtype_name(b.dtype)}; expected {dtype_name(a.dtype)} as "
             f"{names[0]} has"
         )
     dtype = a.dtype if out_dtype is None else out_dtype
     if dtype not in (a.dtype, torch.float32):
-        wanted = "float32" if a.dtype == torch.float32 else f"{_name(a.dtype)} or float32"
-        raise TypeError(f"{op}: {out_name} {_name(dtype)}; expected {wanted}")
+        wanted = "float32" if a.dtype == torch.float32 else f"{dtype_name(a.dtype)} or float32"
+        raise TypeError(f"{op}: {out_name} {dtype_name(dtype)}; expected {wanted}")
     if a.dtype == torch.float32 and not allow_tf32:
         raise RuntimeError(
             f"{op}: float32 operands are multiplied on TF32 tensor cores only, and torch's setting "
@@ -80,16 +83,17 @@ def _result_dtype(
     return dtype
 
 
-def _result_shape(op: str, names: Names, a: torch.Tensor, b: torch.Tensor, dims: int) -> Shape:
-    _check_dims(op, names[0], a, dims)
-    _check_dims(op, names[1], b, dims)
+def result_shape(op: str, names: Names, a: torch.Tensor, b: torch.Tensor, dims: int) -> Shape:
+    check_dims(op, names[0], a, dims)
+    check_dims(op, names[1], b, dims)
     batch = (a.shape[0],) if dims == 3 else ()
     for size, wanted in zip((*b.shape[:-2], b.shape[-2]), (*batch, a.shape[-1]), strict=True):
-        _check_value(
+        check_value(
             size == wanted,
             lambda: (
-                f"{op}: {names[1]} has shape {_text(b.shape)}; expected "
-                f"{_text((*batch, a.shape[-1], 'N'))} as {names[0]} has shape {_text(a.shape)}"
+                f"{op}: {names[1]} has shape {shape_text(b.shape)}; expected "
+                f"{shape_text((*batch, a.shape[-1], 'N'))} as {names[0]} has shape "
+                f"{shape_text(a.shape)}"
             ),
         )
     return (*batch, a.shape[-2], b.shape[-1])
@@ -99,21 +103,24 @@ def _check_addend(
     op: str, c: torch.Tensor, shape: Shape, operand: torch.dtype, result: torch.dtype
 ) -> None:
     if c.dtype not in (operand, result):
-        raise TypeError(f"{op}: input has dtype {_name(c.dtype)}; expected {_name(operand)}")
+        raise TypeError(
+            f"{op}: input has dtype {dtype_name(c.dtype)}; expected {dtype_name(operand)}"
+        )
     pairs = zip(reversed(c.shape), reversed(shape), strict=False)
     if c.dim() > len(shape) or any(size != 1 and size != wanted for size, wanted in pairs):
         raise ValueError(
-            f"{op}: input has shape {_text(c.shape)}; expected one that broadcasts to "
-            f"{_text(shape)}"
+            f"{op}: input has shape {shape_text(c.shape)}; expected one that broadcasts to "
+            f"{shape_text(shape)}"
         )
 
 
-def _check_out(op: str, out: torch.Tensor, shape: Shape) -> None:
+def check_out(op: str, out: torch.Tensor, shape: Shape) -> None:
+    """Of its shape and strides; its dtype is part of result_dtype."""
     fits = out.dim() == len(shape)
     if not fits or any(size != want for size, want in zip(out.shape, shape, strict=True)):
         raise ValueError(
-            f"{op}: out has shape {_text(out.shape)}; expected {_text(shape)} (out is never "
-            "resized)"
+            f"{op}: out has shape {shape_text(out.shape)}; expected {shape_text(shape)} (out is "
+            "never resized)"
         )
     if any(stride == 0 and size > 1 for size, stride in zip(out.shape, out.stride(), strict=True)):
         raise ValueError(
@@ -131,18 +138,18 @@ def _product(op: str, dims: int) -> tuple[Callable[..., Any], Callable[..., Any]
         out_dtype: torch.dtype | None = None,
         allow_tf32: bool = False,
     ) -> torch.Tensor:
-        _check_devices(op, {"input": input, "mat2": mat2})
-        shape = _result_shape(op, names, input, mat2, dims)
-        dtype = _result_dtype(op, names, input, mat2, out_dtype, allow_tf32)
+        check_devices(op, {"input": input, "mat2": mat2})
+        shape = result_shape(op, names, input, mat2, dims)
+        dtype = result_dtype(op, names, input, mat2, out_dtype, allow_tf32)
         return input.new_empty(shape, dtype=dtype)
 
     def out_variant(
         input: torch.Tensor, mat2: torch.Tensor, allow_tf32: bool = False, *, out: torch.Tensor
     ) -> None:
-        _check_devices(op, {"input": input, "mat2": mat2, "out": out})
-        shape = _result_shape(op, names, input, mat2, dims)
-        _result_dtype(op, names, input, mat2, out.dtype, allow_tf32, "out has dtype")
-        _check_out(op, out, shape)
+        check_devices(op, {"input": input, "mat2": mat2, "out": out})
+        shape = result_shape(op, names, input, mat2, dims)
+        result_dtype(op, names, input, mat2, out.dtype, allow_tf32, "out has dtype")
+        check_out(op, out, shape)
 
     return functional, out_variant
 
@@ -159,9 +166,9 @@ def _product_with_addend(
         alpha: float = 1,
         allow_tf32: bool = False,
     ) -> torch.Tensor:
-        _check_devices(op, {names[0]: a, names[1]: b, "input": input})
-        shape = _result_shape(op, names, a, b, dims)
-        dtype = _result_dtype(op, names, a, b, out_dtype, allow_tf32)
+        check_devices(op, {names[0]: a, names[1]: b, "input": input})
+        shape = result_shape(op, names, a, b, dims)
+        dtype = result_dtype(op, names, a, b, out_dtype, allow_tf32)
         _check_addend(op, input, shape, a.dtype, dtype)
         return a.new_empty(shape, dtype=dtype)
 
@@ -175,13 +182,43 @@ def _product_with_addend(
         *,
         out: torch.Tensor,
     ) -> None:
-        _check_devices(op, {names[0]: a, names[1]: b, "input": input, "out": out})
-        shape = _result_shape(op, names, a, b, dims)
-        dtype = _result_dtype(op, names, a, b, out.dtype, allow_tf32, "out has dtype")
+        check_devices(op, {names[0]: a, names[1]: b, "input": input, "out": out})
+        shape = result_shape(op, names, a, b, dims)
+        dtype = result_dtype(op, names, a, b, out.dtype, allow_tf32, "out has dtype")
         _check_addend(op, input, shape, a.dtype, dtype)
-        _check_out(op, out, shape)
+        check_out(op, out, shape)
 
     return functional, out_variant
+
+
+def check_linear(
+    op: str,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    allow_tf32: bool,
+) -> tuple[torch.dtype, Shape]:
+    """Dtype and shape of input @ weight.T + bias."""
+    if input.dim() < 1:
+        raise ValueError(f"{op}: input has no dimensions; expected [..., K]")
+    check_dims(op, "weight", weight, 2)
+    dtype = result_dtype(op, ("input", "weight"), input, weight, None, allow_tf32)
+    n, k = weight.shape
+    check_value(
+        k == input.shape[-1],
+        lambda: (
+            f"{op}: weight has shape {shape_text(weight.shape)}; expected [N, {input.shape[-1]}] "
+            f"as input has shape {shape_text(input.shape)}"
+        ),
+    )
+    if bias is not None:
+        if bias.dtype != dtype:
+            raise TypeError(
+                f"{op}: bias has dtype {dtype_name(bias.dtype)}; expected {dtype_name(dtype)}"
+            )
+        if bias.dim() != 1 or bias.shape[0] != n:
+            raise ValueError(f"{op}: bias has shape {shape_text(bias.shape)}; expected [{n}]")
+    return dtype, (*input.shape[:-1], n)
 
 
 def _linear(
@@ -190,28 +227,9 @@ def _linear(
     bias: torch.Tensor | None = None,
     allow_tf32: bool = False,
 ) -> torch.Tensor:
-    tensors = {"input": input, "weight": weight}
-    if bias is not None:
-        tensors["bias"] = bias
-    _check_devices("linear", tensors)
-    if input.dim() < 1:
-        raise ValueError("linear: input has no dimensions; expected [..., K]")
-    _check_dims("linear", "weight", weight, 2)
-    dtype = _result_dtype("linear", ("input", "weight"), input, weight, None, allow_tf32)
-    n, k = weight.shape
-    _check_value(
-        k == input.shape[-1],
-        lambda: (
-            f"linear: weight has shape {_text(weight.shape)}; expected [N, {input.shape[-1]}] as "
-            f"input has shape {_text(input.shape)}"
-        ),
-    )
-    if bias is not None:
-        if bias.dtype != dtype:
-            raise TypeError(f"linear: bias has dtype {_name(bias.dtype)}; expected {_name(dtype)}")
-        if bias.dim() != 1 or bias.shape[0] != n:
-            raise ValueError(f"linear: bias has shape {_text(bias.shape)}; expected [{n}]")
-    return input.new_empty((*input.shape[:-1], n), dtype=dtype)
+    check_devices("linear", {"input": input, "weight": weight, "bias": bias})
+    dtype, shape = check_linear("linear", input, weight, bias, allow_tf32)
+    return input.new_empty(shape, dtype=dtype)
 
 
 def register() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from ._errors import check_tensors
-from .gemm import bmm, linear, mm
+from .gemm import bmm, mm
+from .linear import linear
 
 
 def matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Dense matrix products on tensor cores: mm, bmm, addmm, baddbmm and linear.
+"""Dense matrix products on tensor cores: mm, bmm, addmm and baddbmm.
 
 All accumulate in float32. Operands are float16, bfloat16 or float32 CUDA tensors of one dtype and
 device. float32 is multiplied on TF32 tensor cores, and only if torch's own setting allows TF32
@@ -19,49 +19,35 @@ tensors, RuntimeError for a driver that is missing or too old, or TF32 that is n
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
-from ._autograd import Addmm, Baddbmm, Bmm, Linear, Mm
+from ._autograd import Addmm, Baddbmm, Bmm, Mm
+from ._call import bump, direct, distinct, is_tracing
 from ._errors import RAISED, check_tensors, reraise
 from ._precision import autocast_operands, tf32_allowed
 
-# The host side of a call is a few microseconds, so what is below each call matters: everything is
-# looked up once, arguments are positional, and is_dynamo_compiling() (a constant in both worlds)
-# selects the overload, which torch.compile knows, or the C++ function inside it, which is cheaper.
-_is_tracing = torch.compiler.is_dynamo_compiling
 _float32 = torch.float32
 
 
 _Op = Callable[..., torch.Tensor]
-
-
-def _direct(overload: Any) -> _Op:
-    function: _Op = getattr(overload, "_op", overload)
-    return function
-
-
 _ops = torch.ops.cutwheel
 _mm: _Op = _ops.mm.default
 _bmm: _Op = _ops.bmm.default
 _addmm: _Op = _ops.addmm.default
 _baddbmm: _Op = _ops.baddbmm.default
-_linear: _Op = _ops.linear.default
-_mm_direct = _direct(_mm)
-_bmm_direct = _direct(_bmm)
-_addmm_direct = _direct(_addmm)
-_baddbmm_direct = _direct(_baddbmm)
-_linear_direct = _direct(_linear)
+_mm_direct: _Op = direct(_mm)
+_bmm_direct: _Op = direct(_bmm)
+_addmm_direct: _Op = direct(_addmm)
+_baddbmm_direct: _Op = direct(_baddbmm)
 _mm_out, _bmm_out = _ops.mm.out, _ops.bmm.out
 _addmm_out, _baddbmm_out = _ops.addmm.out, _ops.baddbmm.out
 _mm_with_grad: _Op = Mm.apply
 _bmm_with_grad: _Op = Bmm.apply
 _addmm_with_grad: _Op = Addmm.apply
 _baddbmm_with_grad: _Op = Baddbmm.apply
-_linear_with_grad: _Op = Linear.apply
 
 
 def mm(
@@ -86,16 +72,16 @@ def mm(
         if out is not None:
             _check_out("mm", out, out_dtype, input=input, mat2=mat2)
             _mm_out(input, mat2, input.dtype == _float32 and tf32_allowed(), out=out)
-            _bump(out)
+            bump(out)
             return out
         if is_autocast_enabled():
             input, mat2 = autocast_operands(input, mat2)
         allow_tf32 = input.dtype == _float32 and tf32_allowed()
         if is_grad_enabled() and (input.requires_grad or mat2.requires_grad):
-            if _is_tracing():
-                input, mat2 = _distinct(input, mat2)
+            if is_tracing():
+                input, mat2 = distinct(input, mat2)
             return _mm_with_grad(input, mat2, out_dtype, allow_tf32)
-        if _is_tracing():
+        if is_tracing():
             return _mm(input, mat2, out_dtype, allow_tf32)
         return _mm_direct(input, mat2, out_dtype, allow_tf32)
     except RAISED as error:
@@ -124,16 +110,16 @@ def bmm(
         if out is not None:
             _check_out("bmm", out, out_dtype, input=input, mat2=mat2)
             _bmm_out(input, mat2, input.dtype == _float32 and tf32_allowed(), out=out)
-            _bump(out)
+            bump(out)
             return out
         if is_autocast_enabled():
             input, mat2 = autocast_operands(input, mat2)
         allow_tf32 = input.dtype == _float32 and tf32_allowed()
         if is_grad_enabled() and (input.requires_grad or mat2.requires_grad):
-            if _is_tracing():
-                input, mat2 = _distinct(input, mat2)
+            if is_tracing():
+                input, mat2 = distinct(input, mat2)
             return _bmm_with_grad(input, mat2, out_dtype, allow_tf32)
-        if _is_tracing():
+        if is_tracing():
             return _bmm(input, mat2, out_dtype, allow_tf32)
         return _bmm_direct(input, mat2, out_dtype, allow_tf32)
     except RAISED as error:
@@ -170,16 +156,16 @@ def addmm(
             _check_out("addmm", out, out_dtype, input=input, mat1=mat1, mat2=mat2)
             allow_tf32 = mat1.dtype == _float32 and tf32_allowed()
             _addmm_out(input, mat1, mat2, beta, alpha, allow_tf32, out=out)
-            _bump(out)
+            bump(out)
             return out
         if is_autocast_enabled():
             input, mat1, mat2 = autocast_operands(input, mat1, mat2)
         allow_tf32 = mat1.dtype == _float32 and tf32_allowed()
         if is_grad_enabled() and (input.requires_grad or mat1.requires_grad or mat2.requires_grad):
-            if _is_tracing():
-                input, mat1, mat2 = _distinct(input, mat1, mat2)
+            if is_tracing():
+                input, mat1, mat2 = distinct(input, mat1, mat2)
             return _addmm_with_grad(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
-        call = _addmm if _is_tracing() else _addmm_direct
+        call = _addmm if is_tracing() else _addmm_direct
         return call(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
     except RAISED as error:
         reraise("addmm", error, ("out",), input=input, mat1=mat1, mat2=mat2, out=out)
@@ -214,7 +200,7 @@ def baddbmm(
             _check_out("baddbmm", out, out_dtype, input=input, batch1=batch1, batch2=batch2)
             allow_tf32 = batch1.dtype == _float32 and tf32_allowed()
             _baddbmm_out(input, batch1, batch2, beta, alpha, allow_tf32, out=out)
-            _bump(out)
+            bump(out)
             return out
         if is_autocast_enabled():
             input, batch1, batch2 = autocast_operands(input, batch1, batch2)
@@ -222,59 +208,13 @@ def baddbmm(
         if is_grad_enabled() and (
             input.requires_grad or batch1.requires_grad or batch2.requires_grad
         ):
-            if _is_tracing():
-                input, batch1, batch2 = _distinct(input, batch1, batch2)
+            if is_tracing():
+                input, batch1, batch2 = distinct(input, batch1, batch2)
             return _baddbmm_with_grad(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)
-        call = _baddbmm if _is_tracing() else _baddbmm_direct
+        call = _baddbmm if is_tracing() else _baddbmm_direct
         return call(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)
     except RAISED as error:
         reraise("baddbmm", error, ("out",), input=input, batch1=batch1, batch2=batch2, out=out)
-
-
-def linear(
-    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Affine map, as torch.nn.functional.linear.
-
-    Args:
-        input: [..., K]
-        weight: [N, K], dtype of input
-        bias: [N], dtype of input
-
-    Returns:
-        input @ weight.T + bias, [..., N]
-    """
-    try:
-        if is_autocast_enabled():
-            input, weight, bias = autocast_operands(input, weight, bias)
-        allow_tf32 = input.dtype == _float32 and tf32_allowed()
-        if is_grad_enabled() and (
-            input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-        ):
-            if _is_tracing():
-                input, weight, bias = _distinct(input, weight, bias)
-            return _linear_with_grad(input, weight, bias, allow_tf32)
-        if _is_tracing():
-            return _linear(input, weight, bias, allow_tf32)
-        return _linear_direct(input, weight, bias, allow_tf32)
-    except RAISED as error:
-        reraise("linear", error, ("bias",), input=input, weight=weight, bias=bias)
-
-
-def _distinct(*tensors: Any) -> list[Any]:
-    """The tensors, views in place of repeated ones: torch.compile refuses an autograd.Function
-    that is given one tensor twice, as in mm(x, x)."""
-    seen: list[Any] = []
-    for tensor in tensors:
-        repeated = any(tensor is other for other in seen)
-        seen.append(tensor.view_as(tensor) if repeated else tensor)
-    return seen
-
-
-def _bump(out: torch.Tensor) -> None:
-    """Tells autograd that `out` has changed: the kernel writes past torch's own bookkeeping."""
-    if not _is_tracing():
-        torch.autograd.graph.increment_version(out)
 
 
 def _check_out(

@@ -1,0 +1,281 @@
+"""gemm: a matrix product with any epilogue that the manifest declares.
+
+Dtypes, strides, TF32 and errors are those of cutwheel.ops.gemm.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import is_autocast_enabled, is_grad_enabled
+
+from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ._call import bump, direct, is_tracing
+from ._errors import RAISED, check_tensors, reraise
+from ._precision import autocast_operands, tf32_allowed
+
+_ops = torch.ops.cutwheel
+_gemm = _ops.gemm.default
+_gemm_direct = direct(_gemm)
+_gemm_out = _ops.gemm.out
+
+# As the manifest writes the kinds of operands.
+_KINDS = {
+    "scalar": "scalar",
+    "row": "row[N]",
+    "col": "col[M]",
+    "matrix": "matrix[M,N]",
+    "wide_matrix": "matrix[M,2N]",
+}
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What follows a matrix product in the same kernel, as the manifest declares it."""
+
+    name: str
+    expr: str
+    """the result, where `accum` is the element of the product"""
+    width: str
+    """columns of the result: "same" as the product, "half" or "twice" as many"""
+    operands: dict[str, str]
+    """name -> "scalar", "row[N]", "col[M]", "matrix[M,N]" or "matrix[M,2N]", with " f32" behind it
+    where the elements are float32 whatever the result is"""
+    aux: tuple[str, ...]
+    """what is stored besides the result, [M, N] each, in the dtype of the result"""
+    has_accum: bool
+    """False: it belongs to an elementwise kernel of a backward pass, and is none for gemm"""
+
+    def __str__(self) -> str:
+        operands = ", ".join(f"{name}: {kind}" for name, kind in self.operands.items())
+        stores = f", and stores {', '.join(self.aux)}" if self.aux else ""
+        return f"{self.name}({operands}) = {self.expr}{stores}"
+
+
+class Signature(NamedTuple):
+    """What a call has to know of an epilogue."""
+
+    tensors: tuple[str, ...]
+    float32: tuple[bool, ...]
+    """of each of `tensors`, whether it is float32 whatever the result is"""
+    scalars: tuple[str, ...]
+    stores: int
+    has_accum: bool
+
+
+@functools.cache
+def _table() -> dict[str, tuple[Epilogue, Signature]]:
+    table = {}
+    for row in json.loads(_ops._epilogues()):
+        operands = [o for o in row["operands"] if o["kind"] != "store"]
+        tensors = [o for o in operands if o["kind"] != "scalar"]
+        stores = tuple(o["name"] for o in row["operands"] if o["kind"] == "store")
+        kinds = {o["name"]: _KINDS[o["kind"]] + " f32" * bool(o["float32"]) for o in tensors}
+        epilogue = Epilogue(
+            name=row["name"],
+            expr=row["expr"],
+            width=row["width"],
+            operands={o["name"]: kinds.get(o["name"], "scalar") for o in operands},
+            aux=stores,
+            has_accum=row["has_accum"],
+        )
+        signature = Signature(
+            tensors=tuple(o["name"] for o in tensors),
+            float32=tuple(bool(o["float32"]) for o in tensors),
+            scalars=tuple(o["name"] for o in operands if o["kind"] == "scalar"),
+            stores=len(stores),
+            has_accum=row["has_accum"],
+        )
+        table[epilogue.name] = epilogue, signature
+    return table
+
+
+def epilogues() -> list[Epilogue]:
+    """The epilogues that this wheel's manifest declares, in its order."""
+    return [epilogue for epilogue, _ in _table().values()]
+
+
+def find(name: str) -> Epilogue | None:
+    """The epilogue of that name, if the wheel has one."""
+    found = _table().get(name)
+    return found[0] if found else None
+
+
+def _lookup(name: str) -> Signature | None:
+    found = _table().get(name)
+    return found[1] if found else None
+
+
+# torch.compile takes the answer as a constant: the table is that of the library.
+_lookup._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def signature_of(epilogue: str) -> Signature:
+    """Of an epilogue that gemm takes.
+
+    Raises:
+        ValueError: it is not declared, or has no product
+    """
+    found = _lookup(epilogue) if isinstance(epilogue, str) else None
+    if found is None:
+        declared = ", ".join(e.name for e in epilogues() if e.has_accum)
+        raise ValueError(
+            f"gemm: epilogue {epilogue!r} is not declared in this wheel; declared: {declared}"
+        )
+    if not found.has_accum:
+        raise ValueError(
+            f"gemm: epilogue {epilogue!r} is that of an elementwise kernel: it has no product"
+        )
+    return found
+
+
+def positional_operands(
+    epilogue: str, signature: Signature, operands: dict[str, Any]
+) -> tuple[list[torch.Tensor | None], list[float]]:
+    """(tensors, scalars) by position, as the library wants them.
+
+    Raises:
+        TypeError: an operand is unknown, of the wrong kind, or a scalar that is missing
+    """
+    tensors: list[torch.Tensor | None] = []
+    for name in signature.tensors:
+        value = operands.get(name)
+        if value is not None and not isinstance(value, torch.Tensor):
+            raise TypeError(
+                f"gemm: {name} is of type {type(value).__name__}; expected a Tensor, or None for "
+                "zeros"
+            )
+        tensors.append(value)
+    scalars = []
+    for name in signature.scalars:
+        if name not in operands and name not in ("alpha", "beta"):
+            raise TypeError(f"gemm: {name}, a scalar of epilogue {epilogue!r}, is missing")
+        value = operands.get(name, 1.0)
+        if isinstance(value, torch.Tensor):
+            raise TypeError(
+                f"gemm: {name} is a Tensor; expected a number, as it is a scalar of epilogue "
+                f"{epilogue!r}"
+            )
+        if not isinstance(value, (int, float)):
+            raise TypeError(f"gemm: {name} is of type {type(value).__name__}; expected a number")
+        scalars.append(float(value))
+    known = (*signature.scalars, *signature.tensors)
+    for name in operands:
+        if name not in known:
+            raise TypeError(
+                f"gemm: {name} is no operand of epilogue {epilogue!r}; it has: "
+                f"{', '.join(known) or 'none'}"
+            )
+    return tensors, scalars
+
+
+def cast_operands(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    tensors: list[torch.Tensor | None],
+    signature: Signature,
+    out_dtype: torch.dtype | None,
+) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor | None]]:
+    """What autocast makes of the operands: A and B as for mm, the others in the dtype of D."""
+    a, b = autocast_operands(a, b)
+    dtype = a.dtype if out_dtype is None else out_dtype
+    cast_tensors = [
+        tensor.to(dtype)
+        if tensor is not None
+        and not is_float32
+        and tensor.is_cuda
+        and tensor.is_floating_point()
+        and tensor.dtype != torch.float64
+        else tensor
+        for tensor, is_float32 in zip(tensors, signature.float32, strict=True)
+    ]
+    return a, b, cast_tensors
+
+
+def gemm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    epilogue: str = "plain",
+    *,
+    out_dtype: torch.dtype | None = None,
+    out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+    **operands: torch.Tensor | float | None,
+) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    """Matrix product with an epilogue by name. It has no gradient.
+
+    Args:
+        a: [M, K] or [B, M, K]
+        b: [K, N] or [B, K, N], dtype of a
+        epilogue: one of cutwheel.epilogues(), which have the formulas and the operands
+        out_dtype: dtype of the result D: that of a (default) or float32
+        out: D, or a tuple of D and what the epilogue stores: exactly their shapes, any strides that
+            do not overlap; never resized. It may be the very same view as a matrix operand
+        operands: by name. Scalars are numbers; alpha and beta are 1 unless given. Tensors have the
+            dtype of D (or float32, where the epilogue says so); None, or none given, stands for
+            zeros, and nothing is read. row[N]: [N] or [B, N]. col[M]: [M] or [B, M].
+            matrix[M,N]: [M, N] or [B, M, N]
+
+    Returns:
+        D, [M, N] or [B, M, N] ([M, N / 2] if the epilogue's width is "half", [M, 2 N] if "twice"),
+        or the tuple (D, stores...), each [M, N] or [B, M, N]; `out` if that was given
+
+    Raises:
+        ValueError: an epilogue that is not declared, shapes that do not fit, `out` that overlaps
+        TypeError: an operand that the epilogue does not have, or of the wrong kind or dtype; a
+            scalar that is missing
+        RuntimeError: a tensor requires grad; as mm
+        NotImplementedError: as mm
+    """
+    signature = signature_of(epilogue)
+    tensors, scalars = positional_operands(epilogue, signature, operands)
+    try:
+        if is_grad_enabled():
+            _refuse_grad({"a": a, "b": b, **dict(zip(signature.tensors, tensors, strict=True))})
+        if out is not None:
+            targets = _targets(out, signature, out_dtype)
+            allow_tf32 = a.dtype == torch.float32 and tf32_allowed()
+            _gemm_out(a, b, epilogue, tensors, scalars, allow_tf32, out=targets)
+            for target in targets:
+                bump(target)
+            return out
+        if is_autocast_enabled():
+            a, b, tensors = cast_operands(a, b, tensors, signature, out_dtype)
+        allow_tf32 = a.dtype == torch.float32 and tf32_allowed()
+        call = _gemm if is_tracing() else _gemm_direct
+        results = call(a, b, epilogue, tensors, scalars, out_dtype, allow_tf32)
+    except RAISED as error:
+        reraise("gemm", error, (), a=a, b=b)
+    return tuple(results) if signature.stores else cast(torch.Tensor, results[0])
+
+
+def _refuse_grad(tensors: dict[str, torch.Tensor | None]) -> None:
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.requires_grad:
+            raise RuntimeError(
+                f"gemm: {name} requires grad, and gemm has no gradient: use linear, gated_linear "
+                "or mm, or call it under torch.no_grad()"
+            )
+
+
+def _targets(
+    out: torch.Tensor | Iterable[torch.Tensor], signature: Signature, out_dtype: torch.dtype | None
+) -> list[torch.Tensor]:
+    targets = [out] if isinstance(out, torch.Tensor) else list(out)
+    check_tensors("gemm", {f"out[{index}]": target for index, target in enumerate(targets)})
+    if len(targets) != 1 + signature.stores:
+        raise ValueError(
+            f"gemm: out has {len(targets)} tensors; expected {1 + signature.stores}: the result"
+            f"{' and what the epilogue stores' if signature.stores else ''}"
+        )
+    if out_dtype is not None and targets[0].dtype != out_dtype:
+        raise TypeError(
+            f"gemm: out has dtype {targets[0].dtype}; expected {out_dtype} as out_dtype says"
+        )
+    if is_grad_enabled():
+        _refuse_grad({"out": next((t for t in targets if t.requires_grad), None)})
+    return targets

@@ -1,0 +1,129 @@
+"""gated_linear: a gated linear unit, gate and up projection in one product.
+
+Dtypes, strides, TF32, autocast, torch.compile and errors are those of cutwheel.ops.gemm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import is_autocast_enabled, is_grad_enabled
+
+from ._call import direct, distinct, is_tracing
+from ._elementwise import ACTIVATIONS
+from ._errors import RAISED, check_tensors, reraise
+from ._linear_autograd import STORED, LinearFused, LinearFusedAux
+from ._precision import autocast_operands, tf32_allowed
+from .linear import check_activation
+
+_Op = Callable[..., torch.Tensor]
+_linear_fused: _Op = torch.ops.cutwheel.linear_fused.default
+_linear_fused_direct: _Op = direct(_linear_fused)
+_with_grad: _Op = LinearFused.apply
+_with_z: Callable[..., tuple[torch.Tensor, torch.Tensor]] = LinearFusedAux.apply
+
+GATED_ACTIVATIONS = tuple(ACTIVATIONS)
+_EPILOGUES = {name: f"gated_{name}" for name in ACTIVATIONS}
+# What stores z for backward, and the epilogue of backward itself.
+_TRAINED = {name: (f"gated_{name}_aux", f"gated_{name}_backward") for name in ACTIVATIONS}
+
+
+def gated_linear(
+    input: torch.Tensor, weight: torch.Tensor, activation: str = "silu"
+) -> torch.Tensor:
+    """Gated linear unit: act(input @ gate.T) * (input @ up.T), as in arXiv:2002.05202.
+
+    Args:
+        input: [..., K]
+        weight: [2F, K], dtype of input: the rows of gate and up in turn, as
+            pack_gated_weight(gate, up) makes it
+        activation: "relu" (ReGLU), "gelu" (of erf, GEGLU), "gelu_tanh" or "silu" (SwiGLU)
+
+    Returns:
+        [..., F]. The products are not rounded before they are multiplied, unless a gradient is
+        needed: then backward reads them, [..., 2F], in the dtype of input
+
+    Raises:
+        ValueError: an activation that is not known, or shapes that do not fit
+        TypeError, NotImplementedError, RuntimeError: as mm
+    """
+    check_activation(activation, GATED_ACTIVATIONS, "gated_linear")
+    try:
+        if is_autocast_enabled():
+            input, weight = autocast_operands(input, weight)
+        allow_tf32 = input.dtype == torch.float32 and tf32_allowed()
+        if is_grad_enabled() and (input.requires_grad or weight.requires_grad):
+            if is_tracing():
+                input, weight = distinct(input, weight)
+            operands = (input, weight, None, None, *_TRAINED[activation], False)
+            if is_tracing():
+                return _with_grad(*operands, STORED, allow_tf32)
+            return _with_z(*operands, allow_tf32)[0]
+        call = _linear_fused if is_tracing() else _linear_fused_direct
+        return call(input, weight, None, None, _EPILOGUES[activation], allow_tf32)
+    except RAISED as error:
+        reraise("gated_linear", error, (), input=input, weight=weight)
+
+
+def epilogue_of(input: torch.Tensor, weight: torch.Tensor, activation: str) -> str:
+    """The epilogue with which gated_linear computes its product for these arguments."""
+    check_activation(activation, GATED_ACTIVATIONS, "gated_linear")
+    if is_grad_enabled() and (input.requires_grad or weight.requires_grad):
+        return _TRAINED[activation][0]
+    return _EPILOGUES[activation]
+
+
+def pack_gated_weight(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """The weight of gated_linear from those of the two linear layers it stands for.
+
+    Args:
+        gate: [F, K], what the activation is applied to
+        up: [F, K], dtype and device of gate
+
+    Returns:
+        [2F, K] with the rows gate[0], up[0], gate[1], up[1], ...; a copy, and differentiable
+
+    Raises:
+        TypeError: an argument that is no tensor, or of another dtype than gate
+        ValueError: shapes that differ or are not [F, K], or another device
+    """
+    check_tensors("pack_gated_weight", {"gate": gate, "up": up})
+    if gate.dim() != 2:
+        raise ValueError(f"pack_gated_weight: gate has shape {list(gate.shape)}; expected [F, K]")
+    if up.shape != gate.shape:
+        raise ValueError(
+            f"pack_gated_weight: up has shape {list(up.shape)}; expected {list(gate.shape)} as "
+            "gate has"
+        )
+    if up.dtype != gate.dtype:
+        raise TypeError(
+            f"pack_gated_weight: up has dtype {up.dtype}; expected {gate.dtype} as gate has"
+        )
+    if up.device != gate.device:
+        raise ValueError(
+            f"pack_gated_weight: up is on {up.device} and gate is on {gate.device}; both must be "
+            "on the same device"
+        )
+    return torch.stack((gate, up), dim=1).flatten(0, 1)
+
+
+def unpack_gated_weight(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Takes apart what pack_gated_weight has made.
+
+    Args:
+        weight: [2F, K]
+
+    Returns:
+        gate and up, [F, K] each: views of every second row, differentiable
+
+    Raises:
+        TypeError: weight is no tensor
+        ValueError: weight is not [2F, K]
+    """
+    check_tensors("unpack_gated_weight", {"weight": weight})
+    if weight.dim() != 2 or weight.shape[0] % 2:
+        raise ValueError(
+            f"unpack_gated_weight: weight has shape {list(weight.shape)}; expected [2F, K]"
+        )
+    return weight[0::2], weight[1::2]

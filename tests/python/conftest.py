@@ -1,0 +1,36 @@
+"""Makes `cpu_reference` importable under every import mode of pytest, and installs it."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from cpu_reference import CpuOps
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def cpu_ops(cutwheel: ModuleType) -> Iterator[CpuOps]:
+    """Runs the ops on CPU tensors of any dtype, in place of the kernels that only refuse them."""
+    import torch
+    from cpu_reference import CpuOps
+
+    ops = CpuOps()
+    library = torch.library.Library("cutwheel", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in ("mm", "linear", "linear_fused", "linear_fused_aux", "elementwise", "gemm"):
+            library.impl(name, getattr(ops, name), "CPU", allow_override=True)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield ops
+    torch.set_float32_matmul_precision(before)
+    library._destroy()
