@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import os
 import random
@@ -10,8 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+ARCHS = ("sm80", "sm89", "sm90a")
 HALF, BRAIN, SINGLE = torch.float16, torch.bfloat16, torch.float32
 DTYPES = (HALF, BRAIN, SINGLE)
 # (operands, result)
@@ -120,17 +123,38 @@ def operands(
     return a, b
 
 
-@functools.cache
-def manifest_kernels() -> tuple[dict[str, Any], ...]:
-    """The kernels of the manifest.json beside the built package; empty without one."""
-    import importlib.util
+def torch_product(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
+    """torch's own op; with out_dtype where this torch and device have it."""
+    op = torch.mm if a.dim() == 2 else torch.bmm
+    if out_dtype == a.dtype:
+        return op(a, b)
+    if a.is_cuda:
+        return op(a, b, out_dtype=out_dtype)
+    return op(a.to(out_dtype), b.to(out_dtype))
 
+
+def require_arch(arch: str) -> None:
+    capability = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
+    if arch == "sm90a" and capability != (9, 0):
+        pytest.skip("sm90a kernels run on compute capability 9.0 only")
+    if arch == "sm89" and capability < (8, 9):
+        pytest.skip("sm89 kernels need compute capability 8.9 or newer")
+
+
+@functools.cache
+def manifest() -> dict[str, Any]:
+    """The manifest.json beside the built package; empty without one."""
     folder = os.environ.get("CUTWHEEL_PACKAGE_DIR")
     if folder:
         path = Path(folder) / "cutwheel" / "manifest.json"
     else:
         spec = importlib.util.find_spec("cutwheel")
         if spec is None or spec.origin is None:
-            return ()
+            return {}
         path = Path(spec.origin).with_name("manifest.json")
-    return tuple(json.loads(path.read_text())["kernels"]) if path.is_file() else ()
+    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    return found
+
+
+def manifest_kernels() -> tuple[dict[str, Any], ...]:
+    return tuple(manifest().get("kernels", ()))

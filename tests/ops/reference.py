@@ -76,3 +76,67 @@ def assert_as_good_as(result: torch.Tensor, torchs: torch.Tensor, problem: Probl
         assert error <= limit, (
             f"error of {name}: {error:.3g}; torch has {of_torch:.3g}, the limit is {limit:.3g}"
         )
+
+
+# What an approximated activation may add, in units of its argument: tanh.approx of the hardware is
+# within 2^-11; float32 results are computed without approximations.
+APPROXIMATION = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-11, torch.float32: 2.0**-18}
+# The most that an element of torch's result counts for, in units of its floor.
+FUSED_WORST = 2.0
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A result in float64 with the weights of the errors on the way to it, element by element."""
+
+    value: torch.Tensor
+    approx: torch.Tensor
+    """of approximated functions, in units of their argument"""
+    wide: torch.Tensor
+    """of float32 arithmetic and of the product, in units of what was added up"""
+    k: int = 1
+    tf32: bool = False
+
+    def _floors(self, dtype: torch.dtype) -> tuple[float, torch.Tensor]:
+        """(of the norm, of each element)"""
+        step = max(self.k / STEP, 4) * 2.0**-24 + (TF32_OPERANDS if self.tf32 else 0)
+        info = torch.finfo(dtype)
+        tiny = max(info.tiny * info.eps, torch.finfo(torch.float32).tiny)
+        rounded = ROUNDING[dtype] * self.value.abs()
+        approximated = APPROXIMATION[dtype] * self.approx
+        element = rounded + approximated + step * self.wide + tiny
+        # Over a whole result the errors of K products add up like a random walk.
+        walk = step * self.wide.norm() / max(self.k, 1) ** 0.5
+        norm = rounded.norm() + approximated.norm() + walk + tiny * self.value.numel() ** 0.5
+        return norm.item(), element
+
+    def assert_as_good(
+        self, result: torch.Tensor, torchs: torch.Tensor, what: str = "D", fused: bool = True
+    ) -> None:
+        """The rule of this module with a floor for each element.
+
+        Where terms cancel, torch's roundings in between exceed that floor without bound. What is
+        fused has none of them, and may not be that wrong.
+        """
+        assert result.shape == torchs.shape, f"{what}: {result.shape}, torch has {torchs.shape}"
+        assert result.dtype == torchs.dtype, f"{what}: {result.dtype}, torch has {torchs.dtype}"
+        if result.numel() == 0:
+            return
+        of_norm, of_element = self._floors(result.dtype)
+        ours = (result.detach().double() - self.value).abs()
+        theirs = (torchs.detach().double() - self.value).abs()
+        error, limit = ours.norm().item(), 2 * theirs.norm().item() + of_norm
+        assert error <= limit, (
+            f"{what}: error {error:.3g} in the norm; torch has {theirs.norm().item():.3g}, the"
+            f" limit is {limit:.3g}, the norm of the result {self.value.norm().item():.3g}"
+        )
+        ratios = ours / of_element
+        worst, of_torch = ratios.max().item(), (theirs / of_element).max().item()
+        if fused:
+            of_torch = min(of_torch, FUSED_WORST)
+        at = int(ratios.nan_to_num(torch.inf).argmax())
+        assert worst <= 2 * of_torch + 1, (
+            f"{what}: the worst element, number {at} of {tuple(result.shape)}, is"
+            f" {result.flatten()[at].item():.6g} instead of {self.value.flatten()[at].item():.6g},"
+            f" {worst:.3g} times its floor; torch's worst has {of_torch:.3g}"
+        )

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from elementwise_cases import check_elementwise
+from epilogue_cases import CLASSIC, check_kernel
 from gemm_cases import (
+    ARCHS,
     BRAIN,
     COMMON_LAYOUTS,
     DTYPE_PAIRS,
@@ -22,30 +25,13 @@ from gemm_cases import (
     manifest_kernels,
     operands,
     random_tensor,
+    require_arch,
     shapes,
+    torch_product,
 )
 from reference import Problem, assert_as_good_as
 
 pytestmark = pytest.mark.gpu
-ARCHS = ("sm80", "sm89", "sm90a")
-
-
-def torch_product(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
-    """torch's own op; with out_dtype where this torch and device have it."""
-    op = torch.mm if a.dim() == 2 else torch.bmm
-    if out_dtype == a.dtype:
-        return op(a, b)
-    if a.is_cuda:
-        return op(a, b, out_dtype=out_dtype)
-    return op(a.to(out_dtype), b.to(out_dtype))
-
-
-def require_arch(arch: str) -> None:
-    capability = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
-    if arch == "sm90a" and capability != (9, 0):
-        pytest.skip("sm90a kernels run on compute capability 9.0 only")
-    if arch == "sm89" and capability < (8, 9):
-        pytest.skip("sm89 kernels need compute capability 8.9 or newer")
 
 
 def check_mm(
@@ -110,6 +96,10 @@ def test_every_kernel(
     require_arch(kernel["arch"])
     if kernel["family"] == "splitk_reduce":
         check_splitk(cutwheel, device, environment, kernel)
+        return
+    if kernel["epilogue"] not in CLASSIC:
+        check = check_elementwise if kernel["family"] == "elementwise" else check_kernel
+        check(cutwheel, device, environment, kernel)
         return
     environment(CUTWHEEL_KERNEL=kernel["name"])
     layouts = {"t": "row", "n": "column"}

@@ -1,0 +1,293 @@
+"""cutwheel.gated_linear and the modules of cutwheel.nn, against torch in float64."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import warnings
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from fused_cases import (
+    TRAINED,
+    activate,
+    assert_near,
+    check_gated,
+    compare_gradients,
+    compare_second_gradients,
+    inputs,
+    leaves,
+    subsets,
+    torch_gated,
+    values,
+)
+from gemm_cases import BRAIN, DTYPES, HALF, LAYOUTS, SINGLE, dtype_id
+
+pytestmark = pytest.mark.gpu
+
+
+def operands(leading: tuple[int, ...], f: int, k: int, dtype: torch.dtype, device: str) -> Any:
+    """x [*leading, K] and a packed weight [2F, K]"""
+    return inputs(leading, 2 * f, k, dtype, device)[:2]
+
+
+def test_packed_weights(cutwheel: ModuleType, device: str) -> None:
+    gate, up = values((7, 16), BRAIN, device), values((7, 16), BRAIN, device)
+    packed = cutwheel.pack_gated_weight(gate, up)
+    assert packed.shape == (14, 16)
+    assert torch.equal(packed[0::2], gate)
+    assert torch.equal(packed[1::2], up)
+    for one, other in zip(cutwheel.unpack_gated_weight(packed), (gate, up), strict=True):
+        assert torch.equal(one, other)
+    wanting = [gate.requires_grad_(), up.requires_grad_()]
+    grads = torch.autograd.grad(cutwheel.pack_gated_weight(*wanting), wanting, packed)
+    assert torch.equal(grads[0], gate)
+    with pytest.raises(ValueError, match="up"):
+        cutwheel.pack_gated_weight(gate, up[:5])
+    with pytest.raises(ValueError, match="weight"):
+        cutwheel.unpack_gated_weight(packed[:5])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
+@pytest.mark.parametrize("activation", TRAINED)
+def test_forward(cutwheel: ModuleType, device: str, activation: str, dtype: torch.dtype) -> None:
+    for m, f, k in ((72, 136, 200), (67, 131, 77), (1, 1, 24), (300, 500, 512)):
+        x, weight = operands((m,), f, k, dtype, device)
+        check_gated(cutwheel.gated_linear(x, weight, activation), x, weight, activation)
+        wanting = weight.detach().clone().requires_grad_()  # stores z besides
+        check_gated(cutwheel.gated_linear(x, wanting, activation), x, weight, activation)
+
+
+def test_it_is_the_two_products(cutwheel: ModuleType, device: str) -> None:
+    x, gate = operands((40,), 28, 64, BRAIN, device)
+    up = values(gate.shape, BRAIN, device)
+    result = cutwheel.gated_linear(x, cutwheel.pack_gated_weight(gate, up))
+    wide, silu = x.double(), torch.nn.functional.silu
+    assert_near(result, silu(wide @ gate.double().t()) * (wide @ up.double().t()), BRAIN)
+
+
+@pytest.mark.parametrize("leading", [(), (37,), (3, 5), (2, 3, 4), (2, 1, 3, 2), (0,), (2, 0)])
+def test_leading_extents(cutwheel: ModuleType, device: str, leading: tuple[int, ...]) -> None:
+    given = operands(leading, 36, 64, BRAIN, device)
+    check_gated(cutwheel.gated_linear(*given), *given, "silu")
+    compare_gradients(cutwheel.gated_linear, torch_gated, leaves(given), BRAIN)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
+@pytest.mark.parametrize("activation", TRAINED)
+def test_gradients(cutwheel: ModuleType, device: str, activation: str, dtype: torch.dtype) -> None:
+    ours = functools.partial(cutwheel.gated_linear, activation=activation)
+    theirs = functools.partial(torch_gated, activation=activation)
+    for leading, f, k in (((24,), 28, 40), ((33,), 65, 320), ((2, 3, 5), 56, 40)):
+        given = operands(leading, f, k, dtype, device)
+        for needed in subsets(2):
+            compare_gradients(ours, theirs, leaves(given, needed), dtype)
+
+
+@pytest.mark.parametrize("activation", TRAINED)
+def test_second_gradients(cutwheel: ModuleType, device: str, activation: str) -> None:
+    ours = functools.partial(cutwheel.gated_linear, activation=activation)
+    theirs = functools.partial(torch_gated, activation=activation)
+    for k in (40, 320):
+        given = leaves(operands((24,), 28, k, SINGLE, device))
+        compare_second_gradients(ours, theirs, given)
+
+
+@pytest.mark.parametrize("lay", ["column", "row_padded_3", "row_offset", "every_second"])
+def test_inputs_may_lie_anyhow(cutwheel: ModuleType, device: str, lay: str) -> None:
+    for f, k in ((36, 64), (33, 77)):
+        given = operands((40,), f, k, BRAIN, device)
+        for index in range(2):
+            variant = list(given)
+            variant[index] = LAYOUTS[lay](given[index])
+            check_gated(cutwheel.gated_linear(*variant), *given, "silu")
+            wanting = [x.detach().requires_grad_() for x in variant]
+            compare_gradients(cutwheel.gated_linear, torch_gated, wanting, BRAIN)
+
+
+@pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=dtype_id)
+def test_autocast(cutwheel: ModuleType, device: str, dtype: torch.dtype) -> None:
+    if device == "cpu":
+        pytest.skip("autocast of CUDA tensors")
+    given = leaves(operands((24,), 28, 40, SINGLE, device))
+    exact = [x.detach().double().requires_grad_() for x in given]
+    with torch.autocast("cuda", dtype=dtype):
+        result = cutwheel.gated_linear(*given)
+    assert result.dtype == dtype
+    result.sum().backward()
+    torch_gated(*exact).sum().backward()
+    for got, want in zip(given, exact, strict=True):
+        assert got.grad.dtype == SINGLE
+        assert_near(got.grad, want.grad, dtype)
+
+
+@pytest.mark.parametrize("dtype", [BRAIN, SINGLE], ids=dtype_id)
+def test_compile_fullgraph(cutwheel: ModuleType, device: str, dtype: torch.dtype) -> None:
+    given = leaves(operands((6, 4), 28, 40, dtype, device))
+    backend = "inductor" if device != "cpu" else "aot_eager"
+    torch._dynamo.reset()
+    compiled = torch.compile(cutwheel.gated_linear, fullgraph=True, backend=backend)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compare_gradients(compiled, torch_gated, given, dtype)
+    with torch.no_grad():
+        assert_near(compiled(*given), cutwheel.gated_linear(*given), dtype)
+
+
+def test_cuda_graph_of_a_training_step(cutwheel: ModuleType, device: str) -> None:
+    if torch.device(device).type != "cuda":
+        pytest.skip("needs CUDA graphs")
+    given = leaves(operands((136,), 100, 264, BRAIN, device))
+    seed = values((136, 100), BRAIN, device)
+
+    def step() -> tuple[torch.Tensor, ...]:
+        result = cutwheel.gated_linear(*given)
+        return (result.detach(), *torch.autograd.grad(result, given, seed))
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    with torch.no_grad():
+        given[0].copy_(values((136, 264), BRAIN, device))
+    for result in captured:
+        result.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    exact = [x.detach().double().requires_grad_() for x in given]
+    expected = torch_gated(*exact)
+    wanted = (expected.detach(), *torch.autograd.grad(expected, exact, seed.double()))
+    for got, want in zip(captured, wanted, strict=True):
+        assert_near(got, want, BRAIN)
+
+
+@pytest.mark.parametrize("activation", TRAINED)
+def test_opcheck(cutwheel: ModuleType, device: str, activation: str) -> None:
+    ops = torch.ops.cutwheel
+    for leading in ((24,), (2, 3)):
+        x, weight = operands(leading, 28, 40, HALF, device)
+        name = f"gated_{activation}"
+        torch.library.opcheck(ops.linear_fused.default, (x, weight, None, None, name))
+        torch.library.opcheck(ops.linear_fused_aux.default, (x, weight, None, None, f"{name}_aux"))
+
+
+def test_bad_input(cutwheel: ModuleType, device: str) -> None:
+    x, weight = operands((8,), 8, 24, BRAIN, device)
+    gated = cutwheel.gated_linear
+    for error, words, call in (
+        (ValueError, "activation", lambda: gated(x, weight, "gelo")),
+        (ValueError, "weight", lambda: gated(x, weight[:15])),  # no pairs of rows
+        (ValueError, "weight", lambda: gated(x, weight[:, :5])),
+        (TypeError, "weight", lambda: gated(x, weight.half())),
+    ):
+        with pytest.raises(error, match=words):
+            call()
+        check_gated(gated(x, weight), x, weight, "silu")
+
+
+# ---- modules -------------------------------------------------------------------------------------
+class TorchGatedMLP(torch.nn.Module):
+    """What cutwheel.nn.GatedMLP stands for, with the names of its weights."""
+
+    def __init__(self, hidden: int, intermediate: int, activation: str) -> None:
+        super().__init__()
+        self.gate_proj = torch.nn.Linear(hidden, intermediate, bias=False)
+        self.up_proj = torch.nn.Linear(hidden, intermediate, bias=False)
+        self.down_proj = torch.nn.Linear(intermediate, hidden, bias=False)
+        self.activation = activation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate = activate(self.activation, self.gate_proj(x))
+        result: torch.Tensor = self.down_proj(gate * self.up_proj(x))
+        return result
+
+
+def train(model: torch.nn.Module, x: torch.Tensor, target: torch.Tensor) -> list[float]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    losses = []
+    for _ in range(6):
+        optimizer.zero_grad()
+        loss = (model(x) - target).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def check_training(ours: torch.nn.Module, theirs: torch.nn.Module, n: int, device: str) -> None:
+    """The same weights, the same steps, in float64: the same losses and weights."""
+    exact = copy.deepcopy(theirs).double()
+    x, target = values((48, 40), SINGLE, device), values((48, n), SINGLE, device)
+    losses = train(ours, x, target)
+    expected = train(exact, x.double(), target.double())
+    assert losses == pytest.approx(expected, rel=5e-3)
+    assert losses[-1] < losses[0]
+    state = ours.state_dict()
+    assert list(state) == list(exact.state_dict())
+    for name, wanted in exact.state_dict().items():
+        assert_near(state[name], wanted, BRAIN, name)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("activation", [None, *TRAINED], ids=str)
+def test_linear_module_trains_as_torchs(
+    cutwheel: ModuleType, device: str, activation: str | None, bias: bool
+) -> None:
+    class TorchLinear(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return activate(activation, super().forward(x))
+
+    theirs = TorchLinear(40, 56, bias=bias).to(device)
+    ours = cutwheel.nn.Linear(40, 56, bias=bias, activation=activation, device=device)
+    assert isinstance(ours, torch.nn.Module)
+    ours.load_state_dict(theirs.state_dict())
+    check_training(ours, theirs, 56, device)
+    torch.nn.Linear(40, 56, bias=bias, device=device).load_state_dict(ours.state_dict())
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_linear_module_takes_a_residual(cutwheel: ModuleType, device: str, after: bool) -> None:
+    module = cutwheel.nn.Linear(
+        40, 56, activation="gelu", residual_after_activation=after, device=device, dtype=BRAIN
+    )
+    assert module.weight.dtype == BRAIN
+    x, residual = values((24, 40), BRAIN, device), values((24, 56), BRAIN, device)
+    z = torch.nn.functional.linear(x.double(), module.weight.double(), module.bias.double())
+    gelu = torch.nn.functional.gelu
+    expected = gelu(z) + residual.double() if after else gelu(z + residual.double())
+    assert_near(module(x, residual).detach(), expected.detach(), BRAIN)
+    assert_near(module(x).detach(), gelu(z).detach(), BRAIN)
+    assert "gelu" in repr(module)
+
+
+@pytest.mark.parametrize("activation", TRAINED)
+def test_gated_mlp_trains_as_torchs(cutwheel: ModuleType, device: str, activation: str) -> None:
+    theirs = TorchGatedMLP(40, 28, activation).to(device)
+    ours = cutwheel.nn.GatedMLP(40, 28, activation=activation, device=device)
+    ours.load_state_dict(theirs.state_dict())
+    check_training(ours, theirs, 40, device)
+    theirs.load_state_dict(ours.state_dict())
+    x = values((24, 40), SINGLE, device)
+    with torch.no_grad():
+        assert_near(ours(x), theirs.double()(x.double()), BRAIN)
+
+
+def test_gated_mlp_in_half_precision(cutwheel: ModuleType, device: str) -> None:
+    theirs = TorchGatedMLP(64, 72, "silu").to(device, BRAIN)
+    ours = cutwheel.nn.GatedMLP(64, 72, device=device, dtype=BRAIN)
+    ours.load_state_dict(theirs.state_dict())
+    x = values((2, 5, 64), BRAIN, device)
+    wanted = copy.deepcopy(theirs).double()(x.double())
+    assert_near(ours(x).detach(), wanted.detach(), BRAIN)
+    moved = copy.deepcopy(ours).half()  # packed weights, if it keeps them, follow
+    assert_near(moved(x.half()).detach(), wanted.detach(), BRAIN)
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.zero_()  # and follow a change in place
+    assert not ours(x).any()
