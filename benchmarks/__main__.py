@@ -1,4 +1,4 @@
-"""python -m benchmarks gemm | host | all | report"""
+"""python -m benchmarks gemm | fused | host | all | report"""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import plan, record, report, shapes
+from . import fused_report, plan, record, report, shapes
 
 RESULTS = Path(__file__).with_name("results")
 DTYPES = ("bf16", "f16", "tf32")
+GROUPS = ("bias_gelu", "bias_residual", "gated_silu", "training_gelu", "overhead")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,17 +28,33 @@ def parser() -> argparse.ArgumentParser:
         default="cutwheel",
         help="torch measures torch against itself: the noise of the harness",
     )
+    sizes = argparse.ArgumentParser(add_help=False)
+    sizes.add_argument("--m", type=int, nargs="+")
+    sizes.add_argument("--nk", type=nk_argument, nargs="+", metavar="NxK")
+    sizes.add_argument("--budget-seconds", type=float, help="skip shapes once this is used up")
     dense = argparse.ArgumentParser(add_help=False)
     dense.add_argument("--dtype", choices=DTYPES, default="bf16")
     dense.add_argument("--bias", action="store_true", help="addmm with a row instead of mm")
-    dense.add_argument("--m", type=int, nargs="+")
-    dense.add_argument("--nk", type=nk_argument, nargs="+", metavar="NxK")
     dense.add_argument("--square", type=int, nargs="+")
-    dense.add_argument("--budget-seconds", type=float, help="skip shapes once this is used up")
+    layers = argparse.ArgumentParser(add_help=False)
+    layers.add_argument("--groups", choices=GROUPS, nargs="+", default=GROUPS)
+    layers.add_argument(
+        "--compile",
+        nargs="+",
+        metavar="MxNxK",
+        help="shapes with torch.compile as a baseline (seconds each), all, or none",
+    )
 
-    commands.add_parser("gemm", parents=[common, dense], help="mm over the shapes of shapes.toml")
+    commands.add_parser(
+        "gemm", parents=[common, sizes, dense], help="mm over the shapes of shapes.toml"
+    )
+    commands.add_parser(
+        "fused", parents=[common, sizes, layers], help="linear layers with activation and residual"
+    )
     commands.add_parser("host", parents=[common], help="CPU time of a call")
-    commands.add_parser("all", parents=[common, dense], help="gemm, then host")
+    commands.add_parser(
+        "all", parents=[common, sizes, dense, layers], help="gemm, then fused, then host"
+    )
     again = commands.add_parser("report", help="tables and plots of result files")
     again.add_argument("files", type=Path, nargs="+")
     return top
@@ -110,6 +127,43 @@ def run_gemm(options: argparse.Namespace) -> Path:
     return path
 
 
+def run_fused(options: argparse.Namespace) -> Path:
+    from . import fused, gemm, sides  # reports need no torch
+
+    started = time.monotonic()
+    table = shapes.load()
+    wanted = shapes.fused_shapes(table, quick=options.quick, m=options.m, nk=options.nk)
+    compile_at = shapes.compiled_shapes(table, ["none"] if options.quick else options.compile)
+    jobs = [fused.Job(group, shape) for group in options.groups for shape in wanted]
+    result = header(options, "fused") | {"dtype": fused.DTYPE}
+    name = stem(options, f"fused_{fused.DTYPE}")
+    path = output_path(options.out, name, result["environment"]["gpu"])
+    result["addmm_activation"] = sides.form_of_addmm_activation()
+    result["ceilings"] = gemm.ceilings(fused.DTYPE)
+
+    def progress(rows: list[dict[str, Any]]) -> None:
+        last, job = rows[-1], jobs[len(rows) - 1]
+        seconds = time.monotonic() - started
+        found = [f"{entry['baseline']} {entry['median']:.3f}" for entry in last["ratios"]]
+        state = ", ".join(found) or f"{last['status']}, {last['reason']}"
+        line = f"[{len(rows)}/{len(jobs)} {seconds:.0f} s] {job.group} {job.shape}: {state}"
+        print(line, file=sys.stderr)
+        result["seconds"] = seconds
+        result["results"] = rows
+        result["summary"] = fused_report.summarize(rows)
+        record.write(path, record.finite(result))
+
+    fused.measure(
+        jobs,
+        plan.QUICK if options.quick else fused.LIMITS,
+        side=options.candidate,
+        compile_at=compile_at,
+        budget_seconds=options.budget_seconds,
+        progress=progress,
+    )
+    return path
+
+
 def run_host(options: argparse.Namespace) -> Path:
     from . import host  # reports need no torch
 
@@ -143,6 +197,8 @@ def main(arguments: list[str] | None = None) -> int:
         paths = options.files
     if options.command in ("gemm", "all"):
         paths.append(run_gemm(options))
+    if options.command in ("fused", "all"):
+        paths.append(run_fused(options))
     if options.command in ("host", "all"):
         paths.append(run_host(options))
     good = [show(path) for path in paths]  # all of them, also after a failure

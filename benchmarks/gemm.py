@@ -6,14 +6,13 @@ allocated inside the graphs but workspaces, and an output that can be poisoned b
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from . import harness, plan
+from . import harness, plan, session
 from .shapes import GemmShape
 from .stats import Spread
 
@@ -72,7 +71,7 @@ def make_case(
         product = reference(x[i], w[i])
         return product.add_(bias[0].float()) if bias else product
 
-    case = harness.Case(sides, out, expected, TOLERANCES[dtype])
+    case = harness.Case(sides, slots, expected, TOLERANCES[dtype])
     return case, chosen_kernel(op, *bias, x[0], w[0]) if side == "cutwheel" else None
 
 
@@ -132,8 +131,7 @@ def spread(value: Spread) -> dict[str, float]:
 
 
 def unmeasured(shape: GemmShape, dtype: str, status: str, reason: str) -> dict[str, Any]:
-    nothing = harness.Measurement(status, reason, {}, {}, None, 0, 0)
-    return row(shape, dtype, 0, None, nothing)
+    return row(shape, dtype, 0, None, harness.Measurement(status, reason))
 
 
 def measure(
@@ -146,47 +144,20 @@ def measure(
     with_bias: bool = False,
     progress: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
 ) -> list[dict[str, Any]]:
-    """All shapes in order. One that fails is recorded as such and does not stop the others.
-
-    `progress` is called with the rows so far after each shape.
-    """
+    """A row for each shape, see session.run."""
     device = torch.device("cuda", torch.cuda.current_device())
     l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
     clock = harness.GraphClock(device)
-    end = None if budget_seconds is None else time.monotonic() + budget_seconds
-    rows: list[dict[str, Any]] = []
-    lost = ""
 
     def one(shape: GemmShape, seconds: float) -> dict[str, Any]:
-        """A function of its own: returning from it frees the buffers."""
         case, kernel = make_case(shape, dtype, device, l2_bytes, side, with_bias)
         found = harness.compare(case, clock, limits, seconds)
         return row(shape, dtype, case.slots, kernel, found)
 
-    for index, shape in enumerate(shapes):
-        remaining = None if end is None else end - time.monotonic()
-        seconds = plan.allowance(remaining, len(shapes) - index, limits)
-        if lost or seconds == 0.0:
-            reason = lost or f"the budget of {budget_seconds:g} s was used up"
-            rows.append(unmeasured(shape, dtype, "skipped", reason))
-        else:
-            try:
-                rows.append(one(shape, seconds))
-            except (RuntimeError, TypeError, ValueError) as error:
-                rows.append(unmeasured(shape, dtype, "failed", harness.describe(error)))
-            lost = release()
-        progress(rows)
-    return rows
+    def without(shape: GemmShape, status: str, reason: str) -> dict[str, Any]:
+        return unmeasured(shape, dtype, status, reason)
 
-
-def release() -> str:
-    """Give the buffers of a shape back; says so if the CUDA context did not survive it."""
-    try:
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-    except RuntimeError as error:
-        return f"an earlier shape broke the CUDA context ({harness.describe(error)})"
-    return ""
+    return session.run(shapes, one, without, limits, budget_seconds, progress)
 
 
 def ceilings(dtype: str) -> dict[str, float]:

@@ -1,30 +1,36 @@
-"""Two implementations of one operation: checked against a reference, then timed side by side.
+"""Implementations of one operation: checked against a reference, then timed side by side.
 
-A case has slots: independent sets of random inputs and an output each, rotated so that no call
-finds its inputs in L2. Each side's calls are captured into one CUDA graph, which takes the time the
-CPU needs to launch them out of the measurement. Replays of the two graphs alternate, so that clocks
-and temperature move both alike.
+A case has slots: independent sets of random inputs, rotated so that no call finds its inputs in L2.
+Each side's calls are captured into one CUDA graph, which takes the time the CPU needs to launch
+them out of the measurement. Replays of the graphs alternate, so that clocks and temperature move
+all sides alike.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 
 from . import plan
 from .stats import Spread
 
-Call = Callable[[int], None]  # runs the operation on the inputs of a slot, into its output
+Results = Any  # a tensor, or a tuple of them
+Call = Callable[[int], Results]  # runs the operation on the inputs of a slot
 CHUNK_BYTES = 1 << 30  # temporaries of the check stay below about this size
 
 
 class Replay(Protocol):
-    """A recorded sequence of calls that can be run again."""
+    """A recorded sequence of calls that can be run again.
+
+    `results` has what the last call of each slot returned. A replay writes the same memory again.
+    """
+
+    results: Mapping[int, Results]
 
     def run(self) -> None: ...
 
@@ -42,7 +48,13 @@ class Clock(Protocol):
 class GraphReplay:
     """One captured graph, replayed on the stream it was captured on."""
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream) -> None:
+    def __init__(
+        self,
+        graph: torch.cuda.CUDAGraph,
+        stream: torch.cuda.Stream,
+        results: Mapping[int, Results],
+    ) -> None:
+        self.results = results
         self._graph = graph
         self._stream = stream
         self._start = torch.cuda.Event(enable_timing=True)
@@ -82,10 +94,13 @@ class GraphClock:
         # Not the torch.cuda.graph context manager: it collects garbage and empties the allocator's
         # cache every time, which would take longer than the measurement.
         graph = torch.cuda.CUDAGraph()
+        results: dict[int, Results] = {}
         with torch.cuda.stream(self._stream), _capture(graph):
             for index in range(iterations):
-                call(index % slots)
-        return GraphReplay(graph, self._stream)
+                # A slot's last result is freed only after its next one is made: outputs of
+                # functional calls rotate through memory, as their inputs do.
+                results[index % slots] = call(index % slots)
+        return GraphReplay(graph, self._stream, results)
 
 
 @contextmanager
@@ -101,24 +116,31 @@ def _capture(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     graph.capture_end()
 
 
+Reference = Callable[[int], Results]  # slot -> what the results should be, float32 or better
+Pair = tuple[str, str]  # a side and the baseline it is compared with
+
+
 @dataclass(frozen=True)
 class Side:
     name: str
     call: Call
+    reference: Reference | None = None  # where it is another than the case's
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is compared. The first side is the baseline; ratio = its time over the second side's."""
+    """What is compared: ratio = time of a pair's baseline over that of its other side."""
 
-    sides: tuple[Side, Side]
-    outputs: Sequence[torch.Tensor]  # one for each slot, written by both sides in turn
-    reference: Callable[[int], torch.Tensor]  # slot -> the result, float32 or better
+    sides: Sequence[Side]
+    slots: int
+    reference: Reference
     tolerance: float  # for the relative error in the Frobenius norm
+    pairs: Sequence[Pair] = ()  # if not given: the last side with each of the others
+    worst: float = 10.0  # times the tolerance: of one element, over the root mean square of all
 
-    @property
-    def slots(self) -> int:
-        return len(self.outputs)
+    def all_pairs(self) -> list[Pair]:
+        *baselines, other = (side.name for side in self.sides)
+        return list(self.pairs) or [(other, baseline) for baseline in baselines]
 
 
 @dataclass(frozen=True)
@@ -128,10 +150,11 @@ class Error:
     relative: float  # of the whole output: ||out - ref|| / ||ref||
     worst: float  # of the worst element; a single wrong element does not show in the norm
 
-    def within(self, tolerance: float) -> bool:
+    def within(self, tolerance: float, worst: float) -> bool:
         # Written so that NaN fails. Rounding of normally distributed values deviates by up to about
-        # ten times its root mean square; a wrong element by far more.
-        return self.relative <= tolerance and self.worst <= 10.0 * tolerance
+        # ten times its root mean square, of products of two of them by more; a wrong element by
+        # far more.
+        return self.relative <= tolerance and self.worst <= worst * tolerance
 
     @staticmethod
     def largest(errors: Sequence[Error]) -> Error:
@@ -169,15 +192,20 @@ def measure_error(out: torch.Tensor, reference: torch.Tensor) -> Error:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Outcome for one case; times exist only where both sides were right."""
+    """Outcome for one case; times exist only where all results were right."""
 
     status: str  # "ok" or "failed"
-    reason: str
-    errors: dict[str, Error]
-    times: dict[str, Spread]  # seconds for one call
-    ratio: Spread | None  # baseline time / other time
-    iterations: int
-    rounds: int
+    reason: str  # of a failure; if ok, which baselines could not be measured, and why
+    errors: dict[str, Error] = field(default_factory=dict)
+    times: dict[str, Spread] = field(default_factory=dict)  # seconds for one call
+    ratios: dict[Pair, Spread] = field(default_factory=dict)
+    iterations: int = 0
+    rounds: int = 0
+
+    @property
+    def ratio(self) -> Spread | None:
+        """That of the only pair there is."""
+        return next(iter(self.ratios.values()), None)
 
 
 def describe(error: BaseException) -> str:
@@ -187,43 +215,74 @@ def describe(error: BaseException) -> str:
 
 
 def compare(case: Case, clock: Clock, limits: plan.Limits, seconds: float) -> Measurement:
-    """Check both sides on the very graphs that are timed, then time them in alternating rounds."""
-    failures: list[str] = []
+    """Check all sides on the very graphs that are timed, then time them in alternating rounds.
+
+    A baseline that cannot be measured is left out; the case fails if another side cannot be, or if
+    no baseline is left.
+    """
+    failures: dict[str, str] = {}
     pilots: dict[str, float] = {}
     for side in case.sides:
         try:
-            clock.warm_up(side.call, case.slots)
-            pilot = clock.record(side.call, case.slots, case.slots)
-            pilot.run()
-            pilots[side.name] = pilot.seconds() / case.slots
+            pilots[side.name] = _pilot(side, case.slots, clock)
         except (RuntimeError, TypeError, ValueError) as failure:
-            failures.append(f"{side.name}: {describe(failure)}")
-    if failures:
+            failures[side.name] = describe(failure)
+    if _has_failed(case, failures):
         return _failed(failures, {})
 
     count = plan.iterations(min(pilots.values()), case.slots, limits)
-    replays = {side.name: clock.record(side.call, case.slots, count) for side in case.sides}
+    replays = {
+        side.name: clock.record(side.call, case.slots, count)
+        for side in case.sides
+        if side.name in pilots
+    }
     errors = _check(case, replays)
     for name, error in errors.items():
-        if not error.within(case.tolerance):
-            failures.append(
-                f"{name}: wrong result, relative error {error.relative:.1e}, worst element"
-                f" {error.worst:.1e}; tolerance {case.tolerance:.0e} and {10 * case.tolerance:.0e}"
+        if not error.within(case.tolerance, case.worst):
+            failures[name] = (
+                f"wrong result, relative error {error.relative:.1e}, worst element"
+                f" {error.worst:.1e}; tolerance"
+                f" {case.tolerance:.0e} and {case.worst * case.tolerance:.0e}"
             )
-    if failures:
+            del replays[name]
+    if _has_failed(case, failures):
         return _failed(failures, errors)
 
-    round_count = plan.rounds(count * sum(pilots.values()), seconds, limits)
+    round_seconds = count * sum(pilots[name] for name in replays)
+    round_count = plan.rounds(round_seconds, seconds, limits)
     samples: dict[str, list[float]] = {name: [] for name in replays}
     for _ in range(round_count):
         for name, replay in replays.items():
             samples[name].append(replay.seconds() / count)
     times = {name: Spread.of(values) for name, values in samples.items()}
-    return Measurement("ok", "", errors, times, _ratio(*samples.values()), count, round_count)
+    ratios = {
+        (name, baseline): _ratio(samples[baseline], samples[name])
+        for name, baseline in case.all_pairs()
+        if baseline in samples
+    }
+    return Measurement("ok", _texts(failures), errors, times, ratios, count, round_count)
 
 
-def _failed(failures: Sequence[str], errors: dict[str, Error]) -> Measurement:
-    return Measurement("failed", "; ".join(failures), errors, {}, None, 0, 0)
+def _pilot(side: Side, slots: int, clock: Clock) -> float:
+    """Seconds for one call, roughly. A function of its own: it frees the graph and its results."""
+    clock.warm_up(side.call, slots)
+    pilot = clock.record(side.call, slots, slots)
+    pilot.run()
+    return pilot.seconds() / slots
+
+
+def _has_failed(case: Case, failures: Mapping[str, str]) -> bool:
+    pairs = case.all_pairs()
+    measured = [baseline for _, baseline in pairs if baseline not in failures]
+    return not measured or any(name in failures for name, _ in pairs)
+
+
+def _texts(failures: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {text}" for name, text in failures.items())
+
+
+def _failed(failures: Mapping[str, str], errors: dict[str, Error]) -> Measurement:
+    return Measurement("failed", _texts(failures), errors)
 
 
 def _ratio(baseline: Sequence[float], other: Sequence[float]) -> Spread:
@@ -233,15 +292,33 @@ def _ratio(baseline: Sequence[float], other: Sequence[float]) -> Spread:
     return Spread(overall, min(each.p20, overall), max(each.p80, overall))
 
 
-def _check(case: Case, replays: dict[str, Replay]) -> dict[str, Error]:
-    """Poison every output, run the graph, compare the first and the last slot, each fully."""
+def _check(case: Case, replays: Mapping[str, Replay]) -> dict[str, Error]:
+    """Poison every result, run the graph, compare the first and the last slot, each fully."""
     checked = sorted({0, case.slots - 1})
-    references = {slot: case.reference(slot) for slot in checked}
     errors = {}
-    for name, replay in replays.items():
-        for out in case.outputs:
-            out.fill_(math.nan)
+    known: tuple[Reference | None, list[Results]] = (None, [])
+    for side in case.sides:
+        if side.name not in replays:
+            continue
+        replay = replays[side.name]
+        reference = side.reference or case.reference
+        if known[0] is not reference:  # sides that share one follow each other; none is kept
+            known = (None, [])
+            known = (reference, [reference(slot) for slot in checked])
+        for result in replay.results.values():
+            for tensor in tensors_of(result):
+                tensor.fill_(math.nan)
         replay.run()
-        found = [measure_error(case.outputs[slot], references[slot]) for slot in checked]
-        errors[name] = Error.largest(found)
+        found = [
+            measure_error(out, expected)
+            for slot, wanted in zip(checked, known[1], strict=True)
+            for out, expected in zip(
+                tensors_of(replay.results[slot]), tensors_of(wanted), strict=True
+            )
+        ]
+        errors[side.name] = Error.largest(found)
     return errors
+
+
+def tensors_of(results: Results) -> tuple[torch.Tensor, ...]:
+    return results if isinstance(results, tuple) else (results,)

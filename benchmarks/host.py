@@ -77,14 +77,10 @@ def make_cases(side: str) -> list[HostCase]:
     ]
 
 
-def results_of(value: Any) -> tuple[torch.Tensor, ...]:
-    return value if isinstance(value, tuple) else (value,)
-
-
 def disagreement(case: HostCase) -> float:
     """The largest relative error of the other side's results against the baseline's."""
-    expected = [t.detach().clone() for t in results_of(case.baseline())]
-    found = [t.detach().clone() for t in results_of(case.other())]
+    expected = [t.detach().clone() for t in harness.tensors_of(case.baseline())]
+    found = [t.detach().clone() for t in harness.tensors_of(case.other())]
     pairs = zip(found, expected, strict=True)
     return harness.Error.largest([harness.measure_error(f, e) for f, e in pairs]).relative
 

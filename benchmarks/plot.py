@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from .fused_report import summarize as fused_summary
 from .report import GOALS, Row, measured, summarize
 
 TORCH, OURS, GOAL = "#6b7280", "#0f766e", "#b45309"
@@ -25,6 +26,10 @@ def draw(result: Mapping[str, Any], path: Path) -> list[Path]:
     if result["benchmark"] == "host":
         target = path.with_suffix(".png")
         host_figure(rows, result).savefig(target, dpi=130)
+        return [target]
+    if result["benchmark"] == "fused":
+        target = path.with_suffix(".png")
+        fused_figure(rows, result).savefig(target, dpi=130)
         return [target]
     ratio = path.with_suffix(".png")
     roofline = path.with_name(path.stem + "_roofline.png")
@@ -116,6 +121,37 @@ def roofline_figure(rows: Sequence[Row], result: Mapping[str, Any]) -> Figure:
     axis.set_title(title(result))
     axis.legend()
     axis.grid(alpha=0.25, which="both")
+    return figure
+
+
+def fused_figure(rows: Sequence[Row], result: Mapping[str, Any]) -> Figure:
+    """A panel for each side and baseline: the ratio of every shape over M, and their geomeans."""
+    lines = fused_summary(rows)["lines"]
+    height = math.ceil(len(lines) / COLUMNS)
+    figure = Figure(figsize=(3.4 * COLUMNS, 2.5 * height + 0.8), layout="constrained")
+    figure.suptitle(title(result))
+    axes = figure.subplots(height, COLUMNS, squeeze=False).flatten()
+    for axis in axes[len(lines) :]:
+        axis.set_axis_off()
+    for axis, line in zip(axes, lines, strict=False):
+        points = [
+            (row["m"], ratio["median"])
+            for row in rows
+            for ratio in row["ratios"]
+            if row["group"] == line["group"]
+            and (ratio["side"], ratio["baseline"]) == (line["side"], line["baseline"])
+        ]
+        axis.plot(*zip(*points, strict=True), ".", color=OURS, alpha=0.5)
+        ms = [int(m) for m in line["per_m"]]
+        axis.plot(ms, list(line["per_m"].values()), "-", color=OURS)
+        axis.axhline(1.0, color=TORCH, linewidth=1)
+        if line["goal"] is not None:
+            axis.axhline(line["goal"], color=GOAL, linewidth=1, linestyle=":")
+        name = f"{line['group']}: {line['side']}\nto {line['baseline']}, {line['geomean']:.3f}"
+        axis.set_title(name, fontsize=9)
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(ms, [str(m) for m in ms], fontsize=7)
+        axis.grid(alpha=0.25)
     return figure
 
 

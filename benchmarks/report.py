@@ -70,7 +70,7 @@ def gemm_markdown(result: Mapping[str, Any]) -> str:
     parts = [heading(result)]
     if summary["ok"]:
         parts += [_matrix(rows), _per_m(summary), _worst(rows, other_side(result))]
-    parts += [_exceptions(rows, lambda row: f"{row['m']} x {row['n']} x {row['k']}")]
+    parts += [exceptions(rows, lambda row: f"{row['m']} x {row['n']} x {row['k']}")]
     parts += [_closing(summary, result.get("ceilings"))]
     return "\n\n".join(part for part in parts if part)
 
@@ -113,7 +113,7 @@ def _worst(rows: Sequence[Row], other: str) -> str:
     return table([*head, "error", "kernel"], body)
 
 
-def _exceptions(rows: Sequence[Row], name: Any) -> str:
+def exceptions(rows: Sequence[Row], name: Any) -> str:
     lines = []
     for row in rows:
         if row["status"] == "failed":
@@ -161,9 +161,12 @@ def host_markdown(result: Mapping[str, Any]) -> str:
         )
     head = ["CPU time of a call", "torch us", "ours us", "p20-p80", "ratio"]
     parts = [heading(result), table(head, body) if body else ""]
-    parts.append(_exceptions(result["results"], lambda row: row["case"]))
+    parts.append(exceptions(result["results"], lambda row: row["case"]))
     return "\n\n".join(part for part in parts if part)
 
 
 def markdown(result: Mapping[str, Any]) -> str:
-    return {"gemm": gemm_markdown, "host": host_markdown}[result["benchmark"]](result)
+    from . import fused_report  # which is made of this module's parts
+
+    reports = {"gemm": gemm_markdown, "fused": fused_report.markdown, "host": host_markdown}
+    return reports[result["benchmark"]](result)

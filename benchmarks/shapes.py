@@ -73,6 +73,36 @@ def gemm_shapes(
     return list(dict.fromkeys(shapes))
 
 
+def fused_shapes(
+    table: Mapping[str, Any],
+    *,
+    quick: bool = False,
+    m: Sequence[int] | None = None,
+    nk: Sequence[tuple[int, int]] | None = None,
+) -> list[GemmShape]:
+    """Every M of [fused] times every [N, K]; a filter replaces what it names."""
+    fused = table["fused"]["quick"] if quick else table["fused"]
+    nks = nk or fused.get("nk") or table["gemm"]["nk"]
+    return list(dict.fromkeys(GemmShape(mi, n, k) for n, k in nks for mi in m or fused["m"]))
+
+
+def compiled_shapes(table: Mapping[str, Any], names: Sequence[str] | None) -> set[GemmShape] | None:
+    """Where torch.compile is a baseline, too: "all" (None), "none", or "MxNxK"; else [fused]'s."""
+    if names is None:
+        return {GemmShape(*shape) for shape in table["fused"]["compile"]}
+    if list(names) == ["all"]:
+        return None
+    if list(names) == ["none"]:
+        return set()
+    shapes = set()
+    for name in names:
+        parts = name.lower().split("x")
+        if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+            raise ValueError(f"{name!r} is no shape: write it as 512x4096x14336 (M, N, K)")
+        shapes.add(GemmShape(*map(int, parts)))
+    return shapes
+
+
 def parse_nk(text: str) -> tuple[int, int]:
     """``"4096x14336"`` -> ``(4096, 14336)``, that is N, K."""
     parts = text.lower().split("x")
