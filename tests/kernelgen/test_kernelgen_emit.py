@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kernelgen_cases import (
@@ -232,7 +233,10 @@ def test_every_kernel_is_in_one_source_of_one_architecture(drawn: list[Table]) -
         assert [procedural_name(k) for k in group] == sorted(procedural_name(k) for k in group)
 
 
-def test_a_crowded_tile_is_split_without_renaming_its_first_source() -> None:
+def test_a_crowded_tile_is_split_without_renaming_its_first_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(emit, "MAX_KERNELS_PER_SOURCE", 16)
     full = changed(
         SM90,
         dtypes=[dtypes(x, d) for x in ("f16", "bf16") for d in (x, "f32")],
@@ -309,8 +313,11 @@ def test_one_more_entry_touches_its_source_and_the_tables(tmp_path: Path) -> Non
     ]
 
 
-def test_one_more_epilogue_touches_one_source(tmp_path: Path) -> None:
+def test_one_more_epilogue_touches_one_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that lands among others of its tile: the costly thing is a source that is recompiled."""
+    monkeypatch.setattr(emit, "MAX_KERNELS_PER_SOURCE", 16)
     layouts = ["tnt", "ttt", "nnt", "ntt"]
     crowded = changed(SM90, layouts=layouts, dtypes=[dtypes(x, x) for x in ("f16", "bf16")])
     used = ["plain", "linear_combination", "bias_gelu"]
