@@ -14,6 +14,7 @@ ARCHS ?= $(ALL_ARCHS)
 CUTWHEEL_CUDA ?= auto
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
+MATRIX_ARGS ?=
 
 VENV := .venv
 INSTALL := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
@@ -26,9 +27,9 @@ SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE THIRD_PA
              cmake cuda python tools/build_backend.py -type f ! -name '*.py[co]')
 BUILD := python -m build --no-isolation --skip-dependency-check
 
-.PHONY: help env wheel test lint bench sdist clean distclean FORCE
+.PHONY: help env wheel test schemas torch-matrix lint bench sdist clean distclean FORCE
 help:
-	@sed -n 's/^\([a-z]*\): .*## /make \1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\): .*## /make \1\t/p' Makefile
 
 # --- environment
 $(VENV)/.base: requirements/build.txt requirements/cutlass.txt requirements/torch.txt requirements/test.txt requirements/bench.txt
@@ -81,6 +82,12 @@ sdist: $(VENV)/.base   ## source distribution: dist/
 # --- checks
 test: $(VENV)/.installed   ## every test that needs no GPU, on the built wheel
 	CUTWHEEL_NARROW='$(KERNELS)$(filter-out $(ALL_ARCHS),$(ARCHS))' CUTWHEEL_WHEEL=$$(echo "$(CURDIR)"/wheelhouse/*.whl) python -m pytest -m 'not gpu' $(PYTEST_ARGS)
+
+schemas: $(VENV)/.installed   ## rewrite tests/schemas.lock, the public interface, from the built wheel
+	python tools/schema_lock.py --write
+
+torch-matrix: build/.repaired   ## the wheel with every torch from 2.10 (20 to 30 GB in build/): MATRIX_ARGS='--help'
+	python tools/torch_matrix.py wheelhouse/*.whl $(MATRIX_ARGS)
 
 lint: $(VENV)/.lint   ## all checks of .pre-commit-config.yaml
 	pre-commit run --all-files --show-diff-on-failure
