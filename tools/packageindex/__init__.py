@@ -1,0 +1,1 @@
+"""The static package index: what `tools/build_index.py` builds and verifies."""
