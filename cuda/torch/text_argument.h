@@ -8,8 +8,8 @@
 
 namespace cutwheel {
 
-// Owns the string of one argument. torch's own conversion to std::string copies it to the heap and leaks the copy (2.10 to
-// 2.13), so ops take the handle.
+// Owns the string of one argument. torch's own conversion to std::string copies it to the heap and leaks the copy (as read
+// in the headers of 2.13), so ops take the handle.
 class TextArgument {
  public:
   explicit TextArgument(StringHandle handle) : handle_(handle) {}
