@@ -1,4 +1,4 @@
-"""python -m benchmarks gemm | fused | host | all | report"""
+"""python -m benchmarks gemm | fused | scaled | host | all | report"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import fused_report, plan, record, report, shapes
+from . import fused_report, plan, record, report, scaled_jobs, scaled_report, shapes
 
 RESULTS = Path(__file__).with_name("results")
 DTYPES = ("bf16", "f16", "tf32")
@@ -44,6 +44,28 @@ def parser() -> argparse.ArgumentParser:
         metavar="MxNxK",
         help="shapes with torch.compile as a baseline (seconds each), all, or none",
     )
+    products = argparse.ArgumentParser(add_help=False)
+    products.add_argument(
+        "--recipes",
+        type=recipes_argument,
+        nargs="+",
+        default=[list(scaled_jobs.RECIPES)],
+        metavar="RECIPE",
+        help=f"of {', '.join(scaled_jobs.RECIPES)}; all by default",
+    )
+    products.add_argument(
+        "--accumulation",
+        choices=tuple(scaled_jobs.ACCUMULATION),
+        nargs="+",
+        default=tuple(scaled_jobs.ACCUMULATION),
+        help="of fp8: with use_fast_accum, or promoted to float32 on the way",
+    )
+    products.add_argument(
+        "--limit", type=int, help="the most shapes of each group, drawn at random"
+    )
+    products.add_argument(
+        "--no-compile", action="store_true", help="no torch.compile among the baselines"
+    )
 
     commands.add_parser(
         "gemm", parents=[common, sizes, dense], help="mm over the shapes of shapes.toml"
@@ -51,9 +73,14 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "fused", parents=[common, sizes, layers], help="linear layers with activation and residual"
     )
+    commands.add_parser(
+        "scaled", parents=[common, sizes, products], help="fp8 and int8 products, and quantisation"
+    )
     commands.add_parser("host", parents=[common], help="CPU time of a call")
     commands.add_parser(
-        "all", parents=[common, sizes, dense, layers], help="gemm, then fused, then host"
+        "all",
+        parents=[common, sizes, dense, layers, products],
+        help="gemm, then fused, then scaled, then host",
     )
     again = commands.add_parser("report", help="tables and plots of result files")
     again.add_argument("files", type=Path, nargs="+")
@@ -65,6 +92,16 @@ def nk_argument(text: str) -> tuple[int, int]:
         return shapes.parse_nk(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def recipes_argument(text: str) -> list[str]:
+    """``"rowwise,int8"`` as well as one name."""
+    names = text.split(",")
+    for name in names:
+        if name not in scaled_jobs.RECIPES:
+            known = ", ".join(scaled_jobs.RECIPES)
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {known}")
+    return names
 
 
 def output_path(out: Path | None, stem: str, gpu: str) -> Path:
@@ -164,6 +201,41 @@ def run_fused(options: argparse.Namespace) -> Path:
     return path
 
 
+def run_scaled(options: argparse.Namespace) -> Path:
+    from . import scaled  # reports need no torch
+
+    started = time.monotonic()
+    table = shapes.load()
+    products = shapes.gemm_shapes(table, quick=options.quick, m=options.m, nk=options.nk)
+    recipes = [name for names in options.recipes for name in names]
+    jobs = scaled_jobs.jobs(table, products, recipes, options.accumulation, options.limit)
+    result = header(options, "scaled") | {"dtype": scaled_jobs.DTYPE}
+    name = stem(options, scaled_jobs.name_of(recipes, options.accumulation))
+    path = output_path(options.out, name, result["environment"]["gpu"])
+
+    def progress(rows: list[dict[str, Any]]) -> None:
+        last, job = rows[-1], jobs[len(rows) - 1]
+        seconds = time.monotonic() - started
+        found = [f"{entry['median']:.3f}" for entry in last["ratios"]]
+        state = " ".join(found) or f"{last['status']}, {last['reason']}"
+        print(f"[{len(rows)}/{len(jobs)} {seconds:.0f} s] {job}: {state}", file=sys.stderr)
+        result["seconds"] = seconds
+        result["results"] = rows
+        if len(rows) % 20 == 0 or len(rows) == len(jobs):
+            result["summary"] = scaled_report.summarize(rows)
+            record.write(path, record.finite(result))
+
+    scaled.measure(
+        jobs,
+        plan.QUICK if options.quick else scaled.LIMITS,
+        side=options.candidate,
+        compile=not (options.no_compile or options.quick),
+        budget_seconds=options.budget_seconds,
+        progress=progress,
+    )
+    return path
+
+
 def run_host(options: argparse.Namespace) -> Path:
     from . import host  # reports need no torch
 
@@ -199,6 +271,8 @@ def main(arguments: list[str] | None = None) -> int:
         paths.append(run_gemm(options))
     if options.command in ("fused", "all"):
         paths.append(run_fused(options))
+    if options.command in ("scaled", "all"):
+        paths.append(run_scaled(options))
     if options.command in ("host", "all"):
         paths.append(run_host(options))
     good = [show(path) for path in paths]  # all of them, also after a failure

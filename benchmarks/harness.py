@@ -129,18 +129,24 @@ class Side:
 
 @dataclass(frozen=True)
 class Case:
-    """What is compared: ratio = time of a pair's baseline over that of its other side."""
+    """What is compared: ratio = time of a pair's baseline over that of its other side.
+
+    Without pairs, an empty sequence, sides are only checked and timed.
+    """
 
     sides: Sequence[Side]
     slots: int
     reference: Reference
     tolerance: float  # for the relative error in the Frobenius norm
-    pairs: Sequence[Pair] = ()  # if not given: the last side with each of the others
+    pairs: Sequence[Pair] | None = None  # if not given: the last side with each of the others
     worst: float = 10.0  # times the tolerance: of one element, over the root mean square of all
+    needed: Sequence[str] = ()  # sides that must not fail, beside those of the pairs
 
     def all_pairs(self) -> list[Pair]:
+        if self.pairs is not None:
+            return list(self.pairs)
         *baselines, other = (side.name for side in self.sides)
-        return list(self.pairs) or [(other, baseline) for baseline in baselines]
+        return [(other, baseline) for baseline in baselines]
 
 
 @dataclass(frozen=True)
@@ -178,8 +184,8 @@ def measure_error(out: torch.Tensor, reference: torch.Tensor) -> Error:
     squares = torch.zeros(2, dtype=torch.float64, device=out.device)  # of difference, of reference
     worst = torch.zeros((), dtype=torch.float64, device=out.device)
     for first in range(0, out.shape[0], rows):
-        expected = reference[first : first + rows].double()
-        difference = out[first : first + rows].double().sub_(expected)
+        expected = wide(reference[first : first + rows])
+        difference = wide(out[first : first + rows]) - expected
         squares[0] += difference.square().sum()
         squares[1] += expected.square().sum()
         worst = torch.maximum(worst, difference.abs_().max())  # propagates NaN
@@ -188,6 +194,19 @@ def measure_error(out: torch.Tensor, reference: torch.Tensor) -> Error:
         raise ValueError("the reference is all zeros: random data is needed")
     rms = norm / math.sqrt(reference.numel())
     return Error(math.sqrt(squares[0].item()) / norm, worst.item() / rms)
+
+
+def wide(x: torch.Tensor) -> torch.Tensor:
+    """float64; 8-bit floats by way of float32, which holds them exactly."""
+    return (x.float() if x.element_size() == 1 else x).double()
+
+
+def poison(x: torch.Tensor) -> None:
+    """What a graph does not write again is NaN, or far off where there is no NaN."""
+    if x.element_size() == 1:
+        x.view(torch.uint8).fill_(0x7F)  # NaN in e4m3 and e5m2
+    else:
+        x.fill_(math.nan if x.is_floating_point() else 0x7FFF)
 
 
 @dataclass(frozen=True)
@@ -274,7 +293,8 @@ def _pilot(side: Side, slots: int, clock: Clock) -> float:
 def _has_failed(case: Case, failures: Mapping[str, str]) -> bool:
     pairs = case.all_pairs()
     measured = [baseline for _, baseline in pairs if baseline not in failures]
-    return not measured or any(name in failures for name, _ in pairs)
+    needed = [*case.needed, *(name for name, _ in pairs)]
+    return bool(pairs and not measured) or any(name in failures for name in needed)
 
 
 def _texts(failures: Mapping[str, str]) -> str:
@@ -307,7 +327,7 @@ def _check(case: Case, replays: Mapping[str, Replay]) -> dict[str, Error]:
             known = (reference, [reference(slot) for slot in checked])
         for result in replay.results.values():
             for tensor in tensors_of(result):
-                tensor.fill_(math.nan)
+                poison(tensor)
         replay.run()
         found = [
             measure_error(out, expected)

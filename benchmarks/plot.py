@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from .fused_report import summarize as fused_summary
+from . import fused_report, scaled_report
 from .report import GOALS, Row, measured, summarize
 
 TORCH, OURS, GOAL = "#6b7280", "#0f766e", "#b45309"
@@ -27,9 +27,11 @@ def draw(result: Mapping[str, Any], path: Path) -> list[Path]:
         target = path.with_suffix(".png")
         host_figure(rows, result).savefig(target, dpi=130)
         return [target]
-    if result["benchmark"] == "fused":
+    if result["benchmark"] in ("fused", "scaled"):
+        if not any(row["ratios"] for row in rows):
+            return []
         target = path.with_suffix(".png")
-        fused_figure(rows, result).savefig(target, dpi=130)
+        groups_figure(rows, result).savefig(target, dpi=130)
         return [target]
     ratio = path.with_suffix(".png")
     roofline = path.with_name(path.stem + "_roofline.png")
@@ -124,9 +126,10 @@ def roofline_figure(rows: Sequence[Row], result: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def fused_figure(rows: Sequence[Row], result: Mapping[str, Any]) -> Figure:
+def groups_figure(rows: Sequence[Row], result: Mapping[str, Any]) -> Figure:
     """A panel for each side and baseline: the ratio of every shape over M, and their geomeans."""
-    lines = fused_summary(rows)["lines"]
+    is_scaled = result["benchmark"] == "scaled"
+    lines = (scaled_report if is_scaled else fused_report).summarize(rows)["lines"]
     height = math.ceil(len(lines) / COLUMNS)
     figure = Figure(figsize=(3.4 * COLUMNS, 2.5 * height + 0.8), layout="constrained")
     figure.suptitle(title(result))
@@ -138,7 +141,7 @@ def fused_figure(rows: Sequence[Row], result: Mapping[str, Any]) -> Figure:
             (row["m"], ratio["median"])
             for row in rows
             for ratio in row["ratios"]
-            if row["group"] == line["group"]
+            if (scaled_report.label(row) if is_scaled else row["group"]) == line["group"]
             and (ratio["side"], ratio["baseline"]) == (line["side"], line["baseline"])
         ]
         axis.plot(*zip(*points, strict=True), ".", color=OURS, alpha=0.5)

@@ -166,7 +166,12 @@ def host_markdown(result: Mapping[str, Any]) -> str:
 
 
 def markdown(result: Mapping[str, Any]) -> str:
-    from . import fused_report  # which is made of this module's parts
+    from . import fused_report, scaled_report  # which are made of this module's parts
 
-    reports = {"gemm": gemm_markdown, "fused": fused_report.markdown, "host": host_markdown}
+    reports = {
+        "gemm": gemm_markdown,
+        "fused": fused_report.markdown,
+        "scaled": scaled_report.markdown,
+        "host": host_markdown,
+    }
     return reports[result["benchmark"]](result)

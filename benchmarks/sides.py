@@ -86,8 +86,30 @@ def library(name: str) -> Library:
 # ---- torch.compile
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """torch.compile(mode="max-autotune-no-cudagraphs"); all its errors are RuntimeErrors."""
-    made = torch.compile(function, mode="max-autotune-no-cudagraphs", dynamic=False)
+    return _raising(torch.compile(function, mode="max-autotune-no-cudagraphs", dynamic=False))
 
+
+def compiled_for_any_shape(function: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compile once for shapes that differ, never falling back to eager; likewise.
+
+    One that has failed fails again at once: a compiler that is missing takes its time to say so.
+    """
+    call = _raising(torch.compile(function, dynamic=True, fullgraph=True))
+    failures: list[RuntimeError] = []
+
+    def once(*operands: torch.Tensor) -> Any:
+        if failures:
+            raise failures[0]
+        try:
+            return call(*operands)
+        except RuntimeError as error:
+            failures.append(error)
+            raise
+
+    return once
+
+
+def _raising(made: Callable[..., Any]) -> Callable[..., Any]:
     def call(*operands: torch.Tensor) -> Any:
         try:
             return made(*operands)

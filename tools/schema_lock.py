@@ -152,7 +152,10 @@ def _state_dicts(cls: type, name: str) -> dict[str, list[str]]:
     }
     result = {}
     for label, flags in variants.items():
-        state = cls(**sizes, **flags).state_dict()
+        try:
+            state = cls(**sizes, **flags).state_dict()
+        except ValueError:
+            continue  # a flag that the other defaults do not allow
         shapes = {key: getattr(value, "shape", ()) for key, value in state.items()}
         result[label] = [
             f"{key} [{', '.join(str(dims.get(d, d)) for d in shapes[key])}]" for key in shapes

@@ -145,6 +145,21 @@ def calls(w: Any, make: Callable[..., Any]) -> dict[str, Callable[[], object]]:
     }
 
 
+def scaled_calls(w: Any, torch: Any, make: Callable[..., Any]) -> dict[str, Callable[[], object]]:
+    """Calls of scaled_mm and quantize, for tensors that hold no values."""
+    x, fp8 = make(4, 16), torch.float8_e4m3fn
+    a, b = make(4, 16, dtype=fp8), make(8, 16, dtype=fp8).t()
+    i, j = make(4, 16, dtype=torch.int8), make(8, 16, dtype=torch.int8).t()
+    rows, columns = make(4, 1, dtype=torch.float32), make(1, 8, dtype=torch.float32)
+    return {
+        "quantize": lambda: w.quantize(x, "blockwise_1x128"),
+        "quantize azp": lambda: w.quantize(x, "rowwise", torch.int8, symmetric=False),
+        "scaled_mm": lambda: w.scaled_mm(a, b, rows, columns),
+        "scaled_mm int8": lambda: w.scaled_mm(i, j, rows, columns, out_dtype=torch.float16),
+        "scaled_mm int32": lambda: w.scaled_mm(i, j, None, None, out_dtype=torch.int32),
+    }
+
+
 def note_refusals(notes: Notes, torch: Any, cutwheel: Any) -> None:
     for name, call in calls(cutwheel, lambda *shape: torch.ones(shape).half()).items():
         with torch.no_grad():
@@ -160,6 +175,8 @@ def note_fake_results(notes: Notes, torch: Any, cutwheel: Any) -> None:
                 return torch.empty(shape, dtype=dtype, device="cuda")
 
             for name, call in calls(cutwheel, make).items():
+                notes.add(f"fake {dtype}: {name}", call)
+            for name, call in scaled_calls(cutwheel, torch, make).items():
                 notes.add(f"fake {dtype}: {name}", call)
             a, b = make(4, 16), make(16, 8)
             notes.add(f"fake {dtype}: out_dtype", lambda a=a, b=b: cutwheel.mm(a, b, torch.float32))  # type: ignore[misc]

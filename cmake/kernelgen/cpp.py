@@ -39,7 +39,8 @@ def header_fields(epilogue: Epilogue) -> dict[str, str]:
 def info(epilogue: Epilogue) -> str:
     """The initialiser of an EpilogueInfo."""
     operands = ", ".join(
-        f'{{"{name}", OperandKind::{kind.enumerator}, {str(kind.is_float32).lower()}}}'
+        f'{{"{name}", OperandKind::{kind.enumerator}, OperandType::{kind.dtype},'
+        f" /*may_be_one=*/{str(kind.may_be_one).lower()}}}"
         for name, kind in epilogue.positions
     )
     return (
@@ -52,8 +53,9 @@ def info(epilogue: Epilogue) -> str:
 def _slot(position: int, kind: Kind) -> str:
     if kind == SCALAR:
         return f"{kind.template}<{position}>"
-    dtype = "DType::f32" if kind.is_float32 else "d_"
-    return f"{kind.template}<{position}, {dtype}>"
+    dtype = "d_" if kind.dtype == "d" else f"DType::{kind.dtype}"
+    may_be_one = ", true" if kind.may_be_one else ""
+    return f"{kind.template}<{position}, {dtype}{may_be_one}>"
 
 
 def _parameters(epilogue: Epilogue) -> Iterator[str]:

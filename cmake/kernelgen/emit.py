@@ -16,7 +16,8 @@ from typing import Any
 
 from kernelgen import cpp
 from kernelgen.epilogue import Epilogue
-from kernelgen.families import FAMILIES, cpp_layouts
+from kernelgen.families import FAMILIES
+from kernelgen.family import cpp_block_scales, cpp_bool, cpp_layouts
 from kernelgen.kernel import ARCHS, Kernel, Shape3
 from kernelgen.naming import procedural_name, source_name, source_stem
 from kernelgen.spelling import text
@@ -46,10 +47,12 @@ def sources(kernels: Iterable[Kernel], epilogues: Sequence[Epilogue]) -> dict[st
         parts: list[list[Kernel]] = [[]]
         for _, members in groupby(group, key=key):
             alike = sorted(members, key=procedural_name)
-            if len(parts[-1]) + len(alike) > MAX_KERNELS_PER_SOURCE and parts[-1]:
+            # Kernels without an epilogue are short, and cheap to compile.
+            limit = MAX_KERNELS_PER_SOURCE if alike[0].epilogue else len(alike)
+            if len(parts[-1]) + len(alike) > limit and parts[-1]:
                 parts.append([])
             for kernel in alike:
-                if len(parts[-1]) == MAX_KERNELS_PER_SOURCE:
+                if len(parts[-1]) == limit:
                     parts.append([])
                 parts[-1].append(kernel)
         for index, part in enumerate(parts):
@@ -116,16 +119,18 @@ def _source(kernels: Sequence[Kernel], epilogues: Sequence[Epilogue]) -> str:
     # Programmatic dependent launch does not compile with CUTLASS's stream-K scheduler.
     launch_control = first.arch.name == "90a" and first.tile.schedule != "streamk"
     return _fill(
-        "gemm_kernels.cu.in",
+        "kernels.cu.in",
         op=first.op,
+        home=FAMILIES[first.family].home,
         family=first.family,
+        using=_using(first.op),
         defines="#define CUTLASS_ENABLE_GDC_FOR_SM90 1\n" if launch_control else "",
         includes="".join(
             f'#include "{cpp.header_name(epilogue)}"\n' for epilogue in _used(kernels, epilogues)
         ),
         bodies="".join(
             _fill(
-                "gemm_kernel_body.in",
+                "kernel_body.in",
                 index=index,
                 name=procedural_name(kernel),
                 type=FAMILIES[kernel.family].cpp_type(kernel),
@@ -139,12 +144,22 @@ def _table(kernels: Sequence[Kernel]) -> str:
     return _fill(
         "kernel_table.cpp.in",
         declarations="".join(
-            _fill("kernel_declarations.in", op=op, declarations="".join(map(_declare, group)))
+            _fill(
+                "kernel_declarations.in",
+                op=op,
+                using=_using(op),
+                declarations="".join(map(_declare, group)),
+            )
             for op, group in groupby(kernels, key=lambda kernel: kernel.op)
         ),
         rows="".join(map(_row, kernels)),
         count=len(kernels),
     )
+
+
+def _using(op: str) -> str:
+    """What a launch is given and returns, and epilogues, are those of the room gemm."""
+    return "" if op == "gemm" else "using namespace gemm;\n"
 
 
 def _declare(kernel: Kernel) -> str:
@@ -160,7 +175,7 @@ def _row(kernel: Kernel) -> str:
         op=kernel.op,
         family=kernel.family,
         sm=kernel.arch.sm,
-        ptx=_cpp_bool(kernel.arch.ptx),
+        ptx=cpp_bool(kernel.arch.ptx),
         a=dtypes.a,
         b=dtypes.b,
         acc=dtypes.acc,
@@ -173,8 +188,11 @@ def _row(kernel: Kernel) -> str:
         cluster=_braces(tile.cluster),
         stages=tile.stages or 0,
         schedule=tile.schedule,
-        swap_ab=_cpp_bool(tile.swap_ab),
+        swap_ab=cpp_bool(tile.swap_ab),
         alignment=kernel.alignment,
+        fast_accum=cpp_bool(tile.fast_accum),
+        scales=cpp_block_scales(kernel),
+        recipe=f"QuantizeRecipe::{kernel.recipe or 'none'}",
     )
 
 
@@ -227,6 +245,9 @@ def _json_row(kernel: Kernel, source: str) -> dict[str, Any]:
         "schedule": tile.schedule,
         "swap_ab": tile.swap_ab,
         "alignment": kernel.alignment,
+        "fast_accum": tile.fast_accum,
+        "scales": kernel.scales,
+        "recipe": kernel.recipe,
         "source": source,
     }
 
@@ -258,10 +279,6 @@ def _quote(path: Path) -> str:
 
 def _braces(shape: Shape3) -> str:
     return f"{{{', '.join(map(str, shape))}}}"
-
-
-def _cpp_bool(value: bool) -> str:
-    return str(value).lower()
 
 
 @cache

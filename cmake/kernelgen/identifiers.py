@@ -31,7 +31,9 @@ CPP_WORDS = _words(
     """
 )
 # An epilogue is a class in a namespace of its own: these would hide what its code needs.
-_CPP_SCOPES = frozenset(("compute", "cutlass", "cute", "cutwheel", "detail", "gemm", "std"))
+_CPP_SCOPES = frozenset(
+    ("compute", "cutlass", "cute", "cutwheel", "detail", "gemm", "scaled_mm", "std")
+)
 _TAKEN = {
     "accum": "the accumulator",
     "alpha": "a scalar that needs no declaration",

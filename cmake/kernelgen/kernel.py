@@ -32,7 +32,22 @@ ARCHS = {
 }
 
 # Bytes of one element in memory. tf32 is float32 storage fed to TF32 tensor cores.
-DTYPE_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "tf32": 4}
+DTYPE_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "s32": 4}
+FP8_DTYPES = ("e4m3", "e5m2")
+
+# Scales that the mainloop applies, those of A and those of B: as manifests and names have them,
+# and C++'s BlockScales.
+BLOCK_SCALES = {"1x128_128x128": "a1x128_b128x128", "1x128_1x128": "a1x128_b1x128"}
+
+# C++'s QuantizeRecipe.
+QUANTIZE_RECIPES = (
+    "tensorwise",
+    "rowwise",
+    "blockwise_1x128",
+    "blockwise_128x128",
+    "tensorwise_asymmetric",
+    "rowwise_asymmetric",
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +74,7 @@ class Tile:
     stages: int | None = None  # None: the collective fills shared memory by itself
     swap_ab: bool = False  # computes D^T = B^T A^T: tile M spans the user's N
     alignment: int | None = None  # elements of A and B; None: 16 bytes
+    fast_accum: bool = False  # fp8: sums stay in the tensor cores, which keep fewer bits of them
 
 
 @dataclass(frozen=True)
@@ -72,6 +88,8 @@ class Kernel:
     layout: str  # of A, B, D in the user's frame: t row-major, n column-major
     epilogue: Epilogue | None  # None: the family has no epilogue to choose
     tile: Tile
+    scales: str | None = None  # one of BLOCK_SCALES
+    recipe: str | None = None  # one of QUANTIZE_RECIPES
     file: str = ""  # where it was declared, for error texts
     entry: str = ""
 
@@ -79,6 +97,10 @@ class Kernel:
     def is_tiled(self) -> bool:
         """Whether the manifest chose how the problem is cut."""
         return self.tile.schedule != "none"
+
+    @property
+    def is_fp8(self) -> bool:
+        return self.dtypes.a in FP8_DTYPES
 
     @property
     def element_bytes(self) -> int:

@@ -6,7 +6,7 @@ errors, each with its file, its entry and what is allowed instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -17,13 +17,25 @@ import tomllib
 from kernelgen import braces
 from kernelgen import epilogue as epilogues
 from kernelgen.epilogue import Epilogue, ExpressionError
-from kernelgen.families import FAMILIES, Family
+from kernelgen.families import FAMILIES
+from kernelgen.family import Family
 from kernelgen.identifiers import epilogue_fault
-from kernelgen.kernel import ARCHS, DTYPE_BYTES, DTypes, Kernel, Tile
+from kernelgen.kernel import (
+    ARCHS,
+    BLOCK_SCALES,
+    DTYPE_BYTES,
+    QUANTIZE_RECIPES,
+    DTypes,
+    Kernel,
+    Tile,
+)
 from kernelgen.naming import procedural_name
 from kernelgen.schema import Checker, InvalidManifestError, ManifestError
 
 __all__ = ["InvalidManifestError", "Manifest", "ManifestError", "find", "load", "parse"]
+
+# What an item of a list of names is called in errors.
+_SINGULAR = {"arch": "architecture", "layouts": "layout", "scales": "scales", "recipes": "recipe"}
 
 
 @dataclass(frozen=True)
@@ -136,36 +148,35 @@ class _Reader(Checker):
         if family is None:
             return
         where = f"{where} (family {family.name})"
-        if family.op != op:
-            self.error(where, f"belongs to cuda/{family.op}/kernels.toml")
+        if op not in family.dtypes:
+            homes = " or ".join(f"cuda/{served}/kernels.toml" for served in family.dtypes)
+            self.error(where, f"belongs to {homes}")
             return
         self.keys(where, entry, ("family", "arch", "dtypes", *family.lists))
 
-        archs = [
-            ARCHS[arch]
-            for at, value in self.items(where, entry, "arch")
-            if (arch := self.name(at, "architecture", value, family.archs))
-        ]
+        archs = [ARCHS[arch] for arch in self._names(where, entry, "arch", family.archs)]
         dtypes = [
             combination
             for at, value in self.items(where, entry, "dtypes")
-            if (combination := self._dtypes(at, value, family))
+            if (combination := self._dtypes(at, value, family, op))
         ]
         # What the family leaves no choice of has one value.
-        layouts = list(family.layouts)
+        layouts: list[str] = list(family.layouts)
         used: list[Epilogue | None] = [None]
+        scales: list[str | None] = [None]
+        recipes: list[str | None] = [None]
         tiles = [(where, Tile((1, 1, 1), family.schedules[0]))]
         if "layouts" in family.lists:
-            layouts = [
-                layout
-                for at, value in self.items(where, entry, "layouts")
-                if (layout := self.name(at, "layout", value, family.layouts))
-            ]
+            layouts = self._names(where, entry, "layouts", family.layouts)
+        if "scales" in family.lists:
+            scales = [*self._names(where, entry, "scales", BLOCK_SCALES)]
+        if "recipes" in family.lists:
+            recipes = [*self._names(where, entry, "recipes", QUANTIZE_RECIPES)]
         if "epilogue" in family.lists:
             used = [
                 epilogue
                 for at, value in self.items(where, entry, "epilogue")
-                for name in self._epilogue_names(at, value)
+                for name in self._alternatives(at, value)
                 if (epilogue := self.one_of(at, "epilogue", name, self._epilogues))
             ]
         if "tiles" in family.lists:
@@ -176,10 +187,18 @@ class _Reader(Checker):
             ]
         for at, tile in tiles:
             # Tiles are checked even where no layout or epilogue is right: all errors at once.
-            axes = product(archs, dtypes, layouts or family.layouts[:1], used or [None])
-            kernels = [Kernel(op, family.name, *axis, tile, self.file, at) for axis in axes]
+            axes = product(
+                archs,
+                dtypes,
+                layouts or family.layouts[:1],
+                used or [None],
+                [tile],
+                scales or [None],
+                recipes or [None],
+            )
+            kernels = [Kernel(op, family.name, *axis, self.file, at) for axis in axes]
             self._check(at, family, kernels)
-            if layouts and used:
+            if layouts and used and scales and recipes:
                 self._add(kernels)
 
     def _check(self, where: str, family: Family, kernels: Sequence[Kernel]) -> None:
@@ -206,7 +225,17 @@ class _Reader(Checker):
                 at = other.entry if other.file == kernel.file else f"{other.file}: {other.entry}"
                 self.error(kernel.entry, f"kernel {name} is already declared by {at}")
 
-    def _dtypes(self, where: str, value: Any, family: Family) -> DTypes | None:
+    def _names(
+        self, where: str, entry: Mapping[str, Any], key: str, allowed: Iterable[str]
+    ) -> list[str]:
+        """The items of a list of names that are among `allowed`."""
+        return [
+            name
+            for at, value in self.items(where, entry, key)
+            if (name := self.name(at, _SINGULAR[key], value, allowed))
+        ]
+
+    def _dtypes(self, where: str, value: Any, family: Family, op: str) -> DTypes | None:
         keys = ("a", "b", "acc", "d")
         if not self.table(where, value) or not self.keys(where, value, keys):
             return None
@@ -215,13 +244,17 @@ class _Reader(Checker):
         if len(known) < len(keys):
             return None
         dtypes = DTypes(*known)
-        if dtypes in family.dtypes:
+        if dtypes in family.dtypes[op]:
             return dtypes
-        supported = ", ".join(map(str, family.dtypes))
-        self.error(where, f"dtype combination {dtypes} (a_b_acc_d); supported: {supported}")
+        supported = ", ".join(map(str, family.dtypes[op]))
+        others = [other for other, combinations in family.dtypes.items() if dtypes in combinations]
+        elsewhere = "".join(f"; it belongs to cuda/{other}/kernels.toml" for other in others)
+        self.error(
+            where, f"dtype combination {dtypes} (a_b_acc_d){elsewhere}; supported: {supported}"
+        )
         return None
 
-    def _epilogue_names(self, where: str, value: Any) -> list[Any]:
+    def _alternatives(self, where: str, value: Any) -> list[Any]:
         if not isinstance(value, str):
             return [value]
         return [name for name, _ in self._expand(where, value)]
@@ -237,7 +270,7 @@ class _Reader(Checker):
             at, item = f"{where} {key}", value[key]
             if key == "schedule":
                 fields[key] = self.name(at, key, item, family.schedules)
-            elif key == "swap_ab":
+            elif key in ("swap_ab", "fast_accum"):
                 fields[key] = self.flag(at, item)
             elif key in ("stages", "alignment"):
                 fields[key] = self.positive(at, item)

@@ -9,26 +9,31 @@ from kernelgen.kernel import Kernel, Shape3
 
 
 def procedural_name(kernel: Kernel) -> str:
-    """{op}_{arch}_{dtypes}_{tile}_{cluster|warp}_{layout}_{schedule}[_swap]_{epilogue}.
+    """{op}_{arch}_{dtypes}_{tile}_{cluster|warp}_{layout}_{mode}[_{scales}]_{epilogue}.
 
-    The family stands in place of tile, layout and schedule where there is none of them.
+    mode is {schedule}[_swap][_fast][_align{n}]. The family stands in place of tile, layout and
+    mode where there is none of them, and a recipe in place of the epilogue.
     """
     parts = [kernel.op, kernel.arch.sm, str(kernel.dtypes)]
     if kernel.is_tiled:
         parts += [*_shapes(kernel), kernel.layout, _mode(kernel)]
     else:
         parts += [kernel.family]
-    return "_".join([*parts, *([kernel.epilogue.name] if kernel.epilogue else [])])
+    epilogue = kernel.epilogue.name if kernel.epilogue else None
+    return "_".join([*parts, *filter(None, (kernel.scales, kernel.recipe, epilogue))])
 
 
 def source_stem(kernel: Kernel) -> str:
     """Name of the source without part and extension; kernels that share it share the source.
 
-    Kernels of one tile configuration differ in types, layouts and epilogues only: the headers
-    are parsed and the templates instantiated once, so the second kernel costs a fraction of
-    the first.
+    Kernels of one tile configuration differ in types, layouts, scales and epilogues only: the
+    headers are parsed and the templates instantiated once, so the second kernel costs a fraction
+    of the first.
     """
     distinction = [*_shapes(kernel), _mode(kernel)] if kernel.is_tiled else [kernel.family]
+    # Two families may have the same tiles, one of them with scales in its mainloop.
+    if kernel.scales:
+        distinction.append("blockwise")
     return "_".join([kernel.op, kernel.arch.sm, *distinction])
 
 
@@ -48,6 +53,8 @@ def _mode(kernel: Kernel) -> str:
     mode = f"{kernel.tile.schedule}{kernel.tile.stages or ''}"
     if kernel.tile.swap_ab:
         mode += "_swap"
+    if kernel.tile.fast_accum:
+        mode += "_fast"
     if kernel.alignment != kernel.default_alignment:
         mode += f"_align{kernel.alignment}"
     return mode

@@ -6,37 +6,52 @@ Nodes compare by meaning: where a node stood in its text does not count.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Parity = Literal["even", "odd"]
+# C++'s OperandType: that of D, or one that does not depend on it.
+ElementType = Literal["d", "f32", "s32"]
 
 
 @dataclass(frozen=True)
 class Kind:
     """What an operand is: its extents in the frame of the product [M, N], and its element type."""
 
-    extents: str  # as manifests spell it: "row[N]"
+    extents: str  # as manifests spell it: "row[N]", or "row[1|N]" if one value does as well
     enumerator: str  # of C++'s OperandKind
     template: str  # of gemm/epilogue.cuh
-    is_float32: bool = False  # whatever D's type is
+    dtype: ElementType = "d"
 
     @property
     def is_wide(self) -> bool:
         """Whether it has two columns for each column of the product."""
         return self.enumerator == "wide_matrix"
 
+    @property
+    def may_be_one(self) -> bool:
+        """Whether a call may give a single value, for all rows or columns."""
+        return "[1|" in self.extents
+
     def __str__(self) -> str:
-        return f"{self.extents} f32" if self.is_float32 else self.extents
+        return self.extents if self.dtype == "d" else f"{self.extents} {self.dtype}"
 
 
 SCALAR = Kind("scalar", "scalar", "Scalar")
 STORE = Kind("store", "store", "Store")
-_TENSORS = (
+_VECTORS = (
     Kind("row[N]", "row", "Row"),
     Kind("col[M]", "col", "Col"),
+)
+_TENSORS = (
+    *_VECTORS,
     Kind("matrix[M,N]", "matrix", "Matrix"),
     Kind("matrix[M,2N]", "wide_matrix", "WideMatrix"),
+)
+# Scales and zero points of quantised operands.
+_BROADCAST = (
+    Kind("row[1|N]", "row", "Row"),
+    Kind("col[1|M]", "col", "Col"),
 )
 # What manifests may write.
 KINDS: dict[str, Kind] = {
@@ -44,7 +59,10 @@ KINDS: dict[str, Kind] = {
     for kind in (
         SCALAR,
         *_TENSORS,
-        *(Kind(k.extents, k.enumerator, k.template, is_float32=True) for k in _TENSORS),
+        *(replace(kind, dtype="f32") for kind in _TENSORS),
+        *(replace(kind, dtype="s32") for kind in _VECTORS),
+        *(replace(kind, dtype="f32") for kind in _BROADCAST),
+        *(replace(kind, dtype="s32") for kind in _BROADCAST),
     )
 }
 

@@ -16,10 +16,14 @@ enum class OperandKind : int { scalar, row, col, matrix, wide_matrix, store };
 // each column yields two.
 enum class Width : int { same, half, twice };
 
+// Element type of a tensor operand: D's, or one that the manifest names.
+enum class OperandType : int { d, f32, s32 };
+
 struct EpilogueOperandInfo {
   char const* name;
   OperandKind kind;
-  bool is_float32;  // whatever D's type is
+  OperandType type;
+  bool may_be_one;  // of a row or column: a single value, broadcast, does as well
 };
 
 // Operands stand by position: the index of their value in GemmArgs::epilogue.

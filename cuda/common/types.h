@@ -5,8 +5,8 @@
 
 namespace cutwheel {
 
-// tf32 is float32 in memory, multiplied on TF32 tensor cores.
-enum class DType : int { f16, bf16, f32, tf32 };
+// tf32 is float32 in memory, multiplied on TF32 tensor cores. e4m3 is torch's float8_e4m3fn.
+enum class DType : int { f16, bf16, f32, tf32, e4m3, e5m2, s8, s32 };
 
 // Of a matrix as the user names it: row = last dimension contiguous ('t'), column = first dimension contiguous ('n').
 enum class Layout : int { row, column };
@@ -20,9 +20,28 @@ enum class Schedule : int { none, multistage, pingpong, cooperative, streamk, wa
 // N]. Every other epilogue is chosen by its name.
 enum class Addend : int { none, row, matrix, other };
 
+// Scales that differ along K, which the mainloop applies: those of A for one row and 128 of K, those of B for 128 columns
+// or for one. Scales that do not are operands of the epilogue.
+enum class BlockScales : int { none, a1x128_b128x128, a1x128_b1x128 };
+
+enum class QuantizeRecipe : int {
+  none,
+  tensorwise,
+  rowwise,
+  blockwise_1x128,
+  blockwise_128x128,
+  tensorwise_asymmetric,
+  rowwise_asymmetric
+};
+
 enum class RasterOrder : int { along_m, along_n };
 
-constexpr int element_bytes(DType type) { return type == DType::f16 || type == DType::bf16 ? 2 : 4; }
+constexpr bool is_fp8(DType type) { return type == DType::e4m3 || type == DType::e5m2; }
+
+constexpr int element_bytes(DType type) {
+  if (is_fp8(type) || type == DType::s8) return 1;
+  return type == DType::f16 || type == DType::bf16 ? 2 : 4;
+}
 
 constexpr char const* name_of(DType type) {
   switch (type) {
@@ -30,6 +49,10 @@ constexpr char const* name_of(DType type) {
     case DType::bf16: return "bf16";
     case DType::f32: return "f32";
     case DType::tf32: return "tf32";
+    case DType::e4m3: return "e4m3";
+    case DType::e5m2: return "e5m2";
+    case DType::s8: return "s8";
+    case DType::s32: return "s32";
   }
   return "?";
 }
@@ -61,6 +84,28 @@ constexpr char const* name_of(Addend addend) {
     case Addend::row: return "row";
     case Addend::matrix: return "matrix";
     case Addend::other: return "other";
+  }
+  return "?";
+}
+
+constexpr char const* name_of(BlockScales scales) {
+  switch (scales) {
+    case BlockScales::none: return "none";
+    case BlockScales::a1x128_b128x128: return "1x128_128x128";
+    case BlockScales::a1x128_b1x128: return "1x128_1x128";
+  }
+  return "?";
+}
+
+constexpr char const* name_of(QuantizeRecipe recipe) {
+  switch (recipe) {
+    case QuantizeRecipe::none: return "none";
+    case QuantizeRecipe::tensorwise: return "tensorwise";
+    case QuantizeRecipe::rowwise: return "rowwise";
+    case QuantizeRecipe::blockwise_1x128: return "blockwise_1x128";
+    case QuantizeRecipe::blockwise_128x128: return "blockwise_128x128";
+    case QuantizeRecipe::tensorwise_asymmetric: return "tensorwise_asymmetric";
+    case QuantizeRecipe::rowwise_asymmetric: return "rowwise_asymmetric";
   }
   return "?";
 }

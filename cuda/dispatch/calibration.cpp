@@ -3,36 +3,81 @@
 namespace cutwheel {
 namespace {
 
+// Rows whose figures are alike: tiles of one size cost something else with operands or scales of another kind.
+enum class Kind : int { wide, fp8, fp8_fast, int8, blocks_of_b, columns_of_b };
+
+Kind kind_of(KernelRow const& row) {
+  switch (row.scales) {
+    case BlockScales::a1x128_b128x128: return Kind::blocks_of_b;
+    case BlockScales::a1x128_b1x128: return Kind::columns_of_b;
+    case BlockScales::none: break;
+  }
+  if (is_fp8(row.a)) return row.fast_accum ? Kind::fp8_fast : Kind::fp8;
+  return row.a == DType::s8 ? Kind::int8 : Kind::wide;
+}
+
 struct Measured {
+  Kind kind;
   int m, n, k_bytes;
   Schedule schedule;
   bool swap_ab;
   Calibration figures;
 };
 
-// Fitted to 204 shapes (M 1 to 16384, the [N, K] of benchmarks/shapes.toml and others), bfloat16, on an H200 (132 SMs),
-// then set by hand where the benchmark showed a wrong choice: the swapped tile of 96 rows.
-// The mainloop is bound by bytes moved and by wgmma's rate, both per byte of K: float16 and TF32 tiles of as many bytes
-// share the figures.
+constexpr Schedule kPingpong = Schedule::pingpong, kCooperative = Schedule::cooperative;
+
+// On an H200 (132 SMs). 16-bit operands: fitted to 204 shapes (M 1 to 16384, the [N, K] of benchmarks/shapes.toml and
+// others), bfloat16, then set by hand where the benchmark showed a wrong choice: the swapped tile of 96 rows. The mainloop
+// is bound by bytes moved and by wgmma's rate, both per byte of K: float16 and TF32 tiles of as many bytes share the
+// figures. 8-bit operands: fitted so that among the tiles of one kind the fastest is chosen for as many of 145 shapes as
+// can be (M 1 to 8192, the [N, K] of benchmarks/shapes.toml); what is chosen takes 0.1 to 0.4 % longer (geometric mean).
 constexpr Measured kMeasured[] = {
-    {128, 256, 128, Schedule::cooperative, false, {0.7459, 2.086, 0.001}},
-    {128, 128, 128, Schedule::pingpong, false, {0.3556, 0.001, 1.807}},
-    {128, 192, 128, Schedule::cooperative, false, {0.5333, 2.286, 0.001}},
-    {128, 192, 128, Schedule::cooperative, true, {0.5420, 1.200, 0.001}},
-    {128, 128, 128, Schedule::streamk, false, {0.4201, 7.175, 0.034}},
-    {128, 96, 128, Schedule::pingpong, false, {0.3055, 0.000, 1.989}},
-    {64, 16, 256, Schedule::pingpong, true, {0.0713, 0.001, 2.559}},
-    {64, 32, 256, Schedule::pingpong, true, {0.1042, 0.001, 2.476}},
-    {64, 64, 256, Schedule::pingpong, true, {0.2627, 0.001, 2.159}},
-    {64, 96, 256, Schedule::pingpong, true, {0.3200, 0.800, 1.500}},
-    {64, 128, 256, Schedule::pingpong, true, {0.3745, 0.951, 1.595}},
-    {64, 192, 128, Schedule::pingpong, true, {0.2883, 0.197, 2.038}},
+    {Kind::wide, 128, 256, 128, kCooperative, false, {0.7459, 2.086, 0.001}},
+    {Kind::wide, 128, 128, 128, kPingpong, false, {0.3556, 0.001, 1.807}},
+    {Kind::wide, 128, 192, 128, kCooperative, false, {0.5333, 2.286, 0.001}},
+    {Kind::wide, 128, 192, 128, kCooperative, true, {0.5420, 1.200, 0.001}},
+    {Kind::wide, 128, 128, 128, Schedule::streamk, false, {0.4201, 7.175, 0.034}},
+    {Kind::wide, 128, 96, 128, kPingpong, false, {0.3055, 0.000, 1.989}},
+    {Kind::wide, 64, 16, 256, kPingpong, true, {0.0713, 0.001, 2.559}},
+    {Kind::wide, 64, 32, 256, kPingpong, true, {0.1042, 0.001, 2.476}},
+    {Kind::wide, 64, 64, 256, kPingpong, true, {0.2627, 0.001, 2.159}},
+    {Kind::wide, 64, 96, 256, kPingpong, true, {0.3200, 0.800, 1.500}},
+    {Kind::wide, 64, 128, 256, kPingpong, true, {0.3745, 0.951, 1.595}},
+    {Kind::wide, 64, 192, 128, kPingpong, true, {0.2883, 0.197, 2.038}},
+
+    {Kind::fp8, 128, 128, 128, kCooperative, false, {0.3469, 2.975, 0.165}},
+    {Kind::fp8, 128, 192, 128, kCooperative, false, {0.5476, 3.424, 0.046}},
+    {Kind::fp8, 128, 256, 128, kCooperative, false, {0.7617, 3.537, 0.096}},
+    {Kind::fp8, 64, 128, 128, kPingpong, true, {0.1586, 0.030, 3.512}},
+    {Kind::fp8, 64, 16, 256, kPingpong, true, {0.0939, 0.084, 3.570}},
+    {Kind::fp8, 64, 32, 256, kPingpong, true, {0.1201, 0.001, 3.525}},
+    {Kind::fp8, 64, 64, 256, kPingpong, true, {0.1097, 0.075, 4.046}},
+
+    {Kind::fp8_fast, 128, 128, 128, kPingpong, false, {0.3459, 0.688, 1.945}},
+    {Kind::fp8_fast, 128, 192, 128, kCooperative, false, {0.5341, 3.423, 0.131}},
+    {Kind::fp8_fast, 64, 128, 128, kPingpong, true, {0.1463, 0.001, 3.507}},
+
+    {Kind::int8, 128, 128, 128, kPingpong, false, {0.3716, 0.457, 3.851}},
+    {Kind::int8, 64, 128, 128, kPingpong, true, {0.1133, 0.095, 4.805}},
+    {Kind::int8, 64, 16, 256, kPingpong, true, {0.0390, 0.177, 2.389}},
+    {Kind::int8, 64, 64, 256, kPingpong, true, {0.1362, 0.130, 4.408}},
+
+    {Kind::blocks_of_b, 128, 128, 128, kCooperative, false, {0.3249, 0.875, 2.029}},
+    {Kind::blocks_of_b, 64, 128, 128, kPingpong, false, {0.2195, 0.070, 3.260}},
+    {Kind::blocks_of_b, 128, 16, 128, kCooperative, true, {0.1221, 0.007, 3.541}},
+    {Kind::blocks_of_b, 128, 32, 128, kCooperative, true, {0.1708, 0.021, 3.578}},
+    {Kind::blocks_of_b, 128, 64, 128, kCooperative, true, {0.2086, 0.168, 3.697}},
+
+    {Kind::columns_of_b, 128, 128, 128, kCooperative, false, {0.5197, 2.452, 0.071}},
+    {Kind::columns_of_b, 64, 128, 128, kPingpong, true, {0.3051, 0.700, 2.026}},
+    {Kind::columns_of_b, 64, 16, 128, kPingpong, true, {0.1182, 0.192, 2.955}},
+    {Kind::columns_of_b, 64, 64, 128, kPingpong, true, {0.1061, 0.158, 4.382}},
 };
 
-// Dense 16-bit multiply-adds with float32 accumulation, per SM and clock (architecture white papers). What mma.sync reaches
-// on newer GPUs is less than their own instructions do.
+// Dense 16-bit multiply-adds with float32 accumulation, per SM and clock (architecture white papers); 8-bit ones are twice
+// as many. What mma.sync reaches on newer GPUs is less than their own instructions do.
 double macs_per_clock(KernelRow const& row, DeviceInfo const& device) {
-  if (row.family == Family::sm90_warpspecialized) return 2048;
+  if (is_persistent(row)) return 2048;
   if (device.major == 8) return device.minor == 0 ? 1024 : 512;
   return 1250;
 }
@@ -41,14 +86,15 @@ double macs_per_clock(KernelRow const& row, DeviceInfo const& device) {
 
 Calibration calibration_of(KernelRow const& row, DeviceInfo const& device) {
   int const k_bytes = row.tile.k * element_bytes(row.a);
+  Kind const kind = kind_of(row);
   for (Measured const& x : kMeasured) {
-    if (x.m == row.tile.m && x.n == row.tile.n && x.k_bytes == k_bytes && x.schedule == row.schedule &&
-        x.swap_ab == row.swap_ab && row.family == Family::sm90_warpspecialized) {
+    if (x.kind == kind && x.m == row.tile.m && x.n == row.tile.n && x.k_bytes == k_bytes && x.schedule == row.schedule &&
+        x.swap_ab == row.swap_ab && is_persistent(row)) {
       return x.figures;
     }
   }
   constexpr double kReached = 0.7;  // of the paper rate, by a kernel that is not tuned for the GPU
-  // float32 halves the rate and doubles the bytes: per byte of K the same.
+  // float32 halves the rate and doubles the bytes, 8 bits do the opposite: per byte of K the same.
   double const macs = static_cast<double>(row.tile.m) * row.tile.n * k_bytes / 2;
   return {macs / (macs_per_clock(row, device) * kReached * device.sm_clock_ghz * 1e3), 1.0, 2.5};
 }

@@ -10,8 +10,8 @@ namespace {
 
 // Threadblocks of one kernel that are in flight at once.
 double slots_of(KernelRow const& row, DeviceInfo const& device) {
-  // The Hopper kernels are persistent, one threadblock on an SM; of the others as many as shared memory holds.
-  if (row.family == Family::sm90_warpspecialized) return device.sm_count;
+  // Of kernels that are not persistent as many as shared memory holds.
+  if (is_persistent(row)) return device.sm_count;
   int const resident = *row.shared_memory_bytes > 0 ? device.shared_memory_bytes / *row.shared_memory_bytes : 1;
   return static_cast<double>(device.sm_count) * std::clamp(resident, 1, 2);
 }
@@ -30,7 +30,7 @@ double epilogue_bytes(GemmPlan const& plan, GemmRequest const& r) {
   double bytes = d_bytes * (info.width == Width::half ? 0.5 : info.width == Width::twice ? 2 : 1);
   for (int i = 0; i < info.count; ++i) {
     EpilogueOperandInfo const& operand = info.operands[i];
-    double const one = operand.is_float32 ? 4 : d_bytes;
+    double const one = element_bytes(operand, plan.row->d);
     if (operand.kind == OperandKind::matrix || operand.kind == OperandKind::store) bytes += one;
     if (operand.kind == OperandKind::wide_matrix) bytes += 2 * one;
   }
@@ -67,8 +67,8 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
     tile *= r.addend == Addend::row ? 1.1 : 1.03;
   }
   // What an activation or a residual costs a wave of tiles, in the median of several: pingpong hides it behind the next
-  // tile.
-  if (row.family == Family::sm90_warpspecialized && r.addend == Addend::other) {
+  // tile. The figures of scaled_mm's tiles were measured with the scales.
+  if (row.family == Family::sm90_warpspecialized && row.op == Op::gemm && r.addend == Addend::other) {
     tile += row.schedule == Schedule::pingpong ? 0.4 : 2.2;
   }
   // The figures come from tiles that M fills at least by half. Far larger ones spend their stages on padding.

@@ -16,6 +16,19 @@ constexpr std::array<std::string_view, kCount> names() {
 
 constexpr std::array<std::string_view, kCount> kNames = names();
 
+// The manifest does not say for which op an epilogue is, its kernels do. One without any in this wheel, as a build of few
+// kernels has them, is for gemm: the error of a miss is better than that of a name.
+std::array<bool, kCount> find_those_for_gemm() {
+  std::array<bool, kCount> gemm{}, other{};
+  for (int i = 0; i < kKernelRowCount; ++i) {
+    KernelRow const& row = kKernelRows[i];
+    if (is_gemm(row)) (row.op == Op::gemm ? gemm : other)[static_cast<std::size_t>(row.epilogue)] = true;
+  }
+  std::array<bool, kCount> result{};
+  for (std::size_t i = 0; i < kCount; ++i) result[i] = gemm[i] || !other[i] || kEpilogues[i].addend != Addend::other;
+  return result;
+}
+
 }  // namespace
 
 std::optional<Epilogue> find_epilogue(std::string_view name) {
@@ -25,10 +38,15 @@ std::optional<Epilogue> find_epilogue(std::string_view name) {
   return std::nullopt;
 }
 
+bool is_for_gemm(Epilogue epilogue) {
+  static std::array<bool, kCount> const gemm = find_those_for_gemm();
+  return gemm[static_cast<std::size_t>(epilogue)];
+}
+
 std::string declared_epilogues(bool has_accum) {
   std::string text;
   for (EpilogueInfo const& info : kEpilogues) {
-    if (info.has_accum != has_accum) continue;
+    if (info.has_accum != has_accum || !is_for_gemm(static_cast<Epilogue>(&info - kEpilogues))) continue;
     if (!text.empty()) text += ", ";
     text += info.name;
   }

@@ -9,8 +9,16 @@
 
 namespace cutwheel {
 
-enum class Op : int { gemm };
-enum class Family : int { sm80_multistage, sm90_warpspecialized, splitk_reduce, elementwise };
+enum class Op : int { gemm, scaled_mm };
+enum class Family : int {
+  sm80_multistage,
+  sm90_warpspecialized,
+  splitk_reduce,
+  elementwise,
+  sm90_blockwise,
+  sm89_blockwise,
+  quantize
+};
 
 struct Extent3 {
   int m, n, k;
@@ -28,8 +36,11 @@ struct KernelRow {
   Extent3 tile, cluster;  // the kernel's own frame: with swap_ab its M runs along the user's N
   int stages;             // 0: as many as fit
   Schedule schedule;
-  bool swap_ab;   // computes D^T = B^T A^T
-  int alignment;  // elements of A and B per access
+  bool swap_ab;           // computes D^T = B^T A^T
+  int alignment;          // elements of A and B per access
+  bool fast_accum;        // fp8: sums stay in the tensor cores, which keep fewer bits of them than float32 has
+  BlockScales scales;     // applied by the mainloop
+  QuantizeRecipe recipe;  // of a quantize kernel
   int const* shared_memory_bytes;
   gemm::Status (*launch)(gemm::GemmArgs const&);
   std::int64_t (*workspace_bytes)(gemm::GemmArgs const&);
@@ -37,11 +48,24 @@ struct KernelRow {
 
 constexpr EpilogueInfo const& info_of(Epilogue epilogue) { return kEpilogues[static_cast<int>(epilogue)]; }
 
-// Whether selection may choose the row for a product. The others are found by what they are: the second half of split-K,
-// and elementwise kernels.
-constexpr bool is_gemm(KernelRow const& row) {
-  return row.family == Family::sm80_multistage || row.family == Family::sm90_warpspecialized;
+// Of one element of a tensor operand of an epilogue, where D has this type.
+constexpr int element_bytes(EpilogueOperandInfo const& operand, DType d) {
+  return operand.type == OperandType::d ? element_bytes(d) : 4;
 }
+
+// Whether selection may choose the row for a product. The others are found by what they are: the second half of split-K,
+// elementwise and quantize kernels.
+constexpr bool is_gemm(KernelRow const& row) {
+  return row.family == Family::sm80_multistage || row.family == Family::sm90_warpspecialized ||
+         row.family == Family::sm90_blockwise || row.family == Family::sm89_blockwise;
+}
+
+// The Hopper kernels: wgmma and TMA, and one threadblock on an SM that goes through many tiles.
+constexpr bool is_persistent(KernelRow const& row) {
+  return row.family == Family::sm90_warpspecialized || row.family == Family::sm90_blockwise;
+}
+
+constexpr char const* name_of(Op op) { return op == Op::gemm ? "gemm" : "scaled_mm"; }
 
 extern KernelRow const kKernelRows[];
 extern int const kKernelRowCount;

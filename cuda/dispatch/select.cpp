@@ -6,74 +6,10 @@
 #include "common/error.h"
 #include "dispatch/cost_model.h"
 #include "dispatch/environment.h"
+#include "dispatch/refusal.h"
 
 namespace cutwheel {
 namespace {
-
-// Why a row is no candidate. It becomes text only for those who ask: a ranking goes through all rows of the wheel.
-enum class Refusal {
-  none,
-  environment,
-  architecture,
-  native_is_there,
-  shared_memory,
-  operands,
-  output,
-  layouts,
-  epilogue,
-  extents
-};
-
-// Of the device alone. PTX rows count only when `ptx`.
-Refusal device_refusal(KernelRow const& row, DeviceInfo const& device, bool ptx) {
-  bool const native = runs_native(row.arch, device.major, device.minor);
-  if (!native && !(row.has_ptx && runs_ptx(row.arch, device.major, device.minor))) return Refusal::architecture;
-  if (!native && !ptx) return Refusal::native_is_there;
-  return *row.shared_memory_bytes > device.shared_memory_bytes ? Refusal::shared_memory : Refusal::none;
-}
-
-bool has_epilogue_for(KernelRow const& row, GemmRequest const& request) {
-  if (request.addend == Addend::other) return row.epilogue == request.epilogue;
-  // A matrix addend also does for a row (stride 0 between its rows), and for none (beta == 0).
-  Addend const adds = info_of(row.epilogue).addend;
-  return adds == request.addend || adds == Addend::matrix;
-}
-
-// Of what is asked, as the whole of it or (partial) as the first half of split-K.
-Refusal request_refusal(KernelRow const& row, GemmRequest const& request, bool partial) {
-  if (row.a != request.a || row.b != request.a) return Refusal::operands;
-  if (row.d != (partial ? DType::f32 : request.d)) return Refusal::output;
-  if (row.layout_a != request.layout_a || row.layout_b != request.layout_b) return Refusal::layouts;
-  bool const serves = partial ? info_of(row.epilogue).addend != Addend::other : has_epilogue_for(row, request);
-  if (!serves) return Refusal::epilogue;
-  if (row.family == Family::sm80_multistage && !request.extents_aligned) return Refusal::extents;
-  return Refusal::none;
-}
-
-std::string text_of(Refusal refusal, KernelRow const& row, GemmRequest const& request, DeviceInfo const& device) {
-  switch (refusal) {
-    case Refusal::none: break;
-    case Refusal::environment: return "CUTWHEEL_ARCH or CUTWHEEL_KERNEL excludes it";
-    case Refusal::architecture:
-      return concat("built for ", name_of(row.arch), ", the device is compute capability ", device.major, '.',
-                    device.minor);
-    case Refusal::native_is_there: return "would run through PTX, and native kernels are there";
-    case Refusal::shared_memory:
-      return concat("needs ", *row.shared_memory_bytes, " bytes of shared memory, the device offers ",
-                    device.shared_memory_bytes);
-    case Refusal::operands: return concat("operands are ", name_of(request.a));
-    case Refusal::output: return concat("the output is ", name_of(request.d));
-    case Refusal::layouts:
-      return concat("the operands' layouts are ", letter_of(request.layout_a), letter_of(request.layout_b));
-    case Refusal::epilogue:
-      if (request.addend == Addend::other) return concat("the epilogue is ", info_of(request.epilogue).name);
-      if (info_of(row.epilogue).addend == Addend::other) return "its epilogue is chosen by name only";
-      return concat("the addend is ", name_of(request.addend), ", its epilogue adds ",
-                    name_of(info_of(row.epilogue).addend));
-    case Refusal::extents: return "a contiguous extent is no multiple of 16 bytes";
-  }
-  return {};
-}
 
 struct Scope {
   Environment environment;
@@ -85,7 +21,7 @@ Scope scope_of(GemmRequest const& request, DeviceInfo const& device) {
   Scope scope{environment(), device};
   bool const forced = scope.environment.arch.has_value() || !scope.environment.kernel.empty();
   scope.ptx = forced || std::none_of(kKernelRows, kKernelRows + kKernelRowCount, [&](KernelRow const& row) {
-                return is_gemm(row) && runs_native(row.arch, device.major, device.minor) &&
+                return is_gemm(row) && row.op == request.op && runs_native(row.arch, device.major, device.minor) &&
                        request_refusal(row, request, false) == Refusal::none;
               });
   return scope;
@@ -156,56 +92,12 @@ std::size_t hash_of(GemmRequest const& r) {
       static_cast<unsigned>(r.a) << 12 | static_cast<unsigned>(r.d) << 8 | static_cast<unsigned>(r.layout_a) << 4 |
       static_cast<unsigned>(r.layout_b) << 3 | static_cast<unsigned>(r.addend) << 1 |
       static_cast<unsigned>(r.extents_aligned));
+  mix(static_cast<std::uint64_t>(r.op) << 16 | static_cast<std::uint64_t>(r.b) << 8 |
+      static_cast<std::uint64_t>(r.scales) << 1 | static_cast<std::uint64_t>(r.fast_accum));
   return static_cast<std::size_t>(h);
 }
 
-KernelRow const* find_elementwise_row(DeviceInfo const& device, DType d, Epilogue epilogue) {
-  Environment const allowed = environment();
-  for (bool ptx : {false, true}) {
-    KernelRow const* best = nullptr;
-    for (int i = 0; i < kKernelRowCount; ++i) {
-      KernelRow const& row = kKernelRows[i];
-      if (row.family == Family::elementwise && row.d == d && row.epilogue == epilogue && allowed.admits(row) &&
-          device_refusal(row, device, ptx) == Refusal::none && (!best || row.arch > best->arch)) {
-        best = &row;
-      }
-    }
-    if (best) return best;
-  }
-  return nullptr;
-}
-
 }  // namespace
-
-KernelRow const* find_reduce_row(DeviceInfo const& device, DType d, std::optional<Arch> arch) {
-  for (bool ptx : {false, true}) {
-    for (int i = 0; i < kKernelRowCount; ++i) {
-      KernelRow const& row = kKernelRows[i];
-      if (row.family == Family::splitk_reduce && row.d == d && (!arch || row.arch == *arch) &&
-          device_refusal(row, device, ptx) == Refusal::none) {
-        return &row;
-      }
-    }
-  }
-  return nullptr;
-}
-
-KernelRow const* choose_elementwise_row(DeviceInfo const& device, DType d, Epilogue epilogue) {
-  struct Entry {
-    unsigned generation = 0;
-    int device = 0;
-    DType d = DType::f32;
-    Epilogue epilogue{};
-    KernelRow const* row = nullptr;
-  };
-  thread_local std::array<Entry, 64> cache;
-  unsigned const generation = environment_generation();
-  Entry& entry = cache[(static_cast<std::size_t>(epilogue) * 4 + static_cast<std::size_t>(d)) % cache.size()];
-  if (entry.generation != generation || entry.device != device.ordinal || entry.d != d || entry.epilogue != epilogue) {
-    entry = {generation, device.ordinal, d, epilogue, find_elementwise_row(device, d, epilogue)};
-  }
-  return entry.row;
-}
 
 std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& device, std::vector<Rejection>* rejections) {
   Scope const scope = scope_of(request, device);
@@ -213,7 +105,7 @@ std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& d
   std::vector<GemmPlan> plans;
   for (int i = 0; i < kKernelRowCount; ++i) {
     KernelRow const& row = kKernelRows[i];
-    if (!is_gemm(row)) continue;
+    if (!is_gemm(row) || row.op != request.op) continue;
     Refusal refusal = scope.environment.admits(row) ? device_refusal(row, device, scope.ptx) : Refusal::environment;
     if (refusal == Refusal::none) {
       add_split_plans(plans, row, request, device, reduce_rows);
@@ -250,13 +142,25 @@ std::optional<GemmPlan> choose_plan(GemmRequest const& request) {
   return entry.plan;
 }
 
+std::string operands_text(GemmRequest const& request) {
+  return request.a == request.b ? name_of(request.a) : concat(name_of(request.a), " x ", name_of(request.b));
+}
+
+std::string fp8_miss(DeviceInfo const& device) {
+  return concat(device.name, " (compute capability ", device.major, '.', device.minor,
+                ") has no fp8 tensor cores. GPUs of compute capability 8.9 (Ada: L4, L40S, RTX 40xx), 9.0 (Hopper: H100, "
+                "H200) and newer (through PTX) have them; int8 operands run from 8.0 on");
+}
+
 std::string explain_miss(GemmRequest const& request, DeviceInfo const& device) {
+  if ((is_fp8(request.a) || is_fp8(request.b)) && !has_fp8(device.major, device.minor)) return fp8_miss(device);
   std::vector<Rejection> rejections;
   rank_plans(request, device, &rejections);
-  bool const named = request.addend == Addend::other;
+  bool const named = request.addend == Addend::other, blockwise = request.scales != BlockScales::none;
   std::string text =
-      concat("no kernel in this wheel serves ", name_of(request.a), " operands (layouts ", letter_of(request.layout_a),
-             letter_of(request.layout_b), ") with ", name_of(request.d), " output and ", named ? "epilogue " : "addend ",
+      concat("no kernel in this wheel serves ", operands_text(request), " operands (layouts ", letter_of(request.layout_a),
+             letter_of(request.layout_b), ")", blockwise ? concat(" with scales ", name_of(request.scales)) : "", " with ",
+             name_of(request.d), " output and ", named ? "epilogue " : "addend ",
              named ? info_of(request.epilogue).name : name_of(request.addend), " on ", device.name, " (compute capability ",
              device.major, '.', device.minor, "). ");
   if (archs_served(device.major, device.minor).empty()) {

@@ -11,20 +11,24 @@ namespace cutwheel {
 
 // What selection looks at. Pointers and strides do not matter here: the caller has already met the 16-byte rule.
 struct GemmRequest {
+  Op op = Op::gemm;
   int device = 0;
-  DType a = DType::bf16;  // of both operands
+  DType a = DType::bf16, b = DType::bf16;
   DType d = DType::bf16;
   Layout layout_a = Layout::row, layout_b = Layout::row;
   Addend addend = Addend::none;  // a row only with beta == 1
   Epilogue epilogue{};           // with Addend::other: the one that the row must have
+  bool fast_accum = false;       // fp8: sums may stay in the tensor cores
+  BlockScales scales = BlockScales::none;
   // Every contiguous extent is a multiple of 16 bytes, or padded so. TMA does not care, cp.async kernels do.
   bool extents_aligned = true;
   int m = 0, n = 0, k = 0, batch = 1;
 
   bool operator==(GemmRequest const& o) const {
-    return device == o.device && a == o.a && d == o.d && layout_a == o.layout_a && layout_b == o.layout_b &&
-           addend == o.addend && epilogue == o.epilogue && extents_aligned == o.extents_aligned && m == o.m && n == o.n &&
-           k == o.k && batch == o.batch;
+    return op == o.op && device == o.device && a == o.a && b == o.b && d == o.d && layout_a == o.layout_a &&
+           layout_b == o.layout_b && addend == o.addend && epilogue == o.epilogue && fast_accum == o.fast_accum &&
+           scales == o.scales && extents_aligned == o.extents_aligned && m == o.m && n == o.n && k == o.k &&
+           batch == o.batch;
   }
 };
 
@@ -42,7 +46,7 @@ struct Rejection {
   std::string reason;
 };
 
-// All plans that can run, cheapest first. With `rejections`, every other row of the table and why it is not among them.
+// All plans that can run, cheapest first. With `rejections`, every other row of the op and why it is not among them.
 // The device is an argument so that the choice for a GPU that is not at hand can be asked for, and tested.
 std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& device,
                                  std::vector<Rejection>* rejections = nullptr);
@@ -56,6 +60,16 @@ KernelRow const* find_reduce_row(DeviceInfo const& device, DType d, std::optiona
 // The elementwise kernel of an epilogue that writes `d`, remembered per thread: native code of the newest architecture,
 // else PTX; nullptr when there is none.
 KernelRow const* choose_elementwise_row(DeviceInfo const& device, DType d, Epilogue epilogue);
+
+// The kernel that quantizes, likewise.
+KernelRow const* choose_quantize_row(DeviceInfo const& device, DType in, DType out, QuantizeRecipe recipe);
+
+// Whether the tensor cores multiply fp8, and the sentence for those that do not.
+constexpr bool has_fp8(int major, int minor) { return major * 10 + minor >= 89; }
+std::string fp8_miss(DeviceInfo const& device);
+
+// "bf16", or "e4m3 x e5m2" where A and B differ.
+std::string operands_text(GemmRequest const& request);
 
 // Text for the error of a request that no row serves: what was asked, what the wheel holds, what to do.
 std::string explain_miss(GemmRequest const& request, DeviceInfo const& device);

@@ -4,6 +4,7 @@
 #include <cutlass/layout/matrix.h>
 #include <cutlass/numeric_types.h>
 
+#include <cstdint>
 #include <type_traits>
 
 #include "common/types.h"
@@ -35,6 +36,22 @@ struct ElementOf<DType::f32> {
 template <>
 struct ElementOf<DType::tf32> {
   using type = float;
+};
+template <>
+struct ElementOf<DType::e4m3> {
+  using type = cutlass::float_e4m3_t;
+};
+template <>
+struct ElementOf<DType::e5m2> {
+  using type = cutlass::float_e5m2_t;
+};
+template <>
+struct ElementOf<DType::s8> {
+  using type = std::int8_t;
+};
+template <>
+struct ElementOf<DType::s32> {
+  using type = std::int32_t;
 };
 template <DType type>
 using Element = typename ElementOf<type>::type;

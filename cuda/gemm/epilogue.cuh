@@ -23,18 +23,19 @@ struct Pair {
 };
 
 // Operands by their position in GemmArgs::epilogue, in the user's frame.
-template <OperandKind kind, int index, DType type>
+template <OperandKind kind, int index, DType type, bool may_be_one = false>
 struct Operand {
   static constexpr OperandKind kKind = kind;
   static constexpr int kIndex = index;
   static constexpr DType kType = type;
+  static constexpr bool kMayBeOne = may_be_one;  // of rows and columns: one value does for all
 };
 template <int index>
 using Scalar = Operand<OperandKind::scalar, index, DType::f32>;
-template <int index, DType type>
-using Row = Operand<OperandKind::row, index, type>;
-template <int index, DType type>
-using Col = Operand<OperandKind::col, index, type>;
+template <int index, DType type, bool may_be_one = false>
+using Row = Operand<OperandKind::row, index, type, may_be_one>;
+template <int index, DType type, bool may_be_one = false>
+using Col = Operand<OperandKind::col, index, type, may_be_one>;
 template <int index, DType type>
 using Matrix = Operand<OperandKind::matrix, index, type>;
 template <int index, DType type>
@@ -135,11 +136,18 @@ struct Apply<Epilogue, d, OperandList<Operands...>, OperandList<Stores...>> {
   template <int N>
   using StoreFragments = cutlass::Array<float, N>[kStores > 0 ? kStores : 1];
 
-  // Every column of a pair lies in the same thread, one behind the other.
-  template <int N, class Inputs>
-  CUTLASS_DEVICE static cutlass::Array<ElementD, N> run(cutlass::Array<float, N> const& accum, Inputs const& inputs,
+  // Every column of a pair lies in the same thread, one behind the other. Integer sums are stored as they are where D is an
+  // integer, else they are rounded to float first: by 2^-24 of the sum, far below what 16 bits of D can tell.
+  template <class Accumulator, int N, class Inputs>
+  CUTLASS_DEVICE static cutlass::Array<ElementD, N> run(cutlass::Array<Accumulator, N> const& accum, Inputs const& inputs,
                                                         StoreFragments<N>& stores) {
-    return run(accum, inputs, stores, std::index_sequence_for<Operands...>{}, std::index_sequence_for<Stores...>{});
+    if constexpr (d == DType::s32) {
+      static_assert(std::is_same_v<Accumulator, E> && sizeof...(Operands) + sizeof...(Stores) == 0);
+      return accum;
+    } else {
+      return run(cutlass::NumericArrayConverter<float, Accumulator, N>{}(accum), inputs, stores,
+                 std::index_sequence_for<Operands...>{}, std::index_sequence_for<Stores...>{});
+    }
   }
 
   // The columns of a pair lie in lanes that differ in bit 2, as rows of an accumulator of wgmma that holds D^T do. Both

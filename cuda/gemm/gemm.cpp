@@ -93,7 +93,7 @@ Status run(GemmPlan const& plan, GemmArgs args, DType a, DType d) {
   args.splits = plan.splits;
   if (plan.reduce) return run_split(plan, args);
   KernelRow const& row = *plan.row;
-  if (args.batch <= kMaxBatch || row.family == Family::sm90_warpspecialized) return launch(row, args);
+  if (args.batch <= kMaxBatch || is_persistent(row)) return launch(row, args);
   EpilogueInfo const& epilogue = info_of(row.epilogue);
   GemmArgs chunk = args;
   for (int first = 0; first < args.batch; first += kMaxBatch) {
@@ -104,8 +104,7 @@ Status run(GemmPlan const& plan, GemmArgs args, DType a, DType d) {
     chunk.d = advance(args.d, first * args.d_batch_stride, element_bytes(d));
     for (int i = 0; i < epilogue.count; ++i) {
       EpilogueValue const& value = args.epilogue[i];
-      int const bytes = epilogue.operands[i].is_float32 ? 4 : element_bytes(d);
-      chunk.epilogue[i].data = advance(value.data, first * value.batch_stride, bytes);
+      chunk.epilogue[i].data = advance(value.data, first * value.batch_stride, element_bytes(epilogue.operands[i], d));
     }
     if (Status const status = launch(row, chunk); !status.good()) return status;
   }

@@ -22,9 +22,17 @@ struct Operand {
 // One operand of an epilogue: a scalar's value, or a tensor; null stands for zeros, and nothing is read.
 struct EpilogueValue {
   void* data = nullptr;
-  std::int64_t leading = 0;  // of a matrix or a store, which are row-major
+  // Of a matrix or a store, which are row-major. Of a row or column that may be one value: 0 if it is, else 1.
+  std::int64_t leading = 0;
   std::int64_t batch_stride = 0;
   float value = 0;
+};
+
+// Dequantisation scales of blocks of 128 along K; strides in elements, any.
+struct BlockScaleOperand {
+  float* data = nullptr;
+  std::int64_t stride = 0;    // from one row of A (column of B, or 128 of them) to the next
+  std::int64_t k_stride = 0;  // from one block of K to the next
 };
 
 // D = epilogue(A @ B) for each of `batch` problems. The epilogues of mm and addmm, alpha * A @ B + beta * C, are described
@@ -39,6 +47,7 @@ struct GemmArgs {
   std::int64_t d_batch_stride = 0;
   float alpha = 1, beta = 0;
   EpilogueValue epilogue[kMaxEpilogueOperands];
+  BlockScaleOperand scale_a, scale_b;  // null where the kernel has BlockScales::none
 
   // Chosen by dispatch.
   RasterOrder raster = RasterOrder::along_m;

@@ -59,6 +59,15 @@ struct Sm80Row : visitors::VisitorRowBroadcast<ThreadMap, Element, Sm80RowStride
   static typename Base::Arguments arguments(EpilogueValue const& operand) {
     return {static_cast<Element const*>(operand.data), Element(0), {{}, {}, operand.batch_stride}};
   }
+
+  // What Sm80OneOrMany has to know.
+  CUTLASS_DEVICE static Element const* values(typename Base::Params const& params) { return params.ptr_row; }
+  CUTLASS_DEVICE static bool is_one(typename Base::Params const& params) { return cute::get<2>(params.dRow) != 0; }
+  template <class Callbacks>
+  CUTLASS_DEVICE static void fill(Callbacks& callbacks, Element one) {
+    auto row = cute::recast<Element>(callbacks.tC_rRow);
+    cute::fill(row, one);
+  }
 };
 
 template <class ThreadMap, class Element>
@@ -67,6 +76,47 @@ struct Sm80Col : visitors::VisitorColBroadcast<ThreadMap, Element, Sm80ColStride
   using Base::Base;
   static typename Base::Arguments arguments(EpilogueValue const& operand) {
     return {static_cast<Element const*>(operand.data), Element(0), {{}, {}, operand.batch_stride}};
+  }
+
+  CUTLASS_DEVICE static Element const* values(typename Base::Params const& params) { return params.ptr_col; }
+  CUTLASS_DEVICE static bool is_one(typename Base::Params const& params) { return cute::get<2>(params.dCol) != 0; }
+  template <class Callbacks>
+  CUTLASS_DEVICE static void fill(Callbacks& callbacks, Element one) {
+    cute::fill(callbacks.tC_rCol, one);
+  }
+};
+
+// A row or column that may be one value. There is no batch here: a batch stride of 1 marks it.
+template <class Base>
+struct Sm80OneOrMany : Base {
+  using Base::Base;
+
+  template <class Impl, class Value>
+  struct Callbacks : Impl {
+    CUTLASS_DEVICE Callbacks(Impl&& impl, Value const* one) : Impl(cute::forward<Impl>(impl)), one(one) {}
+    Value const* one;  // null: there are many
+
+    CUTLASS_DEVICE void begin_epilogue() {
+      if (one == nullptr) {
+        Impl::begin_epilogue();
+      } else {
+        Base::fill(*this, *one);
+      }
+    }
+  };
+
+  template <class ProblemShape>
+  CUTLASS_DEVICE auto get_callbacks(cutlass::gemm::GemmCoord tile, int thread, ProblemShape problem) {
+    auto impl = Base::get_callbacks(tile, thread, problem);
+    auto const* const values = Base::values(*this->params_ptr);
+    using Value = std::decay_t<decltype(*values)>;
+    return Callbacks<decltype(impl), Value>(cute::move(impl), Base::is_one(*this->params_ptr) ? values : nullptr);
+  }
+
+  static auto arguments(EpilogueValue const& operand) {
+    EpilogueValue marked = operand;
+    marked.batch_stride = operand.data && operand.leading == 0 ? 1 : 0;
+    return Base::arguments(marked);
   }
 };
 
@@ -109,10 +159,9 @@ struct Sm80Visitor<Epilogue, d, ThreadMap, epilogue::OperandList<Operands...>, e
     using E = epilogue::ElementOfOperand<Operand>;
     if constexpr (Operand::kKind == OperandKind::scalar) {
       return epilogue::TypeIdentity<Sm80Scalar>{};
-    } else if constexpr (Operand::kKind == OperandKind::row) {
-      return epilogue::TypeIdentity<Sm80Row<ThreadMap, E>>{};
-    } else if constexpr (Operand::kKind == OperandKind::col) {
-      return epilogue::TypeIdentity<Sm80Col<ThreadMap, E>>{};
+    } else if constexpr (Operand::kKind == OperandKind::row || Operand::kKind == OperandKind::col) {
+      using Vector = std::conditional_t<Operand::kKind == OperandKind::row, Sm80Row<ThreadMap, E>, Sm80Col<ThreadMap, E>>;
+      return epilogue::TypeIdentity<std::conditional_t<Operand::kMayBeOne, Sm80OneOrMany<Vector>, Vector>>{};
     } else if constexpr (Operand::kKind == OperandKind::store) {
       return epilogue::TypeIdentity<Sm80Store<ThreadMap, E>>{};
     } else {

@@ -18,7 +18,8 @@ struct linear_combination;  // generated
 }
 
 template <Arch arch_, DType a_, DType b_, DType acc_, DType d_, Layout layout_a_, Layout layout_b_, class Tile, class Warp,
-          int stages_, template <DType> class Epilogue_, int alignment_ = 16 / static_cast<int>(sizeof(Element<a_>))>
+          int stages_, template <DType> class Epilogue_, int alignment_ = 16 / static_cast<int>(sizeof(Element<a_>)),
+          bool fast_accum = false>
 struct Sm80Multistage {
   static_assert(arch_ == Arch::sm80 || arch_ == Arch::sm89);
   // The one epilogue that CUTLASS's own functor serves: it decides at run time whether C is read, which costs nothing here.
@@ -30,7 +31,14 @@ struct Sm80Multistage {
   static constexpr int kAlignmentA = alignment_;
   static constexpr int kAlignmentB = alignment_;
   static constexpr int kAlignmentD = 16 / static_cast<int>(sizeof(ElementD));
-  static constexpr int kInstructionK = sizeof(ElementA) == 2 ? 16 : 8;
+  static constexpr int kInstructionK = 32 / static_cast<int>(sizeof(ElementA));
+  using ElementAccumulator = Element<acc_>;
+  static constexpr bool kFp8 = is_fp8(a_);
+  using ArchTag = std::conditional_t<kFp8, cutlass::arch::Sm89, cutlass::arch::Sm80>;
+  // Without fast_accum, sums of 8-bit floats are promoted to float registers after each tile of K.
+  using Operator = std::conditional_t<
+      fast_accum, cutlass::arch::OpMultiplyAddFastAccum,
+      std::conditional_t<a_ == DType::s8, cutlass::arch::OpMultiplyAddSaturate, cutlass::arch::OpMultiplyAdd>>;
   // A band of up to eight tile columns is walked together, for reuse in L2.
   static constexpr int kSwizzle = 8;
 
@@ -42,9 +50,9 @@ struct Sm80Multistage {
   template <class Visitor>
   using KernelWithVisitor = typename cutlass::gemm::kernel::DefaultGemmWithVisitor<
       ElementA, CutlassLayout<layout_a_>, cutlass::ComplexTransform::kNone, kAlignmentA, ElementB, CutlassLayout<layout_b_>,
-      cutlass::ComplexTransform::kNone, kAlignmentB, ElementD, cutlass::layout::RowMajor, kAlignmentD, float, float,
-      cutlass::arch::OpClassTensorOp, cutlass::arch::Sm80, TileShape, WarpShape, InstructionShape, Visitor, Swizzle,
-      stages_, cutlass::arch::OpMultiplyAdd>::GemmKernel;
+      cutlass::ComplexTransform::kNone, kAlignmentB, ElementD, cutlass::layout::RowMajor, kAlignmentD, ElementAccumulator,
+      float, cutlass::arch::OpClassTensorOp, ArchTag, TileShape, WarpShape, InstructionShape, Visitor, Swizzle, stages_,
+      Operator>::GemmKernel;
 
   static constexpr auto kernel_of() {
     if constexpr (kClassic) {

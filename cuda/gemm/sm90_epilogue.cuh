@@ -130,21 +130,40 @@ Stride sm90_stride(std::int64_t leading, std::int64_t batch) {
   return result;
 }
 
-template <class TileShape, class Element>
-struct Sm90Row : fusion::Sm90RowBroadcast<0, TileShape, Element, float, cute::Stride<cute::_0, cute::_1, std::int64_t>> {
-  using Base = fusion::Sm90RowBroadcast<0, TileShape, Element, float, cute::Stride<cute::_0, cute::_1, std::int64_t>>;
+// Rows and columns that may be one value have a stride of 0 or 1, chosen at run time.
+template <bool may_be_one, class Static>
+using Sm90VectorStride = std::conditional_t<may_be_one, bool, Static>;
+
+// CUTLASS's nodes read a single value in their constructor, to skip zeros: before the kernel has waited for the one that
+// writes it (programmatic dependent launch). They do not where the batch stride is not 0; there is no batch here.
+template <bool may_be_one>
+constexpr std::int64_t sm90_batch_stride(EpilogueValue const& operand) {
+  return may_be_one ? 1 : operand.batch_stride;
+}
+
+template <class TileShape, class Element, bool may_be_one>
+struct Sm90Row : fusion::Sm90RowBroadcast<0, TileShape, Element, float,
+                                          cute::Stride<cute::_0, Sm90VectorStride<may_be_one, cute::_1>, std::int64_t>> {
+  using Stride = Sm90VectorStride<may_be_one, cute::_1>;
+  using Base = fusion::Sm90RowBroadcast<0, TileShape, Element, float, cute::Stride<cute::_0, Stride, std::int64_t>>;
   using Base::Base;
   static typename Base::Arguments arguments(EpilogueValue const& operand, void*) {
-    return {static_cast<Element const*>(operand.data), Element(0), {{}, {}, operand.batch_stride}};
+    Stride stride{};
+    if constexpr (may_be_one) stride = operand.leading != 0;
+    return {static_cast<Element const*>(operand.data), Element(0), {{}, stride, sm90_batch_stride<may_be_one>(operand)}};
   }
 };
 
-template <class TileShape, class Element>
-struct Sm90Col : fusion::Sm90ColBroadcast<0, TileShape, Element, float, cute::Stride<cute::_1, cute::_0, std::int64_t>> {
-  using Base = fusion::Sm90ColBroadcast<0, TileShape, Element, float, cute::Stride<cute::_1, cute::_0, std::int64_t>>;
+template <class TileShape, class Element, bool may_be_one>
+struct Sm90Col : fusion::Sm90ColBroadcast<0, TileShape, Element, float,
+                                          cute::Stride<Sm90VectorStride<may_be_one, cute::_1>, cute::_0, std::int64_t>> {
+  using Stride = Sm90VectorStride<may_be_one, cute::_1>;
+  using Base = fusion::Sm90ColBroadcast<0, TileShape, Element, float, cute::Stride<Stride, cute::_0, std::int64_t>>;
   using Base::Base;
   static typename Base::Arguments arguments(EpilogueValue const& operand, void*) {
-    return {static_cast<Element const*>(operand.data), Element(0), {{}, {}, operand.batch_stride}};
+    Stride stride{};
+    if constexpr (may_be_one) stride = operand.leading != 0;
+    return {static_cast<Element const*>(operand.data), Element(0), {stride, {}, sm90_batch_stride<may_be_one>(operand)}};
   }
 };
 
@@ -254,7 +273,9 @@ struct Sm90Visitor<Epilogue, d, swap_ab, TileShape, EpilogueSchedule, Layout, ep
     if constexpr (Operand::kKind == OperandKind::scalar) {
       return epilogue::TypeIdentity<Sm90Scalar>{};
     } else if constexpr (Operand::kKind == OperandKind::row || Operand::kKind == OperandKind::col) {
-      return epilogue::TypeIdentity<std::conditional_t<is_row, Sm90Row<TileShape, E>, Sm90Col<TileShape, E>>>{};
+      constexpr bool kMayBeOne = Operand::kMayBeOne;
+      return epilogue::TypeIdentity<
+          std::conditional_t<is_row, Sm90Row<TileShape, E, kMayBeOne>, Sm90Col<TileShape, E, kMayBeOne>>>{};
     } else if constexpr (Operand::kKind == OperandKind::store) {
       return epilogue::TypeIdentity<Sm90Store<Descriptor, Layout, E>>{};
     } else if constexpr (Operand::kIndex == kSource) {
@@ -310,6 +331,16 @@ struct Sm90Visitor<Epilogue, d, swap_ab, TileShape, EpilogueSchedule, Layout, ep
       return ConsumerStoreCallbacks<decltype(impl)>(cute::move(impl));
     }
   };
+
+  // Of what goes through tensor maps; rows and columns are loaded one by one.
+  static bool meets_tma(EpilogueValue const* operands) {
+    auto const meets = [&](OperandKind kind, int index) {
+      bool const is_map = kind == OperandKind::matrix || kind == OperandKind::wide_matrix || kind == OperandKind::store;
+      return !is_map || reinterpret_cast<std::uintptr_t>(operands[index].data) % 16 == 0;
+    };
+    return (meets(Operands::kKind, Operands::kIndex) && ... && true) &&
+           (meets(Stores::kKind, Stores::kIndex) && ... && true);
+  }
 
   // `valid`: an address that tensor maps of absent operands may name.
   static typename Callbacks::Arguments arguments(EpilogueValue const* operands, void* valid) {

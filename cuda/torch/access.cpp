@@ -48,6 +48,22 @@ Matrix copy_padded(Matrix const& source, Tensor const& owner, ScalarType type, s
   return target;
 }
 
+Matrix readable(Matrix const& x, Tensor const& owner, ScalarType type, std::int64_t pitch, bool force_copy, int device,
+                std::vector<Tensor>& keep) {
+  bool const as_it_lies = !force_copy && owner.scalar_type() == type && accessible(x, type);
+  return as_it_lies ? x : copy_padded(x, owner, type, pitch, device, keep);
+}
+
+Matrix vector_of(Tensor const& tensor) {
+  auto const sizes = tensor.sizes();
+  auto const strides = tensor.strides();
+  Matrix vector{tensor.data_ptr(), 1, 1, 1, 0, 0, 1};
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] != 1) vector.cols = sizes[i], vector.col_stride = strides[i];
+  }
+  return vector;
+}
+
 PreparedOperand prepare_operand(Matrix matrix, Tensor const& owner, ScalarType type, Layout preferred, Forced forced,
                                 bool force_copy, int device, std::vector<Tensor>& keep) {
   std::int64_t const unit = access_elements(type);
@@ -80,7 +96,7 @@ PreparedOperand prepare_operand(Matrix matrix, Tensor const& owner, ScalarType t
 Matrix prepare_output(Output& output, Matrix const& target, ScalarType type, std::int64_t pitch, bool force_temporary,
                       int device) {
   output.temporary.reset();
-  if (!force_temporary && accessible(target, type)) return target;
+  if (!force_temporary && accessible(target, type) && target.cols % access_elements(type) == 0) return target;
   output.temporary = empty_strided({target.batch, target.rows, pitch}, {target.rows * pitch, pitch, 1}, type, device);
   output.copy_from = {output.temporary->data_ptr(), target.batch, target.rows, target.cols, target.rows * pitch, pitch, 1};
   output.copy_to = target;

@@ -36,6 +36,13 @@ inline std::int64_t leading_of(Matrix const& x, std::int64_t pitch) { return x.r
 Matrix copy_padded(Matrix const& source, Tensor const& owner, ScalarType type, std::int64_t pitch, int device,
                    std::vector<Tensor>& keep);
 
+// A matrix as kernels read it: as it lies if that will do, else (or `force_copy`) as a copy in `type`.
+Matrix readable(Matrix const& x, Tensor const& owner, ScalarType type, std::int64_t pitch, bool force_copy, int device,
+                std::vector<Tensor>& keep);
+
+// The elements of a tensor with one dimension that is not 1, as one row.
+Matrix vector_of(Tensor const& tensor);
+
 // What selection forces on operands when no row takes them as they lie.
 struct Forced {
   bool layouts = false;  // A row-major, B column-major: the layout with the most kernels
@@ -60,8 +67,9 @@ struct Output {
   Matrix copy_from, copy_to;
 };
 
-// Returns the matrix for the kernel to write, in the frame of `target`: the target itself, unless `force_temporary` or it
-// is not accessible, in which case rows are `pitch` elements apart.
+// Returns the matrix for the kernel to write, in the frame of `target`: the target itself, unless `force_temporary`, or it
+// is not accessible, or its rows end within an access, in which case rows are `pitch` elements apart. Stores through tensor
+// maps write the whole 16 bytes in which a row ends, and what follows in memory may be somebody else's.
 Matrix prepare_output(Output& output, Matrix const& target, ScalarType type, std::int64_t pitch, bool force_temporary,
                       int device);
 

@@ -19,10 +19,6 @@ struct Problem {
 
 std::int64_t columns(OperandKind kind, std::int64_t n) { return kind == OperandKind::wide_matrix ? 2 * n : n; }
 
-DType dtype_of(ScalarType type) {
-  return type == ScalarType::Half ? DType::f16 : type == ScalarType::BFloat16 ? DType::bf16 : DType::f32;
-}
-
 void place_operands(Problem& problem, std::vector<Tensor> const& operands) {
   EpilogueInfo const& info = problem.info;
   std::size_t next = 0;
@@ -86,7 +82,7 @@ void check_problem(Problem& problem) {
     }
     check_device("elementwise", operand.name, *tensor, problem.device, first_name);
     ScalarType const type = tensor->scalar_type();
-    if (!operand.is_float32 && !has_type) {
+    if (operand.type == OperandType::d && !has_type) {
       if (!is_supported(type)) {
         fail(ErrorKind::type, "elementwise: ", operand.name, " has dtype ", dtype_text(type),
              "; expected float16, bfloat16 or float32");
@@ -94,7 +90,7 @@ void check_problem(Problem& problem) {
       problem.type = type;
       has_type = true;
     }
-    ScalarType const wanted = operand.is_float32 ? ScalarType::Float : problem.type;
+    ScalarType const wanted = operand_type(operand, problem.type);
     if (type != wanted) {
       fail(ErrorKind::type, "elementwise: ", operand.name, " has dtype ", dtype_text(type), "; expected ",
            dtype_text(wanted));
@@ -138,9 +134,7 @@ void run(Problem const& problem, Epilogue epilogue, Output& result, std::optiona
     ScalarType const type = tensor->scalar_type();
     std::int64_t const cols = columns(info.operands[i].kind, problem.n), pitch = round_up(cols, access_elements(type));
     View const view = flatten_rows(*tensor, problem.rows, cols, keep);
-    Matrix const x = accessible(view.matrix, type)
-                         ? view.matrix
-                         : copy_padded(view.matrix, view.owner, type, pitch, problem.device, keep);
+    Matrix const x = readable(view.matrix, view.owner, type, pitch, /*force_copy=*/false, problem.device, keep);
     value.data = x.data;
     value.leading = leading_of(x, pitch);
   }

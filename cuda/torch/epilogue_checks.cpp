@@ -56,11 +56,12 @@ void check_operand(GemmCall const& call, int position) {
   EpilogueOperandInfo const& operand = call.epilogue->info().operands[position];
   Tensor const& tensor = *call.epilogue->tensors[static_cast<std::size_t>(position)];
   check_device(call.names.op, operand.name, tensor, call.device, call.names.a);
-  ScalarType const wanted = operand.is_float32 ? ScalarType::Float : call.d_type;
+  ScalarType const wanted = operand_type(operand, call.d_type);
   if (tensor.scalar_type() != wanted) {
     fail(ErrorKind::type, call.names.op, ": ", operand.name, " has dtype ", dtype_text(tensor.scalar_type()), "; expected ",
-         dtype_text(wanted), operand.is_float32 ? "" : ", the dtype of the result");
+         dtype_text(wanted), operand.type == OperandType::d ? ", the dtype of the result" : "");
   }
+  if (operand.may_be_one && tensor.numel() == 1) return;
   check_shape(call, tensor, operand.kind, operand.name);
 }
 

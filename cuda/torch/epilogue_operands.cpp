@@ -9,7 +9,8 @@ namespace {
 gemm::EpilogueValue prepare_tensor(GemmCall const& call, int position, std::int64_t whole_n, bool pad_extents,
                                    std::vector<Tensor>& keep) {
   Tensor const& tensor = *call.epilogue->tensors[static_cast<std::size_t>(position)];
-  OperandKind const kind = call.epilogue->info().operands[position].kind;
+  EpilogueOperandInfo const& operand = call.epilogue->info().operands[position];
+  OperandKind const kind = operand.kind;
   ScalarType const type = tensor.scalar_type();
   bool const is_matrix = kind == OperandKind::matrix || kind == OperandKind::wide_matrix;
   View const view = call.linear && is_matrix
@@ -20,10 +21,10 @@ gemm::EpilogueValue prepare_tensor(GemmCall const& call, int position, std::int6
   Matrix x = view.matrix;
   // A column is as long as it is: kernels pad N and K, never M.
   bool const pad = pad_extents && kind != OperandKind::col && call.n != whole_n;
-  if (pad || !accessible(x, type)) x = copy_padded(x, view.owner, type, pitch, call.device, keep);
+  x = readable(x, view.owner, type, pitch, pad, call.device, keep);
   gemm::EpilogueValue value;
   value.data = x.data;
-  value.leading = leading_of(x, pitch);
+  value.leading = operand.may_be_one ? tensor.numel() != 1 : leading_of(x, pitch);
   value.batch_stride = x.batch == 1 ? 0 : x.batch_stride;
   return value;
 }

@@ -69,6 +69,10 @@ Epilogue named_epilogue(char const* op, std::string_view name, bool has_accum) {
     fail(ErrorKind::value, op, ": epilogue \"", name,
          "\" is not declared in this wheel; declared: ", declared_epilogues(has_accum));
   }
+  if (!is_for_gemm(*found)) {
+    fail(ErrorKind::value, op, ": epilogue \"", name,
+         "\" is one of scaled_mm; expected one of: ", declared_epilogues(has_accum));
+  }
   if (info_of(*found).has_accum != has_accum) {
     fail(ErrorKind::value, op, ": epilogue \"", name,
          has_accum ? "\" is that of an elementwise kernel, without a product; expected one of: "

@@ -4,11 +4,21 @@
 #include <cstring>
 
 #include "common/error.h"
+#include "torch/scaled_request.h"
 
 namespace cutwheel {
 namespace {
 
 constexpr std::int64_t kAddmmOp = 2, kBaddbmmOp = 3, kLinearOp = 4, kGemmOp = 5, kLinearFusedOp = 6;
+
+// Of a call that was planned, or has nothing to compute.
+ExplainedGemm explain_prepared(PreparedGemm const& prepared, int device, bool computes) {
+  bool const output_copy = prepared.d.temporary || std::any_of(prepared.stores.begin(), prepared.stores.end(),
+                                                               [](Output const& x) { return x.temporary.has_value(); });
+  ExplainedGemm explained{prepared.request, {}, {}, prepared.keep.size(), output_copy};
+  if (computes) explained.plans = rank_plans(prepared.request, device_info(device), &explained.rejections);
+  return explained;
+}
 
 ExplainedGemm explain_call(GemmCall& call) {
   check_call(call);
@@ -18,11 +28,7 @@ ExplainedGemm explain_call(GemmCall& call) {
   // The empty K of mm and addmm is no product.
   bool const computes = !call.empty() && (call.k > 0 || call.epilogue);
   if (computes) plan_call(prepared, call);
-  bool const output_copy = prepared.d.temporary || std::any_of(prepared.stores.begin(), prepared.stores.end(),
-                                                               [](Output const& x) { return x.temporary.has_value(); });
-  ExplainedGemm explained{prepared.request, {}, {}, prepared.keep.size(), output_copy};
-  if (computes) explained.plans = rank_plans(prepared.request, device_info(call.device), &explained.rejections);
-  return explained;
+  return explain_prepared(prepared, call.device, computes);
 }
 
 void check_count(char const* op, std::size_t count, std::size_t least, std::size_t most) {
@@ -86,6 +92,27 @@ ExplainedGemm explain_gemm(std::int64_t op, OptionalTensors const& operands, std
   if (is_linear && operands.size() == 3 && operands[2]) call.c = &*operands[2];
   call.beta = beta;
   return explain_call(call);
+}
+
+ExplainedGemm explain_scaled(OptionalTensors const& operands, std::optional<ScalarType> out_dtype,
+                             std::optional<std::int64_t> recipe_a, std::optional<std::int64_t> recipe_b,
+                             bool use_fast_accum) {
+  constexpr char const* kOp = "scaled_mm";
+  check_count(kOp, operands.size(), 2, 7);
+  OptionalTensors all = operands;
+  all.resize(7);
+  Tensor const &a = required(kOp, all, 0), &b = required(kOp, all, 1);
+  ScaledCall call = make_scaled_call(a, b, all[2], all[3], all[4], all[5], all[6], recipe_a, recipe_b, use_fast_accum);
+  call.out_dtype = out_dtype;
+  PreparedGemm prepared;
+  bool const multiplies = start_scaled(prepared, call);
+  DeviceScope const scope(call.device);
+  if (multiplies) {
+    plan_scaled(prepared, call);
+  } else {
+    prepared.request = request_of(call, choose_form(call));
+  }
+  return explain_prepared(prepared, call.device, multiplies);
 }
 
 }  // namespace cutwheel

@@ -21,4 +21,10 @@ struct ExplainedGemm {
 ExplainedGemm explain_gemm(std::int64_t op, OptionalTensors const& operands, std::optional<ScalarType> out_dtype,
                            double beta, bool allow_tf32, std::string_view epilogue);
 
+// op 7: scaled_mm [a, b, scale_a, scale_b, bias, azp, azp_adj], None where not given.
+constexpr std::int64_t kScaledMmOp = 7;
+ExplainedGemm explain_scaled(OptionalTensors const& operands, std::optional<ScalarType> out_dtype,
+                             std::optional<std::int64_t> recipe_a, std::optional<std::int64_t> recipe_b,
+                             bool use_fast_accum);
+
 }  // namespace cutwheel

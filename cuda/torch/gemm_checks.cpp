@@ -10,13 +10,6 @@ void check_same_device(GemmCall const& call, char const* argument, Tensor const&
   check_device(call.names.op, argument, tensor, call.device, call.names.a);
 }
 
-void check_dims(OpNames const& names, char const* argument, Tensor const& tensor, int dims) {
-  if (tensor.dim() != dims) {
-    fail(ErrorKind::value, names.op, ": ", argument, " has ", tensor.dim(), " dimensions (shape ", shape_text(tensor),
-         "); expected ", dims);
-  }
-}
-
 // The sizes of c line up with the last dimensions of [batch, M, N], each equal or 1.
 void check_broadcast(GemmCall const& call) {
   Tensor const& c = *call.c;
@@ -98,31 +91,16 @@ void check_extents(GemmCall& call) {
            names.a, " has shape ", shape_text(a));
     }
   } else {
-    Matrix const left = matrix_of(a), right = matrix_of(b);
-    call.batch = left.batch, call.m = left.rows, call.k = left.cols, call.n = right.cols;
-    if (right.rows != call.k || right.batch != call.batch) {
-      fail(ErrorKind::value, names.op, ": ", names.b, " has shape ", shape_text(b), "; expected [",
-           names.dims == 3 ? concat(call.batch, ", ") : "", call.k, ", N] as ", names.a, " has shape ", shape_text(a));
-    }
+    check_factors(call);
   }
   std::int64_t const widest = std::max(call.n, columns_of(call.width(), call.n));
-  for (std::int64_t extent : {call.batch, call.m, widest, call.k}) {
-    if (extent > kMaxExtent) {
-      fail(ErrorKind::value, names.op, ": a dimension has ", extent, " elements; at most ", kMaxExtent, " are supported");
-    }
-  }
+  for (std::int64_t extent : {call.batch, call.m, widest, call.k}) check_extent(names.op, extent);
 }
 
 void check_product(GemmCall& call) {
   OpNames const& names = call.names;
   Tensor const &a = *call.a, &b = *call.b;
-  if (!a.is_cuda() && !b.is_cuda()) {
-    fail(ErrorKind::not_implemented, names.op, ": ", names.a,
-         " is not on a CUDA device; cutwheel's kernels run on CUDA devices");
-  }
-  if (!a.is_cuda()) fail(ErrorKind::value, names.op, ": ", names.a, " is not on a CUDA device; all tensors must be");
-  call.device = a.get_device_index();
-  check_same_device(call, names.b, b);
+  check_devices(call);
   if (call.linear) {
     if (a.dim() > kMaxDims) {
       fail(ErrorKind::value, names.op, ": ", names.a, " has ", a.dim(), " dimensions; at most ", kMaxDims,
@@ -141,42 +119,6 @@ void check_product(GemmCall& call) {
 
 bool is_supported(ScalarType type) {
   return type == ScalarType::Half || type == ScalarType::BFloat16 || type == ScalarType::Float;
-}
-
-void check_device(char const* op, char const* argument, Tensor const& tensor, int device, char const* device_of) {
-  if (!tensor.is_cuda()) {
-    fail(ErrorKind::value, op, ": ", argument, " is not on a CUDA device; all tensors must be on cuda:", device);
-  }
-  if (tensor.get_device_index() != device) {
-    fail(ErrorKind::value, op, ": ", argument, " is on cuda:", tensor.get_device_index(), " and ", device_of,
-         " is on cuda:", device, "; all tensors must be on the same device");
-  }
-}
-
-void check_out(GemmCall const& call, Tensor const& out, char const* label, std::int64_t cols) {
-  OpNames const& names = call.names;
-  check_same_device(call, label, out);
-  if (out.scalar_type() != call.d_type) {
-    fail(ErrorKind::type, names.op, ": ", label, " has dtype ", dtype_text(out.scalar_type()), "; expected ",
-         dtype_text(call.d_type));
-  }
-  Matrix const target = matrix_of(out);
-  bool const fits = out.dim() == names.dims && target.batch == call.batch && target.rows == call.m && target.cols == cols;
-  if (!fits) {
-    fail(ErrorKind::value, names.op, ": ", label, " has shape ", shape_text(out), "; expected [",
-         names.dims == 3 ? concat(call.batch, ", ") : "", call.m, ", ", cols, "] (out is never resized)");
-  }
-  if (overlaps_itself(target)) {
-    fail(ErrorKind::value, names.op, ": ", label,
-         " overlaps itself (an expanded view?); expected memory of its own for each element");
-  }
-  auto const shares = [&](Tensor const& input, char const* argument) {
-    if (overlaps(matrix_of(input), element_bytes_of(input.scalar_type()), target, element_bytes_of(call.d_type))) {
-      fail(ErrorKind::value, names.op, ": ", label, " overlaps ", argument, " in memory; expected separate tensors");
-    }
-  };
-  shares(*call.a, names.a);
-  shares(*call.b, names.b);
 }
 
 void check_call(GemmCall& call) {

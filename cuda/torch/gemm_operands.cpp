@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "common/error.h"
 #include "torch/gemm_request.h"
 
 namespace cutwheel {
@@ -26,19 +25,10 @@ PreparedAddend prepare_addend(GemmCall const& call, bool transposed, bool pad_ex
   bool const one_row = matrix.row_stride == 0;
   if (one_row) matrix.rows = 1;
   std::int64_t const unit = access_elements(call.d_type), pitch = round_up(matrix.cols, unit);
-  bool const direct =
-      c.scalar_type() == call.d_type && accessible(matrix, call.d_type) && (!pad_extents || matrix.cols % unit == 0);
-  if (!direct) matrix = copy_padded(matrix, c, call.d_type, pitch, call.device, keep);
+  bool const pad = pad_extents && matrix.cols % unit != 0;
+  matrix = readable(matrix, c, call.d_type, pitch, pad, call.device, keep);
   return {{matrix.data, one_row ? 0 : leading_of(matrix, pitch), matrix.batch == 1 ? 0 : matrix.batch_stride},
           one_row && call.beta == 1 ? Addend::row : Addend::matrix};
-}
-
-DType dtype_of(ScalarType type, bool operand) {
-  switch (type) {
-    case ScalarType::Half: return DType::f16;
-    case ScalarType::BFloat16: return DType::bf16;
-    default: return operand ? DType::tf32 : DType::f32;
-  }
 }
 
 Layout flip(Layout layout) { return layout == Layout::row ? Layout::column : Layout::row; }
@@ -144,8 +134,8 @@ void prepare(PreparedGemm& prepared, GemmCall const& call, Forced forced) {
     }
   }
   request.device = call.device;
-  request.a = dtype_of(call.type, /*operand=*/true);
-  request.d = dtype_of(call.d_type, /*operand=*/false);
+  request.a = request.b = call.type == ScalarType::Float ? DType::tf32 : dtype_of(call.type);
+  request.d = dtype_of(call.d_type);
   request.layout_a = transpose ? flip(right.layout) : left.layout;
   request.layout_b = transpose ? flip(left.layout) : right.layout;
   request.extents_aligned = left.extent_aligned && right.extent_aligned && (forced.extents || args.n == whole_n);
@@ -153,32 +143,7 @@ void prepare(PreparedGemm& prepared, GemmCall const& call, Forced forced) {
 }
 
 GemmPlan plan_call(PreparedGemm& prepared, GemmCall const& call) {
-  std::optional<GemmPlan> plan = choose_plan(prepared.request);
-  DeviceInfo const& device = device_info(call.device);
-  auto const native = [&](std::optional<GemmPlan> const& x) {
-    return x && runs_native(x->row->arch, device.major, device.minor);
-  };
-  if (native(plan)) return *plan;
-  // With copies of operands. A kernel through PTX is worse than a copy: the driver compiles it first.
-  GemmRequest const asked = prepared.request;
-  bool const tnt = asked.layout_a == Layout::row && asked.layout_b == Layout::column;
-  for (Forced const forced : {Forced{true, false}, Forced{false, true}, Forced{true, true}}) {
-    if ((forced.layouts && tnt) || (forced.extents && asked.extents_aligned)) continue;
-    GemmRequest other = asked;
-    if (forced.layouts) other.layout_a = Layout::row, other.layout_b = Layout::column;
-    other.extents_aligned = other.extents_aligned || forced.extents;
-    std::optional<GemmPlan> const found = choose_plan(other);
-    if (!found || (plan && !native(found))) continue;
-    // Padding may change K and, by a copy, the layouts: the plan is that of what came of it.
-    prepare(prepared, call, forced);
-    if (std::optional<GemmPlan> const final_plan = choose_plan(prepared.request)) return *final_plan;
-    prepare(prepared, call, {});
-  }
-  if (plan) return *plan;
-  // The reasons that are left when operands have been copied.
-  GemmRequest easiest = asked;
-  easiest.layout_a = Layout::row, easiest.layout_b = Layout::column, easiest.extents_aligned = true;
-  fail(ErrorKind::not_implemented, call.names.op, ": ", explain_miss(easiest, device));
+  return plan_product(prepared, call, [&](Forced forced) { prepare(prepared, call, forced); });
 }
 
 }  // namespace cutwheel

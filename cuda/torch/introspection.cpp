@@ -8,6 +8,7 @@
 #include "common/driver.h"
 #include "common/error.h"
 #include "dispatch/cost_model.h"
+#include "dispatch/epilogue_names.h"
 #include "torch/explain.h"
 #include "torch/text_argument.h"
 
@@ -53,6 +54,9 @@ char const* family_name(Family family) {
     case Family::sm90_warpspecialized: return "sm90_warpspecialized";
     case Family::splitk_reduce: return "splitk_reduce";
     case Family::elementwise: return "elementwise";
+    case Family::sm90_blockwise: return "sm90_blockwise";
+    case Family::sm89_blockwise: return "sm89_blockwise";
+    case Family::quantize: return "quantize";
   }
   return "?";
 }
@@ -65,6 +69,15 @@ char const* kind_name(OperandKind kind) {
     case OperandKind::matrix: return "matrix";
     case OperandKind::wide_matrix: return "wide_matrix";
     case OperandKind::store: return "store";
+  }
+  return "?";
+}
+
+char const* type_name(OperandType type) {
+  switch (type) {
+    case OperandType::d: return "d";
+    case OperandType::f32: return "f32";
+    case OperandType::s32: return "s32";
   }
   return "?";
 }
@@ -86,22 +99,28 @@ std::string epilogue_json(EpilogueInfo const& info) {
                 list(operands,
                      [](EpilogueOperandInfo const& operand) {
                        return concat("{\"name\": ", quoted(operand.name), ", \"kind\": ", quoted(kind_name(operand.kind)),
-                                     ", \"float32\": ", boolean(operand.is_float32), "}");
+                                     ", \"float32\": ", boolean(operand.type == OperandType::f32),
+                                     ", \"type\": ", quoted(type_name(operand.type)),
+                                     ", \"may_be_one\": ", boolean(operand.may_be_one), "}");
                      }),
                 "}");
 }
 
 std::string row_json(KernelRow const& row) {
   std::string const layout{letter_of(row.layout_a), letter_of(row.layout_b), 't'};
-  std::string const epilogue = row.family == Family::splitk_reduce ? "null" : quoted(info_of(row.epilogue).name);
-  return concat("{\"name\": ", quoted(row.name), ", \"op\": \"gemm\", \"family\": ", quoted(family_name(row.family)),
-                ", \"arch\": ", quoted(name_of(row.arch)), ", \"ptx\": ", boolean(row.has_ptx),
-                ", \"a\": ", quoted(name_of(row.a)), ", \"b\": ", quoted(name_of(row.b)),
-                ", \"acc\": ", quoted(name_of(row.acc)), ", \"d\": ", quoted(name_of(row.d)),
-                ", \"layout\": ", quoted(layout), ", \"epilogue\": ", epilogue, ", \"tile\": ", extent(row.tile),
-                ", \"cluster\": ", extent(row.cluster), ", \"stages\": ", row.stages,
+  bool const has_epilogue = is_gemm(row) || row.family == Family::elementwise;
+  std::string const epilogue = has_epilogue ? quoted(info_of(row.epilogue).name) : "null";
+  return concat("{\"name\": ", quoted(row.name), ", \"op\": ", quoted(name_of(row.op)),
+                ", \"family\": ", quoted(family_name(row.family)), ", \"arch\": ", quoted(name_of(row.arch)),
+                ", \"ptx\": ", boolean(row.has_ptx), ", \"a\": ", quoted(name_of(row.a)),
+                ", \"b\": ", quoted(name_of(row.b)), ", \"acc\": ", quoted(name_of(row.acc)),
+                ", \"d\": ", quoted(name_of(row.d)), ", \"layout\": ", quoted(layout), ", \"epilogue\": ", epilogue,
+                ", \"tile\": ", extent(row.tile), ", \"cluster\": ", extent(row.cluster), ", \"stages\": ", row.stages,
                 ", \"schedule\": ", quoted(name_of(row.schedule)), ", \"swap_ab\": ", boolean(row.swap_ab),
-                ", \"alignment\": ", row.alignment, ", \"shared_memory_bytes\": ", *row.shared_memory_bytes, "}");
+                ", \"alignment\": ", row.alignment, ", \"fast_accum\": ", boolean(row.fast_accum),
+                ", \"scales\": ", row.scales == BlockScales::none ? "null" : quoted(name_of(row.scales)),
+                ", \"recipe\": ", row.recipe == QuantizeRecipe::none ? "null" : quoted(name_of(row.recipe)),
+                ", \"shared_memory_bytes\": ", *row.shared_memory_bytes, "}");
 }
 
 std::string plan_json(GemmPlan const& plan) {
@@ -117,7 +136,12 @@ std::string request_json(GemmRequest const& r) {
                 ", \"layout\": ", quoted({letter_of(r.layout_a), letter_of(r.layout_b), 't'}),
                 ", \"addend\": ", quoted(name_of(r.addend)),
                 r.addend == Addend::other ? concat(", \"epilogue\": ", quoted(info_of(r.epilogue).name)) : "",
-                ", \"extents_aligned\": ", boolean(r.extents_aligned), "}");
+                ", \"extents_aligned\": ", boolean(r.extents_aligned),
+                r.op == Op::scaled_mm
+                    ? concat(", \"b\": ", quoted(name_of(r.b)), ", \"fast_accum\": ", boolean(r.fast_accum),
+                             ", \"scales\": ", quoted(name_of(r.scales)))
+                    : "",
+                "}");
 }
 
 std::string explained_json(GemmRequest const& request, DeviceInfo const& device, std::vector<GemmPlan> const& plans,
@@ -140,7 +164,13 @@ std::string kernels_json() {
   return list(rows, [](KernelRow const* row) { return row_json(*row); });
 }
 
-std::string epilogues_json() { return list(kEpilogues, epilogue_json); }
+std::string epilogues_json() {
+  std::vector<EpilogueInfo> offered;
+  for (int i = 0; i < kEpilogueCount; ++i) {
+    if (is_for_gemm(static_cast<Epilogue>(i))) offered.push_back(kEpilogues[i]);
+  }
+  return list(offered, epilogue_json);
+}
 
 std::string build_info_json() {
   return concat("{\"version\": ", quoted(kVersion), ", \"cutlass\": ", quoted(kCutlassVersion),
@@ -168,9 +198,11 @@ std::string driver_status_json() {
 }
 
 std::string explain_json(std::int64_t op, OptionalTensors const& operands, std::optional<ScalarType> out_dtype, double beta,
-                         bool allow_tf32, StringHandle epilogue) {
+                         bool allow_tf32, StringHandle epilogue, std::optional<std::int64_t> recipe_a,
+                         std::optional<std::int64_t> recipe_b, bool use_fast_accum) {
   TextArgument const name(epilogue);
-  ExplainedGemm const e = explain_gemm(op, operands, out_dtype, beta, allow_tf32, name.view());
+  ExplainedGemm const e = op == kScaledMmOp ? explain_scaled(operands, out_dtype, recipe_a, recipe_b, use_fast_accum)
+                                            : explain_gemm(op, operands, out_dtype, beta, allow_tf32, name.view());
   return explained_json(e.request, device_info(e.request.device), e.plans, e.rejections, e.operand_copies, e.output_copy);
 }
 
@@ -178,7 +210,8 @@ std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::in
                                  std::int64_t shared_memory_bytes, double memory_gb_per_s, double sm_clock_ghz,
                                  std::int64_t a, std::int64_t d, std::int64_t layout_a, std::int64_t layout_b,
                                  std::int64_t addend, bool extents_aligned, std::int64_t m, std::int64_t n, std::int64_t k,
-                                 std::int64_t batch, StringHandle epilogue) {
+                                 std::int64_t batch, StringHandle epilogue, std::int64_t b, bool fast_accum,
+                                 std::int64_t scales) {
   TextArgument const name(epilogue);
   DeviceInfo device;
   device.name = "a GPU described by the caller";
@@ -189,10 +222,15 @@ std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::in
   device.sm_clock_ghz = sm_clock_ghz;
   GemmRequest request;
   request.a = static_cast<DType>(a), request.d = static_cast<DType>(d);
+  request.b = b < 0 ? request.a : static_cast<DType>(b);
+  request.op = element_bytes(request.a) == 1 ? Op::scaled_mm : Op::gemm;
+  request.fast_accum = fast_accum, request.scales = static_cast<BlockScales>(scales);
   request.layout_a = static_cast<Layout>(layout_a), request.layout_b = static_cast<Layout>(layout_b);
   request.addend = static_cast<Addend>(addend), request.extents_aligned = extents_aligned;
   if (!name.view().empty()) {
-    request.epilogue = named_epilogue("explain", name.view(), /*has_accum=*/true);
+    std::optional<Epilogue> const found = find_epilogue(name.view());
+    bool const is_scaled = found && request.op == Op::scaled_mm;
+    request.epilogue = is_scaled ? *found : named_epilogue("explain", name.view(), /*has_accum=*/true);
     request.addend = info_of(request.epilogue).addend;
   }
   request.m = static_cast<int>(m), request.n = static_cast<int>(n), request.k = static_cast<int>(k);

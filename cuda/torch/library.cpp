@@ -7,6 +7,7 @@
 #include "torch/epilogue_ops.h"
 #include "torch/gemm_ops.h"
 #include "torch/introspection.h"
+#include "torch/scaled_ops.h"
 #include "torch/text_argument.h"
 
 namespace cutwheel {
@@ -15,9 +16,8 @@ namespace {
 // One sentence instead of the dispatcher's list of backends.
 [[noreturn]] void refuse_cpu(char const* op, char const* torch_op) {
   fail(ErrorKind::not_implemented, op,
-       ": the tensors are on the CPU; cutwheel's kernels run on CUDA devices: move them with "
-       ".to(\"cuda\"), or use torch.",
-       torch_op);
+       ": the tensors are on the CPU; cutwheel's kernels run on CUDA devices: move them with .to(\"cuda\")",
+       torch_op ? ", or use torch." : "", torch_op ? torch_op : "");
 }
 
 Tensor cpu_mm(Tensor const&, Tensor const&, std::optional<ScalarType>, bool) { refuse_cpu("mm", "mm"); }
@@ -65,6 +65,20 @@ std::tuple<Tensor, Tensor> cpu_elementwise(std::vector<Tensor> const&, StringHan
   refuse_cpu("elementwise", "nn.functional");
 }
 
+Tensor cpu_scaled_mm(Tensor const&, Tensor const&, std::optional<Tensor> const&, std::optional<Tensor> const&,
+                     std::optional<Tensor> const&, std::optional<Tensor> const&, std::optional<Tensor> const&,
+                     std::optional<ScalarType>, std::optional<std::int64_t>, std::optional<std::int64_t>, bool) {
+  refuse_cpu("scaled_mm", "_scaled_mm");
+}
+void cpu_scaled_mm_out(Tensor const&, Tensor const&, std::optional<Tensor> const&, std::optional<Tensor> const&,
+                       std::optional<Tensor> const&, std::optional<Tensor> const&, std::optional<Tensor> const&,
+                       std::optional<std::int64_t>, std::optional<std::int64_t>, bool, Tensor const&) {
+  refuse_cpu("scaled_mm", "_scaled_mm");
+}
+std::tuple<Tensor, Tensor, Tensor> cpu_quantize(Tensor const&, std::int64_t, ScalarType, bool) {
+  refuse_cpu("quantize", nullptr);
+}
+
 void register_schemas(torch::stable::detail::StableLibrary& m) {
   m.def("mm(Tensor input, Tensor mat2, ScalarType? out_dtype=None, bool allow_tf32=False) -> Tensor");
   m.def("mm.out(Tensor input, Tensor mat2, bool allow_tf32=False, *, Tensor(a!) out) -> ()");
@@ -97,12 +111,20 @@ void register_schemas(torch::stable::detail::StableLibrary& m) {
       "bool allow_tf32=False) -> (Tensor, Tensor)");
   m.def("elementwise(Tensor[] operands, str epilogue, bool with_result=True, bool with_sums=False) -> (Tensor, Tensor)");
   m.def(
-      "_explain(int op, Tensor?[] operands, ScalarType? out_dtype, float beta, bool allow_tf32, str epilogue=\"\") -> "
-      "str");
+      "scaled_mm(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias=None, Tensor? azp=None, "
+      "Tensor? azp_adj=None, ScalarType? out_dtype=None, int? recipe_a=None, int? recipe_b=None, "
+      "bool use_fast_accum=False) -> Tensor");
+  m.def(
+      "scaled_mm.out(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias=None, Tensor? azp=None, "
+      "Tensor? azp_adj=None, int? recipe_a=None, int? recipe_b=None, bool use_fast_accum=False, *, Tensor(a!) out) -> ()");
+  m.def("quantize(Tensor x, int recipe, ScalarType dtype, bool symmetric=True) -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "_explain(int op, Tensor?[] operands, ScalarType? out_dtype, float beta, bool allow_tf32, str epilogue=\"\", "
+      "int? recipe_a=None, int? recipe_b=None, bool use_fast_accum=False) -> str");
   m.def(
       "_explain_for_gpu(int major, int minor, int sm_count, int shared_memory_bytes, float memory_gb_per_s, "
       "float sm_clock_ghz, int a, int d, int layout_a, int layout_b, int addend, bool extents_aligned, int m, int n, "
-      "int k, int batch, str epilogue=\"\") -> str");
+      "int k, int batch, str epilogue=\"\", int b=-1, bool fast_accum=False, int scales=0) -> str");
   m.def("_kernels() -> str");
   m.def("_epilogues() -> str");
   m.def("_build_info() -> str");
@@ -131,6 +153,9 @@ STABLE_TORCH_LIBRARY_IMPL(cutwheel, CUDA, m) {
   m.impl("linear_fused", TORCH_BOX(&cutwheel::linear_fused));
   m.impl("linear_fused_aux", TORCH_BOX(&cutwheel::linear_fused_aux));
   m.impl("elementwise", TORCH_BOX(&cutwheel::elementwise));
+  m.impl("scaled_mm", TORCH_BOX(&cutwheel::scaled_mm));
+  m.impl("scaled_mm.out", TORCH_BOX(&cutwheel::scaled_mm_out));
+  m.impl("quantize", TORCH_BOX(&cutwheel::quantize));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(cutwheel, CPU, m) {
@@ -148,6 +173,9 @@ STABLE_TORCH_LIBRARY_IMPL(cutwheel, CPU, m) {
   m.impl("linear_fused", TORCH_BOX(&cutwheel::cpu_linear_fused));
   m.impl("linear_fused_aux", TORCH_BOX(&cutwheel::cpu_linear_fused_aux));
   m.impl("elementwise", TORCH_BOX(&cutwheel::cpu_elementwise));
+  m.impl("scaled_mm", TORCH_BOX(&cutwheel::cpu_scaled_mm));
+  m.impl("scaled_mm.out", TORCH_BOX(&cutwheel::cpu_scaled_mm_out));
+  m.impl("quantize", TORCH_BOX(&cutwheel::cpu_quantize));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(cutwheel, CompositeExplicitAutograd, m) {

@@ -16,6 +16,10 @@ int shim_dtype(ScalarType type) {
     case ScalarType::Half: return aoti_torch_dtype_float16();
     case ScalarType::BFloat16: return aoti_torch_dtype_bfloat16();
     case ScalarType::Float: return aoti_torch_dtype_float32();
+    case ScalarType::Float8_e4m3fn: return aoti_torch_dtype_float8_e4m3fn();
+    case ScalarType::Float8_e5m2: return aoti_torch_dtype_float8_e5m2();
+    case ScalarType::Char: return aoti_torch_dtype_int8();
+    case ScalarType::Int: return aoti_torch_dtype_int32();
     default: return aoti_torch_dtype_uint8();
   }
 }
@@ -46,6 +50,24 @@ Matrix matrix_of(Tensor const& tensor) {
   return matrix;
 }
 
+ScalarType type_of(Tensor const& tensor) {
+  std::int32_t type = 0;
+  check(aoti_torch_get_dtype(tensor.get(), &type), "tell a dtype");
+  return static_cast<ScalarType>(type);  // the numbers are part of torch's file format
+}
+
+DType dtype_of(ScalarType type) {
+  switch (type) {
+    case ScalarType::Half: return DType::f16;
+    case ScalarType::BFloat16: return DType::bf16;
+    case ScalarType::Float8_e4m3fn: return DType::e4m3;
+    case ScalarType::Float8_e5m2: return DType::e5m2;
+    case ScalarType::Char: return DType::s8;
+    case ScalarType::Int: return DType::s32;
+    default: return DType::f32;
+  }
+}
+
 std::string shape_text(Tensor const& tensor) {
   std::string text = "[";
   for (std::int64_t size : tensor.sizes()) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
@@ -64,6 +86,12 @@ char const* dtype_text(ScalarType type) {
     case ScalarType::Int: return "int32";
     case ScalarType::Long: return "int64";
     case ScalarType::Bool: return "bool";
+    case ScalarType::Float8_e4m3fn: return "float8_e4m3fn";
+    case ScalarType::Float8_e5m2: return "float8_e5m2";
+    case ScalarType::Float8_e4m3fnuz: return "float8_e4m3fnuz";
+    case ScalarType::Float8_e5m2fnuz: return "float8_e5m2fnuz";
+    case ScalarType::Float8_e8m0fnu: return "float8_e8m0fnu";
+    case ScalarType::Float4_e2m1fn_x2: return "float4_e2m1fn_x2";
     default: return torch::headeronly::toString(type);
   }
 }

@@ -31,8 +31,23 @@ struct Matrix {
 // The last two dimensions are the matrix, a third is the batch; missing ones have extent 1.
 Matrix matrix_of(Tensor const& tensor);
 
-// Of the three types that operands and outputs may have.
-constexpr int element_bytes_of(ScalarType type) { return type == ScalarType::Float ? 4 : 2; }
+// As the tensor has it. torch's own conversion throws for types that are newer than the torch we are built for: those of
+// mxfp8 and nvfp4 scales, which have to be refused by name.
+ScalarType type_of(Tensor const& tensor);
+
+// Of the types that operands, results and copies may have.
+constexpr int element_bytes_of(ScalarType type) {
+  switch (type) {
+    case ScalarType::Float:
+    case ScalarType::Int: return 4;
+    case ScalarType::Half:
+    case ScalarType::BFloat16: return 2;
+    default: return 1;
+  }
+}
+
+// Of a type that kernels know. float32 as a factor of mm is DType::tf32.
+DType dtype_of(ScalarType type);
 
 std::string shape_text(Tensor const& tensor);
 char const* dtype_text(ScalarType type);

@@ -3,6 +3,7 @@
     import cutwheel
     y = cutwheel.linear(x, weight, bias)      # x: [..., K], weight: [N, K], bias: [N]
     y = cutwheel.linear(x, weight, bias, activation="gelu")   # in one kernel
+    y = cutwheel.scaled_mm(a, b, scale_a, scale_b)            # fp8 or int8
 
 The ops take CUDA tensors. Importing works without a GPU, a CUDA driver or a CUDA build of torch;
 ``python -m cutwheel doctor`` says what a machine lacks to run them.
@@ -31,6 +32,8 @@ __all__ = [
     "mm",
     "nn",
     "pack_gated_weight",
+    "quantize",
+    "scaled_mm",
     "unpack_gated_weight",
 ]
 
@@ -48,6 +51,7 @@ try:
     from .ops.gated import gated_linear, pack_gated_weight, unpack_gated_weight
     from .ops.gemm import addmm, baddbmm, bmm, mm
     from .ops.linear import linear
+    from .ops.scaled import quantize, scaled_mm
 
     __version__ = _library.VERSION
 except ImportError:

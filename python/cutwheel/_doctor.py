@@ -298,6 +298,19 @@ def _versions(facts: Facts) -> dict[str, str]:
     }
 
 
+def _scaled_formats(facts: Facts, gpu: Gpu) -> list[str]:
+    """What scaled_mm multiplies on this GPU, by the names of the kernels that serve it."""
+    archs = {name.split()[0] for name in gpu.archs}
+    factors = set()
+    for kernel in facts.kernels:
+        _, is_scaled, rest = kernel.partition("scaled_mm_")
+        arch, factor, *_ = [*rest.split("_"), ""]
+        if is_scaled and arch in archs:
+            factors.add(factor)
+    formats = {"fp8": {"e4m3", "e5m2"}, "int8": {"s8"}}
+    return [name for name, of in formats.items() if of & factors]
+
+
 def report(facts: Facts, problems: list[Problem]) -> str:
     versions = _versions(facts)
     width = max(map(len, versions)) + 2
@@ -305,6 +318,8 @@ def report(facts: Facts, problems: list[Problem]) -> str:
     for gpu in facts.gpus:
         capability = ".".join(map(str, gpu.capability)) if gpu.capability else "?"
         served = f"served by {', '.join(gpu.archs)}" if gpu.archs else "not served"
+        formats = _scaled_formats(facts, gpu)
+        served += f"; scaled_mm: {', '.join(formats)}" if formats else ""
         lines.append(f"{f'cuda:{gpu.index}':<{width}}{gpu.name}, {capability}: {served}")
     for problem in problems:
         kind = "problem" if problem.fatal else "note"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from . import _library  # noqa: F401  (registers torch.ops.cutwheel)
-from .ops import epilogue, gated, linear
+from .ops import epilogue, gated, linear, scaled
 from .ops._errors import RAISED, check_tensors, reraise
 from .ops._precision import autocast_operands, tf32_allowed
 
@@ -25,11 +25,15 @@ _OPERANDS = {
 _NUMBERS = {op: number for number, op in enumerate(_OPERANDS)}
 # These take the name of an epilogue; "linear" with an activation or a residual is one of them.
 _GEMM, _LINEAR_FUSED = 5, 6
-_OPS = (*_OPERANDS, "gated_linear", "gemm")
+_SCALED_MM = 7
+_OPS = (*_OPERANDS, "gated_linear", "gemm", "scaled_mm")
 _KEYWORDS = {
     "linear": ("activation", "residual", "residual_after_activation"),
     "gated_linear": (),
     "gemm": ("out_dtype", "out"),
+    "scaled_mm": (
+        *("bias", "out_dtype", "use_fast_accum", "recipe_a", "recipe_b", "azp", "azp_adj", "out"),
+    ),
 }
 _GEMM_ARGUMENTS = ("a", "b", "epilogue", *_KEYWORDS["gemm"])
 _SHOWN_CANDIDATES = 8
@@ -53,7 +57,7 @@ class Kernel:
     layout: str
     """of A, B and D: t is row-major, n is column-major"""
     epilogue: str | None
-    """None: it sums the parts of a split-K product"""
+    """None: it sums the parts of a split-K product, or quantises"""
     tile: tuple[int, ...]
     """threadblock tile, M x N x K"""
     cluster: tuple[int, ...]
@@ -64,6 +68,13 @@ class Kernel:
     alignment: int
     """of the operands, in elements"""
     shared_memory_bytes: int | None = None
+    fast_accum: bool = False
+    """of fp8: sums stay in the tensor cores, in their own precision"""
+    scales: str | None = None
+    """of A and B, if they differ along K: "1x128_128x128" or "1x128_1x128"; others are operands of
+    the epilogue"""
+    recipe: str | None = None
+    """of a kernel that quantises; its d is what it makes"""
 
     def __str__(self) -> str:
         return self.name
@@ -154,8 +165,8 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     """Tells which kernel a call would run, without running it.
 
     Args:
-        op: "mm", "bmm", "addmm", "baddbmm", "linear", "gated_linear" or "gemm", or the function
-            itself
+        op: "mm", "bmm", "addmm", "baddbmm", "linear", "gated_linear", "gemm" or "scaled_mm", or the
+            function itself
         args, kwargs: as for the op; CUDA tensors. alpha does not matter for mm to linear. out= is
             not looked at: a call with a column-major or unaligned one may run another kernel
 
@@ -174,6 +185,8 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
         return _explain_gemm(args, kwargs)
     if name == "gated_linear":
         return _explain_gated_linear(args, kwargs)
+    if name == "scaled_mm":
+        return _explain_scaled_mm(args, kwargs)
     given = _bind(
         name, (*_OPERANDS[name], *(("out_dtype",) if name != "linear" else ())), args, kwargs
     )
@@ -260,6 +273,27 @@ def _explain_gemm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
     return _ask("gemm", _GEMM, [a, b, *positional], a, out_dtype, beta, name, tensors)
 
 
+def _explain_scaled_mm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
+    op, scales = "scaled_mm", ("scale_a", "scale_b")
+    given = _bind(op, ("a", "b", *scales), args, kwargs)
+    optional = (*scales, "bias", "azp", "azp_adj")
+    tensors: dict[str, Any] = {key: given.get(key) for key in ("a", "b", *optional)}
+    check_tensors(op, tensors, optional)
+    return _ask(
+        op,
+        _SCALED_MM,
+        scaled.operands(**tensors),
+        tensors["a"],
+        given.get("out_dtype", torch.bfloat16),
+        1,
+        "",
+        tensors,
+        scaled.code("recipe_a", given.get("recipe_a")),
+        scaled.code("recipe_b", given.get("recipe_b")),
+        given.get("use_fast_accum", False),
+    )
+
+
 def _ask(
     op: str,
     number: int,
@@ -269,15 +303,21 @@ def _ask(
     beta: float,
     epilogue_name: str,
     tensors: dict[str, Any],
+    *scaling: Any,
 ) -> Explanation:
-    """The library's answer; `factor` is an operand whose dtype is that of the product."""
+    """The library's answer.
+
+    Args:
+        factor: an operand whose dtype is that of the product
+        scaling: of scaled_mm, recipe_a, recipe_b and use_fast_accum
+    """
     allow_tf32 = factor.dtype == torch.float32 and tf32_allowed()
     try:
         text = torch.ops.cutwheel._explain(
-            number, operands, out_dtype, beta, allow_tf32, epilogue_name
+            number, operands, out_dtype, beta, allow_tf32, epilogue_name, *scaling
         )
     except RAISED as error:
-        reraise(op, error, ("bias", "residual"), **tensors)
+        reraise(op, error, tuple(tensors), **tensors)
     return _explanation(op, json.loads(text))
 
 

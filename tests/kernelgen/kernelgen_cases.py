@@ -79,8 +79,12 @@ def document(*entries: Table) -> Table:
 
 def errors(*entries: Table) -> list[tuple[str, str]]:
     """(entry, reason) of everything that is wrong with a manifest of `entries`."""
+    return errors_of(document(*entries))
+
+
+def errors_of(data: Table, op: str = "gemm") -> list[tuple[str, str]]:
     with pytest.raises(InvalidManifestError) as caught:
-        parse(document(*entries), "cuda/gemm/kernels.toml")
+        parse(data, f"cuda/{op}/kernels.toml", op)
     return [(error.entry, error.reason) for error in caught.value.errors]
 
 
@@ -97,7 +101,9 @@ def changed(entry: Table, **values: Any) -> Table:
     return copy
 
 
-TILE_KEYS = {"tile", "cluster", "warp", "stages", "schedule", "swap_ab", "alignment"}
+TILE_KEYS = {
+    *("tile", "cluster", "warp", "stages", "schedule", "swap_ab", "alignment", "fast_accum")
+}
 
 
 def toml(value: Any) -> str:
@@ -119,12 +125,12 @@ def write_manifest(root: Path, data: Table, op: str = "gemm") -> Path:
     return path
 
 
-def _identity(value: Any) -> str:
+def identity(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
 def subsets(values: list[Any]) -> st.SearchStrategy[list[Any]]:
-    return st.lists(st.sampled_from(values), min_size=1, unique_by=_identity)
+    return st.lists(st.sampled_from(values), min_size=1, unique_by=identity)
 
 
 def _sm90_tiles(draw: st.DrawFn, k: list[int]) -> list[Table]:
@@ -144,7 +150,7 @@ def _sm90_tiles(draw: st.DrawFn, k: list[int]) -> list[Table]:
         )
 
     schedules = ["pingpong", "cooperative", "streamk", "warpspecialized"]
-    return draw(st.lists(st.sampled_from(schedules).flatmap(tile), min_size=1, unique_by=_identity))
+    return draw(st.lists(st.sampled_from(schedules).flatmap(tile), min_size=1, unique_by=identity))
 
 
 def _sm80_tiles(draw: st.DrawFn, step: int) -> list[Table]:
@@ -159,7 +165,7 @@ def _sm80_tiles(draw: st.DrawFn, step: int) -> list[Table]:
         st.integers(1, 2).map(lambda count: count * step),
         st.integers(2, 3),
     )
-    return draw(st.lists(tiles, min_size=1, unique_by=_identity))
+    return draw(st.lists(tiles, min_size=1, unique_by=identity))
 
 
 @st.composite

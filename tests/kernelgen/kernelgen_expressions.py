@@ -23,6 +23,9 @@ OPERANDS = {
     "double": "row[N]",
     "bias": "row[N] f32",
     "short": "col[M]",
+    "azp": "col[1|M] s32",
+    "scale": "row[1|N] f32",
+    "azp_adj": "row[N] s32",
     "c": "matrix[M,N]",
     "grad": "matrix[M,N] f32",
     "wide": "matrix[M,2N]",
@@ -67,7 +70,9 @@ def names_in(*texts: str) -> set[str]:
 def epilogue_bodies(draw: st.DrawFn) -> dict[str, Any]:
     """A valid [epilogue.x] of any width: "expr", "operands", "aux"."""
     width = draw(st.sampled_from(["same", "half", "twice"]))
-    allowed = [n for n, k in OPERANDS.items() if width != "half" or k[:3] in ("sca", "row")]
+    allowed = [
+        n for n, k in OPERANDS.items() if width != "half" or k.startswith(("scalar", "row[N]"))
+    ]
     # At most four, with two scalars and two aux: eight is the limit.
     kinds = {n: OPERANDS[n] for n in draw(st.permutations(allowed))[: draw(st.integers(0, 4))]}
     values = [n for n, kind in kinds.items() if "2N" not in kind]

@@ -112,26 +112,54 @@ def test_the_row_of_the_host() -> None:
     epilogue = build("x", "(beta*accum) + c * even(w)", kinds, {"y": "accum"})
     assert info(epilogue) == (
         '{"x", "beta * accum + c * even(w)", Addend::other, Width::same, /*has_accum=*/true, 4,'
-        ' {{"beta", OperandKind::scalar, false}, {"c", OperandKind::matrix, true},'
-        ' {"w", OperandKind::wide_matrix, false}, {"y", OperandKind::store, false}}}'
+        ' {{"beta", OperandKind::scalar, OperandType::d, /*may_be_one=*/false},'
+        ' {"c", OperandKind::matrix, OperandType::f32, /*may_be_one=*/false},'
+        ' {"w", OperandKind::wide_matrix, OperandType::d, /*may_be_one=*/false},'
+        ' {"y", OperandKind::store, OperandType::d, /*may_be_one=*/false}}}'
     )
     assert info(build("x", "c", {"c": "matrix[M,N]"})).endswith(
-        ' /*has_accum=*/false, 1, {{"c", OperandKind::matrix, false}}}'
+        " /*has_accum=*/false, 1,"
+        ' {{"c", OperandKind::matrix, OperandType::d, /*may_be_one=*/false}}}'
     )
+    kinds = {"s": "col[1|M] f32", "zero": "row[1|N] s32", "adj": "row[N] s32"}
+    assert info(build("x", "(accum - zero * adj) * s", kinds)).endswith(
+        ' {{"s", OperandKind::col, OperandType::f32, /*may_be_one=*/true},'
+        ' {"zero", OperandKind::row, OperandType::s32, /*may_be_one=*/true},'
+        ' {"adj", OperandKind::row, OperandType::s32, /*may_be_one=*/false}}}'
+    )
+
+
+def test_scales_and_zero_points_may_be_one_value() -> None:
+    kinds = {
+        "scale_a": "col[1|M] f32",
+        "scale_b": "row[1|N] f32",
+        "azp": "col[1|M] s32",
+        "azp_adj": "row[N] s32",
+        "bias": "row[N]",
+    }
+    epilogue = build("azp", "scale_a * scale_b * (accum - azp * azp_adj) + bias", kinds)
+    assert body_of(epilogue) == [
+        "using Operands = OperandList<Col<0, DType::f32, true>, Row<1, DType::f32, true>,"
+        " Col<2, DType::s32, true>, Row<3, DType::s32>, Row<4, d_>>;",
+        "using Stores = OperandList<>;",
+        "CUTLASS_DEVICE static void compute(float accum, float scale_a, float scale_b, float azp,"
+        " float azp_adj, float bias, float& d) {",
+        "d = scale_a * scale_b * (accum - azp * azp_adj) + bias;",
+    ]
 
 
 STUB = """\
 #pragma once
 #define CUTLASS_DEVICE inline
 namespace cutwheel {
-enum class DType : int { f16, bf16, f32, tf32 };
+enum class DType : int { f16, bf16, f32, s32 };
 enum class Width : int { same, half, twice };
 }
 namespace cutwheel::gemm::epilogue {
 struct Pair { float even, odd; };
 template <int> struct Scalar {};
-template <int, DType> struct Row {};
-template <int, DType> struct Col {};
+template <int, DType, bool = false> struct Row {};
+template <int, DType, bool = false> struct Col {};
 template <int, DType> struct Matrix {};
 template <int, DType> struct WideMatrix {};
 template <int, DType> struct Store {};

@@ -24,13 +24,14 @@ WIDE = {"w": "matrix[M,2N]"}
 @given(epilogue_bodies())
 def test_what_a_launch_is_given(body: dict[str, Any]) -> None:
     built = build("x", **body)
-    found = [(name, kind.enumerator, kind.is_float32) for name, kind in built.positions]
+    found = [(name, k.enumerator, k.dtype, k.may_be_one) for name, k in built.positions]
     enumerators = {"matrix[M,2N]": "wide_matrix"}
     assert found == [
         (
             name,
             enumerators.get(kind) or re.split(r"\W", kind)[0],
-            kind.endswith(" f32"),
+            [*kind.split(), "d"][1],
+            "1|" in kind,
         )
         for name, kind in positions(body)
     ]
@@ -139,6 +140,7 @@ def test_widths(expr: str, operands: dict[str, str], aux: dict[str, str], width:
         ("even(accum) + c", C, 15, "c is matrix[M,N]; where even() or odd() halves the width"),
         ("even(accum) + s", {"s": "col[M]"}, 15, "s is col[M]; where even()"),
         ("even(accum) + even(w)", WIDE, 20, "w is matrix[M,2N]; where even()"),
+        ("odd(accum) + odd(s)", {"s": "row[1|N] f32"}, 18, "s is row[1|N] f32; where even()"),
         ("accum + even(bias)", ROW, 1, "accum has every column"),
         ("accum + w", WIDE, 9, "w is matrix[M,2N]: write even(w) or odd(w)"),
         ("pair(w, accum)", WIDE, 6, "w is matrix[M,2N]: write even(w) or odd(w)"),
@@ -153,6 +155,8 @@ def test_widths(expr: str, operands: dict[str, str], aux: dict[str, str], width:
         # kinds and names: declarations, in which no token is wrong
         ("accum + v", {"v": "row[M]"}, 0, 'v = "row[M]" is no kind of operand; allowed: "scalar"'),
         ("accum + v", {"v": "scalar f32"}, 0, "is no kind of operand"),
+        ("accum + v", {"v": "row[1|N]"}, 0, '"row[1|N] f32", "col[1|M] f32", "row[1|N] s32"'),
+        ("accum + v", {"v": "matrix[M,N] s32"}, 0, "is no kind of operand"),
         ("accum + v", {"v": "matrix[M, N]"}, 0, '"matrix[M,N]", "matrix[M,2N]", "row[N] f32"'),
         ("accum + Bias", {"Bias": "row[N]"}, 0, "a name is made of a-z, 0-9 and single _"),
         ("accum + x_", {"x_": "row[N]"}, 0, "a name is made of"),

@@ -26,8 +26,10 @@ SLOPE = 0.125  # any other scalar; exact in every dtype
 
 @functools.cache
 def declared() -> dict[str, Epilogue]:
+    """Those of cutwheel.gemm; scaled products have others."""
     entries = manifest().get("epilogues", {})
-    return {name: Epilogue.of(name, entry) for name, entry in entries.items()}
+    used = {row["epilogue"] for row in manifest_kernels()}
+    return {name: Epilogue.of(name, entry) for name, entry in entries.items() if name in used}
 
 
 def products() -> list[Epilogue]:

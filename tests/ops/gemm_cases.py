@@ -19,7 +19,16 @@ HALF, BRAIN, SINGLE = torch.float16, torch.bfloat16, torch.float32
 DTYPES = (HALF, BRAIN, SINGLE)
 # (operands, result)
 DTYPE_PAIRS = ((HALF, HALF), (HALF, SINGLE), (BRAIN, BRAIN), (BRAIN, SINGLE), (SINGLE, SINGLE))
-TORCH_DTYPE = {"f16": HALF, "bf16": BRAIN, "f32": SINGLE, "tf32": SINGLE}
+TORCH_DTYPE = {
+    "f16": HALF,
+    "bf16": BRAIN,
+    "f32": SINGLE,
+    "tf32": SINGLE,
+    "e4m3": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
+    "s8": torch.int8,
+    "s32": torch.int32,
+}
 
 # Extents where kernels go wrong: 1, primes, around vector widths and tiles, and the largest.
 EXTENTS = (1, 2, 3, 7, 8, 16, 17, 31, 64, 65, 97, 127, 128, 129, 256, 257, 509, 1024, 1031, 4097)
@@ -54,6 +63,11 @@ def random_tensor(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> to
     return torch.randn(shape, device=device).to(dtype)
 
 
+def canary(x: torch.Tensor) -> float:
+    """What stands where no kernel may read: in a product it would show."""
+    return float("nan") if x.is_floating_point() else 127
+
+
 # Each takes contiguous values and returns a tensor of the same values that lies otherwise.
 def _row(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous()
@@ -66,7 +80,7 @@ def _column(x: torch.Tensor) -> torch.Tensor:
 def _padded(by: int, column: bool = False) -> Callable[[torch.Tensor], torch.Tensor]:
     def lay(x: torch.Tensor) -> torch.Tensor:
         source = x.mT if column else x
-        wide = x.new_full((*source.shape[:-1], source.shape[-1] + by), float("nan"))
+        wide = x.new_full((*source.shape[:-1], source.shape[-1] + by), canary(x))
         view = wide[..., : source.shape[-1]]
         view.copy_(source)
         return view.mT if column else view
@@ -78,7 +92,7 @@ def _offset(column: bool = False) -> Callable[[torch.Tensor], torch.Tensor]:
     # One element into its storage: no multiple of 16 bytes.
     def lay(x: torch.Tensor) -> torch.Tensor:
         source = x.mT if column else x
-        flat = x.new_full((source.numel() + 1,), float("nan"))
+        flat = x.new_full((source.numel() + 1,), canary(x))
         view = flat[1:].view(source.shape)
         view.copy_(source)
         return view.mT if column else view
@@ -87,7 +101,7 @@ def _offset(column: bool = False) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def _every_second(x: torch.Tensor) -> torch.Tensor:
-    wide = x.new_full((*x.shape[:-1], 2 * x.shape[-1]), float("nan"))
+    wide = x.new_full((*x.shape[:-1], 2 * x.shape[-1]), canary(x))
     view = wide[..., ::2]
     view.copy_(x)
     return view
@@ -156,5 +170,6 @@ def manifest() -> dict[str, Any]:
     return found
 
 
-def manifest_kernels() -> tuple[dict[str, Any], ...]:
-    return tuple(manifest().get("kernels", ()))
+def manifest_kernels(op: str = "gemm") -> tuple[dict[str, Any], ...]:
+    """Rows of the kernel table that serve this op."""
+    return tuple(row for row in manifest().get("kernels", ()) if row["op"] == op)

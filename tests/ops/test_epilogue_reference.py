@@ -29,10 +29,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def entries() -> dict[str, Epilogue]:
-    """What the source declares, whether or not it is built."""
+    """What the source declares for cutwheel.gemm, whether or not it is built."""
+    found = manifest.load(ROOT)
+    used = {
+        kernel.epilogue.name for kernel in found.kernels if kernel.op == "gemm" and kernel.epilogue
+    }
     plan: dict[str, list[Any]] = {}
-    written = emit._manifest_json(plan, manifest.load(ROOT).epilogues)
-    return {name: Epilogue.of(name, e) for name, e in json.loads(written)["epilogues"].items()}
+    written = json.loads(emit._manifest_json(plan, found.epilogues))["epilogues"]
+    return {name: Epilogue.of(name, e) for name, e in written.items() if name in used}
 
 
 DECLARED = entries()

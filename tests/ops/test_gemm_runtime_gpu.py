@@ -31,6 +31,9 @@ OUTS: dict[str, Callable[[int, int, torch.dtype, str], torch.Tensor]] = {
     "row": lambda m, n, dtype, device: nan_out((m, n), dtype, device),
     "column": lambda m, n, dtype, device: nan_out((n, m), dtype, device).t(),
     "padded": lambda m, n, dtype, device: nan_out((m, n + 8), dtype, device)[:, :n],
+    "padded_to_16_bytes": lambda m, n, dtype, device: nan_out(
+        (m, n // 16 * 16 + 32), dtype, device
+    )[:, :n],
     "padded_oddly": lambda m, n, dtype, device: nan_out((m, n + 3), dtype, device)[:, 1 : n + 1],
     "every_second": lambda m, n, dtype, device: nan_out((m, 2 * n), dtype, device)[:, ::2],
     "every_second_row": lambda m, n, dtype, device: nan_out((2 * m, n), dtype, device)[::2],

@@ -21,16 +21,27 @@ sys.path.insert(0, str(Path(__file__).parent))
 def cpu_ops(cutwheel: ModuleType) -> Iterator[CpuOps]:
     """Runs the ops on CPU tensors of any dtype, in place of the kernels that only refuse them."""
     import torch
-    from cpu_reference import CpuOps
+    from cpu_reference import NAMES, CpuOps
 
     ops = CpuOps()
     library = torch.library.Library("cutwheel", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in ("mm", "linear", "linear_fused", "linear_fused_aux", "elementwise", "gemm"):
-            library.impl(name, getattr(ops, name), "CPU", allow_override=True)
+        for name in NAMES:
+            function = getattr(ops, name.replace(".", "_"))
+            library.impl(name, function, "CPU", allow_override=True)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     yield ops
     torch.set_float32_matmul_precision(before)
     library._destroy()
+
+
+@pytest.fixture
+def traced_on_cpu(cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> CpuOps:
+    """cpu_ops whose fake kernels take CPU tensors, too: for torch.compile and opcheck."""
+    from cutwheel.ops import _fake, _fake_fused, _fake_scaled
+
+    for module in (_fake, _fake_fused, _fake_scaled):
+        monkeypatch.setattr(module, "check_devices", lambda op, tensors: None)
+    return cpu_ops

@@ -7,6 +7,11 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
+NAMES = (
+    *("mm", "linear", "linear_fused", "linear_fused_aux", "elementwise", "gemm"),
+    *("scaled_mm", "scaled_mm.out", "quantize"),
+)
+"""of the ops that have a reference kernel"""
 Tensor = torch.Tensor
 Activation = Callable[[Tensor], Tensor]
 
@@ -21,6 +26,32 @@ ACTIVATIONS: dict[str, Activation] = {
     "softplus": F.softplus,
     "leaky_relu": F.leaky_relu,
 }
+
+TENSORWISE, ROWWISE, BLOCKWISE_1X128, BLOCKWISE_128X128 = range(4)
+LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0, torch.int8: 127.0}
+
+
+def spread(scale: Tensor, rows: int, columns: int) -> Tensor:
+    """A scale for each element, of scales for groups of 1, of 128, or of all."""
+    if scale.numel() == 1:
+        return scale.reshape(1, 1).expand(rows, columns)
+    for dim, size in enumerate((rows, columns)):
+        if scale.shape[dim] not in (1, size):
+            scale = scale.repeat_interleave(128, dim).narrow(dim, 0, size)
+    return scale.expand(rows, columns)
+
+
+def groups(x: Tensor, recipe: int) -> Tensor:
+    """[M, K] -> [.., .., elements that share a scale]"""
+    m, k = x.shape
+    if recipe == TENSORWISE:
+        return x.reshape(1, m * k)
+    if recipe == ROWWISE:
+        return x.reshape(m, 1, k)
+    rows = 1 if recipe == BLOCKWISE_1X128 else 128
+    x = F.pad(x, (0, -k % 128, 0, -m % rows))
+    tiles = x.reshape(x.shape[0] // rows, rows, x.shape[1] // 128, 128)
+    return tiles.transpose(1, 2).flatten(2)
 
 
 class CpuOps:
@@ -153,3 +184,86 @@ class CpuOps:
         assert epilogue == "bias_leaky_relu"
         (bias,), (alpha, slope) = operands, scalars
         return [F.leaky_relu(alpha * accum + (0 if bias is None else bias), slope)]
+
+    def scaled_mm(
+        self,
+        a: Tensor,
+        b: Tensor,
+        scale_a: Tensor | None,
+        scale_b: Tensor | None,
+        bias: Tensor | None = None,
+        azp: Tensor | None = None,
+        azp_adj: Tensor | None = None,
+        out_dtype: torch.dtype | None = None,
+        recipe_a: int | None = None,
+        recipe_b: int | None = None,
+        use_fast_accum: bool = False,
+    ) -> Tensor:
+        self.calls.append(("scaled_mm", (recipe_a, recipe_b), use_fast_accum))
+        dtype = torch.bfloat16 if out_dtype is None else out_dtype
+        left, right = a.double(), b.double()
+        if dtype == torch.int32:
+            return (left @ right).to(dtype)
+        assert scale_a is not None
+        assert scale_b is not None
+        if scale_a.dim() == 1 and scale_a.numel() > 1:
+            scale_a = scale_a.unsqueeze(1)
+        if scale_b.dim() == 1 and scale_b.numel() > 1:
+            scale_b = scale_b.unsqueeze(0)
+        if azp is not None:
+            assert azp_adj is not None
+            assert torch.equal(azp_adj.reshape(-1), b.sum(0, dtype=torch.int32))
+            left = left - azp.reshape(-1, 1)
+        result = (left * spread(scale_a.double(), *a.shape)) @ (
+            right * spread(scale_b.double(), *b.shape)
+        )
+        return (result if bias is None else result + bias).to(dtype)
+
+    def scaled_mm_out(
+        self,
+        a: Tensor,
+        b: Tensor,
+        scale_a: Tensor | None,
+        scale_b: Tensor | None,
+        bias: Tensor | None = None,
+        azp: Tensor | None = None,
+        azp_adj: Tensor | None = None,
+        recipe_a: int | None = None,
+        recipe_b: int | None = None,
+        use_fast_accum: bool = False,
+        *,
+        out: Tensor,
+    ) -> None:
+        operands = (a, b, scale_a, scale_b, bias, azp, azp_adj)
+        out.copy_(self.scaled_mm(*operands, out.dtype, recipe_a, recipe_b, use_fast_accum))
+
+    def quantize(
+        self, x: Tensor, recipe: int, dtype: torch.dtype, symmetric: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        self.calls.append(("quantize", recipe, dtype, symmetric))
+        rows = x.float().flatten(0, -2)
+        m, k = rows.shape
+        parts = groups(rows, recipe)
+        zeros = parts.new_zeros((*parts.shape[:-1], 1))
+        parts = torch.cat((parts, zeros), -1)  # of no elements, the largest is 0
+        low, high = parts.amin(-1), parts.amax(-1)
+        if symmetric:
+            scale, largest = parts.abs().amax(-1) / LARGEST[dtype], LARGEST[dtype]
+            smallest = -largest
+        else:
+            scale, smallest, largest = (high - low) / 255, -128.0, 127.0
+        is_finite = parts.isfinite().all(-1)
+        scale = torch.where(scale == 0, 1.0, torch.where(is_finite, scale, float("nan")))
+        azp = (-128 - (low / scale).round()).nan_to_num(0).clamp(-128, 127)
+        azp = torch.where((low == high) | ~is_finite, 0, azp).int()
+        values = rows / spread(scale, m, k)
+        if dtype == torch.int8:
+            values = values.round().nan_to_num(0)
+        if not symmetric:
+            values = values + spread(azp, m, k)
+            values = torch.where(spread(is_finite, m, k), values, 0)
+        values = values.clamp(smallest, largest).to(dtype).contiguous().view(x.shape)
+        if recipe == BLOCKWISE_1X128:
+            strided = torch.empty_strided((m, scale.shape[1]), (1, (m + 3) // 4 * 4))
+            scale = strided.copy_(scale)
+        return values, scale, azp if not symmetric else azp.new_empty(0)

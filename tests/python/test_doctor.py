@@ -54,6 +54,30 @@ def test_nothing_is_wrong(doctor: Any) -> None:
     assert text.endswith("cutwheel's ops can run here.")
 
 
+SCALED = (
+    "gemm_sm80_bf16_bf16_f32_bf16_x",
+    "scaled_mm_sm80_s8_s8_s32_bf16_x",
+    "scaled_mm_sm80_bf16_bf16_f32_e4m3_quantize_rowwise",
+    "scaled_mm_sm89_e4m3_e4m3_f32_bf16_x",
+    "scaled_mm_sm90a_e5m2_e4m3_f32_bf16_x",
+)
+
+
+@pytest.mark.parametrize(
+    ("archs", "formats"),
+    [
+        (("sm80",), "served by sm80; scaled_mm: int8"),
+        (("sm89 (PTX)",), "served by sm89 (PTX); scaled_mm: fp8"),
+        (("sm90a", "sm89 (PTX)", "sm80 (PTX)"), "scaled_mm: fp8, int8"),
+        ((), "not served"),
+    ],
+)
+def test_formats_of_scaled_products(doctor: Any, archs: tuple[str, ...], formats: str) -> None:
+    gpu = doctor.Gpu(0, "A GPU", (9, 0), archs)
+    assert f"{formats}\n" in doctor.report(good(doctor, kernels=SCALED, gpus=(gpu,)), [])
+    assert "scaled_mm" not in doctor.report(good(doctor, kernels=SCALED[:1]), [])
+
+
 PROBLEMS: dict[str, tuple[dict[str, Any], str, str, bool]] = {
     # changes, in the sentence, in the remedy, fatal
     "no_torch": (

@@ -17,6 +17,11 @@ _MM = "Tensor input, Tensor mat2"
 _RESULT = "bool allow_tf32=False) -> Tensor"
 _OUT = "*, Tensor(a!) out) -> ()"
 _LINEAR = "Tensor input, Tensor weight, Tensor? bias, Tensor? residual"
+_SCALED = (
+    "Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias=None, Tensor? azp=None, "
+    "Tensor? azp_adj=None"
+)
+_RECIPES = "int? recipe_a=None, int? recipe_b=None, bool use_fast_accum=False"
 _GEMM = "Tensor a, Tensor b, str epilogue, Tensor?[] operands, float[] scalars"
 OPS = {
     "mm": f"({_MM}, ScalarType? out_dtype=None, {_RESULT}",
@@ -36,6 +41,10 @@ OPS = {
     "gemm.out": f"({_GEMM}, bool allow_tf32=False, *, Tensor(a!)[] out) -> ()",
     "elementwise": "(Tensor[] operands, str epilogue, bool with_result=True, bool with_sums=False) "
     "-> (Tensor, Tensor)",
+    "scaled_mm": f"({_SCALED}, ScalarType? out_dtype=None, {_RECIPES}) -> Tensor",
+    "scaled_mm.out": f"({_SCALED}, {_RECIPES}, {_OUT}",
+    "quantize": "(Tensor x, int recipe, ScalarType dtype, bool symmetric=True) "
+    "-> (Tensor, Tensor, Tensor)",
 }
 FUNCTIONS = (
     "mm",
@@ -48,6 +57,8 @@ FUNCTIONS = (
     "gemm",
     "pack_gated_weight",
     "unpack_gated_weight",
+    "scaled_mm",
+    "quantize",
     "epilogues",
     "explain",
     "kernels",
@@ -127,7 +138,7 @@ def test_functions_are_documented(cutwheel: ModuleType, name: str) -> None:
 def test_parameters_are_named_as_torchs(cutwheel: ModuleType) -> None:
     import inspect
 
-    names = {op: list(inspect.signature(getattr(cutwheel, op)).parameters) for op in FUNCTIONS[:11]}
+    names = {op: list(inspect.signature(getattr(cutwheel, op)).parameters) for op in FUNCTIONS[:13]}
     assert names == {
         "mm": ["input", "mat2", "out_dtype", "out"],
         "bmm": ["input", "mat2", "out_dtype", "out"],
@@ -141,6 +152,11 @@ def test_parameters_are_named_as_torchs(cutwheel: ModuleType) -> None:
         "gemm": ["a", "b", "epilogue", "out_dtype", "out", "operands"],
         "pack_gated_weight": ["gate", "up"],
         "unpack_gated_weight": ["weight"],
+        "scaled_mm": [
+            *("a", "b", "scale_a", "scale_b", "bias", "out_dtype", "use_fast_accum"),
+            *("recipe_a", "recipe_b", "azp", "azp_adj", "out"),
+        ],
+        "quantize": ["x", "recipe", "dtype", "symmetric"],
         "epilogues": [],
     }
     linear = inspect.signature(cutwheel.linear).parameters
@@ -167,7 +183,10 @@ def test_kernels_are_those_of_the_manifest(cutwheel: ModuleType) -> None:
     rows = {kernel.name: kernel for kernel in cutwheel.kernels()}
     assert set(rows) == set(declared)
     for name, row in rows.items():
-        for key in ("family", "arch", "ptx", "a", "b", "acc", "d", "schedule", "swap_ab"):
+        for key in (
+            *("op", "family", "arch", "ptx", "a", "b", "acc", "d", "schedule", "swap_ab"),
+            *("fast_accum", "scales", "recipe"),
+        ):
             assert getattr(row, key) == declared[name][key], (name, key)
 
 

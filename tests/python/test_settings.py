@@ -108,7 +108,12 @@ def test_cpu_tensors_are_refused(cutwheel: ModuleType, op: str) -> None:
         tensors = [a.half().requires_grad_(requires_grad)] * count
         with pytest.raises(NotImplementedError, match="CPU") as raised:
             getattr(cutwheel, op)(*tensors)
-        assert "cutwheel." not in str(raised.value)
+        text = str(raised.value)
+        assert "cutwheel." not in text
+        # gated_linear works for nobody in torch.
+        theirs = {"linear": "nn.functional.linear", "gemm": "matmul"}.get(op, op)
+        assert text.startswith(f"{op}: the tensors are on the CPU")
+        assert text.endswith(f"or use torch.{theirs}") or op == "gated_linear"
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "gelu", "tanh", "leaky_relu"])
@@ -118,8 +123,34 @@ def test_fused_linear_refuses_cpu_tensors(
 ) -> None:
     a = torch.ones(4, 4).half().requires_grad_(requires_grad)
     for residual in (None, a):
-        with pytest.raises(NotImplementedError, match="CPU"):
+        with pytest.raises(NotImplementedError, match=r"^linear: .*CPU") as raised:
             cutwheel.linear(a, a, activation=activation, residual=residual)
+        assert str(raised.value).endswith("or use torch.nn.functional.linear")
+
+
+MATMULS = [
+    ((4, 4), (4, 4)),
+    ((4,), (4, 4)),
+    ((4, 4), (4,)),
+    ((2, 4, 4), (4, 4)),
+    ((2, 4, 4), (2, 4, 4)),
+]
+
+
+@pytest.mark.parametrize("shapes", MATMULS, ids=str)
+def test_matmul_speaks_for_itself(
+    cutwheel: ModuleType, shapes: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
+    left, right = (torch.empty(shape, dtype=torch.float16) for shape in shapes)
+    cpu = r"^matmul: the tensors are on the CPU; .* or use torch\.matmul$"
+    with pytest.raises(NotImplementedError, match=cpu):
+        cutwheel.matmul(left, right)
+    dtype = "^matmul: other has dtype bfloat16; expected float16 as input has$"
+    with pytest.raises(TypeError, match=dtype):
+        cutwheel.matmul(left.to("meta"), right.bfloat16().to("meta"))
+    torch.set_float32_matmul_precision("highest")
+    with pytest.raises(RuntimeError, match=r"^matmul: float32 operands"):
+        cutwheel.matmul(left.float().to("meta"), right.float().to("meta"))
 
 
 ERRORS = [

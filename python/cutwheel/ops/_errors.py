@@ -21,12 +21,41 @@ _CLASSES: dict[str, type[Exception]] = {
 }
 # linear and gated_linear are made of ops that do not know for whom they work.
 _OP_NAME = re.compile(r"^(?:linear|gemm): ")
+# What the CPU is told to use instead, of ops that work for another function than torch's namesake.
+_INSTEAD = re.compile(r"or use torch\.[\w.]+")
+_TORCH_NAMES = {"linear": "torch.nn.functional.linear", "matmul": "torch.matmul"}
 # Of the dispatcher, when a value does not fit the schema.
 _SCHEMA_MISMATCH = "Expected a value of type"
+
+_DTYPE_ARGUMENT = re.compile(r"'(?:Optional\[int\]|int)' for argument '(out_)?dtype'")
 
 # What a call of an op may raise before it is told in words: the library's own errors, and the
 # AttributeError of an argument that is no tensor, which the fast path does not look for.
 RAISED = (RuntimeError, AttributeError)
+
+
+def _in_the_name_of(op: str, text: str, named: re.Pattern[str]) -> str:
+    text = named.sub(f"{op}: ", text)
+    if op in _TORCH_NAMES:
+        text = _INSTEAD.sub(f"or use {_TORCH_NAMES[op]}", text)
+    return text
+
+
+def raise_as(op: str, error: Exception, of: dict[str, tuple[str, str]]) -> NoReturn:
+    """Raises the error of a public op in the name of the function that is made of it.
+
+    Args:
+        op: name of the function
+        error: what one of the ops that it called has raised
+        of: for each of them, the argument that the caller knows by another name, and that name
+    """
+    text = str(error)
+    inner = text.partition(":")[0]
+    if inner not in of:
+        raise error
+    theirs, ours = of[inner]
+    text = re.sub(rf"\b{theirs}\b", ours, text)
+    raise type(error)(_in_the_name_of(op, text, re.compile(rf"^{inner}: "))) from None
 
 
 def check_tensors(op: str, arguments: dict[str, Any], optional: tuple[str, ...] = ()) -> None:
@@ -49,15 +78,13 @@ def reraise(op: str, error: Exception, optional: tuple[str, ...] = (), **tensors
     text = str(error)
     found = _PREFIX.search(text)
     if found:
-        raise _CLASSES[found[1]](_OP_NAME.sub(f"{op}: ", found[2])) from None
+        raise _CLASSES[found[1]](_in_the_name_of(op, found[2], _OP_NAME)) from None
     if isinstance(error, AttributeError) or _SCHEMA_MISMATCH in text:
         check_tensors(op, tensors, optional)
     if _SCHEMA_MISMATCH in text:
         # "cutwheel::mm() Expected a value of type 'float' for argument 'alpha' but ..."
         sentence = text.partition(_SCHEMA_MISMATCH)[2].partition("\n")[0]
         # The schema's name of a dtype means nothing to the caller.
-        sentence = sentence.replace(
-            "'Optional[int]' for argument 'out_", "torch.dtype for argument 'out_"
-        )
+        sentence = _DTYPE_ARGUMENT.sub(r"torch.dtype for argument '\1dtype'", sentence)
         raise TypeError(f"{op}: expected a value of type{sentence}") from None
     raise error

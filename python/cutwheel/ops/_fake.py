@@ -14,6 +14,15 @@ import torch
 # Takes conditions on sizes that torch.export does not know, unlike `if`.
 check_value: Callable[[Any, Callable[[], str]], None] = torch._check_value
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+# What torch has for an op, where it has another name; None: nothing.
+_TORCH_NAMES = {
+    "linear": "nn.functional.linear",
+    "gated_linear": "nn.functional.linear",
+    "gemm": "matmul",
+    "elementwise": "nn.functional",
+    "scaled_mm": "_scaled_mm",
+    "quantize": None,
+}
 Names = tuple[str, str]
 Shape = tuple[Any, ...]
 
@@ -31,9 +40,10 @@ def check_devices(op: str, tensors: Mapping[str, torch.Tensor | None]) -> None:
     given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     (first, reference), *others = given.items()
     if all(tensor.device.type == "cpu" for tensor in given.values()):
+        instead = _TORCH_NAMES.get(op, op)
         raise NotImplementedError(
             f"{op}: the tensors are on the CPU; cutwheel's kernels run on CUDA devices: move them "
-            f'with .to("cuda"), or use torch.{op}'
+            f'with .to("cuda")' + (f", or use torch.{instead}" if instead else "")
         )
     for name, tensor in others:
         if tensor.device != reference.device:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from ._errors import check_tensors
+from ._errors import check_tensors, raise_as
 from .gemm import bmm, mm
 from .linear import linear
+
+_MADE_OF = {"mm": ("mat2", "other"), "bmm": ("mat2", "other"), "linear": ("weight", "other")}
 
 
 def matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -26,14 +28,21 @@ def matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         TypeError, NotImplementedError, RuntimeError: as mm
     """
     check_tensors("matmul", {"input": input, "other": other})
+    try:
+        return _matmul(input, other)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise_as("matmul", error, _MADE_OF)
+
+
+def _matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     dims, other_dims = input.dim(), other.dim()
     if dims == 2 and other_dims == 2:
         return mm(input, other)
     _check_shapes(input, other)
     if dims == 1:
-        return matmul(input.unsqueeze(0), other).squeeze(-2 if other_dims > 1 else 0)
+        return _matmul(input.unsqueeze(0), other).squeeze(-2 if other_dims > 1 else 0)
     if other_dims == 1:
-        return matmul(input, other.unsqueeze(1)).squeeze(-1)
+        return _matmul(input, other.unsqueeze(1)).squeeze(-1)
     if other_dims == 2 and _rows_are_one_matrix(input):
         return linear(input, other.t())
     return _batched(input, other)

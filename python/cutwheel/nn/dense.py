@@ -1,7 +1,6 @@
-"""Modules: torch.nn.Linear with what follows it in the same kernel, and the gated MLP.
+"""torch.nn.Linear with what follows it in the same kernel, and the gated MLP.
 
-State dicts are those of the torch.nn modules they stand for, in both directions. Building, moving,
-saving and loading work without a GPU; calling needs one.
+State dicts are those of the torch.nn modules they stand for, in both directions.
 """
 
 from __future__ import annotations
@@ -12,15 +11,13 @@ from typing import Any
 
 import torch
 
-from .ops.gated import (
+from ..ops.gated import (
     GATED_ACTIVATIONS,
     gated_linear,
     pack_gated_weight,
     unpack_gated_weight,
 )
-from .ops.linear import LINEAR_ACTIVATIONS, check_activation, linear
-
-__all__ = ["GatedMLP", "Linear"]
+from ..ops.linear import LINEAR_ACTIVATIONS, check_activation, linear
 
 
 class Linear(torch.nn.Linear):

@@ -1,0 +1,375 @@
+"""Scaled products of fp8 and int8, and quantisation, against what torch has for the same.
+
+Scales are random powers of two and values come from 8 bits, so that the dequantised operands are
+exact in bfloat16: torch's own bfloat16 product with a float32 result is the reference.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from . import gemm, harness, plan, session
+from .fused import SkippedError
+from .scaled_jobs import FASTER, Job
+from .scaled_sides import (
+    BLOCK,
+    E4M3,
+    INT8,
+    INT_MM_ROWS,
+    LARGEST,
+    Library,
+    blocks,
+    compiled_quantize,
+    compiled_scaling,
+    eager_quantize,
+    int_mm,
+    library,
+    outer_major,
+    scaling,
+    torch_scaled_mm,
+)
+from .shapes import GemmShape
+from .sides import keep_caches_in_tmpdir
+
+TOLERANCE = 1e-2
+LIMITS = plan.Limits(replay_seconds=1.5e-3, case_seconds=0.2, max_rounds=15)
+MOST_BYTES = 60e9
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Of one case: what it measures, and where it runs."""
+
+    job: Job
+    device: torch.device
+    l2_bytes: int
+    library: Library
+    compile: bool = False
+
+    @property
+    def shape(self) -> GemmShape:
+        return self.job.shape
+
+    def values(self, rows: int, dtype: torch.dtype) -> Tensor:
+        """[rows, K], normal, a standard deviation of 24"""
+        wide = torch.randn(rows, self.shape.k, dtype=torch.bfloat16, device=self.device).mul_(24)
+        largest = LARGEST[dtype]
+        return (wide.round_() if dtype == INT8 else wide).clamp_(-largest, largest).to(dtype)
+
+    def scales(self, *extents: int) -> Tensor:
+        """Powers of two from 2^-8 to 2^-4: results have a standard deviation near sqrt(K)"""
+        return torch.exp2(torch.randint(-8, -3, extents, device=self.device).float())
+
+    def slots(self, more: int = 1) -> int:
+        """`more`: how many times these inputs are kept"""
+        shape = self.shape
+        found = plan.rotation(shape.input_bytes(1), self.l2_bytes)
+        results = 2 * shape.m * shape.n * (found + 1) * 4 + 3 * 4 * shape.m * shape.n
+        needed = more * found * shape.input_bytes(1) + results
+        if needed > MOST_BYTES:
+            raise SkippedError(f"takes {needed / 1e9:.0f} GB; the limit is {MOST_BYTES / 1e9:.0f}")
+        return found
+
+
+@dataclass(frozen=True)
+class ScaledCase:
+    case: harness.Case
+    work: float  # operations of a call; of quantisation, bytes
+    kernels: Mapping[str, str | None] = field(default_factory=dict)  # by side
+    rivals: Sequence[str] = ()  # baselines of which the fastest counts
+    refused: str = ""  # baselines that torch does not have here, and why
+
+
+def product(x: Tensor, w: Tensor) -> Tensor:
+    """x [M, K] w [N, K]^T in float32 of operands that bfloat16 holds exactly"""
+    x, w = x.bfloat16(), w.bfloat16()
+    if x.is_cuda:
+        return torch.mm(x, w.t(), out_dtype=torch.float32)
+    return x.float() @ w.float().t()
+
+
+def by_block(x: Tensor, scales: Tensor) -> Tensor:
+    """x [rows, K] times scales [rows or blocks of them, blocks of K], in bfloat16"""
+    wide = x.bfloat16()
+    scales = scales.bfloat16()
+    if scales.shape[0] != x.shape[0]:
+        scales = scales.repeat_interleave(BLOCK, 0)[: x.shape[0]]
+    rows, k = x.shape
+    if k % BLOCK == 0:
+        return (wide.view(rows, -1, BLOCK) * scales[:, :, None]).view(rows, k)
+    return wide * scales.repeat_interleave(BLOCK, 1)[:, :k]
+
+
+def accepted(sides: Sequence[harness.Side]) -> tuple[list[harness.Side], str]:
+    """The sides that run at all, and why the others do not."""
+    good, refused = [], []
+    for side in sides:
+        try:
+            side.call(0)
+        except (RuntimeError, TypeError, ValueError) as error:
+            refused.append(f"{side.name}: {harness.describe(error)}")
+        else:
+            good.append(side)
+    return good, "; ".join(refused)
+
+
+def with_pairs(
+    ours: Sequence[harness.Side], theirs: Sequence[harness.Side], pairs: Sequence[harness.Pair]
+) -> tuple[list[harness.Side], str, list[harness.Pair]]:
+    """Baselines that run, then ours; the pairs of which both are there."""
+    good, refused = accepted(theirs)
+    names = {side.name for side in good}
+    return [*good, *ours], refused, [pair for pair in pairs if pair[1] in names]
+
+
+def kernel_of(ours: Library, *operands: Any) -> str | None:
+    try:
+        return ours.kernel(*operands)
+    except (RuntimeError, TypeError, ValueError):
+        return None  # the case itself will say what is wrong
+
+
+# ---- groups
+def fp8(setting: Setting, fast: bool) -> ScaledCase:
+    """Scales of tensors and of rows; all sides share values, and none is fastest by its data."""
+    shape, ours, recipes = setting.shape, setting.library, setting.job.recipes
+    slots = setting.slots()
+    x = [setting.values(shape.m, E4M3) for _ in range(slots)]
+    w = [setting.values(shape.n, E4M3) for _ in range(slots)]
+    of = {
+        "tensorwise": (setting.scales(1), setting.scales(1)),
+        "rowwise": (setting.scales(shape.m, 1), setting.scales(1, shape.n)),
+    }
+    accum = functools.cache(lambda i: product(x[i], w[i]))
+
+    def side(name: str, recipe: str, call: Callable[..., Tensor]) -> harness.Side:
+        scale_x, scale_w = of[recipe]
+        return harness.Side(
+            f"{name} {recipe}",
+            lambda i: call(x[i], w[i], scale_x, scale_w, fast),
+            lambda i: accum(i) * scale_x * scale_w,
+        )
+
+    theirs = [side("torch", recipe, torch_scaled_mm) for recipe in of]
+    mine = [side(ours.name, recipe, ours.scaled_mm) for recipe in recipes]
+    pairs = [(other.name, baseline.name) for other in mine for baseline in theirs]
+    sides, refused, pairs = with_pairs(mine, theirs, pairs)
+    kernels = {
+        s.name: kernel_of(ours, x[0], w[0], *of[recipe], fast)
+        for s, recipe in zip(mine, recipes, strict=True)
+    }
+    case = harness.Case(sides, slots, accum, TOLERANCE, pairs, needed=[s.name for s in mine])
+    rivals = [baseline.name for baseline in theirs]
+    return ScaledCase(case, shape.flops, kernels, rivals, refused)
+
+
+def blockwise(setting: Setting) -> ScaledCase:
+    """1x128 of activations with 128x128, and with 1x128 of weights"""
+    shape, ours = setting.shape, setting.library
+    m, n, kb = shape.m, shape.n, blocks(shape.k)
+    slots = setting.slots()
+    x = [setting.values(m, E4M3) for _ in range(slots)]
+    w = [setting.values(n, E4M3) for _ in range(slots)]
+    # A set for each slot, as values have: with the weights, they are read from device memory.
+    scale_x = [outer_major(setting.scales(m, kb)) for _ in range(slots)]
+    scale_w = {
+        "128x128": [setting.scales(blocks(n), kb) for _ in range(slots)],
+        "1x128": [outer_major(setting.scales(n, kb)) for _ in range(slots)],
+    }
+
+    def side(name: str, kind: str, call: Callable[..., Tensor]) -> harness.Side:
+        return harness.Side(
+            f"{name} 1x128 x {kind}",
+            lambda i: call(x[i], w[i], scale_x[i], scale_w[kind][i].t(), False),
+            references[kind],
+        )
+
+    def reference(kind: str) -> harness.Reference:
+        return lambda i: product(by_block(x[i], scale_x[i]), by_block(w[i], scale_w[kind][i]))
+
+    references = {kind: reference(kind) for kind in scale_w}
+    sides: list[harness.Side] = []
+    pairs: list[harness.Pair] = []
+    refusals, kernels = [], {}
+    for kind in scale_w:
+        theirs = side("torch", kind, torch_scaled_mm)
+        mine = side(ours.name, kind, ours.scaled_mm)
+        # cuBLAS reads these scales in fours along K, and torch lets others pass.
+        if kind == "128x128" and kb % 4:
+            good, refused = [], f"{theirs.name}: K / 128 is {kb}, no multiple of 4"
+        else:
+            good, refused = accepted([theirs])
+        refusals += [refused] * bool(refused)
+        sides += [*good, mine]
+        pairs += [(mine.name, baseline.name) for baseline in good]
+        kernels[mine.name] = kernel_of(ours, x[0], w[0], scale_x[0], scale_w[kind][0].t())
+    case = harness.Case(sides, slots, references["1x128"], TOLERANCE, pairs, needed=list(kernels))
+    return ScaledCase(case, shape.flops, kernels, refused="; ".join(refusals))
+
+
+def int8(setting: Setting) -> ScaledCase:
+    """Scales of rows and columns; torch multiplies integers, then scales and rounds."""
+    shape, ours = setting.shape, setting.library
+    slots = setting.slots()
+    rows = max(shape.m, INT_MM_ROWS)
+    padded = [setting.values(rows, INT8) for _ in range(slots)]
+    x = padded if ours.pads else [values[: shape.m] for values in padded]
+    w = [setting.values(shape.n, INT8) for _ in range(slots)]
+    scale_x, scale_w = setting.scales(shape.m, 1), setting.scales(1, shape.n)
+
+    def baseline(name: str, scale: Any) -> harness.Side:
+        return harness.Side(
+            name, lambda i: int_mm(padded[i], w[i], scale_x, scale_w, scaling=scale)
+        )
+
+    theirs = [baseline("_int_mm + scaling", scaling)]
+    if setting.compile:
+        theirs.append(baseline("_int_mm + compiled scaling", compiled_scaling()))
+    mine = harness.Side(ours.name, lambda i: ours.int8_mm(x[i], w[i], scale_x, scale_w))
+    pairs = [(mine.name, other.name) for other in theirs]
+    sides, refused, pairs = with_pairs([mine], theirs, pairs)
+    case = harness.Case(
+        sides,
+        slots,
+        lambda i: product(padded[i][: shape.m], w[i]) * scale_x * scale_w,
+        TOLERANCE,
+        pairs,
+        needed=[mine.name],
+    )
+    kernels = {mine.name: kernel_of(ours, x[0], w[0], scale_x, scale_w)}
+    return ScaledCase(case, shape.flops, kernels, refused=refused)
+
+
+QUANTIZE = {  # by the name that a job has
+    "tensorwise": ("tensorwise", E4M3),
+    "rowwise": ("rowwise", E4M3),
+    "blockwise_1x128": ("blockwise_1x128", E4M3),
+    "blockwise_128x128": ("blockwise_128x128", E4M3),
+    "rowwise_int8": ("rowwise", INT8),
+}
+
+
+def quantize(setting: Setting) -> ScaledCase:
+    """x [M, K] in bfloat16; a result next to a tie may be the other neighbour."""
+    (name,), ours = setting.job.recipes, setting.library
+    recipe, dtype = QUANTIZE[name]
+    m, k = setting.shape.m, setting.shape.k
+    slots = plan.rotation(2 * m * k, setting.l2_bytes)
+    x = [torch.randn(m, k, dtype=torch.bfloat16, device=setting.device) for _ in range(slots)]
+
+    def expected(i: int) -> tuple[Tensor, ...]:
+        values, scales = eager_quantize(x[i], recipe, dtype)
+        return values.float(), scales
+
+    theirs = [harness.Side("eager", lambda i: eager_quantize(x[i], recipe, dtype))]
+    if setting.compile:
+        in_one = compiled_quantize(recipe, dtype)
+        theirs.append(harness.Side("compile", lambda i: in_one(x[i])))
+    mine = harness.Side(ours.name, lambda i: tuple(ours.quantize(x[i], recipe, dtype)))
+    pairs = [(mine.name, other.name) for other in theirs]
+    sides, refused, pairs = with_pairs([mine], theirs, pairs)
+    case = harness.Case(sides, slots, expected, TOLERANCE, pairs, 50, [mine.name])
+    return ScaledCase(case, 3.0 * m * k, refused=refused)
+
+
+GROUPS: dict[str, Callable[[Setting], ScaledCase]] = {
+    "fp8_fast": functools.partial(fp8, fast=True),
+    "fp8": functools.partial(fp8, fast=False),
+    "blockwise": blockwise,
+    "int8": int8,
+    "quantize": quantize,
+}
+
+
+# ---- results
+def row(
+    job: Job, slots: int, made: ScaledCase | None, found: harness.Measurement
+) -> dict[str, Any]:
+    """One result, ready for JSON. Times in microseconds for one call."""
+    sides: dict[str, Any] = {
+        name: {"relative_error": error.relative, "worst_error": error.worst}
+        for name, error in found.errors.items()
+    }
+    unit = "gbs" if job.group == "quantize" else "tflops"
+    for name, seconds in found.times.items():
+        sides[name]["us"] = gemm.spread(seconds.scaled(1e6))
+        if made:
+            factor = 1e-9 if unit == "gbs" else 1e-12
+            sides[name][unit] = made.work / seconds.median * factor
+    ratios = [
+        {"side": name, "baseline": baseline, **gemm.spread(ratio)}
+        for (name, baseline), ratio in found.ratios.items()
+    ]
+    if made and made.rivals:
+        ratios = [*faster(ratios, made.rivals), *ratios]
+    reasons = [text for text in (made.refused if made else "", found.reason) if text]
+    return {
+        "group": job.group,
+        "recipe": "+".join(job.recipes),
+        "m": job.shape.m,
+        "n": job.shape.n,
+        "k": job.shape.k,
+        "status": found.status,
+        "reason": "; ".join(reasons),
+        "kernels": dict(made.kernels) if made else {},
+        "ratios": ratios,
+        "sides": sides,
+        "slots": slots,
+        "iterations": found.iterations,
+        "rounds": found.rounds,
+    }
+
+
+def faster(ratios: Sequence[dict[str, Any]], rivals: Sequence[str]) -> list[dict[str, Any]]:
+    """For each side its ratio to the fastest of the rivals, which `mode` names."""
+    found: dict[str, dict[str, Any]] = {}
+    for ratio in ratios:
+        if ratio["baseline"] in rivals:
+            best = found.get(ratio["side"])
+            if best is None or ratio["median"] < best["median"]:
+                entry = ratio | {"baseline": FASTER, "mode": ratio["baseline"]}
+                found[ratio["side"]] = entry
+    return list(found.values())
+
+
+def unmeasured(job: Job, status: str, reason: str) -> dict[str, Any]:
+    return row(job, 0, None, harness.Measurement(status, reason))
+
+
+def measure(
+    wanted: Sequence[Job],
+    limits: plan.Limits,
+    *,
+    side: str = "cutwheel",
+    compile: bool = True,
+    budget_seconds: float | None = None,
+    progress: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
+) -> list[dict[str, Any]]:
+    """A row for each job, see session.run."""
+    keep_caches_in_tmpdir()
+    device = torch.device("cuda", torch.cuda.current_device())
+    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+    clock = harness.GraphClock(device)
+    chosen = library(side)
+    last: list[tuple[str, ...]] = []
+
+    def one(job: Job, seconds: float) -> dict[str, Any]:
+        if last != [job.recipes]:
+            torch._dynamo.reset()  # else it gives up after a few recipes
+            last[:] = [job.recipes]
+        setting = Setting(job, device, l2_bytes, chosen, compile)
+        try:
+            made = GROUPS[job.group](setting)
+        except SkippedError as reason:
+            return unmeasured(job, "skipped", str(reason))
+        found = harness.compare(made.case, clock, limits, seconds)
+        return row(job, made.case.slots, made, found)
+
+    return session.run(wanted, one, unmeasured, limits, budget_seconds, progress)

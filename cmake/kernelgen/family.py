@@ -1,0 +1,143 @@
+"""What a kernel family is, and what families have in common: rules of products, spelling of C++."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from math import prod
+from types import MappingProxyType
+
+from kernelgen.kernel import BLOCK_SCALES, DTYPE_BYTES, DTypes, Kernel, Shape3
+from kernelgen.tree import Accum
+
+GEMM_LAYOUTS = ("tnt", "ttt", "nnt", "ntt")
+GEMM_DTYPES = (
+    *(DTypes(x, x, "f32", d) for x in ("f16", "bf16") for d in (x, "f32")),
+    DTypes("tf32", "tf32", "f32", "f32"),
+)
+FP8_PRODUCTS = tuple(
+    DTypes(a, b, "f32", d)
+    for a, b in (("e4m3", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e4m3"))
+    for d in ("bf16", "f16", "f32")
+)
+INT8_PRODUCTS = tuple(DTypes("s8", "s8", "s32", d) for d in ("bf16", "f16", "f32", "s32"))
+_LAYOUTS = {"t": "Layout::row", "n": "Layout::column"}
+
+
+def by_op(**dtypes: tuple[DTypes, ...]) -> Mapping[str, tuple[DTypes, ...]]:
+    """The ops that a family serves, each with its own types: so that no name is declared twice."""
+    return MappingProxyType(dtypes)
+
+
+SCALE_BLOCK = 128  # of K, and of B's columns where its scales are 128x128
+
+
+class Family(ABC):
+    """One class template.
+
+    The manifest chooses architectures, data types and what `lists` names.
+    """
+
+    name: str
+    home = "gemm"  # cuda/<home>/<family>.cuh
+    archs: tuple[str, ...]
+    dtypes: Mapping[str, tuple[DTypes, ...]]
+    layouts: tuple[str, ...] = GEMM_LAYOUTS
+    lists: tuple[str, ...] = ("layouts", "epilogue", "tiles")
+    tile_keys: tuple[str, ...] = ()
+    optional_tile_keys: tuple[str, ...] = ()
+    schedules: tuple[str, ...]
+
+    @abstractmethod
+    def check(self, kernel: Kernel) -> Iterator[str]:
+        """Yields every reason why the family cannot build `kernel`, shared memory aside."""
+
+    @abstractmethod
+    def shared_memory(self, kernel: Kernel) -> tuple[int, str]:
+        """Least bytes of shared memory that `kernel` runs with, and the arithmetic."""
+
+    @abstractmethod
+    def cpp_type(self, kernel: Kernel) -> str:
+        """The class template with its arguments.
+
+        The architecture is always the first one: instantiations for two architectures must never
+        merge into one weak symbol.
+        """
+
+
+def check_product(kernel: Kernel) -> Iterator[str]:
+    """What every family that computes products demands."""
+    if kernel.element_bytes == 1 and kernel.layout != "tnt":
+        yield (
+            f"layout {kernel.layout}; tensor cores read 8-bit operands K-major only, from"
+            " row-major A and column-major B: tnt"
+        )
+    if kernel.tile.fast_accum and not kernel.is_fp8:
+        yield (
+            f"fast_accum with {kernel.dtypes.a} operands; only sums of fp8 products can stay in the"
+            " tensor cores: leave it out"
+        )
+    epilogue = kernel.epilogue
+    if epilogue is None:
+        return
+    if not epilogue.has_accum:
+        yield f"epilogue {epilogue.name} does not use accum; it is for the family elementwise"
+    if kernel.op != "gemm" and epilogue.addend != "other":
+        yield (
+            f"epilogue {epilogue.name} is one of mm and addmm, with alpha or beta; {kernel.op} has"
+            " neither: declare one without them"
+        )
+    if kernel.dtypes.d == "s32" and (epilogue.tree != Accum() or epilogue.aux):
+        yield (
+            f"epilogue {epilogue.name} computes in float32, which does not hold every s32; with"
+            ' D = s32 the sums are stored as they are: use an epilogue with expr = "accum"'
+        )
+    if DTYPE_BYTES[kernel.dtypes.d] == 2:
+        return
+    wide = ["its result"] if epilogue.width == "twice" else []
+    wide += [name for name, kind in epilogue.operands if kind.is_wide]
+    if wide:
+        yield (
+            f"epilogue {epilogue.name}: {', '.join(wide)} has 2N columns; two of them travel as one"
+            " 32-bit element, so D must be f16 or bf16"
+        )
+
+
+def check_warps(kernel: Kernel, step: Shape3, why: str) -> Iterator[str]:
+    """How warps share a threadblock tile; each takes a multiple of `step`."""
+    shape, warp = kernel.tile.shape, kernel.tile.warp
+    assert warp is not None
+    if any(w % s for w, s in zip(warp, step, strict=True)):
+        bits = 8 * kernel.element_bytes
+        yield f"warp {dims(warp)}; {bits}-bit operands need multiples of {dims(step)} ({why})"
+    if any(t % w for t, w in zip(shape, warp, strict=True)):
+        yield f"tile {dims(shape)} is not divisible by warp {dims(warp)}"
+    elif (warps := prod(shape) // prod(warp)) > 16:
+        yield f"tile {dims(shape)} takes {warps} warps of {dims(warp)}; at most 16"
+    if not 2 <= (kernel.tile.stages or 0) <= 8:
+        yield f"stages = {kernel.tile.stages}; 2 to 8 are supported"
+
+
+def cpp_layouts(kernel: Kernel) -> tuple[str, str]:
+    """C++ layouts of A and B; D is always row-major."""
+    return _LAYOUTS[kernel.layout[0]], _LAYOUTS[kernel.layout[1]]
+
+
+def cpp_block_scales(kernel: Kernel) -> str:
+    return f"BlockScales::{BLOCK_SCALES[kernel.scales] if kernel.scales else 'none'}"
+
+
+def cpp_dtypes(dtypes: DTypes) -> list[str]:
+    return [f"DType::{x}" for x in (dtypes.a, dtypes.b, dtypes.acc, dtypes.d)]
+
+
+def cpp_shape(shape: Shape3) -> str:
+    return f"Shape3<{', '.join(map(str, shape))}>"
+
+
+def cpp_bool(value: bool) -> str:
+    return str(value).lower()
+
+
+def dims(shape: Shape3) -> str:
+    return "x".join(map(str, shape))

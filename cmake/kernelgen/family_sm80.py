@@ -1,0 +1,129 @@
+"""Products by mma.sync, with operands that cp.async brings: the families that carry PTX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kernelgen.family import (
+    FP8_PRODUCTS,
+    GEMM_DTYPES,
+    INT8_PRODUCTS,
+    SCALE_BLOCK,
+    Family,
+    by_op,
+    check_product,
+    check_warps,
+    cpp_block_scales,
+    cpp_bool,
+    cpp_dtypes,
+    cpp_layouts,
+    cpp_shape,
+)
+from kernelgen.kernel import Kernel
+
+# By addend: linear_combination of CUTLASS's 2.x epilogue has run-time scalars and strides.
+_SERVED = {
+    "none": "nothing; here linear_combination serves it, with beta = 0, at no cost",
+    "row": "a row; here linear_combination serves it, with a row stride of 0, at no cost",
+}
+
+
+class Sm80Multistage(Family):
+    """cp.async pipeline and mma.sync; also the family that carries PTX to newer GPUs."""
+
+    name = "sm80_multistage"
+    archs = ("80", "89")
+    dtypes = by_op(gemm=GEMM_DTYPES, scaled_mm=(*FP8_PRODUCTS, *INT8_PRODUCTS))
+    tile_keys = ("tile", "warp", "stages")
+    optional_tile_keys = ("alignment", "fast_accum")
+    schedules = ("multistage",)
+
+    def check(self, kernel: Kernel) -> Iterator[str]:
+        size = kernel.element_bytes
+        yield from check_product(kernel)
+        if kernel.op == "gemm" and kernel.epilogue and kernel.epilogue.addend in _SERVED:
+            yield f"epilogue {kernel.epilogue.name} adds {_SERVED[kernel.epilogue.addend]}"
+        if kernel.is_fp8 and kernel.arch.name == "80":
+            yield (
+                f"{kernel.dtypes.a} operands on architecture 80; tensor cores multiply fp8 from 89"
+                " on: declare it for 89 alone"
+            )
+        # The warp-level pipeline is double-buffered.
+        mma = f"mma 16x8x{32 // size}, an even number of them along K"
+        yield from check_warps(kernel, (16, 8, 64 // size), mma)
+        if kernel.alignment * size not in (4, 8, 16):
+            yield (
+                f"alignment of {kernel.alignment} elements is {kernel.alignment * size} bytes;"
+                " cp.async moves 4, 8 or 16 bytes"
+                f" ({', '.join(str(b // size) for b in (4, 8, 16))} elements)"
+            )
+
+    def shared_memory(self, kernel: Kernel) -> tuple[int, str]:
+        return _stages(kernel)
+
+    def cpp_type(self, kernel: Kernel) -> str:
+        tile = kernel.tile
+        assert tile.warp is not None
+        assert kernel.epilogue is not None
+        arguments = [
+            f"Arch::{kernel.arch.sm}",
+            *cpp_dtypes(kernel.dtypes),
+            *cpp_layouts(kernel),
+            cpp_shape(tile.shape),
+            cpp_shape(tile.warp),
+            f"/*stages=*/{tile.stages}",
+            f"epilogue::{kernel.epilogue.name}",
+        ]
+        if kernel.op != "gemm" or kernel.alignment != kernel.default_alignment:
+            arguments.append(f"/*alignment=*/{kernel.alignment}")
+        if kernel.op != "gemm":
+            arguments.append(f"/*fast_accum=*/{cpp_bool(tile.fast_accum)}")
+        return f"Sm80Multistage<{', '.join(arguments)}>"
+
+
+class Sm89Blockwise(Family):
+    """fp8 with scales that differ along K, on Ada and, as PTX, on what follows."""
+
+    name = "sm89_blockwise"
+    home = "scaled_mm"
+    archs = ("89",)
+    dtypes = by_op(scaled_mm=FP8_PRODUCTS)
+    layouts = ("tnt",)
+    lists = ("epilogue", "scales", "tiles")
+    tile_keys = ("tile", "warp", "stages")
+    schedules = ("multistage",)
+
+    def check(self, kernel: Kernel) -> Iterator[str]:
+        yield from check_product(kernel)
+        yield from check_warps(kernel, (16, 16, 32), "pairs of mma 16x8x32")
+        k = kernel.tile.shape[2]
+        if k != SCALE_BLOCK:
+            yield f"tile K = {k}; it is {SCALE_BLOCK}, one block of scales"
+        elif kernel.tile.warp is not None and kernel.tile.warp[2] != k:
+            yield f"warp K = {kernel.tile.warp[2]}; warps share M and N of a tile, not K"
+
+    def shared_memory(self, kernel: Kernel) -> tuple[int, str]:
+        # Scales go from global memory to registers.
+        return _stages(kernel)
+
+    def cpp_type(self, kernel: Kernel) -> str:
+        tile = kernel.tile
+        assert tile.warp is not None
+        assert kernel.epilogue is not None
+        arguments = [
+            f"Arch::{kernel.arch.sm}",
+            *cpp_dtypes(kernel.dtypes),
+            cpp_shape(tile.shape),
+            cpp_shape(tile.warp),
+            f"/*stages=*/{tile.stages}",
+            cpp_block_scales(kernel),
+            f"epilogue::{kernel.epilogue.name}",
+        ]
+        return f"Sm89Blockwise<{', '.join(arguments)}>"
+
+
+def _stages(kernel: Kernel) -> tuple[int, str]:
+    m, n, k = kernel.tile.shape
+    size, stages = kernel.element_bytes, kernel.tile.stages or 0
+    total = (m + n) * k * size * stages
+    return total, f"{stages} stages x ({m} + {n}) x {k} x {size} = {total} bytes"

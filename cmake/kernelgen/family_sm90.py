@@ -1,0 +1,212 @@
+"""Products by wgmma, with operands that TMA brings: Hopper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd, prod
+
+from kernelgen.family import (
+    FP8_PRODUCTS,
+    GEMM_DTYPES,
+    INT8_PRODUCTS,
+    SCALE_BLOCK,
+    Family,
+    by_op,
+    check_product,
+    cpp_block_scales,
+    cpp_bool,
+    cpp_dtypes,
+    cpp_layouts,
+    cpp_shape,
+    dims,
+)
+from kernelgen.kernel import DTYPE_BYTES, Kernel, Tile
+
+
+class Sm90WarpSpecialized(Family):
+    """TMA and wgmma, producer and consumer warpgroups."""
+
+    name = "sm90_warpspecialized"
+    archs = ("90a",)
+    dtypes = by_op(gemm=GEMM_DTYPES, scaled_mm=(*FP8_PRODUCTS, *INT8_PRODUCTS))
+    tile_keys = ("tile", "cluster", "schedule")
+    optional_tile_keys = ("swap_ab", "alignment", "fast_accum")
+    schedules = ("pingpong", "cooperative", "streamk", "warpspecialized")
+
+    def check(self, kernel: Kernel) -> Iterator[str]:
+        tile, k, size = kernel.tile, kernel.tile.shape[2], kernel.element_bytes
+        yield from check_product(kernel)
+        yield from _check_tile(kernel)
+        if k * size % 64:
+            yield (
+                f"tile K = {k} of {size}-byte elements is {k * size} bytes;"
+                " it must be a multiple of 64 bytes"
+            )
+        elif kernel.is_fp8 and not tile.fast_accum and k % SCALE_BLOCK:
+            yield (
+                f"tile K = {k}; sums of fp8 products are promoted to float32 every {SCALE_BLOCK} of"
+                f" K, so tile K is a multiple of {SCALE_BLOCK} unless fast_accum = true"
+            )
+        if size == 4 and _own_layouts(kernel) == ("t", "t"):
+            yield (
+                f"layout {kernel.layout} {'with' if tile.swap_ab else 'without'} swap_ab has A"
+                " K-major and B not; wgmma reads 32-bit operands K-major, and only A can go"
+                f" through registers: set swap_ab = {cpp_bool(not tile.swap_ab)}"
+            )
+        if kernel.alignment * size != 16:
+            yield (
+                f"alignment of {kernel.alignment} elements is {kernel.alignment * size} bytes;"
+                f" TMA needs exactly 16 bytes ({16 // size} elements)"
+            )
+
+    def shared_memory(self, kernel: Kernel) -> tuple[int, str]:
+        m, n, k = kernel.tile.shape
+        size = kernel.element_bytes
+        epilogue, terms = _epilogue_memory(kernel)
+        total = 2 * ((m + n) * k * size + 16) + epilogue
+        return total, (
+            f"2 stages x (({m} + {n}) x {k} x {size} + 16) + epilogue {terms} = {total} bytes"
+        )
+
+    def cpp_type(self, kernel: Kernel) -> str:
+        tile = kernel.tile
+        assert kernel.epilogue is not None
+        arguments = [
+            f"Arch::{kernel.arch.sm}",
+            *cpp_dtypes(kernel.dtypes),
+            *cpp_layouts(kernel),
+            cpp_shape(tile.shape),
+            cpp_shape(tile.cluster),
+            f"Schedule::{tile.schedule}",
+            f"/*swap_ab=*/{cpp_bool(tile.swap_ab)}",
+            f"epilogue::{kernel.epilogue.name}",
+        ]
+        if kernel.op != "gemm":
+            arguments.append(f"/*fast_accum=*/{cpp_bool(tile.fast_accum)}")
+        return f"Sm90WarpSpecialized<{', '.join(arguments)}>"
+
+
+class Sm90Blockwise(Family):
+    """fp8 with scales that differ along K, which consumers apply to each block's sum."""
+
+    name = "sm90_blockwise"
+    home = "scaled_mm"
+    archs = ("90a",)
+    dtypes = by_op(scaled_mm=FP8_PRODUCTS)
+    layouts = ("tnt",)
+    lists = ("epilogue", "scales", "tiles")
+    tile_keys = ("tile", "cluster", "schedule")
+    optional_tile_keys = ("swap_ab",)
+    schedules = ("pingpong", "cooperative")
+
+    def check(self, kernel: Kernel) -> Iterator[str]:
+        tile = kernel.tile
+        yield from check_product(kernel)
+        yield from _check_tile(kernel)
+        if tile.shape[2] != SCALE_BLOCK:
+            yield f"tile K = {tile.shape[2]}; it is {SCALE_BLOCK}, one block of scales"
+        columns = tile.shape[0] if tile.swap_ab else tile.shape[1]
+        if kernel.scales == "1x128_128x128" and columns % SCALE_BLOCK:
+            yield (
+                f"tile {'M, which swap_ab lays along N,' if tile.swap_ab else 'N'} = {columns};"
+                f" scales of {SCALE_BLOCK} columns of B need a multiple of {SCALE_BLOCK}"
+            )
+
+    def shared_memory(self, kernel: Kernel) -> tuple[int, str]:
+        m, n, k = kernel.tile.shape
+        rows, columns = (n, m) if kernel.tile.swap_ab else (m, n)
+        if kernel.scales == "1x128_128x128":
+            columns //= SCALE_BLOCK
+        epilogue, terms = _epilogue_memory(kernel)
+        total = 2 * ((m + n) * k + (rows + columns) * 4 + 16) + epilogue
+        return total, (
+            f"2 stages x (({m} + {n}) x {k} + ({rows} + {columns}) x 4 + 16)"
+            f" + epilogue {terms} = {total} bytes"
+        )
+
+    def cpp_type(self, kernel: Kernel) -> str:
+        tile = kernel.tile
+        assert kernel.epilogue is not None
+        arguments = [
+            f"Arch::{kernel.arch.sm}",
+            *cpp_dtypes(kernel.dtypes),
+            cpp_shape(tile.shape),
+            cpp_shape(tile.cluster),
+            f"Schedule::{tile.schedule}",
+            f"/*swap_ab=*/{cpp_bool(tile.swap_ab)}",
+            cpp_block_scales(kernel),
+            f"epilogue::{kernel.epilogue.name}",
+        ]
+        return f"Sm90Blockwise<{', '.join(arguments)}>"
+
+
+def _is_cooperative(tile: Tile) -> bool:
+    """Two consumer warpgroups on one tile (stream-K is cooperative, too)."""
+    return tile.schedule in ("cooperative", "streamk")
+
+
+def _check_tile(kernel: Kernel) -> Iterator[str]:
+    """Tile M and N, and the cluster that shares them."""
+    tile = kernel.tile
+    (m, n, _), cluster = tile.shape, tile.cluster
+    step_m = 128 if _is_cooperative(tile) else 64
+    if m % step_m:
+        yield f"tile M = {m} is no multiple of {step_m}, as {tile.schedule} needs"
+    if n % 8 or n > 256:
+        yield f"tile N = {n}; wgmma takes multiples of 8 up to 256"
+    elif kernel.dtypes.a == "s8" and n % 16 and n > 24:
+        yield f"tile N = {n}; wgmma takes 8, 24 or a multiple of 16 for s8"
+    elif n % (8 * cluster[0]):
+        yield (
+            f"tile N = {n} is multicast to cluster M = {cluster[0]} threadblocks;"
+            f" each loads a multiple of 8 columns, so N must be a multiple of {8 * cluster[0]}"
+        )
+    if any(x not in (1, 2, 4) for x in cluster) or prod(cluster) > 8 or cluster[2] != 1:
+        yield (
+            f"cluster {dims(cluster)}; M and N are 1, 2 or 4, K is 1,"
+            " and at most 8 threadblocks make a cluster"
+        )
+
+
+def _epilogue_memory(kernel: Kernel) -> tuple[int, str]:
+    """Least bytes of an epilogue's tiles, and the arithmetic."""
+    n, is_cooperative = kernel.tile.shape[1], _is_cooperative(kernel.tile)
+    rows, columns = 128 if is_cooperative else 64, gcd(32, n)
+    buffers = _epilogue_buffers(kernel)
+    # CUTLASS takes a wider epilogue tile for elements of one byte.
+    if buffers[0] == (2, 1) and not is_cooperative and n % 64 == 0:
+        columns = 64
+    terms = " + ".join(f"{count} x {rows} x {columns} x {width}" for count, width in buffers)
+    return sum(count * rows * columns * width for count, width in buffers), terms
+
+
+def _epilogue_buffers(kernel: Kernel) -> list[tuple[int, int]]:
+    """Tiles of an epilogue in shared memory: how many, and bytes per column of the product.
+
+    Those of D come first.
+    """
+    element = DTYPE_BYTES[kernel.dtypes.d]
+    if kernel.epilogue is None:
+        return [(2, element)]
+    epilogue = kernel.epilogue
+    # Where D is wider or narrower than the product, its elements are taken to be.
+    d_bytes = {"same": element, "half": element // 2, "twice": element * 2}[epilogue.width]
+    buffers = [(2, d_bytes)]
+    has_source = False
+    for matrix in epilogue.matrices:
+        dtype = kernel.dtypes.d if matrix.dtype == "d" else matrix.dtype
+        width = DTYPE_BYTES[dtype] * (2 if matrix.is_wide else 1)
+        if not has_source and dtype == kernel.dtypes.d and width == d_bytes:
+            # The C tile: it shares four buffers with D, so that loads run ahead of stores.
+            buffers[0] = (4, d_bytes)
+            has_source = True
+        else:
+            buffers.append((4, width))
+    return [*buffers, *((2, element) for _ in epilogue.aux)]
+
+
+def _own_layouts(kernel: Kernel) -> tuple[str, str]:
+    """Layout letters of A and B in the kernel's own frame: swapped operands are transposed."""
+    a, b = kernel.layout[0], kernel.layout[1]
+    flip = {"t": "n", "n": "t"}
+    return (flip[b], flip[a]) if kernel.tile.swap_ab else (a, b)

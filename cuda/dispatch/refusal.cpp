@@ -1,0 +1,64 @@
+#include "dispatch/refusal.h"
+
+#include "common/error.h"
+
+namespace cutwheel {
+
+Refusal device_refusal(KernelRow const& row, DeviceInfo const& device, bool ptx) {
+  bool const native = runs_native(row.arch, device.major, device.minor);
+  if (!native && !(row.has_ptx && runs_ptx(row.arch, device.major, device.minor))) return Refusal::architecture;
+  if (!native && !ptx) return Refusal::native_is_there;
+  return *row.shared_memory_bytes > device.shared_memory_bytes ? Refusal::shared_memory : Refusal::none;
+}
+
+bool has_epilogue_for(KernelRow const& row, GemmRequest const& request) {
+  if (request.addend == Addend::other) return row.epilogue == request.epilogue;
+  // A matrix addend also does for a row (stride 0 between its rows), and for none (beta == 0).
+  Addend const adds = info_of(row.epilogue).addend;
+  return adds == request.addend || adds == Addend::matrix;
+}
+
+Refusal request_refusal(KernelRow const& row, GemmRequest const& request, bool partial) {
+  if (row.a != request.a || row.b != request.b) return Refusal::operands;
+  if (row.d != (partial ? DType::f32 : request.d)) return Refusal::output;
+  if (row.layout_a != request.layout_a || row.layout_b != request.layout_b) return Refusal::layouts;
+  bool const serves = partial ? info_of(row.epilogue).addend != Addend::other : has_epilogue_for(row, request);
+  if (!serves) return Refusal::epilogue;
+  if (row.scales != request.scales) return Refusal::scales;
+  // A kernel that promotes its sums also does for those who would allow less.
+  if (row.fast_accum && !request.fast_accum) return Refusal::accumulation;
+  // TMA takes any extent; cp.async copies whole accesses.
+  bool const copies_async = row.family == Family::sm80_multistage || row.family == Family::sm89_blockwise;
+  if (copies_async && !request.extents_aligned) return Refusal::extents;
+  return Refusal::none;
+}
+
+std::string text_of(Refusal refusal, KernelRow const& row, GemmRequest const& request, DeviceInfo const& device) {
+  switch (refusal) {
+    case Refusal::none: break;
+    case Refusal::environment: return "CUTWHEEL_ARCH or CUTWHEEL_KERNEL excludes it";
+    case Refusal::architecture:
+      return concat("built for ", name_of(row.arch), ", the device is compute capability ", device.major, '.',
+                    device.minor);
+    case Refusal::native_is_there: return "would run through PTX, and native kernels are there";
+    case Refusal::shared_memory:
+      return concat("needs ", *row.shared_memory_bytes, " bytes of shared memory, the device offers ",
+                    device.shared_memory_bytes);
+    case Refusal::operands: return concat("operands are ", operands_text(request));
+    case Refusal::output: return concat("the output is ", name_of(request.d));
+    case Refusal::layouts:
+      return concat("the operands' layouts are ", letter_of(request.layout_a), letter_of(request.layout_b));
+    case Refusal::epilogue:
+      if (request.addend == Addend::other) return concat("the epilogue is ", info_of(request.epilogue).name);
+      if (info_of(row.epilogue).addend == Addend::other) return "its epilogue is chosen by name only";
+      return concat("the addend is ", name_of(request.addend), ", its epilogue adds ",
+                    name_of(info_of(row.epilogue).addend));
+    case Refusal::scales:
+      return concat("the scales along K are ", name_of(request.scales), ", it applies ", name_of(row.scales));
+    case Refusal::accumulation: return "sums in the tensor cores alone, and use_fast_accum is False";
+    case Refusal::extents: return "a contiguous extent is no multiple of 16 bytes";
+  }
+  return {};
+}
+
+}  // namespace cutwheel

@@ -1,0 +1,81 @@
+// What every product goes through on its way from torch's arguments to a launch: gemm_request.h and scaled_request.h say
+// how its operands are checked and prepared.
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "dispatch/select.h"
+#include "gemm/gemm.h"
+#include "torch/access.h"
+#include "torch/tensor.h"
+
+namespace cutwheel {
+
+// How an op calls its arguments, for messages.
+struct OpNames {
+  char const* op;
+  char const* c;  // nullptr: takes none
+  char const* a;
+  char const* b;
+  int dims;  // of a and b; linear's input may have more
+};
+
+// What is asked, and, once it is checked, with which types and extents.
+struct ProductCall {
+  OpNames names;
+  Tensor const* a;
+  Tensor const* b;
+  std::optional<ScalarType> out_dtype = std::nullopt;
+  Tensor const* out = nullptr;
+
+  ScalarType type = ScalarType::BFloat16;  // of a
+  ScalarType d_type = ScalarType::BFloat16;
+  int device = 0;
+  std::int64_t m = 0, n = 0, k = 0, batch = 1;
+
+  bool empty() const { return m == 0 || n == 0 || batch == 0; }
+};
+
+// CUTLASS rounds extents up to tiles and clusters in int; this leaves room for any of them.
+constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max() - 65535;
+constexpr int kMaxDims = 64;  // torch's own limit
+
+// Of a tensor operand of an epilogue, where D has type `d`.
+constexpr ScalarType operand_type(EpilogueOperandInfo const& operand, ScalarType d) {
+  return operand.type == OperandType::d ? d : operand.type == OperandType::f32 ? ScalarType::Float : ScalarType::Int;
+}
+
+void check_device(char const* op, char const* argument, Tensor const& tensor, int device, char const* device_of);
+void check_dims(OpNames const& names, char const* argument, Tensor const& tensor, int dims);
+void check_extent(char const* op, std::int64_t extent);
+// Both factors on the same CUDA device: fills `device`.
+void check_devices(ProductCall& call);
+// Of matrices, or batches of them, that b's rows are a's columns: fills the extents.
+void check_factors(ProductCall& call);
+// An out= of `cols` columns against itself and against A and B.
+void check_out(ProductCall const& call, Tensor const& out, char const* label, std::int64_t cols);
+void check_apart(ProductCall const& call, Tensor const& out, char const* label, Tensor const& input, char const* argument);
+
+// Operands as kernels take them. `keep` owns the copies that had to be made.
+struct PreparedGemm {
+  gemm::GemmArgs args;
+  GemmRequest request;
+  std::vector<Tensor> keep;
+  Output d;
+  std::vector<Output> stores;  // in the order of their positions
+};
+
+// A plan for the prepared call. If no row takes it as it is, `prepare` does it again, with copies. Throws if that does not
+// help.
+GemmPlan plan_product(PreparedGemm& prepared, ProductCall const& call, std::function<void(Forced)> const& prepare);
+
+// Enqueues it, or the next best plan where a kernel refuses. Throws what went wrong.
+void launch_product(PreparedGemm& prepared, ProductCall const& call, GemmPlan plan);
+
+// Throws what a launch reported, unless that is ok or not_implementable.
+void check_launch(gemm::Status status, char const* op, char const* kernel);
+
+}  // namespace cutwheel

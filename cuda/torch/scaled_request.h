@@ -1,0 +1,71 @@
+// One call of scaled_mm: D = scale_a * scale_b * (A @ B) + bias, of 8-bit factors.
+#pragma once
+
+#include "torch/product.h"
+
+namespace cutwheel {
+
+// How the scales of one operand lie over it; Python passes the number.
+enum class ScaleRecipe : int { tensorwise, rowwise, blockwise_1x128, blockwise_128x128 };
+
+constexpr std::int64_t kScaleBlock = 128;
+
+// One of the ways to get the result: an epilogue, and the type of D that its kernel writes. If that is not the type of the
+// result, it is converted.
+struct ScaledForm {
+  Epilogue epilogue{};
+  ScalarType d_type = ScalarType::BFloat16;
+};
+
+struct ScaledCall : ProductCall {
+  // Null: not given.
+  Tensor const* scale_a = nullptr;
+  Tensor const* scale_b = nullptr;
+  Tensor const* bias = nullptr;
+  Tensor const* azp = nullptr;      // zero point of A, int32
+  Tensor const* azp_adj = nullptr;  // sums of B's columns, int32
+  std::optional<std::int64_t> recipe_a = std::nullopt, recipe_b = std::nullopt;
+  bool use_fast_accum = false;
+
+  ScalarType b_type = ScalarType::Float8_e4m3fn;
+  // none: the scales are operands of the epilogue, one for all or one for each row of A and column of B.
+  BlockScales scales = BlockScales::none;
+  ScaledForm form{};
+
+  bool is_int8() const { return type == ScalarType::Char; }
+  bool is_unscaled() const { return !scale_a; }
+};
+
+// As the op has them.
+ScaledCall make_scaled_call(Tensor const& a, Tensor const& b, std::optional<Tensor> const& scale_a,
+                            std::optional<Tensor> const& scale_b, std::optional<Tensor> const& bias,
+                            std::optional<Tensor> const& azp, std::optional<Tensor> const& azp_adj,
+                            std::optional<std::int64_t> recipe_a, std::optional<std::int64_t> recipe_b,
+                            bool use_fast_accum);
+
+// Shapes, dtypes, devices, recipes, out=: throws the error that names the argument; fills types, extents and scales.
+void check_scaled(ScaledCall& call);
+
+// Where the scales are applied, from the recipes that were given and the shapes. Throws where they do not fit.
+BlockScales find_scales(ScaledCall const& call);
+
+// The first way for which there is a kernel, native if there is one.
+ScaledForm choose_form(ScaledCall const& call);
+
+// What selection looks at, if operands are as aligned as they can be.
+GemmRequest request_of(ScaledCall const& call, ScaledForm form);
+
+// Of a call with a form, and a result in prepared.d.
+void prepare_scaled(PreparedGemm& prepared, ScaledCall const& call, Forced forced);
+
+// Checks the call and makes the result. Says whether there is anything to multiply: the result of no extent is empty, that
+// over an empty K is the bias.
+bool start_scaled(PreparedGemm& prepared, ScaledCall& call);
+
+// Prepares the call for the kernel of the plan.
+GemmPlan plan_scaled(PreparedGemm& prepared, ScaledCall& call);
+
+// All of it: the result is in prepared.d.
+void run_scaled(PreparedGemm& prepared, ScaledCall& call);
+
+}  // namespace cutwheel

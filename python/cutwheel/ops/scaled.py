@@ -1,0 +1,237 @@
+"""Products of quantised matrices, fp8 and int8, and the quantisation that makes them.
+
+The scales are float32 tensors on the GPU, which nothing reads on the host. Which elements share a
+scale is told by a recipe, a string or a member of torch.nn.functional.ScalingType:
+
+    "tensorwise"         TensorWise         all elements of the operand
+    "rowwise"            RowWise            a row of A (a token), a column of B (an output channel)
+    "blockwise_1x128"    BlockWise1x128     128 elements along K of a row of A or a column of B
+    "blockwise_128x128"  BlockWise128x128   128 along K and 128 columns of B
+
+Operands have any strides and offsets, and M, N and K any extent; what a kernel cannot read as it
+lies is copied. Both ops work in torch.compile(fullgraph=True) and in CUDA graphs. Neither has a
+gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, overload
+
+import torch
+from torch import is_grad_enabled
+
+from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ._call import bump, direct, is_tracing
+from ._errors import RAISED, reraise
+from ._recipes import code_of
+
+if TYPE_CHECKING:
+    from torch.nn.functional import ScalingType
+
+_ops = torch.ops.cutwheel
+_scaled_mm: Callable[..., torch.Tensor] = _ops.scaled_mm.default
+_scaled_mm_direct: Callable[..., torch.Tensor] = direct(_scaled_mm)
+_scaled_mm_out = _ops.scaled_mm.out
+_quantize: Callable[..., tuple[torch.Tensor, ...]] = _ops.quantize.default
+_quantize_direct: Callable[..., tuple[torch.Tensor, ...]] = direct(_quantize)
+
+_OPTIONAL = ("scale_a", "scale_b", "bias", "azp", "azp_adj", "out")
+
+
+def scaled_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor | None,
+    scale_b: torch.Tensor | None,
+    *,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype = torch.bfloat16,
+    use_fast_accum: bool = False,
+    recipe_a: str | ScalingType | None = None,
+    recipe_b: str | ScalingType | None = None,
+    azp: torch.Tensor | None = None,
+    azp_adj: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Product of two quantised matrices, as torch._scaled_mm and torch.nn.functional.scaled_mm.
+
+    Args:
+        a: [M, K], float8_e4m3fn, float8_e5m2 or int8
+        b: [K, N], any of them with fp8 (but float8_e5m2 twice), int8 with int8. Read without a copy
+            as the transpose of a contiguous [N, K]
+        scale_a: float32, any strides: one element (tensorwise), [M, 1] (rowwise) or
+            [M, ceil(K / 128)] (blockwise_1x128); None with out_dtype int32
+        scale_b: float32, any strides: one element (tensorwise), [1, N] (rowwise),
+            [ceil(K / 128), ceil(N / 128)] (blockwise_128x128) or [ceil(K / 128), N]
+            (blockwise_1x128); None with out_dtype int32
+        bias: [N], out_dtype or float32
+        out_dtype: float16, bfloat16 or float32; of int8 also int32, the integer product as it is
+        use_fast_accum: allows fp8 products to be summed in the tensor cores' own precision;
+            otherwise their sums go to float32 registers every 128 elements of K. Of int8, and of
+            blockwise scales, it changes nothing
+        recipe_a, recipe_b: what the scales belong to. None: told from their shapes, tensorwise and
+            rowwise first. Where it is given, rowwise scales may be [M] and [N]
+        azp: int32, zero point of a, where a_real = scale_a * (a - azp): one element, [M] or [M, 1].
+            int8 only
+        azp_adj: int32, [N] or [1, N]: b's columns summed, b.sum(0, dtype=torch.int32). None:
+            computed at each call, in a pass over b
+        out: [M, N], any strides that do not overlap; never resized. Its dtype takes the place of
+            out_dtype
+
+    Returns:
+        scale_a * scale_b * (a @ b - azp * azp_adj) + bias, [M, N]; `out` if that was given. It is
+        computed in float32 (integer products in int32) and rounded once. NaN in scales stays NaN;
+        with K = 0 the result is bias, or zeros
+
+    Raises:
+        TypeError: an argument that is no tensor, or of a dtype that does not fit
+        ValueError: shapes that fit no recipe (the message has those that would), an unknown recipe,
+            `out` that overlaps, azp_adj without azp
+        NotImplementedError: fp8 on a GPU below compute capability 8.9, CPU tensors, and the formats
+            mxfp8 and nvfp4 (scales of float8_e8m0fnu, float4 operands, blocks of 16 or 32)
+        RuntimeError: a tensor requires grad; as mm
+    """
+    code_a, code_b = code("recipe_a", recipe_a), code("recipe_b", recipe_b)
+    try:
+        if is_grad_enabled():
+            _refuse_grad(a, b, scale_a, scale_b, bias, out)
+        tensors = operands(a, b, scale_a, scale_b, bias, azp, azp_adj)
+        if out is not None:
+            _check_out_dtype(out, out_dtype)
+            _scaled_mm_out(*tensors, code_a, code_b, use_fast_accum, out=out)
+            bump(out)
+            return out
+        call = _scaled_mm if is_tracing() else _scaled_mm_direct
+        return call(*tensors, out_dtype, code_a, code_b, use_fast_accum)
+    except RAISED as error:
+        named = {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "bias": bias}
+        reraise("scaled_mm", error, _OPTIONAL, **named, azp=azp, azp_adj=azp_adj, out=out)
+
+
+def code(name: str, recipe: str | ScalingType | None) -> int | None:
+    return None if recipe is None else code_of("scaled_mm", name, recipe)
+
+
+def operands(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor | None,
+    scale_b: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    azp: torch.Tensor | None,
+    azp_adj: torch.Tensor | None,
+) -> list[torch.Tensor | None]:
+    """Of scaled_mm, in the library's order, and azp_adj where it is left out."""
+    if azp is not None and azp_adj is None and b.dtype == torch.int8:
+        azp_adj = column_sums(b)
+    return [a, b, scale_a, scale_b, bias, azp, azp_adj]
+
+
+def column_sums(b: torch.Tensor) -> torch.Tensor:
+    """[K, N] int8 -> [N] int32, azp_adj."""
+    return b.sum(0, dtype=torch.int32)
+
+
+def _refuse_grad(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor | None,
+    scale_b: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    out: torch.Tensor | None,
+) -> None:
+    if not (
+        a.requires_grad
+        or b.requires_grad
+        or (scale_a is not None and scale_a.requires_grad)
+        or (scale_b is not None and scale_b.requires_grad)
+        or (bias is not None and bias.requires_grad)
+        or (out is not None and out.requires_grad)
+    ):
+        return
+    tensors = {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "bias": bias, "out": out}
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.requires_grad:
+            raise RuntimeError(
+                f"scaled_mm: {name} requires grad, and the derivative of scaled_mm is not "
+                "implemented: call it under torch.no_grad(), or use cutwheel.nn.ScaledLinear with "
+                "straight_through=True, which has a gradient"
+            )
+
+
+def _check_out_dtype(out: torch.Tensor, out_dtype: torch.dtype) -> None:
+    # bfloat16, the default, cannot be told from what a caller has written.
+    if out_dtype not in (torch.bfloat16, None, out.dtype):
+        raise TypeError(
+            f"scaled_mm: out has dtype {out.dtype}; expected {out_dtype} as out_dtype says"
+        )
+
+
+@overload
+def quantize(
+    x: torch.Tensor,
+    recipe: str | ScalingType,
+    dtype: torch.dtype = ...,
+    *,
+    symmetric: Literal[True] = ...,
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+@overload
+def quantize(
+    x: torch.Tensor,
+    recipe: str | ScalingType,
+    dtype: torch.dtype = ...,
+    *,
+    symmetric: Literal[False],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]: ...
+def quantize(
+    x: torch.Tensor,
+    recipe: str | ScalingType,
+    dtype: torch.dtype = torch.float8_e4m3fn,
+    *,
+    symmetric: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor] | tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Values and scales for scaled_mm, such that x is about scales * values.
+
+    Args:
+        x: [..., K], two dimensions or more, float16, bfloat16 or float32. Its rows, M of them, are
+            those of x.reshape(-1, K)
+        recipe: which elements share a scale: all ("tensorwise"), a row ("rowwise"), 128 elements of
+            a row ("blockwise_1x128"), or 128 rows and 128 columns ("blockwise_128x128", of a matrix
+            only); or a member of torch.nn.functional.ScalingType
+        dtype: float8_e4m3fn, float8_e5m2, or int8 (tensorwise and rowwise)
+        symmetric: False, of int8 only: with a zero point, x is about scales * (values - azp)
+
+    Returns:
+        (values, scales), and azp behind them if symmetric is False.
+
+        values: the shape of x, contiguous: x / scale, rounded to the nearest (ties to even) and
+        saturated
+
+        scales: float32, the largest |x| over the largest value of dtype (448, 57344 or 127): [1],
+        [M, 1], [M, ceil(K / 128)] with strides (1, M rounded up to a multiple of 4), or
+        [ceil(M / 128), ceil(K / 128)]. 1 where all elements are 0. NaN where one is NaN or
+        infinite: so is whatever is computed from it
+
+        azp: int32, [1] or [M, 1]; with lo = min(x, 0) and hi = max(x, 0) over the elements that
+        share it, scale = (hi - lo) / 255 and azp = -128 - round(lo / scale)
+
+        They are what scaled_mm takes as a and scale_a. A weight [N, K], quantised as it is, goes
+        there transposed: b = values.t(), scale_b = scales.t() (scales itself if tensorwise).
+        Nothing of it has a gradient
+
+    Raises:
+        TypeError: x is no tensor, or a dtype is none of those above
+        ValueError: an unknown recipe, fewer than two dimensions, or what has no kernel: int8 by
+            blocks, a zero point for fp8
+        NotImplementedError, RuntimeError: as mm
+    """
+    code = code_of("quantize", "recipe", recipe)
+    try:
+        if x.requires_grad:
+            x = x.detach()
+        call = _quantize if is_tracing() else _quantize_direct
+        values, scales, azp = call(x, code, dtype, symmetric)
+    except RAISED as error:
+        reraise("quantize", error, (), x=x)
+    return (values, scales) if symmetric else (values, scales, azp)
