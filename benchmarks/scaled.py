@@ -37,6 +37,9 @@ from .shapes import GemmShape
 from .sides import keep_caches_in_tmpdir
 
 TOLERANCE = 1e-2
+# Times the tolerance, of one element. Sums in the tensor cores' own precision are off by up to
+# 0.3 of the root mean square at K = 28672, torch's as ours.
+WORST, WORST_FAST = 10.0, 100.0
 LIMITS = plan.Limits(replay_seconds=1.5e-3, case_seconds=0.2, max_rounds=15)
 MOST_BYTES = 60e9
 
@@ -165,7 +168,8 @@ def fp8(setting: Setting, fast: bool) -> ScaledCase:
         s.name: kernel_of(ours, x[0], w[0], *of[recipe], fast)
         for s, recipe in zip(mine, recipes, strict=True)
     }
-    case = harness.Case(sides, slots, accum, TOLERANCE, pairs, needed=[s.name for s in mine])
+    worst = WORST_FAST if fast else WORST
+    case = harness.Case(sides, slots, accum, TOLERANCE, pairs, worst, [s.name for s in mine])
     rivals = [baseline.name for baseline in theirs]
     return ScaledCase(case, shape.flops, kernels, rivals, refused)
 
