@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -186,7 +187,7 @@ def test_every_source_is_compiled_for_one_architecture(configured):
             for word in command["command"].replace('"', "").split()
             if "--generate-code" in word
         ]
-        arch = Path(command["file"]).name.split("_")[1].removesuffix(".cu")
+        (arch,) = re.findall(r"_(sm\d+a?)_", Path(command["file"]).name)
         assert codes == [f"--generate-code={expected[arch]}"], command["file"]
 
 
