@@ -192,7 +192,8 @@ def test_compile_traces_without_a_graph_break(cutwheel: ModuleType) -> None:
             scale_b = scale_b if of_weight == TENSOR else scale_b.t()
             y = cutwheel.scaled_mm(a, b.t(), scale_a, scale_b, bias=bias, use_fast_accum=True)
             total = total + y.float().sum()
-        a, scale_a, azp = cutwheel.quantize(x, ScalingType.RowWise, INT8, symmetric=False)
+        # By name: the compiler of torch 2.12 does not know the members of torch's own ScalingType.
+        a, scale_a, azp = cutwheel.quantize(x, ROW, INT8, symmetric=False)
         b, scale_b = cutwheel.quantize(weight, TENSOR, INT8)
         return total + cutwheel.scaled_mm(a, b.t(), scale_a, scale_b, azp=azp).float().sum()
 
