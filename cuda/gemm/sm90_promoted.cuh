@@ -19,7 +19,7 @@ constexpr int sm90_promoted_columns(int rows, int columns) {
   return part;
 }
 
-// Loads of scales of a part: 0, 1 or a value for each row or column.
+// Of block-wise scales: how many rows and columns share one. Base has it only where there are such scales.
 template <bool scaled, class Base>
 struct Sm90Granularity {
   static constexpr int kRows = 0, kColumns = 0;

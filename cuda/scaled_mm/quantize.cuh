@@ -106,11 +106,11 @@ struct Quantize {
 
     CUTLASS_DEVICE explicit Scale(Extremes const& extremes) : zero_point(0) {
       float const high = __uint_as_float(extremes.high), low = __uint_as_float(extremes.low);
-      constexpr float kSteps = kAsymmetric ? 255.f : kMax;
+      constexpr float kLargest = kAsymmetric ? 255.f : kMax;
       float const range = kAsymmetric ? high + low : high;
       bool const finite = max(extremes.high, extremes.low) < 0x7f800000u;
       // Never below the smallest normal float, whose inverse is finite.
-      scale = range == 0 ? 1.f : fmaxf(range <= FLT_MAX ? range / kSteps : high / kSteps + low / kSteps, FLT_MIN);
+      scale = range == 0 ? 1.f : fmaxf(range <= FLT_MAX ? range / kLargest : high / kLargest + low / kLargest, FLT_MIN);
       if (!finite) scale = __uint_as_float(0x7fffffffu);
       inverse = 1.f / scale;
       if constexpr (kAsymmetric) {
