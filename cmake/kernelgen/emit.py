@@ -14,7 +14,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from kernelgen import cpp
+from kernelgen import cpp, wgmma
 from kernelgen.epilogue import Epilogue
 from kernelgen.families import FAMILIES
 from kernelgen.family import cpp_block_scales, cpp_bool, cpp_layouts
@@ -31,7 +31,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def sources(kernels: Iterable[Kernel], epilogues: Sequence[Epilogue]) -> dict[str, list[Kernel]]:
-    """File name -> its kernels: one tile configuration and one architecture a source.
+    """File name -> its kernels: one architecture, and (but for some families) one tile a source.
 
     A crowded configuration is split between epilogues, in the order of their declaration: one
     that is declared behind the others lands in one source and leaves the rest as they are.
@@ -68,6 +68,8 @@ def render(
     files = {name: _source(group, epilogues) for name, group in plan.items()}
     for epilogue in _used(kernels, epilogues):
         files[cpp.header_name(epilogue)] = epilogue_header(epilogue)
+    # Whichever kernels there are: it depends on none of them.
+    files[wgmma.HEADER] = _fill("wgmma_widths.cuh.in", **wgmma.fields())
     files["kernel_table.cpp"] = _table(kernels)
     files["epilogues.h"] = _epilogues_header(epilogues)
     files["manifest.json"] = _manifest_json(plan, epilogues)

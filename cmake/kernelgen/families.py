@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from kernelgen.family import Family
 from kernelgen.family_sm80 import Sm80Multistage, Sm89Blockwise
-from kernelgen.family_sm90 import Sm90Blockwise, Sm90WarpSpecialized
+from kernelgen.family_sm90 import Sm90Blockwise, Sm90Persistent, Sm90WarpSpecialized
 from kernelgen.family_untiled import Elementwise, Quantize, SplitkReduce
 
 FAMILIES: dict[str, Family] = {
@@ -21,6 +21,7 @@ FAMILIES: dict[str, Family] = {
         Elementwise(),
         Sm89Blockwise(),
         Sm90Blockwise(),
+        Sm90Persistent(),
         Quantize(),
     )
 }

@@ -46,6 +46,7 @@ class Family(ABC):
     lists: tuple[str, ...] = ("layouts", "epilogue", "tiles")
     tile_keys: tuple[str, ...] = ()
     optional_tile_keys: tuple[str, ...] = ()
+    tiles_share_source = False  # where a tile costs little next to the headers
     schedules: tuple[str, ...]
 
     @abstractmethod
@@ -101,6 +102,13 @@ def check_product(kernel: Kernel) -> Iterator[str]:
             f"epilogue {epilogue.name}: {', '.join(wide)} has 2N columns; two of them travel as one"
             " 32-bit element, so D must be f16 or bf16"
         )
+
+
+def check_stores(kernel: Kernel) -> Iterator[str]:
+    """Of families that write D alone."""
+    if kernel.epilogue is not None and kernel.epilogue.aux:
+        names = ", ".join(name for name, _ in kernel.epilogue.aux)
+        yield f"epilogue {kernel.epilogue.name} stores {names}; nothing but D can be stored here"
 
 
 def check_warps(kernel: Kernel, step: Shape3, why: str) -> Iterator[str]:

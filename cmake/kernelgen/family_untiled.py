@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kernelgen.family import Family, by_op
+from kernelgen.family import Family, by_op, check_stores
 from kernelgen.kernel import FP8_DTYPES, DTypes, Kernel
 
 _FLOATS = ("bf16", "f16", "f32")
@@ -49,9 +49,7 @@ class Elementwise(_WithoutTiles):
             return
         if epilogue.has_accum:
             yield f"epilogue {epilogue.name} uses accum; there is no product here"
-        if epilogue.aux:
-            names = ", ".join(name for name, _ in epilogue.aux)
-            yield f"epilogue {epilogue.name} stores {names}; nothing but D can be stored here"
+        yield from check_stores(kernel)
         for name, kind in epilogue.operands:
             if kind.enumerator in ("row", "col") or kind.dtype != "d":
                 yield (

@@ -5,11 +5,12 @@ One string stands for a kernel everywhere: symbol, table row, log line, profiler
 
 from __future__ import annotations
 
+from kernelgen.families import FAMILIES
 from kernelgen.kernel import Kernel, Shape3
 
 
 def procedural_name(kernel: Kernel) -> str:
-    """{op}_{arch}_{dtypes}_{tile}_{cluster|warp}_{layout}_{mode}[_{scales}]_{epilogue}.
+    """{op}_{arch}_{dtypes}_{tile}[_{cluster|warp}]_{layout}_{mode}[_{scales}]_{epilogue}.
 
     mode is {schedule}[_swap][_fast][_align{n}]. The family stands in place of tile, layout and
     mode where there is none of them, and a recipe in place of the epilogue.
@@ -28,9 +29,10 @@ def source_stem(kernel: Kernel) -> str:
 
     Kernels of one tile configuration differ in types, layouts, scales and epilogues only: the
     headers are parsed and the templates instantiated once, so the second kernel costs a fraction
-    of the first.
+    of the first. All tiles of a family share it whose templates cost less than the headers.
     """
-    distinction = [*_shapes(kernel), _mode(kernel)] if kernel.is_tiled else [kernel.family]
+    shapes = [] if FAMILIES[kernel.family].tiles_share_source else _shapes(kernel)
+    distinction = [*shapes, _mode(kernel)] if kernel.is_tiled else [kernel.family]
     # Two families may have the same tiles, one of them with scales in its mainloop.
     if kernel.scales:
         distinction.append("blockwise")
@@ -46,7 +48,10 @@ def source_name(stem: str, part: int) -> str:
 
 
 def _shapes(kernel: Kernel) -> list[str]:
-    return [_dims(kernel.tile.shape), _dims(kernel.tile.warp or kernel.tile.cluster)]
+    """What the manifest chooses: a family without clusters spells none."""
+    tile, keys = kernel.tile, FAMILIES[kernel.family].tile_keys
+    shapes = {"tile": tile.shape, "warp": tile.warp, "cluster": tile.cluster}
+    return [_dims(shape) for key, shape in shapes.items() if key in keys and shape]
 
 
 def _mode(kernel: Kernel) -> str:

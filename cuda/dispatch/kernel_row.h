@@ -17,7 +17,8 @@ enum class Family : int {
   elementwise,
   sm90_blockwise,
   sm89_blockwise,
-  quantize
+  quantize,
+  sm90_persistent
 };
 
 struct Extent3 {
@@ -57,12 +58,14 @@ constexpr int element_bytes(EpilogueOperandInfo const& operand, DType d) {
 // elementwise and quantize kernels.
 constexpr bool is_gemm(KernelRow const& row) {
   return row.family == Family::sm80_multistage || row.family == Family::sm90_warpspecialized ||
-         row.family == Family::sm90_blockwise || row.family == Family::sm89_blockwise;
+         row.family == Family::sm90_blockwise || row.family == Family::sm89_blockwise ||
+         row.family == Family::sm90_persistent;
 }
 
 // The Hopper kernels: wgmma and TMA, and one threadblock on an SM that goes through many tiles.
 constexpr bool is_persistent(KernelRow const& row) {
-  return row.family == Family::sm90_warpspecialized || row.family == Family::sm90_blockwise;
+  return row.family == Family::sm90_warpspecialized || row.family == Family::sm90_blockwise ||
+         row.family == Family::sm90_persistent;
 }
 
 constexpr char const* name_of(Op op) { return op == Op::gemm ? "gemm" : "scaled_mm"; }

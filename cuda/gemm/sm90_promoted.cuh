@@ -4,9 +4,12 @@
 // two sets of registers for them.
 #pragma once
 
-#include <cutlass/gemm/collective/collective_builder.hpp>
+#include <cutlass/arch/grid_dependency_control.h>
+#include <cute/atom/mma_atom.hpp>
+#include <cute/tensor.hpp>
 
 #include "gemm/epilogue.cuh"
+#include "gemm/sm90_wgmma.cuh"
 
 namespace cutwheel::gemm {
 
@@ -15,7 +18,7 @@ namespace cutwheel::gemm {
 constexpr int sm90_promoted_columns(int rows, int columns) {
   constexpr int kRegisters = 192;
   int part = columns;
-  while (rows * columns / 128 + part > kRegisters || columns % part != 0) part -= 16;
+  while (rows * columns / 128 + part > kRegisters || columns % part != 0) part -= 8;
   return part;
 }
 
@@ -50,8 +53,7 @@ struct Sm90PromotedMma : Base {
 
   using PartShape = cute::Shape<cute::Int<64 * kWarpGroups>, cute::Int<kPartColumns>, cute::_128>;
   using TiledMma = decltype(cute::make_tiled_mma(
-      cute::GMMA::ss_op_selector<typename Base::ElementA, typename Base::ElementB, ElementAccumulator, PartShape,
-                                 cute::GMMA::Major::K, cute::GMMA::Major::K>(),
+      sm90_wgmma<typename Base::ElementA, typename Base::ElementB, ElementAccumulator, PartShape>(),
       cute::Layout<cute::Shape<cute::Int<kWarpGroups>, cute::_1, cute::_1>>{}));
   // The kernel takes this class's TiledMma: the accumulator is (values of a part, blocks, parts).
   using Part = decltype(cute::partition_fragment_C(TiledMma{}, cute::take<0, 2>(PartShape{})));

@@ -53,6 +53,7 @@ char const* family_name(Family family) {
     case Family::sm80_multistage: return "sm80_multistage";
     case Family::sm90_warpspecialized: return "sm90_warpspecialized";
     case Family::splitk_reduce: return "splitk_reduce";
+    case Family::sm90_persistent: return "sm90_persistent";
     case Family::elementwise: return "elementwise";
     case Family::sm90_blockwise: return "sm90_blockwise";
     case Family::sm89_blockwise: return "sm89_blockwise";

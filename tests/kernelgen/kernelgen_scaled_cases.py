@@ -61,6 +61,14 @@ BLOCK_SM89: Table = {
     "scales": ["1x128_1x128"],
     "tiles": [{"tile": [128, 128, 128], "warp": [64, 32, 128], "stages": 3}],
 }
+PERSISTENT_SM90: Table = {
+    "family": "sm90_persistent",
+    "arch": ["90a"],
+    "dtypes": [E4M3],
+    "layouts": ["tnt"],
+    "epilogue": ["scaled"],
+    "tiles": [{"tile": [128, 160, 128]}],
+}
 QUANTIZE: Table = {
     "family": "quantize",
     "arch": ["80", "89", "90a"],
@@ -88,7 +96,8 @@ def rendered(*entries: Table) -> dict[str, str]:
     return render(found.kernels, found.epilogues, Path("/out"))
 
 
-FAMILIES = [FP8_SM90, INT8_SM80, BLOCK_SM90, BLOCK_SM89, QUANTIZE]
+FAMILIES = [FP8_SM90, INT8_SM80, BLOCK_SM90, BLOCK_SM89, PERSISTENT_SM90, QUANTIZE]
+FP8_ALONE = ("sm90_blockwise", "sm89_blockwise", "sm90_persistent")
 FP8_PAIRS = [("e4m3", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e4m3")]
 
 
@@ -124,11 +133,23 @@ def _warp_tiles(draw: st.DrawFn, k: int) -> list[Any]:
     return draw(st.lists(tiles, min_size=1, max_size=4, unique_by=identity))
 
 
+def _persistent_tiles(draw: st.DrawFn) -> list[Any]:
+    tiles = st.fixed_dictionaries(
+        {
+            "tile": st.tuples(st.sampled_from([64, 128]), st.sampled_from([64, 192, 256])).map(
+                lambda shape: [*shape, 128]
+            )
+        },
+        optional={"fast_accum": st.just(True)},
+    )
+    return draw(st.lists(tiles, min_size=1, max_size=4, unique_by=identity))
+
+
 @st.composite
 def entries(draw: st.DrawFn) -> Table:
     """A valid entry of any family that serves scaled_mm."""
     entry: Table = {"family": draw(st.sampled_from(FAMILIES))["family"]}
-    is_fp8 = "blockwise" in entry["family"] or draw(st.booleans())
+    is_fp8 = entry["family"] in FP8_ALONE or draw(st.booleans())
     scales = draw(subsets(["1x128_128x128", "1x128_1x128"]))
     int8 = [dtypes("s8", d, acc="s32") for d in ("bf16", "f16", "f32")]
     entry["dtypes"] = _fp8(draw) if is_fp8 else draw(subsets(int8))
@@ -145,6 +166,9 @@ def entries(draw: st.DrawFn) -> Table:
         case "sm90_blockwise":
             tiles = _sm90_tiles(draw, [128], ("swap_ab",))
             return {**entry, "arch": ["90a"], "scales": scales, "tiles": tiles}
+        case "sm90_persistent":
+            tiles = _persistent_tiles(draw)
+            return {**entry, "arch": ["90a"], "layouts": ["tnt"], "tiles": tiles}
         case "sm89_blockwise":
             return {**entry, "arch": ["89"], "scales": scales, "tiles": _warp_tiles(draw, 128)}
     del entry["epilogue"]

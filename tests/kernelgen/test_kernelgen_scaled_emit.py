@@ -32,6 +32,7 @@ from kernelgen_scaled_cases import (
     FP8_SM90,
     INT8_RECIPES,
     INT8_SM80,
+    PERSISTENT_SM90,
     QUANTIZE,
     document,
     entries,
@@ -40,6 +41,7 @@ from kernelgen_scaled_cases import (
 )
 
 from kernelgen import emit
+from kernelgen.families import FAMILIES
 from kernelgen.emit import MAX_KERNELS_PER_SOURCE
 from kernelgen.manifest import InvalidManifestError, load, parse
 from kernelgen.naming import procedural_name
@@ -47,8 +49,8 @@ from kernelgen.naming import procedural_name
 # The grammar of names, spelled a second time on purpose: everything outside the build reads them.
 NAME = re.compile(
     r"scaled_mm_sm(?P<arch>80|89|90a)_(?P<dtypes>[a-z0-9]+_[a-z0-9]+_[fs]32_[a-z0-9]+)_"
-    r"(?:(?P<tile>\d+x\d+x\d+)_(?P<second>\d+x\d+x\d+)_(?P<layout>tnt)"
-    r"_(?P<schedule>pingpong|cooperative|multistage)(?P<stages>\d+)?(?P<swap>_swap)?"
+    r"(?:(?P<tile>\d+x\d+x\d+)(?:_(?P<second>\d+x\d+x\d+))?_(?P<layout>tnt)"
+    r"_(?P<schedule>pingpong|cooperative|persistent|multistage)(?P<stages>\d+)?(?P<swap>_swap)?"
     r"(?P<fast>_fast)?(?:_(?P<scales>1x128_(?:1x128|128x128)))?"
     rf"_(?P<epilogue>{'|'.join(EPILOGUES)})|quantize_(?P<recipe>\w+))"
 )
@@ -74,7 +76,9 @@ def test_a_name_says_everything_about_its_kernel(entry: Table) -> None:
             assert field["epilogue"] == kernel.epilogue.name
             assert (bool(field["swap"]), bool(field["fast"])) == (tile.swap_ab, tile.fast_accum)
             assert field["tile"] == "x".join(map(str, tile.shape))
-            assert field["second"] == "x".join(map(str, tile.warp or tile.cluster))
+            second = "x".join(map(str, tile.warp or tile.cluster))
+            assert field["second"] == (None if kernel.family == "sm90_persistent" else second)
+            assert field["schedule"] == tile.schedule
             assert field["stages"] == (str(tile.stages) if tile.stages else None)
 
 
@@ -86,21 +90,27 @@ def test_a_source_has_kernels_of_one_family(drawn: list[Table]) -> None:
     planned = [procedural_name(kernel) for group in plan.values() for kernel in group]
     assert sorted(planned) == [procedural_name(kernel) for kernel in found.kernels]
     for group in plan.values():
-        assert len({(k.op, k.family, k.arch, k.tile) for k in group}) == 1
+        assert len({(k.op, k.family, k.arch) for k in group}) == 1
+        tiles = {k.tile for k in group}
+        assert len(tiles) == 1 or FAMILIES[group[0].family].tiles_share_source
         assert len(group) <= MAX_KERNELS_PER_SOURCE
 
 
 def test_names_follow_the_documented_spelling() -> None:
     swapped = changed(BLOCK_SM90, tile=[128, 32, 128], cluster=[1, 1, 1], swap_ab=True)
     fast = changed(FP8_SM90, swap_ab=True, fast_accum=True)
-    kernels = manifest(swapped, fast, BLOCK_SM89, changed(QUANTIZE, arch=["90a"])).kernels
+    persistent = changed(PERSISTENT_SM90, tiles=[{"tile": [64, 96, 128], "fast_accum": True}])
+    entries = [swapped, fast, BLOCK_SM89, changed(QUANTIZE, arch=["90a"])]
+    kernels = manifest(*entries, PERSISTENT_SM90, persistent).kernels
     assert [procedural_name(kernel) for kernel in kernels] == [
         "scaled_mm_sm89_e4m3_e4m3_f32_bf16_128x128x128_64x32x128_tnt_multistage3_1x128_1x128"
         "_block_bias",
         "scaled_mm_sm90a_bf16_bf16_f32_e4m3_quantize_rowwise",
         "scaled_mm_sm90a_e4m3_e4m3_f32_bf16_128x128x128_2x1x1_tnt_pingpong_swap_fast_scaled",
+        "scaled_mm_sm90a_e4m3_e4m3_f32_bf16_128x160x128_tnt_persistent_scaled",
         "scaled_mm_sm90a_e4m3_e4m3_f32_bf16_128x32x128_1x1x1_tnt_pingpong_swap_1x128_128x128"
         "_block_bias",
+        "scaled_mm_sm90a_e4m3_e4m3_f32_bf16_64x96x128_tnt_persistent_fast_scaled",
     ]
 
 
@@ -110,6 +120,7 @@ STEMS = {
     "sm90_warpspecialized": "scaled_mm_sm90a_128x128x128_2x1x1_pingpong",
     "sm80_multistage": "scaled_mm_sm89_128x128x64_64x64x64_multistage3",
     "sm90_blockwise": "scaled_mm_sm90a_128x128x128_2x1x1_pingpong_blockwise",
+    "sm90_persistent": "scaled_mm_sm90a_persistent",
     "sm89_blockwise": "scaled_mm_sm89_128x128x128_64x32x128_multistage3_blockwise",
     "quantize": "scaled_mm_sm89_quantize",
 }
@@ -146,6 +157,12 @@ STEMS = {
             " Shape3<64, 32, 128>, /*stages=*/3, BlockScales::a1x128_b1x128, epilogue::block_bias>",
         ),
         (
+            PERSISTENT_SM90,
+            "gemm",
+            f"Sm90Persistent<Arch::sm90a, {PRODUCT}, Shape3<128, 160, 128>, epilogue::scaled,"
+            " /*fast_accum=*/false>",
+        ),
+        (
             changed(QUANTIZE, arch=["89"]),
             "scaled_mm",
             "Quantize<Arch::sm89, DType::bf16, DType::e4m3, QuantizeRecipe::rowwise>",
@@ -158,12 +175,19 @@ def test_a_source(entry: Table, home: str, spelled: str) -> None:
     assert f'#include "{home}/{entry["family"]}.cuh"\n' in text
     assert "\nnamespace cutwheel::scaled_mm {\nusing namespace gemm;\n" in text
     assert f"\nusing K0 = {spelled};\n" in text
+    assert ("#define CUTLASS_ENABLE_GDC_FOR_SM90 1\n" in text) == (
+        "_sm90a_" in STEMS[entry["family"]]
+    )
     assert text.endswith("\n}  // namespace cutwheel::scaled_mm\n")
 
 
 def test_fast_accum_is_spelled_and_has_a_source_of_its_own() -> None:
     files = rendered(FP8_SM90, changed(FP8_SM90, fast_accum=True))
     stem = STEMS["sm90_warpspecialized"]
+    assert "epilogue::scaled, /*fast_accum=*/true>;" in files[f"{stem}_fast.cu"]
+    assert "/*fast_accum=*/false>;" in files[f"{stem}.cu"]
+    files = rendered(PERSISTENT_SM90, changed(PERSISTENT_SM90, fast_accum=True))
+    stem = STEMS["sm90_persistent"]
     assert "epilogue::scaled, /*fast_accum=*/true>;" in files[f"{stem}_fast.cu"]
     assert "/*fast_accum=*/false>;" in files[f"{stem}.cu"]
     narrow = changed(INT8_SM80, dtypes=[E4M3], arch=["89"], fast_accum=True, alignment=8)
@@ -197,6 +221,12 @@ def test_the_table() -> None:
         f" &scaled_mm::workspace_{name}}},"
     ) in table
     assert "Op::scaled_mm, Family::sm90_blockwise, Arch::sm90a," in table
+    persistent = re.sub(r"\s+", " ", rendered(PERSISTENT_SM90)["kernel_table.cpp"])
+    assert "Op::scaled_mm, Family::sm90_persistent, Arch::sm90a, /*has_ptx=*/false," in persistent
+    assert (
+        "{128, 160, 128}, /*cluster=*/{1, 1, 1}, /*stages=*/0, Schedule::persistent,"
+        " /*swap_ab=*/false, /*alignment=*/16, /*fast_accum=*/false, BlockScales::none,"
+    ) in persistent
     assert "/*fast_accum=*/false, BlockScales::a1x128_b128x128, QuantizeRecipe::none," in table
     assert (
         "Op::scaled_mm, Family::quantize, Arch::sm80, /*has_ptx=*/true, DType::bf16, DType::bf16,"
@@ -215,7 +245,8 @@ def test_the_table_is_cpp(tmp_path: Path, repository: Path) -> None:
     write_manifest(tmp_path, gemm)
     quantize = changed(QUANTIZE, recipes=FP8_RECIPES)
     integers = changed(QUANTIZE, dtypes=[dtypes("f32", "s8")], recipes=INT8_RECIPES)
-    scaled = document(FP8_SM90, INT8_SM80, BLOCK_SM90, BLOCK_SM89, quantize, integers)
+    products = [FP8_SM90, INT8_SM80, BLOCK_SM90, BLOCK_SM89, PERSISTENT_SM90]
+    scaled = document(*products, quantize, integers)
     write_manifest(tmp_path, scaled, op="scaled_mm")
     found = load(tmp_path)
     for name, text in emit.render(found.kernels, found.epilogues, tmp_path).items():

@@ -19,6 +19,7 @@ from kernelgen_scaled_cases import (
     FP8_SM90,
     INT8,
     INT8_SM80,
+    PERSISTENT_SM90,
     QUANTIZE,
     document,
     errors,
@@ -93,7 +94,7 @@ def test_the_types_of_one_op_are_none_of_the_other() -> None:
 
 
 def test_an_entry_belongs_to_a_manifest_that_its_family_serves() -> None:
-    for entry in (BLOCK_SM90, BLOCK_SM89, QUANTIZE):
+    for entry in (BLOCK_SM90, BLOCK_SM89, PERSISTENT_SM90, QUANTIZE):
         assert errors_of(gemm_document(entry))[0][1] == "belongs to cuda/scaled_mm/kernels.toml"
     found = errors_of(document(INT8_SM80), "conv2d")
     assert found[0][1] == "belongs to cuda/gemm/kernels.toml or cuda/scaled_mm/kernels.toml"
@@ -219,6 +220,21 @@ def test_rules_of_quantize(values: Table, text: str) -> None:
         ),
         (INT8_SM80, "3 stages x (128 + 128) x 64 x 1 = 49152 bytes"),
         (BLOCK_SM89, "3 stages x (128 + 128) x 128 x 1 = 98304 bytes"),
+        (
+            PERSISTENT_SM90,
+            "2 stages x ((128 + 160) x 128 + 16) + rows of D 128 x 320"
+            " + vectors 2 x (64 x 4 + 160 x 4 + 160 x 2) = 117152 bytes",
+        ),
+        (
+            # Rows of D that are longer than 512 bytes are staged in parts of even width.
+            changed(
+                PERSISTENT_SM90,
+                tile=[64, 192, 128],
+                dtypes=[dtypes("e4m3", "f32")],
+                epilogue=["accumulator"],
+            ),
+            "2 stages x ((64 + 192) x 128 + 16) + rows of D 64 x 384 = 90144 bytes",
+        ),
         (QUANTIZE, "0 bytes"),
     ],
 )

@@ -1,0 +1,62 @@
+// The ring of stages between the thread that loads operands and the warpgroups that multiply them.
+#pragma once
+
+#include <cutlass/arch/barrier.h>
+
+#include <cstdint>
+
+namespace cutwheel::gemm {
+
+// Where in the ring one side is. The parity tells a stage's rounds apart.
+template <int stages>
+struct Sm90PipelineState {
+  int stage = 0;
+  std::uint32_t parity = 0;
+
+  CUTLASS_DEVICE int index() const { return stage; }
+  CUTLASS_DEVICE void operator++() {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+  CUTLASS_DEVICE void advance(int count) {
+    int const next = stage + count;
+    parity ^= next / stages & 1;
+    stage = next % stages;
+  }
+};
+
+// kConsumers: warpgroups that read a stage.
+template <int stages, int kConsumers>
+struct Sm90Pipeline {
+  using State = Sm90PipelineState<stages>;
+  using Barrier = cutlass::arch::ClusterBarrier;
+  struct Storage {
+    alignas(8) std::uint64_t full[stages], empty[stages];
+  };
+  Storage& storage;
+
+  // By one thread; the others have to be synchronised with it.
+  CUTLASS_DEVICE void initialize() const {
+    for (int i = 0; i < stages; ++i) {
+      Barrier::init(&storage.full[i], 1);
+      Barrier::init(&storage.empty[i], kConsumers);
+    }
+    cutlass::arch::fence_barrier_init();
+  }
+
+  // Waits until nobody reads the stage any more. Returns the barrier on which `bytes` are to arrive.
+  CUTLASS_DEVICE std::uint64_t* producer_acquire(State state, std::uint32_t bytes) const {
+    Barrier::wait(&storage.empty[state.stage], state.parity ^ 1);
+    std::uint64_t* const barrier = &storage.full[state.stage];
+    cutlass::arch::ClusterTransactionBarrier::arrive_and_expect_tx(barrier, bytes);
+    return barrier;
+  }
+
+  CUTLASS_DEVICE void consumer_wait(State state) const { Barrier::wait(&storage.full[state.stage], state.parity); }
+
+  // By all threads of a warpgroup.
+  CUTLASS_DEVICE void consumer_release(State state) const {
+    if (threadIdx.x % 128 == 0) Barrier::arrive(&storage.empty[state.stage]);
+  }
+};
+
+}  // namespace cutwheel::gemm

@@ -1,0 +1,222 @@
+"""The rules of sm90_persistent, and the header with the widths of wgmma that its tiles take."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernelgen_cases import SM80, Table, changed, dtypes, errors_of
+from kernelgen_cases import document as gemm_document
+from kernelgen_scaled_cases import (
+    E4M3,
+    FP8_PAIRS,
+    INT8,
+    PERSISTENT_SM90,
+    document,
+    errors,
+    manifest,
+    rendered,
+)
+
+from kernelgen import wgmma
+from kernelgen.emit import render, write
+from kernelgen.families import FAMILIES
+from kernelgen.manifest import InvalidManifestError, parse
+
+TILE = "[[kernel]] #1 (family sm90_persistent), tiles[0]"
+MIXED = dtypes("e4m3", "bf16", b="e5m2")
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"tile": [256, 128, 128]}, "tile M = 256; one or two warpgroups take 64 rows each: 64 or"),
+        ({"tile": [32, 128, 128]}, "tile M = 32; one or two warpgroups"),
+        ({"tile": [192, 128, 128]}, "tile M = 192; one or two warpgroups"),
+        ({"tile": [128, 72, 128]}, "tile N = 72; rows of D are made of 16 columns: a multiple of"),
+        ({"tile": [128, 8, 128]}, "tile N = 8; rows of D are made of 16 columns"),
+        ({"tile": [128, 272, 128]}, "tile N = 272; rows of D are made of 16 columns"),
+        ({"tile": [128, 128, 64]}, "tile K = 64; it is 128, the bytes that one swizzle spans"),
+        ({"tile": [128, 128, 256]}, "tile K = 256; it is 128"),
+        ({"tile": [128, 128]}, "tile: must be three positive integers"),
+        ({"cluster": [1, 1, 1]}, "unknown key 'cluster'; allowed: tile, fast_accum"),
+        ({"schedule": "persistent"}, "unknown key 'schedule'; allowed: tile, fast_accum"),
+        ({"swap_ab": True}, "unknown key 'swap_ab'; allowed: tile, fast_accum"),
+        ({"alignment": 16}, "unknown key 'alignment'; allowed: tile, fast_accum"),
+        ({"fast_accum": 1}, "fast_accum: must be true or false, not 1"),
+        ({"layouts": ["ttt"]}, "unknown layout 'ttt'; allowed: tnt"),
+        ({"arch": ["89"]}, "unknown architecture '89'; allowed: 90a"),
+        ({"dtypes": [INT8]}, "combination s8_s8_s32_bf16"),
+        ({"scales": ["1x128_1x128"]}, "unknown key 'scales'; allowed: family, arch, dtypes, lay"),
+    ],
+)
+def test_rules_of_sm90_persistent(values: Table, text: str) -> None:
+    found = errors(changed(PERSISTENT_SM90, **values))
+    assert len(found) == 1, found
+    assert text in ": ".join(found[0])
+
+
+@pytest.mark.parametrize(
+    ("combination", "is_fast", "taken"),
+    [
+        # Parts of 144, 160, 176, 192, 208, 224 and 256: 72, 80, 88, 96, 16, 56 and 64 columns.
+        (E4M3, False, [16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 256]),
+        (E4M3, True, [16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256]),
+        (MIXED, False, [16, 32, 64, 96, 128, 192, 208, 256]),
+        (MIXED, True, [16, 32, 64, 96, 128, 192, 256]),
+    ],
+)
+def test_tiles_have_a_width_of_wgmma(combination: Table, is_fast: bool, taken: list[int]) -> None:
+    entry = changed(PERSISTENT_SM90, dtypes=[combination], fast_accum=is_fast)
+    for n in range(16, 257, 16):
+        narrow = changed(entry, tile=[64, n, 128])
+        if n in taken:
+            assert manifest(narrow)
+            continue
+        ((where, reason),) = errors(narrow)
+        assert where == TILE
+        assert reason.startswith(f"tile N = {n} is multiplied ")
+        assert reason.endswith(f"in that width here; N is one of {', '.join(map(str, taken))}")
+
+
+def test_a_width_that_is_missing_is_named() -> None:
+    ((_, reason),) = errors(changed(PERSISTENT_SM90, dtypes=[MIXED]))
+    assert reason.startswith(
+        "tile N = 160 is multiplied 80 columns at a time, and there is no wgmma of e4m3 and e5m2"
+    )
+    ((_, reason),) = errors(changed(PERSISTENT_SM90, dtypes=[MIXED], fast_accum=True))
+    assert reason.startswith("tile N = 160 is multiplied 160 columns at a time")
+    ((_, reason),) = errors(changed(PERSISTENT_SM90, tile=[128, 240, 128]))
+    assert reason.startswith("tile N = 240 is multiplied 48 columns at a time")
+
+
+def test_a_tile_needs_no_schedule() -> None:
+    every = [dtypes(a, d, b=b) for a, b in FP8_PAIRS for d in ("bf16", "f16", "f32")]
+    wide = {"tile": [128, 256, 128]}
+    entry = changed(PERSISTENT_SM90, dtypes=every, tiles=[wide, {**wide, "fast_accum": True}])
+    kernels = manifest(entry).kernels
+    assert len(kernels) == 2 * len(every)
+    assert {kernel.tile.schedule for kernel in kernels} == {"persistent"}
+    assert {kernel.tile.cluster for kernel in kernels} == {(1, 1, 1)}
+
+
+def with_epilogue(body: Table, **values: Any) -> Table:
+    data = document(changed(PERSISTENT_SM90, epilogue=["mine"], **values))
+    data["epilogue"]["mine"] = body
+    return data
+
+
+EVERY_OPERAND = {
+    "expr": "pair(accum * even(w) + r, s * c * odd(w) + m)",
+    "operands": {
+        "w": "matrix[M,2N]",
+        "r": "row[1|N] f32",
+        "s": "scalar",
+        "c": "col[M]",
+        "m": "matrix[M,N] f32",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "n", "terms", "epilogue"),
+    [
+        # No vectors; rows of D are as wide as D.
+        ({"expr": "accum * m", "operands": {"m": "matrix[M,N]"}}, 160, "128 x 320 =", 128 * 320),
+        ({"expr": "even(accum) * odd(accum)"}, 160, "128 x 160 =", 128 * 160),
+        # 640 bytes would be too many: two parts of 80 columns.
+        ({"expr": "pair(accum, 2 * accum)"}, 160, "128 x 320 =", 128 * 320),
+        # 11 is prime: 16 columns at a time.
+        ({"expr": "pair(accum, 2 * accum)"}, 176, "128 x 64 =", 128 * 64),
+        (
+            {"expr": "accum + v", "operands": {"v": "row[N]"}},
+            96,
+            "128 x 192 + vectors 2 x (96 x 2) =",
+            128 * 192 + 384,
+        ),
+        (
+            {"expr": "accum + v", "operands": {"v": "col[M] f32"}},
+            96,
+            "128 x 192 + vectors 2 x (64 x 4) =",
+            128 * 192 + 512,
+        ),
+        (
+            EVERY_OPERAND,
+            96,
+            "128 x 384 + vectors 2 x (96 x 4 + 64 x 2) =",
+            128 * 384 + 1024,
+        ),
+    ],
+)
+def test_what_an_epilogue_takes(body: Table, n: int, terms: str, epilogue: int) -> None:
+    (kernel,) = parse(with_epilogue(body, tile=[128, n, 128]), op="scaled_mm").kernels
+    total, arithmetic = FAMILIES[kernel.family].shared_memory(kernel)
+    assert terms in arithmetic
+    assert total == 2 * ((128 + n) * 128 + 16) + epilogue
+    assert arithmetic.startswith(f"2 stages x ((128 + {n}) x 128 + 16) + rows of D ")
+    assert arithmetic.endswith(f" = {total} bytes")
+
+
+def test_nothing_but_d_is_stored() -> None:
+    body = {"expr": "z * 2", "aux": {"z": "accum"}}
+    assert errors_of(with_epilogue(body), "scaled_mm") == [
+        (TILE, "epilogue mine stores z; nothing but D can be stored here")
+    ]
+
+
+def test_rows_of_d_are_stored_in_pieces_of_32_bytes() -> None:
+    half = {"expr": "even(accum) * odd(accum)"}
+    assert errors_of(with_epilogue(half, tile=[64, 80, 128]), "scaled_mm") == [
+        (
+            TILE,
+            "tile N = 80; with epilogue mine a row of D is 80 bytes, and TMA stores pieces of 32:"
+            " N must be a multiple of 32",
+        )
+    ]
+    wider = with_epilogue(half, tile=[64, 80, 128], dtypes=[dtypes("e4m3", "f32")])
+    assert parse(wider, op="scaled_mm")
+    assert parse(with_epilogue(half, tile=[64, 96, 128]), op="scaled_mm")
+
+
+def test_a_doubled_width_takes_16_bit_elements() -> None:
+    data = with_epilogue({"expr": "pair(accum, 2 * accum)"}, dtypes=[dtypes("e4m3", "f32")])
+    with pytest.raises(InvalidManifestError, match="epilogue mine: its result has 2N columns"):
+        parse(data, op="scaled_mm")
+
+
+@pytest.mark.parametrize("columns", wgmma.EXTRA)
+def test_the_header_has_an_instruction_for_each_width(columns: int) -> None:
+    text = rendered(PERSISTENT_SM90)[wgmma.HEADER]
+    bodies = re.split(r"template <>\nstruct WgmmaE4M3<(\d+)> ", text)
+    assert bodies[1::2] == [str(width) for width in wgmma.EXTRA]
+    body = bodies[2 * wgmma.EXTRA.index(columns) + 2].split("\n};\n")[0]
+    registers = range(columns // 2)
+    assert f"using CRegisters = float[{columns // 2}];" in body
+    assert re.findall(r"float& d(\d+)", body) == [str(i) for i in registers]
+    assert re.findall(r'"\+f"\(d(\d+)\)', body) == [str(i) for i in registers]
+    assert f".m64n{columns}k32.f32.e4m3.e4m3 " in body
+    # Outputs, then the descriptors of A and B; the last one says whether to add.
+    listed = re.search(r'"\{(%.*)\}, "\s+"%(\d+), %(\d+), p, 1, 1;', body)
+    assert listed is not None
+    assert listed[1] == ", ".join(f"%{i}" for i in registers)
+    assert (int(listed[2]), int(listed[3])) == (columns // 2, columns // 2 + 1)
+    assert f"setp.ne.b32 p, %{columns // 2 + 2}, 0;" in body
+    assert '"l"(a), "l"(b), "r"(' in body
+
+
+def test_the_header_is_there_whichever_kernels_are(tmp_path: Path) -> None:
+    text = rendered(PERSISTENT_SM90)[wgmma.HEADER]
+    assert text.startswith(
+        "// Generated by kernelgen from cmake/kernelgen/wgmma.py. Do not edit.\n"
+    )
+    assert not set(wgmma.PLAIN) & set(wgmma.EXTRA)
+    other = parse(gemm_document(SM80))
+    files = render(other.kernels, other.epilogues, tmp_path)
+    assert files[wgmma.HEADER] == text
+    assert wgmma.HEADER in write(files, tmp_path)
+    # Another manifest does not make it new: what includes it is not compiled again.
+    fast = manifest(changed(PERSISTENT_SM90, fast_accum=True))
+    assert wgmma.HEADER not in write(render(fast.kernels, fast.epilogues, tmp_path), tmp_path)
+    assert (tmp_path / wgmma.HEADER).read_text(encoding="utf-8") == text
