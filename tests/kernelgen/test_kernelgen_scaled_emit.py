@@ -41,8 +41,8 @@ from kernelgen_scaled_cases import (
 )
 
 from kernelgen import emit
-from kernelgen.families import FAMILIES
 from kernelgen.emit import MAX_KERNELS_PER_SOURCE
+from kernelgen.families import FAMILIES
 from kernelgen.manifest import InvalidManifestError, load, parse
 from kernelgen.naming import procedural_name
 
