@@ -2,47 +2,120 @@
 // consumer whose sums stay in the tensor cores.
 #pragma once
 
+#include <cute/arch/copy_sm90_tma.hpp>
 #include <cute/atom/mma_atom.hpp>
 #include <cute/tensor.hpp>
 
 #include "gemm/cutlass_types.cuh"
 #include "gemm/sm90_pipeline.cuh"
+#include "gemm/sm90_tensor_map.cuh"
 #include "gemm/sm90_warp_epilogue.cuh"
 #include "gemm/sm90_wgmma.cuh"
 
 namespace cutwheel::gemm {
 
-// Both operands with K contiguous, of which a tile takes the 128 bytes that one swizzle spans.
-template <DType a, DType b, DType acc, DType d, class Tile, class Epilogue_>
+// 32-bit operands are multiplied as TF32.
+template <DType type>
+using Sm90MmaElement = std::conditional_t<type == DType::tf32, cutlass::tfloat32_t, Element<type>>;
+
+// An operand of a tile in shared memory. A swizzle spans 128 bytes, which a tile has of K; where K is not contiguous they
+// are 128 bytes along M or N, and there are as many boxes as the tile takes.
+template <class E, int extent, int k, cute::GMMA::Major major>
+struct Sm90TileOperand {
+  static constexpr bool kIsK = major == cute::GMMA::Major::K;
+  static constexpr int kSwizzled = 128 / static_cast<int>(sizeof(E));  // elements
+  static constexpr int kBoxes = kIsK ? 1 : extent / kSwizzled;
+  static constexpr int kBoxElements = extent * k / kBoxes;
+  static constexpr int kBytes = extent * k * static_cast<int>(sizeof(E));
+  static_assert(k == kSwizzled && (kIsK || (extent % kSwizzled == 0 && sizeof(E) == 2)));
+
+  using Atom = std::conditional_t<kIsK, cute::GMMA::Layout_K_SW128_Atom<E>, cute::GMMA::Layout_MN_SW128_Atom<E>>;
+  using Order =
+      std::conditional_t<kIsK, cute::Step<cute::_1, cute::_2, cute::_3>, cute::Step<cute::_2, cute::_1, cute::_3>>;
+  template <int stages>
+  using Layout =
+      decltype(cute::tile_to_shape(Atom{}, cute::Shape<cute::Int<extent>, cute::Int<k>, cute::Int<stages>>{}, Order{}));
+
+  static void encode_map(CUtensorMap& map, DType type, Operand const& x, int rows, int k_extent, int batch) {
+    if constexpr (kIsK) {
+      encode_tensor_map(map, type, x, k_extent, rows, batch, kSwizzled, extent);
+    } else {
+      encode_tensor_map(map, type, x, rows, k_extent, batch, kSwizzled, k);
+    }
+  }
+
+  CUTLASS_DEVICE static void load(CUtensorMap const& map, std::uint64_t* barrier, E* stage, int row, int k_at, int batch) {
+    constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kBoxes; ++i) {
+      cute::SM90_TMA_LOAD_3D::copy(&map, barrier, kHint, stage + i * kBoxElements, kIsK ? k_at : row + i * kSwizzled,
+                                   kIsK ? row : k_at, batch);
+    }
+  }
+
+  // Clears what lies behind the first `rest` elements of K, in the rows from `first` on, by a warpgroup.
+  CUTLASS_DEVICE static void clear_tail(E* stage, int first, int rows, int rest, int thread) {
+    constexpr int kVector = 16 / static_cast<int>(sizeof(E)), kVectors = 8;  // in 128 bytes
+    auto* const vectors = reinterpret_cast<uint4*>(stage);
+    if constexpr (kIsK) {
+      for (int i = thread; i < rows * kVectors; i += 128) {
+        int const row = first + i / kVectors, vector = i % kVectors, left = rest - vector * kVector;
+        int const at = row * kVectors + (vector ^ row % 8);
+        if (left <= 0) {
+          vectors[at] = uint4{};
+        } else if (left < kVector) {
+          for (int e = left; e < kVector; ++e) reinterpret_cast<E*>(vectors + at)[e] = E(0);
+        }
+      }
+    } else {
+      // Boxes have a line of 128 bytes for each element of K.
+      int const lines = k - rest;
+      for (int i = thread; i < rows / kSwizzled * lines * kVectors; i += 128) {
+        int const box = first / kSwizzled + i / (lines * kVectors), at = i % (lines * kVectors);
+        vectors[(box * k + rest) * kVectors + at] = uint4{};
+      }
+    }
+  }
+};
+
+template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, class Epilogue_>
 struct Sm90PersistentTypes {
-  using ElementA = Element<a>;
-  using ElementB = Element<b>;
+  using ElementA = Sm90MmaElement<a>;
+  using ElementB = Sm90MmaElement<b>;
   using ElementAccumulator = Element<acc>;
   static constexpr int kWarpGroups = Tile::kM / 64;
-  static_assert((Tile::kM == 64 || Tile::kM == 128) && Tile::kK * static_cast<int>(sizeof(ElementA)) == 128);
+  static_assert(Tile::kM == 64 || Tile::kM == 128);
   using TileShape = cute::Shape<cute::Int<Tile::kM>, cute::Int<Tile::kN>, cute::Int<Tile::kK>>;
   using Epilogue = Sm90WarpEpilogue<Epilogue_, d, Tile::kN, typename Epilogue_::Operands, typename Epilogue_::Stores>;
 
-  static constexpr int kBytesA = Tile::kM * 128, kBytesB = Tile::kN * 128;
+  static constexpr auto kMajorA = layout_a == Layout::row ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
+  static constexpr auto kMajorB = layout_b == Layout::column ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
+  using OperandA = Sm90TileOperand<ElementA, Tile::kM, Tile::kK, kMajorA>;
+  using OperandB = Sm90TileOperand<ElementB, Tile::kN, Tile::kK, kMajorB>;
+
   static constexpr int kSharedMemory = 227 * 1024;
-  static constexpr int kBarrierBytes = 1024;  // and what alignment takes
-  static constexpr int kStages =
-      (kSharedMemory - kBarrierBytes - kWarpGroups * static_cast<int>(sizeof(typename Epilogue::Storage))) /
-      (kBytesA + kBytesB);
+  // `others`: bytes that the kernel wants besides.
+  static constexpr int stages(int others) {
+    constexpr int kBarriers = 1024;  // and what alignment takes
+    return (kSharedMemory - kBarriers - others - kWarpGroups * static_cast<int>(sizeof(typename Epilogue::Storage))) /
+           (OperandA::kBytes + OperandB::kBytes);
+  }
 
-  template <class E, int rows>
-  using SmemLayout = decltype(cute::tile_to_shape(cute::GMMA::Layout_K_SW128_Atom<E>{},
-                                                  cute::Shape<cute::Int<rows>, cute::Int<Tile::kK>, cute::Int<kStages>>{}));
-  using SmemLayoutA = SmemLayout<ElementA, Tile::kM>;
-  using SmemLayoutB = SmemLayout<ElementB, Tile::kN>;
+  using TiledMma =
+      decltype(cute::make_tiled_mma(sm90_wgmma<ElementA, ElementB, ElementAccumulator, TileShape, kMajorA, kMajorB>(),
+                                    cute::Layout<cute::Shape<cute::Int<kWarpGroups>, cute::_1, cute::_1>>{}));
+};
+
+// The part that depends on how many stages there are: what consumers see.
+template <class Types, int stages>
+struct Sm90PersistentStages : Types {
+  using SmemLayoutA = typename Types::OperandA::template Layout<stages>;
+  using SmemLayoutB = typename Types::OperandB::template Layout<stages>;
   struct TensorStorage {
-    cute::array_aligned<ElementA, cute::cosize_v<SmemLayoutA>, 1024> smem_A;
-    cute::array_aligned<ElementB, cute::cosize_v<SmemLayoutB>, 1024> smem_B;
+    cute::array_aligned<typename Types::ElementA, cute::cosize_v<SmemLayoutA>, 1024> smem_A;
+    cute::array_aligned<typename Types::ElementB, cute::cosize_v<SmemLayoutB>, 1024> smem_B;
   };
-  using TiledMma = decltype(cute::make_tiled_mma(sm90_wgmma<ElementA, ElementB, ElementAccumulator, TileShape>(),
-                                                 cute::Layout<cute::Shape<cute::Int<kWarpGroups>, cute::_1, cute::_1>>{}));
-
-  using MainloopPipeline = Sm90Pipeline<kStages, kWarpGroups>;
+  using MainloopPipeline = Sm90Pipeline<stages, Types::kWarpGroups>;
   using PipelineState = typename MainloopPipeline::State;
   struct Params {};
 };
@@ -54,10 +127,15 @@ struct Sm90PlainMma : Base {
   using typename Base::TensorStorage;
   using typename Base::TiledMma;
 
-  template <class Fragment>
+  // `prepare(stage, tile)`: before the products of a tile of K.
+  template <class Fragment, class Prepare>
   CUTLASS_DEVICE void mma(MainloopPipeline pipeline, PipelineState read, Fragment& accum, int k_tiles, int thread,
-                          TensorStorage& shared, typename Base::Params const&) {
+                          TensorStorage& shared, Prepare const& prepare) {
     using namespace cute;
+    if (k_tiles == 0) {
+      clear(accum);
+      return;
+    }
     TiledMma tiled_mma;
     auto const slice = tiled_mma.get_slice(__shfl_sync(0xffffffff, thread / 128, 0) * 128);
     Tensor a = slice.make_fragment_A(
@@ -71,6 +149,7 @@ struct Sm90PlainMma : Base {
     CUTLASS_PRAGMA_NO_UNROLL
     for (int tile = 0; tile < k_tiles; ++tile) {
       pipeline.consumer_wait(read);
+      prepare(read.index(), tile);
       warpgroup_arrive();
       CUTLASS_PRAGMA_UNROLL
       for (int k = 0; k < size<2>(a); ++k) {

@@ -26,10 +26,41 @@ struct Sm90TileOrder {
   }
 };
 
-// Where a tile, or a warpgroup's rows of it, lies in the problem, and where the problem's rows and columns end.
+// What a tile is made of: where it lies, or a warpgroup's rows of it, and which part of K it takes.
 struct Sm90TilePlace {
-  int m = 0, n = 0, batch = 0;  // first row and column
-  int end_m = 0, end_n = 0;
+  int m = 0, n = 0;          // first row and column of D
+  int end_m = 0, end_n = 0;  // where the problem's end
+  int batch = 0;             // of the operands of the epilogue
+  int a_batch = 0, b_batch = 0, d_batch = 0;
+  int k = 0, k_tiles = 0;  // first element of K, and how many tiles of it
+  int k_rest = 0;          // elements in the last tile of K, where others follow them in memory; else 0
+  bool is_zero = false;    // no product: zeros are wanted
+};
+
+// The tiles of a batch of problems of one size.
+template <class Tile>
+struct Sm90DenseWalk {
+  struct Params {
+    Sm90TileOrder order;
+    int m, n, k_tiles;
+  };
+  struct Storage {};
+  Params const& p;
+
+  CUTLASS_DEVICE Sm90DenseWalk(Params const& params, Storage const&) : p(params) {}
+  CUTLASS_DEVICE static void start(Params const&, Storage&) {}
+
+  CUTLASS_DEVICE bool at(int index, Sm90TilePlace& place) const {
+    if (index >= p.order.count()) return false;
+    p.order.at(index, place.m, place.n, place.batch);
+    place.m *= Tile::kM;
+    place.n *= Tile::kN;
+    place.end_m = p.m;
+    place.end_n = p.n;
+    place.a_batch = place.b_batch = place.d_batch = place.batch;
+    place.k_tiles = p.k_tiles;
+    return true;
+  }
 };
 
 }  // namespace cutwheel::gemm

@@ -1,0 +1,170 @@
+// A persistent kernel for Hopper: one thread loads by TMA, warpgroups multiply, and each warpgroup works off its 64 rows of
+// a tile to the end without waiting for the other. Which tiles there are is the Walk's business.
+#pragma once
+
+#include <cutlass/arch/grid_dependency_control.h>
+#include <cutlass/arch/reg_reconfig.h>
+#include <algorithm>
+
+#include "gemm/launch.h"
+#include "gemm/sm90_persistent_mma.cuh"
+#include "gemm/sm90_promoted.cuh"
+
+namespace cutwheel::gemm {
+
+// Walk: Params, Storage in shared memory, start(params, storage) by all threads (they are synchronised after it), and
+// at(index, place): the index-th tile, false when there is none.
+template <class Types_, class Walk, bool promoted>
+struct Sm90PersistentKernel {
+  static constexpr int kStages = Types_::stages(sizeof(typename Walk::Storage));
+  using Types = Sm90PersistentStages<Types_, kStages>;
+  // Lazily: the one's static assertions do not hold for the other's tiles.
+  static constexpr auto mma_type() {
+    if constexpr (promoted) {
+      return epilogue::TypeIdentity<Sm90PromotedMma<Types, /*scaled=*/false>>{};
+    } else {
+      return epilogue::TypeIdentity<Sm90PlainMma<Types>>{};
+    }
+  }
+  using Mma = typename decltype(mma_type())::type;
+  using OperandA = typename Types::OperandA;
+  using OperandB = typename Types::OperandB;
+  using Epilogue = typename Types::Epilogue;
+  using Pipeline = typename Types::MainloopPipeline;
+  using State = typename Types::PipelineState;
+
+  struct SharedStorage {
+    typename Types::TensorStorage tensors;
+    typename Epilogue::Storage epilogue[Types::kWarpGroups];
+    typename Pipeline::Storage pipeline;
+    typename Walk::Storage walk;
+  };
+  struct Params {
+    CUtensorMap a, b;
+    typename Epilogue::Maps maps;
+    typename Epilogue::Params epilogue;
+    typename Walk::Params walk;
+  };
+
+  static constexpr int kMaxThreads = 128 * (Types::kWarpGroups + 1);
+  static constexpr int kMinBlocks = 1;
+  static constexpr int kSharedStorageBytes = static_cast<int>(sizeof(SharedStorage));
+  static_assert(kSharedStorageBytes <= Types::kSharedMemory && kStages >= 2);
+
+  CUTLASS_DEVICE static auto stage_a(SharedStorage& shared, int stage) {
+    return shared.tensors.smem_A.data() + stage * OperandA::kBoxes * OperandA::kBoxElements;
+  }
+  CUTLASS_DEVICE static auto stage_b(SharedStorage& shared, int stage) {
+    return shared.tensors.smem_B.data() + stage * OperandB::kBoxes * OperandB::kBoxElements;
+  }
+
+  CUTLASS_DEVICE static void produce(Params const& p, SharedStorage& shared) {
+    Walk walk(p.walk, shared.walk);
+    Pipeline const pipeline{shared.pipeline};
+    State write;
+    Sm90TilePlace place;
+    for (int tile = static_cast<int>(blockIdx.x); walk.at(tile, place); tile += static_cast<int>(gridDim.x)) {
+      for (int k = 0; k < place.k_tiles; ++k, ++write) {
+        int const stage = write.index(), first_k = place.k + k * cute::size<2>(typename Types::TileShape{});
+        std::uint64_t* const barrier = pipeline.producer_acquire(write, OperandA::kBytes + OperandB::kBytes);
+        OperandA::load(p.a, barrier, stage_a(shared, stage), place.m, first_k, place.a_batch);
+        OperandB::load(p.b, barrier, stage_b(shared, stage), place.n, first_k, place.b_batch);
+      }
+    }
+    cutlass::arch::launch_dependent_grids();
+  }
+
+  CUTLASS_DEVICE static void consume(Params const& p, SharedStorage& shared, int warpgroup) {
+    Walk walk(p.walk, shared.walk);
+    Pipeline const pipeline{shared.pipeline};
+    State read;
+    int const thread = threadIdx.x % 128;
+    auto& storage = shared.epilogue[warpgroup];
+    auto const synchronize = [&] { cutlass::arch::NamedBarrier::sync(128, static_cast<std::uint32_t>(warpgroup)); };
+    Sm90TilePlace place;
+    for (int tile = static_cast<int>(blockIdx.x); walk.at(tile, place); tile += static_cast<int>(gridDim.x)) {
+      place.m += warpgroup * 64;
+      if (place.is_zero) {
+        Epilogue::store_zeros(p.epilogue, place, thread);
+        continue;
+      }
+      synchronize();  // the vectors of the tile before have been read
+      Epilogue::prefetch(p.epilogue, storage, place, thread);
+      auto accum = cute::partition_fragment_C(typename Mma::TiledMma{}, cute::take<0, 2>(typename Types::TileShape{}));
+      int const own = warpgroup * 128 + thread;
+      if constexpr (promoted) {
+        Mma{}.mma(pipeline, read, accum, place.k_tiles, own, shared.tensors, {});
+      } else {
+        // Every warpgroup clears all that it reads itself: that both write the same zeros does no harm.
+        Mma{}.mma(pipeline, read, accum, place.k_tiles, own, shared.tensors, [&](int stage, int k) {
+          if (place.k_rest == 0 || k != place.k_tiles - 1) return;
+          OperandA::clear_tail(stage_a(shared, stage), warpgroup * 64, 64, place.k_rest, thread);
+          OperandB::clear_tail(stage_b(shared, stage), 0, cute::size<1>(typename Types::TileShape{}), place.k_rest, thread);
+          cutlass::arch::fence_view_async_shared();
+          synchronize();
+        });
+      }
+      read.advance(place.k_tiles);
+      Epilogue::wait_for_prefetch();
+      synchronize();
+      // Columns follow each other in accum, through its parts.
+      Epilogue::store(p.epilogue, p.maps, storage, place, thread, [&](int i) { return accum(i); });
+    }
+    Epilogue::wait_until_read();
+  }
+
+  CUTLASS_DEVICE static void device(Params const& p) {
+    extern __shared__ char shared_memory[];  // from address 0 on: there is no other
+    auto& shared = *reinterpret_cast<SharedStorage*>(shared_memory);
+    int const warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (threadIdx.x == 0) {
+      Pipeline{shared.pipeline}.initialize();
+      for (CUtensorMap const* map : {&p.a, &p.b, &p.maps.result}) {
+        cute::prefetch_tma_descriptor(reinterpret_cast<cute::TmaDescriptor const*>(map));
+      }
+    }
+    cutlass::arch::wait_on_dependent_grids();
+    Walk::start(p.walk, shared.walk);
+    __syncthreads();
+    // One warpgroup alone may have all the registers it can name.
+    constexpr bool kShare = Types::kWarpGroups > 1;
+    if (warpgroup == Types::kWarpGroups) {
+      if constexpr (kShare) cutlass::arch::warpgroup_reg_dealloc<40>();
+      if (threadIdx.x % 128 / 32 == 0 && cute::elect_one_sync()) produce(p, shared);
+    } else {
+      if constexpr (kShare) cutlass::arch::warpgroup_reg_alloc<232>();
+      consume(p, shared, warpgroup);
+    }
+  }
+
+  // `walk` and `tiles`, of which there are at most so many; the batches are those of the maps.
+  static Status launch(GemmArgs const& args, void const* kernel, KernelFacts& facts, DType a, DType b,
+                       typename Walk::Params const& walk, int tiles, int a_batch, int b_batch, int d_batch) {
+    auto const meets = [](Operand const& x, int bytes) {
+      return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.leading * bytes % 16 == 0 &&
+             x.batch_stride * bytes % 16 == 0;
+    };
+    if (!meets(args.a, element_bytes(a)) || !meets(args.b, element_bytes(b)) || !Epilogue::meets_alignment(args)) {
+      return {StatusCode::not_implementable, 0};
+    }
+    if (cudaError_t const error = facts.prepare(kernel, args.device->ordinal, kSharedStorageBytes); error != cudaSuccess) {
+      cudaGetLastError();
+      return {StatusCode::cuda_error, static_cast<int>(error)};
+    }
+    Params params;
+    OperandA::encode_map(params.a, a, args.a, args.m, args.k, a_batch);
+    OperandB::encode_map(params.b, b, args.b, args.n, args.k, b_batch);
+    Epilogue::encode_maps(params.maps, args, d_batch);
+    if (int const error = take_tensor_map_error()) return {StatusCode::tensor_map_error, error};
+    params.epilogue = Epilogue::params(args);
+    params.walk = walk;
+    LaunchShape shape;
+    shape.grid = dim3(static_cast<unsigned>(std::min(tiles, args.device->sm_count)));
+    shape.block = dim3(kMaxThreads);
+    shape.shared_memory_bytes = kSharedStorageBytes;
+    shape.dependent_launch = true;
+    return launch_kernel(kernel, shape, params, args.stream);
+  }
+};
+
+}  // namespace cutwheel::gemm
