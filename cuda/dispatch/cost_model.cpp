@@ -104,9 +104,15 @@ void choose_raster(GemmPlan& plan, GemmRequest const& r) {
   // gains 0.3 %, 128x256 loses 0.4 %, the better of the tiles of a shape gains 0.6 %. Wider bands lose, because they round
   // the number of tiles up.
   constexpr int kLargeM = 2048;
+  constexpr int kPersistentBand = 4;
   bool const large = r.m >= kLargeM;
   plan.raster = !large && r.m <= r.n ? RasterOrder::along_m : RasterOrder::along_n;
-  plan.swizzle = large && plan.row->tile.m == 128 && plan.row->tile.n % 128 == 0 ? 2 : 1;
+  bool const square = plan.row->tile.m == 128 && plan.row->tile.n % 128 == 0;
+  if (plan.row->family == Family::sm90_persistent) {
+    plan.swizzle = large ? kPersistentBand : 1;
+  } else {
+    plan.swizzle = large && square ? 2 : 1;
+  }
 }
 
 }  // namespace cutwheel

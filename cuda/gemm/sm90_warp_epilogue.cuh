@@ -122,8 +122,16 @@ struct Sm90WarpEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>
       for (int i = thread * kEach; i < kLength; i += 128 * kEach) {
         int const left = operand.data ? min(max(end - first - i, 0), kEach) : 0;
         V const* const from = left > 0 ? (is_one ? source : source + first + i) : reinterpret_cast<V const*>(p.data);
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target + i * static_cast<int>(sizeof(V))),
-                     "l"(from), "r"(left * static_cast<int>(sizeof(V))));
+        if (kEach == 1 || left != 1) {
+          asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target + i * static_cast<int>(sizeof(V))),
+                       "l"(from), "r"(left > 0 ? 4 : 0));
+        } else {
+          // Four bytes would end behind the vector.
+          V const pair[2] = {*from, V(0)};
+          std::uint32_t word;
+          memcpy(&word, pair, 4);
+          *reinterpret_cast<std::uint32_t*>(storage.vectors + vector_offset<Operand>() + i * sizeof(V)) = word;
+        }
       }
     }
   }
