@@ -17,7 +17,7 @@ from typing import Any
 from kernelgen import cpp, wgmma
 from kernelgen.epilogue import Epilogue
 from kernelgen.families import FAMILIES
-from kernelgen.family import cpp_block_scales, cpp_bool, cpp_layouts
+from kernelgen.family import cpp_block_scales, cpp_bool, cpp_grouping, cpp_layouts
 from kernelgen.kernel import ARCHS, Kernel, Shape3
 from kernelgen.naming import procedural_name, source_name, source_stem
 from kernelgen.spelling import text
@@ -195,6 +195,7 @@ def _row(kernel: Kernel) -> str:
         fast_accum=cpp_bool(tile.fast_accum),
         scales=cpp_block_scales(kernel),
         recipe=f"QuantizeRecipe::{kernel.recipe or 'none'}",
+        grouping=cpp_grouping(kernel),
     )
 
 
@@ -250,6 +251,7 @@ def _json_row(kernel: Kernel, source: str) -> dict[str, Any]:
         "fast_accum": tile.fast_accum,
         "scales": kernel.scales,
         "recipe": kernel.recipe,
+        "grouping": kernel.grouping,
         "source": source,
     }
 

@@ -8,8 +8,9 @@ instead of the compiler with a page.
 from __future__ import annotations
 
 from kernelgen.family import Family
-from kernelgen.family_sm80 import Sm80Multistage, Sm89Blockwise
-from kernelgen.family_sm90 import Sm90Blockwise, Sm90Persistent, Sm90WarpSpecialized
+from kernelgen.family_sm80 import Sm80Grouped, Sm80Multistage, Sm89Blockwise
+from kernelgen.family_sm90 import Sm90Blockwise, Sm90WarpSpecialized
+from kernelgen.family_sm90_persistent import Sm90Grouped, Sm90Persistent
 from kernelgen.family_untiled import Elementwise, Quantize, SplitkReduce
 
 FAMILIES: dict[str, Family] = {
@@ -22,6 +23,8 @@ FAMILIES: dict[str, Family] = {
         Sm89Blockwise(),
         Sm90Blockwise(),
         Sm90Persistent(),
+        Sm90Grouped(),
+        Sm80Grouped(),
         Quantize(),
     )
 }

@@ -8,13 +8,16 @@ from math import prod
 from types import MappingProxyType
 
 from kernelgen.kernel import BLOCK_SCALES, DTYPE_BYTES, DTypes, Kernel, Shape3
-from kernelgen.tree import Accum
+from kernelgen.tree import Accum, Kind
 
 GEMM_LAYOUTS = ("tnt", "ttt", "nnt", "ntt")
 GEMM_DTYPES = (
     *(DTypes(x, x, "f32", d) for x in ("f16", "bf16") for d in (x, "f32")),
     DTypes("tf32", "tf32", "f32", "f32"),
 )
+# Of grouped products: D follows the groups in rows, so A and D are row-major; where they share out
+# K, that is the outer extent of A and B as they come from a linear layer's backward pass.
+GROUPED_LAYOUTS = {"rows": ("tnt", "ttt"), "k": ("ntt",)}
 FP8_PRODUCTS = tuple(
     DTypes(a, b, "f32", d)
     for a, b in (("e4m3", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e4m3"))
@@ -29,6 +32,7 @@ def by_op(**dtypes: tuple[DTypes, ...]) -> Mapping[str, tuple[DTypes, ...]]:
     return MappingProxyType(dtypes)
 
 
+GROUP_ENDS_BYTES = 2 * 1025 * 4  # of the table in cuda/gemm/group_ends.cuh
 SCALE_BLOCK = 128  # of K, and of B's columns where its scales are 128x128
 
 
@@ -83,10 +87,10 @@ def check_product(kernel: Kernel) -> Iterator[str]:
         return
     if not epilogue.has_accum:
         yield f"epilogue {epilogue.name} does not use accum; it is for the family elementwise"
-    if kernel.op != "gemm" and epilogue.addend != "other":
+    if kernel.element_bytes == 1 and epilogue.addend != "other":
         yield (
-            f"epilogue {epilogue.name} is one of mm and addmm, with alpha or beta; {kernel.op} has"
-            " neither: declare one without them"
+            f"epilogue {epilogue.name} is one of mm and addmm, with alpha or beta; products of"
+            " 8-bit operands have neither: declare one without them"
         )
     if kernel.dtypes.d == "s32" and (epilogue.tree != Accum() or epilogue.aux):
         yield (
@@ -111,6 +115,25 @@ def check_stores(kernel: Kernel) -> Iterator[str]:
         yield f"epilogue {kernel.epilogue.name} stores {names}; nothing but D can be stored here"
 
 
+def check_grouping(kernel: Kernel) -> Iterator[str]:
+    """Of families with groups: how the operands lie."""
+    grouping, a = kernel.grouping, kernel.dtypes.a
+    if grouping is None:
+        return
+    if kernel.is_fp8 and grouping == "k":
+        yield f"grouping k with {a} operands; scaled products have groups of rows only: rows"
+        return
+    if kernel.element_bytes == 1:
+        return  # check_product knows the one layout
+    # What tensor cores read from one layout alone is copied to it, on every architecture.
+    layouts = GROUPED_LAYOUTS[grouping] if kernel.element_bytes == 2 else ("tnt",)
+    if kernel.layout not in layouts:
+        yield (
+            f"layout {kernel.layout} with grouping {grouping}; {a} operands have"
+            f" {' or '.join(layouts)} there"
+        )
+
+
 def check_warps(kernel: Kernel, step: Shape3, why: str) -> Iterator[str]:
     """How warps share a threadblock tile; each takes a multiple of `step`."""
     shape, warp = kernel.tile.shape, kernel.tile.warp
@@ -126,6 +149,21 @@ def check_warps(kernel: Kernel, step: Shape3, why: str) -> Iterator[str]:
         yield f"stages = {kernel.tile.stages}; 2 to 8 are supported"
 
 
+def result_bytes(kernel: Kernel) -> int:
+    """Bytes of D for one column of the product.
+
+    Where D is wider or narrower than the product, its elements are taken to be.
+    """
+    element = DTYPE_BYTES[kernel.dtypes.d]
+    width = kernel.epilogue.width if kernel.epilogue else "same"
+    return {"same": element, "half": element // 2, "twice": element * 2}[width]
+
+
+def operand_bytes(kernel: Kernel, kind: Kind) -> int:
+    """Bytes of one element of an epilogue's operand."""
+    return DTYPE_BYTES[kernel.dtypes.d if kind.dtype == "d" else kind.dtype]
+
+
 def cpp_layouts(kernel: Kernel) -> tuple[str, str]:
     """C++ layouts of A and B; D is always row-major."""
     return _LAYOUTS[kernel.layout[0]], _LAYOUTS[kernel.layout[1]]
@@ -133,6 +171,10 @@ def cpp_layouts(kernel: Kernel) -> tuple[str, str]:
 
 def cpp_block_scales(kernel: Kernel) -> str:
     return f"BlockScales::{BLOCK_SCALES[kernel.scales] if kernel.scales else 'none'}"
+
+
+def cpp_grouping(kernel: Kernel) -> str:
+    return f"Grouping::{kernel.grouping or 'none'}"
 
 
 def cpp_dtypes(dtypes: DTypes) -> list[str]:

@@ -7,15 +7,18 @@ from collections.abc import Iterator
 from kernelgen.family import (
     FP8_PRODUCTS,
     GEMM_DTYPES,
+    GROUP_ENDS_BYTES,
     INT8_PRODUCTS,
     SCALE_BLOCK,
     Family,
     by_op,
+    check_grouping,
     check_product,
     check_warps,
     cpp_block_scales,
     cpp_bool,
     cpp_dtypes,
+    cpp_grouping,
     cpp_layouts,
     cpp_shape,
 )
@@ -48,9 +51,7 @@ class Sm80Multistage(Family):
                 f"{kernel.dtypes.a} operands on architecture 80; tensor cores multiply fp8 from 89"
                 " on: declare it for 89 alone"
             )
-        # The warp-level pipeline is double-buffered.
-        mma = f"mma 16x8x{32 // size}, an even number of them along K"
-        yield from check_warps(kernel, (16, 8, 64 // size), mma)
+        yield from _check_mma(kernel)
         if kernel.alignment * size not in (4, 8, 16):
             yield (
                 f"alignment of {kernel.alignment} elements is {kernel.alignment * size} bytes;"
@@ -79,6 +80,45 @@ class Sm80Multistage(Family):
         if kernel.op != "gemm":
             arguments.append(f"/*fast_accum=*/{cpp_bool(tile.fast_accum)}")
         return f"Sm80Multistage<{', '.join(arguments)}>"
+
+
+class Sm80Grouped(Family):
+    """Products of groups whose extents the kernel reads from the device."""
+
+    name = "sm80_grouped"
+    archs = ("80", "89")
+    dtypes = by_op(grouped_mm=GEMM_DTYPES)
+    layouts = ("tnt", "ttt", "ntt")
+    lists = ("layouts", "grouping", "epilogue", "tiles")
+    tile_keys = ("tile", "warp", "stages")
+    schedules = ("multistage",)
+
+    def check(self, kernel: Kernel) -> Iterator[str]:
+        yield from check_product(kernel)
+        yield from check_grouping(kernel)
+        yield from _check_mma(kernel)
+
+    def shared_memory(self, kernel: Kernel) -> tuple[int, str]:
+        total, terms = _stages(kernel)
+        both = total + GROUP_ENDS_BYTES
+        product = terms.removesuffix(f" = {total} bytes")
+        return both, f"{product} + {GROUP_ENDS_BYTES} for the ends of groups = {both} bytes"
+
+    def cpp_type(self, kernel: Kernel) -> str:
+        tile = kernel.tile
+        assert tile.warp is not None
+        assert kernel.epilogue is not None
+        arguments = [
+            f"Arch::{kernel.arch.sm}",
+            *cpp_dtypes(kernel.dtypes),
+            *cpp_layouts(kernel),
+            cpp_shape(tile.shape),
+            cpp_shape(tile.warp),
+            f"/*stages=*/{tile.stages}",
+            cpp_grouping(kernel),
+            f"epilogue::{kernel.epilogue.name}",
+        ]
+        return f"Sm80Grouped<{', '.join(arguments)}>"
 
 
 class Sm89Blockwise(Family):
@@ -120,6 +160,13 @@ class Sm89Blockwise(Family):
             f"epilogue::{kernel.epilogue.name}",
         ]
         return f"Sm89Blockwise<{', '.join(arguments)}>"
+
+
+def _check_mma(kernel: Kernel) -> Iterator[str]:
+    size = kernel.element_bytes
+    # The warp-level pipeline is double-buffered.
+    mma = f"mma 16x8x{32 // size}, an even number of them along K"
+    yield from check_warps(kernel, (16, 8, 64 // size), mma)
 
 
 def _stages(kernel: Kernel) -> tuple[int, str]:

@@ -1,11 +1,10 @@
-"""Products by wgmma, with operands that TMA brings: Hopper."""
+"""Products by wgmma, with operands that TMA brings, of CUTLASS's collectives: Hopper."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import gcd, prod
 
-from kernelgen import wgmma
 from kernelgen.family import (
     FP8_PRODUCTS,
     GEMM_DTYPES,
@@ -14,20 +13,16 @@ from kernelgen.family import (
     Family,
     by_op,
     check_product,
-    check_stores,
     cpp_block_scales,
     cpp_bool,
     cpp_dtypes,
     cpp_layouts,
     cpp_shape,
     dims,
+    operand_bytes,
+    result_bytes,
 )
-from kernelgen.kernel import DTYPE_BYTES, DTypes, Kernel, Tile
-from kernelgen.tree import Kind
-
-# Of Sm90Persistent: bytes of K that TMA lays side by side, and the most of a row of D.
-_SWIZZLE_BYTES = 128
-_STAGED_ROW_BYTES = 512
+from kernelgen.kernel import DTYPE_BYTES, Kernel, Tile
 
 
 class Sm90WarpSpecialized(Family):
@@ -147,95 +142,6 @@ class Sm90Blockwise(Family):
         return f"Sm90Blockwise<{', '.join(arguments)}>"
 
 
-class Sm90Persistent(Family):
-    """A kernel of our own: every warpgroup works off its rows of a tile to the end by itself."""
-
-    name = "sm90_persistent"
-    archs = ("90a",)
-    dtypes = by_op(scaled_mm=FP8_PRODUCTS)
-    layouts = ("tnt",)
-    tile_keys = ("tile",)
-    optional_tile_keys = ("fast_accum",)
-    tiles_share_source = True
-    schedules = ("persistent",)
-
-    def check(self, kernel: Kernel) -> Iterator[str]:
-        m, n, k = kernel.tile.shape
-        dtypes, is_fast = kernel.dtypes, kernel.tile.fast_accum
-        yield from check_product(kernel)
-        yield from check_stores(kernel)
-        if m not in (64, 128):
-            yield f"tile M = {m}; one or two warpgroups take 64 rows each: 64 or 128"
-        if n % 16 or n > 256:
-            yield f"tile N = {n}; rows of D are made of 16 columns: a multiple of 16 up to 256"
-        elif (width := _wgmma_columns(n, is_fast)) not in _wgmma_widths(dtypes):
-            there = [
-                x for x in range(16, 257, 16) if _wgmma_columns(x, is_fast) in _wgmma_widths(dtypes)
-            ]
-            yield (
-                f"tile N = {n} is multiplied {width} columns at a time, and there is no wgmma of"
-                f" {dtypes.a} and {dtypes.b} in that width here; N is one of"
-                f" {', '.join(map(str, there))}"
-            )
-        elif kernel.epilogue and (row := _staged_row_bytes(kernel)) % 32:
-            yield (
-                f"tile N = {n}; with epilogue {kernel.epilogue.name} a row of D is {row} bytes, and"
-                " TMA stores pieces of 32: N must be a multiple of 32"
-            )
-        if k != _SWIZZLE_BYTES:
-            yield f"tile K = {k}; it is {_SWIZZLE_BYTES}, the bytes that one swizzle spans"
-
-    def shared_memory(self, kernel: Kernel) -> tuple[int, str]:
-        m, n, k = kernel.tile.shape
-        row = _staged_row_bytes(kernel)
-        total = 2 * ((m + n) * k + 16) + m * row
-        terms = f"2 stages x (({m} + {n}) x {k} + 16) + rows of D {m} x {row}"
-        lengths = {"row": n, "col": 64}
-        vectors = [
-            (lengths[kind.enumerator], _operand_bytes(kernel, kind))
-            for _, kind in (kernel.epilogue.operands if kernel.epilogue else ())
-            if kind.enumerator in lengths
-        ]
-        if vectors:
-            # Each warpgroup has its own: no other one has to wait until they are read.
-            total += m // 64 * sum(length * size for length, size in vectors)
-            spelled = " + ".join(f"{length} x {size}" for length, size in vectors)
-            terms += f" + vectors {m // 64} x ({spelled})"
-        return total, f"{terms} = {total} bytes"
-
-    def cpp_type(self, kernel: Kernel) -> str:
-        assert kernel.epilogue is not None
-        arguments = [
-            f"Arch::{kernel.arch.sm}",
-            *cpp_dtypes(kernel.dtypes),
-            cpp_shape(kernel.tile.shape),
-            f"epilogue::{kernel.epilogue.name}",
-            f"/*fast_accum=*/{cpp_bool(kernel.tile.fast_accum)}",
-        ]
-        return f"Sm90Persistent<{', '.join(arguments)}>"
-
-
-def _wgmma_columns(n: int, fast_accum: bool) -> int:
-    """Columns of one wgmma of Sm90Persistent, for a tile of `n` columns."""
-    if fast_accum:
-        return n
-    # sm90_promoted_columns(64, n) of sm90_promoted.cuh: two sets of sums under way and the sums of
-    # the tile fit into 192 registers.
-    return max(p for p in range(8, n + 1, 8) if n % p == 0 and n // 2 + p <= 192)
-
-
-def _wgmma_widths(dtypes: DTypes) -> tuple[int, ...]:
-    is_e4m3 = (dtypes.a, dtypes.b) == ("e4m3", "e4m3")
-    return (*wgmma.PLAIN, *wgmma.EXTRA) if is_e4m3 else wgmma.PLAIN
-
-
-def _staged_row_bytes(kernel: Kernel) -> int:
-    """Of a row of D in shared memory: all columns of a tile, or an even part of them."""
-    n, size = kernel.tile.shape[1], _result_bytes(kernel)
-    parts = (x for x in range(16, n + 1, 16) if n % x == 0 and x * size <= _STAGED_ROW_BYTES)
-    return max(parts, default=16) * size  # no part: N is refused
-
-
 def _is_cooperative(tile: Tile) -> bool:
     """Two consumer warpgroups on one tile (stream-K is cooperative, too)."""
     return tile.schedule in ("cooperative", "streamk")
@@ -284,12 +190,12 @@ def _epilogue_buffers(kernel: Kernel) -> list[tuple[int, int]]:
     element = DTYPE_BYTES[kernel.dtypes.d]
     if kernel.epilogue is None:
         return [(2, element)]
-    epilogue, d_bytes = kernel.epilogue, _result_bytes(kernel)
+    epilogue, d_bytes = kernel.epilogue, result_bytes(kernel)
     buffers = [(2, d_bytes)]
     has_source = False
     for matrix in epilogue.matrices:
         dtype = kernel.dtypes.d if matrix.dtype == "d" else matrix.dtype
-        width = _operand_bytes(kernel, matrix) * (2 if matrix.is_wide else 1)
+        width = operand_bytes(kernel, matrix) * (2 if matrix.is_wide else 1)
         if not has_source and dtype == kernel.dtypes.d and width == d_bytes:
             # The C tile: it shares four buffers with D, so that loads run ahead of stores.
             buffers[0] = (4, d_bytes)
@@ -297,21 +203,6 @@ def _epilogue_buffers(kernel: Kernel) -> list[tuple[int, int]]:
         else:
             buffers.append((4, width))
     return [*buffers, *((2, element) for _ in epilogue.aux)]
-
-
-def _result_bytes(kernel: Kernel) -> int:
-    """Bytes of D for one column of the product.
-
-    Where D is wider or narrower than the product, its elements are taken to be.
-    """
-    element = DTYPE_BYTES[kernel.dtypes.d]
-    width = kernel.epilogue.width if kernel.epilogue else "same"
-    return {"same": element, "half": element // 2, "twice": element * 2}[width]
-
-
-def _operand_bytes(kernel: Kernel, kind: Kind) -> int:
-    """Bytes of one element of an epilogue's operand."""
-    return DTYPE_BYTES[kernel.dtypes.d if kind.dtype == "d" else kind.dtype]
 
 
 def _own_layouts(kernel: Kernel) -> tuple[str, str]:

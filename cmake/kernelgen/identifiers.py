@@ -32,7 +32,7 @@ CPP_WORDS = _words(
 )
 # An epilogue is a class in a namespace of its own: these would hide what its code needs.
 _CPP_SCOPES = frozenset(
-    ("compute", "cutlass", "cute", "cutwheel", "detail", "gemm", "scaled_mm", "std")
+    ("compute", "cutlass", "cute", "cutwheel", "detail", "gemm", "grouped_mm", "scaled_mm", "std")
 )
 _TAKEN = {
     "accum": "the accumulator",

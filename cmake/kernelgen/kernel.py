@@ -39,6 +39,9 @@ FP8_DTYPES = ("e4m3", "e5m2")
 # and C++'s BlockScales.
 BLOCK_SCALES = {"1x128_128x128": "a1x128_b128x128", "1x128_1x128": "a1x128_b1x128"}
 
+# C++'s Grouping: the groups of a grouped product share out the rows of A and D, or K.
+GROUPINGS = ("rows", "k")
+
 # C++'s QuantizeRecipe.
 QUANTIZE_RECIPES = (
     "tensorwise",
@@ -90,6 +93,7 @@ class Kernel:
     tile: Tile
     scales: str | None = None  # one of BLOCK_SCALES
     recipe: str | None = None  # one of QUANTIZE_RECIPES
+    grouping: str | None = None  # one of GROUPINGS; None: no groups
     file: str = ""  # where it was declared, for error texts
     entry: str = ""
 

@@ -24,6 +24,7 @@ from kernelgen.kernel import (
     ARCHS,
     BLOCK_SCALES,
     DTYPE_BYTES,
+    GROUPINGS,
     QUANTIZE_RECIPES,
     DTypes,
     Kernel,
@@ -35,7 +36,13 @@ from kernelgen.schema import Checker, InvalidManifestError, ManifestError
 __all__ = ["InvalidManifestError", "Manifest", "ManifestError", "find", "load", "parse"]
 
 # What an item of a list of names is called in errors.
-_SINGULAR = {"arch": "architecture", "layouts": "layout", "scales": "scales", "recipes": "recipe"}
+_SINGULAR = {
+    "arch": "architecture",
+    "layouts": "layout",
+    "grouping": "grouping",
+    "scales": "scales",
+    "recipes": "recipe",
+}
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,7 @@ def load(source_dir: Path) -> Manifest:
     paths = find(source_dir)
     if not paths:
         reader.error("cuda/*/kernels.toml", "no manifest found below the source directory")
+    documents: list[tuple[str, str, dict[str, Any]]] = []
     for path in paths:
         reader.file = path.relative_to(source_dir).as_posix()
         try:
@@ -64,7 +72,12 @@ def load(source_dir: Path) -> Manifest:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             reader.error("", f"not valid TOML: {error}")
         else:
-            reader.read(data, op=path.parent.name)
+            documents.append((reader.file, path.parent.name, data))
+    # Kernels use the epilogues of every manifest, of those that come later, too.
+    for reader.file, _, data in documents:
+        reader.read_epilogues(data)
+    for reader.file, op, data in documents:
+        reader.read_kernels(data, op)
     return reader.result()
 
 
@@ -72,7 +85,8 @@ def parse(data: Mapping[str, Any], file: str = "kernels.toml", op: str = "gemm")
     """Validates and expands one manifest that is already read."""
     reader = _Reader()
     reader.file = file
-    reader.read(data, op)
+    reader.read_epilogues(data)
+    reader.read_kernels(data, op)
     return reader.result()
 
 
@@ -89,13 +103,15 @@ class _Reader(Checker):
         kernels = tuple(self._kernels[name] for name in sorted(self._kernels))
         return Manifest(kernels, tuple(e for e in self._epilogues.values() if e is not None))
 
-    def read(self, data: Mapping[str, Any], op: str) -> None:
+    def read_epilogues(self, data: Mapping[str, Any]) -> None:
         self.keys("", data, optional=("epilogue", "kernel"))
         declared = data.get("epilogue", {})
         if self.table("epilogue", declared):
             for name, body in declared.items():
                 for full, alternative in self._expand(f"[epilogue.{name}]", name):
                     self._read_epilogue(f"[epilogue.{full}]", full, braces.fill(body, alternative))
+
+    def read_kernels(self, data: Mapping[str, Any], op: str) -> None:
         entries = data.get("kernel", [])
         if not isinstance(entries, list):
             self.error("kernel", "must be an array of tables: [[kernel]]")
@@ -165,6 +181,7 @@ class _Reader(Checker):
         used: list[Epilogue | None] = [None]
         scales: list[str | None] = [None]
         recipes: list[str | None] = [None]
+        groupings: list[str | None] = [None]
         tiles = [(where, Tile((1, 1, 1), family.schedules[0]))]
         if "layouts" in family.lists:
             layouts = self._names(where, entry, "layouts", family.layouts)
@@ -172,6 +189,8 @@ class _Reader(Checker):
             scales = [*self._names(where, entry, "scales", BLOCK_SCALES)]
         if "recipes" in family.lists:
             recipes = [*self._names(where, entry, "recipes", QUANTIZE_RECIPES)]
+        if "grouping" in family.lists:
+            groupings = [*self._names(where, entry, "grouping", GROUPINGS)]
         if "epilogue" in family.lists:
             used = [
                 epilogue
@@ -195,10 +214,11 @@ class _Reader(Checker):
                 [tile],
                 scales or [None],
                 recipes or [None],
+                groupings or [None],
             )
             kernels = [Kernel(op, family.name, *axis, self.file, at) for axis in axes]
             self._check(at, family, kernels)
-            if layouts and used and scales and recipes:
+            if layouts and used and scales and recipes and groupings:
                 self._add(kernels)
 
     def _check(self, where: str, family: Family, kernels: Sequence[Kernel]) -> None:

@@ -10,7 +10,7 @@ from kernelgen.kernel import Kernel, Shape3
 
 
 def procedural_name(kernel: Kernel) -> str:
-    """{op}_{arch}_{dtypes}_{tile}[_{cluster|warp}]_{layout}_{mode}[_{scales}]_{epilogue}.
+    """{op}_{arch}_{dtypes}_{tile}[_{cluster|warp}]_{layout}_{mode}[_{grouping}][_{scales}]_{epilogue}.
 
     mode is {schedule}[_swap][_fast][_align{n}]. The family stands in place of tile, layout and
     mode where there is none of them, and a recipe in place of the epilogue.
@@ -21,13 +21,15 @@ def procedural_name(kernel: Kernel) -> str:
     else:
         parts += [kernel.family]
     epilogue = kernel.epilogue.name if kernel.epilogue else None
-    return "_".join([*parts, *filter(None, (kernel.scales, kernel.recipe, epilogue))])
+    rest = (kernel.grouping, kernel.scales, kernel.recipe, epilogue)
+    return "_".join([*parts, *filter(None, rest)])
 
 
 def source_stem(kernel: Kernel) -> str:
     """Name of the source without part and extension; kernels that share it share the source.
 
-    Kernels of one tile configuration differ in types, layouts, scales and epilogues only: the
+    Kernels of one tile configuration differ in types, layouts, groups, scales and epilogues
+    only: the
     headers are parsed and the templates instantiated once, so the second kernel costs a fraction
     of the first. All tiles of a family share it whose templates cost less than the headers.
     """

@@ -36,6 +36,10 @@ enum class QuantizeRecipe : int {
 
 enum class RasterOrder : int { along_m, along_n };
 
+// What the ends of groups cut a grouped product along. rows: A and D, each group's rows with a B of its own. k: A and B,
+// each group yields a D of its own.
+enum class Grouping : int { none, rows, k };
+
 constexpr bool is_fp8(DType type) { return type == DType::e4m3 || type == DType::e5m2; }
 
 constexpr int element_bytes(DType type) {
@@ -107,6 +111,15 @@ constexpr char const* name_of(QuantizeRecipe recipe) {
     case QuantizeRecipe::blockwise_128x128: return "blockwise_128x128";
     case QuantizeRecipe::tensorwise_asymmetric: return "tensorwise_asymmetric";
     case QuantizeRecipe::rowwise_asymmetric: return "rowwise_asymmetric";
+  }
+  return "?";
+}
+
+constexpr char const* name_of(Grouping grouping) {
+  switch (grouping) {
+    case Grouping::none: return "none";
+    case Grouping::rows: return "rows";
+    case Grouping::k: return "k";
   }
   return "?";
 }

@@ -82,6 +82,18 @@ constexpr Measured kMeasured[] = {
     {Kind::columns_of_b, 64, 64, 128, kPingpong, true, {0.1061, 0.158, 4.382}},
 };
 
+// The persistent grouped kernels: tiles of one kind cost in proportion to their area. Taken from the figures above, of wide
+// and of fp8 tiles of 128 rows.
+struct MeasuredGrouped {
+  Kind kind;
+  Calibration figures;  // of a tile of 128x128 and 128 bytes of K
+};
+constexpr MeasuredGrouped kGrouped[] = {
+    {Kind::wide, {0.3712, 1.6, 3.0}},
+    {Kind::fp8, {0.3500, 2.0, 2.2}},
+    {Kind::fp8_fast, {0.3200, 2.0, 1.3}},
+};
+
 // Dense 16-bit multiply-adds with float32 accumulation, per SM and clock (architecture white papers); 8-bit ones are twice
 // as many. What mma.sync reaches on newer GPUs is less than their own instructions do.
 double macs_per_clock(KernelRow const& row, DeviceInfo const& device) {
@@ -95,6 +107,12 @@ double macs_per_clock(KernelRow const& row, DeviceInfo const& device) {
 Calibration calibration_of(KernelRow const& row, DeviceInfo const& device) {
   int const k_bytes = row.tile.k * element_bytes(row.a);
   Kind const kind = kind_of(row);
+  if (row.family == Family::sm90_grouped) {
+    double const area = static_cast<double>(row.tile.m) * row.tile.n * k_bytes / (128 * 128 * 128);
+    for (MeasuredGrouped const& x : kGrouped) {
+      if (x.kind == kind) return {x.figures.k_tile_us * area, x.figures.tile_us, x.figures.launch_us};
+    }
+  }
   for (Measured const& x : kMeasured) {
     if (x.kind == kind && x.m == row.tile.m && x.n == row.tile.n && x.k_bytes == k_bytes && x.schedule == row.schedule &&
         x.swap_ab == row.swap_ab && is_persistent(row)) {

@@ -9,7 +9,7 @@
 
 namespace cutwheel {
 
-enum class Op : int { gemm, scaled_mm };
+enum class Op : int { gemm, scaled_mm, grouped_mm };
 enum class Family : int {
   sm80_multistage,
   sm90_warpspecialized,
@@ -18,7 +18,9 @@ enum class Family : int {
   sm90_blockwise,
   sm89_blockwise,
   quantize,
-  sm90_persistent
+  sm90_persistent,
+  sm90_grouped,
+  sm80_grouped
 };
 
 struct Extent3 {
@@ -42,6 +44,7 @@ struct KernelRow {
   bool fast_accum;        // fp8: sums stay in the tensor cores, which keep fewer bits of them than float32 has
   BlockScales scales;     // applied by the mainloop
   QuantizeRecipe recipe;  // of a quantize kernel
+  Grouping grouping;      // of a grouped_mm kernel
   int const* shared_memory_bytes;
   gemm::Status (*launch)(gemm::GemmArgs const&);
   std::int64_t (*workspace_bytes)(gemm::GemmArgs const&);
@@ -59,16 +62,23 @@ constexpr int element_bytes(EpilogueOperandInfo const& operand, DType d) {
 constexpr bool is_gemm(KernelRow const& row) {
   return row.family == Family::sm80_multistage || row.family == Family::sm90_warpspecialized ||
          row.family == Family::sm90_blockwise || row.family == Family::sm89_blockwise ||
-         row.family == Family::sm90_persistent;
+         row.family == Family::sm90_persistent || row.family == Family::sm90_grouped || row.family == Family::sm80_grouped;
 }
 
 // The Hopper kernels: wgmma and TMA, and one threadblock on an SM that goes through many tiles.
 constexpr bool is_persistent(KernelRow const& row) {
   return row.family == Family::sm90_warpspecialized || row.family == Family::sm90_blockwise ||
-         row.family == Family::sm90_persistent;
+         row.family == Family::sm90_persistent || row.family == Family::sm90_grouped;
 }
 
-constexpr char const* name_of(Op op) { return op == Op::gemm ? "gemm" : "scaled_mm"; }
+constexpr char const* name_of(Op op) {
+  switch (op) {
+    case Op::gemm: return "gemm";
+    case Op::scaled_mm: return "scaled_mm";
+    case Op::grouped_mm: return "grouped_mm";
+  }
+  return "?";
+}
 
 extern KernelRow const kKernelRows[];
 extern int const kKernelRowCount;

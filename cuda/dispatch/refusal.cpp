@@ -15,12 +15,15 @@ bool has_epilogue_for(KernelRow const& row, GemmRequest const& request) {
   if (request.addend == Addend::other) return row.epilogue == request.epilogue;
   // A matrix addend also does for a row (stride 0 between its rows), and for none (beta == 0).
   Addend const adds = info_of(row.epilogue).addend;
+  // Of groups of rows each has a row of its own, and a matrix has those of D.
+  if (request.grouping == Grouping::rows && request.addend == Addend::row) return adds == Addend::row;
   return adds == request.addend || adds == Addend::matrix;
 }
 
 Refusal request_refusal(KernelRow const& row, GemmRequest const& request, bool partial) {
   if (row.a != request.a || row.b != request.b) return Refusal::operands;
   if (row.d != (partial ? DType::f32 : request.d)) return Refusal::output;
+  if (row.grouping != request.grouping) return Refusal::grouping;
   if (row.layout_a != request.layout_a || row.layout_b != request.layout_b) return Refusal::layouts;
   bool const serves = partial ? info_of(row.epilogue).addend != Addend::other : has_epilogue_for(row, request);
   if (!serves) return Refusal::epilogue;
@@ -28,7 +31,8 @@ Refusal request_refusal(KernelRow const& row, GemmRequest const& request, bool p
   // A kernel that promotes its sums also does for those who would allow less.
   if (row.fast_accum && !request.fast_accum) return Refusal::accumulation;
   // TMA takes any extent; cp.async copies whole accesses.
-  bool const copies_async = row.family == Family::sm80_multistage || row.family == Family::sm89_blockwise;
+  bool const copies_async =
+      row.family == Family::sm80_multistage || row.family == Family::sm89_blockwise || row.family == Family::sm80_grouped;
   if (copies_async && !request.extents_aligned) return Refusal::extents;
   return Refusal::none;
 }
@@ -56,6 +60,8 @@ std::string text_of(Refusal refusal, KernelRow const& row, GemmRequest const& re
     case Refusal::scales:
       return concat("the scales along K are ", name_of(request.scales), ", it applies ", name_of(row.scales));
     case Refusal::accumulation: return "sums in the tensor cores alone, and use_fast_accum is False";
+    case Refusal::grouping:
+      return concat("groups are along ", name_of(request.grouping), ", its own along ", name_of(row.grouping));
     case Refusal::extents: return "a contiguous extent is no multiple of 16 bytes";
   }
   return {};

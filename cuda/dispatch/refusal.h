@@ -20,6 +20,7 @@ enum class Refusal {
   epilogue,
   scales,
   accumulation,
+  grouping,
   extents
 };
 

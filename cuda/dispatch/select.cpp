@@ -57,7 +57,7 @@ void add_split_plans(std::vector<GemmPlan>& plans, KernelRow const& row, GemmReq
                      DeviceInfo const& device, ReduceRows& reduce_rows) {
   constexpr int kShortestSlice = 512;
   // The reduction has the epilogues of mm and addmm only.
-  if (request.addend == Addend::other || request.batch != 1) return;
+  if (request.addend == Addend::other || request.batch != 1 || request.grouping != Grouping::none) return;
   if (row.d != DType::f32 || row.schedule == Schedule::streamk) return;
   if (request_refusal(row, request, /*partial=*/true) != Refusal::none) return;
   int const tile_m = row.swap_ab ? row.tile.n : row.tile.m, tile_n = row.swap_ab ? row.tile.m : row.tile.n;
@@ -92,7 +92,8 @@ std::size_t hash_of(GemmRequest const& r) {
       static_cast<unsigned>(r.a) << 12 | static_cast<unsigned>(r.d) << 8 | static_cast<unsigned>(r.layout_a) << 4 |
       static_cast<unsigned>(r.layout_b) << 3 | static_cast<unsigned>(r.addend) << 1 |
       static_cast<unsigned>(r.extents_aligned));
-  mix(static_cast<std::uint64_t>(r.op) << 16 | static_cast<std::uint64_t>(r.b) << 8 |
+  mix(static_cast<std::uint64_t>(r.groups) << 32 | static_cast<std::uint64_t>(r.grouping) << 24 |
+      static_cast<std::uint64_t>(r.op) << 16 | static_cast<std::uint64_t>(r.b) << 8 |
       static_cast<std::uint64_t>(r.scales) << 1 | static_cast<std::uint64_t>(r.fast_accum));
   return static_cast<std::size_t>(h);
 }
@@ -156,13 +157,14 @@ std::string explain_miss(GemmRequest const& request, DeviceInfo const& device) {
   if ((is_fp8(request.a) || is_fp8(request.b)) && !has_fp8(device.major, device.minor)) return fp8_miss(device);
   std::vector<Rejection> rejections;
   rank_plans(request, device, &rejections);
-  bool const named = request.addend == Addend::other, blockwise = request.scales != BlockScales::none;
-  std::string text =
-      concat("no kernel in this wheel serves ", operands_text(request), " operands (layouts ", letter_of(request.layout_a),
-             letter_of(request.layout_b), ")", blockwise ? concat(" with scales ", name_of(request.scales)) : "", " with ",
-             name_of(request.d), " output and ", named ? "epilogue " : "addend ",
-             named ? info_of(request.epilogue).name : name_of(request.addend), " on ", device.name, " (compute capability ",
-             device.major, '.', device.minor, "). ");
+  bool const named = request.addend == Addend::other, blockwise = request.scales != BlockScales::none,
+             grouped = request.grouping != Grouping::none;
+  std::string text = concat(
+      "no kernel in this wheel serves ", operands_text(request), " operands (layouts ", letter_of(request.layout_a),
+      letter_of(request.layout_b), ")", grouped ? concat(" in groups along ", name_of(request.grouping)) : "",
+      blockwise ? concat(" with scales ", name_of(request.scales)) : "", " with ", name_of(request.d), " output and ",
+      named ? "epilogue " : "addend ", named ? info_of(request.epilogue).name : name_of(request.addend), " on ",
+      device.name, " (compute capability ", device.major, '.', device.minor, "). ");
   if (archs_served(device.major, device.minor).empty()) {
     return text + "The wheel needs a GPU of compute capability 8.0 or newer.";
   }

@@ -22,13 +22,16 @@ struct GemmRequest {
   BlockScales scales = BlockScales::none;
   // Every contiguous extent is a multiple of 16 bytes, or padded so. TMA does not care, cp.async kernels do.
   bool extents_aligned = true;
+  // Of a grouped product those of the mean group: no host knows more. Then batch is the number of groups.
   int m = 0, n = 0, k = 0, batch = 1;
+  Grouping grouping = Grouping::none;
+  int groups = 0;
 
   bool operator==(GemmRequest const& o) const {
     return op == o.op && device == o.device && a == o.a && b == o.b && d == o.d && layout_a == o.layout_a &&
            layout_b == o.layout_b && addend == o.addend && epilogue == o.epilogue && fast_accum == o.fast_accum &&
            scales == o.scales && extents_aligned == o.extents_aligned && m == o.m && n == o.n && k == o.k &&
-           batch == o.batch;
+           batch == o.batch && grouping == o.grouping && groups == o.groups;
   }
 };
 

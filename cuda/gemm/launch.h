@@ -48,9 +48,24 @@ class KernelFacts {
     return known;
   }
 
+  // How many threadblocks of this kernel an SM holds at once; at least 1.
+  int max_active_blocks(void const* kernel, int device, LaunchShape const& shape) {
+    int known = blocks_[device].load(std::memory_order_relaxed);
+    if (known) return known;
+    if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&known, kernel, static_cast<int>(shape.block.x),
+                                                      static_cast<std::size_t>(shape.shared_memory_bytes)) != cudaSuccess ||
+        known <= 0) {
+      cudaGetLastError();
+      return 1;
+    }
+    blocks_[device].store(known, std::memory_order_relaxed);
+    return known;
+  }
+
  private:
   std::atomic<std::uint64_t> prepared_;
   std::atomic<int> clusters_[kMaxDevices];
+  std::atomic<int> blocks_[kMaxDevices];
 };
 
 inline cudaLaunchConfig_t launch_config(LaunchShape const& shape, cudaStream_t stream,

@@ -31,12 +31,24 @@ struct EpilogueValue {
 // Dequantisation scales of blocks of 128 along K; strides in elements, any.
 struct BlockScaleOperand {
   float* data = nullptr;
-  std::int64_t stride = 0;    // from one row of A (column of B, or 128 of them) to the next
-  std::int64_t k_stride = 0;  // from one block of K to the next
+  std::int64_t stride = 0;        // from one row of A (column of B, or 128 of them) to the next
+  std::int64_t k_stride = 0;      // from one block of K to the next
+  std::int64_t batch_stride = 0;  // of B, from group to group of a grouped product
+};
+
+// Groups of a grouped product: the row (Grouping::rows) or place in K (Grouping::k) behind the last of each group, on the
+// device, read by kernels only. Kernels clamp them: each is at least the one before, and at most the extent.
+struct GroupArgs {
+  void const* ends = nullptr;
+  bool is_int64 = false;  // else int32
+  int count = 0;
 };
 
 // D = epilogue(A @ B) for each of `batch` problems. The epilogues of mm and addmm, alpha * A @ B + beta * C, are described
 // by alpha, beta and c, where C is read only when beta != 0; `epilogue` has the operands of all others, by position.
+//
+// Of a grouped product batch is 1, and strides of a batch run from group to group. rows: m counts the rows of all groups, B
+// and rows of the epilogue have such a stride. k: k is that of all groups, D, C and matrices of the epilogue have it.
 struct GemmArgs {
   int m = 0, n = 0, k = 0, batch = 1;
   Operand a;          // [batch, M, K], row or column as the kernel's layout says
@@ -48,6 +60,7 @@ struct GemmArgs {
   float alpha = 1, beta = 0;
   EpilogueValue epilogue[kMaxEpilogueOperands];
   BlockScaleOperand scale_a, scale_b;  // null where the kernel has BlockScales::none
+  GroupArgs groups;                    // of a kernel with a Grouping
 
   // Chosen by dispatch.
   RasterOrder raster = RasterOrder::along_m;

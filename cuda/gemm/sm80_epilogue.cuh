@@ -49,14 +49,14 @@ struct Sm80Scalar : visitors::VisitorImpl2x<> {
     return Callbacks(value);
   }
 
-  static Arguments arguments(EpilogueValue const& operand) { return {operand.value}; }
+  CUTLASS_HOST_DEVICE static Arguments arguments(EpilogueValue const& operand) { return {operand.value}; }
 };
 
 template <class ThreadMap, class Element>
 struct Sm80Row : visitors::VisitorRowBroadcast<ThreadMap, Element, Sm80RowStride> {
   using Base = visitors::VisitorRowBroadcast<ThreadMap, Element, Sm80RowStride>;
   using Base::Base;
-  static typename Base::Arguments arguments(EpilogueValue const& operand) {
+  CUTLASS_HOST_DEVICE static typename Base::Arguments arguments(EpilogueValue const& operand) {
     return {static_cast<Element const*>(operand.data), Element(0), {{}, {}, operand.batch_stride}};
   }
 
@@ -74,7 +74,7 @@ template <class ThreadMap, class Element>
 struct Sm80Col : visitors::VisitorColBroadcast<ThreadMap, Element, Sm80ColStride> {
   using Base = visitors::VisitorColBroadcast<ThreadMap, Element, Sm80ColStride>;
   using Base::Base;
-  static typename Base::Arguments arguments(EpilogueValue const& operand) {
+  CUTLASS_HOST_DEVICE static typename Base::Arguments arguments(EpilogueValue const& operand) {
     return {static_cast<Element const*>(operand.data), Element(0), {{}, {}, operand.batch_stride}};
   }
 
@@ -113,7 +113,7 @@ struct Sm80OneOrMany : Base {
     return Callbacks<decltype(impl), Value>(cute::move(impl), Base::is_one(*this->params_ptr) ? values : nullptr);
   }
 
-  static auto arguments(EpilogueValue const& operand) {
+  CUTLASS_HOST_DEVICE static auto arguments(EpilogueValue const& operand) {
     EpilogueValue marked = operand;
     marked.batch_stride = operand.data && operand.leading == 0 ? 1 : 0;
     return Base::arguments(marked);
@@ -130,7 +130,7 @@ struct Sm80Matrix : visitors::VisitorAuxLoad<ThreadMap, Element, Sm80MatrixStrid
     if (this->params_ptr->ptr_aux == nullptr) problem = ProblemShape{};
     return Base::get_callbacks(tile, thread, problem);
   }
-  static typename Base::Arguments arguments(EpilogueValue const& operand) {
+  CUTLASS_HOST_DEVICE static typename Base::Arguments arguments(EpilogueValue const& operand) {
     return {
         static_cast<Element*>(operand.data), Element(0), {operand.leading / kColumns, {}, operand.batch_stride / kColumns}};
   }
@@ -141,7 +141,7 @@ struct Sm80Store
     : visitors::VisitorAuxStore<ThreadMap, Element, cutlass::FloatRoundStyle::round_to_nearest, Sm80MatrixStride> {
   using Base = visitors::VisitorAuxStore<ThreadMap, Element, cutlass::FloatRoundStyle::round_to_nearest, Sm80MatrixStride>;
   using Base::Base;
-  static typename Base::Arguments arguments(EpilogueValue const& operand) {
+  CUTLASS_HOST_DEVICE static typename Base::Arguments arguments(EpilogueValue const& operand) {
     return {static_cast<Element*>(operand.data), {operand.leading, {}, operand.batch_stride}};
   }
 };
@@ -210,12 +210,15 @@ struct Sm80Visitor<Epilogue, d, ThreadMap, epilogue::OperandList<Operands...>, e
     }
   };
 
-  static typename Callbacks::Arguments arguments(EpilogueValue const* operands, void* d_data, std::int64_t d_leading,
-                                                 std::int64_t d_batch_stride) {
-    // Counted in columns of D; its elements here are parts of them, or two.
-    auto const elements = [](std::int64_t columns) {
-      return Apply::kWidth == Width::half ? columns * 2 : Apply::kWidth == Width::twice ? columns / 2 : columns;
-    };
+  // Columns of D in its elements here, which are parts of them, or two.
+  CUTLASS_HOST_DEVICE static std::int64_t elements(std::int64_t columns) {
+    return Apply::kWidth == Width::half ? columns * 2 : Apply::kWidth == Width::twice ? columns / 2 : columns;
+  }
+
+  // Arguments, or the Params that a kernel makes itself: here they have the same members.
+  template <class Result = typename Callbacks::Arguments>
+  CUTLASS_HOST_DEVICE static Result arguments(EpilogueValue const* operands, void* d_data, std::int64_t d_leading,
+                                              std::int64_t d_batch_stride) {
     EpilogueValue output;
     output.data = d_data;
     output.leading = elements(d_leading);

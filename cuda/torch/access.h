@@ -45,7 +45,7 @@ Matrix vector_of(Tensor const& tensor);
 
 // What selection forces on operands when no row takes them as they lie.
 struct Forced {
-  bool layouts = false;  // A row-major, B column-major: the layout with the most kernels
+  bool layouts = false;  // those that are preferred: of copies, with the most kernels
   bool extents = false;  // contiguous extents that are multiples of 16 bytes (cp.async kernels need that)
 };
 

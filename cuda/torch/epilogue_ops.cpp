@@ -26,12 +26,6 @@ std::string names_of(EpilogueInfo const& info, Wanted wanted) {
   return text.empty() ? "none" : text;
 }
 
-int stores_of(EpilogueInfo const& info) {
-  int count = 0;
-  for (int i = 0; i < info.count; ++i) count += info.operands[i].kind == OperandKind::store;
-  return count;
-}
-
 // linear has no argument for a scalar: it is called with the neutral values.
 bool is_neutral(EpilogueOperandInfo const& scalar) {
   return std::strcmp(scalar.name, "alpha") == 0 || std::strcmp(scalar.name, "beta") == 0;
@@ -54,6 +48,12 @@ void run_linear(PreparedGemm& prepared, Tensor const& input, Tensor const& weigh
 }
 
 }  // namespace
+
+int stores_of(EpilogueInfo const& info) {
+  int count = 0;
+  for (int i = 0; i < info.count; ++i) count += info.operands[i].kind == OperandKind::store;
+  return count;
+}
 
 OpNames const& gemm_names(Tensor const& a) {
   std::int64_t const dims = a.dim();

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "common/error.h"
-#include "torch/scaled_request.h"
+#include "torch/grouped_ops.h"
 
 namespace cutwheel {
 namespace {
@@ -111,6 +111,38 @@ ExplainedGemm explain_scaled(OptionalTensors const& operands, std::optional<Scal
     plan_scaled(prepared, call);
   } else {
     prepared.request = request_of(call, choose_form(call));
+  }
+  return explain_prepared(prepared, call.device, multiplies);
+}
+
+ExplainedGemm explain_grouped(std::int64_t op, OptionalTensors const& operands, std::optional<ScalarType> out_dtype,
+                              bool allow_tf32, std::string_view epilogue, bool use_fast_accum) {
+  static constexpr OpNames const* kOps[] = {&kGroupedMm, &kGroupedMmAccumulate, &kGroupedLinear, &kScaledGroupedMm};
+  char const* const name = kOps[op - kGroupedMmOp]->op;
+  std::size_t const least = op == kGroupedAccumulateOp ? 4 : op == kScaledGroupedMmOp ? 5 : 3;
+  check_count(name, operands.size(), least, std::max<std::size_t>(least, op == kScaledGroupedMmOp ? 6 : 4));
+  OptionalTensors all = operands;
+  all.resize(6);
+  auto const tensor = [&](std::size_t i) -> Tensor const& { return required(name, all, i); };
+  GroupedCall call = [&] {
+    switch (op) {
+      case kGroupedAccumulateOp: return grouped_accumulate_call(tensor(0), tensor(1), tensor(2), allow_tf32, tensor(3));
+      case kGroupedLinearOp:
+        return grouped_linear_call(tensor(0), tensor(1), tensor(2), all[3], grouped_epilogue(epilogue), allow_tf32);
+      case kScaledGroupedMmOp:
+        return scaled_grouped_call(tensor(0), tensor(1), tensor(2), tensor(3), tensor(4), all[5], out_dtype,
+                                   use_fast_accum);
+      default: return grouped_mm_call(tensor(0), tensor(1), tensor(2), all[3], out_dtype, allow_tf32);
+    }
+  }();
+  PreparedGemm prepared;
+  bool const multiplies = start_grouped(prepared, call);
+  DeviceScope const scope(call.device);
+  if (multiplies) {
+    plan_grouped(prepared, call);
+  } else {
+    if (call.is_scaled) call.form = choose_grouped_form(call);
+    prepared.request = request_of(call);
   }
   return explain_prepared(prepared, call.device, multiplies);
 }

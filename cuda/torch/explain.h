@@ -27,4 +27,11 @@ ExplainedGemm explain_scaled(OptionalTensors const& operands, std::optional<Scal
                              std::optional<std::int64_t> recipe_a, std::optional<std::int64_t> recipe_b,
                              bool use_fast_accum);
 
+// op 8: grouped_mm [a, b, offs, bias]; 9: grouped_mm_accumulate [a, b, offs, out]; 10: grouped_linear_fused and its _aux
+// [input, weight, offs, bias], which take the name of an epilogue; 11: scaled_grouped_mm [a, b, scale_a, scale_b, offs,
+// bias].
+constexpr std::int64_t kGroupedMmOp = 8, kGroupedAccumulateOp = 9, kGroupedLinearOp = 10, kScaledGroupedMmOp = 11;
+ExplainedGemm explain_grouped(std::int64_t op, OptionalTensors const& operands, std::optional<ScalarType> out_dtype,
+                              bool allow_tf32, std::string_view epilogue, bool use_fast_accum);
+
 }  // namespace cutwheel

@@ -52,31 +52,6 @@ void check_out_against_c(GemmCall const& call) {
   }
 }
 
-void check_dtypes(GemmCall& call) {
-  OpNames const& names = call.names;
-  call.type = call.a->scalar_type();
-  if (!is_supported(call.type)) {
-    fail(ErrorKind::type, names.op, ": ", names.a, " has dtype ", dtype_text(call.type),
-         "; expected float16, bfloat16 or float32");
-  }
-  if (call.b->scalar_type() != call.type) {
-    fail(ErrorKind::type, names.op, ": ", names.b, " has dtype ", dtype_text(call.b->scalar_type()), "; expected ",
-         dtype_text(call.type), " as ", names.a, " has");
-  }
-  call.d_type = call.out ? call.out->scalar_type() : call.out_dtype.value_or(call.type);
-  if (call.d_type != call.type && call.d_type != ScalarType::Float) {
-    fail(ErrorKind::type, names.op, ": ", call.out ? "out has dtype " : "out_dtype is ", dtype_text(call.d_type),
-         "; expected ", dtype_text(call.type), call.type == ScalarType::Float ? "" : " or float32");
-  }
-  if (call.type == ScalarType::Float && !call.allow_tf32) {
-    fail(ErrorKind::runtime, names.op,
-         ": float32 operands are multiplied on TF32 tensor cores only, and torch's setting forbids "
-         "TF32; allow it with torch.backends.cuda.matmul.fp32_precision = \"tf32\" (or "
-         "torch.set_float32_matmul_precision(\"high\"))"
-         ", or pass float16 or bfloat16");
-  }
-}
-
 void check_extents(GemmCall& call) {
   OpNames const& names = call.names;
   Tensor const &a = *call.a, &b = *call.b;
@@ -111,15 +86,11 @@ void check_product(GemmCall& call) {
     check_dims(names, names.a, a, names.dims);
   }
   check_dims(names, names.b, b, names.dims);
-  check_dtypes(call);
+  check_float_types(call, call.allow_tf32);
   check_extents(call);
 }
 
 }  // namespace
-
-bool is_supported(ScalarType type) {
-  return type == ScalarType::Half || type == ScalarType::BFloat16 || type == ScalarType::Float;
-}
 
 void check_call(GemmCall& call) {
   check_product(call);

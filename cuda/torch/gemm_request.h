@@ -47,8 +47,6 @@ inline GemmCall make_call(OpNames const& names, Tensor const& a, Tensor const& b
   return call;
 }
 
-bool is_supported(ScalarType type);
-
 // Shapes, dtypes, devices, out=: throws the error that names the argument; fills types and extents. Turns the
 // epilogues of mm and addmm, asked for by name, into alpha, beta and c.
 void check_call(GemmCall& call);

@@ -58,6 +58,8 @@ char const* family_name(Family family) {
     case Family::sm90_blockwise: return "sm90_blockwise";
     case Family::sm89_blockwise: return "sm89_blockwise";
     case Family::quantize: return "quantize";
+    case Family::sm90_grouped: return "sm90_grouped";
+    case Family::sm80_grouped: return "sm80_grouped";
   }
   return "?";
 }
@@ -121,6 +123,7 @@ std::string row_json(KernelRow const& row) {
                 ", \"alignment\": ", row.alignment, ", \"fast_accum\": ", boolean(row.fast_accum),
                 ", \"scales\": ", row.scales == BlockScales::none ? "null" : quoted(name_of(row.scales)),
                 ", \"recipe\": ", row.recipe == QuantizeRecipe::none ? "null" : quoted(name_of(row.recipe)),
+                ", \"grouping\": ", row.grouping == Grouping::none ? "null" : quoted(name_of(row.grouping)),
                 ", \"shared_memory_bytes\": ", *row.shared_memory_bytes, "}");
 }
 
@@ -131,18 +134,21 @@ std::string plan_json(GemmPlan const& plan) {
                 ", \"predicted_us\": ", plan.predicted_us, "}");
 }
 
+bool is_scaled(GemmRequest const& r) { return r.op != Op::gemm && element_bytes(r.a) == 1; }
+
 std::string request_json(GemmRequest const& r) {
-  return concat("{\"m\": ", r.m, ", \"n\": ", r.n, ", \"k\": ", r.k, ", \"batch\": ", r.batch,
-                ", \"dtype\": ", quoted(name_of(r.a)), ", \"out_dtype\": ", quoted(name_of(r.d)),
-                ", \"layout\": ", quoted({letter_of(r.layout_a), letter_of(r.layout_b), 't'}),
-                ", \"addend\": ", quoted(name_of(r.addend)),
-                r.addend == Addend::other ? concat(", \"epilogue\": ", quoted(info_of(r.epilogue).name)) : "",
-                ", \"extents_aligned\": ", boolean(r.extents_aligned),
-                r.op == Op::scaled_mm
-                    ? concat(", \"b\": ", quoted(name_of(r.b)), ", \"fast_accum\": ", boolean(r.fast_accum),
-                             ", \"scales\": ", quoted(name_of(r.scales)))
-                    : "",
-                "}");
+  return concat(
+      "{\"m\": ", r.m, ", \"n\": ", r.n, ", \"k\": ", r.k, ", \"batch\": ", r.batch, ", \"dtype\": ", quoted(name_of(r.a)),
+      ", \"out_dtype\": ", quoted(name_of(r.d)),
+      ", \"layout\": ", quoted({letter_of(r.layout_a), letter_of(r.layout_b), 't'}),
+      ", \"addend\": ", quoted(name_of(r.addend)),
+      r.addend == Addend::other ? concat(", \"epilogue\": ", quoted(info_of(r.epilogue).name)) : "",
+      ", \"extents_aligned\": ", boolean(r.extents_aligned),
+      r.op == Op::grouped_mm ? concat(", \"grouping\": ", quoted(name_of(r.grouping)), ", \"groups\": ", r.groups) : "",
+      is_scaled(r) ? concat(", \"b\": ", quoted(name_of(r.b)), ", \"fast_accum\": ", boolean(r.fast_accum),
+                            ", \"scales\": ", quoted(name_of(r.scales)))
+                   : "",
+      "}");
 }
 
 std::string explained_json(GemmRequest const& request, DeviceInfo const& device, std::vector<GemmPlan> const& plans,
@@ -202,8 +208,13 @@ std::string explain_json(std::int64_t op, OptionalTensors const& operands, std::
                          bool allow_tf32, StringHandle epilogue, std::optional<std::int64_t> recipe_a,
                          std::optional<std::int64_t> recipe_b, bool use_fast_accum) {
   TextArgument const name(epilogue);
-  ExplainedGemm const e = op == kScaledMmOp ? explain_scaled(operands, out_dtype, recipe_a, recipe_b, use_fast_accum)
-                                            : explain_gemm(op, operands, out_dtype, beta, allow_tf32, name.view());
+  ExplainedGemm const e = [&] {
+    if (op == kScaledMmOp) return explain_scaled(operands, out_dtype, recipe_a, recipe_b, use_fast_accum);
+    if (op >= kGroupedMmOp && op <= kScaledGroupedMmOp) {
+      return explain_grouped(op, operands, out_dtype, allow_tf32, name.view(), use_fast_accum);
+    }
+    return explain_gemm(op, operands, out_dtype, beta, allow_tf32, name.view());
+  }();
   return explained_json(e.request, device_info(e.request.device), e.plans, e.rejections, e.operand_copies, e.output_copy);
 }
 
@@ -212,7 +223,7 @@ std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::in
                                  std::int64_t a, std::int64_t d, std::int64_t layout_a, std::int64_t layout_b,
                                  std::int64_t addend, bool extents_aligned, std::int64_t m, std::int64_t n, std::int64_t k,
                                  std::int64_t batch, StringHandle epilogue, std::int64_t b, bool fast_accum,
-                                 std::int64_t scales) {
+                                 std::int64_t scales, std::int64_t grouping, std::int64_t groups) {
   TextArgument const name(epilogue);
   DeviceInfo device;
   device.name = "a GPU described by the caller";
@@ -225,17 +236,18 @@ std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::in
   request.a = static_cast<DType>(a), request.d = static_cast<DType>(d);
   request.b = b < 0 ? request.a : static_cast<DType>(b);
   request.op = element_bytes(request.a) == 1 ? Op::scaled_mm : Op::gemm;
+  if (grouping != 0) request.op = Op::grouped_mm;
+  request.grouping = static_cast<Grouping>(grouping), request.groups = static_cast<int>(groups);
   request.fast_accum = fast_accum, request.scales = static_cast<BlockScales>(scales);
   request.layout_a = static_cast<Layout>(layout_a), request.layout_b = static_cast<Layout>(layout_b);
   request.addend = static_cast<Addend>(addend), request.extents_aligned = extents_aligned;
   if (!name.view().empty()) {
     std::optional<Epilogue> const found = find_epilogue(name.view());
-    bool const is_scaled = found && request.op == Op::scaled_mm;
-    request.epilogue = is_scaled ? *found : named_epilogue("explain", name.view(), /*has_accum=*/true);
+    request.epilogue = found && is_scaled(request) ? *found : named_epilogue("explain", name.view(), /*has_accum=*/true);
     request.addend = info_of(request.epilogue).addend;
   }
   request.m = static_cast<int>(m), request.n = static_cast<int>(n), request.k = static_cast<int>(k);
-  request.batch = static_cast<int>(batch);
+  request.batch = static_cast<int>(grouping != 0 ? groups : batch);
   std::vector<Rejection> rejections;
   std::vector<GemmPlan> const plans = rank_plans(request, device, &rejections);
   return explained_json(request, device, plans, rejections, 0, false);

@@ -6,6 +6,7 @@
 #include "dispatch/environment.h"
 #include "torch/epilogue_ops.h"
 #include "torch/gemm_ops.h"
+#include "torch/grouped_ops.h"
 #include "torch/introspection.h"
 #include "torch/scaled_ops.h"
 #include "torch/text_argument.h"
@@ -79,6 +80,28 @@ std::tuple<Tensor, Tensor, Tensor> cpu_quantize(Tensor const&, std::int64_t, Sca
   refuse_cpu("quantize", nullptr);
 }
 
+Tensor cpu_grouped_mm(Tensor const&, Tensor const&, Tensor const&, std::optional<Tensor> const&, std::optional<ScalarType>,
+                      bool) {
+  refuse_cpu("grouped_mm", "nn.functional.grouped_mm");
+}
+void cpu_grouped_mm_accumulate(Tensor const&, Tensor const&, Tensor const&, bool, Tensor const&) {
+  refuse_cpu("grouped_mm_accumulate", nullptr);
+}
+Tensor cpu_grouped_linear_fused(Tensor const&, Tensor const&, Tensor const&, std::optional<Tensor> const&,
+                                StringHandle epilogue, bool) {
+  TextArgument const name(epilogue);
+  refuse_cpu("grouped_linear", nullptr);
+}
+std::tuple<Tensor, Tensor> cpu_grouped_linear_fused_aux(Tensor const&, Tensor const&, Tensor const&,
+                                                        std::optional<Tensor> const&, StringHandle epilogue, bool) {
+  TextArgument const name(epilogue);
+  refuse_cpu("grouped_linear", nullptr);
+}
+Tensor cpu_scaled_grouped_mm(Tensor const&, Tensor const&, Tensor const&, Tensor const&, Tensor const&,
+                             std::optional<Tensor> const&, std::optional<ScalarType>, bool) {
+  refuse_cpu("scaled_grouped_mm", nullptr);
+}
+
 void register_schemas(torch::stable::detail::StableLibrary& m) {
   m.def("mm(Tensor input, Tensor mat2, ScalarType? out_dtype=None, bool allow_tf32=False) -> Tensor");
   m.def("mm.out(Tensor input, Tensor mat2, bool allow_tf32=False, *, Tensor(a!) out) -> ()");
@@ -119,12 +142,26 @@ void register_schemas(torch::stable::detail::StableLibrary& m) {
       "Tensor? azp_adj=None, int? recipe_a=None, int? recipe_b=None, bool use_fast_accum=False, *, Tensor(a!) out) -> ()");
   m.def("quantize(Tensor x, int recipe, ScalarType dtype, bool symmetric=True) -> (Tensor, Tensor, Tensor)");
   m.def(
+      "grouped_mm(Tensor a, Tensor b, Tensor offs, Tensor? bias=None, ScalarType? out_dtype=None, bool allow_tf32=False) "
+      "-> Tensor");
+  m.def("grouped_mm_accumulate(Tensor a, Tensor b, Tensor offs, bool allow_tf32=False, *, Tensor(a!) out) -> ()");
+  m.def(
+      "grouped_linear_fused(Tensor input, Tensor weight, Tensor offs, Tensor? bias, str epilogue, bool allow_tf32=False) "
+      "-> Tensor");
+  m.def(
+      "grouped_linear_fused_aux(Tensor input, Tensor weight, Tensor offs, Tensor? bias, str epilogue, "
+      "bool allow_tf32=False) -> (Tensor, Tensor)");
+  m.def(
+      "scaled_grouped_mm(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor offs, Tensor? bias=None, "
+      "ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor");
+  m.def(
       "_explain(int op, Tensor?[] operands, ScalarType? out_dtype, float beta, bool allow_tf32, str epilogue=\"\", "
       "int? recipe_a=None, int? recipe_b=None, bool use_fast_accum=False) -> str");
   m.def(
       "_explain_for_gpu(int major, int minor, int sm_count, int shared_memory_bytes, float memory_gb_per_s, "
       "float sm_clock_ghz, int a, int d, int layout_a, int layout_b, int addend, bool extents_aligned, int m, int n, "
-      "int k, int batch, str epilogue=\"\", int b=-1, bool fast_accum=False, int scales=0) -> str");
+      "int k, int batch, str epilogue=\"\", int b=-1, bool fast_accum=False, int scales=0, int grouping=0, "
+      "int groups=0) -> str");
   m.def("_kernels() -> str");
   m.def("_epilogues() -> str");
   m.def("_build_info() -> str");
@@ -156,6 +193,11 @@ STABLE_TORCH_LIBRARY_IMPL(cutwheel, CUDA, m) {
   m.impl("scaled_mm", TORCH_BOX(&cutwheel::scaled_mm));
   m.impl("scaled_mm.out", TORCH_BOX(&cutwheel::scaled_mm_out));
   m.impl("quantize", TORCH_BOX(&cutwheel::quantize));
+  m.impl("grouped_mm", TORCH_BOX(&cutwheel::grouped_mm));
+  m.impl("grouped_mm_accumulate", TORCH_BOX(&cutwheel::grouped_mm_accumulate));
+  m.impl("grouped_linear_fused", TORCH_BOX(&cutwheel::grouped_linear_fused));
+  m.impl("grouped_linear_fused_aux", TORCH_BOX(&cutwheel::grouped_linear_fused_aux));
+  m.impl("scaled_grouped_mm", TORCH_BOX(&cutwheel::scaled_grouped_mm));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(cutwheel, CPU, m) {
@@ -176,6 +218,11 @@ STABLE_TORCH_LIBRARY_IMPL(cutwheel, CPU, m) {
   m.impl("scaled_mm", TORCH_BOX(&cutwheel::cpu_scaled_mm));
   m.impl("scaled_mm.out", TORCH_BOX(&cutwheel::cpu_scaled_mm_out));
   m.impl("quantize", TORCH_BOX(&cutwheel::cpu_quantize));
+  m.impl("grouped_mm", TORCH_BOX(&cutwheel::cpu_grouped_mm));
+  m.impl("grouped_mm_accumulate", TORCH_BOX(&cutwheel::cpu_grouped_mm_accumulate));
+  m.impl("grouped_linear_fused", TORCH_BOX(&cutwheel::cpu_grouped_linear_fused));
+  m.impl("grouped_linear_fused_aux", TORCH_BOX(&cutwheel::cpu_grouped_linear_fused_aux));
+  m.impl("scaled_grouped_mm", TORCH_BOX(&cutwheel::cpu_scaled_grouped_mm));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(cutwheel, CompositeExplicitAutograd, m) {

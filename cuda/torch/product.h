@@ -39,6 +39,17 @@ struct ProductCall {
   bool empty() const { return m == 0 || n == 0 || batch == 0; }
 };
 
+// How operands are copied: the layouts with the most kernels. Groups along K of 16-bit operands have kernels for factors
+// that are contiguous along M and N, as gradients of weights have them; all others read K contiguous.
+struct Layouts {
+  Layout a, b;
+  bool operator==(Layouts const& o) const { return a == o.a && b == o.b; }
+};
+constexpr Layouts copied_layouts(Grouping grouping, DType a) {
+  bool const along_k = grouping == Grouping::k && element_bytes(a) == 2;
+  return along_k ? Layouts{Layout::column, Layout::row} : Layouts{Layout::row, Layout::column};
+}
+
 // CUTLASS rounds extents up to tiles and clusters in int; this leaves room for any of them.
 constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max() - 65535;
 constexpr int kMaxDims = 64;  // torch's own limit
@@ -53,6 +64,10 @@ void check_dims(OpNames const& names, char const* argument, Tensor const& tensor
 void check_extent(char const* op, std::int64_t extent);
 // Both factors on the same CUDA device: fills `device`.
 void check_devices(ProductCall& call);
+// Of products without scales.
+bool is_supported(ScalarType type);
+// Of A, B and D without scales: fills `type` and `d_type`.
+void check_float_types(ProductCall& call, bool allow_tf32);
 // Of matrices, or batches of them, that b's rows are a's columns: fills the extents.
 void check_factors(ProductCall& call);
 // An out= of `cols` columns against itself and against A and B.

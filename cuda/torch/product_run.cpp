@@ -37,11 +37,14 @@ GemmPlan plan_product(PreparedGemm& prepared, ProductCall const& call, std::func
   if (native(plan)) return *plan;
   // With copies of operands. A kernel through PTX is worse than a copy: the driver compiles it first.
   GemmRequest const asked = prepared.request;
-  bool const tnt = asked.layout_a == Layout::row && asked.layout_b == Layout::column;
+  Layouts const copied = copied_layouts(asked.grouping, asked.a);
+  bool const as_copied = copied == Layouts{asked.layout_a, asked.layout_b};
   for (Forced const forced : {Forced{true, false}, Forced{false, true}, Forced{true, true}}) {
-    if ((forced.layouts && tnt) || (forced.extents && asked.extents_aligned)) continue;
+    // Either may take from an operand what it had of the other, so both are tried in the end.
+    bool const both = forced.layouts && forced.extents;
+    if (!both && (forced.layouts ? as_copied : asked.extents_aligned)) continue;
     GemmRequest other = asked;
-    if (forced.layouts) other.layout_a = Layout::row, other.layout_b = Layout::column;
+    if (forced.layouts) other.layout_a = copied.a, other.layout_b = copied.b;
     other.extents_aligned = other.extents_aligned || forced.extents;
     std::optional<GemmPlan> const found = choose_plan(other);
     if (!found || (plan && !native(found))) continue;
@@ -53,7 +56,7 @@ GemmPlan plan_product(PreparedGemm& prepared, ProductCall const& call, std::func
   if (plan) return *plan;
   // The reasons that are left when operands have been copied.
   GemmRequest easiest = asked;
-  easiest.layout_a = Layout::row, easiest.layout_b = Layout::column, easiest.extents_aligned = true;
+  easiest.layout_a = copied.a, easiest.layout_b = copied.b, easiest.extents_aligned = true;
   fail(ErrorKind::not_implemented, call.names.op, ": ", explain_miss(easiest, device));
 }
 

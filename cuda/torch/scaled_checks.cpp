@@ -8,15 +8,9 @@ constexpr ErrorKind kType = ErrorKind::type, kValue = ErrorKind::value;
 
 bool is_fp8_type(ScalarType type) { return type == ScalarType::Float8_e4m3fn || type == ScalarType::Float8_e5m2; }
 
-[[noreturn]] void fail_on_microscaling(char const* argument, ScalarType type) {
-  fail(ErrorKind::not_implemented, "scaled_mm: ", argument, " has dtype ", dtype_text(type),
-       ", which is of mxfp8, mxfp4 or nvfp4: they need a GPU of compute capability 10.0 or newer (B200, GB200), and no "
-       "kernel of this wheel has them; expected fp8 or int8 operands with float32 scales");
-}
-
 ScalarType factor_type(char const* argument, Tensor const& tensor) {
   ScalarType const type = type_of(tensor);
-  if (type == ScalarType::Float4_e2m1fn_x2) fail_on_microscaling(argument, type);
+  if (type == ScalarType::Float4_e2m1fn_x2) fail_on_microscaling("scaled_mm", argument, type);
   if (!is_fp8_type(type) && type != ScalarType::Char) {
     fail(kType, "scaled_mm: ", argument, " has dtype ", dtype_text(type),
          "; expected float8_e4m3fn, float8_e5m2 or int8 (cutwheel.quantize makes them)");
@@ -66,7 +60,8 @@ void check_scale(ScaledCall const& call, char const* argument, Tensor const& sca
   check_device("scaled_mm", argument, scale, call.device, "a");
   ScalarType const type = type_of(scale);
   if (type == ScalarType::Float) return;
-  if (type == ScalarType::Float8_e8m0fnu || type == ScalarType::Float8_e4m3fn) fail_on_microscaling(argument, type);
+  if (type == ScalarType::Float8_e8m0fnu || type == ScalarType::Float8_e4m3fn)
+    fail_on_microscaling("scaled_mm", argument, type);
   fail(kType, "scaled_mm: ", argument, " has dtype ", dtype_text(type), "; expected float32");
 }
 
@@ -126,6 +121,12 @@ void refuse_unscaled(char const* argument, bool is_given) {
 }
 
 }  // namespace
+
+void fail_on_microscaling(char const* op, char const* argument, ScalarType type) {
+  fail(ErrorKind::not_implemented, op, ": ", argument, " has dtype ", dtype_text(type),
+       ", which is of mxfp8, mxfp4 or nvfp4: they need a GPU of compute capability 10.0 or newer (B200, GB200), and no "
+       "kernel of this wheel has them; expected fp8 or int8 operands with float32 scales");
+}
 
 void check_scaled(ScaledCall& call) {
   check_devices(call);

@@ -43,6 +43,9 @@ ScaledCall make_scaled_call(Tensor const& a, Tensor const& b, std::optional<Tens
                             std::optional<std::int64_t> recipe_a, std::optional<std::int64_t> recipe_b,
                             bool use_fast_accum);
 
+// Refuses mxfp8, mxfp4 and nvfp4.
+[[noreturn]] void fail_on_microscaling(char const* op, char const* argument, ScalarType type);
+
 // Shapes, dtypes, devices, recipes, out=: throws the error that names the argument; fills types, extents and scales.
 void check_scaled(ScaledCall& call);
 

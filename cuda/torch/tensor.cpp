@@ -20,6 +20,7 @@ int shim_dtype(ScalarType type) {
     case ScalarType::Float8_e5m2: return aoti_torch_dtype_float8_e5m2();
     case ScalarType::Char: return aoti_torch_dtype_int8();
     case ScalarType::Int: return aoti_torch_dtype_int32();
+    case ScalarType::Long: return aoti_torch_dtype_int64();
     default: return aoti_torch_dtype_uint8();
   }
 }

@@ -73,6 +73,26 @@ ELEMENTWISE: Table = {
 }
 
 
+SM90_GROUPED: Table = {
+    "family": "sm90_grouped",
+    "arch": ["90a"],
+    "dtypes": [dtypes("bf16", "bf16")],
+    "layouts": ["tnt"],
+    "grouping": ["rows"],
+    "epilogue": ["plain"],
+    "tiles": [{"tile": [128, 128, 64]}],
+}
+SM80_GROUPED: Table = {
+    "family": "sm80_grouped",
+    "arch": ["80"],
+    "dtypes": [dtypes("bf16", "bf16")],
+    "layouts": ["tnt"],
+    "grouping": ["rows"],
+    "epilogue": ["plain"],
+    "tiles": [{"tile": [128, 128, 32], "warp": [64, 64, 32], "stages": 4}],
+}
+
+
 def document(*entries: Table) -> Table:
     return {"epilogue": deepcopy(EPILOGUES), "kernel": [deepcopy(entry) for entry in entries]}
 

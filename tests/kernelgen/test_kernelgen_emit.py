@@ -130,7 +130,7 @@ def test_the_table() -> None:
         " DType::bf16, DType::bf16, DType::f32, DType::bf16, Layout::row, Layout::column,"
         " Epilogue::plain, {64, 16, 128}, /*cluster=*/{1, 1, 1}, /*stages=*/0,"
         " Schedule::pingpong, /*swap_ab=*/true, /*alignment=*/8,"
-        " /*fast_accum=*/false, BlockScales::none, QuantizeRecipe::none,"
+        " /*fast_accum=*/false, BlockScales::none, QuantizeRecipe::none, Grouping::none,"
         f" &gemm::smem_{name}, &gemm::launch_{name}, &gemm::workspace_{name}}},"
     ) in table
     assert (
@@ -204,6 +204,7 @@ def test_the_json_names_every_kernel_with_its_source() -> None:
         "fast_accum": False,
         "scales": None,
         "recipe": None,
+        "grouping": None,
         "source": "gemm_sm90a_64x16x128_1x1x1_pingpong_swap.cu",
     }
     assert (sm80["warp"], sm80["stages"], sm80["ptx"]) == ([64, 64, 32], 3, True)

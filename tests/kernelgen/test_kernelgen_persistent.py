@@ -38,7 +38,7 @@ MIXED = dtypes("e4m3", "bf16", b="e5m2")
         ({"tile": [128, 72, 128]}, "tile N = 72; rows of D are made of 16 columns: a multiple of"),
         ({"tile": [128, 8, 128]}, "tile N = 8; rows of D are made of 16 columns"),
         ({"tile": [128, 272, 128]}, "tile N = 272; rows of D are made of 16 columns"),
-        ({"tile": [128, 128, 64]}, "tile K = 64; it is 128, the bytes that one swizzle spans"),
+        ({"tile": [128, 128, 64]}, "tile K = 64; it is 128, the 128 bytes that one swizzle spans"),
         ({"tile": [128, 128, 256]}, "tile K = 256; it is 128"),
         ({"tile": [128, 128]}, "tile: must be three positive integers"),
         ({"cluster": [1, 1, 1]}, "unknown key 'cluster'; allowed: tile, fast_accum"),
@@ -155,7 +155,7 @@ def test_what_an_epilogue_takes(body: Table, n: int, terms: str, epilogue: int) 
     total, arithmetic = FAMILIES[kernel.family].shared_memory(kernel)
     assert terms in arithmetic
     assert total == 2 * ((128 + n) * 128 + 16) + epilogue
-    assert arithmetic.startswith(f"2 stages x ((128 + {n}) x 128 + 16) + rows of D ")
+    assert arithmetic.startswith(f"2 stages x ((128 + {n}) x 128 + 16) + staged rows ")
     assert arithmetic.endswith(f" = {total} bytes")
 
 

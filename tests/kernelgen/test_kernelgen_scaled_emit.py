@@ -15,7 +15,9 @@ from kernelgen_cases import (
     ELEMENTWISE,
     REDUCE,
     SM80,
+    SM80_GROUPED,
     SM90,
+    SM90_GROUPED,
     Table,
     bounded,
     changed,
@@ -217,8 +219,8 @@ def test_the_table() -> None:
         f" /*has_ptx=*/false, {PRODUCT}, Layout::row, Layout::column, Epilogue::scaled,"
         " {128, 128, 128}, /*cluster=*/{2, 1, 1}, /*stages=*/0, Schedule::pingpong,"
         " /*swap_ab=*/false, /*alignment=*/16, /*fast_accum=*/true, BlockScales::none,"
-        f" QuantizeRecipe::none, &scaled_mm::smem_{name}, &scaled_mm::launch_{name},"
-        f" &scaled_mm::workspace_{name}}},"
+        f" QuantizeRecipe::none, Grouping::none, &scaled_mm::smem_{name},"
+        f" &scaled_mm::launch_{name}, &scaled_mm::workspace_{name}}},"
     ) in table
     assert "Op::scaled_mm, Family::sm90_blockwise, Arch::sm90a," in table
     persistent = re.sub(r"\s+", " ", rendered(PERSISTENT_SM90)["kernel_table.cpp"])
@@ -248,6 +250,8 @@ def test_the_table_is_cpp(tmp_path: Path, repository: Path) -> None:
     products = [FP8_SM90, INT8_SM80, BLOCK_SM90, BLOCK_SM89, PERSISTENT_SM90]
     scaled = document(*products, quantize, integers)
     write_manifest(tmp_path, scaled, op="scaled_mm")
+    by_k = changed(SM90_GROUPED, layouts=["ntt"], grouping=["k"])
+    write_manifest(tmp_path, gemm_document(SM90_GROUPED, SM80_GROUPED, by_k), op="grouped_mm")
     found = load(tmp_path)
     for name, text in emit.render(found.kernels, found.epilogues, tmp_path).items():
         (tmp_path / name).write_text(text)

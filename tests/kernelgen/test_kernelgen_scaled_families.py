@@ -103,7 +103,7 @@ def test_an_entry_belongs_to_a_manifest_that_its_family_serves() -> None:
 def test_the_epilogues_of_mm_are_not_for_scaled_mm() -> None:
     data = document(changed(FP8_SM90, epilogue=["plain"]))
     data["epilogue"]["plain"] = {"expr": "alpha * accum"}
-    text = "epilogue plain is one of mm and addmm, with alpha or beta; scaled_mm has neither"
+    text = "epilogue plain is one of mm and addmm, with alpha or beta; products of 8-bit operands"
     assert text in errors_of(data, "scaled_mm")[0][1]
 
 
@@ -222,7 +222,7 @@ def test_rules_of_quantize(values: Table, text: str) -> None:
         (BLOCK_SM89, "3 stages x (128 + 128) x 128 x 1 = 98304 bytes"),
         (
             PERSISTENT_SM90,
-            "2 stages x ((128 + 160) x 128 + 16) + rows of D 128 x 320"
+            "2 stages x ((128 + 160) x 128 + 16) + staged rows 128 x 320"
             " + vectors 2 x (64 x 4 + 160 x 4 + 160 x 2) = 117152 bytes",
         ),
         (
@@ -233,7 +233,7 @@ def test_rules_of_quantize(values: Table, text: str) -> None:
                 dtypes=[dtypes("e4m3", "f32")],
                 epilogue=["accumulator"],
             ),
-            "2 stages x ((64 + 192) x 128 + 16) + rows of D 64 x 384 = 90144 bytes",
+            "2 stages x ((64 + 192) x 128 + 16) + staged rows 64 x 384 = 90144 bytes",
         ),
         (QUANTIZE, "0 bytes"),
     ],

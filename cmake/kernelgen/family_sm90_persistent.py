@@ -1,0 +1,172 @@
+"""Products by wgmma, with operands that TMA brings, by kernels of our own: Hopper.
+
+One warp loads, and every warpgroup works off its rows of a tile to the end by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kernelgen import wgmma
+from kernelgen.family import (
+    FP8_PRODUCTS,
+    GEMM_DTYPES,
+    Family,
+    by_op,
+    check_grouping,
+    check_product,
+    check_stores,
+    cpp_bool,
+    cpp_dtypes,
+    cpp_grouping,
+    cpp_layouts,
+    cpp_shape,
+    operand_bytes,
+    result_bytes,
+)
+from kernelgen.kernel import DTYPE_BYTES, DTypes, Kernel
+
+# Bytes that TMA lays side by side in shared memory, and the most of a staged row of results.
+_SWIZZLE_BYTES = 128
+_STAGED_ROW_BYTES = 512
+
+
+class _Persistent(Family):
+    """Tiles without cluster and schedule; the number of stages is what fits."""
+
+    archs = ("90a",)
+    tile_keys = ("tile",)
+    optional_tile_keys = ("fast_accum",)
+    tiles_share_source = True
+    schedules = ("persistent",)
+
+    def check(self, kernel: Kernel) -> Iterator[str]:
+        m, n, k = kernel.tile.shape
+        dtypes, size = kernel.dtypes, kernel.element_bytes
+        is_promoted = kernel.is_fp8 and not kernel.tile.fast_accum
+        yield from check_product(kernel)
+        if m not in (64, 128):
+            yield f"tile M = {m}; one or two warpgroups take 64 rows each: 64 or 128"
+        if n % 16 or n > 256:
+            yield f"tile N = {n}; rows of D are made of 16 columns: a multiple of 16 up to 256"
+        elif (width := _wgmma_columns(n, is_promoted)) not in _wgmma_widths(dtypes):
+            widths = _wgmma_widths(dtypes)
+            there = [x for x in range(16, 257, 16) if _wgmma_columns(x, is_promoted) in widths]
+            yield (
+                f"tile N = {n} is multiplied {width} columns at a time, and there is no wgmma of"
+                f" {dtypes.a} and {dtypes.b} in that width here; N is one of"
+                f" {', '.join(map(str, there))}"
+            )
+        elif kernel.epilogue and (row := _staged_columns(kernel) * result_bytes(kernel)) % 32:
+            yield (
+                f"tile N = {n}; with epilogue {kernel.epilogue.name} a row of D is {row} bytes, and"
+                " TMA stores pieces of 32: N must be a multiple of 32"
+            )
+        if k * size != _SWIZZLE_BYTES:
+            yield (
+                f"tile K = {k}; it is {_SWIZZLE_BYTES // size}, the {_SWIZZLE_BYTES} bytes that one"
+                " swizzle spans"
+            )
+
+    def shared_memory(self, kernel: Kernel) -> tuple[int, str]:
+        m, n, k = kernel.tile.shape
+        operands = kernel.element_bytes * k
+        row = _staged_columns(kernel) * _staged_bytes(kernel)
+        total = 2 * ((m + n) * operands + 16) + m * row
+        terms = f"2 stages x (({m} + {n}) x {operands} + 16) + staged rows {m} x {row}"
+        lengths = {"row": n, "col": 64}
+        vectors = [
+            (lengths[kind.enumerator], operand_bytes(kernel, kind))
+            for _, kind in (kernel.epilogue.operands if kernel.epilogue else ())
+            if kind.enumerator in lengths
+        ]
+        if vectors:
+            # Each warpgroup has its own: no other one has to wait until they are read.
+            total += m // 64 * sum(length * size for length, size in vectors)
+            spelled = " + ".join(f"{length} x {size}" for length, size in vectors)
+            terms += f" + vectors {m // 64} x ({spelled})"
+        return total, f"{terms} = {total} bytes"
+
+
+class Sm90Persistent(_Persistent):
+    """8-bit floats, K contiguous in both operands."""
+
+    name = "sm90_persistent"
+    dtypes = by_op(scaled_mm=FP8_PRODUCTS)
+    layouts = ("tnt",)
+
+    def check(self, kernel: Kernel) -> Iterator[str]:
+        yield from super().check(kernel)
+        yield from check_stores(kernel)
+
+    def cpp_type(self, kernel: Kernel) -> str:
+        assert kernel.epilogue is not None
+        arguments = [
+            f"Arch::{kernel.arch.sm}",
+            *cpp_dtypes(kernel.dtypes),
+            cpp_shape(kernel.tile.shape),
+            f"epilogue::{kernel.epilogue.name}",
+            f"/*fast_accum=*/{cpp_bool(kernel.tile.fast_accum)}",
+        ]
+        return f"Sm90Persistent<{', '.join(arguments)}>"
+
+
+class Sm90Grouped(_Persistent):
+    """Products of groups whose extents the kernel reads from the device."""
+
+    name = "sm90_grouped"
+    dtypes = by_op(grouped_mm=(*GEMM_DTYPES, *FP8_PRODUCTS))
+    layouts = ("tnt", "ttt", "ntt")
+    lists = ("layouts", "grouping", "epilogue", "tiles")
+
+    def check(self, kernel: Kernel) -> Iterator[str]:
+        yield from super().check(kernel)
+        yield from check_grouping(kernel)
+        # Where K is not contiguous a swizzle spans columns; other operands than these are refused
+        # there. Of a column-major A it spans rows: 64 or 128 are whole swizzles.
+        n, columns = kernel.tile.shape[1], _SWIZZLE_BYTES // 2
+        if kernel.element_bytes == 2 and kernel.layout[1] == "t" and n % columns:
+            yield (
+                f"tile N = {n} with layout {kernel.layout}; of a row-major B one swizzle spans"
+                f" {columns} columns: N must be a multiple of {columns}"
+            )
+
+    def cpp_type(self, kernel: Kernel) -> str:
+        assert kernel.epilogue is not None
+        arguments = [
+            f"Arch::{kernel.arch.sm}",
+            *cpp_dtypes(kernel.dtypes),
+            *cpp_layouts(kernel),
+            cpp_shape(kernel.tile.shape),
+            cpp_grouping(kernel),
+            f"epilogue::{kernel.epilogue.name}",
+            f"/*fast_accum=*/{cpp_bool(kernel.tile.fast_accum)}",
+        ]
+        return f"Sm90Grouped<{', '.join(arguments)}>"
+
+
+def _wgmma_columns(n: int, is_promoted: bool) -> int:
+    """Columns of one wgmma, for a tile of `n` columns."""
+    if not is_promoted:
+        return n
+    # sm90_promoted_columns(64, n) of sm90_promoted.cuh: two sets of sums under way and the sums of
+    # the tile fit into 192 registers.
+    return max(p for p in range(8, n + 1, 8) if n % p == 0 and n // 2 + p <= 192)
+
+
+def _wgmma_widths(dtypes: DTypes) -> tuple[int, ...]:
+    is_e4m3 = (dtypes.a, dtypes.b) == ("e4m3", "e4m3")
+    return (*wgmma.PLAIN, *wgmma.EXTRA) if is_e4m3 else wgmma.PLAIN
+
+
+def _staged_bytes(kernel: Kernel) -> int:
+    """For one column of the product, in shared memory: D and what is stored besides take turns."""
+    stored = DTYPE_BYTES[kernel.dtypes.d] if kernel.epilogue and kernel.epilogue.aux else 0
+    return max(result_bytes(kernel), stored)
+
+
+def _staged_columns(kernel: Kernel) -> int:
+    """Of a row of results in shared memory: all columns of a tile, or an even part of them."""
+    n, size = kernel.tile.shape[1], _staged_bytes(kernel)
+    parts = (x for x in range(16, n + 1, 16) if n % x == 0 and x * size <= _STAGED_ROW_BYTES)
+    return max(parts, default=16)  # no part: N is refused

@@ -1,0 +1,93 @@
+// Grouped GEMM by the persistent kernel. Operands are whole tensors to TMA, whatever the groups: a tile of rows may load
+// rows of the next group, and does not store them; a tile of K may load elements of the next group, and clears them. So no
+// tensor map depends on the ends of groups, which are read once, by the kernel itself.
+#pragma once
+
+#include "gemm/group_ends.cuh"
+#include "gemm/sm90_persistent_kernel.cuh"
+
+namespace cutwheel::gemm {
+
+template <class Tile, Grouping grouping>
+struct Sm90GroupWalk {
+  struct Params {
+    GroupArgs groups;
+    int total;  // rows, or elements of K, of all groups
+    int m, n, k_tiles;
+    int tiles_m, tiles_n;  // tiles_m: of a group, where groups share K
+    int band;
+    bool along_m;
+  };
+  using Storage = GroupEnds::Storage;
+  Params const& p;
+  Storage const& storage;
+  int group = 0;
+
+  CUTLASS_DEVICE Sm90GroupWalk(Params const& params, Storage const& shared) : p(params), storage(shared) {}
+
+  CUTLASS_DEVICE static void start(Params const& p, Storage& storage) {
+    GroupEnds::load(storage, p.groups, p.total, grouping == Grouping::rows ? Tile::kM : 0, p.tiles_n,
+                    static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
+  }
+
+  CUTLASS_DEVICE bool at(int index, Sm90TilePlace& place) {
+    place = {};
+    place.end_n = p.n;
+    int tile_m, tile_n, unused;
+    if constexpr (grouping == Grouping::rows) {
+      // Behind the groups there may be rows of none.
+      if (index >= storage.tile_end[p.groups.count]) return false;
+      group = GroupEnds::find(storage, p.groups.count, index, group);
+      int const first = group > 0 ? storage.end[group - 1] : 0;
+      int const end = storage.end[group];
+      int const within = index - (group > 0 ? storage.tile_end[group - 1] : 0);
+      Sm90TileOrder const order{ceil_div(end - first, Tile::kM), p.tiles_n, 1, p.band, p.along_m};
+      order.at(within, tile_m, tile_n, unused);
+      place.m = first + tile_m * Tile::kM;
+      place.end_m = end;
+      place.is_zero = group == p.groups.count;
+      place.k_tiles = place.is_zero ? 0 : p.k_tiles;
+      place.batch = place.b_batch = group;
+    } else {
+      Sm90TileOrder const order{p.tiles_m, p.tiles_n, p.groups.count, p.band, p.along_m};
+      if (index >= order.count()) return false;
+      order.at(index, tile_m, tile_n, group);
+      int const first = group > 0 ? storage.end[group - 1] : 0, length = storage.end[group] - first;
+      place.m = tile_m * Tile::kM;
+      place.end_m = p.m;
+      place.k = first;
+      place.k_tiles = ceil_div(length, Tile::kK);
+      place.k_rest = length % Tile::kK;
+      place.batch = place.d_batch = group;
+    }
+    place.n = tile_n * Tile::kN;
+    return true;
+  }
+};
+
+template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, Grouping grouping,
+          template <DType> class Epilogue, bool fast_accum = false>
+struct Sm90Grouped : Sm90PersistentKernel<Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue<d>>,
+                                          Sm90GroupWalk<Tile, grouping>, is_fp8(a) && !fast_accum> {
+  static_assert(arch == Arch::sm90a && grouping != Grouping::none);
+  using Base = Sm90PersistentKernel<Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue<d>>,
+                                    Sm90GroupWalk<Tile, grouping>, is_fp8(a) && !fast_accum>;
+
+  static std::int64_t workspace_bytes(GemmArgs const&) { return 0; }
+
+  static Status launch(GemmArgs const& args, void const* kernel) {
+    static KernelFacts facts;
+    constexpr bool kRows = grouping == Grouping::rows;
+    int const count = args.groups.count, tiles_m = ceil_div(args.m, Tile::kM), tiles_n = ceil_div(args.n, Tile::kN);
+    // A group begins at most one tile more than its rows fill.
+    std::int64_t const tiles = (kRows ? std::int64_t{tiles_m} + count + 1 : std::int64_t{tiles_m} * count) * tiles_n;
+    constexpr std::int64_t kMaxTiles = 0x7fffffff - 65536;
+    if (count > GroupEnds::kMaxGroups || tiles > kMaxTiles) return {StatusCode::not_implementable, 0};
+    return Base::launch(args, kernel, facts, a, b,
+                        {args.groups, kRows ? args.m : args.k, args.m, args.n, ceil_div(args.k, Tile::kK), tiles_m, tiles_n,
+                         args.swizzle, args.raster == RasterOrder::along_m},
+                        static_cast<int>(tiles), 1, kRows ? count : 1, kRows ? 1 : count);
+  }
+};
+
+}  // namespace cutwheel::gemm
