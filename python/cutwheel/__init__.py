@@ -4,6 +4,7 @@
     y = cutwheel.linear(x, weight, bias)      # x: [..., K], weight: [N, K], bias: [N]
     y = cutwheel.linear(x, weight, bias, activation="gelu")   # in one kernel
     y = cutwheel.scaled_mm(a, b, scale_a, scale_b)            # fp8 or int8
+    y = cutwheel.grouped_mm(x, weights.mT, offs=ends)         # a weight for each group of rows
 
 The ops take CUDA tensors. Importing works without a GPU, a CUDA driver or a CUDA build of torch;
 ``python -m cutwheel doctor`` says what a machine lacks to run them.
@@ -26,6 +27,10 @@ __all__ = [
     "explain",
     "gated_linear",
     "gemm",
+    "grouped_gated_linear",
+    "grouped_linear",
+    "grouped_mm",
+    "grouped_mm_list",
     "kernels",
     "linear",
     "matmul",
@@ -33,6 +38,7 @@ __all__ = [
     "nn",
     "pack_gated_weight",
     "quantize",
+    "scaled_grouped_mm",
     "scaled_mm",
     "unpack_gated_weight",
 ]
@@ -50,8 +56,11 @@ try:
     from .ops.epilogue import Epilogue, epilogues, gemm
     from .ops.gated import gated_linear, pack_gated_weight, unpack_gated_weight
     from .ops.gemm import addmm, baddbmm, bmm, mm
+    from .ops.grouped import grouped_mm, grouped_mm_list
+    from .ops.grouped_linear import grouped_gated_linear, grouped_linear
     from .ops.linear import linear
     from .ops.scaled import quantize, scaled_mm
+    from .ops.scaled_grouped import scaled_grouped_mm
 
     __version__ = _library.VERSION
 except ImportError:

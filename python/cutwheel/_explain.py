@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from . import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ._explain_grouped import GROUPED, grouped_request
 from .ops import epilogue, gated, linear, scaled
 from .ops._errors import RAISED, check_tensors, reraise
 from .ops._precision import autocast_operands, tf32_allowed
@@ -26,8 +27,9 @@ _NUMBERS = {op: number for number, op in enumerate(_OPERANDS)}
 # These take the name of an epilogue; "linear" with an activation or a residual is one of them.
 _GEMM, _LINEAR_FUSED = 5, 6
 _SCALED_MM = 7
-_OPS = (*_OPERANDS, "gated_linear", "gemm", "scaled_mm")
+_OPS = (*_OPERANDS, "gated_linear", "gemm", "scaled_mm", *GROUPED)
 _KEYWORDS = {
+    **{name: arguments.keywords for name, arguments in GROUPED.items()},
     "linear": ("activation", "residual", "residual_after_activation"),
     "gated_linear": (),
     "gemm": ("out_dtype", "out"),
@@ -75,6 +77,8 @@ class Kernel:
     the epilogue"""
     recipe: str | None = None
     """of a kernel that quantises; its d is what it makes"""
+    grouping: str | None = None
+    """of a grouped product: what is grouped, "rows" of A or "k" """
 
     def __str__(self) -> str:
         return self.name
@@ -165,14 +169,15 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     """Tells which kernel a call would run, without running it.
 
     Args:
-        op: "mm", "bmm", "addmm", "baddbmm", "linear", "gated_linear", "gemm" or "scaled_mm", or the
+        op: "mm", "bmm", "addmm", "baddbmm", "linear", "gated_linear", "gemm", "scaled_mm",
+            "grouped_mm", "grouped_linear", "grouped_gated_linear" or "scaled_grouped_mm", or the
             function itself
         args, kwargs: as for the op; CUDA tensors. alpha does not matter for mm to linear. out= is
             not looked at: a call with a column-major or unaligned one may run another kernel
 
     Returns:
-        What is said of linear and gated_linear is their product, with the epilogue that stores what
-        backward needs if a tensor requires grad
+        What is said of linear layers, grouped ones too, is their product, with the epilogue that
+        stores what backward needs if a tensor requires grad
 
     Raises:
         ValueError: an unknown op, or arguments the op refuses
@@ -187,6 +192,8 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
         return _explain_gated_linear(args, kwargs)
     if name == "scaled_mm":
         return _explain_scaled_mm(args, kwargs)
+    if name in GROUPED:
+        return _explain_grouped(name, args, kwargs)
     given = _bind(
         name, (*_OPERANDS[name], *(("out_dtype",) if name != "linear" else ())), args, kwargs
     )
@@ -292,6 +299,24 @@ def _explain_scaled_mm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explana
         scaled.code("recipe_b", given.get("recipe_b")),
         given.get("use_fast_accum", False),
     )
+
+
+def _explain_grouped(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
+    arguments = GROUPED[op]
+    given = _bind(op, arguments.positional, args, kwargs)
+    tensors: dict[str, Any] = {key: given.get(key) for key in arguments.tensors}
+    check_tensors(op, tensors, arguments.optional)
+    if op != "scaled_grouped_mm":
+        tensors = dict(zip(tensors, _autocast(list(tensors.values())), strict=True))
+    request = grouped_request(op, tensors, given)
+    if request is None:  # grouped_mm of two batches
+        a, b, bias = tensors["a"], tensors["b"], tensors["bias"]
+        if bias is None:
+            return explain("bmm", a, b, out_dtype=given.get("out_dtype"))
+        return explain("baddbmm", bias.unsqueeze(1), a, b, out_dtype=given.get("out_dtype"))
+    number, operands, out_dtype, epilogue_name, use_fast_accum = request
+    scaling = (None, None, use_fast_accum)
+    return _ask(op, number, operands, operands[0], out_dtype, 1, epilogue_name, tensors, *scaling)
 
 
 def _ask(

@@ -9,7 +9,9 @@ import torch.nn.functional as F
 
 NAMES = (
     *("mm", "linear", "linear_fused", "linear_fused_aux", "elementwise", "gemm"),
-    *("scaled_mm", "scaled_mm.out", "quantize"),
+    *("scaled_mm", "scaled_mm.out", "quantize", "bmm", "addmm", "baddbmm"),
+    *("grouped_mm", "grouped_mm_accumulate", "grouped_linear_fused", "grouped_linear_fused_aux"),
+    "scaled_grouped_mm",
 )
 """of the ops that have a reference kernel"""
 Tensor = torch.Tensor
@@ -54,6 +56,16 @@ def groups(x: Tensor, recipe: int) -> Tensor:
     return tiles.transpose(1, 2).flatten(2)
 
 
+def spans(offs: Tensor, total: int) -> list[tuple[int, int]]:
+    """[first, last) of each group; ends that decrease or lie outside are moved."""
+    found, first = [], 0
+    for end in offs.tolist():
+        last = min(max(first, end), total)
+        found.append((first, last))
+        first = last
+    return found
+
+
 class CpuOps:
     """Reference kernels, and the calls that they have served.
 
@@ -74,6 +86,27 @@ class CpuOps:
     ) -> Tensor:
         self.calls.append(("mm", "plain"))
         return a @ b
+
+    def bmm(
+        self, a: Tensor, b: Tensor, out_dtype: object = None, allow_tf32: bool = False
+    ) -> Tensor:
+        self.calls.append(("bmm", "plain"))
+        return a @ b
+
+    def addmm(
+        self,
+        c: Tensor,
+        a: Tensor,
+        b: Tensor,
+        out_dtype: object = None,
+        beta: float = 1,
+        alpha: float = 1,
+        allow_tf32: bool = False,
+    ) -> Tensor:
+        self.calls.append(("addmm" if a.dim() == 2 else "baddbmm", "plain"))
+        return alpha * (a @ b) + (beta * c if beta else 0)
+
+    baddbmm = addmm
 
     def linear(
         self, x: Tensor, weight: Tensor, bias: Tensor | None = None, allow_tf32: bool = False
@@ -267,3 +300,94 @@ class CpuOps:
             strided = torch.empty_strided((m, scale.shape[1]), (1, (m + 3) // 4 * 4))
             scale = strided.copy_(scale)
         return values, scale, azp if not symmetric else azp.new_empty(0)
+
+    def grouped_mm(
+        self,
+        a: Tensor,
+        b: Tensor,
+        offs: Tensor,
+        bias: Tensor | None = None,
+        out_dtype: torch.dtype | None = None,
+        allow_tf32: bool = False,
+    ) -> Tensor:
+        self.calls.append(("grouped_mm", "rows" if b.dim() == 3 else "k"))
+        dtype = a.dtype if out_dtype is None else out_dtype
+        if b.dim() == 3:
+            return self._rows(a, b, offs, bias).to(dtype)
+        wide = torch.promote_types(a.dtype, torch.float32)
+        parts = [a[:, i:j].to(wide) @ b[i:j].to(wide) for i, j in spans(offs, a.shape[1])]
+        return torch.stack(parts).to(dtype)
+
+    @staticmethod
+    def _rows(a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None) -> Tensor:
+        result = a.new_zeros(a.shape[0], b.shape[2])
+        for group, (i, j) in enumerate(spans(offs, a.shape[0])):
+            result[i:j] = a[i:j] @ b[group] + (0 if bias is None else bias[group])
+        return result
+
+    def grouped_mm_accumulate(
+        self, a: Tensor, b: Tensor, offs: Tensor, allow_tf32: bool = False, *, out: Tensor
+    ) -> None:
+        self.calls.append(("grouped_mm_accumulate", "k"))
+        assert out.dtype == torch.float32
+        assert out.is_contiguous()
+        for group, (i, j) in enumerate(spans(offs, a.shape[1])):
+            out[group] += a[:, i:j].float() @ b[i:j].float()
+
+    def _grouped_linear(
+        self, x: Tensor, weight: Tensor, offs: Tensor, bias: Tensor | None, epilogue: str
+    ) -> tuple[Tensor, Tensor]:
+        name = epilogue.removesuffix("_aux")
+        z = self._rows(x, weight.mT, offs, bias)
+        if name.startswith("gated_"):
+            d = ACTIVATIONS[name.removeprefix("gated_")](z[:, 0::2]) * z[:, 1::2]
+        else:
+            d = ACTIVATIONS[name.removeprefix("bias_")](z)
+        for _, end in spans(offs, x.shape[0])[-1:]:
+            d[end:] = 0
+        return d, z
+
+    def grouped_linear_fused(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        offs: Tensor,
+        bias: Tensor | None,
+        epilogue: str,
+        allow_tf32: bool = False,
+    ) -> Tensor:
+        assert not epilogue.endswith("_aux")
+        self.calls.append(("grouped_linear_fused", epilogue))
+        return self._grouped_linear(x, weight, offs, bias, epilogue)[0]
+
+    def grouped_linear_fused_aux(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        offs: Tensor,
+        bias: Tensor | None,
+        epilogue: str,
+        allow_tf32: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        assert epilogue.endswith("_aux")
+        self.calls.append(("grouped_linear_fused_aux", epilogue))
+        return self._grouped_linear(x, weight, offs, bias, epilogue)
+
+    def scaled_grouped_mm(
+        self,
+        a: Tensor,
+        b: Tensor,
+        scale_a: Tensor,
+        scale_b: Tensor,
+        offs: Tensor,
+        bias: Tensor | None = None,
+        out_dtype: torch.dtype | None = None,
+        use_fast_accum: bool = False,
+    ) -> Tensor:
+        self.calls.append(("scaled_grouped_mm", use_fast_accum))
+        k, n = b.shape[1:]
+        columns = scale_b if scale_b.dim() == 3 else scale_b.unsqueeze(1)
+        left = a.float() * spread(scale_a.reshape(a.shape[0], -1), *a.shape)
+        right = b.float() * torch.stack([spread(scale, k, n) for scale in columns])
+        result = self._rows(left, right, offs, None if bias is None else bias.float())
+        return result.to(torch.bfloat16 if out_dtype is None else out_dtype)

@@ -12,6 +12,7 @@ F16, BF16, F32, TF32, E4M3, E5M2, S8, S32 = range(8)
 ROW, COLUMN = 0, 1
 NONE, VECTOR, MATRIX = 0, 1, 2  # the addend
 A1X128_B128X128, A1X128_B1X128 = 1, 2  # scales
+ROWS, K = 1, 2  # grouping
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ def explain(gpu: Gpu, m: int, n: int, k: int, **options: object) -> dict:
         options.get("b", -1),
         options.get("fast_accum", False),
         options.get("scales", 0),
+        options.get("grouping", 0),
+        options.get("groups", 0),
     )
     return json.loads(text)
 

@@ -23,6 +23,8 @@ _SCALED = (
 )
 _RECIPES = "int? recipe_a=None, int? recipe_b=None, bool use_fast_accum=False"
 _GEMM = "Tensor a, Tensor b, str epilogue, Tensor?[] operands, float[] scalars"
+_GROUPED = "Tensor a, Tensor b, Tensor offs"
+_GROUPED_LINEAR = "Tensor input, Tensor weight, Tensor offs, Tensor? bias, str epilogue"
 OPS = {
     "mm": f"({_MM}, ScalarType? out_dtype=None, {_RESULT}",
     "mm.out": f"({_MM}, bool allow_tf32=False, {_OUT}",
@@ -45,6 +47,12 @@ OPS = {
     "scaled_mm.out": f"({_SCALED}, {_RECIPES}, {_OUT}",
     "quantize": "(Tensor x, int recipe, ScalarType dtype, bool symmetric=True) "
     "-> (Tensor, Tensor, Tensor)",
+    "grouped_mm": f"({_GROUPED}, Tensor? bias=None, ScalarType? out_dtype=None, {_RESULT}",
+    "grouped_mm_accumulate": f"({_GROUPED}, bool allow_tf32=False, {_OUT}",
+    "grouped_linear_fused": f"({_GROUPED_LINEAR}, {_RESULT}",
+    "grouped_linear_fused_aux": f"({_GROUPED_LINEAR}, bool allow_tf32=False) -> (Tensor, Tensor)",
+    "scaled_grouped_mm": "(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor offs, "
+    "Tensor? bias=None, ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor",
 }
 FUNCTIONS = (
     "mm",
@@ -60,6 +68,11 @@ FUNCTIONS = (
     "scaled_mm",
     "quantize",
     "epilogues",
+    "grouped_mm",
+    "grouped_mm_list",
+    "grouped_linear",
+    "grouped_gated_linear",
+    "scaled_grouped_mm",
     "explain",
     "kernels",
     "build_info",
@@ -101,8 +114,9 @@ print(len(cutwheel.kernels()), cutwheel.build_info()["version"] == cutwheel.__ve
 
 def test_import_is_quick_and_light(cutwheel: ModuleType) -> None:
     code = """
-import time, sys, torch, json
+import gc, time, sys, torch, json
 before = set(sys.modules)
+gc.disable()  # a pass over all that torch has made takes 0.14 s, and falls into any import
 start = time.perf_counter()
 import cutwheel
 elapsed = time.perf_counter() - start
@@ -138,7 +152,7 @@ def test_functions_are_documented(cutwheel: ModuleType, name: str) -> None:
 def test_parameters_are_named_as_torchs(cutwheel: ModuleType) -> None:
     import inspect
 
-    names = {op: list(inspect.signature(getattr(cutwheel, op)).parameters) for op in FUNCTIONS[:13]}
+    names = {op: list(inspect.signature(getattr(cutwheel, op)).parameters) for op in FUNCTIONS[:18]}
     assert names == {
         "mm": ["input", "mat2", "out_dtype", "out"],
         "bmm": ["input", "mat2", "out_dtype", "out"],
@@ -158,6 +172,13 @@ def test_parameters_are_named_as_torchs(cutwheel: ModuleType) -> None:
         ],
         "quantize": ["x", "recipe", "dtype", "symmetric"],
         "epilogues": [],
+        "grouped_mm": ["a", "b", "offs", "bias", "out_dtype", "accumulate_into"],
+        "grouped_mm_list": ["As", "Bs", "biases"],
+        "grouped_linear": ["input", "weight", "offs", "bias", "activation"],
+        "grouped_gated_linear": ["input", "weight", "offs", "activation"],
+        "scaled_grouped_mm": [
+            *("a", "b", "scale_a", "scale_b", "offs", "bias", "out_dtype", "use_fast_accum"),
+        ],
     }
     linear = inspect.signature(cutwheel.linear).parameters
     assert linear["activation"].kind is inspect.Parameter.KEYWORD_ONLY
@@ -185,7 +206,7 @@ def test_kernels_are_those_of_the_manifest(cutwheel: ModuleType) -> None:
     for name, row in rows.items():
         for key in (
             *("op", "family", "arch", "ptx", "a", "b", "acc", "d", "schedule", "swap_ab"),
-            *("fast_accum", "scales", "recipe"),
+            *("fast_accum", "scales", "recipe", "grouping"),
         ):
             assert getattr(row, key) == declared[name][key], (name, key)
 

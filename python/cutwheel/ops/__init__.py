@@ -1,14 +1,15 @@
 """The ops: a module per family, with signatures, docstrings, autograd and fake kernels.
 
-The functions are those of `cutwheel` itself; here, `linear` and `gemm` are the modules.
+The functions are those of `cutwheel` itself; here, `linear`, `gemm` and `grouped` are the modules.
 """
 
-# gemm and linear come before whatever else needs their gradients: each of them is imported by the
-# module of its gradients in turn.
-from . import _fake, _fake_fused, _fake_scaled, gemm, linear
+# gemm, linear and grouped come before whatever else needs their gradients: each of them is imported
+# by the module of its gradients in turn.
+from . import _fake, _fake_fused, _fake_grouped, _fake_scaled, gemm, grouped, linear
 
-__all__ = ["gemm", "linear"]
+__all__ = ["gemm", "grouped", "linear"]
 
 _fake.register()
 _fake_fused.register()
 _fake_scaled.register()
+_fake_grouped.register()

@@ -19,11 +19,15 @@ _CLASSES: dict[str, type[Exception]] = {
     "RuntimeError": RuntimeError,
     "NotImplementedError": NotImplementedError,
 }
-# linear and gated_linear are made of ops that do not know for whom they work.
-_OP_NAME = re.compile(r"^(?:linear|gemm): ")
+# Some functions are made of ops that do not know for whom they work.
+_OP_NAME = re.compile(r"^(?:linear|gemm|grouped_linear|grouped_mm(?:_accumulate)?): ")
 # What the CPU is told to use instead, of ops that work for another function than torch's namesake.
 _INSTEAD = re.compile(r"or use torch\.[\w.]+")
-_TORCH_NAMES = {"linear": "torch.nn.functional.linear", "matmul": "torch.matmul"}
+_TORCH_NAMES = {
+    "linear": "torch.nn.functional.linear",
+    "matmul": "torch.matmul",
+    "grouped_mm": "torch.nn.functional.grouped_mm",
+}
 # Of the dispatcher, when a value does not fit the schema.
 _SCHEMA_MISMATCH = "Expected a value of type"
 
@@ -41,21 +45,22 @@ def _in_the_name_of(op: str, text: str, named: re.Pattern[str]) -> str:
     return text
 
 
-def raise_as(op: str, error: Exception, of: dict[str, tuple[str, str]]) -> NoReturn:
+def raise_as(op: str, error: Exception, of: dict[str, dict[str, str]]) -> NoReturn:
     """Raises the error of a public op in the name of the function that is made of it.
 
     Args:
         op: name of the function
         error: what one of the ops that it called has raised
-        of: for each of them, the argument that the caller knows by another name, and that name
+        of: for each of them, the arguments that the caller knows by another name, and that name
     """
     text = str(error)
     inner = text.partition(":")[0]
     if inner not in of:
         raise error
-    theirs, ours = of[inner]
-    text = re.sub(rf"\b{theirs}\b", ours, text)
-    raise type(error)(_in_the_name_of(op, text, re.compile(rf"^{inner}: "))) from None
+    names = of[inner]
+    text = text.removeprefix(f"{inner}: ")
+    text = re.sub(rf"\b(?:{'|'.join(names)})\b", lambda found: names[found[0]], text)
+    raise type(error)(_in_the_name_of(op, text, re.compile(r"^"))) from None
 
 
 def check_tensors(op: str, arguments: dict[str, Any], optional: tuple[str, ...] = ()) -> None:

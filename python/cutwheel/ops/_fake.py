@@ -22,6 +22,11 @@ _TORCH_NAMES = {
     "elementwise": "nn.functional",
     "scaled_mm": "_scaled_mm",
     "quantize": None,
+    "grouped_mm": "nn.functional.grouped_mm",
+    "grouped_mm_accumulate": None,
+    "grouped_linear": None,
+    "grouped_gated_linear": None,
+    "scaled_grouped_mm": None,
 }
 Names = tuple[str, str]
 Shape = tuple[Any, ...]

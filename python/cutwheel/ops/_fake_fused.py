@@ -22,7 +22,7 @@ from ._fake import (
 from .epilogue import Epilogue, epilogues, find
 
 
-def _declared(op: str, name: str) -> Epilogue:
+def declared_epilogue(op: str, name: str) -> Epilogue:
     found = find(name)
     if found is None:
         declared = ", ".join(epilogue.name for epilogue in epilogues())
@@ -32,12 +32,12 @@ def _declared(op: str, name: str) -> Epilogue:
     return found
 
 
-def _width(epilogue: Epilogue, n: Any) -> Any:
+def result_width(epilogue: Epilogue, n: Any) -> Any:
     """Columns of D, where the product has `n`."""
     return {"same": n, "half": n // 2, "twice": 2 * n}[epilogue.width]
 
 
-def _check_even(op: str, epilogue: Epilogue, name: str, n: Any) -> None:
+def check_even(op: str, epilogue: Epilogue, name: str, n: Any) -> None:
     if epilogue.width == "half":
         check_value(
             n % 2 == 0,
@@ -77,7 +77,7 @@ def _check_linear_fused(
     stores: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """D, and the product's shape and dtype as a tensor."""
-    declared = _declared("linear", epilogue)
+    declared = declared_epilogue("linear", epilogue)
     op = "gated_linear" if declared.width == "half" else "linear"
     tensors = {name for name, kind in declared.operands.items() if kind != "scalar"}
     scalars = set(declared.operands) - tensors
@@ -91,8 +91,8 @@ def _check_linear_fused(
             )
     check_devices(op, {"input": input, "weight": weight, "bias": bias, "residual": residual})
     dtype, shape = check_linear(op, input, weight, bias, allow_tf32)
-    _check_even(op, declared, "weight", shape[-1])
-    result = input.new_empty((*shape[:-1], _width(declared, shape[-1])), dtype=dtype)
+    check_even(op, declared, "weight", shape[-1])
+    result = input.new_empty((*shape[:-1], result_width(declared, shape[-1])), dtype=dtype)
     if residual is not None:
         _check_dtype(op, "residual", residual, dtype)
         _check_shape(op, "residual", residual, tuple(result.shape))
@@ -132,7 +132,7 @@ def _check_gemm(
     out_name: str = "out_dtype is",
 ) -> tuple[torch.dtype, list[Shape]]:
     """Dtype, and shapes of D and the stores."""
-    declared = _declared("gemm", epilogue)
+    declared = declared_epilogue("gemm", epilogue)
     kinds = {name: kind for name, kind in declared.operands.items() if kind != "scalar"}
     if not declared.has_accum:
         raise ValueError(f'gemm: epilogue "{epilogue}" has no product')
@@ -150,7 +150,7 @@ def _check_gemm(
     shape = result_shape("gemm", ("a", "b"), a, b, a.dim())
     dtype = result_dtype("gemm", ("a", "b"), a, b, out_dtype, allow_tf32, out_name)
     *batch, m, n = shape
-    _check_even("gemm", declared, "b", n)
+    check_even("gemm", declared, "b", n)
     shapes: dict[str, Shape] = {
         "row[N]": (n,),
         "col[M]": (m,),
@@ -163,7 +163,7 @@ def _check_gemm(
         expected = shapes[kind.removesuffix(" f32")]
         _check_dtype("gemm", name, operand, torch.float32 if kind.endswith(" f32") else dtype)
         _check_shape("gemm", name, operand, expected, *([(*batch, *expected)] if batch else []))
-    result = (*batch, m, _width(declared, n))
+    result = (*batch, m, result_width(declared, n))
     return dtype, [result, *[shape] * len(declared.aux)]
 
 
@@ -208,7 +208,7 @@ def _elementwise(
     with_sums: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     op = "elementwise"
-    declared = _declared(op, epilogue)
+    declared = declared_epilogue(op, epilogue)
     names = list(declared.operands)
     if declared.has_accum or len(operands) != len(names):
         raise ValueError(
@@ -232,7 +232,7 @@ def _elementwise(
         is_wide = declared.operands[name] == "matrix[M,2N]"
         _check_dtype(op, name, operand, first.dtype)
         _check_shape(op, name, operand, (*rows, 2 * n if is_wide else n))
-    columns = _width(declared, n)
+    columns = result_width(declared, n)
     return (
         first.new_empty((*rows, columns) if with_result else (0,)),
         first.new_empty((columns,) if with_sums else (0,)),

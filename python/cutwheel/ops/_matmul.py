@@ -8,7 +8,7 @@ from ._errors import check_tensors, raise_as
 from .gemm import bmm, mm
 from .linear import linear
 
-_MADE_OF = {"mm": ("mat2", "other"), "bmm": ("mat2", "other"), "linear": ("weight", "other")}
+_MADE_OF = {"mm": {"mat2": "other"}, "bmm": {"mat2": "other"}, "linear": {"weight": "other"}}
 
 
 def matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

@@ -78,19 +78,22 @@ def pack_gated_weight(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """The weight of gated_linear from those of the two linear layers it stands for.
 
     Args:
-        gate: [F, K], what the activation is applied to
-        up: [F, K], dtype and device of gate
+        gate: [F, K], what the activation is applied to; or [G, F, K], of grouped_gated_linear
+        up: the shape, dtype and device of gate
 
     Returns:
-        [2F, K] with the rows gate[0], up[0], gate[1], up[1], ...; a copy, and differentiable
+        [2F, K] with the rows gate[0], up[0], gate[1], up[1], ..., or [G, 2F, K], each of its
+        matrices so; a copy, and differentiable
 
     Raises:
         TypeError: an argument that is no tensor, or of another dtype than gate
-        ValueError: shapes that differ or are not [F, K], or another device
+        ValueError: shapes that differ or are not [F, K] or [G, F, K], or another device
     """
     check_tensors("pack_gated_weight", {"gate": gate, "up": up})
-    if gate.dim() != 2:
-        raise ValueError(f"pack_gated_weight: gate has shape {list(gate.shape)}; expected [F, K]")
+    if gate.dim() not in (2, 3):
+        raise ValueError(
+            f"pack_gated_weight: gate has shape {list(gate.shape)}; expected [F, K] or [G, F, K]"
+        )
     if up.shape != gate.shape:
         raise ValueError(
             f"pack_gated_weight: up has shape {list(up.shape)}; expected {list(gate.shape)} as "
@@ -105,25 +108,26 @@ def pack_gated_weight(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
             f"pack_gated_weight: up is on {up.device} and gate is on {gate.device}; both must be "
             "on the same device"
         )
-    return torch.stack((gate, up), dim=1).flatten(0, 1)
+    return torch.stack((gate, up), dim=-2).flatten(-3, -2)
 
 
 def unpack_gated_weight(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Takes apart what pack_gated_weight has made.
 
     Args:
-        weight: [2F, K]
+        weight: [2F, K] or [G, 2F, K]
 
     Returns:
-        gate and up, [F, K] each: views of every second row, differentiable
+        gate and up, [F, K] or [G, F, K] each: views of every second row, differentiable
 
     Raises:
         TypeError: weight is no tensor
-        ValueError: weight is not [2F, K]
+        ValueError: weight is neither [2F, K] nor [G, 2F, K]
     """
     check_tensors("unpack_gated_weight", {"weight": weight})
-    if weight.dim() != 2 or weight.shape[0] % 2:
+    if weight.dim() not in (2, 3) or weight.shape[-2] % 2:
         raise ValueError(
-            f"unpack_gated_weight: weight has shape {list(weight.shape)}; expected [2F, K]"
+            f"unpack_gated_weight: weight has shape {list(weight.shape)}; expected [2F, K] or "
+            "[G, 2F, K]"
         )
-    return weight[0::2], weight[1::2]
+    return weight[..., 0::2, :], weight[..., 1::2, :]

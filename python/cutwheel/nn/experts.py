@@ -1,0 +1,184 @@
+"""The experts of a mixture-of-experts layer, behind whatever router chooses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..ops._errors import check_tensors
+from ..ops._fake import dtype_name, shape_text
+from ..ops.gated import GATED_ACTIVATIONS
+from ..ops.grouped import grouped_mm
+from ..ops.grouped_linear import grouped_gated_linear
+from ..ops.linear import check_activation
+
+
+class GroupedExperts(torch.nn.Module):
+    """A gated MLP for each expert, and for each token those that a router has chosen.
+
+    With G experts, the result for a token x with experts e_i and weights w_i is the sum over i of
+
+        w_i * down[e_i](act(gate[e_i](x)) * up[e_i](x))
+
+    Tokens are sorted by expert, go through two grouped products, and are added up where they came
+    from. All of it happens on the GPU without waiting for it, in shapes that do not depend on the
+    routing, so it can be compiled and captured in a CUDA graph; no token is dropped, and there is
+    no padding.
+
+    Parameters, and entries of the state dict, are `gate_up_weight`, [G, 2F, H], packed as
+    pack_gated_weight packs gate and up, [G, F, H] each, and `down_weight`, [G, H, F].
+
+    Args:
+        num_experts: G
+        hidden_size: H, features of input and output
+        intermediate_size: F, features between
+        activation: as in cutwheel.gated_linear
+        device, dtype: of the parameters
+
+    Raises:
+        ValueError: an activation that is not known
+    """
+
+    gate_up_weight: torch.nn.Parameter
+    down_weight: torch.nn.Parameter
+
+    def __init__(
+        self,
+        num_experts: int,
+        hidden_size: int,
+        intermediate_size: int,
+        activation: str = "silu",
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        check_activation(activation, GATED_ACTIVATIONS, "GroupedExperts")
+        super().__init__()
+        self.num_experts = num_experts
+        self.hidden_size = hidden_size
+        self.intermediate_size = intermediate_size
+        self.activation = activation
+        options: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.gate_up_weight = torch.nn.Parameter(
+            torch.empty(num_experts, 2 * intermediate_size, hidden_size, **options)
+        )
+        self.down_weight = torch.nn.Parameter(
+            torch.empty(num_experts, hidden_size, intermediate_size, **options)
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialises each expert's gate, up and down as torch.nn.Linear does."""
+        for weight in (self.gate_up_weight, self.down_weight):
+            if weight.numel():
+                bound = weight.shape[-1] ** -0.5
+                torch.nn.init.uniform_(weight, -bound, bound)
+
+    def forward(
+        self, input: torch.Tensor, expert_ids: torch.Tensor, expert_weights: torch.Tensor
+    ) -> torch.Tensor:
+        """The weighted sum of the chosen experts' results.
+
+        Args:
+            input: [..., H]
+            expert_ids: [..., k], int32 or int64: the experts of each token. One that is not in
+                0 to G - 1, such as -1, is none, and adds zeros: a token that was dropped, or an
+                expert of another GPU
+            expert_weights: [..., k], floating point: the factors, which may require grad
+
+        Returns:
+            [..., H], in the dtype of input, or of autocast
+
+        Raises:
+            ValueError: shapes that do not fit
+            TypeError: a dtype that is none of the above
+            RuntimeError, NotImplementedError: as mm
+        """
+        self._check(input, expert_ids, expert_weights)
+        k = expert_ids.shape[-1]
+        tokens = input.reshape(-1, self.hidden_size)  # [T, H]
+        ids = expert_ids.reshape(-1)  # [T k]
+        # What has no expert is sorted behind the last group: the rows there are zeros.
+        ids = torch.where((ids < 0) | (ids >= self.num_experts), self.num_experts, ids).int()
+        sorted_ids, order = torch.sort(ids, stable=True)
+        # Of each of the T k rows, its place in the sorted ones.
+        places = torch.empty_like(order).scatter_(
+            0, order, torch.arange(order.shape[0], device=order.device)
+        )
+        experts = torch.arange(self.num_experts, device=ids.device, dtype=ids.dtype)
+        offs = torch.searchsorted(sorted_ids, experts, right=True, out_int32=True)  # [G]
+
+        rows = _take(tokens, order, places, k)  # [T k, H], by expert
+        hidden = grouped_gated_linear(
+            rows, self.gate_up_weight, offs=offs, activation=self.activation
+        )
+        results = grouped_mm(hidden, self.down_weight.mT, offs=offs)  # [T k, H]
+        by_token = _take(results, places, order, 1).view(*expert_weights.shape, self.hidden_size)
+        return (by_token * expert_weights.unsqueeze(-1)).sum(-2).to(results.dtype)
+
+    def extra_repr(self) -> str:
+        return (
+            f"num_experts={self.num_experts}, hidden_size={self.hidden_size}, "
+            f"intermediate_size={self.intermediate_size}, activation={self.activation!r}"
+        )
+
+    def _check(
+        self, input: torch.Tensor, expert_ids: torch.Tensor, expert_weights: torch.Tensor
+    ) -> None:
+        op = "GroupedExperts"
+        given = {"input": input, "expert_ids": expert_ids, "expert_weights": expert_weights}
+        check_tensors(op, given)
+        if input.dim() < 1 or input.shape[-1] != self.hidden_size:
+            raise ValueError(
+                f"{op}: input has shape {shape_text(input.shape)}; expected "
+                f"[..., {self.hidden_size}]"
+            )
+        if expert_ids.dtype not in (torch.int32, torch.int64):
+            raise TypeError(
+                f"{op}: expert_ids has dtype {dtype_name(expert_ids.dtype)}; expected int32 or "
+                "int64"
+            )
+        if not expert_weights.is_floating_point():
+            raise TypeError(
+                f"{op}: expert_weights has dtype {dtype_name(expert_weights.dtype)}; expected a "
+                "floating-point dtype"
+            )
+        if expert_ids.dim() != input.dim() or expert_ids.shape[:-1] != input.shape[:-1]:
+            raise ValueError(
+                f"{op}: expert_ids has shape {shape_text(expert_ids.shape)}; expected "
+                f"{shape_text((*input.shape[:-1], 'k'))} as input has shape "
+                f"{shape_text(input.shape)}"
+            )
+        if expert_weights.shape != expert_ids.shape:
+            raise ValueError(
+                f"{op}: expert_weights has shape {shape_text(expert_weights.shape)}; expected "
+                f"{shape_text(expert_ids.shape)} as expert_ids has"
+            )
+
+
+class _Take(torch.autograd.Function):
+    """Row order[i] // k of the tokens as row i, each of them k times.
+
+    torch's gradient of indexing adds up with atomics, in an order that changes. Here each row comes
+    back to its place, and the k of a token are added up there.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, tokens: torch.Tensor, order: torch.Tensor, places: torch.Tensor, k: int
+    ) -> torch.Tensor:
+        ctx.save_for_backward(order, places)
+        ctx.rows, ctx.k = tokens.shape[0], k
+        return tokens.index_select(0, order if k == 1 else order // k)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        order, places = ctx.saved_tensors
+        by_token = _take(grad, places, order, 1)
+        if ctx.k != 1:
+            by_token = by_token.view(ctx.rows, ctx.k, grad.shape[1]).sum(1)
+        return by_token, None, None, None
+
+
+_take: Callable[..., torch.Tensor] = _Take.apply

@@ -1,0 +1,85 @@
+"""Sums over the rows of each group, which are the gradient of a grouped bias, and their transpose.
+
+The sums are a product of the K-grouped kind with ones: exact products, added up in float32 in an
+order that is always the same. float32 values go through it in three pieces of 8 bits, which
+together are exact, so TF32 rounds nothing and need not be allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import is_grad_enabled
+
+from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
+
+_grouped_mm: Callable[..., torch.Tensor] = torch.ops.cutwheel.grouped_mm.default
+
+# Rows of ones: as many as make 16 bytes, so that they are read as they lie.
+_ONES = 8
+
+
+def _pieces(values: torch.Tensor) -> torch.Tensor:
+    """[T, N] float32 -> [T, 3 N] bfloat16, of which the three parts add up to the values."""
+    first = values.to(torch.bfloat16)
+    # 0 where the first piece is all there is to say: of an infinity the rest would be NaN.
+    rest = (values - first).nan_to_num(0, 0, 0)
+    second = rest.to(torch.bfloat16)
+    return torch.cat((first, second, (rest - second).to(torch.bfloat16)), dim=1)
+
+
+def _sum_groups(values: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    n = values.shape[1]
+    is_16_bit = values.dtype in (torch.float16, torch.bfloat16)
+    terms = values if is_16_bit else _pieces(values)
+    ones = terms.new_ones(terms.shape[0], _ONES)
+    sums = _grouped_mm(ones.mT, terms, offs, None, torch.float32, False)[:, 0]
+    return sums if is_16_bit else sums.reshape(sums.shape[0], 3, n).sum(1)
+
+
+def sum_groups(values: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    """[T, N] -> [G, N] in float32: the sum of each group's rows; differentiable."""
+    if is_grad_enabled() and values.requires_grad:
+        return _sum_with_grad(values, offs)
+    return _sum_groups(values, offs)
+
+
+def _expand_groups(sums: torch.Tensor, offs: torch.Tensor, rows: int) -> torch.Tensor:
+    indices = torch.arange(rows, device=offs.device, dtype=offs.dtype)
+    # The group of a row is the number of groups that end at or before it. Rows behind the last one
+    # get the zeros that are appended.
+    groups = torch.searchsorted(offs.contiguous(), indices, right=True)
+    padded = torch.cat((sums, sums.new_zeros(1, sums.shape[1])))
+    return padded.index_select(0, groups)
+
+
+class _SumGroups(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(offs)
+        ctx.rows, ctx.dtype = values.shape[0], values.dtype
+        return _sum_groups(values, offs)
+
+    @staticmethod
+    def backward(ctx: Any, of_sums: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (offs,) = ctx.saved_tensors
+        return _expand_with_grad(of_sums, offs, ctx.rows).to(ctx.dtype), None
+
+
+class _ExpandGroups(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, sums: torch.Tensor, offs: torch.Tensor, rows: int) -> torch.Tensor:
+        ctx.save_for_backward(offs)
+        ctx.dtype = sums.dtype
+        return _expand_groups(sums, offs, rows)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (offs,) = ctx.saved_tensors
+        return sum_groups(grad, offs).to(ctx.dtype), None, None
+
+
+_sum_with_grad: Callable[..., torch.Tensor] = _SumGroups.apply
+_expand_with_grad: Callable[..., torch.Tensor] = _ExpandGroups.apply

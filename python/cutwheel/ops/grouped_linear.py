@@ -1,0 +1,180 @@
+"""Linear layers of many experts: grouped rows, with an activation or a gate in the same kernel.
+
+Groups are those of cutwheel.grouped_mm. Dtypes, strides, TF32, autocast, torch.compile and errors
+are those of cutwheel.ops.gemm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import is_autocast_enabled, is_grad_enabled
+
+from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ._call import direct, distinct, is_tracing
+from ._elementwise import ACTIVATIONS
+from ._errors import RAISED, raise_as, reraise
+from ._fake import dtype_name, shape_text
+from ._grouped_autograd import GroupedFused, GroupedFusedAux
+from ._precision import autocast_operands, tf32_allowed
+from .gated import GATED_ACTIVATIONS
+from .grouped import grouped_mm
+from .linear import check_activation
+
+_Op = Callable[..., torch.Tensor]
+_fused: _Op = torch.ops.cutwheel.grouped_linear_fused.default
+_fused_direct: _Op = direct(_fused)
+_with_grad: _Op = GroupedFused.apply
+_with_z: Callable[..., tuple[torch.Tensor, torch.Tensor]] = GroupedFusedAux.apply
+
+GROUPED_ACTIVATIONS = tuple(ACTIVATIONS)
+_MADE_OF = {"grouped_mm": {"a is": "input is", "a has": "input has", "b": "weight"}}
+# The epilogue, what stores z for backward (the result of relu tells as much), and the epilogue of
+# backward itself.
+_LINEAR = {
+    name: (f"bias_{name}", None if name == "relu" else f"bias_{name}_aux", f"{name}_backward")
+    for name in GROUPED_ACTIVATIONS
+}
+_GATED = {
+    name: (f"gated_{name}", f"gated_{name}_aux", f"gated_{name}_backward")
+    for name in GATED_ACTIVATIONS
+}
+
+
+def grouped_linear(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    offs: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+) -> torch.Tensor:
+    """Affine map of each group of rows, then an activation, in one kernel.
+
+    Args:
+        input: [T, K]
+        weight: [G, N, K], dtype of input
+        offs: [G], int32 or int64, on the device of input: the end of each group's rows
+        bias: [G, N], dtype of input
+        activation: None, "relu", "gelu" (of erf), "gelu_tanh" or "silu"
+
+    Returns:
+        act(input_g @ weight_g.T + bias_g) for each group's rows, [T, N]; rows behind offs[-1] are
+        zeros. Rounded once, after all of it
+
+    Raises:
+        ValueError: an activation that is not known, or shapes that do not fit
+        TypeError, RuntimeError, NotImplementedError: as mm
+    """
+    op = "grouped_linear"
+    if activation is not None:
+        check_activation(activation, GROUPED_ACTIVATIONS, op)
+        return _apply(op, input, weight, offs, bias, *_LINEAR[activation])
+    try:
+        _check_operands(op, input, weight)
+        return grouped_mm(input, weight.mT, offs=offs, bias=bias)
+    except AttributeError as error:
+        reraise(op, error, ("bias",), input=input, weight=weight, offs=offs, bias=bias)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise_as(op, error, _MADE_OF)
+
+
+def _check_operands(op: str, input: torch.Tensor, weight: torch.Tensor) -> None:
+    """What grouped_mm would say of them by its own names, and of the transposed weight."""
+    for name, tensor, rank in (("input", input, 2), ("weight", weight, 3)):
+        if tensor.dim() != rank:
+            raise ValueError(
+                f"{op}: {name} has {tensor.dim()} dimensions (shape {shape_text(tensor.shape)}); "
+                f"expected {rank}"
+            )
+    if weight.shape[2] != input.shape[1]:
+        raise ValueError(
+            f"{op}: weight has shape {shape_text(weight.shape)}; expected "
+            f"[G, N, {input.shape[1]}] as input has shape {shape_text(input.shape)}"
+        )
+    if weight.dtype != input.dtype and not is_autocast_enabled():
+        raise TypeError(
+            f"{op}: weight has dtype {dtype_name(weight.dtype)}; expected "
+            f"{dtype_name(input.dtype)} as input has"
+        )
+
+
+def grouped_gated_linear(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    offs: torch.Tensor,
+    activation: str = "silu",
+) -> torch.Tensor:
+    """Gated linear unit of each group of rows: the first half of an expert MLP, in one kernel.
+
+    Args:
+        input: [T, K]
+        weight: [G, 2F, K], dtype of input: for each group the rows of gate and up in turn, as
+            pack_gated_weight(gate, up) makes them of [G, F, K] each
+        offs: [G], int32 or int64, on the device of input: the end of each group's rows
+        activation: "relu" (ReGLU), "gelu" (of erf, GEGLU), "gelu_tanh" or "silu" (SwiGLU)
+
+    Returns:
+        act(input_g @ gate_g.T) * (input_g @ up_g.T) for each group's rows, [T, F]; rows behind
+        offs[-1] are zeros. The products are not rounded before they are multiplied, unless a
+        gradient is needed: then backward reads them, [T, 2F], in the dtype of input
+
+    Raises:
+        ValueError: an activation that is not known, or shapes that do not fit
+        TypeError, RuntimeError, NotImplementedError: as mm
+    """
+    op = "grouped_gated_linear"
+    check_activation(activation, GATED_ACTIVATIONS, op)
+    return _apply(op, input, weight, offs, None, *_GATED[activation])
+
+
+def _apply(
+    op: str,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    offs: torch.Tensor,
+    bias: torch.Tensor | None,
+    epilogue: str,
+    epilogue_aux: str | None,
+    epilogue_backward: str,
+) -> torch.Tensor:
+    try:
+        if is_autocast_enabled():
+            input, weight, bias = autocast_operands(input, weight, bias)
+        allow_tf32 = input.dtype == torch.float32 and tf32_allowed()
+        if not is_grad_enabled() or not (
+            input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+        ):
+            call = _fused if is_tracing() else _fused_direct
+            return call(input, weight, offs, bias, epilogue, allow_tf32)
+        if is_tracing():
+            input, weight, bias = distinct(input, weight, bias)
+        operands = (input, weight, offs, bias, epilogue_aux or epilogue, epilogue_backward)
+        if epilogue_aux is None or is_tracing():
+            return _with_grad(*operands, epilogue_aux is not None, allow_tf32)
+        return _with_z(*operands, allow_tf32)[0]
+    except RAISED as error:
+        reraise(op, error, ("bias",), input=input, weight=weight, offs=offs, bias=bias)
+
+
+def epilogue_of(
+    op: str,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str | None,
+) -> str | None:
+    """The epilogue with which the product is computed for these arguments; None: grouped_mm's."""
+    if op == "grouped_linear" and activation is None:
+        return None
+    table, known = (
+        (_LINEAR, GROUPED_ACTIVATIONS) if op == "grouped_linear" else (_GATED, GATED_ACTIVATIONS)
+    )
+    check_activation(activation, known, op)
+    plain, stores_z, _ = table[str(activation)]
+    needs_grad = is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in (input, weight, bias)
+    )
+    return stores_z if needs_grad and stores_z is not None else plain
