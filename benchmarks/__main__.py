@@ -1,4 +1,4 @@
-"""python -m benchmarks gemm | fused | scaled | host | all | report"""
+"""python -m benchmarks gemm | fused | scaled | grouped | host | all | report"""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import fused_report, plan, record, report, scaled_jobs, scaled_report, shapes
+from . import (
+    fused_report,
+    grouped_jobs,
+    grouped_report,
+    plan,
+    record,
+    report,
+    scaled_jobs,
+    scaled_report,
+    shapes,
+)
 
 RESULTS = Path(__file__).with_name("results")
 DTYPES = ("bf16", "f16", "tf32")
@@ -67,6 +77,29 @@ def parser() -> argparse.ArgumentParser:
         "--no-compile", action="store_true", help="no torch.compile among the baselines"
     )
 
+    experts = argparse.ArgumentParser(add_help=False)
+    experts.add_argument(
+        "--products",
+        choices=grouped_jobs.GROUPS,
+        nargs="+",
+        default=grouped_jobs.GROUPS,
+        help="what is computed of the groups",
+    )
+    experts.add_argument(
+        "--skew",
+        choices=grouped_jobs.SKEWS,
+        nargs="+",
+        default=grouped_jobs.SKEWS,
+        help="rows of the groups: all alike, or Zipf's law and some empty",
+    )
+    experts.add_argument(
+        "--cases",
+        type=int,
+        nargs="+",
+        metavar="NUMBER",
+        help="of shapes.toml, from 0; all by default",
+    )
+
     commands.add_parser(
         "gemm", parents=[common, sizes, dense], help="mm over the shapes of shapes.toml"
     )
@@ -76,11 +109,15 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "scaled", parents=[common, sizes, products], help="fp8 and int8 products, and quantisation"
     )
+    grouped = commands.add_parser(
+        "grouped", parents=[common, experts], help="grouped products of experts"
+    )
+    grouped.add_argument("--budget-seconds", type=float, help="skip cases once this is used up")
     commands.add_parser("host", parents=[common], help="CPU time of a call")
     commands.add_parser(
         "all",
-        parents=[common, sizes, dense, layers, products],
-        help="gemm, then fused, then scaled, then host",
+        parents=[common, sizes, dense, layers, products, experts],
+        help="gemm, then fused, then scaled, then grouped, then host",
     )
     again = commands.add_parser("report", help="tables and plots of result files")
     again.add_argument("files", type=Path, nargs="+")
@@ -236,6 +273,41 @@ def run_scaled(options: argparse.Namespace) -> Path:
     return path
 
 
+def run_grouped(options: argparse.Namespace) -> Path:
+    from . import grouped, grouped_host, host  # reports need no torch
+
+    started = time.monotonic()
+    wanted = grouped_jobs.shapes(shapes.load(), quick=options.quick)
+    if options.cases is not None:
+        wanted = [wanted[number] for number in options.cases]
+    jobs = grouped_jobs.jobs(wanted, options.products, options.skew)
+    result = header(options, "grouped") | {"dtype": grouped_jobs.DTYPE}
+    name = stem(options, grouped_jobs.name_of(options.products, options.skew))
+    path = output_path(options.out, name, result["environment"]["gpu"])
+    repeats = 15 if options.quick else 60
+    result["host"] = host.measure(repeats, options.candidate, grouped_host.make_cases)
+
+    def progress(rows: list[dict[str, Any]]) -> None:
+        last, job = rows[-1], jobs[len(rows) - 1]
+        seconds = time.monotonic() - started
+        found = [f"{entry['median']:.3f}" for entry in last["ratios"]]
+        state = " ".join(found) or f"{last['status']}, {last['reason']}"
+        print(f"[{len(rows)}/{len(jobs)} {seconds:.0f} s] {job}: {state}", file=sys.stderr)
+        result["seconds"] = seconds
+        result["results"] = rows
+        result["summary"] = grouped_report.summarize(rows)
+        record.write(path, record.finite(result))
+
+    grouped.measure(
+        jobs,
+        plan.QUICK if options.quick else grouped.LIMITS,
+        side=options.candidate,
+        budget_seconds=options.budget_seconds,
+        progress=progress,
+    )
+    return path
+
+
 def run_host(options: argparse.Namespace) -> Path:
     from . import host  # reports need no torch
 
@@ -257,7 +329,8 @@ def show(path: Path) -> bool:
         for written in plot.draw(result, path):
             print(f"wrote {written}")
     print(f"wrote {path}\n\n{report.markdown(result)}\n")
-    return all(row["status"] != "failed" for row in result["results"])
+    rows = (*result["results"], *result.get("host", ()))
+    return all(row["status"] != "failed" for row in rows)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -273,6 +346,8 @@ def main(arguments: list[str] | None = None) -> int:
         paths.append(run_fused(options))
     if options.command in ("scaled", "all"):
         paths.append(run_scaled(options))
+    if options.command in ("grouped", "all"):
+        paths.append(run_grouped(options))
     if options.command in ("host", "all"):
         paths.append(run_host(options))
     good = [show(path) for path in paths]  # all of them, also after a failure

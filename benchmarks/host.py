@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,11 +121,15 @@ def time_pair(
     return Spread.of(baseline), Spread.of(other)
 
 
-def measure(repeats: int, side: str = "cutwheel") -> list[dict[str, Any]]:
+def measure(
+    repeats: int,
+    side: str = "cutwheel",
+    make: Callable[[str], Sequence[HostCase]] = make_cases,
+) -> list[dict[str, Any]]:
     """One row a case; times in microseconds for one call, ratio = torch's time / cutwheel's."""
     rows = []
     name = "cutwheel" if side == "cutwheel" else "torch (again)"
-    for case in make_cases(side):
+    for case in make(side):
         row: dict[str, Any] = {"case": case.name, "status": "ok", "reason": "", "ratio": None}
         try:
             error = disagreement(case)

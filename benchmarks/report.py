@@ -146,9 +146,13 @@ def _closing(summary: Mapping[str, Any], ceilings: Mapping[str, float] | None) -
 
 
 def host_markdown(result: Mapping[str, Any]) -> str:
-    other = other_side(result)
+    return f"{heading(result)}\n\n{host_table(result['results'], other_side(result))}"
+
+
+def host_table(rows: Sequence[Row], other: str) -> str:
+    """CPU times of both sides, and what could not be measured."""
     body = []
-    for row in measured(result["results"]):
+    for row in measured(rows):
         torch_us, ours = row["us"]["torch"], row["us"][other]
         body.append(
             [
@@ -160,18 +164,22 @@ def host_markdown(result: Mapping[str, Any]) -> str:
             ]
         )
     head = ["CPU time of a call", "torch us", "ours us", "p20-p80", "ratio"]
-    parts = [heading(result), table(head, body) if body else ""]
-    parts.append(exceptions(result["results"], lambda row: row["case"]))
+    parts = [table(head, body) if body else "", exceptions(rows, lambda row: row["case"])]
     return "\n\n".join(part for part in parts if part)
 
 
 def markdown(result: Mapping[str, Any]) -> str:
-    from . import fused_report, scaled_report  # which are made of this module's parts
+    from . import (
+        fused_report,
+        grouped_report,
+        scaled_report,
+    )  # which are made of this module's parts
 
     reports = {
         "gemm": gemm_markdown,
         "fused": fused_report.markdown,
         "scaled": scaled_report.markdown,
+        "grouped": grouped_report.markdown,
         "host": host_markdown,
     }
     return reports[result["benchmark"]](result)

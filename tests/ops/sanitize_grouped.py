@@ -1,0 +1,188 @@
+"""Grouped products for compute-sanitizer: no read and no write beyond a tensor.
+
+    compute-sanitizer --tool memcheck --error-exitcode 1 python3 tests/ops/sanitize_grouped.py
+    python3 tests/ops/sanitize_grouped.py --list          # which kernels that runs
+    python3 tests/ops/sanitize_grouped.py --every --seconds 600
+
+No extent is a multiple of a tile, groups are of any size, and some offsets decrease or lie far
+outside: torch's allocator is told to keep no memory (PYTORCH_NO_CUDA_MEMORY_CACHING=1, which this
+sets itself), so that what lies beyond a tensor belongs to nobody. Results of good offsets are
+compared with float64. By default one kernel of each kind runs, and what `--seconds` leaves no time
+for is named. Needs a GPU and an installed wheel, or CUTWHEEL_PACKAGE_DIR.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+sys.path.insert(0, str(Path(__file__).parent))
+if os.environ.get("CUTWHEEL_PACKAGE_DIR"):
+    sys.path.insert(0, os.environ["CUTWHEEL_PACKAGE_DIR"])
+
+import torch
+from gemm_cases import BRAIN, SINGLE
+from grouped_cases import Call, FusedCall, calls_of_row, rows
+from grouped_reference import problem
+from sanitize_scaled import runs_here
+from scaled_grouped_cases import RECIPES, Grouped, grouped_of_row, is_served
+
+WRONG = 0.02  # relative error of a result; a right one of 16 bits has less than a quarter of it
+BAD_ENDS = ([200, 100, 150, 50, 300], [-5, 301, -(2**31), 2**31 - 1, 0], [2**31 - 1] * 5)
+Row = dict[str, Any]
+
+
+def check(call: Call, result: torch.Tensor) -> None:
+    exact = problem(*(x.cpu() for x in (call.a, call.b)), call.ends, _on_cpu(call.bias))
+    error = exact.errors(result.cpu())[0]
+    if not error <= WRONG:
+        raise AssertionError(f"relative error {error:.3g}: {call}")
+
+
+def _on_cpu(x: torch.Tensor | None) -> torch.Tensor | None:
+    return None if x is None else x.cpu()
+
+
+def bad(call: Any) -> list[Any]:
+    """The same call with offsets that no one should give."""
+    return [
+        replace(call, ends=ends, offs_dtype=dtype)
+        for ends in BAD_ENDS
+        for dtype in (torch.int32, torch.int64)
+    ]
+
+
+def run_row(cutwheel: Any, row: Row, device: str) -> None:
+    for call in calls_of_row(row, device):
+        if isinstance(call, FusedCall):
+            call.check()
+        elif row["epilogue"] == "linear_combination":
+            call.accumulate(cutwheel)
+        else:
+            check(call, call.run(cutwheel))
+    if isinstance(call, FusedCall):
+        for ends in BAD_ENDS:
+            odd = FusedCall.random(call.epilogue.name, 300, 264, 136, 5, call.x.dtype, device)
+            replace(odd, ends=ends, lay_weight=call.lay_weight).run()
+        return
+    for ends in bad(_with_five_groups(call, device)):
+        if row["epilogue"] == "linear_combination":
+            out = torch.zeros(5, ends.a.shape[0], ends.b.shape[1], device=device)
+            ends.run(cutwheel, accumulate_into=out, out_dtype=None)
+        else:
+            ends.run(cutwheel)
+
+
+def _with_five_groups(call: Call, device: str) -> Call:
+    extents = (136, 264, 300) if call.kind == "k" else (300, 264, 136)
+    keep = {"bias": call.bias is not None, "lay_a": call.lay_a, "lay_b": call.lay_b}
+    return Call.random(call.kind, *extents, 5, call.a.dtype, device, call.d, **keep)
+
+
+def run_scaled(cutwheel: Any, row: Row, device: str) -> None:
+    for call in grouped_of_row(row, device):
+        call.check(cutwheel)
+    five = replace(call, b=call.b[:5], bias=None if call.bias is None else call.bias[:5])
+    for other in bad(five):
+        other.run(cutwheel)
+
+
+def run_dispatched(cutwheel: Any, device: str) -> None:
+    """Without a kernel by name: copies of operands, all kinds, sizes of groups, offsets."""
+    for kind, (m, n, k), how in (
+        ("rows", (333, 77, 65), "random"),
+        ("k", (77, 65, 333), "short"),
+        ("columns", (65, 333, 77), "random"),
+        ("batched", (33, 65, 77), "random"),
+        ("rows", (333, 264, 136), "all_empty"),
+        ("k", (136, 264, 333), "all_empty"),
+    ):
+        for dtype, layout in ((BRAIN, "row"), (SINGLE, "row_offset"), (BRAIN, "row_padded_3")):
+            call = Call.random(kind, m, n, k, 5, dtype, device, how=how, lay_a=layout, lay_b=layout)
+            check(call, call.run(cutwheel))
+            for other in bad(call) if kind != "batched" else ():
+                other.run(cutwheel)
+    for recipes in filter(is_served, RECIPES):
+        call = Grouped.random(333, 77, 333, 5, device, recipes=recipes, bias="f32")
+        call.check(cutwheel)
+        for other in bad(call):
+            other.run(cutwheel)
+
+
+def ordered(found: Iterable[Row], every: bool) -> list[Row]:
+    """One for each kind, the most different first; with `every` the others behind them."""
+    coarse = ("family", "arch", "grouping", "scales", "fast_accum", "epilogue")
+    fine = (*coarse, "tile", "layout", "a", "b", "d")
+    chosen: list[Row] = []
+    for keys in (coarse[:3], coarse[:-1], coarse, fine):
+        if keys == fine and not every:
+            break
+        seen = {str([row.get(key) for key in keys]) for row in chosen}
+        for row in found:
+            kind = str([row.get(key) for key in keys])
+            if kind not in seen and row not in chosen:
+                seen.add(kind)
+                chosen.append(row)
+    return chosen
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--every", action="store_true", help="every kernel, not one of each kind")
+    parser.add_argument("--seconds", type=float, default=60.0, help="start no kernel after this")
+    parser.add_argument("--list", action="store_true", help="name the kernels and run none")
+    parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    floats, scaled = rows()
+    found = [*floats, *scaled]
+    if options.list:
+        print("\n".join(row["name"] for row in ordered(found, options.every)))
+        return 0
+    import cutwheel
+
+    torch.manual_seed(20)
+    torch.set_float32_matmul_precision("high")
+    end = time.monotonic() + options.seconds
+    wrong = 0
+
+    def guarded(name: str, work: Callable[[], None]) -> None:
+        nonlocal wrong
+        try:
+            work()
+            if options.device == "cuda":
+                torch.cuda.synchronize()
+        except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+            wrong += 1
+            print(f"FAILED {name}: {error}", flush=True)
+
+    guarded("dispatched", lambda: run_dispatched(cutwheel, options.device))
+    wanted = ordered(
+        [row for row in found if options.device != "cuda" or runs_here(row)], options.every
+    )
+    done = 0
+    for row in wanted:
+        if time.monotonic() > end:
+            break
+        os.environ["CUTWHEEL_KERNEL"] = row["name"]
+        torch.ops.cutwheel._reload_env()
+        work = run_scaled if row in scaled else run_row
+        guarded(row["name"], lambda work=work, row=row: work(cutwheel, row, options.device))  # type: ignore[misc]
+        done += 1
+    late = [row["name"] for row in wanted[done:]]
+    print(f"{done} of {len(wanted)} kernels ran, {wrong} failed; {len(found)} are in the wheel")
+    if late:
+        print(f"no time was left for {len(late)}, such as {late[0]}: raise --seconds")
+    return 1 if wrong or not done else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
