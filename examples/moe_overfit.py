@@ -127,6 +127,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
     parser.add_argument("--steps", type=int, default=Config.steps)
     given = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        parser.error("the experts run on a CUDA GPU, and torch sees none")
     config, status = Config(steps=given.steps), 0
     for compiled in (False,) if given.eager else (False, True):
         print("torch.compile" if compiled else "eager")
