@@ -13,30 +13,25 @@ for is named. Needs a GPU and an installed wheel, or CUTWHEEL_PACKAGE_DIR.
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
-import time
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
 sys.path.insert(0, str(Path(__file__).parent))
-if os.environ.get("CUTWHEEL_PACKAGE_DIR"):
-    sys.path.insert(0, os.environ["CUTWHEEL_PACKAGE_DIR"])
+
+# First: it tells torch's allocator what to do.
+from sanitizing import WRONG, Row, main  # isort: skip
 
 import torch
 from gemm_cases import BRAIN, SINGLE
 from grouped_cases import Call, FusedCall, calls_of_row, rows
 from grouped_reference import problem
-from sanitize_scaled import runs_here
 from scaled_grouped_cases import RECIPES, Grouped, grouped_of_row, is_served
 
-WRONG = 0.02  # relative error of a result; a right one of 16 bits has less than a quarter of it
 BAD_ENDS = ([200, 100, 150, 50, 300], [-5, 301, -(2**31), 2**31 - 1, 0], [2**31 - 1] * 5)
-Row = dict[str, Any]
+COARSE = ("family", "arch", "grouping", "scales", "fast_accum", "epilogue")
+FINE = (*COARSE, "tile", "layout", "a", "b", "d")
 
 
 def check(call: Call, result: torch.Tensor) -> None:
@@ -60,6 +55,11 @@ def bad(call: Any) -> list[Any]:
 
 
 def run_row(cutwheel: Any, row: Row, device: str) -> None:
+    work = run_scaled if row["epilogue"] == "scaled" else run_float
+    work(cutwheel, row, device)
+
+
+def run_float(cutwheel: Any, row: Row, device: str) -> None:
     for call in calls_of_row(row, device):
         if isinstance(call, FusedCall):
             call.check()
@@ -116,73 +116,15 @@ def run_dispatched(cutwheel: Any, device: str) -> None:
             other.run(cutwheel)
 
 
-def ordered(found: Iterable[Row], every: bool) -> list[Row]:
-    """One for each kind, the most different first; with `every` the others behind them."""
-    coarse = ("family", "arch", "grouping", "scales", "fast_accum", "epilogue")
-    fine = (*coarse, "tile", "layout", "a", "b", "d")
-    chosen: list[Row] = []
-    for keys in (coarse[:3], coarse[:-1], coarse, fine):
-        if keys == fine and not every:
-            break
-        seen = {str([row.get(key) for key in keys]) for row in chosen}
-        for row in found:
-            kind = str([row.get(key) for key in keys])
-            if kind not in seen and row not in chosen:
-                seen.add(kind)
-                chosen.append(row)
-    return chosen
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--every", action="store_true", help="every kernel, not one of each kind")
-    parser.add_argument("--seconds", type=float, default=60.0, help="start no kernel after this")
-    parser.add_argument("--list", action="store_true", help="name the kernels and run none")
-    parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    floats, scaled = rows()
-    found = [*floats, *scaled]
-    if options.list:
-        print("\n".join(row["name"] for row in ordered(found, options.every)))
-        return 0
-    import cutwheel
-
-    torch.manual_seed(20)
-    torch.set_float32_matmul_precision("high")
-    end = time.monotonic() + options.seconds
-    wrong = 0
-
-    def guarded(name: str, work: Callable[[], None]) -> None:
-        nonlocal wrong
-        try:
-            work()
-            if options.device == "cuda":
-                torch.cuda.synchronize()
-        except (AssertionError, RuntimeError, TypeError, ValueError) as error:
-            wrong += 1
-            print(f"FAILED {name}: {error}", flush=True)
-
-    guarded("dispatched", lambda: run_dispatched(cutwheel, options.device))
-    wanted = ordered(
-        [row for row in found if options.device != "cuda" or runs_here(row)], options.every
-    )
-    done = 0
-    for row in wanted:
-        if time.monotonic() > end:
-            break
-        os.environ["CUTWHEEL_KERNEL"] = row["name"]
-        torch.ops.cutwheel._reload_env()
-        work = run_scaled if row in scaled else run_row
-        guarded(row["name"], lambda work=work, row=row: work(cutwheel, row, options.device))  # type: ignore[misc]
-        done += 1
-    late = [row["name"] for row in wanted[done:]]
-    print(f"{done} of {len(wanted)} kernels ran, {wrong} failed; {len(found)} are in the wheel")
-    if late:
-        print(f"no time was left for {len(late)}, such as {late[0]}: raise --seconds")
-    return 1 if wrong or not done else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    floats, scaled = rows()
+    sys.exit(
+        main(
+            __doc__,
+            [*floats, *scaled],
+            (COARSE[:3], COARSE[:-1], COARSE, FINE),
+            run_row,
+            run_dispatched,
+            seconds=60,
+        )
+    )

@@ -14,19 +14,15 @@ CUTWHEEL_PACKAGE_DIR.
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
-import time
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
 sys.path.insert(0, str(Path(__file__).parent))
-if os.environ.get("CUTWHEEL_PACKAGE_DIR"):
-    sys.path.insert(0, os.environ["CUTWHEEL_PACKAGE_DIR"])
+
+# First: it tells torch's allocator what to do.
+from sanitizing import WRONG, Row, main  # isort: skip
 
 import torch
 from gemm_cases import BRAIN, TORCH_DTYPE
@@ -44,8 +40,8 @@ from scaled_reference import (
     torch_quantize,
 )
 
-WRONG = 0.02  # relative error of a result; a right one of 16 bits has less than a quarter of it
-Row = dict[str, Any]
+COARSE = ("family", "arch", "scales", "recipe", "epilogue", "fast_accum", "swap_ab")
+FINE = (*COARSE, "tile", "cluster", "schedule", "a", "b", "d")
 
 
 def on_cpu(x: Quantised) -> Quantised:
@@ -101,82 +97,30 @@ def run_dispatched(cutwheel: Any, device: str) -> None:
         check(call, call.run(cutwheel))
 
 
-def runs_here(row: Row) -> bool:
-    capability = torch.cuda.get_device_capability()
+def run_row(cutwheel: Any, row: Row, device: str) -> None:
+    work = run_quantize if row["family"] == "quantize" else run_product
+    work(cutwheel, row, device)
+
+
+def settings(row: Row) -> dict[str, str]:
+    """Kernels that quantise are chosen by what they are: there is one for each architecture."""
+    quantises = row["family"] == "quantize"
     return {
-        "sm80": capability >= (8, 0),
-        "sm89": capability >= (8, 9),
-        "sm90a": capability == (9, 0),
-    }[row["arch"]]
-
-
-def ordered(found: Iterable[Row], every: bool) -> list[Row]:
-    """One for each kind, the most different first; with `every` the others behind them."""
-    coarse = ("family", "arch", "scales", "recipe", "epilogue", "fast_accum", "swap_ab")
-    fine = (*coarse, "tile", "cluster", "schedule", "a", "b", "d")
-    chosen: list[Row] = []
-    for keys in (("family", "arch", "scales", "recipe"), coarse[:-1], coarse, fine[:-3], fine):
-        if keys == fine and not every:
-            break
-        seen = {str([row.get(key) for key in keys]) for row in chosen}
-        for row in found:
-            kind = str([row.get(key) for key in keys])
-            if kind not in seen and row not in chosen:
-                seen.add(kind)
-                chosen.append(row)
-    return chosen
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--every", action="store_true", help="every kernel, not one of each kind")
-    parser.add_argument("--seconds", type=float, default=45.0, help="start no kernel after this")
-    parser.add_argument("--list", action="store_true", help="name the kernels and run none")
-    parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    products, quantisers = rows()
-    if options.list:
-        print("\n".join(row["name"] for row in ordered([*quantisers, *products], options.every)))
-        return 0
-    import cutwheel
-
-    torch.manual_seed(20)
-    end = time.monotonic() + options.seconds
-    wrong = 0
-
-    def guarded(name: str, work: Callable[[], None]) -> None:
-        nonlocal wrong
-        try:
-            work()
-            if options.device == "cuda":
-                torch.cuda.synchronize()
-        except (AssertionError, RuntimeError, TypeError, ValueError) as error:
-            wrong += 1
-            print(f"FAILED {name}: {error}", flush=True)
-
-    guarded("dispatched", lambda: run_dispatched(cutwheel, options.device))
-    found = [row for row in (*quantisers, *products) if options.device != "cuda" or runs_here(row)]
-    wanted = ordered(found, options.every)
-    done = 0
-    for row in wanted:
-        if time.monotonic() > end:
-            break
-        # Kernels that quantise are chosen by what they are: there is one for each architecture.
-        quantises = row["family"] == "quantize"
-        os.environ["CUTWHEEL_ARCH"] = row["arch"] if quantises else ""
-        os.environ["CUTWHEEL_KERNEL"] = "" if quantises else row["name"]
-        torch.ops.cutwheel._reload_env()
-        work = run_quantize if row["family"] == "quantize" else run_product
-        guarded(row["name"], lambda work=work, row=row: work(cutwheel, row, options.device))  # type: ignore[misc]
-        done += 1
-    late = [row["name"] for row in wanted[done:]]
-    print(f"{done} of {len(wanted)} kernels ran, {wrong} failed; {len(found)} are in the wheel")
-    if late:
-        print(f"no time was left for {len(late)}, such as {late[0]}: raise --seconds")
-    return 1 if wrong or not done else 0
+        "CUTWHEEL_ARCH": row["arch"] if quantises else "",
+        "CUTWHEEL_KERNEL": "" if quantises else row["name"],
+    }
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    products, quantisers = rows()
+    sys.exit(
+        main(
+            __doc__,
+            [*quantisers, *products],
+            (COARSE[:4], COARSE[:-1], COARSE, FINE[:-3], FINE),
+            run_row,
+            run_dispatched,
+            seconds=45,
+            settings=settings,
+        )
+    )
