@@ -293,7 +293,7 @@ def grouped_mm_list(
     """Products of pairs of matrices of any shapes, each pair with a product of its own.
 
     Each pair is an op of its own: autograd sees every tensor, and a gradient is computed for those
-    that need one. Matrices of one width go into one launch as grouped_mm of stacked tensors.
+    that need one. Matrices of one shape are better stacked, for grouped_mm: that is one launch.
 
     Args:
         As: [M_i, K_i] each
