@@ -1,5 +1,5 @@
 // Grouped GEMM by the persistent kernel. Operands are whole tensors to TMA, whatever the groups: a tile of rows may load
-// rows of the next group, and does not store them; a tile of K may load elements of the next group, and clears them. So no
+// rows of the next group, and does not store them; a tile of K may load elements of other groups, and clears them. So no
 // tensor map depends on the ends of groups, which are read once, by the kernel itself.
 #pragma once
 
@@ -8,7 +8,8 @@
 
 namespace cutwheel::gemm {
 
-template <class Tile, Grouping grouping>
+// `step_of_k`: TMA loads begin at multiples of it.
+template <class Tile, Grouping grouping, int step_of_k>
 struct Sm90GroupWalk {
   struct Params {
     GroupArgs groups;
@@ -55,9 +56,10 @@ struct Sm90GroupWalk {
       int const first = group > 0 ? storage.end[group - 1] : 0, length = storage.end[group] - first;
       place.m = tile_m * Tile::kM;
       place.end_m = p.m;
-      place.k = first;
-      place.k_tiles = ceil_div(length, Tile::kK);
-      place.k_rest = length % Tile::kK;
+      place.k_begin = length > 0 ? first % step_of_k : 0;
+      place.k = first - place.k_begin;
+      place.k_tiles = ceil_div(place.k_begin + length, Tile::kK);
+      place.k_end = (place.k_begin + length) % Tile::kK;
       place.batch = place.d_batch = group;
     }
     place.n = tile_n * Tile::kN;
@@ -65,13 +67,23 @@ struct Sm90GroupWalk {
   }
 };
 
+template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, Grouping grouping,
+          class Epilogue, bool promoted>
+struct Sm90GroupedBase {
+  using Types = Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue>;
+  static constexpr int kStepOfK = std::max(Types::OperandA::kStepOfK, Types::OperandB::kStepOfK);
+  // Groups of rows begin at any row: it must not be a coordinate along which memory is contiguous.
+  static_assert(grouping == Grouping::rows ? layout_a == Layout::row : !promoted);
+  using Kernel = Sm90PersistentKernel<Types, Sm90GroupWalk<Tile, grouping, kStepOfK>, promoted>;
+};
+
 template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, Grouping grouping,
           template <DType> class Epilogue, bool fast_accum = false>
-struct Sm90Grouped : Sm90PersistentKernel<Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue<d>>,
-                                          Sm90GroupWalk<Tile, grouping>, is_fp8(a) && !fast_accum> {
+struct Sm90Grouped
+    : Sm90GroupedBase<a, b, acc, d, layout_a, layout_b, Tile, grouping, Epilogue<d>, is_fp8(a) && !fast_accum>::Kernel {
   static_assert(arch == Arch::sm90a && grouping != Grouping::none);
-  using Base = Sm90PersistentKernel<Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue<d>>,
-                                    Sm90GroupWalk<Tile, grouping>, is_fp8(a) && !fast_accum>;
+  using Base = typename Sm90GroupedBase<a, b, acc, d, layout_a, layout_b, Tile, grouping, Epilogue<d>,
+                                        is_fp8(a) && !fast_accum>::Kernel;
 
   static std::int64_t workspace_bytes(GemmArgs const&) { return 0; }
 

@@ -46,6 +46,7 @@ struct Sm90PersistentKernel {
     typename Walk::Params walk;
   };
 
+  static constexpr int kTileK = cute::size<2>(typename Types::TileShape{});
   static constexpr int kMaxThreads = 128 * (Types::kWarpGroups + 1);
   static constexpr int kMinBlocks = 1;
   static constexpr int kSharedStorageBytes = static_cast<int>(sizeof(SharedStorage));
@@ -65,7 +66,7 @@ struct Sm90PersistentKernel {
     Sm90TilePlace place;
     for (int tile = static_cast<int>(blockIdx.x); walk.at(tile, place); tile += static_cast<int>(gridDim.x)) {
       for (int k = 0; k < place.k_tiles; ++k, ++write) {
-        int const stage = write.index(), first_k = place.k + k * cute::size<2>(typename Types::TileShape{});
+        int const stage = write.index(), first_k = place.k + k * kTileK;
         std::uint64_t* const barrier = pipeline.producer_acquire(write, OperandA::kBytes + OperandB::kBytes);
         OperandA::load(p.a, barrier, stage_a(shared, stage), place.m, first_k, place.a_batch);
         OperandB::load(p.b, barrier, stage_b(shared, stage), place.n, first_k, place.b_batch);
@@ -97,9 +98,11 @@ struct Sm90PersistentKernel {
       } else {
         // Every warpgroup clears all that it reads itself: that both write the same zeros does no harm.
         Mma{}.mma(pipeline, read, accum, place.k_tiles, own, shared.tensors, [&](int stage, int k) {
-          if (place.k_rest == 0 || k != place.k_tiles - 1) return;
-          OperandA::clear_tail(stage_a(shared, stage), warpgroup * 64, 64, place.k_rest, thread);
-          OperandB::clear_tail(stage_b(shared, stage), 0, cute::size<1>(typename Types::TileShape{}), place.k_rest, thread);
+          bool const is_last = k == place.k_tiles - 1 && place.k_end != 0, is_first = k == 0 && place.k_begin != 0;
+          if (!is_first && !is_last) return;
+          int const begin = is_first ? place.k_begin : 0, end = is_last ? place.k_end : kTileK;
+          OperandA::keep_only(stage_a(shared, stage), warpgroup * 64, 64, begin, end, thread);
+          OperandB::keep_only(stage_b(shared, stage), 0, cute::size<1>(typename Types::TileShape{}), begin, end, thread);
           cutlass::arch::fence_view_async_shared();
           synchronize();
         });

@@ -53,26 +53,31 @@ struct Sm90TileOperand {
     }
   }
 
-  // Clears what lies behind the first `rest` elements of K, in the rows from `first` on, by a warpgroup.
-  CUTLASS_DEVICE static void clear_tail(E* stage, int first, int rows, int rest, int thread) {
+  // TMA begins a box at a multiple of 16 bytes only: K, where it is contiguous, at a multiple of so many elements.
+  static constexpr int kStepOfK = kIsK ? 16 / static_cast<int>(sizeof(E)) : 1;
+
+  // Clears elements of K before `begin` and from `end` on, in the rows from `first` on, by a warpgroup.
+  CUTLASS_DEVICE static void keep_only(E* stage, int first, int rows, int begin, int end, int thread) {
     constexpr int kVector = 16 / static_cast<int>(sizeof(E)), kVectors = 8;  // in 128 bytes
     auto* const vectors = reinterpret_cast<uint4*>(stage);
     if constexpr (kIsK) {
       for (int i = thread; i < rows * kVectors; i += 128) {
-        int const row = first + i / kVectors, vector = i % kVectors, left = rest - vector * kVector;
+        int const row = first + i / kVectors, vector = i % kVectors;
         int const at = row * kVectors + (vector ^ row % 8);
-        if (left <= 0) {
-          vectors[at] = uint4{};
-        } else if (left < kVector) {
-          for (int e = left; e < kVector; ++e) reinterpret_cast<E*>(vectors + at)[e] = E(0);
+        int const from = begin - vector * kVector, to = end - vector * kVector;  // in this vector
+        if (from <= 0 && to >= kVector) continue;
+        auto* const elements = reinterpret_cast<E*>(vectors + at);
+        for (int e = 0; e < kVector; ++e) {
+          if (e < from || e >= to) elements[e] = E(0);
         }
       }
     } else {
       // Boxes have a line of 128 bytes for each element of K.
-      int const lines = k - rest;
+      int const lines = k - (end - begin);
       for (int i = thread; i < rows / kSwizzled * lines * kVectors; i += 128) {
         int const box = first / kSwizzled + i / (lines * kVectors), at = i % (lines * kVectors);
-        vectors[(box * k + rest) * kVectors + at] = uint4{};
+        int const line = at / kVectors < begin ? at / kVectors : at / kVectors + end - begin;
+        vectors[(box * k + line) * kVectors + at % kVectors] = uint4{};
       }
     }
   }

@@ -33,7 +33,8 @@ struct Sm90TilePlace {
   int batch = 0;             // of the operands of the epilogue
   int a_batch = 0, b_batch = 0, d_batch = 0;
   int k = 0, k_tiles = 0;  // first element of K, and how many tiles of it
-  int k_rest = 0;          // elements in the last tile of K, where others follow them in memory; else 0
+  int k_end = 0;           // where the elements of K end in the last tile, where others follow in memory; else 0
+  int k_begin = 0;         // where they begin in the first tile
   bool is_zero = false;    // no product: zeros are wanted
 };
 

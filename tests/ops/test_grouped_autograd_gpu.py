@@ -295,7 +295,7 @@ def test_opcheck(cutwheel: ModuleType, device: str) -> None:
     other = random_tensor((60, 56), HALF, device)
     check = torch.library.opcheck
     check(ops.grouped_mm.default, (x, w, offs))
-    check(ops.grouped_mm.default, (x, w, offs.long(), bias, SINGLE))
+    check(ops.grouped_mm.default, (x, w, offs.long(), bias.float(), SINGLE))
     check(ops.grouped_mm.default, (x.t(), other, offs))
     out = torch.zeros(5, 40, 56, device=device)
     check(ops.grouped_mm_accumulate.default, (x.t(), other, offs), {"out": out})

@@ -303,7 +303,8 @@ def test_stands_in_for_torchs_op(cutwheel: ModuleType, device: str) -> None:
     theirs = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
     compared = 0
     for kind in KINDS:
-        call = Call.random(kind, 128, 136, 64, 4, BRAIN, device, how="ends_empty")
+        # An assertion on the device ends the process where a group is no multiple of 16 bytes.
+        call = Call.random(kind, 128, 128, 64, 4, BRAIN, device, how="ends_empty")
         for lay_b in ("row", "column"):
             call = replace(call, lay_b=lay_b)
             try:
