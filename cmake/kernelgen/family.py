@@ -39,7 +39,8 @@ SCALE_BLOCK = 128  # of K, and of B's columns where its scales are 128x128
 class Family(ABC):
     """One class template.
 
-    The manifest chooses architectures, data types and what `lists` names.
+    The manifest chooses architectures, data types and what `lists` names, and may choose what
+    `optional_lists` names.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Family(ABC):
     dtypes: Mapping[str, tuple[DTypes, ...]]
     layouts: tuple[str, ...] = GEMM_LAYOUTS
     lists: tuple[str, ...] = ("layouts", "epilogue", "tiles")
+    optional_lists: tuple[str, ...] = ()
     tile_keys: tuple[str, ...] = ()
     optional_tile_keys: tuple[str, ...] = ()
     tiles_share_source = False  # where a tile costs little next to the headers

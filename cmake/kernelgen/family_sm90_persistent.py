@@ -11,11 +11,13 @@ from kernelgen import wgmma
 from kernelgen.family import (
     FP8_PRODUCTS,
     GEMM_DTYPES,
+    SCALE_BLOCK,
     Family,
     by_op,
     check_grouping,
     check_product,
     check_stores,
+    cpp_block_scales,
     cpp_bool,
     cpp_dtypes,
     cpp_grouping,
@@ -29,6 +31,8 @@ from kernelgen.kernel import DTYPE_BYTES, DTypes, Kernel
 # Bytes that TMA lays side by side in shared memory, and the most of a staged row of results.
 _SWIZZLE_BYTES = 128
 _STAGED_ROW_BYTES = 512
+# Tiles of K whose block-wise scales are copied together.
+_SCALE_CHUNK = 8
 
 
 class _Persistent(Family):
@@ -36,7 +40,7 @@ class _Persistent(Family):
 
     archs = ("90a",)
     tile_keys = ("tile",)
-    optional_tile_keys = ("fast_accum",)
+    optional_tile_keys: tuple[str, ...] = ("fast_accum",)
     tiles_share_source = True
     schedules = ("persistent",)
 
@@ -45,6 +49,11 @@ class _Persistent(Family):
         dtypes, size = kernel.dtypes, kernel.element_bytes
         is_promoted = kernel.is_fp8 and not kernel.tile.fast_accum
         yield from check_product(kernel)
+        if kernel.scales and not is_promoted:
+            yield (
+                f"scales {kernel.scales} with fast_accum or other operands than fp8; they are"
+                " applied when sums are promoted: leave one of the two out"
+            )
         if m not in (64, 128):
             yield f"tile M = {m}; one or two warpgroups take 64 rows each: 64 or 128"
         if n % 16 or n > 256:
@@ -57,7 +66,12 @@ class _Persistent(Family):
                 f" {dtypes.a} and {dtypes.b} in that width here; N is one of"
                 f" {', '.join(map(str, there))}"
             )
-        elif kernel.epilogue and (row := _staged_columns(kernel) * result_bytes(kernel)) % 32:
+        elif kernel.scales == "1x128_128x128" and not kernel.tile.swap_ab and SCALE_BLOCK % width:
+            yield (
+                f"tile N = {n} is multiplied {width} columns at a time, which must divide the"
+                f" {SCALE_BLOCK} columns that share a scale"
+            )
+        elif kernel.epilogue and (row := _row_bytes(kernel)) % 32:
             yield (
                 f"tile N = {n}; with epilogue {kernel.epilogue.name} a row of D is {row} bytes, and"
                 " TMA stores pieces of 32: N must be a multiple of 32"
@@ -70,21 +84,30 @@ class _Persistent(Family):
 
     def shared_memory(self, kernel: Kernel) -> tuple[int, str]:
         m, n, k = kernel.tile.shape
-        operands = kernel.element_bytes * k
-        row = _staged_columns(kernel) * _staged_bytes(kernel)
+        warpgroups, operands = m // 64, kernel.element_bytes * k
+        row = n * result_bytes(kernel)
+        if not kernel.tile.swap_ab:
+            row = _staged_columns(kernel) * _staged_bytes(kernel)
         total = 2 * ((m + n) * operands + 16) + m * row
         terms = f"2 stages x (({m} + {n}) x {operands} + 16) + staged rows {m} x {row}"
-        lengths = {"row": n, "col": 64}
+        # Each warpgroup has its own vectors and scales: no other has to wait until they are read.
+        of_d = (n, 64) if kernel.tile.swap_ab else (64, n)
+        lengths = {"col": of_d[0], "row": of_d[1]}
         vectors = [
             (lengths[kind.enumerator], operand_bytes(kernel, kind))
             for _, kind in (kernel.epilogue.operands if kernel.epilogue else ())
             if kind.enumerator in lengths
         ]
         if vectors:
-            # Each warpgroup has its own: no other one has to wait until they are read.
-            total += m // 64 * sum(length * size for length, size in vectors)
+            total += warpgroups * sum(length * size for length, size in vectors)
             spelled = " + ".join(f"{length} x {size}" for length, size in vectors)
-            terms += f" + vectors {m // 64} x ({spelled})"
+            terms += f" + vectors {warpgroups} x ({spelled})"
+        if kernel.scales:
+            rows, columns = of_d
+            if kernel.scales == "1x128_128x128":
+                columns = -(-columns // SCALE_BLOCK)
+            total += warpgroups * 2 * _SCALE_CHUNK * (rows + columns) * 4
+            terms += f" + scales {warpgroups} x 2 x {_SCALE_CHUNK} x ({rows} + {columns}) x 4"
         return total, f"{terms} = {total} bytes"
 
 
@@ -94,10 +117,18 @@ class Sm90Persistent(_Persistent):
     name = "sm90_persistent"
     dtypes = by_op(scaled_mm=FP8_PRODUCTS)
     layouts = ("tnt",)
+    optional_lists = ("scales",)
+    optional_tile_keys = ("swap_ab", "fast_accum")
 
     def check(self, kernel: Kernel) -> Iterator[str]:
         yield from super().check(kernel)
         yield from check_stores(kernel)
+        epilogue = kernel.epilogue
+        if kernel.tile.swap_ab and epilogue and epilogue.width != "same":
+            yield (
+                f"epilogue {epilogue.name} pairs columns, which are rows of a swapped tile: leave"
+                " swap_ab out"
+            )
 
     def cpp_type(self, kernel: Kernel) -> str:
         assert kernel.epilogue is not None
@@ -105,8 +136,10 @@ class Sm90Persistent(_Persistent):
             f"Arch::{kernel.arch.sm}",
             *cpp_dtypes(kernel.dtypes),
             cpp_shape(kernel.tile.shape),
+            f"/*swap_ab=*/{cpp_bool(kernel.tile.swap_ab)}",
             f"epilogue::{kernel.epilogue.name}",
             f"/*fast_accum=*/{cpp_bool(kernel.tile.fast_accum)}",
+            *([cpp_block_scales(kernel)] if kernel.scales else []),
         ]
         return f"Sm90Persistent<{', '.join(arguments)}>"
 
@@ -118,6 +151,7 @@ class Sm90Grouped(_Persistent):
     dtypes = by_op(grouped_mm=(*GEMM_DTYPES, *FP8_PRODUCTS))
     layouts = ("tnt", "ttt", "ntt")
     lists = ("layouts", "grouping", "epilogue", "tiles")
+    optional_lists = ("scales",)
 
     def check(self, kernel: Kernel) -> Iterator[str]:
         yield from super().check(kernel)
@@ -141,6 +175,7 @@ class Sm90Grouped(_Persistent):
             cpp_grouping(kernel),
             f"epilogue::{kernel.epilogue.name}",
             f"/*fast_accum=*/{cpp_bool(kernel.tile.fast_accum)}",
+            *([cpp_block_scales(kernel)] if kernel.scales else []),
         ]
         return f"Sm90Grouped<{', '.join(arguments)}>"
 
@@ -163,6 +198,13 @@ def _staged_bytes(kernel: Kernel) -> int:
     """For one column of the product, in shared memory: D and what is stored besides take turns."""
     stored = DTYPE_BYTES[kernel.dtypes.d] if kernel.epilogue and kernel.epilogue.aux else 0
     return max(result_bytes(kernel), stored)
+
+
+def _row_bytes(kernel: Kernel) -> int:
+    """Of a row of D that is stored at once."""
+    if kernel.tile.swap_ab:
+        return 64 * result_bytes(kernel)
+    return _staged_columns(kernel) * result_bytes(kernel)
 
 
 def _staged_columns(kernel: Kernel) -> int:

@@ -168,7 +168,7 @@ class _Reader(Checker):
             homes = " or ".join(f"cuda/{served}/kernels.toml" for served in family.dtypes)
             self.error(where, f"belongs to {homes}")
             return
-        self.keys(where, entry, ("family", "arch", "dtypes", *family.lists))
+        self.keys(where, entry, ("family", "arch", "dtypes", *family.lists), family.optional_lists)
 
         archs = [ARCHS[arch] for arch in self._names(where, entry, "arch", family.archs)]
         dtypes = [
@@ -185,7 +185,7 @@ class _Reader(Checker):
         tiles = [(where, Tile((1, 1, 1), family.schedules[0]))]
         if "layouts" in family.lists:
             layouts = self._names(where, entry, "layouts", family.layouts)
-        if "scales" in family.lists:
+        if "scales" in family.lists or ("scales" in family.optional_lists and "scales" in entry):
             scales = [*self._names(where, entry, "scales", BLOCK_SCALES)]
         if "recipes" in family.lists:
             recipes = [*self._names(where, entry, "recipes", QUANTIZE_RECIPES)]

@@ -68,22 +68,22 @@ struct Sm90GroupWalk {
 };
 
 template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, Grouping grouping,
-          class Epilogue, bool promoted>
+          class Epilogue, bool promoted, BlockScales block_scales>
 struct Sm90GroupedBase {
   using Types = Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue>;
   static constexpr int kStepOfK = std::max(Types::OperandA::kStepOfK, Types::OperandB::kStepOfK);
   // Groups of rows begin at any row: it must not be a coordinate along which memory is contiguous.
   static_assert(grouping == Grouping::rows ? layout_a == Layout::row : !promoted);
-  using Kernel = Sm90PersistentKernel<Types, Sm90GroupWalk<Tile, grouping, kStepOfK>, promoted>;
+  using Kernel = Sm90PersistentKernel<Types, Sm90GroupWalk<Tile, grouping, kStepOfK>, promoted, block_scales>;
 };
 
 template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, Grouping grouping,
-          template <DType> class Epilogue, bool fast_accum = false>
-struct Sm90Grouped
-    : Sm90GroupedBase<a, b, acc, d, layout_a, layout_b, Tile, grouping, Epilogue<d>, is_fp8(a) && !fast_accum>::Kernel {
+          template <DType> class Epilogue, bool fast_accum = false, BlockScales block_scales = BlockScales::none>
+struct Sm90Grouped : Sm90GroupedBase<a, b, acc, d, layout_a, layout_b, Tile, grouping, Epilogue<d>,
+                                     is_fp8(a) && !fast_accum, block_scales>::Kernel {
   static_assert(arch == Arch::sm90a && grouping != Grouping::none);
   using Base = typename Sm90GroupedBase<a, b, acc, d, layout_a, layout_b, Tile, grouping, Epilogue<d>,
-                                        is_fp8(a) && !fast_accum>::Kernel;
+                                        is_fp8(a) && !fast_accum, block_scales>::Kernel;
 
   static std::int64_t workspace_bytes(GemmArgs const&) { return 0; }
 

@@ -6,23 +6,25 @@
 
 namespace cutwheel::gemm {
 
-template <Arch arch, DType a, DType b, DType acc, DType d, class Tile, template <DType> class Epilogue,
-          bool fast_accum = false>
+template <Arch arch, DType a, DType b, DType acc, DType d, class Tile, bool swap_ab, template <DType> class Epilogue,
+          bool fast_accum = false, BlockScales block_scales = BlockScales::none>
 struct Sm90Persistent
-    : Sm90PersistentKernel<Sm90PersistentTypes<a, b, acc, d, Layout::row, Layout::column, Tile, Epilogue<d>>,
-                           Sm90DenseWalk<Tile>, is_fp8(a) && !fast_accum> {
+    : Sm90PersistentKernel<Sm90PersistentTypes<a, b, acc, d, Layout::row, Layout::column, Tile, Epilogue<d>, swap_ab>,
+                           Sm90DenseWalk<Tile>, is_fp8(a) && !fast_accum, block_scales> {
   static_assert(arch == Arch::sm90a);
-  using Base = Sm90PersistentKernel<Sm90PersistentTypes<a, b, acc, d, Layout::row, Layout::column, Tile, Epilogue<d>>,
-                                    Sm90DenseWalk<Tile>, is_fp8(a) && !fast_accum>;
+  using Base =
+      Sm90PersistentKernel<Sm90PersistentTypes<a, b, acc, d, Layout::row, Layout::column, Tile, Epilogue<d>, swap_ab>,
+                           Sm90DenseWalk<Tile>, is_fp8(a) && !fast_accum, block_scales>;
 
   static std::int64_t workspace_bytes(GemmArgs const&) { return 0; }
 
   static Status launch(GemmArgs const& args, void const* kernel) {
     static KernelFacts facts;
-    Sm90TileOrder const order{ceil_div(args.m, Tile::kM), ceil_div(args.n, Tile::kN), args.batch, args.swizzle,
-                              args.raster == RasterOrder::along_m};
-    return Base::launch(args, kernel, facts, a, b, {order, args.m, args.n, ceil_div(args.k, Tile::kK)}, order.count(),
-                        args.batch, args.batch, args.batch);
+    int const m = swap_ab ? args.n : args.m, n = swap_ab ? args.m : args.n;  // of the kernel
+    Sm90TileOrder const order{ceil_div(m, Tile::kM), ceil_div(n, Tile::kN), args.batch, args.swizzle,
+                              (args.raster == RasterOrder::along_m) != swap_ab};
+    return Base::launch(args, kernel, facts, a, b, {order, m, n, ceil_div(args.k, Tile::kK)}, order.count(), args.batch,
+                        args.batch, args.batch);
   }
 };
 

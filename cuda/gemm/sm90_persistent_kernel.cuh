@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "gemm/launch.h"
+#include "gemm/sm90_block_scales.cuh"
 #include "gemm/sm90_persistent_mma.cuh"
 #include "gemm/sm90_promoted.cuh"
 
@@ -14,9 +15,13 @@ namespace cutwheel::gemm {
 
 // Walk: Params, Storage in shared memory, start(params, storage) by all threads (they are synchronised after it), and
 // at(index, place): the index-th tile, false when there is none.
-template <class Types_, class Walk, bool promoted>
+template <class Types_, class Walk, bool promoted, BlockScales block_scales = BlockScales::none>
 struct Sm90PersistentKernel {
-  static constexpr int kStages = Types_::stages(sizeof(typename Walk::Storage));
+  static constexpr bool kScaled = block_scales != BlockScales::none;
+  static_assert(promoted || !kScaled);
+  using ScaleShape = Sm90BlockScaleShape<cute::size<1>(typename Types_::TileShape{}), block_scales, Types_::kSwapAB>;
+  static constexpr int kStages = Types_::stages(static_cast<int>(sizeof(typename Walk::Storage)) +
+                                                (kScaled ? Types_::kWarpGroups * ScaleShape::kBytes : 0));
   using Types = Sm90PersistentStages<Types_, kStages>;
   // Lazily: the one's static assertions do not hold for the other's tiles.
   static constexpr auto mma_type() {
@@ -33,17 +38,28 @@ struct Sm90PersistentKernel {
   using Pipeline = typename Types::MainloopPipeline;
   using State = typename Types::PipelineState;
 
+  static constexpr auto scale_source() {
+    if constexpr (kScaled) {
+      return epilogue::TypeIdentity<Sm90BlockScaleSource<Mma, ScaleShape>>{};
+    } else {
+      return epilogue::TypeIdentity<Sm90NoScaleSource>{};
+    }
+  }
+  using ScaleSource = typename decltype(scale_source())::type;
+
   struct SharedStorage {
     typename Types::TensorStorage tensors;
     typename Epilogue::Storage epilogue[Types::kWarpGroups];
     typename Pipeline::Storage pipeline;
     typename Walk::Storage walk;
+    typename ScaleSource::Storage scales[Types::kWarpGroups];
   };
   struct Params {
     CUtensorMap a, b;
     typename Epilogue::Maps maps;
     typename Epilogue::Params epilogue;
     typename Walk::Params walk;
+    typename ScaleSource::Params scales;
   };
 
   static constexpr int kTileK = cute::size<2>(typename Types::TileShape{});
@@ -82,11 +98,21 @@ struct Sm90PersistentKernel {
     int const thread = threadIdx.x % 128;
     auto& storage = shared.epilogue[warpgroup];
     auto const synchronize = [&] { cutlass::arch::NamedBarrier::sync(128, static_cast<std::uint32_t>(warpgroup)); };
-    Sm90TilePlace place;
-    for (int tile = static_cast<int>(blockIdx.x); walk.at(tile, place); tile += static_cast<int>(gridDim.x)) {
-      place.m += warpgroup * 64;
+    ScaleSource source{p.scales, shared.scales[warpgroup], thread, warpgroup};
+    int tile = static_cast<int>(blockIdx.x);
+    Sm90TilePlace place, next;
+    auto const find_next = [&] {
+      bool const is_there = walk.at(tile, next);
+      tile += static_cast<int>(gridDim.x);
+      next.m += warpgroup * 64;
+      if (is_there && !next.is_zero) source.prefetch(next);
+      return is_there;
+    };
+    for (bool more = find_next(); more;) {
+      place = next;
       if (place.is_zero) {
         Epilogue::store_zeros(p.epilogue, place, thread);
+        more = find_next();
         continue;
       }
       synchronize();  // the vectors of the tile before have been read
@@ -94,7 +120,8 @@ struct Sm90PersistentKernel {
       auto accum = cute::partition_fragment_C(typename Mma::TiledMma{}, cute::take<0, 2>(typename Types::TileShape{}));
       int const own = warpgroup * 128 + thread;
       if constexpr (promoted) {
-        Mma{}.mma(pipeline, read, accum, place.k_tiles, own, shared.tensors, {});
+        source.begin(place);
+        Mma{}.run(pipeline, read, accum, place.k_tiles, own, shared.tensors, source);
       } else {
         // Every warpgroup clears all that it reads itself: that both write the same zeros does no harm.
         Mma{}.mma(pipeline, read, accum, place.k_tiles, own, shared.tensors, [&](int stage, int k) {
@@ -110,8 +137,11 @@ struct Sm90PersistentKernel {
       read.advance(place.k_tiles);
       Epilogue::wait_for_prefetch();
       synchronize();
+      // The first scales of the next tile are under way during the epilogue of this one.
+      if constexpr (kScaled) more = find_next();
       // Columns follow each other in accum, through its parts.
       Epilogue::store(p.epilogue, p.maps, storage, place, thread, [&](int i) { return accum(i); });
+      if constexpr (!kScaled) more = find_next();
     }
     Epilogue::wait_until_read();
   }
@@ -155,12 +185,18 @@ struct Sm90PersistentKernel {
       return {StatusCode::cuda_error, static_cast<int>(error)};
     }
     Params params;
-    OperandA::encode_map(params.a, a, args.a, args.m, args.k, a_batch);
-    OperandB::encode_map(params.b, b, args.b, args.n, args.k, b_batch);
+    if constexpr (Types::kSwapAB) {
+      OperandA::encode_map(params.a, b, args.b, args.n, args.k, b_batch);
+      OperandB::encode_map(params.b, a, args.a, args.m, args.k, a_batch);
+    } else {
+      OperandA::encode_map(params.a, a, args.a, args.m, args.k, a_batch);
+      OperandB::encode_map(params.b, b, args.b, args.n, args.k, b_batch);
+    }
     Epilogue::encode_maps(params.maps, args, d_batch);
     if (int const error = take_tensor_map_error()) return {StatusCode::tensor_map_error, error};
     params.epilogue = Epilogue::params(args);
     params.walk = walk;
+    params.scales = ScaleSource::params(args);
     LaunchShape shape;
     shape.grid = dim3(static_cast<unsigned>(std::min(tiles, args.device->sm_count)));
     shape.block = dim3(kMaxThreads);

@@ -8,8 +8,8 @@
 
 #include "gemm/cutlass_types.cuh"
 #include "gemm/sm90_pipeline.cuh"
+#include "gemm/sm90_swapped_epilogue.cuh"
 #include "gemm/sm90_tensor_map.cuh"
-#include "gemm/sm90_warp_epilogue.cuh"
 #include "gemm/sm90_wgmma.cuh"
 
 namespace cutwheel::gemm {
@@ -83,18 +83,34 @@ struct Sm90TileOperand {
   }
 };
 
-template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, class Epilogue_>
+// swap_ab: the kernel computes D^T [N, M] = B^T [N, K] A^T [K, M], so that a small M of the user meets the dimension of
+// wgmma that may be as short as 8. Tile is the kernel's; layouts are the user's.
+template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, class Epilogue_,
+          bool swap_ab = false>
 struct Sm90PersistentTypes {
-  using ElementA = Sm90MmaElement<a>;
-  using ElementB = Sm90MmaElement<b>;
+  static constexpr bool kSwapAB = swap_ab;
+  using ElementA = Sm90MmaElement<swap_ab ? b : a>;
+  using ElementB = Sm90MmaElement<swap_ab ? a : b>;
   using ElementAccumulator = Element<acc>;
   static constexpr int kWarpGroups = Tile::kM / 64;
   static_assert(Tile::kM == 64 || Tile::kM == 128);
   using TileShape = cute::Shape<cute::Int<Tile::kM>, cute::Int<Tile::kN>, cute::Int<Tile::kK>>;
-  using Epilogue = Sm90WarpEpilogue<Epilogue_, d, Tile::kN, typename Epilogue_::Operands, typename Epilogue_::Stores>;
+  // Lazily: the one's static assertions do not hold for the other's tiles.
+  static constexpr auto epilogue_type() {
+    using Operands = typename Epilogue_::Operands;
+    using Stores = typename Epilogue_::Stores;
+    if constexpr (swap_ab) {
+      return epilogue::TypeIdentity<Sm90SwappedEpilogue<Epilogue_, d, Tile::kN, Operands, Stores>>{};
+    } else {
+      return epilogue::TypeIdentity<Sm90WarpEpilogue<Epilogue_, d, Tile::kN, Operands, Stores>>{};
+    }
+  }
+  using Epilogue = typename decltype(epilogue_type())::type;
 
-  static constexpr auto kMajorA = layout_a == Layout::row ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
-  static constexpr auto kMajorB = layout_b == Layout::column ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
+  static constexpr auto kMajorA =
+      (swap_ab ? layout_b == Layout::column : layout_a == Layout::row) ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
+  static constexpr auto kMajorB =
+      (swap_ab ? layout_a == Layout::row : layout_b == Layout::column) ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
   using OperandA = Sm90TileOperand<ElementA, Tile::kM, Tile::kK, kMajorA>;
   using OperandB = Sm90TileOperand<ElementB, Tile::kN, Tile::kK, kMajorB>;
 

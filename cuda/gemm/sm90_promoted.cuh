@@ -61,53 +61,71 @@ struct Sm90PromotedMma : Base {
 
   // Scales of a thread's part of the accumulator, whose value c + 2 r + 4 j is that of row `lane / 4 + 8 r` of the warp's
   // 16 rows and of column 8 j + 2 (lane % 4) + c.
+  template <bool by_row, bool by_column>
   struct Scales {
-    using Granularity = Sm90Granularity<scaled, Base>;
-    static constexpr bool kByRow = Granularity::kRows == 1, kByColumn = Granularity::kColumns == 1;
     float row[2] = {};
-    float column[kByColumn ? kValues / 2 : 1] = {};
+    float column[by_column ? kValues / 2 : 1] = {};
 
-    CUTLASS_DEVICE void load(TensorStorage& shared, int stage, int block, int part, int thread) {
-      if constexpr (scaled) {
-        int const lane = thread % 32, warp = thread % 128 / 32, warpgroup = thread / 128 % kWarpGroups;
-        float const* const rows = shared.smem_SFA.data() + stage * Base::ScaleMsPerTile;
-        float const* const columns = shared.smem_SFB.data() + stage * Base::ScaleNsPerTile;
-        if constexpr (kByRow) {
-          int const first = (block * kWarpGroups + warpgroup) * 64 + warp * 16 + lane / 4;
-          row[0] = rows[first];
-          row[1] = rows[first + 8];
-        } else {
-          row[0] = row[1] = rows[(block * kWarpGroups + warpgroup) * 64 / Granularity::kRows];
+    // `rows`: those of the warp's 16 rows, or one. `columns`: those of the part, or one.
+    CUTLASS_DEVICE void load(float const* rows, float const* columns, int lane) {
+      row[0] = rows[by_row ? lane / 4 : 0];
+      row[1] = by_row ? rows[lane / 4 + 8] : row[0];
+      if constexpr (by_column) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int j = 0; j < kPartColumns / 8; ++j) {
+          auto const pair = *reinterpret_cast<float2 const*>(columns + 8 * j + lane % 4 * 2);
+          column[2 * j] = pair.x;
+          column[2 * j + 1] = pair.y;
         }
-        if constexpr (kByColumn) {
-          CUTLASS_PRAGMA_UNROLL
-          for (int j = 0; j < kPartColumns / 8; ++j) {
-            auto const pair = *reinterpret_cast<float2 const*>(columns + part * kPartColumns + 8 * j + lane % 4 * 2);
-            column[2 * j] = pair.x;
-            column[2 * j + 1] = pair.y;
-          }
-        } else {
-          float const one = columns[part * kPartColumns / Granularity::kColumns];
-          row[0] *= one;
-          row[1] *= one;
-        }
-        if constexpr (kByColumn && !kByRow) {
+        if constexpr (!by_row) {
           CUTLASS_PRAGMA_UNROLL
           for (int j = 0; j < kValues / 2; ++j) column[j] *= row[0];
         }
+      } else {
+        row[0] *= *columns;
+        row[1] *= *columns;
       }
     }
 
     CUTLASS_DEVICE float operator()(int i) const {
-      if constexpr (!kByColumn) return row[i / 2 % 2];
+      if constexpr (!by_column) return row[i / 2 % 2];
       float const one = column[i / 4 * 2 + i % 2];
-      return kByRow ? row[i / 2 % 2] * one : one;
+      return by_row ? row[i / 2 % 2] * one : one;
     }
   };
 
+  // Scales as CUTLASS's kernels bring them: with the operands, in the same stage.
+  struct StageScales {
+    using Granularity = Sm90Granularity<scaled, Base>;
+    using Values = Scales<Granularity::kRows == 1, Granularity::kColumns == 1>;
+    static constexpr bool kScaled = scaled;
+    TensorStorage& shared;
+
+    CUTLASS_DEVICE void enter(int) const {}
+
+    CUTLASS_DEVICE void load(Values& values, int, int stage, int block, int part, int thread) const {
+      if constexpr (scaled) {
+        int const lane = thread % 32, warp = thread % 128 / 32, warpgroup = thread / 128 % kWarpGroups;
+        int const first = (block * kWarpGroups + warpgroup) * 64 + warp * 16;
+        float const* const rows = shared.smem_SFA.data() + stage * Base::ScaleMsPerTile;
+        float const* const columns = shared.smem_SFB.data() + stage * Base::ScaleNsPerTile;
+        values.load(rows + first / Granularity::kRows, columns + part * kPartColumns / Granularity::kColumns, lane);
+      }
+    }
+  };
+
+  // As CUTLASS's kernels call it.
   template <class Fragment>
   CUTLASS_DEVICE void mma(MainloopPipeline pipeline, PipelineState read, Fragment& accum, int k_tiles, int thread,
                           TensorStorage& shared, Params const&) {
+    StageScales source{shared};
+    run(pipeline, read, accum, k_tiles, thread, shared, source);
+  }
+
+  // Source: Values, kScaled, enter(k) before the tiles of K from k on are multiplied, and load(values, k, ...).
+  template <class Fragment, class Source>
+  CUTLASS_DEVICE void run(MainloopPipeline pipeline, PipelineState read, Fragment& accum, int k_tiles, int thread,
+                          TensorStorage& shared, Source& source) {
     using namespace cute;
     static_assert(decltype(size(accum))::value == kValues * kParts * kBlocks);
     TiledMma tiled_mma;
@@ -136,13 +154,14 @@ struct Sm90PromotedMma : Base {
       }
       warpgroup_commit_batch();
     };
-    auto const add = [&](int item, Part& from, Scales const& scales) {
+    using Values = typename Source::Values;
+    auto const add = [&](int item, Part& from, Values const& scales) {
       int const block = item / kParts % kBlocks, part = item % kParts;
       warpgroup_fence_operand(from);
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kValues; ++i) {
         float& sum = accum((part * kBlocks + block) * kValues + i);
-        if constexpr (scaled) {
+        if constexpr (Source::kScaled) {
           sum += scales(i) * from(i);
         } else {
           sum += from(i);
@@ -156,8 +175,10 @@ struct Sm90PromotedMma : Base {
     // each of them where a loop carries them. So only the last item of a batch is added up with nothing behind it. Batches
     // of eight items are 2 % (scales of rows) to 15 % (scales of rows and columns) faster than of four on an H200.
     PipelineState release = read;
+    int first_k = 0;
     auto const batch = [&](auto tiles) {
       constexpr int kAll = decltype(tiles)::value * kItems;
+      source.enter(first_k);
       pipeline.consumer_wait(read);
       issue(read.index(), 0, sums[0]);
       CUTLASS_PRAGMA_UNROLL
@@ -168,8 +189,8 @@ struct Sm90PromotedMma : Base {
           if (next == 0) pipeline.consumer_wait(read);
           issue(read.index(), next, sums[(i + 1) % 2]);
         }
-        Scales scales;
-        scales.load(shared, stage, item / kParts % kBlocks, item % kParts, thread);
+        Values scales;
+        source.load(scales, first_k + i / kItems, stage, item / kParts % kBlocks, item % kParts, thread);
         if (i + 1 < kAll) {
           warpgroup_wait<1>();
         } else {
@@ -181,6 +202,7 @@ struct Sm90PromotedMma : Base {
           ++release;
         }
       }
+      first_k += decltype(tiles)::value;
     };
     clear(accum);
     constexpr int kBatch = kItems >= 8 ? 1 : 8 / kItems;

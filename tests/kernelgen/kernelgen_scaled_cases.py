@@ -136,11 +136,11 @@ def _warp_tiles(draw: st.DrawFn, k: int) -> list[Any]:
 def _persistent_tiles(draw: st.DrawFn) -> list[Any]:
     tiles = st.fixed_dictionaries(
         {
-            "tile": st.tuples(st.sampled_from([64, 128]), st.sampled_from([64, 192, 256])).map(
+            "tile": st.tuples(st.sampled_from([64, 128]), st.sampled_from([64, 128, 192])).map(
                 lambda shape: [*shape, 128]
             )
         },
-        optional={"fast_accum": st.just(True)},
+        optional={"fast_accum": st.just(True), "swap_ab": st.just(True)},
     )
     return draw(st.lists(tiles, min_size=1, max_size=4, unique_by=identity))
 

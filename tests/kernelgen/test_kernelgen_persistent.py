@@ -24,6 +24,7 @@ from kernelgen import wgmma
 from kernelgen.emit import render, write
 from kernelgen.families import FAMILIES
 from kernelgen.manifest import InvalidManifestError, parse
+from kernelgen.naming import procedural_name, source_stem
 
 TILE = "[[kernel]] #1 (family sm90_persistent), tiles[0]"
 MIXED = dtypes("e4m3", "bf16", b="e5m2")
@@ -41,15 +42,23 @@ MIXED = dtypes("e4m3", "bf16", b="e5m2")
         ({"tile": [128, 128, 64]}, "tile K = 64; it is 128, the 128 bytes that one swizzle spans"),
         ({"tile": [128, 128, 256]}, "tile K = 256; it is 128"),
         ({"tile": [128, 128]}, "tile: must be three positive integers"),
-        ({"cluster": [1, 1, 1]}, "unknown key 'cluster'; allowed: tile, fast_accum"),
-        ({"schedule": "persistent"}, "unknown key 'schedule'; allowed: tile, fast_accum"),
-        ({"swap_ab": True}, "unknown key 'swap_ab'; allowed: tile, fast_accum"),
-        ({"alignment": 16}, "unknown key 'alignment'; allowed: tile, fast_accum"),
+        ({"cluster": [1, 1, 1]}, "unknown key 'cluster'; allowed: tile, swap_ab, fast_accum"),
+        ({"schedule": "persistent"}, "unknown key 'schedule'; allowed: tile, swap_ab, fast_accum"),
+        ({"swap_ab": 1}, "swap_ab: must be true or false, not 1"),
+        ({"alignment": 16}, "unknown key 'alignment'; allowed: tile, swap_ab, fast_accum"),
         ({"fast_accum": 1}, "fast_accum: must be true or false, not 1"),
         ({"layouts": ["ttt"]}, "unknown layout 'ttt'; allowed: tnt"),
         ({"arch": ["89"]}, "unknown architecture '89'; allowed: 90a"),
         ({"dtypes": [INT8]}, "combination s8_s8_s32_bf16"),
-        ({"scales": ["1x128_1x128"]}, "unknown key 'scales'; allowed: family, arch, dtypes, lay"),
+        ({"scales": ["128x128"]}, "unknown scales '128x128'; allowed: 1x128_128x128, 1x128_1x128"),
+        (
+            {"scales": ["1x128_1x128"], "fast_accum": True},
+            "scales 1x128_1x128 with fast_accum or other operands than fp8; they are applied when",
+        ),
+        (
+            {"scales": ["1x128_128x128"], "tile": [128, 192, 128]},
+            "tile N = 192 is multiplied 96 columns at a time, which must divide the 128 columns",
+        ),
     ],
 )
 def test_rules_of_sm90_persistent(values: Table, text: str) -> None:
@@ -157,6 +166,44 @@ def test_what_an_epilogue_takes(body: Table, n: int, terms: str, epilogue: int) 
     assert total == 2 * ((128 + n) * 128 + 16) + epilogue
     assert arithmetic.startswith(f"2 stages x ((128 + {n}) x 128 + 16) + staged rows ")
     assert arithmetic.endswith(f" = {total} bytes")
+
+
+@pytest.mark.parametrize(
+    ("values", "more", "terms"),
+    [
+        ({}, 2 * 2 * 8 * (64 + 1) * 4, "scales 2 x 2 x 8 x (64 + 1) x 4"),
+        ({"scales": ["1x128_1x128"]}, 2 * 2 * 8 * (64 + 128) * 4, "x 8 x (64 + 128) x 4"),
+        # Rows of the tile are columns of D, which share a scale, and its columns are rows of D.
+        ({"swap_ab": True}, 2 * 2 * 8 * (128 + 1) * 4, "scales 2 x 2 x 8 x (128 + 1) x 4"),
+    ],
+)
+def test_what_block_wise_scales_take(values: Table, more: int, terms: str) -> None:
+    plain = changed(PERSISTENT_SM90, tile=[128, 128, 128], swap_ab=values.get("swap_ab", False))
+    entry = changed(plain, **{"scales": ["1x128_128x128"], **values})
+    bare, scaled = (
+        FAMILIES[kernel.family].shared_memory(kernel)
+        for (kernel,) in (manifest(plain).kernels, manifest(entry).kernels)
+    )
+    assert scaled[0] - bare[0] == more
+    assert terms in scaled[1]
+
+
+def test_swapped_operands() -> None:
+    entry = changed(PERSISTENT_SM90, tile=[64, 32, 128], swap_ab=True)
+    (kernel,) = manifest(entry).kernels
+    assert procedural_name(kernel).endswith("_64x32x128_tnt_persistent_swap_scaled")
+    assert source_stem(kernel) == "scaled_mm_sm90a_persistent_swap"
+    total, arithmetic = FAMILIES[kernel.family].shared_memory(kernel)
+    # A scale for each of 32 rows of D, the columns of the tile, and one for each of 64 columns.
+    assert "staged rows 64 x 64 + vectors 1 x (" in arithmetic
+    assert total > 2 * ((64 + 32) * 128 + 16) + 64 * 64
+
+
+def test_swapped_tiles_have_whole_columns() -> None:
+    half = {"expr": "even(accum) * odd(accum)"}
+    assert errors_of(with_epilogue(half, tile=[64, 96, 128], swap_ab=True), "scaled_mm") == [
+        (TILE, "epilogue mine pairs columns, which are rows of a swapped tile: leave swap_ab out")
+    ]
 
 
 def test_nothing_but_d_is_stored() -> None:

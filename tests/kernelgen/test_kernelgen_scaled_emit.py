@@ -161,8 +161,8 @@ STEMS = {
         (
             PERSISTENT_SM90,
             "gemm",
-            f"Sm90Persistent<Arch::sm90a, {PRODUCT}, Shape3<128, 160, 128>, epilogue::scaled,"
-            " /*fast_accum=*/false>",
+            f"Sm90Persistent<Arch::sm90a, {PRODUCT}, Shape3<128, 160, 128>, /*swap_ab=*/false,"
+            " epilogue::scaled, /*fast_accum=*/false>",
         ),
         (
             changed(QUANTIZE, arch=["89"]),
