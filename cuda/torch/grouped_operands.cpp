@@ -124,6 +124,7 @@ GemmRequest request_of(GroupedCall const& call) {
     request.addend = call.accumulates ? Addend::matrix : call.bias ? Addend::row : Addend::none;
   }
   request.fast_accum = call.use_fast_accum;
+  request.scales = call.scales;
   bool const rows = call.grouping == Grouping::rows;
   request.m = static_cast<int>(rows ? ceil_div(call.m, call.batch) : call.m);
   request.n = static_cast<int>(call.n);
@@ -157,6 +158,10 @@ void prepare_grouped(PreparedGemm& prepared, GroupedCall const& call, Forced for
   args.batch = 1;
   args.a = a.operand, args.b = b.operand;
   args.groups = prepare_ends(call, keep);
+  if (call.scales != BlockScales::none) {
+    args.scale_a = block_scales(*call.scale_a, /*k_first=*/false);
+    args.scale_b = block_scales(*call.scale_b, /*k_first=*/true);
+  }
 
   ScalarType const d_type = call.kernel_d_type();
   std::int64_t const unit = access_elements(d_type), whole_n = round_up(call.n, unit);

@@ -33,7 +33,8 @@ struct GroupedCall : ProductCall {
 
   ScalarType b_type = ScalarType::BFloat16;
   Grouping grouping = Grouping::rows;
-  ScaledForm form{};  // of a scaled product
+  BlockScales scales = BlockScales::none;  // of a scaled product: as in ScaledCall
+  ScaledForm form{};                       // of a scaled product
 
   // Of the kernel that runs; nothing where it is chosen by what is added.
   std::optional<Epilogue> kernel_epilogue() const { return is_scaled ? std::optional<Epilogue>(form.epilogue) : epilogue; }
@@ -53,8 +54,8 @@ Epilogue grouped_epilogue(std::string_view name, std::optional<int> stores = std
 // Shapes, dtypes, devices, scales, out: throws the error that names the argument; fills types, extents and the grouping.
 void check_grouped(GroupedCall& call);
 
-// The part of it for the scales.
-void check_grouped_scales(GroupedCall const& call);
+// The part of it for the scales; fills what they are.
+void check_grouped_scales(GroupedCall& call);
 
 // The first way for which there is a kernel, native if there is one. Of a scaled product.
 ScaledForm choose_grouped_form(GroupedCall const& call);

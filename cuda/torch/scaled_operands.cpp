@@ -89,12 +89,13 @@ gemm::EpilogueValue prepare_vector(ScaledCall const& call, EpilogueOperandInfo c
   return value;
 }
 
-gemm::BlockScaleOperand block_scales(Tensor const& scales, bool k_first) {
-  auto const strides = scales.strides();
-  return {static_cast<float*>(scales.data_ptr()), strides[k_first ? 1 : 0], strides[k_first ? 0 : 1]};
-}
-
 }  // namespace
+
+gemm::BlockScaleOperand block_scales(Tensor const& scales, bool k_first) {
+  std::int64_t const first = scales.dim() - 2, last = first + 1;
+  return {static_cast<float*>(scales.data_ptr()), scales.stride(k_first ? last : first),
+          scales.stride(k_first ? first : last), first > 0 ? scales.stride(0) : 0};
+}
 
 GemmRequest request_of(ScaledCall const& call, ScaledForm form) {
   GemmRequest request;

@@ -52,6 +52,9 @@ void check_scaled(ScaledCall& call);
 // Where the scales are applied, from the recipes that were given and the shapes. Throws where they do not fit.
 BlockScales find_scales(ScaledCall const& call);
 
+// Of [M, K] or, with K first, of [K, N] or [G, K, N], counted in blocks.
+gemm::BlockScaleOperand block_scales(Tensor const& scales, bool k_first);
+
 // The first way for which there is a kernel, native if there is one.
 ScaledForm choose_form(ScaledCall const& call);
 

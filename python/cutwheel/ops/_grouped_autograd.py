@@ -14,21 +14,36 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import is_grad_enabled
+from torch import is_autocast_enabled, is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
 
 # Circular, and used at call time only: the gradients are made of the public functions.
 from . import grouped
 from ._autograd import is_column_major
+from ._call import direct, is_tracing
 from ._elementwise import Gradient, derivative
+from ._errors import RAISED
 from ._group_sums import sum_groups
+from ._precision import tf32_allowed
 
 _Op = Callable[..., torch.Tensor]
 _ops = torch.ops.cutwheel
 _grouped_mm: _Op = _ops.grouped_mm.default
+_grouped_mm_direct: _Op = direct(_grouped_mm)
 _fused: _Op = _ops.grouped_linear_fused.default
 _fused_aux: Callable[..., tuple[torch.Tensor, torch.Tensor]] = _ops.grouped_linear_fused_aux.default
+
+
+def _product(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    """grouped_mm, by a shorter way where there is nothing for autograd or autocast to do."""
+    if not (is_grad_enabled() or is_autocast_enabled() or is_tracing()):
+        try:
+            allow_tf32 = a.dtype == torch.float32 and tf32_allowed()
+            return _grouped_mm_direct(a, b, offs, None, None, allow_tf32)
+        except RAISED:
+            pass  # the public function says it in its own words
+    return grouped.grouped_mm(a, b, offs=offs)
 
 
 def _over_rows(
@@ -36,8 +51,8 @@ def _over_rows(
 ) -> torch.Tensor:
     """[T, K], [T, N] -> [G, K, N]: the product over the rows of each group, left_g^T right_g."""
     if is_column_major:
-        return grouped.grouped_mm(right.mT, left, offs=offs).mT
-    return grouped.grouped_mm(left.mT, right, offs=offs)
+        return _product(right.mT, left, offs).mT
+    return _product(left.mT, right, offs)
 
 
 class GroupedRows(torch.autograd.Function):
@@ -64,7 +79,8 @@ class GroupedRows(torch.autograd.Function):
         ctx.bias_dtype = None if bias is None else bias.dtype
         # Not among the saved tensors: it is meant to change before backward comes.
         ctx.accumulate_into = accumulate_into
-        return _grouped_mm(a, b, offs, bias, out_dtype, allow_tf32)
+        call = _grouped_mm if is_tracing() else _grouped_mm_direct
+        return call(a, b, offs, bias, out_dtype, allow_tf32)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
@@ -77,7 +93,7 @@ class GroupedRows(torch.autograd.Function):
         if grad.dtype != ctx.dtype:
             grad = grad.to(ctx.dtype)
         if b is not None:
-            grad_a = grouped.grouped_mm(grad, b.mT, offs=offs)
+            grad_a = _product(grad, b.mT, offs)
         if a is not None and ctx.accumulate_into is not None:
             if is_grad_enabled():
                 raise RuntimeError(
@@ -106,7 +122,8 @@ class GroupedK(torch.autograd.Function):
         ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None, offs)
         ctx.a_is_row_major = needs[0] and a.is_contiguous()
         ctx.dtype = a.dtype
-        return _grouped_mm(a, b, offs, None, out_dtype, allow_tf32)
+        call = _grouped_mm if is_tracing() else _grouped_mm_direct
+        return call(a, b, offs, None, out_dtype, allow_tf32)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
@@ -116,11 +133,11 @@ class GroupedK(torch.autograd.Function):
         if grad.dtype != ctx.dtype:
             grad = grad.to(ctx.dtype)
         if b is not None:
-            grad_a = grouped.grouped_mm(b, grad.mT, offs=offs).mT  # [T, M] -> [M, T]
+            grad_a = _product(b, grad.mT, offs).mT  # [T, M] -> [M, T]
             if ctx.a_is_row_major:
                 grad_a = grad_a.contiguous()
         if a is not None:
-            grad_b = grouped.grouped_mm(a.mT, grad, offs=offs)  # [T, N]
+            grad_b = _product(a.mT, grad, offs)  # [T, N]
         return grad_a, grad_b, None, None, None
 
 
@@ -157,7 +174,7 @@ def _gradients(
     grad_weight: Gradient = None
     grad_bias: Gradient = None
     if needs_input:
-        grad_input = grouped.grouped_mm(dz, weight, offs=offs)  # [T, N] with [G, N, K]
+        grad_input = _product(dz, weight, offs)  # [T, N] with [G, N, K]
     if needs_weight:
         grad_weight = _over_rows(dz, input, offs, ctx.weight_is_column_major)  # [G, N, K]
     if needs_bias:

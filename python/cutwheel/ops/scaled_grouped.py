@@ -36,8 +36,10 @@ def scaled_grouped_mm(
         a: [T, K], float8_e4m3fn or float8_e5m2
         b: [G, K, N], float8_e4m3fn or float8_e5m2 (but not float8_e5m2 twice). Read without a copy
             as the transpose of a contiguous [G, N, K]
-        scale_a: float32, any strides: a scale for each row, [T] or [T, 1]
-        scale_b: float32, any strides: a scale for each column, [G, N] or [G, 1, N]
+        scale_a: float32, any strides: a scale for each row, [T] or [T, 1], or for each 128 elements
+            of a row, [T, ceil(K / 128)]
+        scale_b: float32, any strides: a scale for each column, [G, N] or [G, 1, N], or, with the
+            second kind of scale_a, for each block of 128x128, [G, ceil(K / 128), ceil(N / 128)]
         offs: [G], int32 or int64, on the device of a: the end of each group's rows
         bias: [G, N], dtype of the result or float32
         out_dtype: bfloat16 (default), float16 or float32
@@ -51,8 +53,7 @@ def scaled_grouped_mm(
         ValueError: shapes that do not fit, scales that fit no recipe
         TypeError: a dtype that is none of the above
         RuntimeError: a tensor requires grad; as mm
-        NotImplementedError: as mm; a GPU that is no Hopper; block-wise scales, [T, ceil(K / 128)]
-            with [G, ceil(K / 128), ceil(N / 128)], for which there is no kernel yet
+        NotImplementedError: as mm; a GPU that is no Hopper
     """
     try:
         if is_grad_enabled():
