@@ -46,11 +46,7 @@ class Sm80Multistage(Family):
         yield from check_product(kernel)
         if kernel.op == "gemm" and kernel.epilogue and kernel.epilogue.addend in _SERVED:
             yield f"epilogue {kernel.epilogue.name} adds {_SERVED[kernel.epilogue.addend]}"
-        if kernel.is_fp8 and kernel.arch.name == "80":
-            yield (
-                f"{kernel.dtypes.a} operands on architecture 80; tensor cores multiply fp8 from 89"
-                " on: declare it for 89 alone"
-            )
+        yield from _check_fp8(kernel)
         yield from _check_mma(kernel)
         if kernel.alignment * size not in (4, 8, 16):
             yield (
@@ -87,16 +83,27 @@ class Sm80Grouped(Family):
 
     name = "sm80_grouped"
     archs = ("80", "89")
-    dtypes = by_op(grouped_mm=GEMM_DTYPES)
+    dtypes = by_op(grouped_mm=(*GEMM_DTYPES, *FP8_PRODUCTS))
     layouts = ("tnt", "ttt", "ntt")
     lists = ("layouts", "grouping", "epilogue", "tiles")
+    optional_lists = ("scales",)
     tile_keys = ("tile", "warp", "stages")
+    optional_tile_keys = ("fast_accum",)
     schedules = ("multistage",)
 
     def check(self, kernel: Kernel) -> Iterator[str]:
         yield from check_product(kernel)
         yield from check_grouping(kernel)
-        yield from _check_mma(kernel)
+        yield from _check_fp8(kernel)
+        if not kernel.scales:
+            yield from _check_mma(kernel)
+            return
+        if not kernel.is_fp8 or kernel.tile.fast_accum:
+            yield (
+                f"scales {kernel.scales} with fast_accum or other operands than fp8; they are"
+                " applied when sums are promoted: leave one of the two out"
+            )
+        yield from _check_block_scaled_mma(kernel)
 
     def shared_memory(self, kernel: Kernel) -> tuple[int, str]:
         total, terms = _stages(kernel)
@@ -118,6 +125,10 @@ class Sm80Grouped(Family):
             cpp_grouping(kernel),
             f"epilogue::{kernel.epilogue.name}",
         ]
+        if kernel.is_fp8:
+            arguments.append(f"/*fast_accum=*/{cpp_bool(kernel.tile.fast_accum)}")
+        if kernel.scales:
+            arguments.append(cpp_block_scales(kernel))
         return f"Sm80Grouped<{', '.join(arguments)}>"
 
 
@@ -135,12 +146,7 @@ class Sm89Blockwise(Family):
 
     def check(self, kernel: Kernel) -> Iterator[str]:
         yield from check_product(kernel)
-        yield from check_warps(kernel, (16, 16, 32), "pairs of mma 16x8x32")
-        k = kernel.tile.shape[2]
-        if k != SCALE_BLOCK:
-            yield f"tile K = {k}; it is {SCALE_BLOCK}, one block of scales"
-        elif kernel.tile.warp is not None and kernel.tile.warp[2] != k:
-            yield f"warp K = {kernel.tile.warp[2]}; warps share M and N of a tile, not K"
+        yield from _check_block_scaled_mma(kernel)
 
     def shared_memory(self, kernel: Kernel) -> tuple[int, str]:
         # Scales go from global memory to registers.
@@ -162,11 +168,32 @@ class Sm89Blockwise(Family):
         return f"Sm89Blockwise<{', '.join(arguments)}>"
 
 
+def _check_fp8(kernel: Kernel) -> Iterator[str]:
+    if kernel.is_fp8 and kernel.arch.name == "80":
+        yield (
+            f"{kernel.dtypes.a} operands on architecture 80; tensor cores multiply fp8 from 89"
+            " on: declare it for 89 alone"
+        )
+
+
 def _check_mma(kernel: Kernel) -> Iterator[str]:
     size = kernel.element_bytes
     # The warp-level pipeline is double-buffered.
     mma = f"mma 16x8x{32 // size}, an even number of them along K"
     yield from check_warps(kernel, (16, 8, 64 // size), mma)
+
+
+def _check_block_scaled_mma(kernel: Kernel) -> Iterator[str]:
+    """Rules of cuda/gemm/sm89_block_scaled_mma.cuh."""
+    k, warp = kernel.tile.shape[2], kernel.tile.warp
+    assert warp is not None
+    yield from check_warps(kernel, (16, 16, 32), "pairs of mma 16x8x32")
+    if k != SCALE_BLOCK:
+        yield f"tile K = {k}; it is {SCALE_BLOCK}, one block of scales"
+    elif warp[2] != k:
+        yield f"warp K = {warp[2]}; warps share M and N of a tile, not K"
+    if SCALE_BLOCK % warp[1]:
+        yield f"warp N = {warp[1]}; it must divide the {SCALE_BLOCK} columns that share a scale"
 
 
 def _stages(kernel: Kernel) -> tuple[int, str]:

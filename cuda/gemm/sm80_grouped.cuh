@@ -1,6 +1,6 @@
 // Grouped products on Ampere and Ada: the mainloop and the epilogue of Sm80Multistage, in threadblocks that walk over the
 // tiles of all groups. The walk is that of CUTLASS's GemmGrouped; its problems and pointers in memory are not, because ours
-// follow from where the groups end.
+// follow from where the groups end. Block-wise scales come with the mainloop of Sm89BlockScaledMma.
 #pragma once
 
 #include <algorithm>
@@ -9,12 +9,14 @@
 
 #include "gemm/group_ends.cuh"
 #include "gemm/sm80_multistage.cuh"
+#include "gemm/sm89_block_scaled_mma.cuh"
 #include "gemm/sm90_tile_order.cuh"
 
 namespace cutwheel::gemm {
 
 template <Arch arch_, DType a_, DType b_, DType acc_, DType d_, Layout layout_a_, Layout layout_b_, class Tile, class Warp,
-          int stages_, Grouping grouping_, template <DType> class Epilogue_>
+          int stages_, Grouping grouping_, template <DType> class Epilogue_, bool fast_accum = false,
+          BlockScales scales_ = BlockScales::none>
 struct Sm80Grouped {
   static_assert(grouping_ == Grouping::rows || grouping_ == Grouping::k);
   static constexpr bool kRows = grouping_ == Grouping::rows;
@@ -23,9 +25,14 @@ struct Sm80Grouped {
   // A group of K starts at any element. Where K is contiguous each is a copy of its own, of at least four bytes.
   static constexpr int kAlignment = !kRows && kContiguousK ? 1 : 16 / element_bytes(a_);
   static_assert(kAlignment * element_bytes(a_) >= 4, "groups of a contiguous K take 32-bit operands");
+  static constexpr bool kBlockwise = scales_ != BlockScales::none;
+  static_assert(!kBlockwise || (kRows && is_fp8(a_) && !fast_accum));
 
   using Epilogue = Epilogue_<d_>;
-  using Dense = Sm80Multistage<arch_, a_, b_, acc_, d_, layout_a_, layout_b_, Tile, Warp, stages_, Epilogue_, kAlignment>;
+  // With block-wise scales this is for the epilogue alone. CUTLASS's multistage mainloop has three stages at least.
+  using Dense = Sm80Multistage<arch_, a_, b_, acc_, d_, layout_a_, layout_b_, Tile, Warp, kBlockwise ? 3 : stages_,
+                               Epilogue_, kAlignment, fast_accum>;
+  using BlockMma = Sm89BlockScaledMma<a_, b_, Tile, Warp, stages_, scales_>;
   using Visitor = typename Dense::template VisitorOf<Epilogue>;
   using Kernel = typename Dense::template KernelWithVisitor<typename Visitor::Callbacks>;
   using Mma = typename Kernel::Mma;
@@ -33,14 +40,20 @@ struct Sm80Grouped {
   using ElementA = typename Dense::ElementA;
   using ElementB = typename Dense::ElementB;
 
+  template <class Mainloop>
+  union BlockStorage {
+    alignas(16) char main_loop[Mainloop::kSharedBytes];
+    typename CollectiveEpilogue::SharedStorage epilogue;
+  };
   struct SharedStorage {
-    typename Kernel::SharedStorage tile;
+    std::conditional_t<kBlockwise, BlockStorage<BlockMma>, typename Kernel::SharedStorage> tile;
     GroupEnds::Storage ends;
   };
   struct Params {
     typename Mma::IteratorA::Params iterator_a;
     typename Mma::IteratorB::Params iterator_b;
     Operand a, b;
+    BlockScaleOperand scale_a, scale_b;
     EpilogueValue d;
     EpilogueValue operands[kMaxEpilogueOperands];
     GroupArgs groups;
@@ -105,6 +118,31 @@ struct Sm80Grouped {
                                        {0, 0});
     Mma mma(shared, thread, cutlass::canonical_warp_idx_sync(), thread % 32);
     mma(tiles_of(place.k, Tile::kK), accum, iterator_a, iterator_b, accum);
+  }
+
+  // The same with block-wise scales. The group is a problem of its own, whose rows begin where those of A do.
+  CUTLASS_DEVICE static void multiply(Params const& p, char* shared, Place const& place, typename Mma::FragmentC& accum) {
+    static_assert(BlockMma::kThreads == kMaxThreads);
+    typename BlockMma::Operands group;
+    group.a = static_cast<char const*>(p.a.data);
+    group.b = static_cast<char const*>(p.b.data) + place.group * p.b.batch_stride;
+    group.a_leading = p.a.leading;
+    group.b_leading = p.b.leading;
+    group.scale_a = p.scale_a;
+    group.scale_b = p.scale_b;
+    group.scale_b.data += place.group * p.scale_b.batch_stride;
+    int const row = static_cast<int>(place.row);
+    group.m = row + place.rows;
+    group.n = p.n;
+    group.k = p.k;
+    typename BlockMma::Sums sums = {};
+    BlockMma::run(group, static_cast<unsigned>(__cvta_generic_to_shared(shared)), row, place.tile_n * Tile::kN, sums);
+    // CUTLASS's epilogue takes the sums of one mma.sync behind those of the one above it.
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < static_cast<int>(Mma::FragmentC::kElements); ++i) {
+      accum[i] = sums[i / 4 % BlockMma::kMmaM][i / 4 / BlockMma::kMmaM][i % 4];
+    }
+    __syncthreads();  // the epilogue writes where other warps still read operands
   }
 
   // The operand as it is for this group, from the tile's first row on.
@@ -213,6 +251,8 @@ struct Sm80Grouped {
     params.iterator_b = typename Mma::IteratorB::Params(typename Mma::IteratorB::Layout(args.b.leading));
     params.a = args.a;
     params.b = args.b;
+    params.scale_a = args.scale_a;
+    params.scale_b = args.scale_b;
     params.d.data = args.d;
     params.d.leading = args.d_leading;
     params.d.batch_stride = args.d_batch_stride;

@@ -1,124 +1,34 @@
-// Products of 8-bit floats with scales along K on Ada: cp.async into a multistage shared-memory pipeline, mma.sync, and
-// sums of 128 of K that are scaled as they are added up. CUTLASS has no such kernel for this architecture.
+// Products of 8-bit floats with scales along K on Ada: the mainloop of Sm89BlockScaledMma, and an epilogue that stores from
+// registers. CUTLASS has no such kernel for this architecture.
 #pragma once
 
 #include <tuple>
 
 #include "gemm/epilogue.cuh"
 #include "gemm/launch.h"
+#include "gemm/sm89_block_scaled_mma.cuh"
 
 namespace cutwheel::scaled_mm {
 
 using namespace gemm;
 
-CUTLASS_DEVICE void cp_async16(unsigned shared, void const* global, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(valid ? 16 : 0) : "memory");
-}
-
-// Four 8 x 16-byte matrices; lane i gives the address of row i % 8 of matrix i / 8.
-CUTLASS_DEVICE void load_matrices(unsigned (&out)[4], unsigned shared) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
-               : "r"(shared)
-               : "memory");
-}
-
-template <DType a, DType b>
-CUTLASS_DEVICE void mma_16x8x32(float (&d)[4], unsigned const (&x)[4], unsigned y0, unsigned y1) {
-#define CUTWHEEL_MMA(A, B)                                                            \
-  asm volatile("mma.sync.aligned.m16n8k32.row.col.f32." A "." B                       \
-               ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                       \
-               : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y0), "r"(y1))
-  if constexpr (a == DType::e4m3 && b == DType::e4m3) {
-    CUTWHEEL_MMA("e4m3", "e4m3");
-  } else if constexpr (a == DType::e4m3) {
-    CUTWHEEL_MMA("e4m3", "e5m2");
-  } else {
-    CUTWHEEL_MMA("e5m2", "e4m3");
-  }
-#undef CUTWHEEL_MMA
-}
-
 template <Arch arch_, DType a_, DType b_, DType acc_, DType d_, class Tile, class Warp, int stages_, BlockScales scales_,
           template <DType> class Epilogue_>
 struct Sm89Blockwise {
-  static_assert(arch_ == Arch::sm89 && acc_ == DType::f32 && Tile::kK == 128 && Warp::kK == 128);
-  static_assert(Warp::kM % 16 == 0 && Warp::kN % 16 == 0 && 128 % Warp::kN == 0);
+  static_assert(arch_ == Arch::sm89 && acc_ == DType::f32);
+  using Mma = Sm89BlockScaledMma<a_, b_, Tile, Warp, stages_, scales_>;
   using Epilogue = Epilogue_<d_>;
   using E = Element<d_>;
-  static constexpr int kWarpsM = Tile::kM / Warp::kM, kWarpsN = Tile::kN / Warp::kN;
-  static constexpr int kMaxThreads = 32 * kWarpsM * kWarpsN;
+  static constexpr int kMaxThreads = Mma::kThreads;
   static constexpr int kMinBlocks = 1;
-  static constexpr int kRowBytes = 128;  // of K, in a stage
-  static constexpr int kStageBytes = (Tile::kM + Tile::kN) * kRowBytes;
-  static constexpr int kSharedStorageBytes = stages_ * kStageBytes;
-  static constexpr int kMmaM = Warp::kM / 16, kMmaN = Warp::kN / 8;
-  static constexpr bool kByColumn = scales_ == BlockScales::a1x128_b1x128;
+  static constexpr int kSharedStorageBytes = Mma::kSharedBytes;
+  static constexpr int kMmaM = Mma::kMmaM, kMmaN = Mma::kMmaN;
 
-  struct Params {
-    char const* a;
-    char const* b;
+  struct Params : Mma::Operands {
     E* d;
-    std::int64_t a_leading, b_leading, d_leading;
-    BlockScaleOperand scale_a, scale_b;
+    std::int64_t d_leading;
     EpilogueValue operands[kMaxEpilogueOperands];
-    int m, n, k, tiles_m;
-  };
-
-  // Chunks of 16 bytes are permuted within a row, so that eight rows of a matrix lie in different banks.
-  CUTLASS_DEVICE static unsigned offset(int row, int chunk) { return row * kRowBytes + ((chunk ^ (row & 7)) << 4); }
-
-  template <int rows>
-  CUTLASS_DEVICE static void load(unsigned shared, char const* source, std::int64_t leading, int first, int end, int column,
-                                  int k) {
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = threadIdx.x; i < rows * 8; i += kMaxThreads) {
-      int const row = i / 8, chunk = i % 8, at = column + chunk * 16;
-      bool const valid = first + row < end && at < k;
-      cp_async16(shared + offset(row, chunk), valid ? source + (first + row) * leading + at : source, valid);
-    }
-  }
-
-  CUTLASS_DEVICE static void load_stage(Params const& p, unsigned shared, int m0, int n0, int k_tile) {
-    load<Tile::kM>(shared, p.a, p.a_leading, m0, p.m, k_tile * 128, p.k);
-    load<Tile::kN>(shared + Tile::kM * kRowBytes, p.b, p.b_leading, n0, p.n, k_tile * 128, p.k);
-  }
-
-  struct Scales {
-    float row[kMmaM][2];
-    float column[kByColumn ? kMmaN : 1][kByColumn ? 2 : 1];
-
-    CUTLASS_DEVICE Scales(Params const& p, int m0, int n0, int k_tile) {
-      int const lane = threadIdx.x % 32;
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kMmaM; ++i) {
-        CUTLASS_PRAGMA_UNROLL
-        for (int r = 0; r < 2; ++r) {
-          int const m = min(m0 + i * 16 + r * 8 + lane / 4, p.m - 1);
-          row[i][r] = __ldg(p.scale_a.data + m * p.scale_a.stride + k_tile * p.scale_a.k_stride);
-        }
-      }
-      if constexpr (kByColumn) {
-        CUTLASS_PRAGMA_UNROLL
-        for (int j = 0; j < kMmaN; ++j) {
-          CUTLASS_PRAGMA_UNROLL
-          for (int c = 0; c < 2; ++c) {
-            int const n = min(n0 + j * 8 + lane % 4 * 2 + c, p.n - 1);
-            column[j][c] = __ldg(p.scale_b.data + n * p.scale_b.stride + k_tile * p.scale_b.k_stride);
-          }
-        }
-      } else {
-        // All columns of a warp share a block: the tile starts on one, and 128 is a multiple of the warp's columns.
-        int const block = min(n0, p.n - 1) / 128;
-        column[0][0] = __ldg(p.scale_b.data + block * p.scale_b.stride + k_tile * p.scale_b.k_stride);
-      }
-    }
-
-    CUTLASS_DEVICE float operator()(int i, int j, int value) const {
-      if constexpr (kByColumn) return row[i][value / 2] * column[j][value % 2];
-      return row[i][value / 2] * column[0][0];
-    }
+    int tiles_m;
   };
 
   template <class Operand>
@@ -143,8 +53,8 @@ struct Sm89Blockwise {
   }
 
   template <class... Operands>
-  CUTLASS_DEVICE static void store(epilogue::OperandList<Operands...>, Params const& p,
-                                   float const (&sums)[kMmaM][kMmaN][4], int m0, int n0) {
+  CUTLASS_DEVICE static void store(epilogue::OperandList<Operands...>, Params const& p, typename Mma::Sums const& sums,
+                                   int m0, int n0) {
     using Apply = epilogue::Apply<Epilogue, d_, epilogue::OperandList<Operands...>, epilogue::OperandList<>>;
     static_assert(std::is_same_v<typename Epilogue::Stores, epilogue::OperandList<>> && Epilogue::kWidth == Width::same);
     int const lane = threadIdx.x % 32;
@@ -176,55 +86,9 @@ struct Sm89Blockwise {
     extern __shared__ __align__(128) char shared_memory[];
     unsigned const shared = static_cast<unsigned>(__cvta_generic_to_shared(shared_memory));
     int const tile_m = blockIdx.x % p.tiles_m * Tile::kM, tile_n = blockIdx.x / p.tiles_m * Tile::kN;
-    int const lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int const warp_m = warp % kWarpsM * Warp::kM, warp_n = warp / kWarpsM * Warp::kN;
-    int const k_tiles = (p.k + 127) / 128;
-
-    CUTLASS_PRAGMA_UNROLL
-    for (int stage = 0; stage < stages_ - 1; ++stage) {
-      if (stage < k_tiles) load_stage(p, shared + stage * kStageBytes, tile_m, tile_n, stage);
-      asm volatile("cp.async.commit_group;" ::: "memory");
-    }
-    float sums[kMmaM][kMmaN][4] = {};
-    for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(stages_ - 2) : "memory");
-      __syncthreads();
-      int const next = k_tile + stages_ - 1;
-      if (next < k_tiles) load_stage(p, shared + next % stages_ * kStageBytes, tile_m, tile_n, next);
-      asm volatile("cp.async.commit_group;" ::: "memory");
-      Scales const scales(p, tile_m + warp_m, tile_n + warp_n, k_tile);
-
-      unsigned const a = shared + k_tile % stages_ * kStageBytes, b = a + Tile::kM * kRowBytes;
-      float part[kMmaM][kMmaN][4] = {};
-      CUTLASS_PRAGMA_UNROLL
-      for (int k = 0; k < 4; ++k) {
-        unsigned x[kMmaM][4], y[kMmaN / 2][4];
-        // A: rows 0 and 8, then the same 16 bytes on. B: 16 bytes and the next, then columns 8 on.
-        CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < kMmaM; ++i) load_matrices(x[i], a + offset(warp_m + i * 16 + lane % 16, 2 * k + lane / 16));
-        CUTLASS_PRAGMA_UNROLL
-        for (int j = 0; j < kMmaN / 2; ++j) {
-          load_matrices(y[j], b + offset(warp_n + j * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
-        }
-        CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < kMmaM; ++i) {
-          CUTLASS_PRAGMA_UNROLL
-          for (int j = 0; j < kMmaN; ++j) {
-            mma_16x8x32<a_, b_>(part[i][j], x[i], y[j / 2][j % 2 * 2], y[j / 2][j % 2 * 2 + 1]);
-          }
-        }
-      }
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kMmaM; ++i) {
-        CUTLASS_PRAGMA_UNROLL
-        for (int j = 0; j < kMmaN; ++j) {
-          CUTLASS_PRAGMA_UNROLL
-          for (int v = 0; v < 4; ++v) sums[i][j][v] += scales(i, j, v) * part[i][j][v];
-        }
-      }
-    }
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    store(typename Epilogue::Operands{}, p, sums, tile_m + warp_m, tile_n + warp_n);
+    typename Mma::Sums sums = {};
+    Mma::run(p, shared, tile_m, tile_n, sums);
+    store(typename Epilogue::Operands{}, p, sums, tile_m + Mma::warp_row(), tile_n + Mma::warp_column());
   }
 
   static std::int64_t workspace_bytes(GemmArgs const&) { return 0; }

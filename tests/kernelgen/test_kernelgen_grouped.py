@@ -90,9 +90,10 @@ def test_rules_of_sm90_grouped(values: Table, text: str) -> None:
         ({"warp": [64, 64, 16]}, "16-bit operands need multiples of 16x8x32 (mma 16x8x16"),
         ({"tile": [128, 96, 32]}, "tile 128x96x32 is not divisible by warp 64x64x32"),
         ({"stages": 9, "tile": [64, 64, 32]}, "stages = 9; 2 to 8 are supported"),
-        ({"alignment": 4}, "unknown key 'alignment'; allowed: tile, warp, stages"),
+        ({"alignment": 4}, "unknown key 'alignment'; allowed: tile, warp, stages, fast_accum"),
         ({"arch": ["90a"]}, "unknown architecture '90a'; allowed: 80, 89"),
-        ({"dtypes": [E4M3]}, "combination e4m3_e4m3_f32_bf16"),
+        ({"dtypes": [dtypes("s8", "bf16", acc="s32")]}, "combination s8_s8_s32_bf16"),
+        ({"fast_accum": True}, "fast_accum with bf16 operands; only sums of fp8 products can stay"),
         (
             {"stages": 8, "arch": ["89"]},
             "8 stages x (128 + 128) x 32 x 2 + 8200 for the ends of groups = 139272 bytes, but a",

@@ -55,7 +55,7 @@ def bad(call: Any) -> list[Any]:
 
 
 def run_row(cutwheel: Any, row: Row, device: str) -> None:
-    work = run_scaled if row["epilogue"] == "scaled" else run_float
+    work = run_scaled if row["epilogue"] in ("scaled", "block_bias") else run_float
     work(cutwheel, row, device)
 
 

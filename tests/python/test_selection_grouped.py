@@ -8,11 +8,13 @@ import os
 import pytest
 import torch
 from selection import (
+    A1X128_B128X128,
     A100,
     B200,
     BF16,
     COLUMN,
     E4M3,
+    E5M2,
     F16,
     F32,
     H200,
@@ -41,6 +43,7 @@ pytestmark = pytest.mark.skipif(
 OF_ROWS = {"grouping": ROWS, "groups": 8}
 OF_K = {"grouping": K, "groups": 8, "layout_a": COLUMN, "layout_b": ROW}
 SCALED = {**OF_ROWS, "a": E4M3, "d": BF16, "epilogue": "scaled"}
+BLOCK_SCALED = {**SCALED, "epilogue": "block_bias", "scales": A1X128_B128X128}
 
 SHAPES = [(1, 4096, 4096), (64, 2048, 7168), (1024, 4096, 4096), (129, 8, 16)]
 # The architecture whose kernels run there: on what is newer than all of them, by its PTX.
@@ -52,6 +55,7 @@ GPUS = [
     (B200, "_sm80_"),
     (RTX5090, "_sm80_"),
 ]
+FP8_GPUS = [(L40S, "_sm89_"), (H200, "_sm90a_"), (B200, "_sm89_"), (RTX5090, "_sm89_")]
 
 
 def gpu_id(value: object) -> str:
@@ -109,9 +113,18 @@ def test_tf32_reads_k_contiguous_in_both_kinds(gpu: Gpu, arch: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_scaled_products_are_served(shape) -> None:
-    for fast_accum in (False, True):
-        check_served(H200, "_sm90a_", shape, **SCALED, fast_accum=fast_accum)
+@pytest.mark.parametrize(("gpu", "arch"), FP8_GPUS, ids=gpu_id)
+def test_scaled_products_are_served(gpu: Gpu, arch: str, shape) -> None:
+    for options in (SCALED, BLOCK_SCALED):
+        for operands in ({"d": BF16}, {"d": F32}, {"b": E5M2}, {"a": E5M2, "b": E4M3}):
+            for fast_accum in (False, True):
+                check_served(gpu, arch, shape, **{**options, **operands}, fast_accum=fast_accum)
+
+
+@pytest.mark.parametrize("gpu", [A100, RTX3090], ids=gpu_id)
+def test_scaled_products_need_fp8_tensor_cores(gpu: Gpu) -> None:
+    for options in (SCALED, BLOCK_SCALED):
+        assert explain(gpu, 64, 2048, 7168, **options)["plans"] == []
 
 
 def test_sums_in_the_tensor_cores_need_permission() -> None:

@@ -53,7 +53,7 @@ def scaled_grouped_mm(
         ValueError: shapes that do not fit, scales that fit no recipe
         TypeError: a dtype that is none of the above
         RuntimeError: a tensor requires grad; as mm
-        NotImplementedError: as mm; a GPU that is no Hopper
+        NotImplementedError: as mm; a GPU below compute capability 8.9
     """
     try:
         if is_grad_enabled():
