@@ -17,7 +17,13 @@ from typing import Any
 from kernelgen import cpp, wgmma
 from kernelgen.epilogue import Epilogue
 from kernelgen.families import FAMILIES
-from kernelgen.family import cpp_block_scales, cpp_bool, cpp_grouping, cpp_layouts
+from kernelgen.family import (
+    cpp_block_scales,
+    cpp_bool,
+    cpp_direction,
+    cpp_grouping,
+    cpp_layouts,
+)
 from kernelgen.kernel import ARCHS, Kernel, Shape3
 from kernelgen.naming import procedural_name, source_name, source_stem
 from kernelgen.spelling import text
@@ -196,6 +202,7 @@ def _row(kernel: Kernel) -> str:
         scales=cpp_block_scales(kernel),
         recipe=f"QuantizeRecipe::{kernel.recipe or 'none'}",
         grouping=cpp_grouping(kernel),
+        direction=cpp_direction(kernel),
     )
 
 
@@ -252,6 +259,7 @@ def _json_row(kernel: Kernel, source: str) -> dict[str, Any]:
         "scales": kernel.scales,
         "recipe": kernel.recipe,
         "grouping": kernel.grouping,
+        "direction": kernel.direction,
         "source": source,
     }
 

@@ -8,9 +8,9 @@ instead of the compiler with a page.
 from __future__ import annotations
 
 from kernelgen.family import Family
-from kernelgen.family_sm80 import Sm80Grouped, Sm80Multistage, Sm89Blockwise
+from kernelgen.family_sm80 import Sm80Conv, Sm80Grouped, Sm80Multistage, Sm89Blockwise
 from kernelgen.family_sm90 import Sm90Blockwise, Sm90WarpSpecialized
-from kernelgen.family_sm90_persistent import Sm90Grouped, Sm90Persistent
+from kernelgen.family_sm90_persistent import Sm90Conv, Sm90Grouped, Sm90Persistent
 from kernelgen.family_untiled import Elementwise, Quantize, SplitkReduce
 
 FAMILIES: dict[str, Family] = {
@@ -25,6 +25,8 @@ FAMILIES: dict[str, Family] = {
         Sm90Persistent(),
         Sm90Grouped(),
         Sm80Grouped(),
+        Sm90Conv(),
+        Sm80Conv(),
         Quantize(),
     )
 }

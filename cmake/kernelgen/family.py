@@ -24,6 +24,12 @@ FP8_PRODUCTS = tuple(
     for d in ("bf16", "f16", "f32")
 )
 INT8_PRODUCTS = tuple(DTypes("s8", "s8", "s32", d) for d in ("bf16", "f16", "f32", "s32"))
+# Both operands of a convolution have one type.
+CONV_DTYPES = (
+    *GEMM_DTYPES,
+    *(x for x in FP8_PRODUCTS if x.a == x.b),
+    *(x for x in INT8_PRODUCTS if x.d != "s32"),
+)
 _LAYOUTS = {"t": "Layout::row", "n": "Layout::column"}
 
 
@@ -76,8 +82,8 @@ def check_product(kernel: Kernel) -> Iterator[str]:
     """What every family that computes products demands."""
     if kernel.element_bytes == 1 and kernel.layout != "tnt":
         yield (
-            f"layout {kernel.layout}; tensor cores read 8-bit operands K-major only, from"
-            " row-major A and column-major B: tnt"
+            f"{operands_lie(kernel)}; tensor cores read 8-bit operands K-major only, from"
+            f" row-major A and column-major B: {'fprop' if kernel.direction else 'tnt'}"
         )
     if kernel.tile.fast_accum and not kernel.is_fp8:
         yield (
@@ -136,6 +142,36 @@ def check_grouping(kernel: Kernel) -> Iterator[str]:
         )
 
 
+def check_direction(kernel: Kernel) -> Iterator[str]:
+    """Of convolutions: what there is in which direction."""
+    dtypes, direction, epilogue = kernel.dtypes, kernel.direction, kernel.epilogue
+    if direction is None:
+        return
+    if kernel.element_bytes == 2 and dtypes.d == "f32" and direction != "wgrad":
+        yield (
+            f"d = f32 with direction {direction}; of {dtypes.a} operands wgrad alone is stored in"
+            f" float32, as partial sums of split-K: d = {dtypes.a}"
+        )
+    if epilogue is None:
+        return
+    yield from check_stores(kernel)
+    if direction != "fprop" and epilogue.addend != "none":
+        yield (
+            f"epilogue {epilogue.name} with direction {direction}; gradients are stored as they"
+            ' are: use an epilogue with expr = "alpha * accum"'
+        )
+    elif epilogue.addend == "matrix":
+        yield (
+            f"epilogue {epilogue.name} has beta and C, and convolutions have neither; declare one"
+            " with an operand for what is added"
+        )
+    if epilogue.width != "same":
+        yield (
+            f"epilogue {epilogue.name} gives D {epilogue.width} the columns of the product; a"
+            " convolution's D has as many as the product"
+        )
+
+
 def check_warps(kernel: Kernel, step: Shape3, why: str) -> Iterator[str]:
     """How warps share a threadblock tile; each takes a multiple of `step`."""
     shape, warp = kernel.tile.shape, kernel.tile.warp
@@ -166,6 +202,13 @@ def operand_bytes(kernel: Kernel, kind: Kind) -> int:
     return DTYPE_BYTES[kernel.dtypes.d if kind.dtype == "d" else kind.dtype]
 
 
+def operands_lie(kernel: Kernel) -> str:
+    """The key of the manifest that says how they lie, with its value."""
+    if kernel.direction:
+        return f"direction {kernel.direction}"
+    return f"layout {kernel.layout}"
+
+
 def cpp_layouts(kernel: Kernel) -> tuple[str, str]:
     """C++ layouts of A and B; D is always row-major."""
     return _LAYOUTS[kernel.layout[0]], _LAYOUTS[kernel.layout[1]]
@@ -177,6 +220,10 @@ def cpp_block_scales(kernel: Kernel) -> str:
 
 def cpp_grouping(kernel: Kernel) -> str:
     return f"Grouping::{kernel.grouping or 'none'}"
+
+
+def cpp_direction(kernel: Kernel) -> str:
+    return f"Direction::{kernel.direction or 'none'}"
 
 
 def cpp_dtypes(dtypes: DTypes) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernelgen.family import (
+    CONV_DTYPES,
     FP8_PRODUCTS,
     GEMM_DTYPES,
     GROUP_ENDS_BYTES,
@@ -12,17 +13,19 @@ from kernelgen.family import (
     SCALE_BLOCK,
     Family,
     by_op,
+    check_direction,
     check_grouping,
     check_product,
     check_warps,
     cpp_block_scales,
     cpp_bool,
+    cpp_direction,
     cpp_dtypes,
     cpp_grouping,
     cpp_layouts,
     cpp_shape,
 )
-from kernelgen.kernel import Kernel
+from kernelgen.kernel import DIRECTIONS, Kernel
 
 # By addend: linear_combination of CUTLASS's 2.x epilogue has run-time scalars and strides.
 _SERVED = {
@@ -132,6 +135,44 @@ class Sm80Grouped(Family):
         return f"Sm80Grouped<{', '.join(arguments)}>"
 
 
+class Sm80Conv(Family):
+    """Convolutions as implicit GEMMs: threads find the elements of A and B in images."""
+
+    name = "sm80_conv"
+    home = "conv2d"
+    archs = ("80", "89")
+    dtypes = by_op(conv2d=CONV_DTYPES)
+    layouts = tuple(DIRECTIONS.values())
+    lists = ("direction", "epilogue", "tiles")
+    tile_keys = ("tile", "warp", "stages")
+    schedules = ("multistage",)
+
+    def check(self, kernel: Kernel) -> Iterator[str]:
+        yield from check_product(kernel)
+        yield from check_direction(kernel)
+        yield from _check_fp8(kernel)
+        yield from _check_mma(kernel)
+        yield from _check_warp_k(kernel)
+
+    def shared_memory(self, kernel: Kernel) -> tuple[int, str]:
+        return _stages(kernel)
+
+    def cpp_type(self, kernel: Kernel) -> str:
+        tile = kernel.tile
+        assert tile.warp is not None
+        assert kernel.epilogue is not None
+        arguments = [
+            f"Arch::{kernel.arch.sm}",
+            *cpp_dtypes(kernel.dtypes),
+            cpp_shape(tile.shape),
+            cpp_shape(tile.warp),
+            f"/*stages=*/{tile.stages}",
+            cpp_direction(kernel),
+            f"epilogue::{kernel.epilogue.name}",
+        ]
+        return f"Sm80Conv<{', '.join(arguments)}>"
+
+
 class Sm89Blockwise(Family):
     """fp8 with scales that differ along K, on Ada and, as PTX, on what follows."""
 
@@ -190,10 +231,16 @@ def _check_block_scaled_mma(kernel: Kernel) -> Iterator[str]:
     yield from check_warps(kernel, (16, 16, 32), "pairs of mma 16x8x32")
     if k != SCALE_BLOCK:
         yield f"tile K = {k}; it is {SCALE_BLOCK}, one block of scales"
-    elif warp[2] != k:
-        yield f"warp K = {warp[2]}; warps share M and N of a tile, not K"
+    else:
+        yield from _check_warp_k(kernel)
     if SCALE_BLOCK % warp[1]:
         yield f"warp N = {warp[1]}; it must divide the {SCALE_BLOCK} columns that share a scale"
+
+
+def _check_warp_k(kernel: Kernel) -> Iterator[str]:
+    k, warp = kernel.tile.shape[2], kernel.tile.warp
+    if warp is not None and k % warp[2] == 0 and k != warp[2]:
+        yield f"warp K = {warp[2]}; warps share M and N of a tile, not K"
 
 
 def _stages(kernel: Kernel) -> tuple[int, str]:

@@ -9,24 +9,28 @@ from collections.abc import Iterator
 
 from kernelgen import wgmma
 from kernelgen.family import (
+    CONV_DTYPES,
     FP8_PRODUCTS,
     GEMM_DTYPES,
     SCALE_BLOCK,
     Family,
     by_op,
+    check_direction,
     check_grouping,
     check_product,
     check_stores,
     cpp_block_scales,
     cpp_bool,
+    cpp_direction,
     cpp_dtypes,
     cpp_grouping,
     cpp_layouts,
     cpp_shape,
     operand_bytes,
+    operands_lie,
     result_bytes,
 )
-from kernelgen.kernel import DTYPE_BYTES, DTypes, Kernel
+from kernelgen.kernel import DIRECTIONS, DTYPE_BYTES, DTypes, Kernel
 
 # Bytes that TMA lays side by side in shared memory, and the most of a staged row of results.
 _SWIZZLE_BYTES = 128
@@ -156,14 +160,7 @@ class Sm90Grouped(_Persistent):
     def check(self, kernel: Kernel) -> Iterator[str]:
         yield from super().check(kernel)
         yield from check_grouping(kernel)
-        # Where K is not contiguous a swizzle spans columns; other operands than these are refused
-        # there. Of a column-major A it spans rows: 64 or 128 are whole swizzles.
-        n, columns = kernel.tile.shape[1], _SWIZZLE_BYTES // 2
-        if kernel.element_bytes == 2 and kernel.layout[1] == "t" and n % columns:
-            yield (
-                f"tile N = {n} with layout {kernel.layout}; of a row-major B one swizzle spans"
-                f" {columns} columns: N must be a multiple of {columns}"
-            )
+        yield from _check_swizzled_columns(kernel)
 
     def cpp_type(self, kernel: Kernel) -> str:
         assert kernel.epilogue is not None
@@ -178,6 +175,51 @@ class Sm90Grouped(_Persistent):
             *([cpp_block_scales(kernel)] if kernel.scales else []),
         ]
         return f"Sm90Grouped<{', '.join(arguments)}>"
+
+
+class Sm90Conv(_Persistent):
+    """Convolutions as implicit GEMMs: TMA finds the elements of A and B in images."""
+
+    name = "sm90_conv"
+    home = "conv2d"
+    dtypes = by_op(conv2d=CONV_DTYPES)
+    layouts = tuple(DIRECTIONS.values())
+    lists = ("direction", "epilogue", "tiles")
+    optional_tile_keys = ()
+
+    def check(self, kernel: Kernel) -> Iterator[str]:
+        yield from super().check(kernel)
+        yield from check_direction(kernel)
+        yield from _check_swizzled_columns(kernel)
+        if kernel.element_bytes == 4 and kernel.direction in ("dgrad", "wgrad"):
+            yield (
+                f"direction {kernel.direction} with {kernel.dtypes.a} operands; wgmma reads 32-bit"
+                " operands K-major only, as they lie in fprop: sm80_conv has all directions"
+            )
+
+    def cpp_type(self, kernel: Kernel) -> str:
+        assert kernel.epilogue is not None
+        arguments = [
+            f"Arch::{kernel.arch.sm}",
+            *cpp_dtypes(kernel.dtypes),
+            cpp_shape(kernel.tile.shape),
+            cpp_direction(kernel),
+            f"epilogue::{kernel.epilogue.name}",
+        ]
+        return f"Sm90Conv<{', '.join(arguments)}>"
+
+
+def _check_swizzled_columns(kernel: Kernel) -> Iterator[str]:
+    """Where K is not contiguous a swizzle spans columns of B: other operands are refused there.
+
+    Of a column-major A it spans rows: 64 or 128 are whole swizzles.
+    """
+    n, columns = kernel.tile.shape[1], _SWIZZLE_BYTES // 2
+    if kernel.element_bytes == 2 and kernel.layout[1] == "t" and n % columns:
+        yield (
+            f"tile N = {n} with {operands_lie(kernel)}; of a row-major B one swizzle spans"
+            f" {columns} columns: N must be a multiple of {columns}"
+        )
 
 
 def _wgmma_columns(n: int, is_promoted: bool) -> int:

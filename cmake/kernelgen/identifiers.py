@@ -31,9 +31,7 @@ CPP_WORDS = _words(
     """
 )
 # An epilogue is a class in a namespace of its own: these would hide what its code needs.
-_CPP_SCOPES = frozenset(
-    ("compute", "cutlass", "cute", "cutwheel", "detail", "gemm", "grouped_mm", "scaled_mm", "std")
-)
+_CPP_SCOPES = _words("compute conv2d cutlass cute cutwheel detail gemm grouped_mm scaled_mm std")
 _TAKEN = {
     "accum": "the accumulator",
     "alpha": "a scalar that needs no declaration",

@@ -42,6 +42,10 @@ BLOCK_SCALES = {"1x128_128x128": "a1x128_b128x128", "1x128_1x128": "a1x128_b1x12
 # C++'s Grouping: the groups of a grouped product share out the rows of A and D, or K.
 GROUPINGS = ("rows", "k")
 
+# C++'s Direction: of a convolution, with the layout in which A, B and D lie in it. A filter is
+# [K_out, R, S, C], an activation or its gradient has channels last.
+DIRECTIONS = {"fprop": "tnt", "dgrad": "ttt", "wgrad": "ntt"}
+
 # C++'s QuantizeRecipe.
 QUANTIZE_RECIPES = (
     "tensorwise",
@@ -94,6 +98,7 @@ class Kernel:
     scales: str | None = None  # one of BLOCK_SCALES
     recipe: str | None = None  # one of QUANTIZE_RECIPES
     grouping: str | None = None  # one of GROUPINGS; None: no groups
+    direction: str | None = None  # one of DIRECTIONS; None: no convolution
     file: str = ""  # where it was declared, for error texts
     entry: str = ""
 

@@ -23,6 +23,7 @@ from kernelgen.identifiers import epilogue_fault
 from kernelgen.kernel import (
     ARCHS,
     BLOCK_SCALES,
+    DIRECTIONS,
     DTYPE_BYTES,
     GROUPINGS,
     QUANTIZE_RECIPES,
@@ -40,6 +41,7 @@ _SINGULAR = {
     "arch": "architecture",
     "layouts": "layout",
     "grouping": "grouping",
+    "direction": "direction",
     "scales": "scales",
     "recipes": "recipe",
 }
@@ -182,6 +184,7 @@ class _Reader(Checker):
         scales: list[str | None] = [None]
         recipes: list[str | None] = [None]
         groupings: list[str | None] = [None]
+        directions: list[str | None] = [None]
         tiles = [(where, Tile((1, 1, 1), family.schedules[0]))]
         if "layouts" in family.lists:
             layouts = self._names(where, entry, "layouts", family.layouts)
@@ -191,6 +194,8 @@ class _Reader(Checker):
             recipes = [*self._names(where, entry, "recipes", QUANTIZE_RECIPES)]
         if "grouping" in family.lists:
             groupings = [*self._names(where, entry, "grouping", GROUPINGS)]
+        if "direction" in family.lists:
+            directions = [*self._names(where, entry, "direction", DIRECTIONS)]
         if "epilogue" in family.lists:
             used = [
                 epilogue
@@ -215,10 +220,14 @@ class _Reader(Checker):
                 scales or [None],
                 recipes or [None],
                 groupings or [None],
+                directions or [None],
             )
             kernels = [Kernel(op, family.name, *axis, self.file, at) for axis in axes]
+            if "direction" in family.lists:
+                # It says how operands lie.
+                kernels = [k for k in kernels if k.layout == DIRECTIONS[k.direction or "fprop"]]
             self._check(at, family, kernels)
-            if layouts and used and scales and recipes and groupings:
+            if layouts and used and scales and recipes and groupings and directions:
                 self._add(kernels)
 
     def _check(self, where: str, family: Family, kernels: Sequence[Kernel]) -> None:

@@ -13,11 +13,12 @@ def procedural_name(kernel: Kernel) -> str:
     """{op}_{arch}_{dtypes}_{tile}[_{cluster|warp}]_{layout}_{mode}[_{grouping}][_{scales}]_{epilogue}.
 
     mode is {schedule}[_swap][_fast][_align{n}]. The family stands in place of tile, layout and
-    mode where there is none of them, and a recipe in place of the epilogue.
+    mode where there is none of them, a recipe in place of the epilogue, and a convolution's
+    direction in place of the layout.
     """
     parts = [kernel.op, kernel.arch.sm, str(kernel.dtypes)]
     if kernel.is_tiled:
-        parts += [*_shapes(kernel), kernel.layout, _mode(kernel)]
+        parts += [*_shapes(kernel), kernel.direction or kernel.layout, _mode(kernel)]
     else:
         parts += [kernel.family]
     epilogue = kernel.epilogue.name if kernel.epilogue else None
@@ -28,10 +29,10 @@ def procedural_name(kernel: Kernel) -> str:
 def source_stem(kernel: Kernel) -> str:
     """Name of the source without part and extension; kernels that share it share the source.
 
-    Kernels of one tile configuration differ in types, layouts, groups, scales and epilogues
-    only: the
-    headers are parsed and the templates instantiated once, so the second kernel costs a fraction
-    of the first. All tiles of a family share it whose templates cost less than the headers.
+    Kernels of one tile configuration differ in types, layouts, groups, directions, scales and
+    epilogues only: the headers are parsed and the templates instantiated once, so the second kernel
+    costs a fraction of the first. All tiles of a family share it whose templates cost less than the
+    headers.
     """
     shapes = [] if FAMILIES[kernel.family].tiles_share_source else _shapes(kernel)
     distinction = [*shapes, _mode(kernel)] if kernel.is_tiled else [kernel.family]

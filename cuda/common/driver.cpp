@@ -11,20 +11,29 @@ namespace cutwheel {
 namespace {
 
 using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
+using EncodeIm2col = decltype(&cuTensorMapEncodeIm2col);
 
-// The first driver whose cuTensorMapEncodeTiled has the signature that CUTLASS calls.
-constexpr unsigned kEncodeTiledVersion = 12000;
+// The first driver whose cuTensorMapEncode* have the signatures that CUTLASS calls.
+constexpr unsigned kEncodeVersion = 12000;
 
+// Once the first is there, the second is, too.
 std::atomic<EncodeTiled> g_encode_tiled{nullptr};
+std::atomic<EncodeIm2col> g_encode_im2col{nullptr};
 thread_local int t_tensor_map_error = 0;
 
-EncodeTiled resolve(cudaError_t* error) {
+template <class Function>
+Function resolve(char const* name, cudaError_t* error) {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  *error =
-      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, kEncodeTiledVersion, cudaEnableDefault, &found);
+  *error = cudaGetDriverEntryPointByVersion(name, &entry, kEncodeVersion, cudaEnableDefault, &found);
   if (*error != cudaSuccess || found != cudaDriverEntryPointSuccess) return nullptr;
-  return reinterpret_cast<EncodeTiled>(entry);
+  return reinterpret_cast<Function>(entry);
+}
+
+// For the launcher, which then does not launch.
+CUresult keep(CUresult result) {
+  if (result != CUDA_SUCCESS) t_tensor_map_error = static_cast<int>(result);
+  return CUDA_SUCCESS;
 }
 
 std::string cuda_version(int version) { return concat(version / 1000, '.', version % 1000 / 10); }
@@ -49,15 +58,22 @@ DriverStatus driver_status() {
     return status;
   }
   if (!g_encode_tiled.load(std::memory_order_acquire)) {
-    EncodeTiled entry = resolve(&error);
-    if (!entry) {
-      status.message = concat("the CUDA driver (CUDA ", cuda_version(status.driver_version),
-                              ") has no cuTensorMapEncodeTiled", error == cudaSuccess ? "" : ": ",
-                              error == cudaSuccess ? "" : cudaGetErrorString(error), "; reinstall driver 580 or newer");
+    char const* name = "cuTensorMapEncodeTiled";
+    auto const tiled = resolve<EncodeTiled>(name, &error);
+    EncodeIm2col im2col = nullptr;
+    if (tiled) {
+      name = "cuTensorMapEncodeIm2col";
+      im2col = resolve<EncodeIm2col>(name, &error);
+    }
+    if (!im2col) {
+      status.message = concat("the CUDA driver (CUDA ", cuda_version(status.driver_version), ") has no ", name,
+                              error == cudaSuccess ? "" : ": ", error == cudaSuccess ? "" : cudaGetErrorString(error),
+                              "; reinstall driver 580 or newer");
       cudaGetLastError();
       return status;
     }
-    g_encode_tiled.store(entry, std::memory_order_release);
+    g_encode_im2col.store(im2col, std::memory_order_relaxed);
+    g_encode_tiled.store(tiled, std::memory_order_release);
   }
   status.ok = true;
   return status;
@@ -84,10 +100,20 @@ extern "C" __attribute__((visibility("hidden"))) CUresult CUDAAPI cuTensorMapEnc
     CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address, cuuint64_t const* dims,
     cuuint64_t const* strides, cuuint32_t const* box, cuuint32_t const* element_strides, CUtensorMapInterleave interleave,
     CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
-  auto const encode = cutwheel::g_encode_tiled.load(std::memory_order_relaxed);
-  CUresult const result =
+  auto const encode = cutwheel::g_encode_tiled.load(std::memory_order_acquire);
+  return cutwheel::keep(
       encode ? encode(map, type, rank, address, dims, strides, box, element_strides, interleave, swizzle, promotion, fill)
-             : CUDA_ERROR_NOT_INITIALIZED;
-  if (result != CUDA_SUCCESS) cutwheel::t_tensor_map_error = static_cast<int>(result);
-  return CUDA_SUCCESS;
+             : CUDA_ERROR_NOT_INITIALIZED);
+}
+
+// The same for convolutions, whose kernels are our own.
+extern "C" __attribute__((visibility("hidden"))) CUresult CUDAAPI
+cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address, cuuint64_t const* dims,
+                        cuuint64_t const* strides, int const* lower_corner, int const* upper_corner, cuuint32_t channels,
+                        cuuint32_t pixels, cuuint32_t const* element_strides, CUtensorMapInterleave interleave,
+                        CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+  auto const encode = cutwheel::g_encode_im2col.load(std::memory_order_acquire);
+  return cutwheel::keep(encode ? encode(map, type, rank, address, dims, strides, lower_corner, upper_corner, channels,
+                                        pixels, element_strides, interleave, swizzle, promotion, fill)
+                               : CUDA_ERROR_NOT_INITIALIZED);
 }

@@ -40,6 +40,10 @@ enum class RasterOrder : int { along_m, along_n };
 // each group yields a D of its own.
 enum class Grouping : int { none, rows, k };
 
+// Which product a convolution is: of the activation and the filter, of the gradient and the filter, of the gradient and the
+// activation.
+enum class Direction : int { none, fprop, dgrad, wgrad };
+
 constexpr bool is_fp8(DType type) { return type == DType::e4m3 || type == DType::e5m2; }
 
 constexpr int element_bytes(DType type) {
@@ -120,6 +124,16 @@ constexpr char const* name_of(Grouping grouping) {
     case Grouping::none: return "none";
     case Grouping::rows: return "rows";
     case Grouping::k: return "k";
+  }
+  return "?";
+}
+
+constexpr char const* name_of(Direction direction) {
+  switch (direction) {
+    case Direction::none: return "none";
+    case Direction::fprop: return "fprop";
+    case Direction::dgrad: return "dgrad";
+    case Direction::wgrad: return "wgrad";
   }
   return "?";
 }

@@ -21,6 +21,16 @@ double combine(double compute, double dram, double l2) {
   return std::pow(std::pow(compute, kSharpness) + std::pow(dram, kSharpness) + std::pow(l2, kSharpness), 1 / kSharpness);
 }
 
+// Elements of A and B. Those of an image count once, though each is read for many taps, unless a step leaves it out.
+double operand_elements(GemmRequest const& r) {
+  double const m = r.m, n = r.n, k = r.k;
+  if (r.direction == Direction::none) return m * k + n * k;
+  double const reuse = static_cast<double>(r.taps) / std::min(r.taps, r.step);
+  if (r.direction == Direction::wgrad) return m * k + n * k / reuse;
+  double const image = r.direction == Direction::fprop ? m * k / reuse : m * k / r.taps / r.step;
+  return image + n * k;
+}
+
 // DRAM traffic besides A and B, in bytes for each element of the product: D, and the matrices that the epilogue reads and
 // stores. An operand counts even where a call leaves it out; rows and columns are too little to count.
 double epilogue_bytes(GemmPlan const& plan, GemmRequest const& r) {
@@ -39,19 +49,41 @@ double epilogue_bytes(GemmPlan const& plan, GemmRequest const& r) {
 
 }  // namespace
 
+TileCount count_tiles(KernelRow const& row, GemmRequest const& r, int splits) {
+  // In the kernel's own frame from here on.
+  double const m = row.swap_ab ? r.n : r.m, n = row.swap_ab ? r.m : r.n;
+  auto const along = [](double extent, int tile, int cluster) {
+    return std::ceil(std::ceil(extent / tile) / cluster) * cluster;
+  };
+  double const taps = r.taps, step = r.step, k = r.k;
+  double const tiles_m = along(m, row.tile.m, row.cluster.m), tiles_n = along(n, row.tile.n, row.cluster.n);
+  // TMA loads channels of one tap: they fill whole tiles of K, or units of 64 columns. cp.async takes them as they come.
+  constexpr int kUnit = 64;
+  bool const by_tap = row.family == Family::sm90_conv;
+  auto const steps_of = [&](double some_taps) {
+    return by_tap ? some_taps * std::ceil(k / taps / row.tile.k) : std::ceil(k / taps * some_taps / row.tile.k);
+  };
+  switch (r.direction) {
+    case Direction::none: break;
+    case Direction::fprop: return {tiles_m * tiles_n, steps_of(taps)};
+    // Pixels with the same taps fill whole tiles; there are `step` kinds of them.
+    case Direction::dgrad: return {step * along(m / step, row.tile.m, 1) * tiles_n, steps_of(taps / step)};
+    case Direction::wgrad: {
+      double const columns = by_tap ? taps * std::ceil(n / taps / kUnit) * kUnit : n;
+      return {tiles_m * along(columns, row.tile.n, 1) * splits, std::ceil(std::ceil(k / row.tile.k) / splits)};
+    }
+  }
+  return {tiles_m * tiles_n * r.batch * splits, std::ceil(k / splits / row.tile.k)};
+}
+
 double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& device) {
   KernelRow const& row = *plan.row;
   Calibration const cost = calibration_of(row, device);
-  // In the kernel's own frame from here on.
-  double const m = row.swap_ab ? r.n : r.m, n = row.swap_ab ? r.m : r.n;
-  double const k = static_cast<double>(r.k) / plan.splits,
-               batch = static_cast<double>(r.batch) * (plan.reduce ? plan.splits : 1);
-  double const tiles = std::ceil(std::ceil(m / row.tile.m) / row.cluster.m) * row.cluster.m *
-                       std::ceil(std::ceil(n / row.tile.n) / row.cluster.n) * row.cluster.n * batch;
-  double const k_tiles = std::ceil(k / row.tile.k);
+  auto const [tiles, k_tiles] = count_tiles(row, r, plan.splits);
   double const operand_bytes = element_bytes(row.a);
 
-  double const bytes = batch * (operand_bytes * (m * k + n * k) + epilogue_bytes(plan, r) * m * n);
+  double const results = static_cast<double>(r.m) * r.n * plan.splits;  // each split writes its own
+  double const bytes = r.batch * (operand_bytes * operand_elements(r) + epilogue_bytes(plan, r) * results);
   double const dram = bytes / (kDramEfficiency * device.memory_gb_per_s * 1e3);
   // Clusters fetch a tile's operands once for all their members.
   double const fetched =

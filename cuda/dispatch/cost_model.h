@@ -5,6 +5,12 @@
 
 namespace cutwheel {
 
+// What a problem is to a kernel: threadblock tiles, and how many steps along K each takes, in the mean.
+struct TileCount {
+  double tiles, k_tiles;
+};
+TileCount count_tiles(KernelRow const& row, GemmRequest const& request, int splits);
+
 double predict_us(GemmPlan const& plan, GemmRequest const& request, DeviceInfo const& device);
 
 // The raster order and swizzle that let the tiles in flight share the most operand bytes in L2.

@@ -16,14 +16,14 @@ constexpr std::array<std::string_view, kCount> names() {
 
 constexpr std::array<std::string_view, kCount> kNames = names();
 
-// The manifest does not say for which op an epilogue is, its kernels do; those of grouped_mm have the epilogues of both.
-// One without any in this wheel, as a build of few kernels has them, is for gemm: the error of a miss is better than that
-// of a name.
+// The manifest does not say for which op an epilogue is, its kernels do; those of grouped_mm and conv2d have the epilogues
+// of both. One without any in this wheel, as a build of few kernels has them, is for gemm: the error of a miss is better
+// than that of a name.
 std::array<bool, kCount> find_those_for_gemm() {
   std::array<bool, kCount> gemm{}, other{};
   for (int i = 0; i < kKernelRowCount; ++i) {
     KernelRow const& row = kKernelRows[i];
-    if (is_gemm(row) && row.op != Op::grouped_mm)
+    if (is_gemm(row) && (row.op == Op::gemm || row.op == Op::scaled_mm))
       (row.op == Op::gemm ? gemm : other)[static_cast<std::size_t>(row.epilogue)] = true;
   }
   std::array<bool, kCount> result{};

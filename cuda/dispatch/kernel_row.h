@@ -9,7 +9,7 @@
 
 namespace cutwheel {
 
-enum class Op : int { gemm, scaled_mm, grouped_mm };
+enum class Op : int { gemm, scaled_mm, grouped_mm, conv2d };
 enum class Family : int {
   sm80_multistage,
   sm90_warpspecialized,
@@ -20,7 +20,9 @@ enum class Family : int {
   quantize,
   sm90_persistent,
   sm90_grouped,
-  sm80_grouped
+  sm80_grouped,
+  sm90_conv,
+  sm80_conv
 };
 
 struct Extent3 {
@@ -34,7 +36,7 @@ struct KernelRow {
   Arch arch;
   bool has_ptx;
   DType a, b, acc, d;
-  Layout layout_a, layout_b;  // user's frame; D is row-major
+  Layout layout_a, layout_b;  // user's frame; D is row-major. Of a convolution they say nothing
   Epilogue epilogue;
   Extent3 tile, cluster;  // the kernel's own frame: with swap_ab its M runs along the user's N
   int stages;             // 0: as many as fit
@@ -45,6 +47,7 @@ struct KernelRow {
   BlockScales scales;     // applied by the mainloop
   QuantizeRecipe recipe;  // of a quantize kernel
   Grouping grouping;      // of a grouped_mm kernel
+  Direction direction;    // of a conv2d kernel
   int const* shared_memory_bytes;
   gemm::Status (*launch)(gemm::GemmArgs const&);
   std::int64_t (*workspace_bytes)(gemm::GemmArgs const&);
@@ -62,13 +65,14 @@ constexpr int element_bytes(EpilogueOperandInfo const& operand, DType d) {
 constexpr bool is_gemm(KernelRow const& row) {
   return row.family == Family::sm80_multistage || row.family == Family::sm90_warpspecialized ||
          row.family == Family::sm90_blockwise || row.family == Family::sm89_blockwise ||
-         row.family == Family::sm90_persistent || row.family == Family::sm90_grouped || row.family == Family::sm80_grouped;
+         row.family == Family::sm90_persistent || row.family == Family::sm90_grouped ||
+         row.family == Family::sm80_grouped || row.family == Family::sm90_conv || row.family == Family::sm80_conv;
 }
 
 // The Hopper kernels: wgmma and TMA, and one threadblock on an SM that goes through many tiles.
 constexpr bool is_persistent(KernelRow const& row) {
   return row.family == Family::sm90_warpspecialized || row.family == Family::sm90_blockwise ||
-         row.family == Family::sm90_persistent || row.family == Family::sm90_grouped;
+         row.family == Family::sm90_persistent || row.family == Family::sm90_grouped || row.family == Family::sm90_conv;
 }
 
 constexpr char const* name_of(Op op) {
@@ -76,6 +80,7 @@ constexpr char const* name_of(Op op) {
     case Op::gemm: return "gemm";
     case Op::scaled_mm: return "scaled_mm";
     case Op::grouped_mm: return "grouped_mm";
+    case Op::conv2d: return "conv2d";
   }
   return "?";
 }

@@ -12,7 +12,8 @@ Refusal device_refusal(KernelRow const& row, DeviceInfo const& device, bool ptx)
 }
 
 bool has_epilogue_for(KernelRow const& row, GemmRequest const& request) {
-  if (request.addend == Addend::other) return row.epilogue == request.epilogue;
+  // Kernels of convolutions take the operands of their own epilogue only.
+  if (request.addend == Addend::other || request.direction != Direction::none) return row.epilogue == request.epilogue;
   // A matrix addend also does for a row (stride 0 between its rows), and for none (beta == 0).
   Addend const adds = info_of(row.epilogue).addend;
   // Of groups of rows each has a row of its own, and a matrix has those of D.
@@ -24,8 +25,11 @@ Refusal request_refusal(KernelRow const& row, GemmRequest const& request, bool p
   if (row.a != request.a || row.b != request.b) return Refusal::operands;
   if (row.d != (partial ? DType::f32 : request.d)) return Refusal::output;
   if (row.grouping != request.grouping) return Refusal::grouping;
-  if (row.layout_a != request.layout_a || row.layout_b != request.layout_b) return Refusal::layouts;
-  bool const serves = partial ? info_of(row.epilogue).addend != Addend::other : has_epilogue_for(row, request);
+  if (row.direction != request.direction) return Refusal::direction;
+  bool const is_conv = request.direction != Direction::none;
+  bool const same_layouts = row.layout_a == request.layout_a && row.layout_b == request.layout_b;
+  if (!is_conv && !same_layouts) return Refusal::layouts;
+  bool const serves = partial && !is_conv ? info_of(row.epilogue).addend != Addend::other : has_epilogue_for(row, request);
   if (!serves) return Refusal::epilogue;
   if (row.scales != request.scales) return Refusal::scales;
   // A kernel that promotes its sums also does for those who would allow less.
@@ -34,6 +38,7 @@ Refusal request_refusal(KernelRow const& row, GemmRequest const& request, bool p
   bool const copies_async =
       row.family == Family::sm80_multistage || row.family == Family::sm89_blockwise || row.family == Family::sm80_grouped;
   if (copies_async && !request.extents_aligned) return Refusal::extents;
+  if (row.family == Family::sm90_conv && !request.tensor_maps) return Refusal::tensor_maps;
   return Refusal::none;
 }
 
@@ -53,7 +58,9 @@ std::string text_of(Refusal refusal, KernelRow const& row, GemmRequest const& re
     case Refusal::layouts:
       return concat("the operands' layouts are ", letter_of(request.layout_a), letter_of(request.layout_b));
     case Refusal::epilogue:
-      if (request.addend == Addend::other) return concat("the epilogue is ", info_of(request.epilogue).name);
+      if (request.addend == Addend::other || request.direction != Direction::none) {
+        return concat("the epilogue is ", info_of(request.epilogue).name);
+      }
       if (info_of(row.epilogue).addend == Addend::other) return "its epilogue is chosen by name only";
       return concat("the addend is ", name_of(request.addend), ", its epilogue adds ",
                     name_of(info_of(row.epilogue).addend));
@@ -62,7 +69,10 @@ std::string text_of(Refusal refusal, KernelRow const& row, GemmRequest const& re
     case Refusal::accumulation: return "sums in the tensor cores alone, and use_fast_accum is False";
     case Refusal::grouping:
       return concat("groups are along ", name_of(request.grouping), ", its own along ", name_of(row.grouping));
+    case Refusal::direction:
+      return concat("the direction is ", name_of(request.direction), ", its own is ", name_of(row.direction));
     case Refusal::extents: return "a contiguous extent is no multiple of 16 bytes";
+    case Refusal::tensor_maps: return "tensor maps have too few bits for this padding, stride or dilation";
   }
   return {};
 }

@@ -21,7 +21,9 @@ enum class Refusal {
   scales,
   accumulation,
   grouping,
-  extents
+  direction,
+  extents,
+  tensor_maps
 };
 
 // Of the device alone. PTX rows count only when `ptx`.

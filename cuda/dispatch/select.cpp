@@ -52,6 +52,35 @@ class ReduceRows {
   std::array<Entry, 3> entries_;
 };
 
+GemmPlan split_plan(KernelRow const& row, KernelRow const& reduce, int splits) {
+  GemmPlan plan;
+  plan.row = &row;
+  plan.reduce = &reduce;
+  plan.splits = splits;
+  return plan;
+}
+
+// The gradient of a filter: few tiles, and a K of all pixels. Splits that fill the SMs once, twice or three times, none of
+// which is empty; and one, for the reduction to convert.
+void add_wgrad_split_plans(std::vector<GemmPlan>& plans, KernelRow const& row, KernelRow const& reduce,
+                           GemmRequest const& request, DeviceInfo const& device) {
+  constexpr int kFewestSteps = 8;
+  constexpr std::int64_t kMaxPartialBytes = 256 << 20;
+  auto const [tiles, steps] = count_tiles(row, request, 1);
+  std::int64_t const split_bytes = std::int64_t{request.m} * request.n * static_cast<std::int64_t>(sizeof(float));
+  int const k_tiles = static_cast<int>(steps),
+            most = std::min<std::int64_t>(k_tiles / kFewestSteps, kMaxPartialBytes / split_bytes);
+  if (row.d != request.d) plans.push_back(split_plan(row, reduce, 1));
+  int last = 1;
+  for (int waves : {1, 2, 3}) {
+    int const wanted = std::min(static_cast<int>(waves * device.sm_count / tiles), most);
+    if (wanted < 2) continue;
+    int const splits = ceil_div(k_tiles, ceil_div(k_tiles, wanted));
+    if (splits != last) plans.push_back(split_plan(row, reduce, splits));
+    last = splits;
+  }
+}
+
 // Splits that leave whole 16-byte, and better whole k tiles, in each slice.
 void add_split_plans(std::vector<GemmPlan>& plans, KernelRow const& row, GemmRequest const& request,
                      DeviceInfo const& device, ReduceRows& reduce_rows) {
@@ -60,6 +89,13 @@ void add_split_plans(std::vector<GemmPlan>& plans, KernelRow const& row, GemmReq
   if (request.addend == Addend::other || request.batch != 1 || request.grouping != Grouping::none) return;
   if (row.d != DType::f32 || row.schedule == Schedule::streamk) return;
   if (request_refusal(row, request, /*partial=*/true) != Refusal::none) return;
+  if (request.direction != Direction::none) {
+    if (request.direction != Direction::wgrad) return;
+    if (KernelRow const* const reduce = reduce_rows.of(row.arch)) {
+      add_wgrad_split_plans(plans, row, *reduce, request, device);
+    }
+    return;
+  }
   int const tile_m = row.swap_ab ? row.tile.n : row.tile.m, tile_n = row.swap_ab ? row.tile.m : row.tile.n;
   std::int64_t const tiles = ceil_div<std::int64_t>(request.m, tile_m) * ceil_div(request.n, tile_n);
   if (tiles > device.sm_count) return;
@@ -69,11 +105,7 @@ void add_split_plans(std::vector<GemmPlan>& plans, KernelRow const& row, GemmReq
     if (request.k % (splits * row.tile.k) || request.k / splits < kShortestSlice || tiles * splits > 3 * device.sm_count) {
       continue;
     }
-    GemmPlan plan;
-    plan.row = &row;
-    plan.reduce = reduce;
-    plan.splits = splits;
-    plans.push_back(plan);
+    plans.push_back(split_plan(row, *reduce, splits));
   }
 }
 
@@ -95,6 +127,8 @@ std::size_t hash_of(GemmRequest const& r) {
   mix(static_cast<std::uint64_t>(r.groups) << 32 | static_cast<std::uint64_t>(r.grouping) << 24 |
       static_cast<std::uint64_t>(r.op) << 16 | static_cast<std::uint64_t>(r.b) << 8 |
       static_cast<std::uint64_t>(r.scales) << 1 | static_cast<std::uint64_t>(r.fast_accum));
+  mix(static_cast<std::uint64_t>(r.taps) << 32 | static_cast<std::uint64_t>(r.step) << 3 |
+      static_cast<std::uint64_t>(r.direction) << 1 | static_cast<std::uint64_t>(r.tensor_maps));
   return static_cast<std::size_t>(h);
 }
 
@@ -158,13 +192,15 @@ std::string explain_miss(GemmRequest const& request, DeviceInfo const& device) {
   std::vector<Rejection> rejections;
   rank_plans(request, device, &rejections);
   bool const named = request.addend == Addend::other, blockwise = request.scales != BlockScales::none,
-             grouped = request.grouping != Grouping::none;
-  std::string text = concat(
-      "no kernel in this wheel serves ", operands_text(request), " operands (layouts ", letter_of(request.layout_a),
-      letter_of(request.layout_b), ")", grouped ? concat(" in groups along ", name_of(request.grouping)) : "",
-      blockwise ? concat(" with scales ", name_of(request.scales)) : "", " with ", name_of(request.d), " output and ",
-      named ? "epilogue " : "addend ", named ? info_of(request.epilogue).name : name_of(request.addend), " on ",
-      device.name, " (compute capability ", device.major, '.', device.minor, "). ");
+             grouped = request.grouping != Grouping::none, conv = request.direction != Direction::none;
+  std::string const what = conv ? concat("direction ", name_of(request.direction))
+                                : concat("layouts ", letter_of(request.layout_a), letter_of(request.layout_b));
+  std::string text = concat("no kernel in this wheel serves ", operands_text(request), " operands (", what, ")",
+                            grouped ? concat(" in groups along ", name_of(request.grouping)) : "",
+                            blockwise ? concat(" with scales ", name_of(request.scales)) : "", " with ", name_of(request.d),
+                            " output and ", named || conv ? "epilogue " : "addend ",
+                            named || conv ? info_of(request.epilogue).name : name_of(request.addend), " on ", device.name,
+                            " (compute capability ", device.major, '.', device.minor, "). ");
   if (archs_served(device.major, device.minor).empty()) {
     return text + "The wheel needs a GPU of compute capability 8.0 or newer.";
   }

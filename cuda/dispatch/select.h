@@ -26,12 +26,18 @@ struct GemmRequest {
   int m = 0, n = 0, k = 0, batch = 1;
   Grouping grouping = Grouping::none;
   int groups = 0;
+  // Of a convolution, whose extents are those of its implicit product. K of fprop and dgrad, and N of wgrad, is `taps`
+  // times channels. `step`: stride_h * stride_w.
+  Direction direction = Direction::none;
+  int taps = 1, step = 1;
+  bool tensor_maps = true;  // of images: their bits suffice for the padding, the stride and the dilation
 
   bool operator==(GemmRequest const& o) const {
     return op == o.op && device == o.device && a == o.a && b == o.b && d == o.d && layout_a == o.layout_a &&
            layout_b == o.layout_b && addend == o.addend && epilogue == o.epilogue && fast_accum == o.fast_accum &&
            scales == o.scales && extents_aligned == o.extents_aligned && m == o.m && n == o.n && k == o.k &&
-           batch == o.batch && grouping == o.grouping && groups == o.groups;
+           batch == o.batch && grouping == o.grouping && groups == o.groups && direction == o.direction && taps == o.taps &&
+           step == o.step && tensor_maps == o.tensor_maps;
   }
 };
 

@@ -65,6 +65,8 @@ struct Sm90GroupWalk {
     place.n = tile_n * Tile::kN;
     return true;
   }
+
+  CUTLASS_DEVICE static Sm90SameFrame frame(Sm90TilePlace const&) { return {}; }
 };
 
 template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, Grouping grouping,

@@ -1,5 +1,6 @@
 // A persistent kernel for Hopper: one thread loads by TMA, warpgroups multiply, and each warpgroup works off its 64 rows of
-// a tile to the end without waiting for the other. Which tiles there are is the Walk's business.
+// a tile to the end without waiting for the other. Which tiles there are is the Walk's business, how a tile of K is loaded
+// that of Types::Loader.
 #pragma once
 
 #include <cutlass/arch/grid_dependency_control.h>
@@ -13,8 +14,8 @@
 
 namespace cutwheel::gemm {
 
-// Walk: Params, Storage in shared memory, start(params, storage) by all threads (they are synchronised after it), and
-// at(index, place): the index-th tile, false when there is none.
+// Walk: Params, Storage in shared memory, start(params, storage) by all threads (they are synchronised after it),
+// at(index, place): the index-th tile, false when there is none, and frame(place): where its rows and columns lie in D.
 template <class Types_, class Walk, bool promoted, BlockScales block_scales = BlockScales::none>
 struct Sm90PersistentKernel {
   static constexpr bool kScaled = block_scales != BlockScales::none;
@@ -34,6 +35,7 @@ struct Sm90PersistentKernel {
   using Mma = typename decltype(mma_type())::type;
   using OperandA = typename Types::OperandA;
   using OperandB = typename Types::OperandB;
+  using Loader = typename Types::Loader;
   using Epilogue = typename Types::Epilogue;
   using Pipeline = typename Types::MainloopPipeline;
   using State = typename Types::PipelineState;
@@ -55,7 +57,7 @@ struct Sm90PersistentKernel {
     typename ScaleSource::Storage scales[Types::kWarpGroups];
   };
   struct Params {
-    CUtensorMap a, b;
+    typename Loader::Params operands;
     typename Epilogue::Maps maps;
     typename Epilogue::Params epilogue;
     typename Walk::Params walk;
@@ -77,15 +79,15 @@ struct Sm90PersistentKernel {
 
   CUTLASS_DEVICE static void produce(Params const& p, SharedStorage& shared) {
     Walk walk(p.walk, shared.walk);
+    Loader loader(p.operands, walk);
     Pipeline const pipeline{shared.pipeline};
     State write;
     Sm90TilePlace place;
     for (int tile = static_cast<int>(blockIdx.x); walk.at(tile, place); tile += static_cast<int>(gridDim.x)) {
+      loader.begin(place);
       for (int k = 0; k < place.k_tiles; ++k, ++write) {
-        int const stage = write.index(), first_k = place.k + k * kTileK;
-        std::uint64_t* const barrier = pipeline.producer_acquire(write, OperandA::kBytes + OperandB::kBytes);
-        OperandA::load(p.a, barrier, stage_a(shared, stage), place.m, first_k, place.a_batch);
-        OperandB::load(p.b, barrier, stage_b(shared, stage), place.n, first_k, place.b_batch);
+        std::uint64_t* const barrier = pipeline.producer_acquire(write, loader.bytes());
+        loader.load(barrier, stage_a(shared, write.index()), stage_b(shared, write.index()), place, k);
       }
     }
     cutlass::arch::launch_dependent_grids();
@@ -111,7 +113,7 @@ struct Sm90PersistentKernel {
     for (bool more = find_next(); more;) {
       place = next;
       if (place.is_zero) {
-        Epilogue::store_zeros(p.epilogue, place, thread);
+        Epilogue::store_zeros(p.epilogue, place, thread, walk.frame(place));
         more = find_next();
         continue;
       }
@@ -140,7 +142,7 @@ struct Sm90PersistentKernel {
       // The first scales of the next tile are under way during the epilogue of this one.
       if constexpr (kScaled) more = find_next();
       // Columns follow each other in accum, through its parts.
-      Epilogue::store(p.epilogue, p.maps, storage, place, thread, [&](int i) { return accum(i); });
+      Epilogue::store(p.epilogue, p.maps, storage, place, thread, [&](int i) { return accum(i); }, walk.frame(place));
       if constexpr (!kScaled) more = find_next();
     }
     Epilogue::wait_until_read();
@@ -152,9 +154,8 @@ struct Sm90PersistentKernel {
     int const warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (threadIdx.x == 0) {
       Pipeline{shared.pipeline}.initialize();
-      for (CUtensorMap const* map : {&p.a, &p.b, &p.maps.result}) {
-        cute::prefetch_tma_descriptor(reinterpret_cast<cute::TmaDescriptor const*>(map));
-      }
+      Loader::prefetch(p.operands);
+      cute::prefetch_tma_descriptor(reinterpret_cast<cute::TmaDescriptor const*>(&p.maps.result));
     }
     cutlass::arch::wait_on_dependent_grids();
     Walk::start(p.walk, shared.walk);
@@ -177,21 +178,30 @@ struct Sm90PersistentKernel {
       return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.leading * bytes % 16 == 0 &&
              x.batch_stride * bytes % 16 == 0;
     };
-    if (!meets(args.a, element_bytes(a)) || !meets(args.b, element_bytes(b)) || !Epilogue::meets_alignment(args)) {
-      return {StatusCode::not_implementable, 0};
+    if (!meets(args.a, element_bytes(a)) || !meets(args.b, element_bytes(b))) return {StatusCode::not_implementable, 0};
+    typename Loader::Params operands;
+    if constexpr (Types::kSwapAB) {
+      OperandA::encode_map(operands.a, b, args.b, args.n, args.k, b_batch);
+      OperandB::encode_map(operands.b, a, args.a, args.m, args.k, a_batch);
+    } else {
+      OperandA::encode_map(operands.a, a, args.a, args.m, args.k, a_batch);
+      OperandB::encode_map(operands.b, b, args.b, args.n, args.k, b_batch);
     }
+    return launch(args, kernel, facts, operands, walk, tiles, d_batch);
+  }
+
+  // With operands that are encoded already.
+  static Status launch(GemmArgs const& args, void const* kernel, KernelFacts& facts,
+                       typename Loader::Params const& operands, typename Walk::Params const& walk, int tiles, int d_batch) {
+    int const encode_error = take_tensor_map_error();
+    if (!Epilogue::meets_alignment(args)) return {StatusCode::not_implementable, 0};
+    if (encode_error) return {StatusCode::tensor_map_error, encode_error};
     if (cudaError_t const error = facts.prepare(kernel, args.device->ordinal, kSharedStorageBytes); error != cudaSuccess) {
       cudaGetLastError();
       return {StatusCode::cuda_error, static_cast<int>(error)};
     }
     Params params;
-    if constexpr (Types::kSwapAB) {
-      OperandA::encode_map(params.a, b, args.b, args.n, args.k, b_batch);
-      OperandB::encode_map(params.b, a, args.a, args.m, args.k, a_batch);
-    } else {
-      OperandA::encode_map(params.a, a, args.a, args.m, args.k, a_batch);
-      OperandB::encode_map(params.b, b, args.b, args.n, args.k, b_batch);
-    }
+    params.operands = operands;
     Epilogue::encode_maps(params.maps, args, d_batch);
     if (int const error = take_tensor_map_error()) return {StatusCode::tensor_map_error, error};
     params.epilogue = Epilogue::params(args);

@@ -83,6 +83,35 @@ struct Sm90TileOperand {
   }
 };
 
+// What the producer does for a tile of K: both operands are batches of matrices. begin(place) comes before the tiles of K
+// of a place, which load() then takes in order.
+template <class OperandA, class OperandB, int k>
+struct Sm90MatrixLoader {
+  struct Params {
+    CUtensorMap a, b;
+  };
+  Params const& p;
+
+  template <class Walk>
+  CUTLASS_DEVICE Sm90MatrixLoader(Params const& params, Walk const&) : p(params) {}
+
+  CUTLASS_DEVICE static void prefetch(Params const& p) {
+    for (CUtensorMap const* map : {&p.a, &p.b}) {
+      cute::prefetch_tma_descriptor(reinterpret_cast<cute::TmaDescriptor const*>(map));
+    }
+  }
+  CUTLASS_DEVICE void begin(Sm90TilePlace const&) const {}
+  // How many arrive on the barrier for each tile of K, zeros beyond the ends of operands included.
+  CUTLASS_DEVICE static constexpr std::uint32_t bytes() { return OperandA::kBytes + OperandB::kBytes; }
+
+  template <class A, class B>
+  CUTLASS_DEVICE void load(std::uint64_t* barrier, A* stage_a, B* stage_b, Sm90TilePlace const& place, int tile) const {
+    int const first_k = place.k + tile * k;
+    OperandA::load(p.a, barrier, stage_a, place.m, first_k, place.a_batch);
+    OperandB::load(p.b, barrier, stage_b, place.n, first_k, place.b_batch);
+  }
+};
+
 // swap_ab: the kernel computes D^T [N, M] = B^T [N, K] A^T [K, M], so that a small M of the user meets the dimension of
 // wgmma that may be as short as 8. Tile is the kernel's; layouts are the user's.
 template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, class Epilogue_,
@@ -113,6 +142,7 @@ struct Sm90PersistentTypes {
       (swap_ab ? layout_a == Layout::row : layout_b == Layout::column) ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
   using OperandA = Sm90TileOperand<ElementA, Tile::kM, Tile::kK, kMajorA>;
   using OperandB = Sm90TileOperand<ElementB, Tile::kN, Tile::kK, kMajorB>;
+  using Loader = Sm90MatrixLoader<OperandA, OperandB, Tile::kK>;
 
   static constexpr int kSharedMemory = 227 * 1024;
   // `others`: bytes that the kernel wants besides.

@@ -13,6 +13,19 @@
 
 namespace cutwheel::gemm {
 
+// Where byte `at` of a row of the product lies; null where D has no such row or column. A frame that moves rows or columns
+// has row(row) and column(column), -1 for none, and leaves 16 bytes that begin at a multiple of 16 together.
+template <class Frame>
+CUTLASS_DEVICE std::uint8_t* place_in_frame(Frame const& frame, std::uint8_t* data, std::int64_t pitch, int row,
+                                            std::int64_t at, int column_bytes) {
+  if constexpr (Frame::kAlways) {
+    return data + row * pitch + at;
+  } else {
+    int const own_row = frame.row(row), own_column = frame.column(static_cast<int>(at / column_bytes));
+    return own_row < 0 || own_column < 0 ? nullptr : data + own_row * pitch + std::int64_t{own_column} * column_bytes;
+  }
+}
+
 // Rows of `columns` columns of the product, `column_bytes` of the result for each; `unit` bytes are one element of it. They
 // lie as TMA wants them: one below the other in pieces of so many bytes, swizzled over them against bank conflicts.
 template <int columns, int column_bytes, int unit>
@@ -69,13 +82,16 @@ struct Sm90StagedRows {
   }
 
   // From row and column of the product on. Rows and columns that the problem has, and not a byte more.
+  template <class Frame>
   CUTLASS_DEVICE static void send(CUtensorMap const& map, std::uint8_t* data, std::int64_t pitch, std::int64_t batch_stride,
-                                  std::uint8_t const* staged, Sm90TilePlace const& place, int row, int column, int lane) {
-    bool const whole = row + 16 <= place.end_m && column + columns <= place.end_n;
+                                  std::uint8_t const* staged, Sm90TilePlace const& place, int row, int column, int lane,
+                                  Frame const& frame) {
+    bool whole = row + 16 <= place.end_m && column + columns <= place.end_n;
+    if constexpr (!Frame::kAlways) whole = whole && frame.is_same();
     if (whole) cutlass::arch::fence_view_async_shared();
     __syncwarp();
     if (!whole) {
-      write_part(data + place.d_batch * batch_stride, pitch, staged, place, row, column, lane);
+      write_part(data + place.d_batch * batch_stride, pitch, staged, place, row, column, lane, frame);
     } else if (lane == 0) {
       // One copy for all rows and columns; nothing waits for its arrival.
       cute::SM90_TMA_STORE_4D::copy(&map, staged, 0, row, column * column_bytes / kPieceBytes, place.d_batch);
@@ -91,8 +107,10 @@ struct Sm90StagedRows {
     return (piece * 16 + row) * kPieceBytes + ((at - piece * kPieceBytes) ^ swizzle);
   }
 
+  template <class Frame>
   CUTLASS_DEVICE static void write_part(std::uint8_t* data, std::int64_t pitch, std::uint8_t const* staged,
-                                        Sm90TilePlace const& place, int first_row, int first_column, int lane) {
+                                        Sm90TilePlace const& place, int first_row, int first_column, int lane,
+                                        Frame const& frame) {
     constexpr int kChunks = kRowBytes / 16;
     std::int64_t const first_byte = std::int64_t{first_column} * column_bytes;
     int const row_bytes =
@@ -102,8 +120,9 @@ struct Sm90StagedRows {
       if (first_row + row >= place.end_m || left <= 0) continue;
       int const piece = at / kPieceBytes * kPieceBytes;
       auto const* const from = staged + offset_of(row, piece, at - piece);
-      std::uint8_t* const to = data + (first_row + row) * pitch + first_byte + at;
-      if (left >= 16) {
+      std::uint8_t* const to = place_in_frame(frame, data, pitch, first_row + row, first_byte + at, column_bytes);
+      if (!Frame::kAlways && !to) continue;
+      if (!Frame::kAlways || left >= 16) {
         *reinterpret_cast<uint4*>(to) = *reinterpret_cast<uint4 const*>(from);
       } else {
         using Bits = std::conditional_t<unit == 4, std::uint32_t, std::uint16_t>;

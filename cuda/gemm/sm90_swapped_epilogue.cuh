@@ -148,7 +148,7 @@ struct Sm90SwappedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands.
 
   template <class Value>
   CUTLASS_DEVICE static void store(Params const& p, Maps const& maps, Storage& storage, Sm90TilePlace const& place,
-                                   int thread, Value const& value) {
+                                   int thread, Value const& value, Sm90SameFrame) {
     int const lane = thread % 32, warp = thread / 32 % 4;
     std::uint8_t* const staged = storage.staged[0];
     std::uint32_t const barrier = thread_barrier();
@@ -202,7 +202,7 @@ struct Sm90SwappedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands.
   }
 
   // Zeros instead of results.
-  CUTLASS_DEVICE static void store_zeros(Params const& p, Sm90TilePlace const& place, int thread) {
+  CUTLASS_DEVICE static void store_zeros(Params const& p, Sm90TilePlace const& place, int thread, Sm90SameFrame) {
     int const left = min(place.end_m - place.m, 64);
     E* const target = reinterpret_cast<E*>(p.data + place.d_batch * p.batch_stride) + place.m;
     for (int i = thread; i < columns * 64; i += 128) {

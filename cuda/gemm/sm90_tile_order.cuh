@@ -38,6 +38,11 @@ struct Sm90TilePlace {
   bool is_zero = false;    // no product: zeros are wanted
 };
 
+// Where rows and columns of a product lie in D: a row's number is its own, a column's, too.
+struct Sm90SameFrame {
+  static constexpr bool kAlways = true;
+};
+
 // The tiles of a batch of problems of one size.
 template <class Tile>
 struct Sm90DenseWalk {
@@ -62,6 +67,8 @@ struct Sm90DenseWalk {
     place.k_tiles = p.k_tiles;
     return true;
   }
+
+  CUTLASS_DEVICE static Sm90SameFrame frame(Sm90TilePlace const&) { return {}; }
 };
 
 }  // namespace cutwheel::gemm

@@ -41,8 +41,20 @@ struct Sm90WarpEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>
       round_up(kVectorLength<Operand> * static_cast<int>(sizeof(epilogue::ElementOfOperand<Operand>)), 16);
   static constexpr int kAllVectorBytes = (0 + ... + kVectorBytes<Operands>);
 
+  // A matrix that is copied to shared memory while the product is computed: in the order of wgmma's fragments its lines
+  // would be read in pieces of 16 bytes, with nothing to do meanwhile. Rows are whole lines of 128 bytes, swizzled over
+  // them.
+  template <class Operand>
+  static constexpr bool kIsCopied = Operand::kKind == OperandKind::matrix && Apply::kWidth == Width::same &&
+                                    sizeof(epilogue::ElementOfOperand<Operand>) == 2 && columns % 64 == 0;
+  static constexpr int kMatrixPitch = columns * 2;
+  template <class Operand>
+  static constexpr int kMatrixBytes = kIsCopied<Operand> ? kRows * kMatrixPitch : 0;
+  static constexpr int kAllMatrixBytes = (0 + ... + kMatrixBytes<Operands>);
+
   struct alignas(1024) Storage {                          // of a warpgroup
     std::uint8_t staged[4][16 * kPassColumns * kWidest];  // for each warp
+    alignas(128) std::uint8_t matrices[kAllMatrixBytes > 0 ? kAllMatrixBytes : 16];
     std::uint8_t vectors[kAllVectorBytes > 0 ? kAllVectorBytes : 16];
   };
 
@@ -78,7 +90,7 @@ struct Sm90WarpEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>
     (encode(maps.stores[store++], args.epilogue[Stores::kIndex]), ...);
   }
 
-  // Vectors are copied four bytes at a time, results are written in sixteen.
+  // Vectors are copied four bytes at a time, matrices in sixteen, and results are written in sixteen.
   static bool meets_alignment(GemmArgs const& args) {
     auto const aligned = [](void const* data, std::int64_t leading, std::int64_t batch_stride, std::int64_t element,
                             std::int64_t access) {
@@ -95,6 +107,7 @@ struct Sm90WarpEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>
            ((kVectorBytes<Operands> == 0 ||
              vector_aligned(args.epilogue[Operands::kIndex], sizeof(epilogue::ElementOfOperand<Operands>))) &&
             ... && true) &&
+           ((!kIsCopied<Operands> || store_aligned(args.epilogue[Operands::kIndex])) && ... && true) &&
            (store_aligned(args.epilogue[Stores::kIndex]) && ... && true);
   }
 
@@ -136,8 +149,47 @@ struct Sm90WarpEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>
     }
   }
 
+  template <class Operand>
+  static constexpr int matrix_offset() {
+    int offset = 0;
+    ((offset += Operands::kIndex < Operand::kIndex ? kMatrixBytes<Operands> : 0), ...);
+    return offset;
+  }
+  // Of 16 bytes in a copied matrix.
+  CUTLASS_DEVICE static int matrix_chunk(int row, int chunk) { return row * kMatrixPitch + (chunk ^ row % 8) * 16; }
+
+  template <class Operand>
+  CUTLASS_DEVICE static void prefetch_matrix(Params const& p, Storage& storage, Sm90TilePlace const& place, int thread) {
+    if constexpr (kIsCopied<Operand>) {
+      using V = epilogue::ElementOfOperand<Operand>;
+      constexpr int kEach = 8, kChunks = columns / kEach;
+      EpilogueValue const& operand = p.operands[Operand::kIndex];
+      auto const* const source = static_cast<V const*>(operand.data) + place.batch * operand.batch_stride;
+      std::uint8_t* const target = storage.matrices + matrix_offset<Operand>();
+      CUTLASS_PRAGMA_UNROLL
+      for (int first = 0; first < kRows * kChunks; first += 128) {
+        int const i = first + thread, row = i / kChunks, chunk = i % kChunks;
+        bool const is_there = operand.data && place.m + row < place.end_m;
+        int const left = is_there ? place.end_n - place.n - chunk * kEach : 0;
+        V const* const from = source + (place.m + row) * operand.leading + place.n + chunk * kEach;
+        if (left <= 0 || left >= kEach) {
+          asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                           cute::cast_smem_ptr_to_uint(target + matrix_chunk(row, chunk))),
+                       "l"(left > 0 ? static_cast<void const*>(from) : p.data), "r"(left > 0 ? 16 : 0));
+        } else {
+          // Sixteen bytes would end behind the row.
+          cutlass::AlignedArray<V, kEach> values;
+          CUTLASS_PRAGMA_UNROLL
+          for (int e = 0; e < kEach; ++e) values[e] = e < left ? from[e] : V(0);
+          *reinterpret_cast<cutlass::AlignedArray<V, kEach>*>(target + matrix_chunk(row, chunk)) = values;
+        }
+      }
+    }
+  }
+
   CUTLASS_DEVICE static void prefetch(Params const& p, Storage& storage, Sm90TilePlace const& place, int thread) {
     (prefetch_one<Operands>(p, storage, place, thread), ...);
+    (prefetch_matrix<Operands>(p, storage, place, thread), ...);
   }
   CUTLASS_DEVICE static void wait_for_prefetch() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
@@ -160,6 +212,10 @@ struct Sm90WarpEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>
       cutlass::Array<float, 2> value;
       value.fill(cutlass::NumericConverter<float, V>{}(vector[row]));
       return value;
+    } else if constexpr (kIsCopied<Operand>) {
+      auto const* const pair =
+          storage.matrices + matrix_offset<Operand>() + matrix_chunk(row, column / 8) + column % 8 * sizeof(V);
+      return cutlass::NumericArrayConverter<float, V, 2>{}(*reinterpret_cast<cutlass::AlignedArray<V, 2> const*>(pair));
     } else {
       constexpr int kEach = Operand::kKind == OperandKind::wide_matrix ? 2 : 1;
       cutlass::AlignedArray<V, 2 * kEach> fragment;
@@ -178,9 +234,11 @@ struct Sm90WarpEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>
   }
 
   // value(c + 2 r + 4 j): the accumulator of row `lane / 4 + 8 r` of the warp's 16 and of column 8 j + 2 (lane % 4) + c.
-  template <class Value>
+  // Operands have the product's rows and columns, whatever the frame of D.
+  template <class Value, class Frame>
   CUTLASS_DEVICE static void store(Params const& p, Maps const& maps, Storage& storage, Sm90TilePlace const& place,
-                                   int thread, Value const& value) {
+                                   int thread, Value const& value, Frame const& frame) {
+    static_assert(Frame::kAlways || kStores == 0);
     int const lane = thread % 32, warp = thread / 32 % 4, first_row = warp * 16;
     std::uint8_t* const staged = storage.staged[warp];
     CUTLASS_PRAGMA_UNROLL
@@ -206,7 +264,7 @@ struct Sm90WarpEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>
       int const row = place.m + first_row, column = place.n + pass;
       Rows::wait_until_read();
       Rows::put(staged, results, lane);
-      Rows::send(maps.result, p.data, p.pitch, p.batch_stride, staged, place, row, column, lane);
+      Rows::send(maps.result, p.data, p.pitch, p.batch_stride, staged, place, row, column, lane, frame);
       CUTLASS_PRAGMA_UNROLL
       for (int s = 0; s < kStores; ++s) {
         constexpr int kBytes = static_cast<int>(sizeof(E));
@@ -214,13 +272,14 @@ struct Sm90WarpEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>
         StoreRows::wait_until_read();
         StoreRows::put(staged, stored[s], lane);
         StoreRows::send(maps.stores[s], static_cast<std::uint8_t*>(target.data), target.leading * kBytes,
-                        target.batch_stride * kBytes, staged, place, row, column, lane);
+                        target.batch_stride * kBytes, staged, place, row, column, lane, frame);
       }
     }
   }
 
   // Zeros instead of results.
-  CUTLASS_DEVICE static void store_zeros(Params const& p, Sm90TilePlace const& place, int thread) {
+  template <class Frame>
+  CUTLASS_DEVICE static void store_zeros(Params const& p, Sm90TilePlace const& place, int thread, Frame const& frame) {
     auto const clear = [&](std::uint8_t* data, std::int64_t pitch, std::int64_t batch_stride, int column_bytes) {
       std::int64_t const first = std::int64_t{place.n} * column_bytes, end = std::int64_t{place.end_n} * column_bytes;
       int const chunks = columns * column_bytes / 16;
@@ -228,8 +287,9 @@ struct Sm90WarpEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>
         int const row = place.m + i / chunks;
         std::int64_t const at = first + i % chunks * 16;
         if (row >= place.end_m || at >= end) continue;
-        std::uint8_t* const to = data + place.d_batch * batch_stride + row * pitch + at;
-        if (at + 16 <= end) {
+        std::uint8_t* const to = place_in_frame(frame, data + place.d_batch * batch_stride, pitch, row, at, column_bytes);
+        if (!Frame::kAlways && !to) continue;
+        if (!Frame::kAlways || at + 16 <= end) {
           *reinterpret_cast<uint4*>(to) = uint4{};
         } else {
           for (int b = 0; b < end - at; ++b) to[b] = 0;

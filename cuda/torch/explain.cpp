@@ -20,16 +20,7 @@ ExplainedGemm explain_prepared(PreparedGemm const& prepared, int device, bool co
   return explained;
 }
 
-ExplainedGemm explain_call(GemmCall& call) {
-  check_call(call);
-  DeviceScope const scope(call.device);
-  PreparedGemm prepared;
-  prepare(prepared, call, {});
-  // The empty K of mm and addmm is no product.
-  bool const computes = !call.empty() && (call.k > 0 || call.epilogue);
-  if (computes) plan_call(prepared, call);
-  return explain_prepared(prepared, call.device, computes);
-}
+}  // namespace
 
 void check_count(char const* op, std::size_t count, std::size_t least, std::size_t most) {
   if (count < least || count > most) {
@@ -42,6 +33,31 @@ Tensor const& required(char const* op, OptionalTensors const& operands, std::siz
   if (!operands[i]) fail(ErrorKind::value, "explain: tensor ", i, " of ", op, " is None; expected a Tensor");
   return *operands[i];
 }
+
+ExplainedGemm explain_call(GemmCall& call) {
+  check_call(call);
+  DeviceScope const scope(call.device);
+  PreparedGemm prepared;
+  prepare(prepared, call, {});
+  // The empty K of mm and addmm is no product.
+  bool const computes = !call.empty() && (call.k > 0 || call.epilogue);
+  if (computes) plan_call(prepared, call);
+  return explain_prepared(prepared, call.device, computes);
+}
+
+ExplainedGemm explain_call(ScaledCall& call) {
+  PreparedGemm prepared;
+  bool const multiplies = start_scaled(prepared, call);
+  DeviceScope const scope(call.device);
+  if (multiplies) {
+    plan_scaled(prepared, call);
+  } else {
+    prepared.request = request_of(call, choose_form(call));
+  }
+  return explain_prepared(prepared, call.device, multiplies);
+}
+
+namespace {
 
 ExplainedGemm explain_named(std::int64_t op, OptionalTensors const& operands, std::optional<ScalarType> out_dtype,
                             double beta, bool allow_tf32, std::string_view name) {
@@ -104,15 +120,7 @@ ExplainedGemm explain_scaled(OptionalTensors const& operands, std::optional<Scal
   Tensor const &a = required(kOp, all, 0), &b = required(kOp, all, 1);
   ScaledCall call = make_scaled_call(a, b, all[2], all[3], all[4], all[5], all[6], recipe_a, recipe_b, use_fast_accum);
   call.out_dtype = out_dtype;
-  PreparedGemm prepared;
-  bool const multiplies = start_scaled(prepared, call);
-  DeviceScope const scope(call.device);
-  if (multiplies) {
-    plan_scaled(prepared, call);
-  } else {
-    prepared.request = request_of(call, choose_form(call));
-  }
-  return explain_prepared(prepared, call.device, multiplies);
+  return explain_call(call);
 }
 
 ExplainedGemm explain_grouped(std::int64_t op, OptionalTensors const& operands, std::optional<ScalarType> out_dtype,

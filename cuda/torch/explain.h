@@ -3,6 +3,7 @@
 
 #include <string_view>
 
+#include "torch/conv_request.h"
 #include "torch/epilogue_ops.h"
 
 namespace cutwheel {
@@ -13,7 +14,16 @@ struct ExplainedGemm {
   std::vector<Rejection> rejections;
   std::size_t operand_copies;  // operands that have to be copied first
   bool output_copy;
+  char const* route = nullptr;  // of a convolution
 };
+
+// Of calls as the ops make them, which explain_gemm and its like put together.
+ExplainedGemm explain_call(GemmCall& call);
+ExplainedGemm explain_call(ScaledCall& call);
+
+// Checks of what explain is given.
+void check_count(char const* op, std::size_t count, std::size_t least, std::size_t most);
+Tensor const& required(char const* op, OptionalTensors const& operands, std::size_t i);
 
 // op: 0 mm, 1 bmm, 2 addmm, 3 baddbmm, 4 linear [input, weight, bias], 5 gemm [a, b, tensor operands by position], 6
 // linear_fused [input, weight, bias, residual]. The last two take the name of an epilogue and None among their operands.
@@ -33,5 +43,13 @@ ExplainedGemm explain_scaled(OptionalTensors const& operands, std::optional<Scal
 constexpr std::int64_t kGroupedMmOp = 8, kGroupedAccumulateOp = 9, kGroupedLinearOp = 10, kScaledGroupedMmOp = 11;
 ExplainedGemm explain_grouped(std::int64_t op, OptionalTensors const& operands, std::optional<ScalarType> out_dtype,
                               bool allow_tf32, std::string_view epilogue, bool use_fast_accum);
+
+// Of convolutions, which are numbered apart. op 0: conv2d [input, weight, bias]; 1: conv2d_fused [input, weight, bias,
+// residual], which takes the name of an epilogue; 2: scaled_conv2d [input, weight, scale_input, scale_weight, bias]; 3:
+// conv2d_input_grad [grad_output, weight] and 4: conv2d_weight_grad [grad_output, input], which take the size of the
+// result. Without a kernel there are no plans, and the route is "none".
+ExplainedGemm explain_conv(std::int64_t op, OptionalTensors const& operands, ConvGeometry const& geometry,
+                           std::vector<std::int64_t> const& size, std::optional<ScalarType> out_dtype, bool allow_tf32,
+                           std::string_view epilogue);
 
 }  // namespace cutwheel

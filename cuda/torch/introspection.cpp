@@ -60,6 +60,8 @@ char const* family_name(Family family) {
     case Family::quantize: return "quantize";
     case Family::sm90_grouped: return "sm90_grouped";
     case Family::sm80_grouped: return "sm80_grouped";
+    case Family::sm90_conv: return "sm90_conv";
+    case Family::sm80_conv: return "sm80_conv";
   }
   return "?";
 }
@@ -110,20 +112,22 @@ std::string epilogue_json(EpilogueInfo const& info) {
 }
 
 std::string row_json(KernelRow const& row) {
-  std::string const layout{letter_of(row.layout_a), letter_of(row.layout_b), 't'};
+  bool const is_conv = row.direction != Direction::none;
+  std::string const layout = is_conv ? "null" : quoted({letter_of(row.layout_a), letter_of(row.layout_b), 't'});
   bool const has_epilogue = is_gemm(row) || row.family == Family::elementwise;
   std::string const epilogue = has_epilogue ? quoted(info_of(row.epilogue).name) : "null";
   return concat("{\"name\": ", quoted(row.name), ", \"op\": ", quoted(name_of(row.op)),
                 ", \"family\": ", quoted(family_name(row.family)), ", \"arch\": ", quoted(name_of(row.arch)),
                 ", \"ptx\": ", boolean(row.has_ptx), ", \"a\": ", quoted(name_of(row.a)),
                 ", \"b\": ", quoted(name_of(row.b)), ", \"acc\": ", quoted(name_of(row.acc)),
-                ", \"d\": ", quoted(name_of(row.d)), ", \"layout\": ", quoted(layout), ", \"epilogue\": ", epilogue,
+                ", \"d\": ", quoted(name_of(row.d)), ", \"layout\": ", layout, ", \"epilogue\": ", epilogue,
                 ", \"tile\": ", extent(row.tile), ", \"cluster\": ", extent(row.cluster), ", \"stages\": ", row.stages,
                 ", \"schedule\": ", quoted(name_of(row.schedule)), ", \"swap_ab\": ", boolean(row.swap_ab),
                 ", \"alignment\": ", row.alignment, ", \"fast_accum\": ", boolean(row.fast_accum),
                 ", \"scales\": ", row.scales == BlockScales::none ? "null" : quoted(name_of(row.scales)),
                 ", \"recipe\": ", row.recipe == QuantizeRecipe::none ? "null" : quoted(name_of(row.recipe)),
                 ", \"grouping\": ", row.grouping == Grouping::none ? "null" : quoted(name_of(row.grouping)),
+                ", \"direction\": ", row.direction == Direction::none ? "null" : quoted(name_of(row.direction)),
                 ", \"shared_memory_bytes\": ", *row.shared_memory_bytes, "}");
 }
 
@@ -137,14 +141,18 @@ std::string plan_json(GemmPlan const& plan) {
 bool is_scaled(GemmRequest const& r) { return r.op != Op::gemm && element_bytes(r.a) == 1; }
 
 std::string request_json(GemmRequest const& r) {
+  bool const is_conv = r.op == Op::conv2d;
   return concat(
       "{\"m\": ", r.m, ", \"n\": ", r.n, ", \"k\": ", r.k, ", \"batch\": ", r.batch, ", \"dtype\": ", quoted(name_of(r.a)),
       ", \"out_dtype\": ", quoted(name_of(r.d)),
-      ", \"layout\": ", quoted({letter_of(r.layout_a), letter_of(r.layout_b), 't'}),
+      ", \"layout\": ", is_conv ? "null" : quoted({letter_of(r.layout_a), letter_of(r.layout_b), 't'}),
       ", \"addend\": ", quoted(name_of(r.addend)),
-      r.addend == Addend::other ? concat(", \"epilogue\": ", quoted(info_of(r.epilogue).name)) : "",
+      r.addend == Addend::other || is_conv ? concat(", \"epilogue\": ", quoted(info_of(r.epilogue).name)) : "",
       ", \"extents_aligned\": ", boolean(r.extents_aligned),
       r.op == Op::grouped_mm ? concat(", \"grouping\": ", quoted(name_of(r.grouping)), ", \"groups\": ", r.groups) : "",
+      is_conv ? concat(", \"direction\": ", quoted(name_of(r.direction)), ", \"taps\": ", r.taps, ", \"step\": ", r.step,
+                       ", \"tensor_maps\": ", boolean(r.tensor_maps))
+              : "",
       is_scaled(r) ? concat(", \"b\": ", quoted(name_of(r.b)), ", \"fast_accum\": ", boolean(r.fast_accum),
                             ", \"scales\": ", quoted(name_of(r.scales)))
                    : "",
@@ -152,10 +160,11 @@ std::string request_json(GemmRequest const& r) {
 }
 
 std::string explained_json(GemmRequest const& request, DeviceInfo const& device, std::vector<GemmPlan> const& plans,
-                           std::vector<Rejection> const& rejections, std::size_t operand_copies, bool output_copy) {
+                           std::vector<Rejection> const& rejections, std::size_t operand_copies, bool output_copy,
+                           char const* route = nullptr) {
   return concat("{\"device\": ", quoted(device.name), ", \"request\": ", request_json(request),
-                ", \"operand_copies\": ", operand_copies, ", \"output_copy\": ", boolean(output_copy),
-                ", \"plans\": ", list(plans, plan_json), ", \"rejected\": ",
+                route ? concat(", \"route\": ", quoted(route)) : "", ", \"operand_copies\": ", operand_copies,
+                ", \"output_copy\": ", boolean(output_copy), ", \"plans\": ", list(plans, plan_json), ", \"rejected\": ",
                 list(rejections,
                      [](Rejection const& r) {
                        return concat("{\"row\": ", quoted(r.row->name), ", \"reason\": ", quoted(r.reason), "}");
@@ -218,12 +227,23 @@ std::string explain_json(std::int64_t op, OptionalTensors const& operands, std::
   return explained_json(e.request, device_info(e.request.device), e.plans, e.rejections, e.operand_copies, e.output_copy);
 }
 
+std::string explain_conv_json(std::int64_t op, OptionalTensors const& operands, std::vector<std::int64_t> const& stride,
+                              std::vector<std::int64_t> const& padding, std::vector<std::int64_t> const& dilation,
+                              std::optional<ScalarType> out_dtype, bool allow_tf32, StringHandle epilogue,
+                              std::vector<std::int64_t> const& size) {
+  TextArgument const name(epilogue);
+  ExplainedGemm const e = explain_conv(op, operands, {stride, padding, dilation}, size, out_dtype, allow_tf32, name.view());
+  return explained_json(e.request, device_info(e.request.device), e.plans, e.rejections, e.operand_copies, e.output_copy,
+                        e.route);
+}
+
 std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::int64_t sm_count,
                                  std::int64_t shared_memory_bytes, double memory_gb_per_s, double sm_clock_ghz,
                                  std::int64_t a, std::int64_t d, std::int64_t layout_a, std::int64_t layout_b,
                                  std::int64_t addend, bool extents_aligned, std::int64_t m, std::int64_t n, std::int64_t k,
                                  std::int64_t batch, StringHandle epilogue, std::int64_t b, bool fast_accum,
-                                 std::int64_t scales, std::int64_t grouping, std::int64_t groups) {
+                                 std::int64_t scales, std::int64_t grouping, std::int64_t groups, std::int64_t direction,
+                                 std::int64_t taps, std::int64_t step) {
   TextArgument const name(epilogue);
   DeviceInfo device;
   device.name = "a GPU described by the caller";
@@ -238,6 +258,9 @@ std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::in
   request.op = element_bytes(request.a) == 1 ? Op::scaled_mm : Op::gemm;
   if (grouping != 0) request.op = Op::grouped_mm;
   request.grouping = static_cast<Grouping>(grouping), request.groups = static_cast<int>(groups);
+  if (direction != 0) request.op = Op::conv2d;
+  request.direction = static_cast<Direction>(direction);
+  request.taps = static_cast<int>(taps), request.step = static_cast<int>(step);
   request.fast_accum = fast_accum, request.scales = static_cast<BlockScales>(scales);
   request.layout_a = static_cast<Layout>(layout_a), request.layout_b = static_cast<Layout>(layout_b);
   request.addend = static_cast<Addend>(addend), request.extents_aligned = extents_aligned;
@@ -245,6 +268,8 @@ std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::in
     std::optional<Epilogue> const found = find_epilogue(name.view());
     request.epilogue = found && is_scaled(request) ? *found : named_epilogue("explain", name.view(), /*has_accum=*/true);
     request.addend = info_of(request.epilogue).addend;
+  } else if (direction != 0) {
+    request.epilogue = request.addend == Addend::row ? Epilogue::bias : Epilogue::plain;
   }
   request.m = static_cast<int>(m), request.n = static_cast<int>(n), request.k = static_cast<int>(k);
   request.batch = static_cast<int>(grouping != 0 ? groups : batch);

@@ -20,15 +20,22 @@ std::string driver_status_json();
 std::string explain_json(std::int64_t op, OptionalTensors const& operands, std::optional<ScalarType> out_dtype, double beta,
                          bool allow_tf32, StringHandle epilogue, std::optional<std::int64_t> recipe_a,
                          std::optional<std::int64_t> recipe_b, bool use_fast_accum);
+// op and operands as of explain_conv.
+std::string explain_conv_json(std::int64_t op, OptionalTensors const& operands, std::vector<std::int64_t> const& stride,
+                              std::vector<std::int64_t> const& padding, std::vector<std::int64_t> const& dilation,
+                              std::optional<ScalarType> out_dtype, bool allow_tf32, StringHandle epilogue,
+                              std::vector<std::int64_t> const& size);
 // The choice for a shape on a GPU that need not be there: no driver is asked. Layouts: 0 row, 1 column; dtypes as in DType;
 // addend as in Addend. The name of an epilogue, where it is not empty, says what addend would. b is -1 where it is a;
 // scales as in BlockScales. The op is scaled_mm where a has 8 bits, grouped_mm where grouping (as in Grouping) is not 0:
-// then m, n and k are those of the mean group.
+// then m, n and k are those of the mean group. It is conv2d where direction (as in Direction) is not 0: then they are those
+// of the implicit product; taps and step as in GemmRequest.
 std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::int64_t sm_count,
                                  std::int64_t shared_memory_bytes, double memory_gb_per_s, double sm_clock_ghz,
                                  std::int64_t a, std::int64_t d, std::int64_t layout_a, std::int64_t layout_b,
                                  std::int64_t addend, bool extents_aligned, std::int64_t m, std::int64_t n, std::int64_t k,
                                  std::int64_t batch, StringHandle epilogue, std::int64_t b, bool fast_accum,
-                                 std::int64_t scales, std::int64_t grouping, std::int64_t groups);
+                                 std::int64_t scales, std::int64_t grouping, std::int64_t groups, std::int64_t direction,
+                                 std::int64_t taps, std::int64_t step);
 
 }  // namespace cutwheel

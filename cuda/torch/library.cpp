@@ -4,6 +4,7 @@
 
 #include "common/error.h"
 #include "dispatch/environment.h"
+#include "torch/conv_ops.h"
 #include "torch/epilogue_ops.h"
 #include "torch/gemm_ops.h"
 #include "torch/grouped_ops.h"
@@ -102,6 +103,28 @@ Tensor cpu_scaled_grouped_mm(Tensor const&, Tensor const&, Tensor const&, Tensor
   refuse_cpu("scaled_grouped_mm", nullptr);
 }
 
+Tensor cpu_conv2d(Tensor const&, Tensor const&, std::optional<Tensor> const&, Integers const&, Integers const&,
+                  Integers const&, bool) {
+  refuse_cpu("conv2d", "nn.functional.conv2d");
+}
+Tensor cpu_conv2d_fused(Tensor const&, Tensor const&, std::optional<Tensor> const&, std::optional<Tensor> const&,
+                        Integers const&, Integers const&, Integers const&, StringHandle epilogue, bool) {
+  TextArgument const name(epilogue);
+  refuse_cpu("conv2d", "nn.functional.conv2d");
+}
+Tensor cpu_conv2d_input_grad(Tensor const&, Tensor const&, Integers const&, Integers const&, Integers const&,
+                             Integers const&, bool) {
+  refuse_cpu("conv2d_input_grad", "nn.grad.conv2d_input");
+}
+Tensor cpu_conv2d_weight_grad(Tensor const&, Tensor const&, Integers const&, Integers const&, Integers const&,
+                              Integers const&, bool, bool) {
+  refuse_cpu("conv2d_weight_grad", "nn.grad.conv2d_weight");
+}
+Tensor cpu_scaled_conv2d(Tensor const&, Tensor const&, Tensor const&, Tensor const&, std::optional<Tensor> const&,
+                         Integers const&, Integers const&, Integers const&, std::optional<ScalarType>) {
+  refuse_cpu("scaled_conv2d", nullptr);
+}
+
 void register_schemas(torch::stable::detail::StableLibrary& m) {
   m.def("mm(Tensor input, Tensor mat2, ScalarType? out_dtype=None, bool allow_tf32=False) -> Tensor");
   m.def("mm.out(Tensor input, Tensor mat2, bool allow_tf32=False, *, Tensor(a!) out) -> ()");
@@ -155,13 +178,34 @@ void register_schemas(torch::stable::detail::StableLibrary& m) {
       "scaled_grouped_mm(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor offs, Tensor? bias=None, "
       "ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor");
   m.def(
+      "conv2d(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, "
+      "bool allow_tf32=False) -> Tensor");
+  m.def(
+      "conv2d_fused(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, SymInt[] stride, SymInt[] padding, "
+      "SymInt[] dilation, str epilogue, bool allow_tf32=False) -> Tensor");
+  m.def(
+      "conv2d_input_grad(Tensor grad_output, Tensor weight, SymInt[] input_size, SymInt[] stride, SymInt[] padding, "
+      "SymInt[] dilation, bool allow_tf32=False) -> Tensor");
+  m.def(
+      "conv2d_weight_grad(Tensor grad_output, Tensor input, SymInt[] weight_size, SymInt[] stride, SymInt[] padding, "
+      "SymInt[] dilation, bool allow_tf32=False, bool deterministic=False) -> Tensor");
+  m.def(
+      "scaled_conv2d(Tensor input, Tensor weight, Tensor scale_input, Tensor scale_weight, Tensor? bias, "
+      "SymInt[] stride, SymInt[] padding, SymInt[] dilation, ScalarType? out_dtype=None) -> Tensor");
+  m.def(
+      "_explain_conv(int op, Tensor?[] operands, int[] stride, int[] padding, int[] dilation, ScalarType? out_dtype, "
+      "bool allow_tf32, str epilogue=\"\", int[] size=[]) -> str");
+  m.def(
+      "_conv_served(int direction, int device, ScalarType dtype, ScalarType out_dtype, str epilogue=\"\", "
+      "bool has_bias=False, bool unit_stride=True) -> int");
+  m.def(
       "_explain(int op, Tensor?[] operands, ScalarType? out_dtype, float beta, bool allow_tf32, str epilogue=\"\", "
       "int? recipe_a=None, int? recipe_b=None, bool use_fast_accum=False) -> str");
   m.def(
       "_explain_for_gpu(int major, int minor, int sm_count, int shared_memory_bytes, float memory_gb_per_s, "
       "float sm_clock_ghz, int a, int d, int layout_a, int layout_b, int addend, bool extents_aligned, int m, int n, "
       "int k, int batch, str epilogue=\"\", int b=-1, bool fast_accum=False, int scales=0, int grouping=0, "
-      "int groups=0) -> str");
+      "int groups=0, int direction=0, int taps=1, int step=1) -> str");
   m.def("_kernels() -> str");
   m.def("_epilogues() -> str");
   m.def("_build_info() -> str");
@@ -198,6 +242,11 @@ STABLE_TORCH_LIBRARY_IMPL(cutwheel, CUDA, m) {
   m.impl("grouped_linear_fused", TORCH_BOX(&cutwheel::grouped_linear_fused));
   m.impl("grouped_linear_fused_aux", TORCH_BOX(&cutwheel::grouped_linear_fused_aux));
   m.impl("scaled_grouped_mm", TORCH_BOX(&cutwheel::scaled_grouped_mm));
+  m.impl("conv2d", TORCH_BOX(&cutwheel::conv2d_op));
+  m.impl("conv2d_fused", TORCH_BOX(&cutwheel::conv2d_fused));
+  m.impl("conv2d_input_grad", TORCH_BOX(&cutwheel::conv2d_input_grad));
+  m.impl("conv2d_weight_grad", TORCH_BOX(&cutwheel::conv2d_weight_grad));
+  m.impl("scaled_conv2d", TORCH_BOX(&cutwheel::scaled_conv2d));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(cutwheel, CPU, m) {
@@ -223,10 +272,17 @@ STABLE_TORCH_LIBRARY_IMPL(cutwheel, CPU, m) {
   m.impl("grouped_linear_fused", TORCH_BOX(&cutwheel::cpu_grouped_linear_fused));
   m.impl("grouped_linear_fused_aux", TORCH_BOX(&cutwheel::cpu_grouped_linear_fused_aux));
   m.impl("scaled_grouped_mm", TORCH_BOX(&cutwheel::cpu_scaled_grouped_mm));
+  m.impl("conv2d", TORCH_BOX(&cutwheel::cpu_conv2d));
+  m.impl("conv2d_fused", TORCH_BOX(&cutwheel::cpu_conv2d_fused));
+  m.impl("conv2d_input_grad", TORCH_BOX(&cutwheel::cpu_conv2d_input_grad));
+  m.impl("conv2d_weight_grad", TORCH_BOX(&cutwheel::cpu_conv2d_weight_grad));
+  m.impl("scaled_conv2d", TORCH_BOX(&cutwheel::cpu_scaled_conv2d));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(cutwheel, CompositeExplicitAutograd, m) {
   m.impl("_explain", TORCH_BOX(&cutwheel::explain_json));
+  m.impl("_explain_conv", TORCH_BOX(&cutwheel::explain_conv_json));
+  m.impl("_conv_served", TORCH_BOX(&cutwheel::conv_served));
   m.impl("_explain_for_gpu", TORCH_BOX(&cutwheel::explain_for_gpu_json));
   m.impl("_epilogues", TORCH_BOX(&cutwheel::epilogues_json));
   m.impl("_kernels", TORCH_BOX(&cutwheel::kernels_json));

@@ -93,6 +93,24 @@ SM80_GROUPED: Table = {
 }
 
 
+SM90_CONV: Table = {
+    "family": "sm90_conv",
+    "arch": ["90a"],
+    "dtypes": [dtypes("bf16", "bf16")],
+    "direction": ["fprop"],
+    "epilogue": ["plain"],
+    "tiles": [{"tile": [128, 128, 64]}],
+}
+SM80_CONV: Table = {
+    "family": "sm80_conv",
+    "arch": ["80"],
+    "dtypes": [dtypes("bf16", "bf16")],
+    "direction": ["fprop"],
+    "epilogue": ["plain"],
+    "tiles": [{"tile": [128, 128, 32], "warp": [64, 64, 32], "stages": 4}],
+}
+
+
 def document(*entries: Table) -> Table:
     return {"epilogue": deepcopy(EPILOGUES), "kernel": [deepcopy(entry) for entry in entries]}
 

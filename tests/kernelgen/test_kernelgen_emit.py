@@ -131,6 +131,7 @@ def test_the_table() -> None:
         " Epilogue::plain, {64, 16, 128}, /*cluster=*/{1, 1, 1}, /*stages=*/0,"
         " Schedule::pingpong, /*swap_ab=*/true, /*alignment=*/8,"
         " /*fast_accum=*/false, BlockScales::none, QuantizeRecipe::none, Grouping::none,"
+        " Direction::none,"
         f" &gemm::smem_{name}, &gemm::launch_{name}, &gemm::workspace_{name}}},"
     ) in table
     assert (
@@ -205,6 +206,7 @@ def test_the_json_names_every_kernel_with_its_source() -> None:
         "scales": None,
         "recipe": None,
         "grouping": None,
+        "direction": None,
         "source": "gemm_sm90a_64x16x128_1x1x1_pingpong_swap.cu",
     }
     assert (sm80["warp"], sm80["stages"], sm80["ptx"]) == ([64, 64, 32], 3, True)

@@ -15,8 +15,10 @@ from kernelgen_cases import (
     ELEMENTWISE,
     REDUCE,
     SM80,
+    SM80_CONV,
     SM80_GROUPED,
     SM90,
+    SM90_CONV,
     SM90_GROUPED,
     Table,
     bounded,
@@ -219,7 +221,7 @@ def test_the_table() -> None:
         f" /*has_ptx=*/false, {PRODUCT}, Layout::row, Layout::column, Epilogue::scaled,"
         " {128, 128, 128}, /*cluster=*/{2, 1, 1}, /*stages=*/0, Schedule::pingpong,"
         " /*swap_ab=*/false, /*alignment=*/16, /*fast_accum=*/true, BlockScales::none,"
-        f" QuantizeRecipe::none, Grouping::none, &scaled_mm::smem_{name},"
+        f" QuantizeRecipe::none, Grouping::none, Direction::none, &scaled_mm::smem_{name},"
         f" &scaled_mm::launch_{name}, &scaled_mm::workspace_{name}}},"
     ) in table
     assert "Op::scaled_mm, Family::sm90_blockwise, Arch::sm90a," in table
@@ -252,6 +254,8 @@ def test_the_table_is_cpp(tmp_path: Path, repository: Path) -> None:
     write_manifest(tmp_path, scaled, op="scaled_mm")
     by_k = changed(SM90_GROUPED, layouts=["ntt"], grouping=["k"])
     write_manifest(tmp_path, gemm_document(SM90_GROUPED, SM80_GROUPED, by_k), op="grouped_mm")
+    gradients = changed(SM90_CONV, direction=["dgrad", "wgrad"])
+    write_manifest(tmp_path, gemm_document(SM90_CONV, SM80_CONV, gradients), op="conv2d")
     found = load(tmp_path)
     for name, text in emit.render(found.kernels, found.epilogues, tmp_path).items():
         (tmp_path / name).write_text(text)

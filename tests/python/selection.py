@@ -13,6 +13,7 @@ ROW, COLUMN = 0, 1
 NONE, VECTOR, MATRIX = 0, 1, 2  # the addend
 A1X128_B128X128, A1X128_B1X128 = 1, 2  # scales
 ROWS, K = 1, 2  # grouping
+FPROP, DGRAD, WGRAD = 1, 2, 3  # the direction of a convolution
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,9 @@ def explain(gpu: Gpu, m: int, n: int, k: int, **options: object) -> dict:
         options.get("scales", 0),
         options.get("grouping", 0),
         options.get("groups", 0),
+        options.get("direction", 0),
+        options.get("taps", 1),
+        options.get("step", 1),
     )
     return json.loads(text)
 

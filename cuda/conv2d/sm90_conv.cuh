@@ -1,0 +1,226 @@
+// Convolutions by the persistent GEMM kernel of Hopper. The copy engine gathers the pixels of an implicit GEMM, zeros of
+// the padding included; there is no kernel before and no workspace but that of split-K.
+#pragma once
+
+#include <algorithm>
+
+#include "conv2d/sm90_conv_pixels.cuh"
+#include "conv2d/sm90_conv_taps.cuh"
+#include "gemm/sm90_persistent_kernel.cuh"
+
+namespace cutwheel::conv2d {
+
+// Layouts in shared memory. wgmma reads 16-bit operands either way, others K-major only: for those the gradient of the
+// input takes a filter [c, r, s, k_out].
+template <DType a, DType b, DType acc, DType d, class Tile, Direction direction, class Epilogue>
+struct Sm90ConvTypes
+    : gemm::Sm90PersistentTypes<a, b, acc, d, direction == Direction::wgrad ? Layout::column : Layout::row,
+                                direction == Direction::fprop || element_bytes(b) != 2 ? Layout::column : Layout::row, Tile,
+                                Epilogue> {
+  using Base =
+      gemm::Sm90PersistentTypes<a, b, acc, d, direction == Direction::wgrad ? Layout::column : Layout::row,
+                                direction == Direction::fprop || element_bytes(b) != 2 ? Layout::column : Layout::row, Tile,
+                                Epilogue>;
+  static constexpr bool kIsPixels = direction == Direction::wgrad;
+  using OperandA = typename Base::OperandA;
+  using OperandB = typename Base::OperandB;
+  using Walk = std::conditional_t<kIsPixels, Sm90PixelWalk<Tile>, Sm90TapWalk<Tile, direction>>;
+  static constexpr auto loader_type() {
+    if constexpr (kIsPixels) {
+      return gemm::epilogue::TypeIdentity<Sm90PixelLoader<OperandA, OperandB, Tile>>{};
+    } else {
+      return gemm::epilogue::TypeIdentity<Sm90TapLoader<OperandA, OperandB, Tile, direction>>{};
+    }
+  }
+  using Loader = typename decltype(loader_type())::type;
+};
+
+// Operands of an epilogue have the product's rows and columns. Those of D are others in gradients.
+template <class... Operands>
+constexpr bool is_scalars_only(gemm::epilogue::OperandList<Operands...>) {
+  return ((Operands::kKind == OperandKind::scalar) && ... && true);
+}
+
+template <Arch arch, DType a, DType b, DType acc, DType d, class Tile, Direction direction, template <DType> class Epilogue,
+          bool fast_accum = false>
+struct Sm90Conv : gemm::Sm90PersistentKernel<Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>>,
+                                             typename Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>>::Walk,
+                                             is_fp8(a) && !fast_accum> {
+  using Types = Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>>;
+  using Base = gemm::Sm90PersistentKernel<Types, typename Types::Walk, is_fp8(a) && !fast_accum>;
+  using Walk = typename Types::Walk;
+  using WalkParams = typename Walk::Params;
+  using OperandA = typename Types::OperandA;
+  using OperandB = typename Types::OperandB;
+  using Operands = typename Types::Loader::Params;
+  static_assert(arch == Arch::sm90a && direction != Direction::none);
+  static_assert(direction == Direction::fprop || is_scalars_only(typename Epilogue<d>::Operands{}));
+  static_assert(direction == Direction::fprop || Epilogue<d>::Stores::kCount == 0);
+  static constexpr int kChannelBox = OperandA::kSwizzled;
+
+  static std::int64_t workspace_bytes(gemm::GemmArgs const& args) {
+    if (direction != Direction::wgrad || args.splits <= 1) return 0;
+    return std::int64_t{args.splits} * args.m * args.n * static_cast<int>(sizeof(float));
+  }
+
+  // args: a ConvArgs.
+  static Status launch(gemm::GemmArgs const& args, void const* kernel) {
+    static gemm::KernelFacts facts;
+    auto const& conv = static_cast<ConvArgs const&>(args);
+    auto const is_vector = [](int channels, DType type) { return channels * element_bytes(type) % 16 == 0; };
+    bool const aligned = is_vector(conv.conv.c, a) && is_vector(conv.conv.k_out, a) &&
+                         reinterpret_cast<std::uintptr_t>(args.b.data) % 16 == 0;
+    if (!aligned) return {StatusCode::not_implementable, 0};
+    if constexpr (direction == Direction::fprop) {
+      return launch_fprop(conv, kernel, facts);
+    } else if constexpr (direction == Direction::dgrad) {
+      return launch_dgrad(conv, kernel, facts);
+    } else {
+      return launch_wgrad(conv, kernel, facts);
+    }
+  }
+
+ private:
+  // So that numbers of tiles can be counted on in steps of a grid.
+  static constexpr std::int64_t kMaxTiles = 0x7fffffff - 65536;
+
+  static Im2colAxis axis(int extent, int positions, int taps, int pad, int stride, int dilation) {
+    return {extent, -pad, positions, stride, (taps - 1) * dilation};
+  }
+  static Im2colAxis axis_h(ConvProblem const& x) { return axis(x.h, x.p, x.r, x.pad_h, x.stride_h, x.dilation_h); }
+  static Im2colAxis axis_w(ConvProblem const& x) { return axis(x.w, x.q, x.s, x.pad_w, x.stride_w, x.dilation_w); }
+  static Im2colGrid grid(Im2colAxis const& h, Im2colAxis const& w) {
+    return {cutlass::FastDivmod(h.positions), cutlass::FastDivmod(w.positions), h.corner, w.corner, h.stride, w.stride};
+  }
+
+  static Status launch_taps(ConvArgs const& args, void const* kernel, gemm::KernelFacts& facts, Operands& operands,
+                            WalkParams& walk, int taps) {
+    // [taps, N, K of a tap]; it lies between the channels.
+    std::int64_t const row = std::int64_t{taps} * args.b.leading;
+    OperandB::encode_map(operands.b, b, {args.b.data, row, args.b.leading}, args.n, walk.channels, taps);
+    walk.n = args.n;
+    walk.tiles_n = ceil_div(args.n, Tile::kN);
+    walk.band = args.swizzle;
+    walk.along_m = args.raster == RasterOrder::along_m;
+    std::int64_t tiles = 0;
+    for (int i = 0; i < walk.count; ++i) {
+      ConvPhase& phase = walk.phases[i];
+      phase.tiles_m = ceil_div(phase.m, Tile::kM);
+      tiles += std::int64_t{phase.tiles_m} * walk.tiles_n;
+      phase.tile_end = static_cast<int>(std::min(tiles, kMaxTiles));
+    }
+    if (tiles > kMaxTiles) {
+      take_tensor_map_error();
+      return {StatusCode::not_implementable, 0};
+    }
+    return Base::launch(args, kernel, facts, operands, walk, static_cast<int>(tiles), 1);
+  }
+
+  static Status launch_fprop(ConvArgs const& args, void const* kernel, gemm::KernelFacts& facts) {
+    ConvProblem const& x = args.conv;
+    Im2colAxis const h = axis_h(x), w = axis_w(x);
+    if (!h.is_encodable() || !w.is_encodable() || !is_tma_aligned(args.a.data, args.x_strides, a)) {
+      return {StatusCode::not_implementable, 0};
+    }
+    Operands operands;
+    encode_im2col_map(operands.a[0], a, args.a.data, args.x_strides, x.images, x.c, h, w, kChannelBox, Tile::kM);
+    WalkParams walk{};
+    walk.count = 1;
+    walk.channels = x.c;
+    walk.tap_step_h = x.s;
+    walk.tap_step_w = 1;
+    walk.offset_step = {x.dilation_w, x.dilation_h};
+    ConvPhase& phase = walk.phases[0];
+    phase.grid = grid(h, w);
+    phase.m = args.m;
+    phase.taps_w = x.s;
+    phase.k_tiles = x.r * x.s * ceil_div(x.c, Tile::kK);
+    return launch_taps(args, kernel, facts, operands, walk, x.r * x.s);
+  }
+
+  static Status launch_dgrad(ConvArgs const& args, void const* kernel, gemm::KernelFacts& facts) {
+    ConvProblem const& x = args.conv;
+    DgradAxis h, w;
+    if (!h.plan(x.h, x.r, x.pad_h, x.stride_h, x.dilation_h) || !w.plan(x.w, x.s, x.pad_w, x.stride_w, x.dilation_w) ||
+        h.count * w.count > Walk::kMaxPhases || !is_tma_aligned(args.a.data, args.y_strides, a)) {
+      return {StatusCode::not_implementable, 0};
+    }
+    Operands operands{};
+    WalkParams walk{};
+    walk.count = h.count * w.count;
+    walk.channels = x.k_out;
+    walk.tap_step_h = h.tap_step * x.s;
+    walk.tap_step_w = w.tap_step;
+    walk.offset_step = {w.offset_step, h.offset_step};
+    walk.h = x.h;
+    walk.w = x.w;
+    walk.stride_h = x.stride_h;
+    walk.stride_w = x.stride_w;
+    bool has_map[Walk::kMaps] = {};
+    for (int i = 0; i < walk.count; ++i) {
+      int const row = i / w.count, column = i % w.count;
+      ConvPhase& phase = walk.phases[i];
+      phase.map = 2 * h.is_shorter(row) + w.is_shorter(column);
+      Im2colAxis const axis_h = h.im2col(x.p, h.is_shorter(row)), axis_w = w.im2col(x.q, w.is_shorter(column));
+      if (!axis_h.is_encodable() || !axis_w.is_encodable()) {
+        take_tensor_map_error();
+        return {StatusCode::not_implementable, 0};
+      }
+      if (!has_map[phase.map]) {
+        encode_im2col_map(operands.a[phase.map], a, args.a.data, args.y_strides, x.images, x.k_out, axis_h, axis_w,
+                          kChannelBox, Tile::kM);
+        has_map[phase.map] = true;
+      }
+      DgradAxis::Phase const &of_h = h.phases[row], &of_w = w.phases[column];
+      phase.grid = grid(axis_h, axis_w);
+      phase.m = x.images * of_h.positions * of_w.positions;
+      phase.k_tiles = of_h.taps * of_w.taps * ceil_div(x.k_out, Tile::kK);
+      phase.taps_w = of_w.taps;
+      phase.tap = of_h.first_tap * x.s + of_w.first_tap;
+      phase.offset = {of_w.offset, of_h.offset};
+      phase.first_h = row;
+      phase.first_w = column;
+    }
+    // The longest first: what is left at the end is short.
+    std::sort(walk.phases, walk.phases + walk.count,
+              [](ConvPhase const& one, ConvPhase const& other) { return one.k_tiles > other.k_tiles; });
+    return launch_taps(args, kernel, facts, operands, walk, x.r * x.s);
+  }
+
+  static Status launch_wgrad(ConvArgs const& args, void const* kernel, gemm::KernelFacts& facts) {
+    static_assert(direction != Direction::wgrad || element_bytes(a) == 2);
+    ConvProblem const& x = args.conv;
+    Im2colAxis const h = axis_h(x), w = axis_w(x);
+    // A has its pixels as the rows of one matrix.
+    std::int64_t const pitch = args.y_strides[2];
+    bool const is_matrix = args.y_strides[1] == pitch * x.q && args.y_strides[0] == args.y_strides[1] * x.p;
+    int const splits = std::max(args.splits, 1);
+    WalkParams walk{};
+    walk.columns = FilterColumns::of(x.c, x.r * x.s);
+    walk.order = {ceil_div(args.m, Tile::kM), ceil_div(walk.columns.count(), Tile::kN), splits, args.swizzle,
+                  args.raster == RasterOrder::along_m};
+    std::int64_t const tiles = std::int64_t{walk.order.tiles_m} * walk.order.tiles_n * splits;
+    if (!h.is_encodable() || !w.is_encodable() || !is_matrix || tiles > kMaxTiles || (splits > 1 && d != DType::f32) ||
+        !is_tma_aligned(args.a.data, args.y_strides, a) || !is_tma_aligned(args.b.data, args.x_strides, b)) {
+      return {StatusCode::not_implementable, 0};
+    }
+    Operands operands;
+    OperandA::encode_map(operands.a, a, {args.a.data, pitch, 0}, args.m, args.k, 1);
+    encode_im2col_map(operands.b, b, args.b.data, args.x_strides, x.images, x.c, h, w, FilterColumns::kUnit, Tile::kK);
+    walk.m = args.m;
+    walk.k_tiles = ceil_div(args.k, Tile::kK);
+    walk.grid = grid(h, w);
+    walk.taps_w = cutlass::FastDivmod(x.s);
+    walk.dilation_h = x.dilation_h;
+    walk.dilation_w = x.dilation_w;
+    gemm::GemmArgs result = args;
+    if (splits > 1) {
+      result.d = args.workspace;
+      result.d_leading = args.n;
+      result.d_batch_stride = std::int64_t{args.m} * args.n;
+    }
+    return Base::launch(result, kernel, facts, operands, walk, static_cast<int>(tiles), splits);
+  }
+};
+
+}  // namespace cutwheel::conv2d

@@ -1,0 +1,105 @@
+// Convolutions with a 1x1 filter: products of matrices, whose rows are pixels.
+#include <cstring>
+
+#include "torch/conv_request.h"
+
+namespace cutwheel {
+namespace {
+
+Tensor matrix_view(Tensor const& owner, Matrix const& x) {
+  Tensor view = view_of(owner, x);  // [1, rows, cols]
+  return torch::stable::squeeze(view, 0);
+}
+
+// [N, H, W, C] as one matrix of pixels.
+Tensor pixels_of(Tensor const& tensor, std::vector<Tensor>& keep) {
+  Image const image = image_of(tensor);
+  View const rows = flatten_rows(view_of(tensor, image), image.pixels(), image.channels(), keep);
+  return matrix_view(rows.owner, rows.matrix);
+}
+
+// [Ko, C] of a filter [Ko, C, 1, 1].
+Matrix filter_matrix(Tensor const& filter) {
+  return {filter.data_ptr(), 1, filter.size(0), filter.size(1), 0, filter.stride(0), filter.stride(1)};
+}
+
+OpNames names_of(ConvCall const& call, int dims) {
+  OpNames names = call.names;
+  names.dims = dims;
+  return names;
+}
+
+void make_gemm(ConvProduct& product, ConvCall const& call) {
+  std::vector<Tensor>& views = product.views;
+  views.reserve(3);  // calls refer to them
+  if (call.direction == Direction::wgrad) {
+    Tensor const y = pixels_of(*call.a, product.keep), x = pixels_of(*call.b, product.keep);
+    views.push_back(matrix_view(y, matrix_of(y).transposed()));
+    views.push_back(x);
+  } else {
+    Matrix const filter = filter_matrix(call.filter());
+    views.push_back(view_of(*call.a, image_of(*call.a)));
+    views.push_back(matrix_view(call.filter(), call.direction == Direction::dgrad ? filter.transposed() : filter));
+  }
+  product.gemm = make_call(names_of(call, 2), views[0], views[1], std::nullopt, call.allow_tf32);
+  GemmCall& gemm = *product.gemm;
+  gemm.linear = call.direction != Direction::wgrad;
+  gemm.c = call.bias;
+  if (!call.epilogue) return;
+  gemm.c = nullptr;
+  gemm.epilogue = &product.epilogue;
+  EpilogueCall& epilogue = product.epilogue;
+  epilogue.id = *call.epilogue;
+  EpilogueInfo const& info = epilogue.info();
+  for (int i = 0; i < info.count; ++i) {
+    std::size_t const position = static_cast<std::size_t>(i);
+    if (info.operands[i].kind == OperandKind::scalar) epilogue.scalars[position] = 1;
+    if (info.operands[i].kind == OperandKind::row) epilogue.tensors[position] = call.bias;
+    if (info.operands[i].kind == OperandKind::matrix && call.residual) {
+      views.push_back(view_of(*call.residual, image_of(*call.residual)));
+      epilogue.tensors[position] = &views.back();
+    }
+  }
+}
+
+void make_scaled(ConvProduct& product, ConvCall const& call) {
+  constexpr std::int64_t kTensorwise = 0, kRowwise = 1;
+  std::vector<Tensor>& views = product.views;
+  views.reserve(2);
+  views.push_back(pixels_of(*call.a, product.keep));
+  views.push_back(matrix_view(call.filter(), filter_matrix(call.filter()).transposed()));
+  product.scaled = ScaledCall{{names_of(call, 2), &views[0], &views[1]}};
+  ScaledCall& scaled = *product.scaled;
+  scaled.out_dtype = call.d_type;
+  scaled.scale_a = call.scale_input, scaled.scale_b = call.scale_weight;
+  scaled.bias = call.bias;
+  scaled.recipe_a = kTensorwise;
+  scaled.recipe_b = call.scale_weight->numel() == 1 ? kTensorwise : kRowwise;
+}
+
+}  // namespace
+
+bool is_product(ConvCall const& call) {
+  conv2d::ConvProblem const& p = call.problem;
+  // The sizes tell that there is no padding behind the last row, either.
+  return p.r == 1 && p.s == 1 && call.unit_stride() && p.pad_h == 0 && p.pad_w == 0 && p.p == p.h && p.q == p.w;
+}
+
+void make_product(ConvProduct& product, ConvCall const& call) {
+  if (call.is_scaled) {
+    make_scaled(product, call);
+  } else {
+    make_gemm(product, call);
+  }
+}
+
+Tensor result_of_product(ConvCall const& call, Tensor const& result) {
+  conv2d::ConvProblem const& p = call.problem;
+  std::array<std::int64_t, 4> sizes{p.images, p.h, p.w, call.n};
+  if (call.direction == Direction::wgrad) sizes = {p.k_out, 1, 1, p.c};
+  Image image{result.data_ptr(), sizes, {}};
+  image.strides = {sizes[1] * sizes[2] * sizes[3], sizes[2] * sizes[3], sizes[3], 1};
+  return nchw_view(result, image);
+}
+
+}  // namespace cutwheel

@@ -1,0 +1,214 @@
+"""Which kernels of convolutions serve which GPU. Extents are those of the implicit product."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+import torch
+from selection import (
+    A100,
+    B200,
+    BF16,
+    DGRAD,
+    E4M3,
+    F16,
+    F32,
+    FPROP,
+    H200,
+    L40S,
+    NONE,
+    RTX3090,
+    S8,
+    TF32,
+    V100,
+    VECTOR,
+    WGRAD,
+    Gpu,
+    chosen,
+    explain,
+)
+
+cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
+
+pytestmark = pytest.mark.skipif(
+    bool(os.environ.get("CUTWHEEL_NARROW")),
+    reason="the built package holds a selection of the declared kernels",
+)
+
+OF_INPUT = {"direction": FPROP, "taps": 9}
+OF_GRADIENT = {"direction": DGRAD, "taps": 9}
+OF_FILTER = {"direction": WGRAD, "taps": 9}
+ALL = [OF_INPUT, OF_GRADIENT, OF_FILTER]
+
+# 3x3 filters on 32 images of a ResNet.
+SHAPES = [(100352, 64, 576), (6272, 256, 2304), (1568, 512, 4608)]
+GPUS = [
+    (A100, "_sm80_"),
+    (RTX3090, "_sm80_"),
+    (L40S, "_sm80_"),
+    (H200, "_sm90a_"),
+    (B200, "_sm80_"),
+]
+
+
+def gpu_id(value: object) -> str:
+    return f"cc{value.major}{value.minor}" if isinstance(value, Gpu) else str(value)
+
+
+def rows_by_name() -> dict[str, dict]:
+    return {row["name"]: row for row in json.loads(torch.ops.cutwheel._kernels())}
+
+
+def of_filter(shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The product that is the gradient of the filter."""
+    m, n, k = shape
+    return n, k, m
+
+
+def check_served(gpu: Gpu, arch: str, shape: tuple[int, int, int], **options: object) -> None:
+    direction = {FPROP: "fprop", DGRAD: "dgrad", WGRAD: "wgrad"}[options["direction"]]
+    plans = explain(gpu, *shape, **options)["plans"]
+    assert plans
+    rows = rows_by_name()
+    for plan in plans:
+        assert arch in plan["row"]
+        assert rows[plan["row"]]["op"] == "conv2d"
+        assert rows[plan["row"]]["direction"] == direction
+        assert direction == "wgrad" or (plan["splits"], plan["reduce"]) == (1, None)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", [BF16, F16])
+@pytest.mark.parametrize(("gpu", "arch"), GPUS, ids=gpu_id)
+def test_16_bits_are_served_in_all_directions(gpu: Gpu, arch: str, dtype: int, shape) -> None:
+    for addend in (NONE, VECTOR):
+        check_served(gpu, arch, shape, **OF_INPUT, a=dtype, addend=addend)
+    for epilogue in ("bias_relu", "bias_residual_relu", "bias_relu_residual", "bias_silu"):
+        check_served(gpu, arch, shape, **OF_INPUT, a=dtype, epilogue=epilogue)
+    for step in (1, 4):
+        check_served(gpu, arch, shape, **OF_GRADIENT, a=dtype, step=step)
+    check_served(gpu, arch, of_filter(shape), **OF_FILTER, a=dtype)
+
+
+# wgmma reads 32-bit operands K-major only, which the gradients' are not.
+@pytest.mark.parametrize(("gpu", "arch"), GPUS, ids=gpu_id)
+def test_tf32_gradients_are_those_of_ampere(gpu: Gpu, arch: str) -> None:
+    check_served(gpu, arch, SHAPES[1], **OF_INPUT, a=TF32)
+    check_served(gpu, "_sm80_", SHAPES[1], **OF_GRADIENT, a=TF32)
+    check_served(gpu, "_sm80_", of_filter(SHAPES[1]), **OF_FILTER, a=TF32)
+
+
+@pytest.mark.parametrize("d", [BF16, F16, F32])
+def test_8_bits_are_served_forward(d: int) -> None:
+    options = {**OF_INPUT, "d": d, "epilogue": "scaled"}
+    for gpu, arch in GPUS:
+        check_served(gpu, arch, SHAPES[1], **options, a=S8)
+    check_served(H200, "_sm90a_", SHAPES[1], **options, a=E4M3)
+    check_served(L40S, "_sm89_", SHAPES[1], **options, a=E4M3)
+    assert explain(A100, *SHAPES[1], **options, a=E4M3)["plans"] == []
+
+
+def test_older_gpus_are_not_served() -> None:
+    for options in ALL:
+        assert explain(V100, *SHAPES[1], **options)["plans"] == []
+
+
+@pytest.mark.parametrize("gpu", [A100, H200], ids=gpu_id)
+def test_a_long_k_is_split_where_tiles_are_few(gpu: Gpu) -> None:
+    few = chosen(gpu, 64, 576, 100352, **OF_FILTER)
+    assert few["splits"] > 4
+    assert few["reduce"]
+    plans = explain(gpu, 512, 4608, 1568, **OF_FILTER)["plans"]
+    assert max(plan["splits"] for plan in plans) <= 8
+
+
+def test_no_split_is_empty() -> None:
+    rows = rows_by_name()
+    for pixels in (513, 1000, 6272, 100351):
+        for plan in explain(H200, 64, 576, pixels, **OF_FILTER)["plans"]:
+            steps = -(-pixels // rows[plan["row"]]["tile"][2])
+            each = -(-steps // plan["splits"])
+            assert (plan["splits"] - 1) * each < steps
+
+
+def test_partial_sums_are_reduced_into_the_result() -> None:
+    rows = rows_by_name()
+    for gpu in (A100, H200):
+        for plan in explain(gpu, 256, 2304, 6272, **OF_FILTER)["plans"]:
+            is_float = rows[plan["row"]]["d"] == "f32"
+            assert is_float == (plan["reduce"] is not None)
+            if is_float:
+                assert rows[plan["reduce"]]["d"] == "bf16"
+
+
+def test_small_filters_get_narrow_tiles() -> None:
+    def columns(n: int) -> int:
+        return rows_by_name()[chosen(H200, 100352, n, 1152, **OF_INPUT)["row"]]["tile"][1]
+
+    assert columns(64) == 64
+    assert columns(128) == 128
+    assert columns(512) >= 128
+
+
+# A tap's channels fill whole steps of K there, which is what taps of few channels cost.
+def test_taps_count_on_hopper() -> None:
+    def predicted(gpu: Gpu, taps: int) -> float:
+        return chosen(gpu, 100352, 64, 576, direction=FPROP, taps=taps)["predicted_us"]
+
+    assert predicted(H200, 72) > 4 * predicted(H200, 9)
+    assert predicted(A100, 72) < 1.2 * predicted(A100, 9)
+
+
+def test_a_stride_leaves_less_to_multiply() -> None:
+    for gpu in (A100, H200):
+        dense, strided = (
+            chosen(gpu, 100352, 256, 2304, **OF_GRADIENT, step=step)["predicted_us"]
+            for step in (1, 4)
+        )
+        assert strided < 0.6 * dense
+
+
+def test_a_request_names_the_direction() -> None:
+    request = explain(H200, 64, 128, 576, **OF_INPUT, step=4)["request"]
+    assert (request["direction"], request["taps"], request["step"]) == ("fprop", 9, 4)
+    assert request["layout"] is None
+    assert request["epilogue"] == "plain"
+    assert "direction" not in explain(H200, 64, 128, 256)["request"]
+
+
+def test_a_reason_names_the_other_direction() -> None:
+    reasons = {r["reason"] for r in explain(H200, 64, 128, 576, **OF_GRADIENT)["rejected"]}
+    assert "the direction is dgrad, its own is fprop" in reasons
+
+
+def test_convolutions_have_candidates_of_their_own() -> None:
+    ops = {kernel.name: kernel.op for kernel in cutwheel.kernels()}
+    for op, options in (("gemm", {}), *(("conv2d", options) for options in ALL)):
+        answer = explain(H200, 512, 576, 576, **options)
+        assert {ops[row["row"]] for row in (*answer["plans"], *answer["rejected"])} == {op}
+
+
+@pytest.mark.parametrize("gpu", [A100, H200], ids=gpu_id)
+def test_environment_names_one_kernel(environment, gpu: Gpu) -> None:
+    name = chosen(gpu, 6272, 256, 2304, **OF_INPUT)["row"]
+    environment(CUTWHEEL_KERNEL=name)
+    assert [plan["row"] for plan in explain(gpu, 6272, 256, 2304, **OF_INPUT)["plans"]] == [name]
+    assert explain(gpu, 6272, 256, 2304, **OF_GRADIENT)["plans"] == []
+    assert explain(gpu, 512, 512, 512)["plans"] == []
+
+
+def test_the_cpu_is_refused_in_one_sentence() -> None:
+    ops = torch.ops.cutwheel
+    x, w, y = torch.ones(2, 16, 5, 5), torch.ones(8, 16, 3, 3), torch.ones(2, 8, 3, 3)
+    where = [1, 1], [0] * 4, [1, 1]
+    for call in (
+        lambda: ops.conv2d(x, w, None, *where),
+        lambda: ops.conv2d_fused(x, w, None, None, *where, "bias_relu"),
+        lambda: ops.conv2d_input_grad(y, w, [2, 16, 5, 5], *where),
+        lambda: ops.conv2d_weight_grad(y, x, [8, 16, 3, 3], *where),
+        lambda: ops.scaled_conv2d(x, w, torch.ones(1), torch.ones(1), None, *where),
+    ):
+        with pytest.raises(RuntimeError, match="tensors are on the CPU"):
+            call()
