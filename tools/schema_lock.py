@@ -141,7 +141,7 @@ def _state_dicts(cls: type, name: str) -> dict[str, list[str]]:
     parameters = inspect.signature(cls).parameters.values()
     required = [p for p in parameters if p.default is p.empty]
     sizes = dict(zip((p.name for p in required), (11, 13, 17, 19, 23), strict=False))
-    if any(p.annotation != "int" for p in required):
+    if any(str(p.annotation).partition(" | ")[0] != "int" for p in required):
         raise LockError(f"{name} takes more than numbers: teach _state_dicts to build one")
     dims = {size: size_name for size_name, size in sizes.items()}
     variants: dict[str, dict[str, bool]] = {"defaults": {}}

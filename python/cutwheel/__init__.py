@@ -5,6 +5,7 @@
     y = cutwheel.linear(x, weight, bias, activation="gelu")   # in one kernel
     y = cutwheel.scaled_mm(a, b, scale_a, scale_b)            # fp8 or int8
     y = cutwheel.grouped_mm(x, weights.mT, offs=ends)         # a weight for each group of rows
+    y = cutwheel.conv2d(x, filters, bias, padding=1, activation="relu")   # in one kernel
 
 The ops take CUDA tensors. Importing works without a GPU, a CUDA driver or a CUDA build of torch;
 ``python -m cutwheel doctor`` says what a machine lacks to run them.
@@ -17,14 +18,19 @@ import sys
 __all__ = [
     "Epilogue",
     "Explanation",
+    "FusionReport",
     "Kernel",
     "__version__",
     "addmm",
     "baddbmm",
     "bmm",
     "build_info",
+    "conv1d",
+    "conv2d",
+    "conv3d",
     "epilogues",
     "explain",
+    "fuse",
     "gated_linear",
     "gemm",
     "grouped_gated_linear",
@@ -38,6 +44,7 @@ __all__ = [
     "nn",
     "pack_gated_weight",
     "quantize",
+    "scaled_conv2d",
     "scaled_grouped_mm",
     "scaled_mm",
     "unpack_gated_weight",
@@ -52,7 +59,10 @@ def _is_started_by_dash_m() -> bool:
 try:
     from . import _library, nn
     from ._explain import Explanation, Kernel, build_info, explain, kernels
+    from .fusion import FusionReport, fuse
     from .ops._matmul import matmul
+    from .ops.conv import conv2d
+    from .ops.conv_nd import conv1d, conv3d
     from .ops.epilogue import Epilogue, epilogues, gemm
     from .ops.gated import gated_linear, pack_gated_weight, unpack_gated_weight
     from .ops.gemm import addmm, baddbmm, bmm, mm
@@ -60,6 +70,7 @@ try:
     from .ops.grouped_linear import grouped_gated_linear, grouped_linear
     from .ops.linear import linear
     from .ops.scaled import quantize, scaled_mm
+    from .ops.scaled_conv import scaled_conv2d
     from .ops.scaled_grouped import scaled_grouped_mm
 
     __version__ = _library.VERSION

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from . import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ._explain_conv import CONV, ByTorch, answer_of, by_torch, conv_request, device_name
 from ._explain_grouped import GROUPED, grouped_request
 from .ops import epilogue, gated, linear, scaled
 from .ops._errors import RAISED, check_tensors, reraise
@@ -27,9 +28,9 @@ _NUMBERS = {op: number for number, op in enumerate(_OPERANDS)}
 # These take the name of an epilogue; "linear" with an activation or a residual is one of them.
 _GEMM, _LINEAR_FUSED = 5, 6
 _SCALED_MM = 7
-_OPS = (*_OPERANDS, "gated_linear", "gemm", "scaled_mm", *GROUPED)
+_OPS = (*_OPERANDS, "gated_linear", "gemm", "scaled_mm", *GROUPED, *CONV)
 _KEYWORDS = {
-    **{name: arguments.keywords for name, arguments in GROUPED.items()},
+    **{name: arguments.keywords for name, arguments in {**GROUPED, **CONV}.items()},
     "linear": ("activation", "residual", "residual_after_activation"),
     "gated_linear": (),
     "gemm": ("out_dtype", "out"),
@@ -56,8 +57,8 @@ class Kernel:
     b: str
     acc: str
     d: str
-    layout: str
-    """of A, B and D: t is row-major, n is column-major"""
+    layout: str | None
+    """of A, B and D: t is row-major, n is column-major; None: images and filters, channels last"""
     epilogue: str | None
     """None: it sums the parts of a split-K product, or quantises"""
     tile: tuple[int, ...]
@@ -79,6 +80,8 @@ class Kernel:
     """of a kernel that quantises; its d is what it makes"""
     grouping: str | None = None
     """of a grouped product: what is grouped, "rows" of A or "k" """
+    direction: str | None = None
+    """of a convolution: "fprop", "dgrad" (of the input) or "wgrad" (of the weight)"""
 
     def __str__(self) -> str:
         return self.name
@@ -170,14 +173,15 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
 
     Args:
         op: "mm", "bmm", "addmm", "baddbmm", "linear", "gated_linear", "gemm", "scaled_mm",
-            "grouped_mm", "grouped_linear", "grouped_gated_linear" or "scaled_grouped_mm", or the
-            function itself
+            "grouped_mm", "grouped_linear", "grouped_gated_linear", "scaled_grouped_mm", "conv1d",
+            "conv2d", "conv3d" or "scaled_conv2d", or the function itself
         args, kwargs: as for the op; CUDA tensors. alpha does not matter for mm to linear. out= is
             not looked at: a call with a column-major or unaligned one may run another kernel
 
     Returns:
         What is said of linear layers, grouped ones too, is their product, with the epilogue that
-        stores what backward needs if a tensor requires grad
+        stores what backward needs if a tensor requires grad. Of a convolution it is the forward
+        one; where torch serves it, row is None, and parameters say why
 
     Raises:
         ValueError: an unknown op, or arguments the op refuses
@@ -194,6 +198,8 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
         return _explain_scaled_mm(args, kwargs)
     if name in GROUPED:
         return _explain_grouped(name, args, kwargs)
+    if name in CONV:
+        return _explain_conv(name, args, kwargs)
     given = _bind(
         name, (*_OPERANDS[name], *(("out_dtype",) if name != "linear" else ())), args, kwargs
     )
@@ -319,6 +325,26 @@ def _explain_grouped(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return _ask(op, number, operands, operands[0], out_dtype, 1, epilogue_name, tensors, *scaling)
 
 
+def _explain_conv(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
+    arguments = CONV[op]
+    given = _bind(op, arguments.positional, args, kwargs)
+    tensors: dict[str, Any] = {key: given.get(key) for key in arguments.tensors}
+    check_tensors(op, tensors, arguments.optional)
+    if op != "scaled_conv2d":
+        tensors = dict(zip(tensors, _autocast(list(tensors.values())), strict=True))
+    request = conv_request(op, tensors, given)
+    if isinstance(request, ByTorch):
+        return Explanation(op, None, by_torch(request, tensors), (), device_name(tensors["input"]))
+    try:
+        text = answer_of(request)
+    except RAISED as error:
+        reraise(op, error, arguments.optional, **tensors)
+    explanation = _explanation(op, json.loads(text))
+    if request.afterwards:
+        explanation.parameters["afterwards"] = request.afterwards
+    return explanation
+
+
 def _ask(
     op: str,
     number: int,
@@ -350,7 +376,7 @@ def _explanation(op: str, data: dict[str, Any]) -> Explanation:
     plans: list[dict[str, Any]] = data.get("plans", [])
     chosen = plans[0] if plans else {}
     parameters = {key: value for key, value in chosen.items() if key != "row"}
-    for key in ("operand_copies", "output_copy"):
+    for key in ("route", "operand_copies", "output_copy"):
         if key in data:
             parameters[key] = data[key]
     parameters["request"] = data.get("request", {})

@@ -40,8 +40,8 @@ def cpu_ops(cutwheel: ModuleType) -> Iterator[CpuOps]:
 @pytest.fixture
 def traced_on_cpu(cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> CpuOps:
     """cpu_ops whose fake kernels take CPU tensors, too: for torch.compile and opcheck."""
-    from cutwheel.ops import _fake, _fake_fused, _fake_grouped, _fake_scaled
+    from cutwheel.ops import _fake, _fake_conv, _fake_fused, _fake_grouped, _fake_scaled
 
-    for module in (_fake, _fake_fused, _fake_grouped, _fake_scaled):
+    for module in (_fake, _fake_conv, _fake_fused, _fake_grouped, _fake_scaled):
         monkeypatch.setattr(module, "check_devices", lambda op, tensors: None)
     return cpu_ops

@@ -6,8 +6,11 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from cpu_conv import NAMES as CONV_NAMES
+from cpu_conv import ConvOps
 
 NAMES = (
+    *CONV_NAMES,
     *("mm", "linear", "linear_fused", "linear_fused_aux", "elementwise", "gemm"),
     *("scaled_mm", "scaled_mm.out", "quantize", "bmm", "addmm", "baddbmm"),
     *("grouped_mm", "grouped_mm_accumulate", "grouped_linear_fused", "grouped_linear_fused_aux"),
@@ -66,7 +69,7 @@ def spans(offs: Tensor, total: int) -> list[tuple[int, int]]:
     return found
 
 
-class CpuOps:
+class CpuOps(ConvOps):
     """Reference kernels, and the calls that they have served.
 
     A call is (op, epilogue); for elementwise, what was asked for stands behind it.

@@ -25,6 +25,7 @@ _RECIPES = "int? recipe_a=None, int? recipe_b=None, bool use_fast_accum=False"
 _GEMM = "Tensor a, Tensor b, str epilogue, Tensor?[] operands, float[] scalars"
 _GROUPED = "Tensor a, Tensor b, Tensor offs"
 _GROUPED_LINEAR = "Tensor input, Tensor weight, Tensor offs, Tensor? bias, str epilogue"
+_WHERE = "SymInt[] stride, SymInt[] padding, SymInt[] dilation"
 OPS = {
     "mm": f"({_MM}, ScalarType? out_dtype=None, {_RESULT}",
     "mm.out": f"({_MM}, bool allow_tf32=False, {_OUT}",
@@ -53,6 +54,15 @@ OPS = {
     "grouped_linear_fused_aux": f"({_GROUPED_LINEAR}, bool allow_tf32=False) -> (Tensor, Tensor)",
     "scaled_grouped_mm": "(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor offs, "
     "Tensor? bias=None, ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor",
+    "conv2d": f"(Tensor input, Tensor weight, Tensor? bias, {_WHERE}, {_RESULT}",
+    "conv2d_fused": "(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, "
+    f"{_WHERE}, str epilogue, {_RESULT}",
+    "conv2d_input_grad": "(Tensor grad_output, Tensor weight, SymInt[] input_size, "
+    f"{_WHERE}, {_RESULT}",
+    "conv2d_weight_grad": "(Tensor grad_output, Tensor input, SymInt[] weight_size, "
+    f"{_WHERE}, bool allow_tf32=False, bool deterministic=False) -> Tensor",
+    "scaled_conv2d": "(Tensor input, Tensor weight, Tensor scale_input, Tensor scale_weight, "
+    f"Tensor? bias, {_WHERE}, ScalarType? out_dtype=None) -> Tensor",
 }
 FUNCTIONS = (
     "mm",
@@ -73,6 +83,10 @@ FUNCTIONS = (
     "grouped_linear",
     "grouped_gated_linear",
     "scaled_grouped_mm",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "scaled_conv2d",
     "explain",
     "kernels",
     "build_info",
@@ -152,7 +166,10 @@ def test_functions_are_documented(cutwheel: ModuleType, name: str) -> None:
 def test_parameters_are_named_as_torchs(cutwheel: ModuleType) -> None:
     import inspect
 
-    names = {op: list(inspect.signature(getattr(cutwheel, op)).parameters) for op in FUNCTIONS[:18]}
+    names = {op: list(inspect.signature(getattr(cutwheel, op)).parameters) for op in FUNCTIONS[:22]}
+    fused = ["activation", "residual", "residual_after_activation"]
+    where = ["stride", "padding", "dilation"]
+    conv = ["input", "weight", "bias", *where, "groups", *fused]
     assert names == {
         "mm": ["input", "mat2", "out_dtype", "out"],
         "bmm": ["input", "mat2", "out_dtype", "out"],
@@ -178,6 +195,10 @@ def test_parameters_are_named_as_torchs(cutwheel: ModuleType) -> None:
         "grouped_gated_linear": ["input", "weight", "offs", "activation"],
         "scaled_grouped_mm": [
             *("a", "b", "scale_a", "scale_b", "offs", "bias", "out_dtype", "use_fast_accum"),
+        ],
+        **dict.fromkeys(("conv1d", "conv2d", "conv3d"), conv),
+        "scaled_conv2d": [
+            *("input", "weight", "scale_input", "scale_weight", "bias", *where, "out_dtype"),
         ],
     }
     linear = inspect.signature(cutwheel.linear).parameters

@@ -196,7 +196,7 @@ def test_foreign_errors_pass_unchanged(cutwheel: ModuleType) -> None:
 def test_explain_checks_its_arguments(cutwheel: ModuleType) -> None:
     a = torch.ones(4, 4).half()
     with pytest.raises(ValueError, match="expected one of mm, bmm"):
-        cutwheel.explain("conv2d", a, a)
+        cutwheel.explain("einsum", a, a)
     with pytest.raises(TypeError, match="mm: mat2 is None"):
         cutwheel.explain("mm", a)
     with pytest.raises(TypeError, match="at most 3"):

@@ -20,13 +20,17 @@ _CLASSES: dict[str, type[Exception]] = {
     "NotImplementedError": NotImplementedError,
 }
 # Some functions are made of ops that do not know for whom they work.
-_OP_NAME = re.compile(r"^(?:linear|gemm|grouped_linear|grouped_mm(?:_accumulate)?): ")
+_OP_NAME = re.compile(
+    r"^(?:linear|gemm|grouped_linear|grouped_mm(?:_accumulate)?|conv2d(?:_fused)?): "
+)
 # What the CPU is told to use instead, of ops that work for another function than torch's namesake.
 _INSTEAD = re.compile(r"or use torch\.[\w.]+")
 _TORCH_NAMES = {
     "linear": "torch.nn.functional.linear",
     "matmul": "torch.matmul",
     "grouped_mm": "torch.nn.functional.grouped_mm",
+    "conv1d": "torch.nn.functional.conv1d",
+    "conv3d": "torch.nn.functional.conv3d",
 }
 # Of the dispatcher, when a value does not fit the schema.
 _SCHEMA_MISMATCH = "Expected a value of type"
@@ -59,7 +63,8 @@ def raise_as(op: str, error: Exception, of: dict[str, dict[str, str]]) -> NoRetu
         raise error
     names = of[inner]
     text = text.removeprefix(f"{inner}: ")
-    text = re.sub(rf"\b(?:{'|'.join(names)})\b", lambda found: names[found[0]], text)
+    if names:
+        text = re.sub(rf"\b(?:{'|'.join(names)})\b", lambda found: names[found[0]], text)
     raise type(error)(_in_the_name_of(op, text, re.compile(r"^"))) from None
 
 

@@ -27,6 +27,10 @@ _TORCH_NAMES = {
     "grouped_linear": None,
     "grouped_gated_linear": None,
     "scaled_grouped_mm": None,
+    "conv2d": "nn.functional.conv2d",
+    "conv2d_input_grad": "nn.grad.conv2d_input",
+    "conv2d_weight_grad": "nn.grad.conv2d_weight",
+    "scaled_conv2d": None,
 }
 Names = tuple[str, str]
 Shape = tuple[Any, ...]

@@ -86,16 +86,16 @@ def _fusions() -> dict[tuple[str | None, int], Fusion]:
 _FUSIONS = _fusions()
 
 # Fused only where no gradient and no residual is asked for.
-_COMPOSED: dict[str, _Op] = {
+COMPOSED: dict[str, _Op] = {
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
     "hardswish": torch.nn.functional.hardswish,
     "softplus": torch.nn.functional.softplus,
     "leaky_relu": torch.nn.functional.leaky_relu,
 }
-_COMPOSED_EPILOGUES = {name: f"bias_{name}" for name in _COMPOSED}
+_COMPOSED_EPILOGUES = {name: f"bias_{name}" for name in COMPOSED}
 
-LINEAR_ACTIVATIONS = (*ACTIVATIONS, *_COMPOSED)
+LINEAR_ACTIVATIONS = (*ACTIVATIONS, *COMPOSED)
 
 
 def linear(
@@ -237,7 +237,7 @@ def epilogue_of(
         check_activation(activation, LINEAR_ACTIVATIONS, "linear")
     placement = _placement(residual, residual_after_activation)
     needs_grad = is_grad_enabled() and _requires_grad(input, weight, bias, residual)
-    if activation in _COMPOSED:
+    if activation in COMPOSED:
         if placement == NO_RESIDUAL and not needs_grad:
             return _COMPOSED_EPILOGUES[activation]
         activation = None
@@ -272,7 +272,7 @@ def _composed(
     first = None if residual_after_activation else residual
     z = linear(input, weight, bias, residual=first)
     # Autocast has float32 rules for some of these.
-    result = _COMPOSED[activation](z).to(z.dtype)
+    result = COMPOSED[activation](z).to(z.dtype)
     if residual is None or first is not None:
         return result
     _check_residual(residual, result)

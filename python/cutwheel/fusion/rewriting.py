@@ -1,0 +1,136 @@
+"""A graph with fused modules in place of what they stand for."""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from .aliases import Aliases
+from .chains import FUNCTIONS, Chain, Matcher
+from .report import Kept, Replacement
+from .tracing import why_opaque
+
+_PASSING = (
+    *(torch.nn.Identity, torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d),
+    *(torch.nn.Dropout3d, torch.nn.AlphaDropout, torch.nn.FeatureAlphaDropout),
+)
+"""modules that return their argument, unless they are in training mode"""
+
+
+class Rewriter:
+    """Of the graph of one module, which is `path` in the model."""
+
+    def __init__(self, root: torch.nn.Module, graph: Graph, path: str) -> None:
+        self.replaced: list[Replacement] = []
+        self.kept: list[Kept] = []
+        self._path = path
+        _drop_passing(root, graph)
+        self._module = GraphModule(root, graph, class_name=type(root).__name__)
+        self._modules = dict(self._module.named_modules(remove_duplicate=False))
+        _keep_persistence(root, self._modules)
+
+    def run(self) -> GraphModule:
+        """The rewritten module; not to be used where nothing was replaced."""
+        graph = self._module.graph
+        matcher = Matcher(graph, self._modules)
+        aliases = Aliases(graph, self._modules)
+        views = [node for node in graph.nodes if _is_view(node)]
+        reshaped = [node for node in views if not aliases.is_written_behind(node)]
+        chains = []
+        for node in matcher.layers():
+            found = matcher.chain(node)
+            if isinstance(found, str):
+                self._keep(node, found)
+            else:
+                chains.append(found)
+        for node in graph.nodes:
+            if node.op == "call_function" and node.target in FUNCTIONS:
+                reason = "it is called as a function; expected a module"
+                self.kept.append(Kept(self._full(node.name), node.target.__name__, reason))
+        for chain in chains:
+            self._put(chain, matcher.note(chain))
+        if chains:
+            for node in reshaped:
+                node.target = "reshape"  # a fused convolution's result is channels last
+            self._module.delete_all_unused_submodules()
+            graph.lint()
+            self._module.recompile()
+            _set_eval(self._module)
+        return self._module
+
+    def _put(self, chain: Chain, note: str) -> None:
+        graph, first = self._module.graph, chain.nodes[0]
+        name = str(first.target)
+        target = self._name(name)
+        self._module.add_submodule(target, chain.module)
+        # At the place of the layer: what it reads may be written to later. A residual is there at
+        # the place of the sum only.
+        place, args = first, first.args
+        if chain.sum is not None:
+            place, args = chain.sum, (*first.args, chain.operand())
+        with graph.inserting_before(place):
+            made = graph.call_module(target, args)
+        chain.nodes[-1].replace_all_uses_with(made)
+        for node in reversed(chain.nodes):
+            graph.erase_node(node)
+        replacement = Replacement(self._full(name), self._full(target), chain.parts, note)
+        self.replaced.append(replacement)
+
+    def _name(self, layer: str) -> str:
+        """That of the layer, if it is used nowhere else."""
+        uses = [
+            node
+            for node in self._module.graph.nodes
+            if node.op in ("call_module", "get_attr")
+            and (node.target == layer or str(node.target).startswith(f"{layer}."))
+        ]
+        if len(uses) == 1:
+            return layer
+        taken = {name for name, _ in self._module.named_modules()}
+        names = (f"{layer}_fused{number}" for number in range(len(taken) + 1))
+        return next(name for name in names if name not in taken)
+
+    def _keep(self, node: Node, reason: str) -> None:
+        name = str(node.target)
+        self.kept.append(Kept(self._full(name), type(self._modules[name]).__name__, reason))
+
+    def _full(self, name: str) -> str:
+        return f"{self._path}.{name}" if self._path else name
+
+
+def _drop_passing(root: torch.nn.Module, graph: Graph) -> None:
+    modules = dict(root.named_modules(remove_duplicate=False))
+    for node in list(graph.nodes):
+        if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
+            continue
+        module = modules[node.target]
+        is_off = type(module) is torch.nn.Identity or not module.training
+        if type(module) in _PASSING and is_off and not why_opaque(module):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+
+def _is_view(node: Node) -> bool:
+    """view(sizes), not view(dtype)"""
+    return (
+        node.op == "call_method"
+        and node.target == "view"
+        and not node.kwargs
+        and not any(isinstance(arg, torch.dtype) for arg in node.args)
+    )
+
+
+def _keep_persistence(root: torch.nn.Module, modules: dict[str, torch.nn.Module]) -> None:
+    """Of buffers, which torch.fx puts into the state dict without exception."""
+    for path, owner in root.named_modules(remove_duplicate=False):
+        holder = modules.get(path)
+        if holder is not None and holder is not owner:
+            left_out = owner._non_persistent_buffers_set & holder._buffers.keys()
+            holder._non_persistent_buffers_set |= left_out
+
+
+def _set_eval(module: GraphModule) -> None:
+    """The modules that torch.fx made to hold others are in training mode."""
+    for each in module.modules():
+        if type(each) is torch.nn.Module:
+            each.training = False

@@ -1,0 +1,203 @@
+"""Gradients of convolutions, each by the op that is made for it, so that they nest.
+
+With z = conv(X, W) + b (+ R), Y = act(z) and G the gradient of Y:
+
+    dz = G * act'(z), db = dz summed over images and pixels, dR = dz
+    dX = input_grad(dz, W), dW = weight_grad(dz, X)
+
+conv, input_grad and weight_grad are linear in each of their two operands, and the gradients of each
+are the other two:
+
+    of input_grad(G, W):  dG = conv(V, W),  dW = weight_grad(G, V)
+    of weight_grad(G, X): dG = conv(X, V),  dX = input_grad(G, V)
+
+with V the gradient of what they return. Of activations only relu is here, whose result tells what
+backward needs; others are torch's, behind a convolution without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import is_grad_enabled
+
+from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ._conv_geometry import Geometry
+from ._elementwise import Gradient, derivative, sum_rows
+
+_Op = Callable[..., torch.Tensor]
+_ops = torch.ops.cutwheel
+_conv2d: _Op = _ops.conv2d.default
+_conv2d_fused: _Op = _ops.conv2d_fused.default
+_conv2d_input_grad: _Op = _ops.conv2d_input_grad.default
+_conv2d_weight_grad: _Op = _ops.conv2d_weight_grad.default
+
+
+def channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    """[N, C, ...] seen as [N, ..., C]."""
+    return tensor.movedim(1, -1)
+
+
+def channels_first(tensor: torch.Tensor) -> torch.Tensor:
+    """[N, ..., C] seen as [N, C, ...]."""
+    return tensor.movedim(-1, 1)
+
+
+def _needs_grad(*tensors: torch.Tensor) -> bool:
+    return is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _conv(
+    input: torch.Tensor, weight: torch.Tensor, geometry: Geometry, allow_tf32: bool
+) -> torch.Tensor:
+    if _needs_grad(input, weight):
+        return _conv_with_grad(input, weight, None, None, geometry, None, False, allow_tf32)
+    return _conv2d(input, weight, None, *geometry, allow_tf32)
+
+
+def _input_grad(
+    grad: torch.Tensor,
+    weight: torch.Tensor,
+    size: tuple[int, ...],
+    geometry: Geometry,
+    allow_tf32: bool,
+) -> torch.Tensor:
+    if _needs_grad(grad, weight):
+        return _input_grad_with_grad(grad, weight, size, geometry, allow_tf32)
+    return _conv2d_input_grad(grad, weight, size, *geometry, allow_tf32)
+
+
+def _weight_grad(
+    grad: torch.Tensor,
+    input: torch.Tensor,
+    size: tuple[int, ...],
+    geometry: Geometry,
+    allow_tf32: bool,
+) -> torch.Tensor:
+    if _needs_grad(grad, input):
+        return _weight_grad_with_grad(grad, input, size, geometry, allow_tf32)
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    return _conv2d_weight_grad(grad, input, size, *geometry, allow_tf32, deterministic)
+
+
+def _in_order(grad: torch.Tensor) -> torch.Tensor:
+    """With contiguous channels: each op would make that copy for itself."""
+    if grad.stride(1) == 1 or grad.shape[1] == 1:
+        return grad
+    return grad.contiguous(memory_format=torch.channels_last)
+
+
+class Conv(torch.autograd.Function):
+    """conv2d, or conv2d_fused if there is an epilogue."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        residual: torch.Tensor | None,
+        geometry: Geometry,
+        epilogue: str | None,
+        has_relu: bool,
+        allow_tf32: bool,
+    ) -> torch.Tensor:
+        if epilogue is None:
+            result = _conv2d(input, weight, bias, *geometry, allow_tf32)
+        else:
+            result = _conv2d_fused(input, weight, bias, residual, *geometry, epilogue, allow_tf32)
+        needs = ctx.needs_input_grad
+        ctx.save_for_backward(
+            input if needs[1] else None,
+            weight if needs[0] else None,
+            result if has_relu else None,
+        )
+        ctx.sizes = tuple(input.shape), tuple(weight.shape)
+        ctx.geometry, ctx.allow_tf32 = geometry, allow_tf32
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
+        input, weight, result = ctx.saved_tensors
+        needs_input, needs_weight, needs_bias, needs_residual = ctx.needs_input_grad[:4]
+        needs_dz = needs_input or needs_weight or needs_residual
+        grad_bias: Gradient = None
+        if result is None:
+            dz = _in_order(grad)
+            if needs_bias:
+                grad_bias = sum_rows(channels_last(dz))
+        else:
+            pixels, sums = derivative(
+                *(channels_last(grad), channels_last(result), "relu_backward"), needs_dz, needs_bias
+            )
+            dz = channels_first(pixels) if needs_dz else grad
+            grad_bias = sums if needs_bias else None
+        given, (input_size, weight_size) = (ctx.geometry, ctx.allow_tf32), ctx.sizes
+        grad_input = _input_grad(dz, weight, input_size, *given) if needs_input else None
+        grad_weight = _weight_grad(dz, input, weight_size, *given) if needs_weight else None
+        grad_residual = dz if needs_residual else None
+        return grad_input, grad_weight, grad_bias, grad_residual, None, None, None, None
+
+
+class _InputGrad(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        grad: torch.Tensor,
+        weight: torch.Tensor,
+        size: tuple[int, ...],
+        geometry: Geometry,
+        allow_tf32: bool,
+    ) -> torch.Tensor:
+        needs = ctx.needs_input_grad
+        ctx.save_for_backward(grad if needs[1] else None, weight if needs[0] else None)
+        ctx.weight_size, ctx.geometry, ctx.allow_tf32 = tuple(weight.shape), geometry, allow_tf32
+        return _conv2d_input_grad(grad, weight, size, *geometry, allow_tf32)
+
+    @staticmethod
+    def backward(ctx: Any, of_result: torch.Tensor) -> tuple[Gradient, ...]:
+        grad, weight = ctx.saved_tensors
+        given = ctx.geometry, ctx.allow_tf32
+        of_grad: Gradient = None
+        of_weight: Gradient = None
+        if weight is not None:
+            of_grad = _conv(of_result, weight, *given)
+        if grad is not None:
+            of_weight = _weight_grad(grad, of_result, ctx.weight_size, *given)
+        return of_grad, of_weight, None, None, None
+
+
+class _WeightGrad(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        grad: torch.Tensor,
+        input: torch.Tensor,
+        size: tuple[int, ...],
+        geometry: Geometry,
+        allow_tf32: bool,
+    ) -> torch.Tensor:
+        needs = ctx.needs_input_grad
+        ctx.save_for_backward(grad if needs[1] else None, input if needs[0] else None)
+        ctx.input_size, ctx.geometry, ctx.allow_tf32 = tuple(input.shape), geometry, allow_tf32
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        return _conv2d_weight_grad(grad, input, size, *geometry, allow_tf32, deterministic)
+
+    @staticmethod
+    def backward(ctx: Any, of_result: torch.Tensor) -> tuple[Gradient, ...]:
+        grad, input = ctx.saved_tensors
+        given = ctx.geometry, ctx.allow_tf32
+        of_grad: Gradient = None
+        of_input: Gradient = None
+        if input is not None:
+            of_grad = _conv(input, of_result, *given)
+        if grad is not None:
+            of_input = _input_grad(grad, of_result, ctx.input_size, *given)
+        return of_grad, of_input, None, None, None
+
+
+_conv_with_grad: _Op = Conv.apply
+_input_grad_with_grad: _Op = _InputGrad.apply
+_weight_grad_with_grad: _Op = _WeightGrad.apply

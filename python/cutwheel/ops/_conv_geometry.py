@@ -1,0 +1,85 @@
+"""Stride, padding and dilation: from torch's spellings to what the library takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ._fake import shape_text
+
+Sizes = int | Sequence[int]
+"""a number for all dimensions, or one for each"""
+Padding = str | Sizes
+
+
+class Geometry(NamedTuple):
+    stride: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    """top, bottom, left, right"""
+    dilation: tuple[int, int]
+
+
+def spread(op: str, name: str, value: Sizes, dims: int) -> tuple[int, ...]:
+    """A number for each of the dimensions."""
+    if isinstance(value, (int, torch.SymInt)):
+        return (value,) * dims
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise TypeError(f"{op}: {name} is {value!r}; expected a number, or one for each dimension")
+    given = tuple(value)
+    if len(given) == 1:
+        return given * dims
+    if len(given) != dims:
+        raise ValueError(f"{op}: {name} is {given}; expected a number, or {dims} of them")
+    return given
+
+
+def geometry(
+    op: str, weight: torch.Tensor, stride: Sizes, padding: Padding, dilation: Sizes
+) -> Geometry:
+    """Of a convolution with `weight` [Ko, C, R, S].
+
+    "same" is torch's: where the padding of a dimension is odd, its end has the larger half.
+    """
+    steps, spacing = spread(op, "stride", stride, 2), spread(op, "dilation", dilation, 2)
+    sides: tuple[int, ...]
+    if isinstance(padding, str):
+        check_padding_name(op, padding, steps)
+        sides = (0, 0, 0, 0)
+        if padding == "same":
+            # Of a weight that has not 4 dimensions the library says so.
+            taps = weight.shape[-2:] if weight.dim() == 4 else (1, 1)
+            total = [d * (size - 1) for d, size in zip(spacing, taps, strict=True)]
+            sides = tuple(side for pad in total for side in (pad // 2, pad - pad // 2))
+    else:
+        vertical, horizontal = spread(op, "padding", padding, 2)
+        sides = (vertical, vertical, horizontal, horizontal)
+    return Geometry(steps, sides, spacing)  # type: ignore[arg-type]
+
+
+def check_padding_name(op: str, padding: str, stride: tuple[int, ...]) -> None:
+    if padding not in ("same", "valid"):
+        raise ValueError(
+            f"{op}: padding is {padding!r}; expected 'same', 'valid', a number, or a number for "
+            "each dimension"
+        )
+    if padding == "same" and any(step != 1 for step in stride):
+        raise ValueError(
+            f"{op}: padding is 'same' and stride is {stride}; expected a stride of 1: with another "
+            "one the result has not the input's size"
+        )
+
+
+def output_size(size: Any, before: Any, after: Any, taps: Any, step: Any, spacing: Any) -> Any:
+    """Of one dimension: of the image, with the padding on both sides, and of the filter."""
+    return (size + before + after - spacing * (taps - 1) - 1) // step + 1
+
+
+def check_rank(op: str, name: str, tensor: torch.Tensor, *expected: str) -> None:
+    """That the tensor has as many dimensions as one of the shapes, which are written as text."""
+    if tensor.dim() not in [text.count(",") + 1 for text in expected]:
+        raise ValueError(
+            f"{op}: {name} has {tensor.dim()} dimensions (shape {shape_text(tensor.shape)}); "
+            f"expected {' or '.join(expected)}"
+        )

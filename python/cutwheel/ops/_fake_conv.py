@@ -1,0 +1,324 @@
+"""Fake kernels of the convolutions, as those of _fake. Results are channels last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ._conv_geometry import output_size
+from ._fake import (
+    DTYPES,
+    Shape,
+    check_devices,
+    check_dims,
+    check_value,
+    dtype_name,
+    shape_text,
+)
+from ._fake_fused import declared_epilogue
+from ._recipes import check_scale_dtype
+
+_OP, _SCALED = "conv2d", "scaled_conv2d"
+_QUANTIZED = (torch.float8_e4m3fn, torch.int8)
+
+
+def _channels_last(like: torch.Tensor, shape: Shape, dtype: torch.dtype) -> torch.Tensor:
+    """Strides follow from the sizes alone, also where a size is 1 and others would do as well."""
+    _, c, h, w = shape
+    return like.new_empty_strided(shape, (h * w * c, 1, w * c, c), dtype=dtype)
+
+
+def _check_numbers(
+    op: str, name: str, numbers: Sequence[Any], count: int, least: int, what: str
+) -> None:
+    # Numbers of torch.export's unknown sizes are among input_size only.
+    if len(numbers) != count or any(number < least for number in numbers):
+        raise ValueError(
+            f"{op}: {name} is {shape_text(numbers)}; expected {count} integers from {least} on: "
+            f"{what}"
+        )
+
+
+def _check_geometry(
+    op: str, stride: Sequence[Any], padding: Sequence[Any], dilation: Sequence[Any]
+) -> None:
+    _check_numbers(op, "stride", stride, 2, 1, "along H and W")
+    _check_numbers(op, "padding", padding, 4, 0, "top, bottom, left, right")
+    _check_numbers(op, "dilation", dilation, 2, 1, "along H and W")
+
+
+def _check_not_empty(op: str, name: str, sizes: Sequence[Any], first: int) -> None:
+    for size in sizes[first:]:
+        check_value(
+            size >= 1,
+            lambda: (
+                f"{op}: {name} has shape {shape_text(sizes)}; expected no 0"
+                + (" but that of an empty batch" if first else "")
+            ),
+        )
+
+
+def _check_channels(op: str, input_size: Sequence[Any], weight_size: Sequence[Any]) -> None:
+    given, taken = input_size[1], weight_size[1]
+
+    def text() -> str:
+        hint = ""
+        if given % taken == 0 and weight_size[0] % (given // taken) == 0:
+            hint = (
+                f", as kernels convolve in one group: for {given // taken} groups use "
+                "torch.nn.functional.conv2d"
+            )
+        return (
+            f"{op}: weight has shape {shape_text(weight_size)} and input has {given} channels; "
+            f"expected a weight [Ko, {given}, R, S]{hint}"
+        )
+
+    check_value(given == taken, text)
+
+
+def _result_shape(
+    op: str,
+    input_size: Sequence[Any],
+    weight_size: Sequence[Any],
+    stride: Sequence[Any],
+    padding: Sequence[Any],
+    dilation: Sequence[Any],
+    given: str = "",
+) -> Shape:
+    """[N, Ko, P, Q]
+
+    Args:
+        given: "input" or "weight", where its size is an argument instead of the tensor
+    """
+    _check_not_empty(op, "the input" if given == "input" else "input", input_size, 1)
+    _check_not_empty(op, "the weight" if given == "weight" else "weight", weight_size, 0)
+    _check_channels(op, input_size, weight_size)
+    pixels = []
+    for dim, name in enumerate("HW"):
+        size, taps = input_size[2 + dim], weight_size[2 + dim]
+        before, after = padding[2 * dim], padding[2 * dim + 1]
+        _check_span(op, name, size, taps, before, after, dilation[dim])
+        pixels.append(output_size(size, before, after, taps, stride[dim], dilation[dim]))
+    return input_size[0], weight_size[0], *pixels
+
+
+def _check_span(
+    op: str, name: str, size: Any, taps: Any, before: Any, after: Any, spacing: Any
+) -> None:
+    padded, span = size + before + after, spacing * (taps - 1) + 1
+    check_value(
+        span <= padded,
+        lambda: (
+            f"{op}: along {name} the filter spans {span} pixels ({taps} taps, dilation {spacing}) "
+            f"and the input has {padded} with its padding ({before} + {size} + {after}); expected "
+            "a filter that fits: pad the input"
+        ),
+    )
+
+
+def _check_pair(
+    op: str, names: tuple[str, str], a: torch.Tensor, b: torch.Tensor, allow_tf32: bool
+) -> torch.dtype:
+    """Ranks and dtypes of two operands."""
+    for name, tensor in zip(names, (a, b), strict=True):
+        check_dims(op, name, tensor, 4)
+    if a.dtype not in DTYPES:
+        raise TypeError(
+            f"{op}: {names[0]} has dtype {dtype_name(a.dtype)}; expected float16, bfloat16 or "
+            "float32"
+        )
+    if b.dtype != a.dtype:
+        raise TypeError(
+            f"{op}: {names[1]} has dtype {dtype_name(b.dtype)}; expected {dtype_name(a.dtype)} as "
+            f"{names[0]} has"
+        )
+    if a.dtype == torch.float32 and not allow_tf32:
+        raise RuntimeError(
+            f"{op}: float32 tensors are convolved on TF32 tensor cores only, and torch's setting "
+            'forbids TF32; allow it with torch.backends.cudnn.conv.fp32_precision = "tf32" (or '
+            "torch.backends.cudnn.allow_tf32 = True), or pass float16 or bfloat16"
+        )
+    return a.dtype
+
+
+def _check_bias(
+    op: str, bias: torch.Tensor | None, ko: Any, dtype: torch.dtype, or_float32: bool = False
+) -> None:
+    if bias is None:
+        return
+    if bias.dtype != dtype and not (or_float32 and bias.dtype == torch.float32):
+        raise TypeError(
+            f"{op}: bias has dtype {dtype_name(bias.dtype)}; expected {dtype_name(dtype)}"
+            + (", the dtype of the result, or float32" if or_float32 else "")
+        )
+    if bias.dim() != 1 or bias.shape[0] != ko:
+        raise ValueError(f"{op}: bias has shape {shape_text(bias.shape)}; expected [{ko}]")
+
+
+def _conv2d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[Any],
+    padding: Sequence[Any],
+    dilation: Sequence[Any],
+    allow_tf32: bool = False,
+) -> torch.Tensor:
+    check_devices(_OP, {"input": input, "weight": weight, "bias": bias})
+    dtype = _check_pair(_OP, ("input", "weight"), input, weight, allow_tf32)
+    _check_geometry(_OP, stride, padding, dilation)
+    shape = _result_shape(_OP, input.shape, weight.shape, stride, padding, dilation)
+    _check_bias(_OP, bias, shape[1], dtype)
+    return _channels_last(input, shape, dtype)
+
+
+def _conv2d_fused(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    stride: Sequence[Any],
+    padding: Sequence[Any],
+    dilation: Sequence[Any],
+    epilogue: str,
+    allow_tf32: bool = False,
+) -> torch.Tensor:
+    declared = declared_epilogue(_OP, epilogue)
+    tensors = {name for name, kind in declared.operands.items() if kind != "scalar"}
+    scalars = set(declared.operands) - tensors
+    fits = tensors <= {"bias", "residual"} and scalars <= {"alpha", "beta"} and declared.has_accum
+    if not fits or declared.aux or declared.width != "same":
+        raise ValueError(f'{_OP}: epilogue "{epilogue}" is none for this op')
+    if residual is not None and "residual" not in tensors:
+        raise ValueError(f'{_OP}: residual is given, and epilogue "{epilogue}" has no such operand')
+    check_devices(_OP, {"input": input, "weight": weight, "bias": bias, "residual": residual})
+    result = _conv2d(input, weight, bias, stride, padding, dilation, allow_tf32)
+    if residual is not None:
+        if residual.dtype != result.dtype:
+            raise TypeError(
+                f"{_OP}: residual has dtype {dtype_name(residual.dtype)}; expected "
+                f"{dtype_name(result.dtype)}"
+            )
+        if residual.dim() != 4 or any(
+            size != wanted for size, wanted in zip(residual.shape, result.shape, strict=True)
+        ):
+            raise ValueError(
+                f"{_OP}: residual has shape {shape_text(residual.shape)}; expected "
+                f"{shape_text(result.shape)}, the shape of the result"
+            )
+    return result
+
+
+def _check_gradient(
+    op: str, grad_output: torch.Tensor, shape: Shape, input_size: Shape, weight_size: Shape
+) -> None:
+    for size, wanted in zip(grad_output.shape, shape, strict=True):
+        check_value(
+            size == wanted,
+            lambda: (
+                f"{op}: grad_output has shape {shape_text(grad_output.shape)}; expected "
+                f"{shape_text(shape)}, the shape of the result for an input "
+                f"{shape_text(input_size)} and a weight {shape_text(weight_size)}"
+            ),
+        )
+
+
+def _conv2d_input_grad(
+    grad_output: torch.Tensor,
+    weight: torch.Tensor,
+    input_size: Sequence[Any],
+    stride: Sequence[Any],
+    padding: Sequence[Any],
+    dilation: Sequence[Any],
+    allow_tf32: bool = False,
+) -> torch.Tensor:
+    op = "conv2d_input_grad"
+    check_devices(op, {"grad_output": grad_output, "weight": weight})
+    dtype = _check_pair(op, ("grad_output", "weight"), grad_output, weight, allow_tf32)
+    _check_geometry(op, stride, padding, dilation)
+    _check_numbers(op, "input_size", input_size, 4, 0, "[N, C, H, W]")
+    sizes = tuple(input_size), weight.shape
+    shape = _result_shape(op, *sizes, stride, padding, dilation, given="input")
+    _check_gradient(op, grad_output, shape, *sizes)
+    return _channels_last(grad_output, tuple(input_size), dtype)
+
+
+def _conv2d_weight_grad(
+    grad_output: torch.Tensor,
+    input: torch.Tensor,
+    weight_size: Sequence[Any],
+    stride: Sequence[Any],
+    padding: Sequence[Any],
+    dilation: Sequence[Any],
+    allow_tf32: bool = False,
+    deterministic: bool = False,
+) -> torch.Tensor:
+    op = "conv2d_weight_grad"
+    check_devices(op, {"grad_output": grad_output, "input": input})
+    dtype = _check_pair(op, ("grad_output", "input"), grad_output, input, allow_tf32)
+    _check_geometry(op, stride, padding, dilation)
+    _check_numbers(op, "weight_size", weight_size, 4, 0, "[Ko, C, R, S]")
+    sizes = input.shape, tuple(weight_size)
+    shape = _result_shape(op, *sizes, stride, padding, dilation, given="weight")
+    _check_gradient(op, grad_output, shape, *sizes)
+    return _channels_last(grad_output, tuple(weight_size), dtype)
+
+
+def _check_scale(name: str, scale: torch.Tensor, ko: Any = None) -> None:
+    check_scale_dtype(_SCALED, name, scale)
+    if scale.numel() == 1 or (ko is not None and scale.dim() == 1 and scale.shape[0] == ko):
+        return
+    expected = "one element" + ("" if ko is None else f" or [{ko}], one for each filter")
+    raise ValueError(f"{_SCALED}: {name} has shape {shape_text(scale.shape)}; expected {expected}")
+
+
+def _scaled_conv2d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    scale_input: torch.Tensor,
+    scale_weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[Any],
+    padding: Sequence[Any],
+    dilation: Sequence[Any],
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    scales = {"scale_input": scale_input, "scale_weight": scale_weight}
+    check_devices(_SCALED, {"input": input, "weight": weight, **scales, "bias": bias})
+    for name, tensor in (("input", input), ("weight", weight)):
+        check_dims(_SCALED, name, tensor, 4)
+    if input.dtype not in _QUANTIZED:
+        raise TypeError(
+            f"{_SCALED}: input has dtype {dtype_name(input.dtype)}; expected float8_e4m3fn or int8 "
+            "(cutwheel.quantize makes them)"
+        )
+    if weight.dtype != input.dtype:
+        raise TypeError(
+            f"{_SCALED}: weight has dtype {dtype_name(weight.dtype)}; expected "
+            f"{dtype_name(input.dtype)} as input has"
+        )
+    dtype = torch.bfloat16 if out_dtype is None else out_dtype
+    if dtype not in DTYPES:
+        raise TypeError(
+            f"{_SCALED}: out_dtype is {dtype_name(dtype)}; expected float16, bfloat16 or float32"
+        )
+    _check_geometry(_SCALED, stride, padding, dilation)
+    shape = _result_shape(_SCALED, input.shape, weight.shape, stride, padding, dilation)
+    _check_bias(_SCALED, bias, shape[1], dtype, or_float32=True)
+    _check_scale("scale_input", scale_input)
+    _check_scale("scale_weight", scale_weight, shape[1])
+    return _channels_last(input, shape, dtype)
+
+
+def register() -> None:
+    """Gives the ops of this module their fake kernels."""
+    for op, fake in (
+        ("conv2d", _conv2d),
+        ("conv2d_fused", _conv2d_fused),
+        ("conv2d_input_grad", _conv2d_input_grad),
+        ("conv2d_weight_grad", _conv2d_weight_grad),
+        ("scaled_conv2d", _scaled_conv2d),
+    ):
+        torch.library.register_fake(f"cutwheel::{op}", fake)

@@ -1,0 +1,308 @@
+"""conv2d: a convolution with the bias, activation and residual that follow it, in one kernel.
+
+Kernels work on channels-last images (NHWC) and filters. Tensors have torch's shapes and any strides
+and memory format; what does not lie channels last is copied first. A result is channels last.
+
+The kernels take float16, bfloat16, and float32 where torch allows TF32 for convolutions. What they
+do not take (groups, another dtype, float32 in full precision) is computed by
+torch.nn.functional.conv2d, on any device, and explain says so.
+
+Autocast, torch.compile and errors are those of cutwheel.ops.gemm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import is_autocast_enabled, is_grad_enabled
+
+from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ._call import direct, distinct, is_tracing
+from ._conv_autograd import Conv, channels_first, channels_last
+from ._conv_geometry import Geometry, Padding, Sizes, check_rank, geometry
+from ._elementwise import ACTIVATIONS
+from ._errors import RAISED, reraise
+from ._fake import DTYPES, dtype_name, shape_text
+from ._precision import autocast_operands, conv_tf32_allowed
+from .linear import COMPOSED, check_activation
+
+_Op = Callable[..., torch.Tensor]
+_ops = torch.ops.cutwheel
+_conv2d: _Op = _ops.conv2d.default
+_conv2d_fused: _Op = _ops.conv2d_fused.default
+_conv2d_direct: _Op = direct(_conv2d)
+_conv2d_fused_direct: _Op = direct(_conv2d_fused)
+_with_grad: _Op = Conv.apply
+_conv_served: Callable[..., int] = _ops._conv_served.default
+_FPROP = 1  # as the library numbers directions
+
+_ALL_ACTIVATIONS = {**ACTIVATIONS, **COMPOSED}
+CONV_ACTIVATIONS = tuple(_ALL_ACTIVATIONS)
+
+_NO_RESIDUAL, _RESIDUAL_FIRST, _RESIDUAL_LAST = 0, 1, 2
+# What one kernel computes.
+_EPILOGUES: dict[tuple[str | None, int], str] = {
+    **{(name, _NO_RESIDUAL): f"bias_{name}" for name in ACTIVATIONS},
+    (None, _RESIDUAL_FIRST): "bias_residual",
+    **{(name, _RESIDUAL_FIRST): f"bias_residual_{name}" for name in ("relu", "silu")},
+    **{(name, _RESIDUAL_LAST): f"bias_{name}_residual" for name in ("relu", "silu")},
+}
+# Of these backward needs no more than the result.
+_TRAINED = ("bias_relu", "bias_residual", "bias_residual_relu")
+
+
+class Plan(NamedTuple):
+    """What the kernel computes, and what torch computes behind it."""
+
+    epilogue: str | None
+    """None: of the convolution and its bias alone"""
+    activation: str | None = None
+    """by torch"""
+    adds_residual: bool = False
+    """by torch"""
+
+    @property
+    def has_relu(self) -> bool:
+        return self.epilogue is not None and self.epilogue.endswith("relu")
+
+
+_PLAIN = Plan(None)
+
+
+def plan_of(
+    activation: str | None,
+    has_residual: bool,
+    residual_after_activation: bool,
+    needs_grad: bool,
+    is_served: Callable[[str], bool] = lambda epilogue: True,
+) -> Plan:
+    """As much as possible in the kernel.
+
+    Args:
+        is_served: whether there is a kernel with an epilogue
+    """
+    if activation is None and not has_residual:
+        return _PLAIN
+    placement = _NO_RESIDUAL
+    if has_residual:
+        is_last = residual_after_activation and activation is not None
+        placement = _RESIDUAL_LAST if is_last else _RESIDUAL_FIRST
+    choices = [(activation, placement, _PLAIN)]
+    if placement == _RESIDUAL_FIRST:
+        choices.append((None, placement, Plan(None, activation)))
+    elif placement == _RESIDUAL_LAST:
+        choices.append((activation, _NO_RESIDUAL, Plan(None, None, True)))
+    allowed = _TRAINED if needs_grad else _EPILOGUES.values()
+    for inside, where, rest in choices:
+        epilogue = _EPILOGUES.get((inside, where))
+        if epilogue is not None and epilogue in allowed and is_served(epilogue):
+            return rest._replace(epilogue=epilogue)
+    return Plan(None, activation, has_residual)
+
+
+def is_served_by(input: torch.Tensor) -> Callable[[str], bool]:
+    """Whether this wheel has kernels for an epilogue, the input's dtype and its GPU.
+
+    Every epilogue is there in 16 bits, not every one in float32.
+    """
+    if input.dtype != torch.float32 or not input.is_cuda or not torch.cuda.is_available():
+        return lambda epilogue: True
+    device = input.get_device()
+    return lambda epilogue: _has_float32_kernel(device, epilogue)
+
+
+def _has_float32_kernel(device: int, epilogue: str) -> bool:
+    served: int = _conv_served(_FPROP, device, torch.float32, torch.float32, epilogue, True)
+    return served > 0
+
+
+# torch.compile takes the answer at trace time as a constant.
+_has_float32_kernel._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def why_torch(input: torch.Tensor, groups: int) -> str | None:
+    """Why no kernel serves the call, so that torch does; None: one does."""
+    if groups != 1:
+        return f"groups is {groups}; cutwheel's convolutions have one group"
+    if input.dtype == torch.float32:
+        if conv_tf32_allowed():
+            return None
+        return (
+            "input has dtype float32, and torch's setting for convolutions forbids TF32 "
+            '(torch.backends.cudnn.conv.fp32_precision = "tf32" allows it)'
+        )
+    if input.dtype not in DTYPES:
+        return f"input has dtype {dtype_name(input.dtype)}; expected float16, bfloat16 or float32"
+    return None
+
+
+def conv2d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: str | int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    *,
+    activation: str | None = None,
+    residual: torch.Tensor | None = None,
+    residual_after_activation: bool = False,
+) -> torch.Tensor:
+    """Convolution, as torch.nn.functional.conv2d, then an activation and a residual.
+
+    Args:
+        input: [N, C, H, W] or [C, H, W], any strides; channels last is read without a copy
+        weight: [Ko, C / groups, R, S], dtype of input
+        bias: [Ko], dtype of input
+        stride, dilation: a number, or two
+        padding: a number, two, "valid" (none) or "same" (the result has the input's size; stride 1)
+        groups: with another number than 1, torch computes the convolution
+        activation: None, "relu", "gelu" (of erf), "gelu_tanh" or "silu"; or "sigmoid", "tanh",
+            "hardswish", "softplus" or "leaky_relu" (slope 0.01), which take a second kernel, as all
+            but "relu" do where a gradient is needed
+        residual: [N, Ko, P, Q], exactly the shape of the result, dtype of input, any strides
+        residual_after_activation: where the residual is added; means nothing without both
+
+    Returns:
+        act(conv + bias + residual), or act(conv + bias) + residual if residual_after_activation,
+        [N, Ko, P, Q] in channels-last strides, or [Ko, P, Q]; what is computed in one kernel is
+        rounded once
+
+    Raises:
+        ValueError: an activation that is not known, or shapes that do not fit
+        TypeError: a weight, bias or residual of another dtype than input
+        RuntimeError, NotImplementedError: as mm; as torch's conv2d where that serves the call
+    """
+    op = "conv2d"
+    try:
+        arguments = input, weight, bias, stride, padding, dilation, groups
+        return convolve(op, *arguments, activation, residual, residual_after_activation)
+    except RAISED as error:
+        tensors = {"input": input, "weight": weight, "bias": bias, "residual": residual}
+        reraise(op, error, ("bias", "residual"), **tensors)
+
+
+def convolve(
+    op: str,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sizes,
+    padding: Padding,
+    dilation: Sizes,
+    groups: int,
+    activation: str | None,
+    residual: torch.Tensor | None,
+    residual_after_activation: bool,
+) -> torch.Tensor:
+    """conv2d in the name of `op`; its errors are the library's."""
+    if activation is not None:
+        check_activation(activation, CONV_ACTIVATIONS, op)
+    if input.dim() == 3:
+        batch = input.unsqueeze(0)
+        added = residual if residual is None else residual.unsqueeze(0)
+        rest = (stride, padding, dilation, groups, activation, added, residual_after_activation)
+        return convolve(op, batch, weight, bias, *rest).squeeze(0)
+    check_rank(op, "input", input, "[N, C, H, W]", "[C, H, W]")
+    if is_autocast_enabled():
+        input, weight, bias, residual = autocast_operands(input, weight, bias, residual)
+    where = geometry(op, weight, stride, padding, dilation)
+    if why_torch(input, groups) is not None:
+        z = F.conv2d(input, weight, bias, where.stride, padding, where.dilation, groups)
+        z = in_channels_last_order(z)
+        return finish(op, z, activation, residual, residual_after_activation)
+    needs_grad = is_grad_enabled() and (
+        input.requires_grad
+        or weight.requires_grad
+        or (bias is not None and bias.requires_grad)
+        or (residual is not None and residual.requires_grad)
+    )
+    if activation is None and residual is None:
+        return _run(input, weight, bias, None, where, _PLAIN, needs_grad)
+    how = activation, residual is not None, residual_after_activation, needs_grad
+    plan = plan_of(*how, is_served_by(input))
+    inside, behind = (None, residual) if plan.adds_residual else (residual, None)
+    z = _run(input, weight, bias, inside, where, plan, needs_grad)
+    return finish(op, z, plan.activation, behind, residual_after_activation)
+
+
+def _run(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    where: Geometry,
+    plan: Plan,
+    needs_grad: bool,
+) -> torch.Tensor:
+    """The plan's kernel."""
+    allow_tf32 = input.dtype == torch.float32
+    tracing, epilogue = is_tracing(), plan.epilogue
+    if needs_grad:
+        if tracing:
+            input, weight, bias, residual = distinct(input, weight, bias, residual)
+        operands = (input, weight, bias, residual, where, epilogue)
+        return _with_grad(*operands, plan.has_relu, allow_tf32)
+    if epilogue is None:
+        call = _conv2d if tracing else _conv2d_direct
+        return call(input, weight, bias, *where, allow_tf32)
+    call = _conv2d_fused if tracing else _conv2d_fused_direct
+    return call(input, weight, bias, residual, *where, epilogue, allow_tf32)
+
+
+def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    """With strides that follow from the sizes, also where a size is 1 and others would do."""
+    return tensor.reshape(-1).view(tensor.shape)
+
+
+def in_channels_last_order(z: torch.Tensor) -> torch.Tensor:
+    """[N, Ko, ...] in the strides of channels last, for images of any size: torch's own results
+    have them or not, by the kernel that it took."""
+    return channels_first(_contiguous(channels_last(z)))
+
+
+def finish(
+    op: str,
+    z: torch.Tensor,
+    activation: str | None,
+    residual: torch.Tensor | None,
+    residual_after_activation: bool,
+) -> torch.Tensor:
+    """Activation and residual by torch, behind a convolution [N, Ko, ...]."""
+    if activation is None and residual is None:
+        return z
+    # As a contiguous tensor, which has one order for images of any size.
+    result, added = channels_last(z), None
+    if residual is not None:
+        _check_residual(op, residual, z)
+        added = channels_last(residual)
+    if added is not None and not (residual_after_activation and activation):
+        result, added = _contiguous(result + added), None
+    if activation is not None:
+        # Autocast has float32 rules for some of these.
+        result = _ALL_ACTIVATIONS[activation](result).to(z.dtype)
+    if added is not None:
+        result = _contiguous(result + added)
+    return channels_first(result)
+
+
+def _check_residual(op: str, residual: torch.Tensor, z: torch.Tensor) -> None:
+    """What the library checks where the residual is an operand of it."""
+    if residual.device != z.device:
+        raise ValueError(
+            f"{op}: residual is on {residual.device} and input is on {z.device}; all tensors must "
+            "be on the same device"
+        )
+    if residual.dtype != z.dtype:
+        raise TypeError(
+            f"{op}: residual has dtype {dtype_name(residual.dtype)}; expected {dtype_name(z.dtype)}"
+        )
+    if residual.shape != z.shape:
+        raise ValueError(
+            f"{op}: residual has shape {shape_text(residual.shape)}; expected "
+            f"{shape_text(z.shape)}, the shape of the result"
+        )

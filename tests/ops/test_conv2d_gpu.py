@@ -1,0 +1,357 @@
+"""Convolutions against float64: directions, kernels, epilogues, strides of all tensors."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from conv_cases import (
+    BIAS,
+    PLACES,
+    PLAIN,
+    Conv,
+    archs_of,
+    arguments,
+    check_public,
+    convs_of_row,
+    drawn,
+    epilogue_of,
+    rows,
+    serves,
+)
+from conv_layouts import LAYOUTS
+from conv_reference import DIRECTIONS, Geometry
+from fused_cases import COMPOSED, TRAINED, values
+from gemm_cases import BRAIN, DTYPES, SINGLE, dtype_id, require_arch
+
+pytestmark = pytest.mark.gpu
+
+KERNELS, _ = rows()
+ARCHS = archs_of(KERNELS)
+SAME_3X3 = Geometry((1, 1), (1, 1, 1, 1))
+# With channels in multiples of 16 bytes, and with none in such.
+EVEN = ((2, 24, 9, 14), (40, 24, 3, 3), Geometry((1, 2), (1, 1, 2, 2)))
+ODD = ((2, 5, 8, 7), (7, 5, 3, 2), Geometry((2, 1), (1, 2, 0, 1)))
+
+
+# ---- values
+@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
+@pytest.mark.parametrize("arch", ARCHS)
+def test_random_problems(
+    cutwheel: ModuleType, device: str, environment: Any, arch: str, dtype: torch.dtype
+) -> None:
+    """Three directions of each, on operands that lie in different ways."""
+    require_arch(arch)
+    environment(CUTWHEEL_ARCH=arch)
+    rng = random.Random(DTYPES.index(dtype))
+    lays = ["channels_last"] * len(LAYOUTS) + [*LAYOUTS]
+    for number, problem in enumerate(drawn(40, DTYPES.index(dtype))):
+        for direction in DIRECTIONS:
+            if not serves(direction, dtype):
+                continue
+            epilogue = BIAS if direction == "fprop" and number % 2 else PLAIN
+            lay_a, lay_b = rng.choice(lays), rng.choice(lays)
+            options = {"lay_a": lay_a, "lay_b": lay_b, "exact": bool(number % 3)}
+            Conv.random(direction, *problem, dtype, device, epilogue, **options).check()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
+def test_every_direction_has_a_kernel(
+    cutwheel: ModuleType, device: str, dtype: torch.dtype
+) -> None:
+    """On this GPU, whatever architecture serves it."""
+    for direction, problem in itertools.product(DIRECTIONS, (EVEN, ODD)):
+        Conv.random(direction, *problem, dtype, device).check()
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel["name"])
+def test_every_kernel(
+    cutwheel: ModuleType, device: str, environment: Any, kernel: dict[str, Any]
+) -> None:
+    require_arch(kernel["arch"])
+    environment(CUTWHEEL_KERNEL=kernel["name"])
+    for conv in convs_of_row(kernel, device):
+        assert conv.row() == kernel["name"], str(conv)
+        conv.check()
+    if conv.operands:  # operands that are left out count as zeros
+        without = replace(conv, operands={**conv.operands, "bias": None})
+        if kernel["epilogue"] != "bias":
+            without.check()
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_many_tiles(cutwheel: ModuleType, device: str, direction: str) -> None:
+    """Several times as many tiles as multiprocessors, and a K of tens of thousands."""
+    for problem in (
+        ((6, 72, 57, 55), (264, 72, 3, 3), SAME_3X3),
+        ((40, 64, 29, 31), (72, 64, 3, 3), Geometry((2, 2), (1, 1, 1, 1))),
+        ((2, 1160, 7, 7), (1032, 1160, 3, 3), SAME_3X3),
+    ):
+        Conv.random(direction, *problem, BRAIN, device).check()
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
+def test_filters_of_one_tap(
+    cutwheel: ModuleType, device: str, dtype: torch.dtype, direction: str
+) -> None:
+    """Matrix products where stride and padding allow it, and where not."""
+    for geometry in (Geometry(), Geometry((2, 2)), Geometry((1, 1), (1, 0, 0, 2))):
+        for channels, k_out in ((64, 136), (3, 5), (72, 1), (1, 8)):
+            for images, image in ((3, (13, 11)), (7, (1, 1))):
+                sizes = ((images, channels, *image), (k_out, channels, 1, 1))
+                for lay in ("channels_last", "nchw", "cropped"):
+                    conv = Conv.random(direction, *sizes, geometry, dtype, device, lay_a=lay)
+                    replace(conv, lay_b=lay if direction == "wgrad" else "nchw").check()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
+def test_gradients_of_inputs_without_a_stride(
+    cutwheel: ModuleType, device: str, dtype: torch.dtype
+) -> None:
+    """Those may be convolutions of a flipped filter; with more padding than that has taps, too."""
+    for padding in ((0, 0, 0, 0), (1, 1, 1, 1), (4, 3, 5, 2), (0, 3, 4, 0)):
+        for dilation, image in itertools.product(((1, 1), (2, 1)), ((9, 12), (5, 4), (1, 1))):
+            g = Geometry((1, 1), padding, dilation)
+            for c, k_out, r, s in ((24, 40, 3, 2), (5, 7, 1, 3)):
+                if min(g.extents(image, (r, s))) > 0:
+                    sizes = ((2, c, *image), (k_out, c, r, s))
+                    for lay in ("channels_last", "nchw", "cropped"):
+                        Conv.random("dgrad", *sizes, g, dtype, device, lay_a=lay).check()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
+def test_first_layers(cutwheel: ModuleType, device: str, dtype: torch.dtype) -> None:
+    """Images of one to four channels."""
+    for channels, lay in itertools.product((1, 2, 3, 4), ("channels_last", "nchw")):
+        for k_out, taps, stride in ((64, 7, 2), (24, 3, 2), (33, 16, 16)):
+            side = 0 if stride == taps else taps // 2  # 0 of patches
+            g = Geometry((stride, stride), (side, side, side, side))
+            sizes = ((4, channels, 64, 48), (k_out, channels, taps, taps))
+            for direction in DIRECTIONS:
+                Conv.random(direction, *sizes, g, dtype, device, lay_a=lay).check()
+
+
+def test_float32_without_tf32(cutwheel: ModuleType, device: str) -> None:
+    """torch's setting for convolutions decides: what it forbids has all 24 bits."""
+    conv = Conv.random("fprop", *EVEN, SINGLE, device, epilogue_of(None), exact=False)
+    before = torch.backends.cudnn.conv.fp32_precision
+    try:
+        torch.backends.cudnn.conv.fp32_precision = "ieee"
+        result = cutwheel.conv2d(**arguments(conv, None, "no_residual"))
+    finally:
+        torch.backends.cudnn.conv.fp32_precision = before
+    exact = conv.weighed().value
+    assert (result.double() - exact).norm() <= 2e-5 * exact.norm()  # TF32 has 3e-4
+    check_public(cutwheel, conv)
+
+
+# ---- arguments
+@pytest.mark.parametrize("groups", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
+def test_arguments_of_torch(
+    cutwheel: ModuleType, device: str, dtype: torch.dtype, groups: bool
+) -> None:
+    """Without groups kernels, with groups torch."""
+    rng = random.Random(7)
+    for problem in drawn(12, 3, groups, even=True):
+        activation, place = rng.choice((None, "relu", "silu")), rng.choice(PLACES)
+        epilogue = epilogue_of(activation, place)
+        conv = Conv.random("fprop", *problem, dtype, device, epilogue)
+        # What torch computes in parts is rounded in parts.
+        result = conv.check(
+            lambda conv=conv, how=(activation, place): cutwheel.conv2d(**arguments(conv, *how)),
+            fused=not groups,
+        )
+        assert result.shape[1] == problem[1][0]
+    depthwise = ((2, 24, 9, 8), (24, 1, 3, 3), Geometry((1, 1), (1, 1, 1, 1), (1, 1), 24))
+    conv = Conv.random("fprop", *depthwise, dtype, device, epilogue_of(None))
+    conv.check(lambda: cutwheel.conv2d(**arguments(conv, None, "no_residual")), fused=False)
+
+
+@pytest.mark.parametrize("padding", ["same", "valid", 2, (2,), (1, 2)], ids=str)
+def test_padding(cutwheel: ModuleType, device: str, padding: Any) -> None:
+    for kernel, dilation in itertools.product(((3, 3), (2, 4), (5, 2)), (1, 2, (2, 1))):
+        g = Geometry.of(kernel, 1, padding, dilation)
+        conv = Conv.random("fprop", (2, 16, 14, 13), (24, 16, *kernel), g, BRAIN, device, BIAS)
+        x, weight = conv.positional
+        bias = conv.operand("bias")
+        conv.check(
+            lambda given=(x, weight, bias), by=dilation: cutwheel.conv2d(
+                *given, padding=padding, dilation=by
+            )
+        )
+
+
+def test_one_image_without_a_batch(cutwheel: ModuleType, device: str) -> None:
+    conv = Conv.random("fprop", (1, 24, 9, 14), *EVEN[1:], BRAIN, device, epilogue_of("relu"))
+    given = arguments(conv, "relu", "no_residual")
+    result = cutwheel.conv2d(**{**given, "input": given["input"][0]})
+    assert result.dim() == 3
+    assert torch.equal(result, check_public(cutwheel, conv, "relu")[0])
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
+def test_empty_batch(cutwheel: ModuleType, device: str, dtype: torch.dtype, direction: str) -> None:
+    for (_, *image), *rest in (EVEN, ODD, ((0, 64, 5, 5), (8, 64, 1, 1), Geometry())):
+        result = Conv.random(direction, (0, *image), *rest, dtype, device).check()
+        assert not result.any()
+        assert result.numel() == 0 or direction == "wgrad"
+
+
+# ---- epilogues
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("activation", [None, *TRAINED, *COMPOSED], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
+def test_epilogues(
+    cutwheel: ModuleType, device: str, dtype: torch.dtype, activation: str | None, place: str
+) -> None:
+    """Mixed signs; with and without a bias; filters of one tap, too, which are GEMMs."""
+    one_tap = ((3, 40, 7, 5), (24, 40, 1, 1), Geometry())
+    even = (*EVEN[:2], Geometry((1, 2), (1, 1, 2, 2)))
+    for problem, bias in itertools.product((even, one_tap), (True, False)):
+        epilogue = epilogue_of(activation, place, bias)
+        conv = Conv.random("fprop", *problem, dtype, device, epilogue)
+        check_public(cutwheel, conv, activation, place)
+
+
+@pytest.mark.parametrize("name", ["bias_residual_relu", "bias_relu_residual"])
+@pytest.mark.parametrize("arch", ARCHS)
+def test_sum_and_activation_keep_their_order(
+    cutwheel: ModuleType, device: str, environment: Any, arch: str, name: str
+) -> None:
+    """relu(z + residual) has no negative elements, relu(z) + residual has."""
+    require_arch(arch)
+    environment(CUTWHEEL_ARCH=arch)
+    if not serves("fprop", BRAIN, name):
+        pytest.skip(f"no kernel with {name}")
+    place = "after" if name == "bias_relu_residual" else "before"
+    conv = Conv.random("fprop", *EVEN, BRAIN, device, epilogue_of("relu", place))
+    result = check_public(cutwheel, conv, "relu", place)
+    negative = (result < 0).float().mean().item()
+    assert negative == 0 if place == "before" else 0.1 < negative < 0.6
+    # Of another order the error would be many times the limit.
+    other = replace(conv, epilogue=epilogue_of("relu", "before" if place == "after" else "after"))
+    with pytest.raises(AssertionError):
+        other.judge(result)
+
+
+@pytest.mark.parametrize("lay", LAYOUTS)
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_residual_may_lie_anyhow(cutwheel: ModuleType, device: str, place: str, lay: str) -> None:
+    for problem in (EVEN, ((2, 40, 6, 7), (19, 40, 3, 3), SAME_3X3)):
+        conv = Conv.random(
+            "fprop", *problem[:2], SAME_3X3, BRAIN, device, epilogue_of("relu", place)
+        )
+        check_public(cutwheel, replace(conv, lay_residual=lay), "relu", place)
+
+
+def test_residual_may_be_expanded_or_the_input(cutwheel: ModuleType, device: str) -> None:
+    sizes = ((2, 24, 9, 11), (24, 24, 3, 3))
+    conv = Conv.random("fprop", *sizes, SAME_3X3, BRAIN, device, epilogue_of("relu", "before"))
+    row = values((1, 24, 1, 1), BRAIN, device)
+    picture = values((1, 1, 9, 11), BRAIN, device)
+    for residual in (row.expand(conv.output_size), picture.expand(conv.output_size)):
+        given = replace(conv, operands={**conv.operands, "residual": residual})
+        call = {**arguments(conv, "relu", "before"), "residual": residual}
+        given.check(lambda call=call: cutwheel.conv2d(**call))
+    call = arguments(conv, "relu", "before")
+    given = replace(conv, operands={**conv.operands, "residual": conv.a})
+    given.check(lambda: cutwheel.conv2d(**{**call, "residual": call["input"]}))
+
+
+def test_residual_of_another_shape_is_refused(cutwheel: ModuleType, device: str) -> None:
+    """Also where it would broadcast, or has as many elements."""
+    for activation, place in itertools.product((None, "relu", "gelu", "silu"), ("before", "after")):
+        conv = Conv.random("fprop", *EVEN, BRAIN, device, epilogue_of(activation, place))
+        call, (n, k_out, p, q) = arguments(conv, activation, place), conv.output_size
+        for shape in (
+            (1, k_out, p, q),
+            (n, k_out, 1, 1),
+            (n, 1, p, q),
+            (k_out, p, q),
+            (n, p, q, k_out),
+            (n, k_out, q, p),
+            (n, k_out, p, q + 1),
+            (k_out,),
+        ):
+            call["residual"] = torch.zeros(shape, dtype=BRAIN, device=device)
+            with pytest.raises(ValueError, match="residual"):
+                cutwheel.conv2d(**call)
+        call["residual"] = conv.operand("residual").float()
+        with pytest.raises(TypeError, match="residual"):
+            cutwheel.conv2d(**call)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
+@pytest.mark.parametrize("arch", ARCHS)
+def test_bias_may_be_a_slice(
+    cutwheel: ModuleType, device: str, environment: Any, arch: str, dtype: torch.dtype
+) -> None:
+    """At any element of its storage, and with any stride; around it is NaN."""
+    require_arch(arch)
+    environment(CUTWHEEL_ARCH=arch)
+    for problem in (EVEN, ODD):
+        for activation in (None, "relu"):
+            if not serves("fprop", dtype, f"bias_{activation}" if activation else "bias"):
+                continue
+            conv = Conv.random("fprop", *problem, dtype, device, BIAS)
+            if activation:
+                conv = replace(
+                    conv, epilogue=replace(BIAS, name="bias_relu", expr="relu(accum + bias)")
+                )
+            bias = conv.operands["bias"]
+            assert bias is not None
+            for offset, step in ((1, 1), (3, 1), (0, 2), (5, 3)):
+                whole = bias.new_full((offset + step * len(bias) + 8,), float("nan"))
+                view = whole[offset : offset + step * len(bias) : step]
+                view.copy_(bias)
+                replace(conv, operands={"bias": view}).check()
+
+
+@pytest.mark.parametrize(
+    ("activation", "value"),
+    # Of minus infinity gelu and silu are what their formulas make of it.
+    [
+        *((name, float("nan")) for name in ("none", *TRAINED)),
+        ("none", float("inf")),
+        ("relu", float("inf")),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("arch", ARCHS)
+def test_special_values_reach_their_windows_only(
+    cutwheel: ModuleType, device: str, environment: Any, arch: str, activation: str, value: float
+) -> None:
+    """NaN goes through relu; pixels whose windows do not have it are as without."""
+    require_arch(arch)
+    environment(CUTWHEEL_ARCH=arch)
+    of = None if activation == "none" else activation
+    names = {
+        "no_residual": f"bias_{of}" if of else "bias",
+        "before": f"bias_residual_{of}" if of else "bias_residual",
+        "after": f"bias_{of}_residual" if of else "bias_residual",
+    }
+    for place in PLACES:
+        if not serves("fprop", BRAIN, names[place]):
+            continue
+        conv = Conv.random("fprop", *EVEN, BRAIN, device, epilogue_of(of, place))
+        clean = check_public(cutwheel, conv, of, place)
+        x = conv.a.clone()
+        x[1, 5, 4, 6] = value
+        dirty = replace(conv, a=x)
+        result = cutwheel.conv2d(**arguments(dirty, of, place))
+        exact = dirty.weighed().value
+        assert torch.equal(result.isnan(), exact.isnan()), f"{dirty}"
+        assert torch.equal(result.isinf(), exact.isinf()), f"{dirty}"
+        plain = replace(dirty, epilogue=PLAIN).weighed().value
+        touched = ~plain.isfinite()
+        assert 0 < int(touched.sum()) < touched.numel()
+        assert torch.equal(result[~touched], clean[~touched])
+        assert value == value or result[touched].isnan().all(), f"{dirty}: NaN is lost"

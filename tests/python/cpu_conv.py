@@ -1,0 +1,145 @@
+"""Reference kernels of the convolutions for CPU tensors, by torch's own functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+
+NAMES = (*("conv2d", "conv2d_fused", "conv2d_input_grad", "conv2d_weight_grad", "scaled_conv2d"),)
+Tensor = torch.Tensor
+Activation = Callable[[Tensor], Tensor]
+Ints = Sequence[int]
+
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": torch.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+def channels_last_strides(size: Ints) -> tuple[int, int, int, int]:
+    _, c, h, w = size
+    return h * w * c, 1, w * c, c
+
+
+def as_channels_last(x: Tensor) -> Tensor:
+    """In exactly these strides, whatever the sizes; nothing of the caller's memory."""
+    return torch.empty_strided(x.shape, channels_last_strides(x.shape), dtype=x.dtype).copy_(x)
+
+
+def padded(x: Tensor, padding: Ints) -> Tensor:
+    top, bottom, left, right = padding
+    return F.pad(x, (left, right, top, bottom))
+
+
+class ConvOps:
+    calls: list[tuple[object, ...]]
+
+    def conv2d(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: Ints,
+        padding: Ints,
+        dilation: Ints,
+        allow_tf32: bool = False,
+    ) -> Tensor:
+        self.calls.append(("conv2d", "plain" if bias is None else "bias"))
+        assert allow_tf32 == (x.dtype == torch.float32)
+        z = F.conv2d(padded(x, padding), weight, bias, tuple(stride), 0, tuple(dilation))
+        return as_channels_last(z)
+
+    def conv2d_fused(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        residual: Tensor | None,
+        stride: Ints,
+        padding: Ints,
+        dilation: Ints,
+        epilogue: str,
+        allow_tf32: bool = False,
+    ) -> Tensor:
+        self.calls.append(("conv2d_fused", epilogue))
+        z = F.conv2d(padded(x, padding), weight, bias, tuple(stride), 0, tuple(dilation))
+        assert ("residual" in epilogue) == (residual is not None)
+        assert residual is None or residual.shape == z.shape
+        for part in epilogue.removeprefix("bias_").replace("gelu_tanh", "gelu-tanh").split("_"):
+            if part == "residual":
+                assert residual is not None
+                z = z + residual
+            else:
+                z = ACTIVATIONS[part.replace("-", "_")](z)
+        return as_channels_last(z)
+
+    def conv2d_input_grad(
+        self,
+        grad: Tensor,
+        weight: Tensor,
+        size: Ints,
+        stride: Ints,
+        padding: Ints,
+        dilation: Ints,
+        allow_tf32: bool = False,
+    ) -> Tensor:
+        self.calls.append(("conv2d_input_grad", "plain"))
+        top, bottom, left, right = padding
+        n, c, h, w = size
+        x = grad.new_zeros(n, c, h + top + bottom, w + left + right)
+        wanted = (True, False, False)
+        dx = _backward(grad, x, weight, stride, dilation, wanted)[0]
+        return as_channels_last(dx[:, :, top : top + h, left : left + w])
+
+    def conv2d_weight_grad(
+        self,
+        grad: Tensor,
+        x: Tensor,
+        size: Ints,
+        stride: Ints,
+        padding: Ints,
+        dilation: Ints,
+        allow_tf32: bool = False,
+        deterministic: bool = False,
+    ) -> Tensor:
+        self.calls.append(("conv2d_weight_grad", deterministic))
+        weight = grad.new_zeros(tuple(size))
+        wanted = (False, True, False)
+        dw = _backward(grad, padded(x, padding), weight, stride, dilation, wanted)[1]
+        return as_channels_last(dw)
+
+    def scaled_conv2d(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        scale_x: Tensor,
+        scale_weight: Tensor,
+        bias: Tensor | None,
+        stride: Ints,
+        padding: Ints,
+        dilation: Ints,
+        out_dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        self.calls.append(("scaled_conv2d", scale_weight.numel()))
+        filters = weight.double() * scale_weight.double().view(-1, 1, 1, 1)
+        image = padded(x.double() * scale_x.double(), padding)
+        added = None if bias is None else bias.double()
+        z = F.conv2d(image, filters, added, tuple(stride), 0, tuple(dilation))
+        return as_channels_last(z.to(torch.bfloat16 if out_dtype is None else out_dtype))
+
+
+def _backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    stride: Ints,
+    dilation: Ints,
+    wanted: tuple[bool, bool, bool],
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.ops.aten.convolution_backward.default(
+        *(grad, x, weight, None, list(stride), [0, 0], list(dilation), False, [0, 0], 1, wanted)
+    )
