@@ -1,14 +1,17 @@
-"""python -m benchmarks gemm | fused | scaled | grouped | host | all | report"""
+"""python -m benchmarks gemm | fused | scaled | grouped | conv | host | all | report"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from . import (
+    conv_jobs,
+    conv_report,
     fused_report,
     grouped_jobs,
     grouped_report,
@@ -100,6 +103,24 @@ def parser() -> argparse.ArgumentParser:
         help="of shapes.toml, from 0; all by default",
     )
 
+    images = argparse.ArgumentParser(add_help=False)
+    images.add_argument(
+        "--directions",
+        choices=conv_jobs.GROUPS,
+        nargs="+",
+        default=conv_jobs.GROUPS,
+        help="what is computed of the convolutions; resnet50 is a whole model",
+    )
+    images.add_argument(
+        "--convs", type=int, nargs="+", metavar="NUMBER", help="of shapes.toml, from 0"
+    )
+    images.add_argument(
+        "--resnet-compile",
+        choices=("default", "max-autotune-no-cudagraphs", "none"),
+        default="default",
+        help="mode of torch.compile for resnet50",
+    )
+
     commands.add_parser(
         "gemm", parents=[common, sizes, dense], help="mm over the shapes of shapes.toml"
     )
@@ -113,11 +134,15 @@ def parser() -> argparse.ArgumentParser:
         "grouped", parents=[common, experts], help="grouped products of experts"
     )
     grouped.add_argument("--budget-seconds", type=float, help="skip cases once this is used up")
+    conv = commands.add_parser(
+        "conv", parents=[common, images], help="convolutions in all directions, and ResNet-50"
+    )
+    conv.add_argument("--budget-seconds", type=float, help="skip cases once this is used up")
     commands.add_parser("host", parents=[common], help="CPU time of a call")
     commands.add_parser(
         "all",
-        parents=[common, sizes, dense, layers, products, experts],
-        help="gemm, then fused, then scaled, then grouped, then host",
+        parents=[common, sizes, dense, layers, products, experts, images],
+        help="gemm, fused, scaled, grouped, conv and host, in this order",
     )
     again = commands.add_parser("report", help="tables and plots of result files")
     again.add_argument("files", type=Path, nargs="+")
@@ -159,6 +184,34 @@ def header(options: argparse.Namespace, benchmark: str) -> dict[str, Any]:
 
 def stem(options: argparse.Namespace, name: str) -> str:
     return f"noise_{name}" if options.candidate == "torch" else name
+
+
+Rows = list[dict[str, Any]]
+
+
+def progress_of(
+    jobs: Sequence[Any],
+    result: dict[str, Any],
+    path: Path,
+    summarize: Callable[[Rows], dict[str, Any]],
+    each: int = 1,
+) -> Callable[[Rows], None]:
+    """Prints a line for each job, and writes the file after as many of them as `each` says."""
+    started = time.monotonic()
+
+    def progress(rows: Rows) -> None:
+        last, job = rows[-1], jobs[len(rows) - 1]
+        seconds = time.monotonic() - started
+        found = [f"{entry['baseline']} {entry['median']:.3f}" for entry in last["ratios"]]
+        state = ", ".join(found) or f"{last['status']}, {last['reason']}"
+        print(f"[{len(rows)}/{len(jobs)} {seconds:.0f} s] {job}: {state}", file=sys.stderr)
+        result["seconds"] = seconds
+        result["results"] = rows
+        if len(rows) % each == 0 or len(rows) == len(jobs):
+            result["summary"] = summarize(rows)
+            record.write(path, record.finite(result))
+
+    return progress
 
 
 def run_gemm(options: argparse.Namespace) -> Path:
@@ -204,7 +257,6 @@ def run_gemm(options: argparse.Namespace) -> Path:
 def run_fused(options: argparse.Namespace) -> Path:
     from . import fused, gemm, sides  # reports need no torch
 
-    started = time.monotonic()
     table = shapes.load()
     wanted = shapes.fused_shapes(table, quick=options.quick, m=options.m, nk=options.nk)
     compile_at = shapes.compiled_shapes(table, ["none"] if options.quick else options.compile)
@@ -215,25 +267,13 @@ def run_fused(options: argparse.Namespace) -> Path:
     result["addmm_activation"] = sides.form_of_addmm_activation()
     result["ceilings"] = gemm.ceilings(fused.DTYPE)
 
-    def progress(rows: list[dict[str, Any]]) -> None:
-        last, job = rows[-1], jobs[len(rows) - 1]
-        seconds = time.monotonic() - started
-        found = [f"{entry['baseline']} {entry['median']:.3f}" for entry in last["ratios"]]
-        state = ", ".join(found) or f"{last['status']}, {last['reason']}"
-        line = f"[{len(rows)}/{len(jobs)} {seconds:.0f} s] {job.group} {job.shape}: {state}"
-        print(line, file=sys.stderr)
-        result["seconds"] = seconds
-        result["results"] = rows
-        result["summary"] = fused_report.summarize(rows)
-        record.write(path, record.finite(result))
-
     fused.measure(
         jobs,
         plan.QUICK if options.quick else fused.LIMITS,
         side=options.candidate,
         compile_at=compile_at,
         budget_seconds=options.budget_seconds,
-        progress=progress,
+        progress=progress_of(jobs, result, path, fused_report.summarize),
     )
     return path
 
@@ -241,7 +281,6 @@ def run_fused(options: argparse.Namespace) -> Path:
 def run_scaled(options: argparse.Namespace) -> Path:
     from . import scaled  # reports need no torch
 
-    started = time.monotonic()
     table = shapes.load()
     products = shapes.gemm_shapes(table, quick=options.quick, m=options.m, nk=options.nk)
     recipes = [name for names in options.recipes for name in names]
@@ -250,25 +289,13 @@ def run_scaled(options: argparse.Namespace) -> Path:
     name = stem(options, scaled_jobs.name_of(recipes, options.accumulation))
     path = output_path(options.out, name, result["environment"]["gpu"])
 
-    def progress(rows: list[dict[str, Any]]) -> None:
-        last, job = rows[-1], jobs[len(rows) - 1]
-        seconds = time.monotonic() - started
-        found = [f"{entry['median']:.3f}" for entry in last["ratios"]]
-        state = " ".join(found) or f"{last['status']}, {last['reason']}"
-        print(f"[{len(rows)}/{len(jobs)} {seconds:.0f} s] {job}: {state}", file=sys.stderr)
-        result["seconds"] = seconds
-        result["results"] = rows
-        if len(rows) % 20 == 0 or len(rows) == len(jobs):
-            result["summary"] = scaled_report.summarize(rows)
-            record.write(path, record.finite(result))
-
     scaled.measure(
         jobs,
         plan.QUICK if options.quick else scaled.LIMITS,
         side=options.candidate,
         compile=not (options.no_compile or options.quick),
         budget_seconds=options.budget_seconds,
-        progress=progress,
+        progress=progress_of(jobs, result, path, scaled_report.summarize, each=20),
     )
     return path
 
@@ -276,7 +303,6 @@ def run_scaled(options: argparse.Namespace) -> Path:
 def run_grouped(options: argparse.Namespace) -> Path:
     from . import grouped, grouped_host, host  # reports need no torch
 
-    started = time.monotonic()
     wanted = grouped_jobs.shapes(shapes.load(), quick=options.quick)
     if options.cases is not None:
         wanted = [wanted[number] for number in options.cases]
@@ -287,23 +313,36 @@ def run_grouped(options: argparse.Namespace) -> Path:
     repeats = 15 if options.quick else 60
     result["host"] = host.measure(repeats, options.candidate, grouped_host.make_cases)
 
-    def progress(rows: list[dict[str, Any]]) -> None:
-        last, job = rows[-1], jobs[len(rows) - 1]
-        seconds = time.monotonic() - started
-        found = [f"{entry['median']:.3f}" for entry in last["ratios"]]
-        state = " ".join(found) or f"{last['status']}, {last['reason']}"
-        print(f"[{len(rows)}/{len(jobs)} {seconds:.0f} s] {job}: {state}", file=sys.stderr)
-        result["seconds"] = seconds
-        result["results"] = rows
-        result["summary"] = grouped_report.summarize(rows)
-        record.write(path, record.finite(result))
-
     grouped.measure(
         jobs,
         plan.QUICK if options.quick else grouped.LIMITS,
         side=options.candidate,
         budget_seconds=options.budget_seconds,
-        progress=progress,
+        progress=progress_of(jobs, result, path, grouped_report.summarize),
+    )
+    return path
+
+
+def run_conv(options: argparse.Namespace) -> Path:
+    from . import conv, conv_host, conv_sides, host  # reports need no torch
+
+    wanted = conv_jobs.shapes(shapes.load(), quick=options.quick)
+    if options.convs is not None:
+        wanted = [wanted[number] for number in options.convs]
+    jobs = conv_jobs.jobs(wanted, options.directions)
+    result = header(options, "conv") | {"dtype": conv_jobs.DTYPE}
+    name = stem(options, conv_jobs.name_of(options.directions))
+    path = output_path(options.out, name, result["environment"]["gpu"])
+    repeats = 15 if options.quick else 60
+    with conv_sides.tuned_cudnn():
+        result["host"] = host.measure(repeats, options.candidate, conv_host.make_cases)
+    conv.measure(
+        jobs,
+        plan.QUICK if options.quick else conv.LIMITS,
+        side=options.candidate,
+        compile_mode=None if options.resnet_compile == "none" else options.resnet_compile,
+        budget_seconds=options.budget_seconds,
+        progress=progress_of(jobs, result, path, conv_report.summarize),
     )
     return path
 
@@ -348,6 +387,8 @@ def main(arguments: list[str] | None = None) -> int:
         paths.append(run_scaled(options))
     if options.command in ("grouped", "all"):
         paths.append(run_grouped(options))
+    if options.command in ("conv", "all"):
+        paths.append(run_conv(options))
     if options.command in ("host", "all"):
         paths.append(run_host(options))
     good = [show(path) for path in paths]  # all of them, also after a failure

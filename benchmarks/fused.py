@@ -267,6 +267,9 @@ class Job(NamedTuple):
     group: str
     shape: GemmShape
 
+    def __str__(self) -> str:
+        return f"{self.group} {self.shape}"
+
 
 # ---- results
 def row(job: Job, slots: int, made: FusedCase | None, found: harness.Measurement) -> dict[str, Any]:

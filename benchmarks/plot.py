@@ -11,11 +11,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from . import fused_report, grouped_report, scaled_report
+from . import conv_report, fused_report, grouped_report, scaled_report
 from .report import GOALS, Row, measured, summarize
 
 TORCH, OURS, GOAL = "#6b7280", "#0f766e", "#b45309"
 COLUMNS = 4
+REPORTS = {
+    "fused": fused_report,
+    "scaled": scaled_report,
+    "grouped": grouped_report,
+    "conv": conv_report,
+}
 
 
 def draw(result: Mapping[str, Any], path: Path) -> list[Path]:
@@ -27,7 +33,7 @@ def draw(result: Mapping[str, Any], path: Path) -> list[Path]:
         target = path.with_suffix(".png")
         host_figure(rows, result).savefig(target, dpi=130)
         return [target]
-    if result["benchmark"] in ("fused", "scaled", "grouped"):
+    if result["benchmark"] in REPORTS:
         if not any(row["ratios"] for row in rows):
             return []
         target = path.with_suffix(".png")
@@ -129,8 +135,7 @@ def roofline_figure(rows: Sequence[Row], result: Mapping[str, Any]) -> Figure:
 def groups_figure(rows: Sequence[Row], result: Mapping[str, Any]) -> Figure:
     """A panel for each side and baseline: the ratio of every shape over M, and their geomeans."""
     is_scaled = result["benchmark"] == "scaled"
-    reports = {"fused": fused_report, "scaled": scaled_report, "grouped": grouped_report}
-    lines = reports[result["benchmark"]].summarize(rows)["lines"]
+    lines = REPORTS[result["benchmark"]].summarize(rows)["lines"]
     height = math.ceil(len(lines) / COLUMNS)
     figure = Figure(figsize=(3.4 * COLUMNS, 2.5 * height + 0.8), layout="constrained")
     figure.suptitle(title(result))

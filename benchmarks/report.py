@@ -170,6 +170,7 @@ def host_table(rows: Sequence[Row], other: str) -> str:
 
 def markdown(result: Mapping[str, Any]) -> str:
     from . import (
+        conv_report,
         fused_report,
         grouped_report,
         scaled_report,
@@ -180,6 +181,7 @@ def markdown(result: Mapping[str, Any]) -> str:
         "fused": fused_report.markdown,
         "scaled": scaled_report.markdown,
         "grouped": grouped_report.markdown,
+        "conv": conv_report.markdown,
         "host": host_markdown,
     }
     return reports[result["benchmark"]](result)
