@@ -47,6 +47,7 @@ constexpr Measured kMeasured[] = {
 
     {Kind::fp8, 64, 80, 128, kPersistent, false, {0.1017, 0.991, 3.002}},
     {Kind::fp8, 64, 128, 128, kPersistent, false, {0.1645, 1.280, 2.639}},
+    {Kind::fp8, 128, 80, 128, kPersistent, false, {0.1908, 1.691, 2.248}},
     {Kind::fp8, 128, 112, 128, kPersistent, false, {0.2668, 2.276, 1.387}},
     {Kind::fp8, 128, 128, 128, kPersistent, false, {0.3286, 2.381, 1.580}},
     {Kind::fp8, 128, 160, 128, kPersistent, false, {0.4439, 1.884, 2.534}},
@@ -58,11 +59,9 @@ constexpr Measured kMeasured[] = {
     {Kind::fp8, 64, 32, 128, kPersistent, true, {0.0505, 0.361, 3.530}},
     {Kind::fp8, 64, 64, 256, kPingpong, true, {0.1838, 0.110, 3.318}},
 
-    {Kind::fp8_fast, 128, 112, 128, kPersistent, false, {0.2449, 2.400, 1.210}},
-    {Kind::fp8_fast, 128, 160, 128, kPersistent, false, {0.4180, 2.545, 0.580}},
-    {Kind::fp8_fast, 128, 192, 128, kPersistent, false, {0.5425, 2.108, 1.822}},
-    {Kind::fp8_fast, 128, 256, 128, kPersistent, false, {0.7600, 1.500, 1.900}},
-    {Kind::fp8_fast, 128, 128, 128, kPingpong, false, {0.3642, 0.827, 1.436}},
+    {Kind::fp8_fast, 128, 112, 128, kPersistent, false, {0.2718, 2.024, 1.291}},
+    {Kind::fp8_fast, 64, 128, 128, kPersistent, true, {0.1275, 1.109, 2.721}},
+    {Kind::fp8_fast, 128, 128, 128, kPingpong, false, {0.3700, 0.922, 1.625}},
 
     {Kind::int8, 128, 128, 128, kPingpong, false, {0.3716, 0.457, 3.851}},
     {Kind::int8, 64, 128, 128, kPingpong, true, {0.1133, 0.095, 4.805}},
