@@ -2,6 +2,7 @@
 #   make wheel KERNELS='gemm_sm80_*' ARCHS='80;89'    a narrow build
 #   CUDACXX=/path/to/nvcc make wheel                  a certain compiler
 #   CUTWHEEL_CUDA=pypi make wheel                     the pinned compiler from PyPI, whatever the machine has
+#   make test WHEEL='dist/*.whl'                      a file that is there already; nothing is built
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -12,11 +13,16 @@ KERNELS ?=
 ALL_ARCHS := 80;89;90a
 ARCHS ?= $(ALL_ARCHS)
 CUTWHEEL_CUDA ?= auto
+WHEEL ?=
+CUDA ?= 13
+INDEX ?= whl
+VARIANT ?= cu130
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
 MATRIX_ARGS ?=
 
 VENV := .venv
+FILE = $(or $(WHEEL),wheelhouse/*.whl)
 INSTALL := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CUTWHEEL_CUDA
@@ -27,7 +33,8 @@ SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE THIRD_PA
              cmake cuda python tools/build_backend.py -type f ! -name '*.py[co]')
 BUILD := python -m build --no-isolation --skip-dependency-check
 
-.PHONY: help env wheel test schemas torch-matrix lint bench sdist clean distclean FORCE
+.PHONY: help env wheel test test-wheel test-gpu schemas torch-matrix lint bench verify sdist manylinux index push-index \
+        clean distclean FORCE
 help:
 	@sed -n 's/^\([a-z-]*\): .*## /make \1\t/p' Makefile
 
@@ -46,6 +53,12 @@ $(VENV)/.cuda-$(CUTWHEEL_CUDA): $(VENV)/.base requirements/cuda.txt
 	touch $@
 
 $(VENV)/.lint: requirements/lint.txt $(VENV)/.base
+	$(INSTALL) -r $<
+	touch $@
+
+# What a release needs besides: no torch and no compiler, since these jobs may write to what is published.
+$(VENV)/.release: requirements/release.txt
+	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) -r $<
 	touch $@
 
@@ -68,20 +81,54 @@ build/.repaired: build/.wheel
 	auditwheel repair --exclude 'libtorch*.so' --exclude libc10.so --wheel-dir wheelhouse build/dist/*.whl
 	touch $@
 
-$(VENV)/.installed: build/.repaired
-	$(INSTALL) --no-deps --force-reinstall wheelhouse/*.whl
-	touch $@
+# A given file leaves no stamp behind: the next `make test` without WHEEL installs its own file again.
+$(VENV)/.installed: $(if $(WHEEL),$(VENV)/.base FORCE,build/.repaired)
+	$(INSTALL) --no-deps --force-reinstall $(FILE)
+	$(if $(WHEEL),rm -f,touch) $@
 
 wheel: build/.repaired   ## build, repair and verify the wheel of all kernels: wheelhouse/
 	python tools/verify_wheel.py wheelhouse/*.whl
 
-sdist: $(VENV)/.base   ## source distribution: dist/
+verify: $(VENV)/.base   ## verify the file that WHEEL names
+	python tools/verify_wheel.py $(FILE)
+
+# --- release
+sdist: $(VENV)/.release   ## source distribution: dist/
 	rm -rf dist
 	$(BUILD) --sdist --outdir dist
 
+# PyPI has no compiler for CUDA 12, so its image brings one. The cache of compiled kernels is on the host, which
+# cibuildwheel mounts at /host.
+IMAGE_12 = quay.io/manylinux_cuda/manylinux_2_28_$(1)_cuda12_9:latest
+CIBW_13 :=
+CIBW_12 := CIBW_MANYLINUX_X86_64_IMAGE=$(call IMAGE_12,x86_64) CIBW_MANYLINUX_AARCH64_IMAGE=$(call IMAGE_12,aarch64) \
+           CIBW_ENVIRONMENT='CUTWHEEL_CUDA=auto CUDACXX=/usr/local/cuda/bin/nvcc CCACHE_COMPILERCHECK=content'
+manylinux: $(VENV)/.release   ## wheel of the sdist in dist/, built in the manylinux image (needs docker): CUDA=12 or 13
+	$(if $(filter 12 13,$(CUDA)),,$(error CUDA=$(CUDA): expected 12 or 13))
+	mkdir -p build/ccache
+	CCACHE_DIR=/host$(CURDIR)/build/ccache $(CIBW_$(CUDA)) cibuildwheel --platform linux --output-dir dist dist/*.tar.gz
+
+index: $(VENV)/.release   ## add the wheels that WHEEL names to the package index: INDEX=whl VARIANT=cu130
+	python tools/build_index.py --index $(INDEX) --variant $(VARIANT) $(FILE)
+	python tools/build_index.py --index $(INDEX) --verify
+
+# The token comes from gh and GH_TOKEN, so no credential is ever in a file. Nothing new is no error: a rerun ends here.
+push-index:   ## commit and push the package index in INDEX, a checkout of the branch `index`
+	git -C $(INDEX) add --all
+	git -C $(INDEX) diff --cached --quiet || git -C $(INDEX) -c user.name=release -c user.email=release@localhost commit -qm 'Publish'
+	git -C $(INDEX) -c credential.helper= -c credential.helper='!gh auth git-credential' push origin HEAD:index
+
 # --- checks
 test: $(VENV)/.installed   ## every test that needs no GPU, on the built wheel
-	CUTWHEEL_NARROW='$(KERNELS)$(filter-out $(ALL_ARCHS),$(ARCHS))' CUTWHEEL_WHEEL=$$(echo "$(CURDIR)"/wheelhouse/*.whl) python -m pytest -m 'not gpu' $(PYTEST_ARGS)
+	CUTWHEEL_NARROW='$(KERNELS)$(filter-out $(ALL_ARCHS),$(ARCHS))' CUTWHEEL_WHEEL=$$(realpath $(FILE)) python -m pytest -m 'not gpu' $(PYTEST_ARGS)
+
+test-wheel: $(VENV)/.installed   ## the tests of the built file alone
+	CUTWHEEL_WHEEL=$$(realpath $(FILE)) python -m pytest -m 'not gpu' tests/wheel --ignore tests/wheel/test_toolchain.py
+
+# Without a usable GPU the tests would all be skipped, and that would look like success: doctor fails then.
+test-gpu: $(VENV)/.installed   ## every test that needs a GPU
+	python -m cutwheel doctor
+	python -m pytest -m gpu $(PYTEST_ARGS)
 
 schemas: $(VENV)/.installed   ## rewrite tests/schemas.lock, the public interface, from the built wheel
 	python tools/schema_lock.py --write

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""The steps of a release that no other tool has. Every one of them can be run again.
+
+    python3 tools/release.py check TAG            do tag, version, changelog and lock agree?
+    python3 tools/release.py pypi TAG FILE...     has PyPI these very files?
+    python3 tools/release.py github TAG FILE...   the GitHub release with these files
+
+Exit status: 0 done, 1 refused or not as it should be. Standard library only; `github` needs gh.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+PYPI = "https://pypi.org/pypi"
+ATTEMPTS, PAUSE = 5, 30.0  # PyPI's JSON can lag behind an upload for a minute or two
+
+
+class ReleaseError(Exception):
+    """The release cannot go on; the text says why and what to do."""
+
+
+def digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def notes(version: str, root: Path) -> str:
+    """The section of the changelog for `version`."""
+    text = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    heading = rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d\n"
+    found = re.search(rf"{heading}(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    if not found or not found[1].strip():
+        raise ReleaseError(
+            f"CHANGELOG.md has no entries under `## [{version}] - YYYY-MM-DD`: "
+            'rename "Unreleased", and begin a new one'
+        )
+    return found[1].strip() + "\n"
+
+
+def check(tag: str, root: Path) -> None:
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    version = project["project"]["version"]
+    if tag != f"v{version}":
+        raise ReleaseError(f"the tag is {tag}, pyproject.toml has {version}: expected v{version}")
+    notes(version, root)
+    lock = json.loads((root / "tests" / "schemas.lock").read_text(encoding="utf-8"))
+    if lock["version"] != version or lock["released"] is not True:
+        raise ReleaseError(
+            f"tests/schemas.lock is not that of a release {version}: "
+            "run `python tools/schema_lock.py --release` and commit it before the tag"
+        )
+    print(f"{tag}: version, changelog and lock agree")
+
+
+def published(version: str, pypi: str) -> dict[str, str]:
+    """File names and hashes that PyPI has for `version`."""
+    try:
+        with urllib.request.urlopen(f"{pypi}/cutwheel/{version}/json", timeout=60) as answer:
+            found = json.load(answer)
+    except urllib.error.URLError:
+        return {}
+    return {file["filename"]: file["digests"]["sha256"] for file in found["urls"]}
+
+
+def compare_pypi(tag: str, files: Sequence[Path], pypi: str, pause: float) -> None:
+    expected = {path.name: digest(path) for path in files}
+    for attempt in range(ATTEMPTS):
+        found = published(tag.removeprefix("v"), pypi)
+        if expected.keys() <= found.keys():
+            break
+        if attempt < ATTEMPTS - 1:
+            time.sleep(pause)
+    compare(f"PyPI, {tag}", expected, found)
+
+
+def compare(where: str, expected: dict[str, str], found: dict[str, str]) -> None:
+    problems = [f"{name} is not there" for name in expected if name not in found]
+    problems += [f"{name} is no file of this release" for name in found.keys() - expected.keys()]
+    for name in expected.keys() & found.keys():
+        if expected[name] != found[name]:
+            problems.append(f"{name} is another file: sha256 {found[name]}, here {expected[name]}")
+    if problems:
+        raise ReleaseError("\n  ".join([f"{where} differs from the files of this run:", *problems]))
+    print(f"{where}: {len(expected)} files, all with the same hash")
+
+
+def gh(*arguments: str) -> str:
+    done = subprocess.run(["gh", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ReleaseError(f"gh {' '.join(arguments[:2])}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def view(tag: str) -> dict[str, Any] | None:
+    """The release of `tag`. Drafts are listed, too, but only `list` tells absent from broken."""
+    listed = json.loads(gh("release", "list", "--limit", "1000", "--json", "tagName"))
+    if tag not in [release["tagName"] for release in listed]:
+        return None
+    found: dict[str, Any] = json.loads(gh("release", "view", tag, "--json", "isDraft,assets"))
+    return found
+
+
+def publish_github(tag: str, files: Sequence[Path], root: Path) -> None:
+    """Fills a draft and publishes it last: what people see is whole, and never changes."""
+    release = view(tag)
+    if release is None:
+        text = notes(tag.removeprefix("v"), root)
+        gh("release", "create", tag, "--draft", "--verify-tag", "--title", tag, "--notes", text)
+    if release is None or release["isDraft"]:
+        gh("release", "upload", tag, "--clobber", *map(str, files))
+    release = view(tag)
+    assets = release["assets"] if release else []
+    found = {asset["name"]: asset["digest"].removeprefix("sha256:") for asset in assets}
+    compare(f"GitHub release {tag}", {path.name: digest(path) for path in files}, found)
+    if release and release["isDraft"]:
+        gh("release", "edit", tag, "--draft=false")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("step", choices=["check", "pypi", "github"])
+    parser.add_argument("tag", metavar="TAG")
+    parser.add_argument("files", metavar="FILE", type=Path, nargs="*")
+    parser.add_argument("--root", type=Path, default=ROOT, help="for tests")
+    parser.add_argument("--pypi", default=PYPI, help="for tests")
+    parser.add_argument("--pause", type=float, default=PAUSE, help="seconds between attempts")
+    options = parser.parse_args(argv)
+    if (options.step == "check") == bool(options.files):
+        parser.error("`check` takes no files, the other steps need some")
+    try:
+        if options.step == "check":
+            check(options.tag, options.root)
+        elif options.step == "pypi":
+            compare_pypi(options.tag, options.files, options.pypi, options.pause)
+        else:
+            publish_github(options.tag, options.files, options.root)
+    except (ReleaseError, OSError) as error:
+        print(f"release: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
