@@ -30,7 +30,7 @@ constexpr Schedule kPingpong = Schedule::pingpong, kCooperative = Schedule::coop
 // others), bfloat16, then set by hand where the benchmark showed a wrong choice: the swapped tile of 96 rows. The mainloop
 // is bound by bytes moved and by wgmma's rate, both per byte of K: float16 and TF32 tiles of as many bytes share the
 // figures. 8-bit operands: fitted so that among the tiles of one kind the fastest is chosen for as many of 145 shapes as
-// can be (M 1 to 8192, the [N, K] of benchmarks/shapes.toml); what is chosen takes 0.1 to 0.5 % longer (geometric mean).
+// can be (M 1 to 8192, the [N, K] of benchmarks/shapes.toml); what is chosen takes 0.3 to 0.6 % longer (geometric mean).
 constexpr Measured kMeasured[] = {
     {Kind::wide, 128, 256, 128, kCooperative, false, {0.7459, 2.086, 0.001}},
     {Kind::wide, 128, 128, 128, kPingpong, false, {0.3556, 0.001, 1.807}},
@@ -80,20 +80,20 @@ constexpr Measured kMeasured[] = {
     {Kind::columns_of_b, 64, 64, 128, kPingpong, true, {0.1061, 0.158, 4.382}},
 };
 
-// The persistent kernels of groups and convolutions: tiles of one kind cost in proportion to their area. Taken from the
-// figures above, of wide, fp8 and int8 tiles of 128 rows.
-struct MeasuredByArea {
+// The persistent kernels of groups, and of convolutions of other than 16-bit images: tiles of one kind are taken to cost in
+// proportion to their area. Estimated from the figures above, of tiles of 128 rows.
+struct EstimatedByArea {
   Kind kind;
   Calibration figures;  // of a tile of 128x128 and 128 bytes of K
 };
-constexpr MeasuredByArea kByArea[] = {
+constexpr EstimatedByArea kByArea[] = {
     {Kind::wide, {0.3712, 1.6, 3.0}},        {Kind::fp8, {0.3500, 2.0, 2.2}},  {Kind::fp8_fast, {0.3200, 2.0, 1.3}},
     {Kind::blocks_of_b, {0.3700, 2.0, 2.2}}, {Kind::int8, {0.3400, 2.0, 2.2}},
 };
 
 // Convolutions of 16-bit images on an H200, fitted so that the fastest tile is chosen for as many as can be of 18 layers
-// (of [conv] in benchmarks/shapes.toml) in all directions: what is chosen takes 0.1 % longer, of gradients of filters 1.4
-// %.
+// (of [conv] in benchmarks/shapes.toml) in all directions: what is chosen takes 0.1 % longer, and 1.4 % for gradients of
+// filters. The square of 64, never the fastest forward, has the figure of its gradient of filters there.
 struct MeasuredConv {
   bool is_wgrad;
   int m, n;
@@ -127,7 +127,7 @@ Calibration calibration_of(KernelRow const& row, DeviceInfo const& device) {
   }
   if (row.family == Family::sm90_grouped || row.family == Family::sm90_conv) {
     double const area = static_cast<double>(row.tile.m) * row.tile.n * k_bytes / (128 * 128 * 128);
-    for (MeasuredByArea const& x : kByArea) {
+    for (EstimatedByArea const& x : kByArea) {
       if (x.kind == kind) return {x.figures.k_tile_us * area, x.figures.tile_us, x.figures.launch_us};
     }
   }
