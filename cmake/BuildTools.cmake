@@ -49,6 +49,15 @@ function(cutwheel_map_path target path name)
                                              $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${option}>)
 endfunction()
 
+# Headers under one path in the build directory, wherever they are: an isolated build has another environment each time,
+# and a compiler cache compares paths, too.
+function(cutwheel_link_headers name path out)
+  set(link ${PROJECT_BINARY_DIR}/headers/${name})
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/headers)
+  file(CREATE_LINK ${path} ${link} SYMBOLIC)
+  set(${out} ${link} PARENT_SCOPE)
+endfunction()
+
 # Where the build Python would import `package` from; empty if nowhere. It is not imported: torch takes seconds.
 function(cutwheel_find_python_package package out)
   execute_process(

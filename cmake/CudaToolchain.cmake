@@ -1,8 +1,9 @@
 # The CUDA compiler: CUDACXX, the system's nvcc, or the pinned toolchain from PyPI (cuda_toolchain.py has the rule).
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/cuda_toolchain.py)
 
-execute_process(COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/cuda_toolchain.py nvcc OUTPUT_VARIABLE nvcc
-                ERROR_VARIABLE nvcc_error RESULT_VARIABLE nvcc_failed OUTPUT_STRIP_TRAILING_WHITESPACE)
+execute_process(
+  COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/cuda_toolchain.py nvcc --place ${PROJECT_BINARY_DIR}/cuda
+  OUTPUT_VARIABLE nvcc ERROR_VARIABLE nvcc_error RESULT_VARIABLE nvcc_failed OUTPUT_STRIP_TRAILING_WHITESPACE)
 if(nvcc_failed)
   message(FATAL_ERROR "CUDA toolchain: ${nvcc_error}")
 endif()

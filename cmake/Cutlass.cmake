@@ -25,11 +25,11 @@ if(CUTWHEEL_CUTLASS_VERSION VERSION_LESS 4.2)
   message(FATAL_ERROR "CUTLASS: ${root} is version ${CUTWHEEL_CUTLASS_VERSION}; 4.2 or newer is needed.")
 endif()
 message(STATUS "cutwheel: CUTLASS ${CUTWHEEL_CUTLASS_VERSION} (${root})")
+cutwheel_link_headers(cutlass ${root}/include cutlass_headers)
 
 add_library(cutwheel_cutlass INTERFACE)
 add_library(cutwheel::cutlass ALIAS cutwheel_cutlass)
-target_include_directories(cutwheel_cutlass SYSTEM INTERFACE ${root}/include)
+target_include_directories(cutwheel_cutlass SYSTEM INTERFACE ${cutlass_headers})
 # CUTLASS calls cuTensorMapEncodeTiled directly; our own hidden function of that name (cuda/common) is the target,
 # so nothing links libcuda.
 target_compile_definitions(cutwheel_cutlass INTERFACE CUTLASS_ENABLE_DIRECT_CUDA_DRIVER_CALL=1)
-cutwheel_map_path(cutwheel_cutlass ${root} cutlass)

@@ -27,10 +27,10 @@ if(version VERSION_LESS 2.13)
                       "(the built wheel still runs on torch 2.10).")
 endif()
 message(STATUS "cutwheel: torch headers ${version} (${include_dir})")
+cutwheel_link_headers(torch ${include_dir} torch_headers)
 
 add_library(cutwheel_torch_headers INTERFACE)
 add_library(cutwheel::torch_headers ALIAS cutwheel_torch_headers)
-target_include_directories(cutwheel_torch_headers SYSTEM INTERFACE ${include_dir})
+target_include_directories(cutwheel_torch_headers SYSTEM INTERFACE ${torch_headers})
 # The oldest torch the library loads into: 2.10.
 target_compile_definitions(cutwheel_torch_headers INTERFACE TORCH_TARGET_VERSION=0x020A000000000000ULL)
-cutwheel_map_path(cutwheel_torch_headers ${include_dir} torch)

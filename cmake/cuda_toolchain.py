@@ -74,6 +74,27 @@ def complete_pypi(root: Path) -> None:
             link.symlink_to(target)
 
 
+def place_pypi(root: Path, folder: Path) -> Path:
+    """The same tree at ``folder``, which does not depend on where pip put it; returns its nvcc.
+
+    An isolated build has another environment each time, and paths of headers end up in what a
+    compiler cache compares. Hard links, since nvcc resolves symbolic ones; copies where
+    ``folder`` is on another file system.
+    """
+
+    def link(source: str, target: str) -> None:
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copy2(source, target)
+
+    nvcc = folder / "bin" / "nvcc"
+    if not (nvcc.exists() and nvcc.samefile(root / "bin" / "nvcc")):
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(root, folder, symlinks=True, copy_function=link)
+    return nvcc
+
+
 def system_candidates() -> list[Path]:
     candidates = [shutil.which("nvcc"), "/usr/local/cuda/bin/nvcc"]
     return [Path(path) for path in candidates if path and Path(path).exists()]
@@ -96,7 +117,8 @@ def find_system_nvcc() -> Nvcc | None:
     return None
 
 
-def find_nvcc() -> Nvcc:
+def find_nvcc(place: Path | None = None) -> Nvcc:
+    """The compiler of this build; that of PyPI at ``place``, if one is given."""
     mode = os.environ.get("CUTWHEEL_CUDA", "auto")
     if mode not in ("auto", "pypi"):
         raise ToolchainError(f"CUTWHEEL_CUDA={mode}: expected 'auto' or 'pypi'")
@@ -104,7 +126,7 @@ def find_nvcc() -> Nvcc:
         return nvcc
     if root := pypi_root():
         complete_pypi(root)
-        return inspect(root / "bin" / "nvcc")
+        return inspect(place_pypi(root, place) if place else root / "bin" / "nvcc")
     rejected = []
     for path in system_candidates() if mode == "auto" else []:
         try:
@@ -132,9 +154,11 @@ def requirements() -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["nvcc", "requirements"])
+    parser.add_argument("--place", type=Path, help="where to have the tree of a PyPI toolchain")
+    arguments = parser.parse_args()
     try:
-        if parser.parse_args().what == "nvcc":
-            print(find_nvcc().path.absolute())
+        if arguments.what == "nvcc":
+            print(find_nvcc(arguments.place).path.absolute())
         else:
             print(*requirements())
     except ToolchainError as error:
