@@ -209,6 +209,14 @@ def operands_lie(kernel: Kernel) -> str:
     return f"layout {kernel.layout}"
 
 
+def own_layouts(kernel: Kernel) -> tuple[str, str]:
+    """Layout letters of A and B in the kernel's own frame: swapped operands are transposed."""
+    a, b = kernel.layout[0], kernel.layout[1]
+    flip = {"t": "n", "n": "t"}
+    return (flip[b], flip[a]) if kernel.tile.swap_ab else (a, b)
+
+
+
 def cpp_layouts(kernel: Kernel) -> tuple[str, str]:
     """C++ layouts of A and B; D is always row-major."""
     return _LAYOUTS[kernel.layout[0]], _LAYOUTS[kernel.layout[1]]

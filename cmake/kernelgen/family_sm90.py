@@ -20,6 +20,7 @@ from kernelgen.family import (
     cpp_shape,
     dims,
     operand_bytes,
+    own_layouts,
     result_bytes,
 )
 from kernelgen.kernel import DTYPE_BYTES, Kernel, Tile
@@ -49,7 +50,7 @@ class Sm90WarpSpecialized(Family):
                 f"tile K = {k}; sums of fp8 products are promoted to float32 every {SCALE_BLOCK} of"
                 f" K, so tile K is a multiple of {SCALE_BLOCK} unless fast_accum = true"
             )
-        if size == 4 and _own_layouts(kernel) == ("t", "t"):
+        if size == 4 and own_layouts(kernel) == ("t", "t"):
             yield (
                 f"layout {kernel.layout} {'with' if tile.swap_ab else 'without'} swap_ab has A"
                 " K-major and B not; wgmma reads 32-bit operands K-major, and only A can go"
@@ -203,10 +204,3 @@ def _epilogue_buffers(kernel: Kernel) -> list[tuple[int, int]]:
         else:
             buffers.append((4, width))
     return [*buffers, *((2, element) for _ in epilogue.aux)]
-
-
-def _own_layouts(kernel: Kernel) -> tuple[str, str]:
-    """Layout letters of A and B in the kernel's own frame: swapped operands are transposed."""
-    a, b = kernel.layout[0], kernel.layout[1]
-    flip = {"t": "n", "n": "t"}
-    return (flip[b], flip[a]) if kernel.tile.swap_ab else (a, b)

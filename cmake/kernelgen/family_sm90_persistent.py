@@ -26,8 +26,10 @@ from kernelgen.family import (
     cpp_grouping,
     cpp_layouts,
     cpp_shape,
+    dims,
     operand_bytes,
     operands_lie,
+    own_layouts,
     result_bytes,
 )
 from kernelgen.kernel import DIRECTIONS, DTYPE_BYTES, DTypes, Kernel
@@ -35,6 +37,8 @@ from kernelgen.kernel import DIRECTIONS, DTYPE_BYTES, DTypes, Kernel
 # Bytes that TMA lays side by side in shared memory, and the most of a staged row of results.
 _SWIZZLE_BYTES = 128
 _STAGED_ROW_BYTES = 512
+# 16-bit elements in a swizzle.
+_MN_COLUMNS = 64
 # Tiles of K whose block-wise scales are copied together.
 _SCALE_CHUNK = 8
 
@@ -47,6 +51,7 @@ class _Persistent(Family):
     optional_tile_keys: tuple[str, ...] = ("fast_accum",)
     tiles_share_source = True
     schedules = ("persistent",)
+    swizzles: tuple[int, ...] = (1,)  # of a tile of K
 
     def check(self, kernel: Kernel) -> Iterator[str]:
         m, n, k = kernel.tile.shape
@@ -80,22 +85,22 @@ class _Persistent(Family):
                 f"tile N = {n}; with epilogue {kernel.epilogue.name} a row of D is {row} bytes, and"
                 " TMA stores pieces of 32: N must be a multiple of 32"
             )
-        if k * size != _SWIZZLE_BYTES:
-            yield (
-                f"tile K = {k}; it is {_SWIZZLE_BYTES // size}, the {_SWIZZLE_BYTES} bytes that one"
-                " swizzle spans"
-            )
+        swizzle = _SWIZZLE_BYTES // size
+        if k not in [swizzle * x for x in self.swizzles]:
+            allowed = " or ".join(str(swizzle * x) for x in self.swizzles)
+            yield f"tile K = {k}; it is {allowed}: one swizzle spans {_SWIZZLE_BYTES} bytes"
 
     def shared_memory(self, kernel: Kernel) -> tuple[int, str]:
         m, n, k = kernel.tile.shape
         warpgroups, operands = m // 64, kernel.element_bytes * k
-        row = n * result_bytes(kernel)
+        own_n = n // kernel.tile.cluster[2]
+        row = own_n * result_bytes(kernel)
         if not kernel.tile.swap_ab:
             row = _staged_columns(kernel) * _staged_bytes(kernel)
         total = 2 * ((m + n) * operands + 16) + m * row
         terms = f"2 stages x (({m} + {n}) x {operands} + 16) + staged rows {m} x {row}"
         # Each warpgroup has its own vectors and scales: no other has to wait until they are read.
-        of_d = (n, 64) if kernel.tile.swap_ab else (64, n)
+        of_d = (own_n, 64) if kernel.tile.swap_ab else (64, own_n)
         lengths = {"col": of_d[0], "row": of_d[1]}
         vectors = [
             (lengths[kind.enumerator], operand_bytes(kernel, kind))
@@ -106,6 +111,9 @@ class _Persistent(Family):
             total += warpgroups * sum(length * size for length, size in vectors)
             spelled = " + ".join(f"{length} x {size}" for length, size in vectors)
             terms += f" + vectors {warpgroups} x ({spelled})"
+        if (splits := kernel.tile.cluster[2]) > 1:
+            total += (splits - 1) * m * n // splits * 4
+            terms += f" + sums of others {splits - 1} x {m} x {n // splits} x 4"
         if kernel.scales:
             rows, columns = of_d
             if kernel.scales == "1x128_128x128":
@@ -116,17 +124,30 @@ class _Persistent(Family):
 
 
 class Sm90Persistent(_Persistent):
-    """8-bit floats, K contiguous in both operands."""
+    """Products of two matrices. A cluster along K shares out the K of a tile."""
 
     name = "sm90_persistent"
-    dtypes = by_op(scaled_mm=FP8_PRODUCTS)
-    layouts = ("tnt",)
+    dtypes = by_op(gemm=GEMM_DTYPES, scaled_mm=FP8_PRODUCTS)
     optional_lists = ("scales",)
-    optional_tile_keys = ("swap_ab", "fast_accum")
+    optional_tile_keys = ("swap_ab", "fast_accum", "cluster")
+    swizzles = (1, 2)
 
     def check(self, kernel: Kernel) -> Iterator[str]:
         yield from super().check(kernel)
         yield from check_stores(kernel)
+        yield from _check_cluster(kernel)
+        own = own_layouts(kernel)
+        if kernel.element_bytes == 4 and own != ("t", "n"):
+            yield (
+                f"layout {kernel.layout}; wgmma reads 32-bit operands K-major only, as they lie in"
+                " tnt: sm90_warpspecialized has the other layouts"
+            )
+        if kernel.element_bytes == 2 and own[1] == "t" and kernel.tile.shape[1] % _MN_COLUMNS:
+            yield (
+                f"tile N = {kernel.tile.shape[1]} with layout {kernel.layout}; where K is not"
+                f" contiguous one swizzle spans {_MN_COLUMNS} columns: N must be a multiple of"
+                f" {_MN_COLUMNS}"
+            )
         epilogue = kernel.epilogue
         if kernel.tile.swap_ab and epilogue and epilogue.width != "same":
             yield (
@@ -139,12 +160,16 @@ class Sm90Persistent(_Persistent):
         arguments = [
             f"Arch::{kernel.arch.sm}",
             *cpp_dtypes(kernel.dtypes),
+            *cpp_layouts(kernel),
             cpp_shape(kernel.tile.shape),
             f"/*swap_ab=*/{cpp_bool(kernel.tile.swap_ab)}",
+            f"/*splits=*/{kernel.tile.cluster[2]}",
             f"epilogue::{kernel.epilogue.name}",
-            f"/*fast_accum=*/{cpp_bool(kernel.tile.fast_accum)}",
-            *([cpp_block_scales(kernel)] if kernel.scales else []),
         ]
+        if kernel.op != "gemm":
+            arguments.append(f"/*fast_accum=*/{cpp_bool(kernel.tile.fast_accum)}")
+        if kernel.scales:
+            arguments.append(cpp_block_scales(kernel))
         return f"Sm90Persistent<{', '.join(arguments)}>"
 
 
@@ -209,6 +234,21 @@ class Sm90Conv(_Persistent):
         return f"Sm90Conv<{', '.join(arguments)}>"
 
 
+def _check_cluster(kernel: Kernel) -> Iterator[str]:
+    """The threadblocks that share the K of a tile; each finishes a part of its columns."""
+    cluster, n = kernel.tile.cluster, kernel.tile.shape[1]
+    splits = cluster[2]
+    if cluster[:2] != (1, 1) or splits not in (1, 2, 4, 8):
+        yield f"cluster {dims(cluster)}; it shares K alone: [1, 1, 2], 4 or 8 at the end"
+    elif n % (16 * splits):
+        yield (
+            f"tile N = {n} with cluster {dims(cluster)}; each of {splits} threadblocks finishes a"
+            f" multiple of 16 columns: N must be a multiple of {16 * splits}"
+        )
+    elif splits > 1 and (kernel.scales or kernel.dtypes.acc != "f32"):
+        yield f"cluster {dims(cluster)} with sums that are not plain float32; leave it out"
+
+
 def _check_swizzled_columns(kernel: Kernel) -> Iterator[str]:
     """Where K is not contiguous a swizzle spans columns of B: other operands are refused there.
 
@@ -232,8 +272,8 @@ def _wgmma_columns(n: int, is_promoted: bool) -> int:
 
 
 def _wgmma_widths(dtypes: DTypes) -> tuple[int, ...]:
-    is_e4m3 = (dtypes.a, dtypes.b) == ("e4m3", "e4m3")
-    return (*wgmma.PLAIN, *wgmma.EXTRA) if is_e4m3 else wgmma.PLAIN
+    is_there = dtypes.a == dtypes.b and dtypes.a in wgmma.OPERANDS
+    return (*wgmma.PLAIN, *wgmma.EXTRA) if is_there else wgmma.PLAIN
 
 
 def _staged_bytes(kernel: Kernel) -> int:
@@ -251,6 +291,6 @@ def _row_bytes(kernel: Kernel) -> int:
 
 def _staged_columns(kernel: Kernel) -> int:
     """Of a row of results in shared memory: all columns of a tile, or an even part of them."""
-    n, size = kernel.tile.shape[1], _staged_bytes(kernel)
+    n, size = kernel.tile.shape[1] // kernel.tile.cluster[2], _staged_bytes(kernel)
     parts = (x for x in range(16, n + 1, 16) if n % x == 0 and x * size <= _STAGED_ROW_BYTES)
     return max(parts, default=16)  # no part: N is refused

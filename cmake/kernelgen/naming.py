@@ -12,7 +12,7 @@ from kernelgen.kernel import Kernel, Shape3
 def procedural_name(kernel: Kernel) -> str:
     """{op}_{arch}_{dtypes}_{tile}[_{cluster|warp}]_{layout}_{mode}[_{grouping}][_{scales}]_{epilogue}.
 
-    mode is {schedule}[_swap][_fast][_align{n}]. The family stands in place of tile, layout and
+    mode is {schedule}[_swap][_split{k}][_fast][_align{n}]. The family stands in place of tile, layout and
     mode where there is none of them, a recipe in place of the epilogue, and a convolution's
     direction in place of the layout.
     """
@@ -61,6 +61,8 @@ def _mode(kernel: Kernel) -> str:
     mode = f"{kernel.tile.schedule}{kernel.tile.stages or ''}"
     if kernel.tile.swap_ab:
         mode += "_swap"
+    if kernel.tile.cluster[2] > 1:
+        mode += f"_split{kernel.tile.cluster[2]}"
     if kernel.tile.fast_accum:
         mode += "_fast"
     if kernel.alignment != kernel.default_alignment:

@@ -7,23 +7,39 @@ from __future__ import annotations
 
 HEADER = "wgmma_widths.cuh"
 PLAIN = (8, 16, 32, 64, 96, 128, 192, 256)  # mma_sm90_gmma.hpp
-EXTRA = (56, 72, 80, 88, 112, 144, 160, 176, 224)
+EXTRA = (48, 56, 72, 80, 88, 112, 144, 160, 176, 208, 224, 240)
+# Operands that have these widths, float32 sums: PTX's name, C++'s, elements of K, and whether either may lie with K not
+# contiguous.
+_TYPES = {
+    "e4m3": ("cutlass::float_e4m3_t", 32, False),
+    "bf16": ("cutlass::bfloat16_t", 16, True),
+    "f16": ("cutlass::half_t", 16, True),
+}
+OPERANDS = tuple(_TYPES)
 _PER_LINE = 8
 
 
 def fields() -> dict[str, str]:
-    """What the template of the header wants: one struct for each width."""
-    return {"instructions": "\n".join(_instruction(columns) for columns in EXTRA)}
+    """What the template of the header wants: one struct for each type and width."""
+    return {"instructions": "\n".join(_instruction(x, n) for x in _TYPES for n in EXTRA)}
 
 
-def _instruction(columns: int) -> str:
+def _instruction(type_name: str, columns: int) -> str:
+    cpp_type, k, has_majors = _TYPES[type_name]
     registers = columns // 2  # of a thread: 64 rows by `columns`, over 128 threads
     parameters = _lines([f"float& d{i}" for i in range(registers)], "                 ")
     outputs = _lines([f'"+f"(d{i})' for i in range(registers)], "        ")
     listed = ", ".join(f"%{i}" for i in range(registers))
     a, b, scale = registers, registers + 1, registers + 2
-    return f"""template <>
-struct WgmmaE4M3<{columns}> {{
+    parameters_of = "template <cute::GMMA::Major a_major, cute::GMMA::Major b_major>"
+    arguments = "a_major, b_major"
+    majors, major_values = f", %{scale + 1}, %{scale + 2}", ', "n"(static_cast<std::int32_t>(a_major)), "n"(static_cast<std::int32_t>(b_major))'
+    if not has_majors:
+        parameters_of = "template <>"
+        arguments = "cute::GMMA::Major::K, cute::GMMA::Major::K"
+        majors, major_values = "", ""
+    return f"""{parameters_of}
+struct Wgmma<{cpp_type}, {columns}, {arguments}> {{
   using DRegisters = void;
   using ARegisters = std::uint64_t[1];
   using BRegisters = std::uint64_t[1];
@@ -34,14 +50,14 @@ struct WgmmaE4M3<{columns}> {{
 #if defined(CUTE_ARCH_MMA_SM90A_ENABLED)
     asm volatile(
         "{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{scale}, 0;\\n"
-        "wgmma.mma_async.sync.aligned.m64n{columns}k32.f32.e4m3.e4m3 "
+        "wgmma.mma_async.sync.aligned.m64n{columns}k{k}.f32.{type_name}.{type_name} "
         "{{{listed}}}, "
-        "%{a}, %{b}, p, 1, 1;\\n}}\\n"
+        "%{a}, %{b}, p, 1, 1{majors};\\n}}\\n"
         :
 {outputs}
-        : "l"(a), "l"(b), "r"(static_cast<std::int32_t>(scale)));
+        : "l"(a), "l"(b), "r"(static_cast<std::int32_t>(scale)){major_values});
 #else
-    CUTE_INVALID_CONTROL_PATH("WgmmaE4M3 without CUTE_ARCH_MMA_SM90A_ENABLED.");
+    CUTE_INVALID_CONTROL_PATH("Wgmma without CUTE_ARCH_MMA_SM90A_ENABLED.");
 #endif
   }}
 }};

@@ -22,6 +22,7 @@ struct Measured {
   Schedule schedule;
   bool swap_ab;
   Calibration figures;
+  int splits = 1;  // of K, by the threadblocks of a cluster
 };
 
 constexpr Schedule kPingpong = Schedule::pingpong, kCooperative = Schedule::cooperative, kPersistent = Schedule::persistent;
@@ -133,7 +134,7 @@ Calibration calibration_of(KernelRow const& row, DeviceInfo const& device) {
   }
   for (Measured const& x : kMeasured) {
     if (x.kind == kind && x.m == row.tile.m && x.n == row.tile.n && x.k_bytes == k_bytes && x.schedule == row.schedule &&
-        x.swap_ab == row.swap_ab && is_persistent(row)) {
+        x.swap_ab == row.swap_ab && x.splits == row.cluster.k && is_persistent(row)) {
       return x.figures;
     }
   }

@@ -38,6 +38,7 @@ Refusal request_refusal(KernelRow const& row, GemmRequest const& request, bool p
   bool const copies_async =
       row.family == Family::sm80_multistage || row.family == Family::sm89_blockwise || row.family == Family::sm80_grouped;
   if (copies_async && !request.extents_aligned) return Refusal::extents;
+  if (row.cluster.k > 1 && request.k < row.cluster.k * row.tile.k) return Refusal::short_k;
   if (row.family == Family::sm90_conv && !request.tensor_maps) return Refusal::tensor_maps;
   return Refusal::none;
 }
@@ -72,6 +73,8 @@ std::string text_of(Refusal refusal, KernelRow const& row, GemmRequest const& re
     case Refusal::direction:
       return concat("the direction is ", name_of(request.direction), ", its own is ", name_of(row.direction));
     case Refusal::extents: return "a contiguous extent is no multiple of 16 bytes";
+    case Refusal::short_k:
+      return concat("K = ", request.k, ", and a cluster shares ", row.cluster.k * row.tile.k, " or more");
     case Refusal::tensor_maps: return "tensor maps have too few bits for this padding, stride or dilation";
   }
   return {};

@@ -23,6 +23,7 @@ enum class Refusal {
   grouping,
   direction,
   extents,
+  short_k,
   tensor_maps
 };
 

@@ -6,25 +6,31 @@
 
 namespace cutwheel::gemm {
 
-template <Arch arch, DType a, DType b, DType acc, DType d, class Tile, bool swap_ab, template <DType> class Epilogue,
-          bool fast_accum = false, BlockScales block_scales = BlockScales::none>
-struct Sm90Persistent
-    : Sm90PersistentKernel<Sm90PersistentTypes<a, b, acc, d, Layout::row, Layout::column, Tile, Epilogue<d>, swap_ab>,
-                           Sm90DenseWalk<Tile>, is_fp8(a) && !fast_accum, block_scales> {
+template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, bool swap_ab,
+          int splits, template <DType> class Epilogue, bool fast_accum = false, BlockScales block_scales = BlockScales::none>
+using Sm90DenseKernel = Sm90PersistentKernel<
+    Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue<d>, swap_ab, splits>, Sm90DenseWalk<Tile>,
+    is_fp8(a) && !fast_accum, block_scales>;
+
+template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, bool swap_ab,
+          int splits, template <DType> class Epilogue, bool fast_accum = false, BlockScales block_scales = BlockScales::none>
+struct Sm90Persistent : Sm90DenseKernel<arch, a, b, acc, d, layout_a, layout_b, Tile, swap_ab, splits, Epilogue, fast_accum,
+                                        block_scales> {
   static_assert(arch == Arch::sm90a);
-  using Base =
-      Sm90PersistentKernel<Sm90PersistentTypes<a, b, acc, d, Layout::row, Layout::column, Tile, Epilogue<d>, swap_ab>,
-                           Sm90DenseWalk<Tile>, is_fp8(a) && !fast_accum, block_scales>;
+  using Base = Sm90DenseKernel<arch, a, b, acc, d, layout_a, layout_b, Tile, swap_ab, splits, Epilogue, fast_accum,
+                               block_scales>;
 
   static std::int64_t workspace_bytes(GemmArgs const&) { return 0; }
 
   static Status launch(GemmArgs const& args, void const* kernel) {
     static KernelFacts facts;
     int const m = swap_ab ? args.n : args.m, n = swap_ab ? args.m : args.n;  // of the kernel
+    int const k_tiles = ceil_div(args.k, Tile::kK);
+    if (k_tiles < splits) return {StatusCode::not_implementable, 0};
     Sm90TileOrder const order{ceil_div(m, Tile::kM), ceil_div(n, Tile::kN), args.batch, args.swizzle,
                               (args.raster == RasterOrder::along_m) != swap_ab};
-    return Base::launch(args, kernel, facts, a, b, {order, m, n, ceil_div(args.k, Tile::kK)}, order.count(), args.batch,
-                        args.batch, args.batch);
+    return Base::launch(args, kernel, facts, a, b, {order, m, n, k_tiles}, order.count(), args.batch, args.batch,
+                        args.batch);
   }
 };
 

@@ -9,6 +9,7 @@
 
 #include "gemm/launch.h"
 #include "gemm/sm90_block_scales.cuh"
+#include "gemm/sm90_cluster_sum.cuh"
 #include "gemm/sm90_persistent_mma.cuh"
 #include "gemm/sm90_promoted.cuh"
 
@@ -21,7 +22,10 @@ struct Sm90PersistentKernel {
   static constexpr bool kScaled = block_scales != BlockScales::none;
   static_assert(promoted || !kScaled);
   using ScaleShape = Sm90BlockScaleShape<cute::size<1>(typename Types_::TileShape{}), block_scales, Types_::kSwapAB>;
+  static constexpr int kSplits = Types_::kSplits;
+  using ClusterSum = Sm90ClusterSum<kSplits, Types_::kWarpGroups, cute::size<1>(typename Types_::TileShape{}) / 2>;
   static constexpr int kStages = Types_::stages(static_cast<int>(sizeof(typename Walk::Storage)) +
+                                                static_cast<int>(sizeof(typename ClusterSum::Storage)) +
                                                 (kScaled ? Types_::kWarpGroups * ScaleShape::kBytes : 0));
   using Types = Sm90PersistentStages<Types_, kStages>;
   // Lazily: the one's static assertions do not hold for the other's tiles.
@@ -55,6 +59,7 @@ struct Sm90PersistentKernel {
     typename Pipeline::Storage pipeline;
     typename Walk::Storage walk;
     typename ScaleSource::Storage scales[Types::kWarpGroups];
+    typename ClusterSum::Storage sum;
   };
   struct Params {
     typename Loader::Params operands;
@@ -77,13 +82,28 @@ struct Sm90PersistentKernel {
     return shared.tensors.smem_B.data() + stage * OperandB::kBoxes * OperandB::kBoxElements;
   }
 
+  // Threadblocks of a cluster follow each other, and take parts of K in this order.
+  CUTLASS_DEVICE static int rank() { return kSplits == 1 ? 0 : static_cast<int>(cute::block_rank_in_cluster()); }
+  CUTLASS_DEVICE static int first_tile() { return static_cast<int>(blockIdx.x) / kSplits; }
+  CUTLASS_DEVICE static int tile_step() { return static_cast<int>(gridDim.x) / kSplits; }
+
+  CUTLASS_DEVICE static bool find(Walk& walk, int tile, Sm90TilePlace& place) {
+    bool const is_there = walk.at(tile, place);
+    if constexpr (kSplits > 1) {
+      int const first = place.k_tiles * rank() / kSplits, end = place.k_tiles * (rank() + 1) / kSplits;
+      place.k = first * kTileK;
+      place.k_tiles = end - first;
+    }
+    return is_there;
+  }
+
   CUTLASS_DEVICE static void produce(Params const& p, SharedStorage& shared) {
     Walk walk(p.walk, shared.walk);
     Loader loader(p.operands, walk);
     Pipeline const pipeline{shared.pipeline};
     State write;
     Sm90TilePlace place;
-    for (int tile = static_cast<int>(blockIdx.x); walk.at(tile, place); tile += static_cast<int>(gridDim.x)) {
+    for (int tile = first_tile(); find(walk, tile, place); tile += tile_step()) {
       loader.begin(place);
       for (int k = 0; k < place.k_tiles; ++k, ++write) {
         std::uint64_t* const barrier = pipeline.producer_acquire(write, loader.bytes());
@@ -101,11 +121,12 @@ struct Sm90PersistentKernel {
     auto& storage = shared.epilogue[warpgroup];
     auto const synchronize = [&] { cutlass::arch::NamedBarrier::sync(128, static_cast<std::uint32_t>(warpgroup)); };
     ScaleSource source{p.scales, shared.scales[warpgroup], thread, warpgroup};
-    int tile = static_cast<int>(blockIdx.x);
+    ClusterSum sum = cluster_sum(shared, warpgroup, thread);
+    int tile = first_tile();
     Sm90TilePlace place, next;
     auto const find_next = [&] {
-      bool const is_there = walk.at(tile, next);
-      tile += static_cast<int>(gridDim.x);
+      bool const is_there = find(walk, tile, next);
+      tile += tile_step();
       next.m += warpgroup * 64;
       if (is_there && !next.is_zero) source.prefetch(next);
       return is_there;
@@ -118,7 +139,9 @@ struct Sm90PersistentKernel {
         continue;
       }
       synchronize();  // the vectors of the tile before have been read
-      Epilogue::prefetch(p.epilogue, storage, place, thread);
+      Sm90TilePlace finished = place;
+      finished.n += rank() * Types::kOwnColumns;
+      Epilogue::prefetch(p.epilogue, storage, finished, thread);
       auto accum = cute::partition_fragment_C(typename Mma::TiledMma{}, cute::take<0, 2>(typename Types::TileShape{}));
       int const own = warpgroup * 128 + thread;
       if constexpr (promoted) {
@@ -142,7 +165,13 @@ struct Sm90PersistentKernel {
       // The first scales of the next tile are under way during the epilogue of this one.
       if constexpr (kScaled) more = find_next();
       // Columns follow each other in accum, through its parts.
-      Epilogue::store(p.epilogue, p.maps, storage, place, thread, [&](int i) { return accum(i); }, walk.frame(place));
+      if constexpr (kSplits > 1) {
+        float own[ClusterSum::kOwn];
+        sum.run(accum, own, synchronize);
+        Epilogue::store(p.epilogue, p.maps, storage, finished, thread, [&](int i) { return own[i]; }, walk.frame(place));
+      } else {
+        Epilogue::store(p.epilogue, p.maps, storage, place, thread, [&](int i) { return accum(i); }, walk.frame(place));
+      }
       if constexpr (!kScaled) more = find_next();
     }
     Epilogue::wait_until_read();
@@ -159,7 +188,12 @@ struct Sm90PersistentKernel {
     }
     cutlass::arch::wait_on_dependent_grids();
     Walk::start(p.walk, shared.walk);
-    __syncthreads();
+    if constexpr (kSplits > 1) {
+      if (threadIdx.x == 0) ClusterSum::initialize(shared.sum);
+      cute::cluster_sync();
+    } else {
+      __syncthreads();
+    }
     // One warpgroup alone may have all the registers it can name.
     constexpr bool kShare = Types::kWarpGroups > 1;
     if (warpgroup == Types::kWarpGroups) {
@@ -168,6 +202,18 @@ struct Sm90PersistentKernel {
     } else {
       if constexpr (kShare) cutlass::arch::warpgroup_reg_alloc<232>();
       consume(p, shared, warpgroup);
+    }
+    if constexpr (kSplits > 1) {
+      __syncwarp();
+      cute::cluster_sync();  // nobody writes into a threadblock that is gone
+    }
+  }
+
+  CUTLASS_DEVICE static ClusterSum cluster_sum(SharedStorage& shared, int warpgroup, int thread) {
+    if constexpr (kSplits > 1) {
+      return {shared.sum, rank(), warpgroup, thread};
+    } else {
+      return {};
     }
   }
 
@@ -208,10 +254,18 @@ struct Sm90PersistentKernel {
     params.walk = walk;
     params.scales = ScaleSource::params(args);
     LaunchShape shape;
-    shape.grid = dim3(static_cast<unsigned>(std::min(tiles, args.device->sm_count)));
     shape.block = dim3(kMaxThreads);
     shape.shared_memory_bytes = kSharedStorageBytes;
     shape.dependent_launch = true;
+    int at_once = args.device->sm_count;
+    if constexpr (kSplits > 1) {
+      shape.cluster = dim3(kSplits);
+      shape.grid = dim3(kSplits);
+      cudaLaunchAttribute attributes[2];
+      at_once = facts.max_active_clusters(kernel, args.device->ordinal, launch_config(shape, args.stream, attributes));
+      if (at_once == 0) return {StatusCode::not_implementable, 0};
+    }
+    shape.grid = dim3(static_cast<unsigned>(std::min(tiles, at_once) * kSplits));
     return launch_kernel(kernel, shape, params, args.stream);
   }
 };

@@ -18,16 +18,16 @@ namespace cutwheel::gemm {
 template <DType type>
 using Sm90MmaElement = std::conditional_t<type == DType::tf32, cutlass::tfloat32_t, Element<type>>;
 
-// An operand of a tile in shared memory. A swizzle spans 128 bytes, which a tile has of K; where K is not contiguous they
-// are 128 bytes along M or N, and there are as many boxes as the tile takes.
+// An operand of a tile in shared memory. A swizzle spans 128 bytes along K, or along M or N where K is not contiguous, and
+// there are as many boxes as the tile takes.
 template <class E, int extent, int k, cute::GMMA::Major major>
 struct Sm90TileOperand {
   static constexpr bool kIsK = major == cute::GMMA::Major::K;
   static constexpr int kSwizzled = 128 / static_cast<int>(sizeof(E));  // elements
-  static constexpr int kBoxes = kIsK ? 1 : extent / kSwizzled;
+  static constexpr int kBoxes = (kIsK ? k : extent) / kSwizzled;
   static constexpr int kBoxElements = extent * k / kBoxes;
   static constexpr int kBytes = extent * k * static_cast<int>(sizeof(E));
-  static_assert(k == kSwizzled && (kIsK || (extent % kSwizzled == 0 && sizeof(E) == 2)));
+  static_assert(k % kSwizzled == 0 && (kIsK || (extent % kSwizzled == 0 && sizeof(E) == 2)));
 
   using Atom = std::conditional_t<kIsK, cute::GMMA::Layout_K_SW128_Atom<E>, cute::GMMA::Layout_MN_SW128_Atom<E>>;
   using Order =
@@ -48,8 +48,8 @@ struct Sm90TileOperand {
     constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kBoxes; ++i) {
-      cute::SM90_TMA_LOAD_3D::copy(&map, barrier, kHint, stage + i * kBoxElements, kIsK ? k_at : row + i * kSwizzled,
-                                   kIsK ? row : k_at, batch);
+      cute::SM90_TMA_LOAD_3D::copy(&map, barrier, kHint, stage + i * kBoxElements,
+                                   (kIsK ? k_at : row) + i * kSwizzled, kIsK ? row : k_at, batch);
     }
   }
 
@@ -61,9 +61,9 @@ struct Sm90TileOperand {
     constexpr int kVector = 16 / static_cast<int>(sizeof(E)), kVectors = 8;  // in 128 bytes
     auto* const vectors = reinterpret_cast<uint4*>(stage);
     if constexpr (kIsK) {
-      for (int i = thread; i < rows * kVectors; i += 128) {
-        int const row = first + i / kVectors, vector = i % kVectors;
-        int const at = row * kVectors + (vector ^ row % 8);
+      for (int i = thread; i < rows * kVectors * kBoxes; i += 128) {
+        int const row = first + i / (kVectors * kBoxes), vector = i % (kVectors * kBoxes);
+        int const at = (vector / kVectors * extent + row) * kVectors + (vector % kVectors ^ row % 8);
         int const from = begin - vector * kVector, to = end - vector * kVector;  // in this vector
         if (from <= 0 && to >= kVector) continue;
         auto* const elements = reinterpret_cast<E*>(vectors + at);
@@ -113,11 +113,15 @@ struct Sm90MatrixLoader {
 };
 
 // swap_ab: the kernel computes D^T [N, M] = B^T [N, K] A^T [K, M], so that a small M of the user meets the dimension of
-// wgmma that may be as short as 8. Tile is the kernel's; layouts are the user's.
+// wgmma that may be as short as 8. Tile is the kernel's; layouts are the user's. splits: threadblocks that share the K of a
+// tile, each of which finishes its part of the columns.
 template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, class Epilogue_,
-          bool swap_ab = false>
+          bool swap_ab = false, int splits = 1>
 struct Sm90PersistentTypes {
   static constexpr bool kSwapAB = swap_ab;
+  static constexpr int kSplits = splits;
+  static constexpr int kOwnColumns = Tile::kN / splits;
+  static_assert(Tile::kN % splits == 0);
   using ElementA = Sm90MmaElement<swap_ab ? b : a>;
   using ElementB = Sm90MmaElement<swap_ab ? a : b>;
   using ElementAccumulator = Element<acc>;
@@ -129,9 +133,9 @@ struct Sm90PersistentTypes {
     using Operands = typename Epilogue_::Operands;
     using Stores = typename Epilogue_::Stores;
     if constexpr (swap_ab) {
-      return epilogue::TypeIdentity<Sm90SwappedEpilogue<Epilogue_, d, Tile::kN, Operands, Stores>>{};
+      return epilogue::TypeIdentity<Sm90SwappedEpilogue<Epilogue_, d, kOwnColumns, Operands, Stores>>{};
     } else {
-      return epilogue::TypeIdentity<Sm90WarpEpilogue<Epilogue_, d, Tile::kN, Operands, Stores>>{};
+      return epilogue::TypeIdentity<Sm90WarpEpilogue<Epilogue_, d, kOwnColumns, Operands, Stores>>{};
     }
   }
   using Epilogue = typename decltype(epilogue_type())::type;

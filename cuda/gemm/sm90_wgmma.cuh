@@ -8,7 +8,7 @@
 
 namespace cutwheel::gemm {
 
-// The widths that CUTLASS's plain headers declare; others are our own, for e4m3.
+// The widths that CUTLASS's plain headers declare; others are our own.
 constexpr bool sm90_is_plain_width(int columns) {
   return columns <= 32 || columns == 64 || columns == 96 || columns == 128 || columns == 192 || columns == 256;
 }
@@ -17,11 +17,11 @@ template <class A, class B, class Accumulator, class Tile, cute::GMMA::Major maj
           cute::GMMA::Major major_b = cute::GMMA::Major::K>
 constexpr auto sm90_wgmma() {
   constexpr int kColumns = cute::size<1>(Tile{});
-  constexpr bool kE4M3 = std::is_same_v<A, cutlass::float_e4m3_t> && std::is_same_v<B, A>;
-  if constexpr (sm90_is_plain_width(kColumns) || !kE4M3) {
+  if constexpr (sm90_is_plain_width(kColumns)) {
     return cute::GMMA::ss_op_selector<A, B, Accumulator, Tile, major_a, major_b>();
   } else {
-    return WgmmaE4M3<kColumns>{};
+    static_assert(std::is_same_v<A, B> && std::is_same_v<Accumulator, float>);
+    return Wgmma<A, kColumns, major_a, major_b>{};
   }
 }
 
