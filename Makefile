@@ -30,7 +30,8 @@ export CUTWHEEL_CUDA
 export SOURCE_DATE_EPOCH := $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null),315532800)
 
 SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE THIRD_PARTY_NOTICES.md licenses \
-             cmake cuda python tools/build_backend.py -type f ! -name '*.py[co]')
+             cmake cuda python tools/build_backend.py \
+             tools/write_sbom.py tools/wheelcheck/fatbin.py -type f ! -name '*.py[co]')
 BUILD := python -m build --no-isolation --skip-dependency-check
 
 .PHONY: help env wheel test test-wheel test-gpu schemas torch-matrix lint bench verify sdist manylinux index push-index \

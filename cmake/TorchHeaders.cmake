@@ -21,12 +21,13 @@ if(NOT EXISTS ${header})
 endif()
 file(STRINGS ${header} lines REGEX "^#define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
 string(REGEX MATCHALL "[0-9]+" numbers "${lines}")
-list(JOIN numbers "." version)
-if(version VERSION_LESS 2.13)
-  message(FATAL_ERROR "torch headers: ${include_dir} is torch ${version}; the headers of 2.13 or newer are needed "
-                      "(the built wheel still runs on torch 2.10).")
+list(JOIN numbers "." CUTWHEEL_TORCH_VERSION)
+if(CUTWHEEL_TORCH_VERSION VERSION_LESS 2.13)
+  message(
+    FATAL_ERROR "torch headers: ${include_dir} is torch ${CUTWHEEL_TORCH_VERSION}; the headers of 2.13 or newer are needed "
+                "(the built wheel still runs on torch 2.10).")
 endif()
-message(STATUS "cutwheel: torch headers ${version} (${include_dir})")
+message(STATUS "cutwheel: torch headers ${CUTWHEEL_TORCH_VERSION} (${include_dir})")
 cutwheel_link_headers(torch ${include_dir} torch_headers)
 
 add_library(cutwheel_torch_headers INTERFACE)

@@ -26,6 +26,8 @@ REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements"
 # CMake variables that name a tree, and the pins that are not needed then: torch is large, and only
 # its headers are used.
 TREES = {"TORCH_INCLUDE": "torch.txt", "CUTLASS_DIR": "cutlass.txt"}
+# What tools/write_sbom.py reads the cubins with, of build.txt.
+SBOM_TOOLS = ("nvidia-cuda-cuobjdump==", "pyelftools==")
 
 
 def _tree_is_given(variable: str, settings: dict[str, Any]) -> bool:
@@ -45,7 +47,8 @@ def _requirements(settings: dict[str, Any] | None) -> list[str]:
     for variable, pin_file in TREES.items():
         if not _tree_is_given(variable, settings or {}):
             wanted += cuda_toolchain.pins(REQUIREMENTS / pin_file)
-    return wanted
+    pins = cuda_toolchain.pins(REQUIREMENTS / "build.txt")
+    return [*wanted, *(pin for pin in pins if pin.startswith(SBOM_TOOLS))]
 
 
 def get_requires_for_build_wheel(config_settings: dict[str, Any] | None = None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -19,6 +20,9 @@ from elftools.elf.elffile import ELFFile
 EXTRACTED = re.compile(r"\.(sm_\d+[a-z]?)\.(cubin|ptx)$")
 PTX_ENTRY = re.compile(rb"^\s*(?:\.\w+\s+)*\.entry\s+([\w$]+)", re.MULTILINE)
 NO_DEVICE_CODE = "does not contain device code"
+# The note that ptxas leaves in a cubin: its name, "Cuda compilation tools, release 13.0, V13.0.88".
+TOOL_NOTE = ".note.nv.tkinfo"
+PTXAS_VERSION = re.compile(rb"\0ptxas\0[^\0]*\bV(\d+(?:\.\d+)+)\0")
 
 
 class KernelId(NamedTuple):
@@ -32,11 +36,18 @@ class KernelId(NamedTuple):
 @dataclass
 class DeviceCode:
     cubins: Counter[KernelId] = field(default_factory=Counter)  # -> bytes, uncompressed
+    # -> SHA-256 of the cubin that holds the kernel: the file that `cuobjdump -xelf all` writes.
+    sha256: dict[KernelId, str] = field(default_factory=dict)
     ptx: set[KernelId] = field(default_factory=set)
+    ptxas: set[str] = field(default_factory=set)  # versions, where the cubins tell
 
     def __iadd__(self, other: DeviceCode) -> DeviceCode:
+        if twice := self.sha256.keys() & other.sha256.keys():
+            raise RuntimeError(f"{min(twice)} is in more than one cubin")
         self.cubins.update(other.cubins)
+        self.sha256 |= other.sha256
         self.ptx |= other.ptx
+        self.ptxas |= other.ptxas
         return self
 
 
@@ -68,10 +79,11 @@ def extract(library: Path, folder: Path, option: str) -> None:
         raise RuntimeError(f"cuobjdump {option} cannot read {library.name}: {message}")
 
 
-def kernel_sizes(cubin: Path) -> dict[str, int]:
-    """Bytes of each kernel: every section of its own (.text.K, .nv.constant0.K, .nv.info.K)."""
+def read_cubin(cubin: Path, arch: str) -> DeviceCode:
+    """A kernel's bytes are those of its own sections (.text.K, .nv.constant0.K, .nv.info.K)."""
     sizes: Counter[str] = Counter()
     kernels: set[str] = set()
+    ptxas: set[str] = set()
     with cubin.open("rb") as file:
         for section in ELFFile(file).iter_sections():
             prefix, _, owner = section.name.rpartition(".")
@@ -80,7 +92,12 @@ def kernel_sizes(cubin: Path) -> dict[str, int]:
             # A parameter bank tells a kernel from a device function, which has .text only.
             if prefix == ".nv.constant0":
                 kernels.add(owner)
-    return {kernel: sizes[kernel] for kernel in kernels}
+            if section.name == TOOL_NOTE:
+                ptxas |= {found.decode() for found in PTXAS_VERSION.findall(section.data())}
+    digest = hashlib.sha256(cubin.read_bytes()).hexdigest()
+    ids = [KernelId(arch, kernel) for kernel in kernels]
+    sized = Counter({kernel: sizes[kernel.name] for kernel in ids})
+    return DeviceCode(sized, dict.fromkeys(ids, digest), ptxas=ptxas)
 
 
 def read_device_code(library: Path, folder: Path) -> DeviceCode:
@@ -93,8 +110,7 @@ def read_device_code(library: Path, folder: Path) -> DeviceCode:
             raise RuntimeError(f"cuobjdump wrote {path.name}, whose architecture is unknown")
         arch = match[1].replace("_", "")
         if match[2] == "cubin":
-            for name, size in kernel_sizes(path).items():
-                code.cubins[KernelId(arch, name)] += size
+            code += read_cubin(path, arch)
         else:
             entries = PTX_ENTRY.findall(path.read_bytes())
             code.ptx |= {KernelId(arch, entry.decode()) for entry in entries}
