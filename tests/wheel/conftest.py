@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import dataclasses
 import hashlib
 import io
 import itertools
@@ -18,10 +19,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pytest
+from wheelcheck.fatbin import DeviceCode, KernelId, read_device_code
+from wheelcheck.package import EXPRESSION
 
 import cuda_toolchain
+import write_sbom
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "cutwheel-1.0"
@@ -40,6 +45,8 @@ extern "C" int aoti_torch_get_dim(void*, long*);
 int torch_call(void* tensor, long* dim) { return aoti_torch_get_dim(tensor, dim); }
 """
 NO_EXPORTS = "{ local: *; };"
+LICENCES = ["LICENSE", *sorted(f"licenses/{path.name}" for path in (ROOT / "licenses").iterdir())]
+SBOM = f"{DIST_INFO}/sboms/cutwheel.cdx.json"
 
 
 def kernel_name(arch: str) -> str:
@@ -49,6 +56,12 @@ def kernel_name(arch: str) -> str:
 def manifest(archs: Sequence[str]) -> bytes:
     rows = [{"name": kernel_name(a), "arch": a, "ptx": a in PTX_TOO} for a in archs]
     return json.dumps({"schema": 1, "kernels": rows}).encode()
+
+
+def metadata() -> bytes:
+    lines = ["Metadata-Version: 2.4", "Name: cutwheel", "Version: 1.0"]
+    lines += [f"License-Expression: {EXPRESSION}", *(f"License-File: {name}" for name in LICENCES)]
+    return "\n".join(lines).encode() + b"\n"
 
 
 def record(files: Mapping[str, bytes]) -> bytes:
@@ -133,19 +146,60 @@ class Workshop:
         key = (linked, host, version_script, tuple(needed), tuple(flags))
         return self._once(key, ".so", link).read_bytes()
 
+    def device_code(self, library: bytes) -> DeviceCode:
+        folder = self.folder / f"device_code{next(self.numbers)}"
+        folder.mkdir()
+        path = folder.with_suffix(".so")
+        path.write_bytes(library)
+        return read_device_code(path, folder)
+
+    @cached_property
+    def sbom_inputs(self) -> write_sbom.Inputs:
+        """Versions that nothing compares with, but for that of ptxas; headers that are there."""
+        release = cuda_toolchain.inspect(self.nvcc).version
+        (ptxas,) = self.device_code(self.library()).ptxas
+        assert ptxas.startswith(f"{release[0]}.{release[1]}.")
+        header = self.folder / "include" / "cuda" / "std" / "__cccl" / "version.h"
+        header.parent.mkdir(parents=True)
+        header.write_text("#define CCCL_VERSION 3001002\n")
+        archive = self.folder / "libcudart_static.a"
+        archive.write_bytes(b"!<arch>\n")
+        return write_sbom.Inputs(
+            version="1.0",
+            cutlass="4.2.0",
+            cutlass_include=self.folder,
+            torch="2.13.0",
+            cuda="13.0",
+            cuda_includes=[self.folder / "include"],
+            cudart=archive,
+            nvcc=ptxas,
+            ptxas=ptxas,
+            cuda_bin=self.folder,
+            cxx="GNU 12.2.0",
+        )
+
+    def sbom(self, library: bytes, **changes: Any) -> bytes:
+        """What the build would write. A kernel that `library` lacks is as in the good one."""
+        code = self.device_code(self.library())
+        code.sha256 |= self.device_code(library).sha256
+        kernels = {KernelId(arch, kernel_name(arch)): arch in PTX_TOO for arch in GENCODE}
+        digest = hashlib.sha256(library).hexdigest()
+        inputs = dataclasses.replace(self.sbom_inputs, **changes)
+        return write_sbom.document(inputs, digest, kernels, code).encode()
+
     def files(self, library: bytes | None = None, tag: str = GOOD_TAG) -> dict[str, bytes]:
         """The files of a good wheel, without RECORD."""
+        library = self.library() if library is None else library
+        licences = {f"{DIST_INFO}/licenses/{n}": (ROOT / n).read_bytes() for n in LICENCES}
         head = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\n"
         return {
             "cutwheel/__init__.py": b"",
-            "cutwheel/_C.so": self.library() if library is None else library,
+            "cutwheel/_C.so": library,
             "cutwheel/manifest.json": manifest(list(GENCODE)),
-            f"{DIST_INFO}/METADATA": b"Metadata-Version: 2.4\nName: cutwheel\nVersion: 1.0\n",
+            f"{DIST_INFO}/METADATA": metadata(),
             f"{DIST_INFO}/WHEEL": f"{head}Tag: {tag}\n".encode(),
-            f"{DIST_INFO}/licenses/LICENSE": b"Apache License\n",
-            f"{DIST_INFO}/licenses/licenses/CUTLASS.txt": (
-                ROOT / "licenses" / "CUTLASS.txt"
-            ).read_bytes(),
+            **licences,
+            SBOM: self.sbom(library),
         }
 
     def pack(

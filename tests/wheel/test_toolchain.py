@@ -335,6 +335,12 @@ def test_the_sdist_builds_in_isolation_with_the_compiler_from_pypi(tmp_path):
     with zipfile.ZipFile(built) as archive:
         files = archive.namelist()
         manifest = json.loads(archive.read("cutwheel/manifest.json"))
+        (sbom,) = (name for name in files if name.endswith(".dist-info/sboms/cutwheel.cdx.json"))
+        components = json.loads(archive.read(sbom))["components"]
+    assert [c["name"] for c in components if "properties" in c] == [kernel]
+    purls = {c["name"]: c.get("purl", "") for c in components}
+    assert purls["CUTLASS"].startswith("pkg:pypi/nvidia-cutlass@4.2.")
+    assert purls["libcudart_static.a"] == "pkg:pypi/nvidia-cuda-runtime@13.0.88"
     assert [entry["name"] for entry in manifest["kernels"]] == [kernel]
     assert "cutwheel/_C.so" in files
     assert [name for name in files if name.endswith("licenses/CUTLASS.txt")]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from wheelcheck.package import EXPRESSION
 
 import verify_wheel
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 CLI = Path(verify_wheel.__file__)
 DIST_INFO = "cutwheel-1.0.dist-info"
+SBOM = f"{DIST_INFO}/sboms/cutwheel.cdx.json"
 Breaker = Callable[["Workshop"], Path]
 
 NEEDS_DRIVER = """
@@ -128,6 +130,47 @@ def with_file_twice(workshop: Workshop) -> Path:
     return wheel
 
 
+def with_changed_sbom(change: Callable[[dict[str, Any]], object]) -> Breaker:
+    def change_file(files: dict[str, bytes]) -> None:
+        document = json.loads(files[SBOM])
+        change(document)
+        files[SBOM] = json.dumps(document).encode()
+
+    return with_files(change_file)
+
+
+def kernel_in(document: dict[str, Any], name: str) -> dict[str, Any]:
+    component: dict[str, Any]
+    (component,) = (c for c in document["components"] if c["name"] == name)
+    return component
+
+
+def with_library_of_another_build(workshop: Workshop) -> Path:
+    files = workshop.files()
+    # Behind the last section, as a tool that adds a note to the file would.
+    return workshop.pack({**files, "cutwheel/_C.so": files["cutwheel/_C.so"] + b"0"})
+
+
+def with_metadata(old: bytes, new: bytes) -> Breaker:
+    def change(files: dict[str, bytes]) -> None:
+        name = f"{DIST_INFO}/METADATA"
+        assert old in files[name]
+        files[name] = files[name].replace(old, new)
+
+    return with_files(change)
+
+
+def without_licence(name: str) -> Breaker:
+    """Gone from METADATA, too."""
+
+    def change(files: dict[str, bytes]) -> None:
+        del files[f"{DIST_INFO}/licenses/{name}"]
+        metadata = f"{DIST_INFO}/METADATA"
+        files[metadata] = files[metadata].replace(f"License-File: {name}\n".encode(), b"")
+
+    return with_files(change)
+
+
 SM90A = "-gencode=arch=compute_90a,code=sm_90a"
 MACHINE = os.uname().machine
 LEAK = 'extern "C" __attribute__((visibility("default"))) void leak() {}\n'
@@ -205,9 +248,102 @@ BROKEN: dict[str, tuple[str, str, Breaker]] = {
         with_gencode("sm90a", "-gencode=arch=compute_90a,code=[sm_90a,compute_90a]"),
     ),
     "no licence of CUTLASS": (
-        "cutlass licence",
-        "license-files",
-        with_files(lambda files: files.pop(f"{DIST_INFO}/licenses/licenses/CUTLASS.txt")),
+        "licences",
+        "no licence of CUTLASS",
+        without_licence("licenses/CUTLASS.txt"),
+    ),
+    "no licence of torch": (
+        "licences",
+        "no licence of PyTorch",
+        without_licence("licenses/PyTorch.txt"),
+    ),
+    "no licence of CUDA": ("licences", "no licence of CUDA", without_licence("licenses/CUDA.txt")),
+    "no licence of libcu++": (
+        "licences",
+        "no licence of libcu++",
+        without_licence("licenses/CCCL.txt"),
+    ),
+    "licence that METADATA does not list": (
+        "licences",
+        "licenses/LICENSE",
+        with_metadata(b"License-File: LICENSE\n", b""),
+    ),
+    "licence that METADATA alone lists": (
+        "licences",
+        "licenses/MORE",
+        with_metadata(b"License-File: LICENSE\n", b"License-File: LICENSE\nLicense-File: MORE\n"),
+    ),
+    "licence expression of the sources alone": (
+        "licences",
+        "License-Expression is Apache-2.0, expected",
+        with_metadata(EXPRESSION.encode(), b"Apache-2.0"),
+    ),
+    "no sbom": ("sbom", "cutwheel.cdx.json is missing", with_files(lambda files: files.pop(SBOM))),
+    "sbom: no json": (
+        "sbom",
+        "is no JSON",
+        with_files(lambda files: files.update({SBOM: b"{"})),
+    ),
+    "sbom: not CycloneDX": (
+        "sbom",
+        "is not CycloneDX 1.6: 'gpu-kernel' is not one of",
+        with_changed_sbom(lambda d: d["components"][0].update(type="gpu-kernel")),
+    ),
+    "sbom: of another version": (
+        "sbom",
+        "it is about cutwheel 0.9, and the wheel is cutwheel 1.0",
+        with_changed_sbom(lambda d: d["metadata"]["component"].update(version="0.9")),
+    ),
+    "sbom: without CUTLASS": (
+        "sbom",
+        "it has no version of CUTLASS",
+        with_changed_sbom(lambda d: d["components"].pop(0)),
+    ),
+    "sbom: without the compiler": (
+        "sbom",
+        "it has no version of nvcc",
+        with_changed_sbom(lambda d: d["formulation"][0]["components"].pop(0)),
+    ),
+    "sbom: another assembler": (
+        "sbom",
+        "it says ptxas 12.0.1, the cubins",
+        with_changed_sbom(lambda d: d["formulation"][0]["components"][1].update(version="12.0.1")),
+    ),
+    "sbom: kernel not in it": (
+        "sbom",
+        "gemm_sm90a_scale [sm90a] is not in it",
+        with_changed_sbom(lambda d: d["components"].remove(kernel_in(d, "gemm_sm90a_scale"))),
+    ),
+    "sbom: kernel not in the wheel": (
+        "sbom",
+        "gemm_sm90a_gone [sm90a] is not shipped",
+        with_changed_sbom(
+            lambda d: d["components"].append(
+                {**kernel_in(d, "gemm_sm90a_scale"), "name": "gemm_sm90a_gone"}
+            )
+        ),
+    ),
+    "sbom: other hash of a cubin": (
+        "sbom",
+        "gemm_sm80_scale [sm80] is in another cubin",
+        with_changed_sbom(
+            lambda d: kernel_in(d, "gemm_sm80_scale")["hashes"][0].update(content="0" * 64)
+        ),
+    ),
+    "sbom: no hash of a cubin": (
+        "sbom",
+        "gemm_sm80_scale [sm80] is in another cubin",
+        with_changed_sbom(lambda d: kernel_in(d, "gemm_sm80_scale").pop("hashes")),
+    ),
+    "sbom: no PTX said": (
+        "sbom",
+        "gemm_sm80_scale [sm80] has PTX",
+        with_changed_sbom(lambda d: kernel_in(d, "gemm_sm80_scale")["properties"].pop()),
+    ),
+    "sbom: library of another build": (
+        "sbom",
+        "cutwheel/_C.so has another hash",
+        with_library_of_another_build,
     ),
     "record: other hash": ("record", "cutwheel/__init__.py has another", with_changed_file),
     "record: not listed": ("record", "cutwheel/extra.py is not listed", with_unlisted_file),
@@ -243,7 +379,7 @@ def test_broken_wheel_fails_on_the_command_line(workshop: Workshop) -> None:
     command = [sys.executable, str(CLI), str(without_sm90a_cubin(workshop))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "1 of 17 checks failed" in done.stdout
+    assert "1 of 18 checks failed" in done.stdout
 
 
 def test_kernel_budget(workshop: Workshop) -> None:
@@ -283,7 +419,7 @@ def test_manifest_that_is_missing_or_damaged(workshop: Workshop, content: bytes 
     if content is not None:
         files["cutwheel/manifest.json"] = content
     failed = verify(workshop.pack(files))["failed"]
-    assert list(failed) == ["cubins", "unknown kernels", "ptx"]
+    assert list(failed) == ["cubins", "unknown kernels", "ptx", "sbom"]
     assert all("cutwheel/manifest.json" in detail for detail in failed.values())
 
 

@@ -9,6 +9,8 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from email.message import Message
+from email.parser import Parser
 from functools import cached_property
 from pathlib import Path
 
@@ -39,6 +41,13 @@ class Wheel:
         if len(folders) != 1:
             raise Failure(f"expected one *.dist-info folder, found {sorted(folders) or 'none'}")
         return folders.pop()
+
+    @cached_property
+    def metadata(self) -> Message:
+        path = self.root / self.dist_info / "METADATA"
+        if not path.is_file():
+            raise Failure(f"{self.dist_info}/METADATA is missing: pack it with `wheel pack`")
+        return Parser().parsestr(path.read_text("utf-8"), headersonly=True)
 
     @cached_property
     def libraries(self) -> list[Library]:

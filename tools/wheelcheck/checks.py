@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from wheelcheck import binary, kernels, package
+from wheelcheck import binary, kernels, package, sbom
 from wheelcheck.archive import Wheel
 from wheelcheck.failure import Failure
 
@@ -43,7 +43,8 @@ def checks(budget: Budget) -> list[tuple[str, Check]]:
         ("no ptx of sm_90a", kernels.no_architecture_specific_ptx),
         ("kernel size", lambda wheel: kernels.kernel_size(wheel, budget.kernel_kb)),
         ("wheel size", lambda wheel: package.wheel_size(wheel, budget.wheel_mb)),
-        ("cutlass licence", package.cutlass_licence),
+        ("licences", package.licences),
+        ("sbom", sbom.sbom),
         ("record", package.record),
         ("grafted libraries", package.grafted_libraries),
     ]

@@ -1,4 +1,4 @@
-"""Checks of the wheel as a package: tags, RECORD, licence, size."""
+"""Checks of the wheel as a package: tags, RECORD, licences, size."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from wheelcheck.archive import Wheel
 from wheelcheck.failure import Failure, shortlist
 
-CUTLASS_LICENCE_PHRASES = (
-    "NVIDIA CORPORATION & AFFILIATES",
-    "Redistribution and use in source and binary forms",
-)
+# Whose code is in _C.so -> what is in the text of its licence.
+LICENCES = {
+    "CUTLASS": ("NVIDIA CORPORATION & AFFILIATES", "Redistribution and use in source and binary"),
+    "PyTorch": ("Facebook, Inc", "Redistribution and use in source and binary"),
+    "CUDA": ("NVIDIA CUDA Toolkit", "libcudart_static.a, libcudadevrt.a"),
+    "libcu++": ("libcu++ is under the Apache License v2.0 with LLVM Exceptions",),
+}
+# For code of which no SPDX identifier says the licence.
+EULA = "LicenseRef-NVIDIA-CUDA-Toolkit-EULA"
+EXPRESSION = f"Apache-2.0 AND BSD-3-Clause AND Apache-2.0 WITH LLVM-exception AND {EULA}"
 
 
 def file_tags(wheel: Wheel) -> frozenset[Tag]:
@@ -61,14 +67,19 @@ def wheel_size(wheel: Wheel, budget_mb: float) -> str:
     return f"{size:.2f} MB of {budget_mb:g} MB"
 
 
-def cutlass_licence(wheel: Wheel) -> str:
+def licences(wheel: Wheel) -> str:
     folder = f"{wheel.dist_info}/licenses/"
-    for name in wheel.files:
-        if name.startswith(folder):
-            text = " ".join((wheel.root / name).read_text("utf-8", "replace").split())
-            if all(phrase in text for phrase in CUTLASS_LICENCE_PHRASES):
-                return name
-    raise Failure(f"no CUTLASS licence under {folder}: add it to license-files")
+    files = [name for name in wheel.files if name.startswith(folder)]
+    texts = [" ".join((wheel.root / n).read_text("utf-8", "replace").split()) for n in files]
+    for owner, phrases in LICENCES.items():
+        if not any(all(phrase in text for phrase in phrases) for text in texts):
+            raise Failure(f"no licence of {owner} under {folder}: add it to license-files")
+    listed = {folder + name for name in wheel.metadata.get_all("License-File", [])}
+    if unequal := listed.symmetric_difference(files):
+        raise Failure(f"METADATA's License-File and {folder} differ: {shortlist(unequal)}")
+    if (expression := wheel.metadata["License-Expression"]) != EXPRESSION:
+        raise Failure(f"License-Expression is {expression}, expected {EXPRESSION}")
+    return f"{len(files)} files, {expression}"
 
 
 def record_digest(data: bytes) -> str:
