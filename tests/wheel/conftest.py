@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from wheelcheck.package import EXPRESSION
 import cuda_toolchain
 import write_sbom
 
+sys.path.insert(0, str(Path(__file__).parent))  # for broken_wheels
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "cutwheel-1.0"
 DIST_INFO = f"{NAME}.dist-info"
