@@ -9,6 +9,7 @@ serial number follows from the content, and the time is SOURCE_DATE_EPOCH or lef
 from __future__ import annotations
 
 import argparse
+import filecmp
 import hashlib
 import json
 import re
@@ -69,25 +70,29 @@ def component(kind: str, name: str, version: str | None = None, **fields: object
     return {key: value for key, value in given.items() if value is not None}
 
 
-def pypi_version(distribution: str, path: Path) -> str | None:
-    """The version of the installed distribution if `path` lies where it is installed."""
+def pypi_version(distribution: str, file: Path) -> str | None:
+    """The version of the installed distribution if `file` is one of its files, or a copy."""
     try:
         found = metadata.distribution(distribution)
     except metadata.PackageNotFoundError:
         return None
-    site = Path(str(found.locate_file(""))).resolve()
-    return found.version if path.resolve().is_relative_to(site) else None
+    # By content: a build has the headers behind a link and the compiler's tree in its own folder.
+    installed = (Path(str(x.locate())) for x in found.files or () if x.name == file.name)
+    is_there = any(x.exists() and filecmp.cmp(x, file, shallow=False) for x in installed)
+    return found.version if is_there else None
 
 
-def from_pypi(distribution: str, path: Path, version: str) -> dict[str, str]:
+def from_pypi(distribution: str, file: Path, version: str) -> dict[str, str]:
     """Version and purl of what is installed from PyPI; else the version that is known otherwise."""
-    if installed := pypi_version(distribution, path):
+    if installed := pypi_version(distribution, file):
         return {"version": installed, "purl": f"pkg:pypi/{distribution}@{installed}"}
     return {"version": version}
 
 
 def cutlass(inputs: Inputs) -> Component:
-    origin = from_pypi("nvidia-cutlass", inputs.cutlass_include, inputs.cutlass)
+    origin = from_pypi(
+        "nvidia-cutlass", inputs.cutlass_include / "cutlass" / "version.h", inputs.cutlass
+    )
     origin.setdefault("purl", f"pkg:github/nvidia/cutlass@v{inputs.cutlass}")
     what = "CUTLASS and CuTe headers, compiled into the kernels"
     return component("library", "CUTLASS", **origin, licenses=[BSD], description=what)
@@ -147,8 +152,9 @@ def build_tools(inputs: Inputs) -> list[Component]:
     compiler, _, version = inputs.cxx.partition(" ")
     # One PyPI package holds both.
     numbers = {"nvcc": inputs.nvcc, "ptxas": inputs.ptxas}
+    package = "nvidia-cuda-nvcc"
     tools = [
-        component("application", name, **from_pypi("nvidia-cuda-nvcc", inputs.cuda_bin, number))
+        component("application", name, **from_pypi(package, inputs.cuda_bin / name, number))
         for name, number in numbers.items()
     ]
     compiler = {"GNU": "g++", "Clang": "clang++"}.get(compiler, compiler)

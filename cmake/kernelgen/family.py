@@ -216,7 +216,6 @@ def own_layouts(kernel: Kernel) -> tuple[str, str]:
     return (flip[b], flip[a]) if kernel.tile.swap_ab else (a, b)
 
 
-
 def cpp_layouts(kernel: Kernel) -> tuple[str, str]:
     """C++ layouts of A and B; D is always row-major."""
     return _LAYOUTS[kernel.layout[0]], _LAYOUTS[kernel.layout[1]]

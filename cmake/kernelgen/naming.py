@@ -12,9 +12,9 @@ from kernelgen.kernel import Kernel, Shape3
 def procedural_name(kernel: Kernel) -> str:
     """{op}_{arch}_{dtypes}_{tile}[_{cluster|warp}]_{layout}_{mode}[_{grouping}][_{scales}]_{epilogue}.
 
-    mode is {schedule}[_swap][_split{k}][_fast][_align{n}]. The family stands in place of tile, layout and
-    mode where there is none of them, a recipe in place of the epilogue, and a convolution's
-    direction in place of the layout.
+    mode is {schedule}[_swap][_split{k}][_fast][_align{n}]. The family stands in place of tile,
+    layout and mode where there is none of them, a recipe in place of the epilogue, and a
+    convolution's direction in place of the layout.
     """
     parts = [kernel.op, kernel.arch.sm, str(kernel.dtypes)]
     if kernel.is_tiled:

@@ -8,8 +8,8 @@ from __future__ import annotations
 HEADER = "wgmma_widths.cuh"
 PLAIN = (8, 16, 32, 64, 96, 128, 192, 256)  # mma_sm90_gmma.hpp
 EXTRA = (48, 56, 72, 80, 88, 112, 144, 160, 176, 208, 224, 240)
-# Operands that have these widths, float32 sums: PTX's name, C++'s, elements of K, and whether either may lie with K not
-# contiguous.
+# Operands that have these widths, float32 sums: PTX's name, C++'s, elements of K, and whether
+# either may lie with K not contiguous.
 _TYPES = {
     "e4m3": ("cutlass::float_e4m3_t", 32, False),
     "bf16": ("cutlass::bfloat16_t", 16, True),
@@ -31,13 +31,15 @@ def _instruction(type_name: str, columns: int) -> str:
     outputs = _lines([f'"+f"(d{i})' for i in range(registers)], "        ")
     listed = ", ".join(f"%{i}" for i in range(registers))
     a, b, scale = registers, registers + 1, registers + 2
-    parameters_of = "template <cute::GMMA::Major a_major, cute::GMMA::Major b_major>"
-    arguments = "a_major, b_major"
-    majors, major_values = f", %{scale + 1}, %{scale + 2}", ', "n"(static_cast<std::int32_t>(a_major)), "n"(static_cast<std::int32_t>(b_major))'
-    if not has_majors:
+    if has_majors:
+        parameters_of = "template <cute::GMMA::Major a_major, cute::GMMA::Major b_major>"
+        arguments = "a_major, b_major"
+        majors = f", %{scale + 1}, %{scale + 2}"
+        values = "".join(f', "n"(static_cast<std::int32_t>({x}_major))' for x in "ab")
+    else:
         parameters_of = "template <>"
         arguments = "cute::GMMA::Major::K, cute::GMMA::Major::K"
-        majors, major_values = "", ""
+        majors = values = ""
     return f"""{parameters_of}
 struct Wgmma<{cpp_type}, {columns}, {arguments}> {{
   using DRegisters = void;
@@ -55,7 +57,7 @@ struct Wgmma<{cpp_type}, {columns}, {arguments}> {{
         "%{a}, %{b}, p, 1, 1{majors};\\n}}\\n"
         :
 {outputs}
-        : "l"(a), "l"(b), "r"(static_cast<std::int32_t>(scale)){major_values});
+        : "l"(a), "l"(b), "r"(static_cast<std::int32_t>(scale)){values});
 #else
     CUTE_INVALID_CONTROL_PATH("Wgmma without CUTE_ARCH_MMA_SM90A_ENABLED.");
 #endif

@@ -190,8 +190,10 @@ std::string epilogues_json() {
 
 std::string build_info_json() {
   return concat("{\"version\": ", quoted(kVersion), ", \"cutlass\": ", quoted(kCutlassVersion),
-                ", \"nvcc\": ", quoted(kNvccVersion), ", \"cuda\": ", quoted(kCudaVersion), ", \"archs\": ", quoted(kArchs),
-                ", \"cudart\": ", kCudartVersion, ", \"kernels\": ", kKernelRowCount, "}");
+                ", \"nvcc\": ", quoted(kNvccVersion), ", \"ptxas\": ", quoted(kPtxasVersion),
+                ", \"compiler\": ", quoted(kCompiler), ", \"torch_headers\": ", quoted(kTorchHeadersVersion),
+                ", \"cuda\": ", quoted(kCudaVersion), ", \"archs\": ", quoted(kArchs), ", \"cudart\": ", kCudartVersion,
+                ", \"kernels\": ", kKernelRowCount, "}");
 }
 
 std::string device_info_json(std::int64_t device) {

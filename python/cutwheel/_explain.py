@@ -103,7 +103,9 @@ def kernels() -> list[Kernel]:
 
 
 def build_info() -> dict[str, Any]:
-    """What this wheel was built from: version, cutlass, nvcc, cuda, cudart, archs, kernels."""
+    """What this wheel was built from: version, cutlass, nvcc, ptxas, compiler (of C++),
+    torch_headers, cuda, cudart, archs, kernels.
+    """
     info: dict[str, Any] = json.loads(torch.ops.cutwheel._build_info())
     info["archs"] = [arch for arch in str(info.get("archs", "")).split(";") if arch]
     return info
