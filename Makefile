@@ -140,8 +140,8 @@ torch-matrix: build/.repaired   ## the wheel with every torch from 2.10 (20 to 3
 lint: $(VENV)/.lint   ## all checks of .pre-commit-config.yaml
 	pre-commit run --all-files --show-diff-on-failure
 
-bench: $(VENV)/.installed   ## benchmarks (needs a GPU): BENCH_ARGS='--help'
-	python -m benchmarks all --out benchmarks/results $(BENCH_ARGS)
+bench: $(VENV)/.installed   ## benchmarks (needs a GPU), docs/performance.md and its plots: BENCH_ARGS='--no-compile'
+	python -m benchmarks all --held-out $(BENCH_ARGS)
 
 clean:   ## remove build output
 	rm -rf build dist wheelhouse

@@ -8,13 +8,13 @@ relu(conv + bias + residual), `resnet50` a whole model. torch's
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from . import conv_resnet, gemm, harness, plan, session
+from . import conv_resnet, harness, plan
 from .conv_jobs import ConvShape, Job
 from .conv_sides import (
     CUDNN_FUSED,
@@ -27,8 +27,8 @@ from .conv_sides import (
     torch_dgrad,
     torch_fprop,
     torch_wgrad,
-    tuned_cudnn,
 )
+from .session import Made, gpu
 
 TOLERANCE = 1e-2
 LIMITS = plan.Limits(case_seconds=0.4, max_rounds=15)
@@ -67,14 +67,6 @@ class Setting:
         return tuple(self.random(*each) for each in zip(sizes, scales, strict=True))
 
 
-@dataclass(frozen=True)
-class ConvCase:
-    case: harness.Case
-    flops: int
-    min_bytes: int
-    kernels: Mapping[str, str | None] = field(default_factory=dict)  # by side
-
-
 def kernel_of(setting: Setting, operands: Operands) -> dict[str, str | None]:
     ours = setting.library
     try:
@@ -97,7 +89,7 @@ def _case(
     ours: Callable[..., Tensor],
     reference: harness.Reference,
     more_bytes: int = 0,
-) -> ConvCase:
+) -> Made:
     """Calls take the operands of a set, then what `setting` has."""
 
     def side(name: str, call: Callable[..., Tensor]) -> harness.Side:
@@ -107,11 +99,11 @@ def _case(
     sides.append(side(setting.library.name, ours))
     made = harness.Case(sides, len(sets), reference, TOLERANCE)
     moved = ELEMENT * setting.shape.elements + more_bytes
-    return ConvCase(made, setting.shape.flops, moved, kernel_of(setting, sets[0]))
+    return Made(made, setting.shape.flops, moved, kernel_of(setting, sets[0]))
 
 
 # ---- groups
-def fprop(setting: Setting) -> ConvCase:
+def fprop(setting: Setting) -> Made:
     shape, ours = setting.shape, setting.library
     sets = setting.sets(shape.input, shape.filter)
     return _case(
@@ -123,7 +115,7 @@ def fprop(setting: Setting) -> ConvCase:
     )
 
 
-def dgrad(setting: Setting) -> ConvCase:
+def dgrad(setting: Setting) -> Made:
     """The gradient of the input, of that of the result and the filter"""
     shape, ours = setting.shape, setting.library
     sets, x = setting.sets(shape.output, shape.filter), setting.random(shape.input)
@@ -136,7 +128,7 @@ def dgrad(setting: Setting) -> ConvCase:
     )
 
 
-def wgrad(setting: Setting) -> ConvCase:
+def wgrad(setting: Setting) -> Made:
     """The gradient of the filter, of that of the result and the input"""
     shape, ours = setting.shape, setting.library
     sets, w = setting.sets(shape.output, shape.input), setting.random(shape.filter)
@@ -149,7 +141,7 @@ def wgrad(setting: Setting) -> ConvCase:
     )
 
 
-def fused(setting: Setting) -> ConvCase:
+def fused(setting: Setting) -> Made:
     """relu(conv + bias + residual); filters are scaled so that the convolution is as the others"""
     shape, ours = setting.shape, setting.library
     scale = (shape.c * shape.r * shape.s) ** -0.5
@@ -173,13 +165,13 @@ def fused(setting: Setting) -> ConvCase:
     )
 
 
-def resnet50(setting: Setting) -> ConvCase:
+def resnet50(setting: Setting) -> Made:
     given = setting.shape, setting.device, setting.library, setting.compile_mode
     case, flops, moved = conv_resnet.case(*given)
-    return ConvCase(case, flops, moved)
+    return Made(case, flops, moved)
 
 
-GROUPS: dict[str, Callable[[Setting], ConvCase]] = {
+GROUPS: dict[str, Callable[[Setting], Made]] = {
     "fprop": fprop,
     "dgrad": dgrad,
     "wgrad": wgrad,
@@ -188,60 +180,8 @@ GROUPS: dict[str, Callable[[Setting], ConvCase]] = {
 }
 
 
-# ---- results
-def row(job: Job, slots: int, made: ConvCase | None, found: harness.Measurement) -> dict[str, Any]:
-    """One result, ready for JSON. Times in microseconds for one call."""
-    sides: dict[str, Any] = {
-        name: {"relative_error": error.relative, "worst_error": error.worst}
-        for name, error in found.errors.items()
-    }
-    for name, seconds in found.times.items():
-        sides[name]["us"] = gemm.spread(seconds.scaled(1e6))
-        if made:
-            sides[name]["tflops"] = made.flops / seconds.median * 1e-12
-            sides[name]["gbs"] = made.min_bytes / seconds.median * 1e-9
-    ratios = [
-        {"side": name, "baseline": baseline, **gemm.spread(ratio)}
-        for (name, baseline), ratio in found.ratios.items()
-    ]
-    return {
-        "group": job.group,
-        "shape": list(job.shape),
-        "m": job.shape.n * job.shape.p * job.shape.q,
-        "status": found.status,
-        "reason": found.reason,
-        "kernels": dict(made.kernels) if made else {},
-        "ratios": ratios,
-        "sides": sides,
-        "slots": slots,
-        "iterations": found.iterations,
-        "rounds": found.rounds,
-    }
-
-
-def unmeasured(job: Job, status: str, reason: str) -> dict[str, Any]:
-    return row(job, 0, None, harness.Measurement(status, reason))
-
-
-def measure(
-    wanted: Sequence[Job],
-    limits: plan.Limits,
-    *,
-    side: str = "cutwheel",
-    compile_mode: str | None = None,
-    budget_seconds: float | None = None,
-    progress: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
-) -> list[dict[str, Any]]:
-    """A row for each job, see session.run."""
-    device = torch.device("cuda", torch.cuda.current_device())
-    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
-    clock = harness.GraphClock(device)
-    chosen = library(side)
-
-    def one(job: Job, seconds: float) -> dict[str, Any]:
-        made = GROUPS[job.group](Setting(job, device, l2_bytes, chosen, compile_mode))
-        found = harness.compare(made.case, clock, limits, seconds)
-        return row(job, made.case.slots, made, found)
-
-    with tuned_cudnn():
-        return session.run(wanted, one, unmeasured, limits, budget_seconds, progress)
+def maker(side: str, compile_mode: str | None) -> Callable[[Job], Made]:
+    """compile_mode: of ResNet-50; None: without torch.compile"""
+    device, l2_bytes = gpu()
+    ours = library(side)
+    return lambda job: GROUPS[job.group](Setting(job, device, l2_bytes, ours, compile_mode))

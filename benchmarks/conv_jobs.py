@@ -70,6 +70,11 @@ class Job(NamedTuple):
     group: str
     shape: ConvShape
 
+    def fields(self) -> dict[str, Any]:
+        """m: rows of the product that a convolution is"""
+        shape = self.shape
+        return {"group": self.group, "shape": list(shape), "m": shape.n * shape.p * shape.q}
+
     def __str__(self) -> str:
         return text_of(self.group, self.shape)
 
@@ -97,9 +102,3 @@ def jobs(wanted: Sequence[ConvShape], groups: Sequence[str] = GROUPS) -> list[Jo
         if group in groups
         for shape in ([RESNET] if group == "resnet50" else wanted)
     ]
-
-
-def name_of(groups: Sequence[str]) -> str:
-    """Of the result file: a part of the benchmark does not write over the whole."""
-    names = [] if set(groups) == set(GROUPS) else [name for name in GROUPS if name in groups]
-    return "_".join(("conv", *names))

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from . import harness
 from .conv_jobs import ConvShape
 from .conv_sides import Library, Tensor
-from .sides import keep_caches_in_tmpdir
+from .sides import keep_caches_in_tmpdir, raising
 
 WIDTH = 64  # of the stem; tests take a smaller one
 # Of logits, behind 53 layers whose results are rounded to bfloat16, and in eager torch their parts.
@@ -60,7 +60,7 @@ def case(
     sides = [side("eager", made)]
     if compile_mode is not None:
         keep_caches_in_tmpdir()
-        sides.append(side("compile", _raising(torch.compile(made, mode=compile_mode))))
+        sides.append(side("compile", raising(torch.compile(made, mode=compile_mode))))
     sides.append(side(library.name, library.fuse(made)))
     found = harness.Case(sides, len(x), reference, TOLERANCE)
     weights = sum(tensor.nbytes for tensor in made.state_dict().values())
@@ -74,15 +74,3 @@ def operations(shape: ConvShape) -> int:
         model.eval()(x)
     total: int = counter.get_total_flops()
     return total
-
-
-def _raising(model: Any) -> Any:
-    """All errors of the compiler are RuntimeErrors: the side is then left out."""
-
-    def call(x: Tensor) -> Any:
-        try:
-            return model(x)
-        except Exception as error:
-            raise RuntimeError(harness.describe(error)) from error
-
-    return call

@@ -6,16 +6,19 @@ wrong one does not pass the check. All sides are functional, none writes with ``
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
 
-from . import gemm, harness, plan, session
-from .shapes import GemmShape
+from . import gemm, harness, plan
+from .session import Made, SkippedError, gpu
+from .shapes import GemmShape, ProductJob
 from .sides import (
     ACTIVATIONS,
     Library,
@@ -31,11 +34,13 @@ from .sides import (
 DTYPE = "bf16"
 TOLERANCE = 1e-2
 TRAINING_TOLERANCE = 2e-2  # gradients of a rounded z, and sums of rounded products
-TRAFFIC_BYTES_PER_SECOND = 4.3e12  # what memory traffic besides the product may cost
 MOST_BYTES = 20e9  # a gated layer that takes more is skipped
 LIMITS = plan.Limits(case_seconds=0.4, max_rounds=15)
 
 _ELEMENT = 2  # bytes of bfloat16
+
+Function = Callable[..., Any]
+Compile = Callable[[Function], Function]
 
 
 # ---- cases
@@ -47,7 +52,7 @@ class Setting:
     device: torch.device
     l2_bytes: int
     library: Library
-    compile: bool = False
+    compiled: Compile | None = None  # makes one more baseline, if there is one
 
     def random(self, *extents: int, scale: float = 1.0) -> torch.Tensor:
         values = torch.randn(*extents, dtype=torch.bfloat16, device=self.device)
@@ -56,19 +61,17 @@ class Setting:
     def slots(self, more_bytes: int = 0) -> int:
         return plan.rotation(self.shape.input_bytes(_ELEMENT) + more_bytes, self.l2_bytes)
 
-
-@dataclass(frozen=True)
-class FusedCase:
-    case: harness.Case
-    flops: int
-    kernel: str | None = None
-    # side: bytes that it moves and its baseline does not; where a fused epilogue is compared
-    # with the plain kernel
-    extra_bytes: Mapping[str, int] = field(default_factory=dict)
-
-
-class SkippedError(Exception):
-    """A case that is not to be measured, and why."""
+    def made(
+        self,
+        case: harness.Case,
+        kernels: dict[str, str | None],
+        *,
+        products: int = 1,
+        more_bytes: int = 0,
+        forms: dict[harness.Pair, str] | None = None,
+    ) -> Made:
+        moved = self.shape.min_bytes(_ELEMENT) + more_bytes
+        return Made(case, products * self.shape.flops, moved, kernels, forms=forms or {})
 
 
 class Inputs(NamedTuple):
@@ -96,7 +99,7 @@ class Inputs(NamedTuple):
         return product
 
 
-def bias_gelu(setting: Setting) -> FusedCase:
+def bias_gelu(setting: Setting) -> Made:
     """The erf form; and the tanh form, which is what torch._addmm_activation has on CUDA."""
     slots, ours = setting.slots(), setting.library
     x, w, b = inputs = Inputs.of(setting, slots)
@@ -113,8 +116,8 @@ def bias_gelu(setting: Setting) -> FusedCase:
 
     ours_erf, ours_tanh = f"{ours.name} gelu", f"{ours.name} gelu_tanh"
     baselines = [side("eager", functools.partial(eager_linear, activation="gelu"), erf)]
-    if setting.compile:
-        in_one = compiled(lambda x, w, b: functional.gelu(functional.linear(x, w, b)))
+    if setting.compiled:
+        in_one = setting.compiled(lambda x, w, b: functional.gelu(functional.linear(x, w, b)))
         baselines.append(side("compile", in_one, erf))
     sides = [
         *baselines,
@@ -125,23 +128,28 @@ def bias_gelu(setting: Setting) -> FusedCase:
     pairs = [(ours_erf, other.name) for other in baselines]
     pairs += [(ours_erf, "addmm_activation"), (ours_tanh, "addmm_activation")]
     case = harness.Case(sides, slots, erf, TOLERANCE, pairs)
-    kernel = ours.kernel("linear", x[0], w[0], b, activation="gelu")
-    return FusedCase(case, setting.shape.flops, kernel)
+    kernels = {
+        name: ours.kernel("linear", x[0], w[0], b, activation=activation)
+        for name, activation in ((ours_erf, "gelu"), (ours_tanh, "gelu_tanh"))
+    }
+    forms = {(ours_erf, "addmm_activation"): "gelu_tanh"}
+    return setting.made(case, kernels, forms=forms)
 
 
-def bias_residual(setting: Setting) -> FusedCase:
+def bias_residual(setting: Setting) -> Made:
     m, n = setting.shape.m, setting.shape.n
     slots, ours = setting.slots(m * n * _ELEMENT), setting.library
     x, w, b = inputs = Inputs.of(setting, slots)
     r = [setting.random(m, n) for _ in range(slots)]
     z = inputs.z()
-    sides = (
-        harness.Side("eager", lambda i: functional.linear(x[i], w[i], b) + r[i]),
-        harness.Side(ours.name, lambda i: ours.linear(x[i], w[i], b, residual=r[i])),
-    )
+    sides = [harness.Side("eager", lambda i: functional.linear(x[i], w[i], b) + r[i])]
+    if setting.compiled:
+        in_one = setting.compiled(lambda x, w, b, r: functional.linear(x, w, b) + r)
+        sides.append(harness.Side("compile", lambda i: in_one(x[i], w[i], b, r[i])))
+    sides.append(harness.Side(ours.name, lambda i: ours.linear(x[i], w[i], b, residual=r[i])))
     case = harness.Case(sides, slots, lambda i: z(i) + r[i].float(), TOLERANCE)
     kernel = ours.kernel("linear", x[0], w[0], b, residual=r[0])
-    return FusedCase(case, setting.shape.flops, kernel)
+    return setting.made(case, {ours.name: kernel}, more_bytes=m * n * _ELEMENT)
 
 
 def gated_bytes(shape: GemmShape, slots: int, sides: int) -> int:
@@ -151,12 +159,12 @@ def gated_bytes(shape: GemmShape, slots: int, sides: int) -> int:
     return _ELEMENT * (slots * (weights + shape.m * shape.k) + results)
 
 
-def gated_silu(setting: Setting) -> FusedCase:
+def gated_silu(setting: Setting) -> Made:
     """N is the width of the result: gate and up are [N, K] each."""
     shape = setting.shape
     more = shape.n * shape.k * _ELEMENT
     slots, ours = setting.slots(more), setting.library
-    needed = gated_bytes(shape, slots, 2 + setting.compile)
+    needed = gated_bytes(shape, slots, 2 + bool(setting.compiled))
     if needed > MOST_BYTES:
         raise SkippedError(f"takes {needed / 1e9:.0f} GB; the limit is {MOST_BYTES / 1e9:.0f}")
     x = [setting.random(shape.m, shape.k) for _ in range(slots)]
@@ -166,8 +174,8 @@ def gated_silu(setting: Setting) -> FusedCase:
     )
     packed = [torch.stack(pair, 1).flatten(0, 1) for pair in zip(gate, up, strict=True)]
     sides = [harness.Side("eager", lambda i: eager_gated(x[i], gate[i], up[i]))]
-    if setting.compile:
-        in_one = compiled(eager_gated)
+    if setting.compiled:
+        in_one = setting.compiled(eager_gated)
         sides.append(harness.Side("compile", lambda i: in_one(x[i], gate[i], up[i])))
     sides.append(harness.Side(ours.name, lambda i: ours.gated(x[i], packed[i], gate[i], up[i])))
 
@@ -177,10 +185,11 @@ def gated_silu(setting: Setting) -> FusedCase:
 
     # The largest of 470 million products of two normally distributed values have large errors.
     case = harness.Case(sides, slots, expected, TOLERANCE, worst=50.0)
-    return FusedCase(case, 2 * shape.flops, ours.kernel("gated_linear", x[0], packed[0]))
+    kernels = {ours.name: ours.kernel("gated_linear", x[0], packed[0])}
+    return setting.made(case, kernels, products=2, more_bytes=more)
 
 
-def training_gelu(setting: Setting) -> FusedCase:
+def training_gelu(setting: Setting) -> Made:
     """Forward, then the gradients of x, w and b for a random gradient of the result."""
     m, n = setting.shape.m, setting.shape.n
     slots, ours = setting.slots(m * n * _ELEMENT), setting.library
@@ -207,13 +216,13 @@ def training_gelu(setting: Setting) -> FusedCase:
     )
     case = harness.Case(sides, slots, expected, TRAINING_TOLERANCE)
     kernel = ours.kernel("linear", x[0], w[0], b, activation="gelu")
-    return FusedCase(case, 3 * setting.shape.flops, kernel)
+    more = setting.shape.min_bytes(_ELEMENT)  # g, and a gradient of each input
+    return setting.made(case, {ours.name: kernel}, products=3, more_bytes=more)
 
 
-def overhead(setting: Setting) -> FusedCase:
+def overhead(setting: Setting) -> Made:
     """Each epilogue against the same library's product with a bias alone."""
     m, n = setting.shape.m, setting.shape.n
-    more = m * n * _ELEMENT
     slots, ours = setting.slots(), setting.library
     x, w, b = inputs = Inputs.of(setting, slots)
     r = [setting.random(m, n) for _ in range(slots)]
@@ -236,7 +245,6 @@ def overhead(setting: Setting) -> FusedCase:
             lambda i: z(i) + r[i].float(),
         )
     )
-    extra = {side.name: 0 for side in sides[1:]} | {"residual": more}
     if ours.linear_aux is not None:
         store = ours.linear_aux
         sides.append(
@@ -246,104 +254,66 @@ def overhead(setting: Setting) -> FusedCase:
                 lambda i: (functional.gelu(z(i)), z(i)),
             )
         )
-        extra["gelu, z stored"] = more
     pairs = [(other.name, "bias") for other in sides[1:]]
     case = harness.Case(sides, slots, z, TOLERANCE, pairs)
-    kernel = ours.kernel("linear", x[0], w[0], b)
-    return FusedCase(case, setting.shape.flops, kernel, extra)
+    return setting.made(case, {"bias": ours.kernel("linear", x[0], w[0], b)})
 
 
-GROUPS: dict[str, Callable[[Setting], FusedCase]] = {
+GROUPS: dict[str, Callable[[Setting], Made]] = {
     "bias_gelu": bias_gelu,
     "bias_residual": bias_residual,
     "gated_silu": gated_silu,
     "training_gelu": training_gelu,
     "overhead": overhead,
 }
-COMPILED = ("bias_gelu", "gated_silu")
+COMPILED = ("bias_gelu", "bias_residual", "gated_silu")
 
 
-class Job(NamedTuple):
-    group: str
-    shape: GemmShape
-
-    def __str__(self) -> str:
-        return f"{self.group} {self.shape}"
+def asks_for_compile(job: ProductJob, at: set[GemmShape] | None) -> bool:
+    """at: shapes, None for all"""
+    return job.group in COMPILED and (at is None or job.shape in at)
 
 
-# ---- results
-def row(job: Job, slots: int, made: FusedCase | None, found: harness.Measurement) -> dict[str, Any]:
-    """One result, ready for JSON. Times in microseconds for one call."""
-    sides: dict[str, Any] = {
-        name: {"relative_error": error.relative, "worst_error": error.worst}
-        for name, error in found.errors.items()
-    }
-    for name, seconds in found.times.items():
-        sides[name] |= {
-            "us": gemm.spread(seconds.scaled(1e6)),
-            "tflops": made.flops / seconds.median * 1e-12 if made else None,
-        }
-    ratios = []
-    for (name, baseline), ratio in found.ratios.items():
-        entry: dict[str, Any] = {"side": name, "baseline": baseline, **gemm.spread(ratio)}
-        if made and name in made.extra_bytes:
-            entry["goal"] = allowed(found.times[baseline].median, made.extra_bytes[name])
-        ratios.append(entry)
-    return {
-        "group": job.group,
-        "m": job.shape.m,
-        "n": job.shape.n,
-        "k": job.shape.k,
-        "status": found.status,
-        "reason": found.reason,
-        "kernel": made.kernel if made else None,
-        "ratios": ratios,
-        "sides": sides,
-        "slots": slots,
-        "iterations": found.iterations,
-        "rounds": found.rounds,
-    }
-
-
-def allowed(plain_seconds: float, extra_bytes: int) -> float:
-    """The least ratio to the plain kernel: 3 % for arithmetic, else the time of the traffic."""
-    if extra_bytes == 0:
-        return 0.97
-    return plain_seconds / (plain_seconds + extra_bytes / TRAFFIC_BYTES_PER_SECOND)
-
-
-def unmeasured(job: Job, status: str, reason: str) -> dict[str, Any]:
-    return row(job, 0, None, harness.Measurement(status, reason))
-
-
-def measure(
-    jobs: Sequence[Job],
-    limits: plan.Limits,
-    *,
-    side: str = "cutwheel",
-    compile_at: set[GemmShape] | None = None,
-    budget_seconds: float | None = None,
-    progress: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
-) -> list[dict[str, Any]]:
-    """A row for each job, see session.run; compile_at: shapes, None for all."""
+def maker(
+    side: str, compile_at: set[GemmShape] | None, budget: plan.CompileBudget
+) -> Callable[[ProductJob], Made]:
+    """compile_at: where torch.compile is one more baseline, None for all shapes"""
     keep_caches_in_tmpdir()
-    device = torch.device("cuda", torch.cuda.current_device())
-    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
-    clock = harness.GraphClock(device)
-    chosen = library(side)
+    device, l2_bytes = gpu()
+    ours = library(side)
+    return lambda job: make(job, Setting(job.shape, device, l2_bytes, ours), compile_at, budget)
 
-    def one(job: Job, seconds: float) -> dict[str, Any]:
-        wanted = job.group in COMPILED and (compile_at is None or job.shape in compile_at)
-        setting = Setting(job.shape, device, l2_bytes, chosen, wanted)
+
+def make(
+    job: ProductJob,
+    setting: Setting,
+    compile_at: set[GemmShape] | None,
+    budget: plan.CompileBudget,
+) -> Made:
+    """A baseline that the budget leaves out is named."""
+    if not asks_for_compile(job, compile_at):
+        return GROUPS[job.group](setting)
+    torch._dynamo.reset()  # else it gives up after a few shapes
+    if not budget.allows():
+        refused = f"compile: left out, its {budget.seconds:g} s were used up"
+        return dataclasses.replace(GROUPS[job.group](setting), refused=refused)
+    chosen = dataclasses.replace(setting, compiled=lambda f: timed(compiled(f), budget))
+    return GROUPS[job.group](chosen)
+
+
+def timed(function: Function, budget: plan.CompileBudget) -> Function:
+    """The first call compiles: its time, also that of a failure, goes to the budget."""
+    is_first = True
+
+    def call(*operands: torch.Tensor) -> Any:
+        nonlocal is_first
+        if not is_first:
+            return function(*operands)
+        is_first = False
+        start = time.monotonic()
         try:
-            made = GROUPS[job.group](setting)
-        except SkippedError as reason:
-            return unmeasured(job, "skipped", str(reason))
-        try:
-            found = harness.compare(made.case, clock, limits, seconds)
+            return function(*operands)
         finally:
-            if wanted:
-                torch._dynamo.reset()  # else it gives up after a few shapes
-        return row(job, made.case.slots, made, found)
+            budget.add(time.monotonic() - start)
 
-    return session.run(jobs, one, unmeasured, limits, budget_seconds, progress)
+    return call

@@ -1,25 +1,29 @@
 """cutwheel.mm(x, w.t()) against torch.mm(x, w.t()), shape by shape; with a bias, addmm.
 
-Both sides write with ``out=`` into the same rotated outputs: the same addresses for both, nothing
+All sides write with ``out=`` into the same rotated outputs: the same addresses for all, nothing
 allocated inside the graphs but workspaces, and an output that can be poisoned before the check.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from . import harness, plan, session
-from .shapes import GemmShape
+from . import harness, plan
+from .session import Made, gpu, spread
+from .shapes import ProductJob
 from .stats import Spread
+
+__all__ = ["DTYPES", "TOLERANCES", "ceilings", "make", "maker", "precision", "reference", "spread"]
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "tf32": torch.float32}
 # Relative errors of right results: about 2e-3, 2e-4 and 3e-4; partial sums rounded to 16 bits,
 # which torch allows itself, add to that.
 TOLERANCES = {"bf16": 1e-2, "f16": 2e-3, "tf32": 2e-3}
+CUBLASLT = "torch, cublaslt"
 
 
 @contextmanager
@@ -35,6 +39,17 @@ def precision(dtype: str) -> Iterator[None]:
         matmul.fp32_precision = before
 
 
+@contextmanager
+def blas_library(name: str) -> Iterator[None]:
+    """What torch.mm calls: "cublas", as it does by itself, or "cublaslt"."""
+    before = torch.backends.cuda.preferred_blas_library()
+    torch.backends.cuda.preferred_blas_library(name)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.preferred_blas_library(before)
+
+
 def candidate(name: str, op: str) -> tuple[str, Callable[..., Any]]:
     """The side measured against torch; torch itself shows what the harness calls a difference."""
     if name == "torch":
@@ -44,35 +59,40 @@ def candidate(name: str, op: str) -> tuple[str, Callable[..., Any]]:
     return "cutwheel", getattr(cutwheel, op)
 
 
-def make_case(
-    shape: GemmShape,
-    dtype: str,
-    device: torch.device,
-    l2_bytes: int,
-    side: str,
-    with_bias: bool = False,
-) -> tuple[harness.Case, str | None]:
-    """Random inputs and the two sides; also the kernel that cutwheel chooses."""
+def make(job: ProductJob, dtype: str, device: torch.device, l2_bytes: int, side: str) -> Made:
+    """Random inputs and the sides of ``mm`` or, with a row that is added, ``addmm``."""
+    op, shape = job
     kind = DTYPES[dtype]
     slots = plan.rotation(shape.input_bytes(kind.itemsize), l2_bytes)
     x = [torch.randn(shape.m, shape.k, dtype=kind, device=device) for _ in range(slots)]
     w = [torch.randn(shape.n, shape.k, dtype=kind, device=device).t() for _ in range(slots)]
     out = [torch.empty(shape.m, shape.n, dtype=kind, device=device) for _ in range(slots)]
-    bias = (torch.randn(shape.n, dtype=kind, device=device),) if with_bias else ()
-    op = "addmm" if with_bias else "mm"
+    bias = (torch.randn(shape.n, dtype=kind, device=device),) if op == "addmm" else ()
     theirs = getattr(torch, op)
     name, ours = candidate(side, op)
-    sides = (
-        harness.Side("torch", lambda i: theirs(*bias, x[i], w[i], out=out[i])),
-        harness.Side(name, lambda i: ours(*bias, x[i], w[i], out=out[i])),
-    )
+
+    def by_cublaslt(i: int) -> Any:
+        # While the graph is captured: a replay does not ask for the library again.
+        with blas_library("cublaslt"):
+            return theirs(*bias, x[i], w[i], out=out[i])
+
+    sides = [harness.Side("torch", lambda i: theirs(*bias, x[i], w[i], out=out[i]))]
+    if op == "mm":  # addmm with a row takes cuBLASLt by itself
+        sides.append(harness.Side(CUBLASLT, by_cublaslt))
+    sides.append(harness.Side(name, lambda i: ours(*bias, x[i], w[i], out=out[i])))
 
     def expected(i: int) -> torch.Tensor:
         product = reference(x[i], w[i])
         return product.add_(bias[0].float()) if bias else product
 
     case = harness.Case(sides, slots, expected, TOLERANCES[dtype])
-    return case, chosen_kernel(op, *bias, x[0], w[0]) if side == "cutwheel" else None
+    kernels = {name: chosen_kernel(op, *bias, x[0], w[0])} if side == "cutwheel" else {}
+    return Made(case, shape.flops, shape.min_bytes(kind.itemsize), kernels)
+
+
+def maker(dtype: str, side: str) -> Callable[[ProductJob], Made]:
+    device, l2_bytes = gpu()
+    return lambda job: make(job, dtype, device, l2_bytes, side)
 
 
 def reference(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -95,74 +115,9 @@ def chosen_kernel(op: str, *operands: torch.Tensor) -> str:
     return row
 
 
-def row(
-    shape: GemmShape, dtype: str, slots: int, kernel: str | None, found: harness.Measurement
-) -> dict[str, Any]:
-    """One result, ready for JSON. Times in microseconds for one call."""
-    itemsize = DTYPES[dtype].itemsize
-    sides: dict[str, Any] = {
-        name: {"relative_error": error.relative, "worst_error": error.worst}
-        for name, error in found.errors.items()
-    }
-    for name, seconds in found.times.items():
-        sides[name] |= {
-            "us": spread(seconds.scaled(1e6)),
-            "tflops": shape.flops / seconds.median * 1e-12,
-            "gbs": shape.min_bytes(itemsize) / seconds.median * 1e-9,
-        }
-    return {
-        "m": shape.m,
-        "n": shape.n,
-        "k": shape.k,
-        "status": found.status,
-        "reason": found.reason,
-        "kernel": kernel,
-        "ratio": spread(found.ratio) if found.ratio else None,
-        "flops_per_byte": shape.flops / shape.min_bytes(itemsize),
-        "sides": sides,
-        "slots": slots,
-        "iterations": found.iterations,
-        "rounds": found.rounds,
-    }
-
-
-def spread(value: Spread) -> dict[str, float]:
-    return {"median": value.median, "p20": value.p20, "p80": value.p80}
-
-
-def unmeasured(shape: GemmShape, dtype: str, status: str, reason: str) -> dict[str, Any]:
-    return row(shape, dtype, 0, None, harness.Measurement(status, reason))
-
-
-def measure(
-    shapes: Sequence[GemmShape],
-    dtype: str,
-    limits: plan.Limits,
-    *,
-    budget_seconds: float | None = None,
-    side: str = "cutwheel",
-    with_bias: bool = False,
-    progress: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
-) -> list[dict[str, Any]]:
-    """A row for each shape, see session.run."""
-    device = torch.device("cuda", torch.cuda.current_device())
-    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
-    clock = harness.GraphClock(device)
-
-    def one(shape: GemmShape, seconds: float) -> dict[str, Any]:
-        case, kernel = make_case(shape, dtype, device, l2_bytes, side, with_bias)
-        found = harness.compare(case, clock, limits, seconds)
-        return row(shape, dtype, case.slots, kernel, found)
-
-    def without(shape: GemmShape, status: str, reason: str) -> dict[str, Any]:
-        return unmeasured(shape, dtype, status, reason)
-
-    return session.run(shapes, one, without, limits, budget_seconds, progress)
-
-
 def ceilings(dtype: str) -> dict[str, float]:
     """What this GPU reaches now: a large copy (bytes read plus written), a large torch.mm."""
-    device = torch.device("cuda", torch.cuda.current_device())
+    device, _ = gpu()
     clock = harness.GraphClock(device)
     source = torch.randn(1 << 29, dtype=torch.bfloat16, device=device)  # 1 GiB
     target = torch.empty_like(source)

@@ -10,15 +10,14 @@ Nothing writes with ``out=``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from . import gemm, grouped_jobs, harness, plan, scaled, session
-from .fused import SkippedError
+from . import gemm, grouped_jobs, harness, plan, scaled
 from .grouped_jobs import GroupedShape, Job
 from .grouped_sides import (
     E4M3,
@@ -30,6 +29,7 @@ from .grouped_sides import (
     torch_scaled,
 )
 from .scaled_sides import LARGEST
+from .session import Made, SkippedError, gpu
 
 TOLERANCE = 1e-2
 # Times the tolerance, of one element: products of two normally distributed values have large ones.
@@ -102,14 +102,6 @@ class Setting:
         return found
 
 
-@dataclass(frozen=True)
-class GroupedCase:
-    case: harness.Case
-    flops: int
-    min_bytes: int  # weights of groups without rows are not read
-    kernels: Mapping[str, str | None] = field(default_factory=dict)  # by side
-
-
 def kernel_of(ours: Library, op: str, *operands: Any, **keywords: Any) -> str | None:
     try:
         return ours.kernel(op, *operands, **keywords)
@@ -137,19 +129,19 @@ def by_rows(
 
 
 # ---- groups
-def forward(setting: Setting) -> GroupedCase:
+def forward(setting: Setting) -> Made:
     """x [T, K] times weights [G, N, K], transposed"""
     shape = setting.shape
     return _of_rows(setting, shape.k, shape.n, transposed=True)
 
 
-def dgrad(setting: Setting) -> GroupedCase:
+def dgrad(setting: Setting) -> Made:
     """The gradient of the result [T, N] times weights [G, N, K]"""
     shape = setting.shape
     return _of_rows(setting, shape.n, shape.k, transposed=False)
 
 
-def _of_rows(setting: Setting, inner: int, columns: int, transposed: bool) -> GroupedCase:
+def _of_rows(setting: Setting, inner: int, columns: int, transposed: bool) -> Made:
     shape, ours, spans, offs = setting.shape, setting.library, setting.spans, setting.offs
     of_set = 2 * (shape.m * inner + shape.groups * shape.n * shape.k)
     slots = setting.slots(of_set, 2 * shape.m * columns)
@@ -167,10 +159,10 @@ def _of_rows(setting: Setting, inner: int, columns: int, transposed: bool) -> Gr
     case = harness.Case(sides, slots, expected, TOLERANCE, worst=WORST)
     kernels = {ours.name: kernel_of(ours, "grouped_mm", x[0], w[0], offs=offs)}
     moved = shape.m * (inner + columns) + filled(spans) * shape.n * shape.k
-    return GroupedCase(case, shape.flops, 2 * moved, kernels)
+    return Made(case, shape.flops, 2 * moved, kernels)
 
 
-def wgrad(setting: Setting) -> GroupedCase:
+def wgrad(setting: Setting) -> Made:
     """The gradient of the result, transposed, [N, T] times x [T, K], to [G, N, K]
 
     Of torch's result groups without rows are not looked at; ours are zeros and checked in whole,
@@ -214,10 +206,10 @@ def wgrad(setting: Setting) -> GroupedCase:
     case = harness.Case(sides, slots, expected, TOLERANCE, worst=WORST)
     kernels = {ours.name: kernel_of(ours, "grouped_mm", dy[0].t(), x[0], offs=offs)}
     moved = shape.m * (shape.n + shape.k) + shape.groups * matrix
-    return GroupedCase(case, shape.flops, 2 * moved, kernels)
+    return Made(case, shape.flops, 2 * moved, kernels)
 
 
-def fp8(setting: Setting, fast: bool) -> GroupedCase:
+def fp8(setting: Setting, fast: bool) -> Made:
     """As forward, of e4m3 with a scale for each row of x and of the weights"""
     shape, ours, spans, offs = setting.shape, setting.library, setting.spans, setting.offs
     of_set = shape.m * shape.k + shape.groups * shape.n * shape.k
@@ -241,10 +233,10 @@ def fp8(setting: Setting, fast: bool) -> GroupedCase:
     given = (x[0], w[0].mT, scale_x, scale_w)
     chosen = kernel_of(ours, "scaled_grouped_mm", *given, offs=offs, use_fast_accum=fast)
     moved = shape.m * (shape.k + 2 * shape.n) + filled(spans) * shape.n * shape.k
-    return GroupedCase(case, shape.flops, moved, {ours.name: chosen})
+    return Made(case, shape.flops, moved, {ours.name: chosen})
 
 
-def gated(setting: Setting) -> GroupedCase:
+def gated(setting: Setting) -> Made:
     """silu(x gate^T) * (x up^T): the first half of an expert MLP; N is gate's and up's together"""
     shape, ours, spans, offs = setting.shape, setting.library, setting.spans, setting.offs
     half = shape.n // 2
@@ -271,10 +263,10 @@ def gated(setting: Setting) -> GroupedCase:
     case = harness.Case(sides, slots, expected, TOLERANCE, worst=WORST_GATED)
     chosen = kernel_of(ours, "grouped_gated_linear", x[0], of_ours[0], offs=offs)
     moved = shape.m * (shape.k + half) + filled(spans) * shape.n * shape.k
-    return GroupedCase(case, shape.flops, 2 * moved, {ours.name: chosen})
+    return Made(case, shape.flops, 2 * moved, {ours.name: chosen})
 
 
-GROUPS: dict[str, Callable[[Setting], GroupedCase]] = {
+GROUPS: dict[str, Callable[[Setting], Made]] = {
     "forward": forward,
     "dgrad": dgrad,
     "wgrad": wgrad,
@@ -284,68 +276,7 @@ GROUPS: dict[str, Callable[[Setting], GroupedCase]] = {
 }
 
 
-# ---- results
-def row(
-    job: Job, slots: int, made: GroupedCase | None, found: harness.Measurement
-) -> dict[str, Any]:
-    """One result, ready for JSON. Times in microseconds for one call."""
-    sides: dict[str, Any] = {
-        name: {"relative_error": error.relative, "worst_error": error.worst}
-        for name, error in found.errors.items()
-    }
-    for name, seconds in found.times.items():
-        sides[name]["us"] = gemm.spread(seconds.scaled(1e6))
-        if made:
-            sides[name]["tflops"] = made.flops / seconds.median * 1e-12
-            sides[name]["gbs"] = made.min_bytes / seconds.median * 1e-9
-    ratios = [
-        {"side": name, "baseline": baseline, **gemm.spread(ratio)}
-        for (name, baseline), ratio in found.ratios.items()
-    ]
-    return {
-        "group": job.group,
-        "skew": job.skew,
-        "groups": job.shape.groups,
-        "m": job.shape.m,
-        "n": job.shape.n,
-        "k": job.shape.k,
-        "largest": max(grouped_jobs.sizes(job.shape, job.skew)),
-        "status": found.status,
-        "reason": found.reason,
-        "kernels": dict(made.kernels) if made else {},
-        "ratios": ratios,
-        "sides": sides,
-        "slots": slots,
-        "iterations": found.iterations,
-        "rounds": found.rounds,
-    }
-
-
-def unmeasured(job: Job, status: str, reason: str) -> dict[str, Any]:
-    return row(job, 0, None, harness.Measurement(status, reason))
-
-
-def measure(
-    wanted: Sequence[Job],
-    limits: plan.Limits,
-    *,
-    side: str = "cutwheel",
-    budget_seconds: float | None = None,
-    progress: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
-) -> list[dict[str, Any]]:
-    """A row for each job, see session.run."""
-    device = torch.device("cuda", torch.cuda.current_device())
-    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
-    clock = harness.GraphClock(device)
-    chosen = library(side)
-
-    def one(job: Job, seconds: float) -> dict[str, Any]:
-        setting = Setting(job, device, l2_bytes, chosen)
-        try:
-            made = GROUPS[job.group](setting)
-        except SkippedError as reason:
-            return unmeasured(job, "skipped", str(reason))
-        found = harness.compare(made.case, clock, limits, seconds)
-        return row(job, made.case.slots, made, found)
-
-    return session.run(wanted, one, unmeasured, limits, budget_seconds, progress)
+def maker(side: str) -> Callable[[Job], Made]:
+    device, l2_bytes = gpu()
+    ours = library(side)
+    return lambda job: GROUPS[job.group](Setting(job, device, l2_bytes, ours))

@@ -36,6 +36,14 @@ class Job(NamedTuple):
     skew: str
     shape: GroupedShape
 
+    def fields(self) -> dict[str, Any]:
+        return {
+            "group": self.group,
+            "skew": self.skew,
+            **self.shape._asdict(),
+            "largest": max(sizes(self.shape, self.skew)),
+        }
+
     def __str__(self) -> str:
         return f"{self.group} {self.skew} {self.shape}"
 
@@ -89,11 +97,3 @@ def jobs(
         for skew in SKEWS
         if skew in skews
     ]
-
-
-def name_of(groups: Sequence[str], skews: Sequence[str] = SKEWS) -> str:
-    """Of the result file: a part of the benchmark does not write over the whole."""
-    names = [] if set(groups) == set(GROUPS) else [name for name in GROUPS if name in groups]
-    if set(skews) != set(SKEWS):
-        names += [name for name in SKEWS if name in skews]
-    return "_".join(("grouped", *names))

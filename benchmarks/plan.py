@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -58,3 +59,60 @@ def allowance(remaining: float | None, cases_left: int, limits: Limits) -> float
     if remaining <= 0.0:
         return 0.0
     return min(limits.case_seconds, 0.5 * remaining / max(1, cases_left))
+
+
+class CompileBudget:
+    """Spreads the seconds there are for torch.compile evenly over the cases that ask for it.
+
+    One may compile unless what was used so far is more than the share of the cases before it. So
+    what is left out is not all at the end.
+    """
+
+    def __init__(self, seconds: float, asked: int) -> None:
+        self.seconds = seconds
+        self.asked = asked
+        self.used = 0.0
+        self.before = 0
+
+    def allows(self) -> bool:
+        share = self.seconds * self.before / max(1, self.asked)
+        self.before += 1
+        return self.seconds > 0.0 and self.used <= share
+
+    def add(self, seconds: float) -> None:
+        self.used += seconds
+
+
+# Measured on an H200, with what is around the timing: buffers, references, kernels looked up.
+SECONDS_PER_CASE = {
+    "mm": 0.25,
+    "addmm": 0.17,
+    "fused": 0.45,
+    "scaled": 0.18,
+    "grouped": 0.22,
+    "conv": 0.5,
+    "host": 0.5,
+}
+SECONDS_PER_COMPILE = 13.0
+
+
+class TimeLeft:
+    """How long the sections that are planned will still take, from the pace so far.
+
+    Args:
+        planned: seconds and cases expected of each section, in their order
+    """
+
+    TRUST = 10  # the first guess counts as much as so many cases
+
+    def __init__(self, planned: Mapping[str, tuple[float, int]]) -> None:
+        self.planned = dict(planned)
+
+    def after(self, section: str, done: int, seconds: float) -> float:
+        """Seconds left when `done` cases of a section took so many seconds."""
+        names = list(self.planned)
+        expected, cases = self.planned[section]
+        guess = expected / max(1, cases)
+        pace = (seconds + self.TRUST * guess) / (done + self.TRUST)
+        later = names[names.index(section) + 1 :]
+        return pace * (cases - done) + sum(self.planned[name][0] for name in later)

@@ -1,7 +1,8 @@
-"""Plots of a result file: the only module that imports matplotlib."""
+"""Plots of a results file: the only module that imports matplotlib."""
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,172 +10,173 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+from PIL import Image
 
-from . import conv_report, fused_report, grouped_report, scaled_report
-from .report import GOALS, Row, measured, summarize
+from . import names, performance, record, report
+from .chips import chip_of, limit
+from .report import Line, Row
 
-TORCH, OURS, GOAL = "#6b7280", "#0f766e", "#b45309"
-COLUMNS = 4
-REPORTS = {
-    "fused": fused_report,
-    "scaled": scaled_report,
-    "grouped": grouped_report,
-    "conv": conv_report,
-}
+TORCH, OURS, LIMIT, ASIDE = "#6b7280", "#0f766e", "#b45309", "#7c3aed"
+COLUMNS = 3
+DPI = 90
 
-
-def draw(result: Mapping[str, Any], path: Path) -> list[Path]:
-    """Write the plots of a result beside its JSON file; returns what was written."""
-    rows = measured(result["results"])
-    if not rows:
-        return []
-    if result["benchmark"] == "host":
-        target = path.with_suffix(".png")
-        host_figure(rows, result).savefig(target, dpi=130)
-        return [target]
-    if result["benchmark"] in REPORTS:
-        if not any(row["ratios"] for row in rows):
-            return []
-        target = path.with_suffix(".png")
-        groups_figure(rows, result).savefig(target, dpi=130)
-        return [target]
-    ratio = path.with_suffix(".png")
-    roofline = path.with_name(path.stem + "_roofline.png")
-    ratio_figure(rows, result).savefig(ratio, dpi=130)
-    roofline_figure(rows, result).savefig(roofline, dpi=130)
-    return [ratio, roofline]
+Result = Mapping[str, Any]
 
 
-def title(result: Mapping[str, Any]) -> str:
-    env = result["environment"]
-    return f"{result['candidate']} {result.get('dtype', '')} on {env['gpu']}, torch {env['torch']}"
+def draw(result: Result, folder: Path) -> list[Path]:
+    """Write the plots of a results file; returns what was written."""
+    figures: dict[Path, Figure] = {}
+
+    def add(section: str, kind: str, figure: Figure) -> None:
+        figures[folder / performance.plot_name(result["gpu"], section, kind)] = figure
+
+    for name, section in result["sections"].items():
+        if name == "host":
+            continue
+        rows = performance.listed(section)
+        products = [row for row in rows if row["group"] not in (*report.OWN, "quantize")]
+        if report.best_lines(products):
+            add(name, "ratio", ratio_figure(name, section, products))
+        if performance.intense(rows):
+            add(name, "tflops", tflops_figure(name, result["gpu"], performance.intense(rows)))
+    cpu = report.measured(performance.host_rows(result))
+    if cpu:
+        add("host", "cpu", host_figure(cpu))
+    for path, figure in figures.items():
+        save(figure, path)
+    return list(figures)
 
 
-def groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows of one [N, K] together; shapes that appear with one M only share the last panel."""
-    by_weight: dict[tuple[int, int], list[Row]] = {}
-    for row in rows:
-        by_weight.setdefault((row["n"], row["k"]), []).append(row)
-    panels = {}
-    single = []
-    for (n, k), members in by_weight.items():
-        if len(members) > 1:
-            panels[f"N {n}, K {k}"] = sorted(members, key=lambda row: int(row["m"]))
-        else:
-            single += members
-    if single:
-        panels["other shapes"] = sorted(single, key=lambda row: int(row["m"]))
-    return panels
+def save(figure: Figure, path: Path) -> None:
+    """With 64 colours, a third of the size; without metadata, which would differ by version."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=DPI, metadata={"Software": None})
+    Image.open(drawn).convert("RGB").quantize(64).save(path, optimize=True)
 
 
-def ratio_figure(rows: Sequence[Row], result: Mapping[str, Any]) -> Figure:
-    """Ratio to torch over M, a panel for each [N, K]; the band holds the middle 60 % of rounds."""
-    panels = groups(rows)
-    lines = math.ceil(len(panels) / COLUMNS)
-    figure = Figure(figsize=(3.4 * COLUMNS, 2.5 * lines + 0.8), layout="constrained")
-    figure.suptitle(f"{title(result)}: geomean {summarize(rows)['geomean']:.3f} of torch")
-    axes = figure.subplots(lines, COLUMNS, sharey=True, squeeze=False).flatten()
-    for axis, (name, members) in zip(axes, panels.items(), strict=False):
-        _ratio_panel(axis, name, members)
-    for axis in axes[len(panels) :]:
+def _panels(count: int, width: float = 4.4, height: float = 2.9) -> tuple[Figure, list[Axes]]:
+    columns = min(COLUMNS, count)
+    lines = math.ceil(count / columns)
+    figure = Figure(figsize=(width * columns, height * lines), layout="constrained")
+    axes = list(figure.subplots(lines, columns, squeeze=False).flatten())
+    for axis in axes[count:]:
         axis.set_axis_off()
-    for axis in axes[: len(panels) : COLUMNS]:
-        axis.set_ylabel("torch time / ours")
+    return figure, axes[:count]
+
+
+# ---- ratios
+def ratio_figure(name: str, section: Mapping[str, Any], rows: Sequence[Row]) -> Figure:
+    """A panel for each of our sides: every shape over M, and the geometric mean of each M."""
+    found = report.best_lines(rows)
+    aside = performance.kept_aside(section)
+    figure, axes = _panels(len(found), 6.0 if len(found) == 1 else 4.4, 3.2)
+    for axis, line in zip(axes, found, strict=True):
+        _ratio_panel(axis, name.partition("_")[0], line, rows, aside)
+    for axis in axes[::COLUMNS]:
+        axis.set_ylabel("torch's best time / ours")
     return figure
 
 
-def _ratio_panel(axis: Axes, name: str, members: Sequence[Row]) -> None:
-    ms = [row["m"] for row in members]
-    ratios = [row["ratio"] for row in members]
-    joined = len(set(ms)) == len(ms) and name != "other shapes"
-    low, high = [r["p20"] for r in ratios], [r["p80"] for r in ratios]
-    if joined:
-        axis.fill_between(ms, low, high, color=OURS, alpha=0.2, linewidth=0)
-    axis.plot(ms, [r["median"] for r in ratios], "o-" if joined else "o", color=OURS, markersize=4)
+def points(rows: Sequence[Row], line: Line) -> list[tuple[int, float]]:
+    return [
+        (int(row["m"]), ratio["median"])
+        for row in report.measured(rows)
+        for ratio in report.best_of(row)
+        if (report.label(row), ratio["side"]) == (line["group"], line["side"])
+    ]
+
+
+def _ratio_panel(
+    axis: Axes, section: str, line: Line, rows: Sequence[Row], aside: Sequence[Row]
+) -> None:
+    for some, colour in ((points(rows, line), OURS), (points(aside, line), ASIDE)):
+        if some:
+            label = f"kept aside ({len(some)})" if colour == ASIDE else f"shapes ({len(some)})"
+            axis.plot(
+                *zip(*some, strict=True), "o", color=colour, alpha=0.45, markersize=3.5, label=label
+            )
+    ms = [int(m) for m in line["per_m"]]
+    if 2 < len(ms) <= 12:
+        axis.plot(ms, list(line["per_m"].values()), "-", color=OURS, linewidth=1)
     axis.axhline(1.0, color=TORCH, linewidth=1)
-    axis.axhline(GOALS["worst"], color=GOAL, linewidth=1, linestyle=":")
-    axis.set_title(name, fontsize=9)
+    title = names.what(section, line).replace("`", "")
+    axis.set_title(f"{title}\ngeometric mean {line['geomean']:.3f}", fontsize=8)
     axis.set_xscale("log", base=2)
-    axis.xaxis.set_major_locator(FixedLocator(sorted(set(ms))))
+    axis.set_xlabel("images times pixels" if section == "conv" else "M", fontsize=7)
+    if len(ms) <= 12:
+        axis.xaxis.set_major_locator(FixedLocator(ms))
+        axis.set_xticks(ms, [str(m) for m in ms], fontsize=6, rotation=45)
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.set_xticks(sorted(set(ms)), [str(m) for m in sorted(set(ms))], rotation=60, fontsize=7)
+    axis.set_yscale("log")
+    values = [value for some in (rows, aside) for _, value in points(some, line)]
+    low, high = min(1.0, *values), max(1.0, *values)
+    ticks = [tick for tick in TICKS if 0.9 * low <= tick <= 1.1 * high]
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=7)
+    axis.grid(alpha=0.25)
+    if aside:
+        axis.legend(fontsize=6)
+
+
+TICKS = (0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 16.0)
+
+
+# ---- achieved TFLOP/s
+def tflops_figure(name: str, gpu: str, rows: Sequence[Row]) -> Figure:
+    """A panel for each dtype: both sides under the limit of the data sheet."""
+    by_dtype: dict[str, list[Row]] = {}
+    for row in rows:
+        by_dtype.setdefault(performance.dtype_of(name, row), []).append(row)
+    figure, axes = _panels(len(by_dtype), 5.6, 3.6)
+    for axis, (dtype, members) in zip(axes, by_dtype.items(), strict=True):
+        _tflops_panel(axis, gpu, dtype, members)
+    return figure
+
+
+def _tflops_panel(axis: Axes, gpu: str, dtype: str, rows: Sequence[Row]) -> None:
+    pairs = [
+        (
+            row["flops_per_byte"],
+            row["sides"][best["mode"]]["tflops"],
+            row["sides"][best["side"]]["tflops"],
+        )
+        for row in rows
+        for best in report.best_of(row)
+    ]
+    xs, theirs, ours = zip(*pairs, strict=True)
+    axis.plot(xs, theirs, "x", color=TORCH, markersize=4, alpha=0.7, label=report.BEST)
+    axis.plot(
+        xs, ours, "o", color=OURS, markersize=4, alpha=0.7, fillstyle="none", label="cutwheel"
+    )
+    chip = chip_of(record.device_slug(gpu))
+    if chip is not None and dtype in chip.tflops:
+        ridge = chip.tflops[dtype] * 1e3 / chip.gbs
+        ends = sorted({min(xs), max(xs), min(max(ridge, min(xs)), max(xs))})
+        label = f"{chip.name}: {chip.tflops[dtype]:g} TFLOP/s, {chip.gbs:g} GB/s"
+        axis.plot(
+            ends, [limit(chip, dtype, x) for x in ends], color=LIMIT, linewidth=1, label=label
+        )
+    axis.set(xscale="log", yscale="log")
+    axis.set_xlabel("FLOP per byte (least traffic)", fontsize=8)
+    axis.set_ylabel("TFLOP/s", fontsize=8)
+    axis.set_title(dtype, fontsize=9)
+    axis.tick_params(labelsize=7, which="both")
+    axis.legend(fontsize=7)
     axis.grid(alpha=0.25)
 
 
-def roofline_figure(rows: Sequence[Row], result: Mapping[str, Any]) -> Figure:
-    """Achieved TFLOP/s over arithmetic intensity, under the ceilings measured in the same run."""
-    figure = Figure(figsize=(8, 5), layout="constrained")
+# ---- CPU time
+def host_figure(rows: Sequence[Row]) -> Figure:
+    figure = Figure(figsize=(8, 0.32 * len(rows) + 1.0), layout="constrained")
     axis = figure.subplots()
-    for name, colour, mark in (("torch", TORCH, "x"), (result["candidate"], OURS, "o")):
-        axis.plot(
-            [row["flops_per_byte"] for row in rows],
-            [row["sides"][name]["tflops"] for row in rows],
-            mark,
-            color=colour,
-            label=name,
-            markersize=5,
-            fillstyle="none",
-        )
-    ceilings = result.get("ceilings")
-    if ceilings:
-        low = min(row["flops_per_byte"] for row in rows)
-        high = max(row["flops_per_byte"] for row in rows)
-        ridge = ceilings["tflops"] * 1e3 / ceilings["gbs"]
-        xs = sorted({low, high, min(max(ridge, low), high)})
-        ys = [min(ceilings["tflops"], x * ceilings["gbs"] * 1e-3) for x in xs]
-        label = f"{ceilings['gbs']:.0f} GB/s, {ceilings['tflops']:.0f} TFLOP/s (measured)"
-        axis.plot(xs, ys, color=GOAL, linewidth=1, label=label)
-    axis.set(xscale="log", yscale="log", xlabel="FLOP per byte (least traffic)", ylabel="TFLOP/s")
-    axis.set_title(title(result))
-    axis.legend()
-    axis.grid(alpha=0.25, which="both")
-    return figure
-
-
-def groups_figure(rows: Sequence[Row], result: Mapping[str, Any]) -> Figure:
-    """A panel for each side and baseline: the ratio of every shape over M, and their geomeans."""
-    is_scaled = result["benchmark"] == "scaled"
-    lines = REPORTS[result["benchmark"]].summarize(rows)["lines"]
-    height = math.ceil(len(lines) / COLUMNS)
-    figure = Figure(figsize=(3.4 * COLUMNS, 2.5 * height + 0.8), layout="constrained")
-    figure.suptitle(title(result))
-    axes = figure.subplots(height, COLUMNS, squeeze=False).flatten()
-    for axis in axes[len(lines) :]:
-        axis.set_axis_off()
-    for axis, line in zip(axes, lines, strict=False):
-        points = [
-            (row["m"], ratio["median"])
-            for row in rows
-            for ratio in row["ratios"]
-            if (scaled_report.label(row) if is_scaled else row["group"]) == line["group"]
-            and (ratio["side"], ratio["baseline"]) == (line["side"], line["baseline"])
-        ]
-        axis.plot(*zip(*points, strict=True), ".", color=OURS, alpha=0.5)
-        ms = [int(m) for m in line["per_m"]]
-        axis.plot(ms, list(line["per_m"].values()), "-", color=OURS)
-        axis.axhline(1.0, color=TORCH, linewidth=1)
-        if line["goal"] is not None:
-            axis.axhline(line["goal"], color=GOAL, linewidth=1, linestyle=":")
-        name = f"{line['group']}: {line['side']}\nto {line['baseline']}, {line['geomean']:.3f}"
-        axis.set_title(name, fontsize=9)
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(ms, [str(m) for m in ms], fontsize=7)
-        axis.grid(alpha=0.25)
-    return figure
-
-
-def host_figure(rows: Sequence[Row], result: Mapping[str, Any]) -> Figure:
-    figure = Figure(figsize=(8, 0.45 * len(rows) + 1.2), layout="constrained")
-    axis = figure.subplots()
-    names = [row["case"] for row in rows]
-    for offset, side, colour in ((-0.2, "torch", TORCH), (0.2, result["candidate"], OURS)):
-        times = [row["us"][side]["median"] for row in rows]
-        axis.barh([i + offset for i in range(len(rows))], times, 0.38, color=colour, label=side)
-    axis.set_yticks(range(len(rows)), names)
+    for offset, number, label, colour in ((-0.2, 0, "torch", TORCH), (0.2, 1, "cutwheel", OURS)):
+        times = [list(row["us"].values())[number]["median"] for row in rows]
+        axis.barh([i + offset for i in range(len(rows))], times, 0.38, color=colour, label=label)
+    axis.set_yticks(range(len(rows)), [row["case"] for row in rows], fontsize=7)
     axis.invert_yaxis()
-    axis.set_xlabel("CPU time of one call, us")
-    axis.set_title(title(result))
-    axis.legend()
+    axis.set_xlabel("CPU time of one call, us", fontsize=8)
+    axis.legend(fontsize=7)
     axis.grid(alpha=0.25, axis="x")
     return figure

@@ -1,8 +1,9 @@
-"""The result file: what was measured, on what, with what."""
+"""The result file of a GPU: what was measured, on what, with what; a section for each family."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import re
@@ -12,7 +13,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-SCHEMA = 1  # of result files; raise it when a reader of the old form would misread the new one
+SCHEMA = 2  # of result files; raise it when a reader of the old form would misread the new one
+SECTIONS = ("mm", "addmm", "fused", "scaled", "grouped", "conv", "host")  # in their order
 
 
 def run_text(*command: str) -> str | None:
@@ -66,22 +68,61 @@ def device_slug(gpu: str) -> str:
     return name.removeprefix("nvidia_")
 
 
+Section = dict[str, Any]
+FOLDER = Path(__file__).with_name("results")
+
+
+def path_of(gpu: str, folder: Path = FOLDER) -> Path:
+    return folder / f"{device_slug(gpu)}.json"
+
+
+def write_section(path: Path, name: str, section: Mapping[str, Any]) -> None:
+    """Replaces one section of a file, which may be new; the others stay as they are.
+
+    ``environment`` of each section says what it was measured with.
+    """
+    gpu = section["environment"]["gpu"]
+    found = read(path) if path.exists() else {"schema": SCHEMA, "gpu": gpu, "sections": {}}
+    if found["gpu"] != gpu:
+        raise ValueError(f"{path} is of {found['gpu']}; a section of {gpu} goes to another file")
+    sections = found["sections"] | {name: plain(section)}
+    known = [each for each in SECTIONS if each in sections]
+    others = sorted(set(sections) - set(known))
+    write(path, found | {"sections": {each: sections[each] for each in (*known, *others)}})
+
+
 def write(path: Path, result: Mapping[str, Any]) -> None:
     """Whole or not at all, so that an interrupted run leaves the last complete state."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
+    partial.write_text(layout(result) + "\n")
     partial.replace(path)
 
 
-def finite(value: Any) -> Any:
-    """JSON has no NaN: a NaN error of a wrong result becomes null."""
+def layout(value: Any, depth: int = 0) -> str:
+    """JSON with a line for each row of results, for diffs that can be read."""
+    if isinstance(value, Mapping) and depth < 3:
+        parts = [f"{json.dumps(key)}: {layout(item, depth + 1)}" for key, item in value.items()]
+        ends = "{}"
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        parts = [json.dumps(item, allow_nan=False) for item in value]
+        ends = "[]"
+    else:
+        return json.dumps(value, allow_nan=False)
+    if not parts:
+        return ends
+    indent = "\n" + " " * depth
+    return f"{ends[0]}{indent} " + f",{indent} ".join(parts) + f"{indent}{ends[1]}"
+
+
+def plain(value: Any) -> Any:
+    """For JSON: floats to six digits, and no NaN, which it lacks: that becomes null."""
     if isinstance(value, float):
-        return value if abs(value) != float("inf") and value == value else None
+        return float(f"{value:.6g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [finite(item) for item in value]
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
     return value
 
 
@@ -93,3 +134,16 @@ def read(path: Path) -> dict[str, Any]:
             " report with the version of benchmarks that wrote it"
         )
     return result
+
+
+def merge(source: Path, folder: Path = FOLDER) -> Path:
+    """Takes the sections of a file over into that of their GPU, which it returns."""
+    found = read(source)
+    target = path_of(found["gpu"], folder)
+    for name, section in found["sections"].items():
+        if section.get("part"):
+            raise ValueError(
+                f"{source}: section {name} is a part of a benchmark: {section['part']}"
+            )
+        write_section(target, name, section)
+    return target

@@ -1,152 +1,246 @@
-"""Markdown tables from a result file. Needs neither torch nor a GPU."""
+"""Tables from the sections of a results file. Needs neither torch nor a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from .conv_jobs import ConvShape, text_of
 from .stats import geomean
 
 Row = Mapping[str, Any]
-GOALS = {"geomean": 0.95, "worst": 0.80}  # dense GEMM: ratio to torch
+Line = dict[str, Any]
+BEST = "torch's best"  # of the baselines that compute the same, shape by shape
+OWN = ("overhead",)  # groups that compare cutwheel with itself
+STATES = ("ok", "failed", "skipped")
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """left: so many columns are text, the others numbers"""
+    lines = [head, ["---"] * left + ["---:"] * (len(head) - left), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+# ---- rows
 def measured(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if row["status"] == "ok"]
 
 
-def summarize(rows: Sequence[Row]) -> dict[str, Any]:
-    """Geomean of the ratios, over all and for each M, and how many shapes are in it."""
-    ok = measured(rows)
-    per_m = {}
-    for m in sorted({row["m"] for row in ok}):
-        ratios = [row["ratio"]["median"] for row in ok if row["m"] == m]
-        per_m[str(m)] = {
-            "shapes": len(ratios),
-            "geomean": geomean(ratios),
-            "min": min(ratios),
-            "max": max(ratios),
-        }
+def is_kept_aside(row: Row) -> bool:
+    return bool(row.get("held_out"))
+
+
+def label(row: Row) -> str:
+    """Of what is averaged: quantisation by recipe."""
+    return f"quantize {row['recipe']}" if row["group"] == "quantize" else str(row["group"])
+
+
+def shape_of(row: Row) -> str:
+    if "shape" in row:
+        return text_of(row["group"], ConvShape(*row["shape"])).removeprefix(f"{row['group']} ")
+    text = " x ".join(str(row[extent]) for extent in "mnk" if row[extent])
+    return f"{row['groups']} groups, {text}, {row['skew']}" if "groups" in row else text
+
+
+def name_of(row: Row) -> str:
+    return f"{label(row)} {shape_of(row)}"
+
+
+def best_of(row: Row) -> list[dict[str, Any]]:
+    """For each of our sides its ratio to the fastest baseline, which `mode` names."""
+    found: dict[str, dict[str, Any]] = {}
+    if row["group"] in OWN:
+        return []
+    for ratio in row["ratios"]:
+        best = found.get(ratio["side"])
+        if "form" not in ratio and (best is None or ratio["median"] < best["median"]):
+            found[ratio["side"]] = {**ratio, "baseline": BEST, "mode": ratio["baseline"]}
+    return list(found.values())
+
+
+# ---- lines: a group, one of our sides and a baseline, over all shapes
+def lines(rows: Sequence[Row]) -> list[Line]:
+    """The geometric mean of each; torch's best first, where it is not always the same baseline."""
+    found: dict[tuple[str, str, str], list[tuple[Row, Mapping[str, Any]]]] = {}
+    for row in measured(rows):
+        for ratio in (*best_of(row), *row["ratios"]):
+            key = (label(row), ratio["side"], ratio["baseline"])
+            found.setdefault(key, []).append((row, ratio))
+    alike: dict[tuple[str, str], int] = {}  # baselines that compute the same
+    for (group, side, baseline), members in found.items():
+        if baseline != BEST and "form" not in members[0][1]:
+            alike[group, side] = alike.get((group, side), 0) + 1
+    alone = {key for key in found if key[2] == BEST and alike[key[:2]] == 1}
+    order = list(dict.fromkeys(key[:2] for key in found))
+    keys = sorted(found, key=lambda key: (order.index(key[:2]), key[2] != BEST))
+    return [_line(key, found[key]) for key in keys if key not in alone]
+
+
+def _line(key: tuple[str, str, str], members: Sequence[tuple[Row, Mapping[str, Any]]]) -> Line:
+    group, side, baseline = key
+    row, worst = min(members, key=lambda member: float(member[1]["median"]))
+    per_m: dict[str, list[float]] = {}
+    for member, ratio in sorted(members, key=lambda pair: int(pair[0]["m"])):
+        per_m.setdefault(str(member["m"]), []).append(ratio["median"])
+    ratios = [ratio["median"] for _, ratio in members]
     return {
-        "shapes": len(rows),
-        "ok": len(ok),
-        "failed": sum(row["status"] == "failed" for row in rows),
-        "skipped": sum(row["status"] == "skipped" for row in rows),
-        "geomean": geomean(row["ratio"]["median"] for row in ok) if ok else None,
-        "worst": min((row["ratio"]["median"] for row in ok), default=None),
-        "per_m": per_m,
+        "group": group,
+        "side": side,
+        "baseline": baseline,
+        "form": members[0][1].get("form"),
+        "shapes": len(members),
+        "geomean": geomean(ratios),
+        "worst": worst["median"],
+        "worst_shape": shape_of(row),
+        "ahead": sum(ratio >= 1.0 for ratio in ratios),
+        "per_m": {m: geomean(values) for m, values in per_m.items()},
     }
 
 
-def worst(rows: Iterable[Row], count: int = 5) -> list[Row]:
-    return sorted(measured(rows), key=lambda row: row["ratio"]["median"])[:count]
+def best_lines(rows: Sequence[Row]) -> list[Line]:
+    """Of each of our sides the line against torch's best, or its only baseline."""
+    found: dict[tuple[str, str], Line] = {}
+    for line in lines(rows):
+        if line["form"] is None:
+            found.setdefault((line["group"], line["side"]), line)
+    return list(found.values())
 
 
-def heading(result: Mapping[str, Any]) -> str:
-    env = result["environment"]
+def counts(rows: Sequence[Row]) -> str:
+    states = ", ".join(f"{sum(row['status'] == state for row in rows)} {state}" for state in STATES)
+    alone = sum(not row["ratios"] for row in measured(rows))
+    return f"{len(rows)} cases: {states}" + (f"; {alone} without a baseline" if alone else "")
+
+
+def exceptions(rows: Sequence[Row], name: Callable[[Row], str] = name_of) -> str:
+    """What failed, what was skipped, and baselines that are not there; alike ones in one line."""
+    found = [f"- FAILED {name(row)}: {row['reason']}" for row in rows if row["status"] == "failed"]
+    alike: dict[str, list[str]] = {}
+    for row in rows:
+        if row["status"] == "skipped":
+            alike.setdefault(f"SKIPPED {row['reason']}", []).append(name(row))
+        elif row["status"] == "ok" and row["reason"]:
+            alike.setdefault(f"WITHOUT {label(row)}: {row['reason']}", []).append(shape_of(row))
+    found += [
+        f"- {reason} ({len(names)} shapes, such as {names[0]})" for reason, names in alike.items()
+    ]
+    return "\n".join(found)
+
+
+# ---- a section, for the console
+def heading(name: str, section: Mapping[str, Any]) -> str:
+    return f"## {name} {section.get('dtype', '')}".rstrip() + f"\n\n{origin(section)}"
+
+
+def origin(section: Mapping[str, Any], with_date: bool = True) -> str:
+    env = section["environment"]
     build = env.get("cutwheel") or {}
     return (
-        f"## {result['benchmark']} {result.get('dtype', '')}".rstrip()
-        + (" with bias" if result.get("bias") else "")
-        + f": {env['gpu']}\n\n"
-        + f"torch {env['torch']}, CUDA {env['cuda']}, driver {env['driver']},"
-        + f" cutwheel {build.get('version', '-')}, commit {(env.get('commit') or '-')[:12]},"
-        + f" {env['date']}\n"
+        f"{env['gpu']}, driver {env['driver']}, torch {env['torch']}, CUDA {env['cuda']},"
+        f" cutwheel {build.get('version', '-')}, commit {(env.get('commit') or '-')[:12]}"
+        + (f", {env['date']}" if with_date else "")
     )
 
 
-def other_side(result: Mapping[str, Any]) -> str:
-    return str(result["candidate"])
-
-
-def gemm_markdown(result: Mapping[str, Any]) -> str:
-    rows = result["results"]
-    summary = summarize(rows)
-    parts = [heading(result)]
-    if summary["ok"]:
-        parts += [_matrix(rows), _per_m(summary), _worst(rows, other_side(result))]
-    parts += [exceptions(rows, lambda row: f"{row['m']} x {row['n']} x {row['k']}")]
-    parts += [_closing(summary, result.get("ceilings"))]
+def markdown(name: str, section: Mapping[str, Any]) -> str:
+    parts = [heading(name, section)]
+    if name == "host":
+        return "\n\n".join([*parts, host_table(section["results"], str(section["candidate"]))])
+    rows = section["results"]
+    for title, some in (
+        ("", [row for row in rows if not is_kept_aside(row)]),
+        ("Shapes kept aside:", [row for row in rows if is_kept_aside(row)]),
+    ):
+        if some:
+            found = lines(some)
+            parts += [title, lines_table(found), per_m_table(found), _worst(some)]
+    if section.get("host"):
+        parts.append(host_table(section["host"], str(section["candidate"])))
+    ceilings = section.get("ceilings")
+    if ceilings:
+        parts.append(
+            f"Measured in this run: {ceilings['gbs']:.0f} GB/s (copy),"
+            f" {ceilings['tflops']:.0f} TFLOP/s (torch.mm, 8192 cubed)."
+        )
+    parts += [compile_note(section), exceptions(rows), f"**{counts(rows)}.**"]
     return "\n\n".join(part for part in parts if part)
 
 
-def _matrix(rows: Sequence[Row]) -> str:
-    """Ratio for every [N, K] (down) and M (across); an empty cell was not measured."""
-    ok = measured(rows)
-    ms = sorted({row["m"] for row in ok})
-    cells = {(row["n"], row["k"], row["m"]): f"{row['ratio']['median']:.2f}" for row in ok}
-    pairs = dict.fromkeys((row["n"], row["k"]) for row in ok)
-    body = [[f"{n} x {k}", *(cells.get((n, k, m), "") for m in ms)] for n, k in pairs]
-    return table(["ratio to torch: N x K \\ M", *map(str, ms)], body)
+def _title(line: Line) -> str:
+    form = f" ({line['form']})" if line["form"] else ""
+    return f"{line['group']}: {line['side']} to {line['baseline']}{form}"
 
 
-def _per_m(summary: Mapping[str, Any]) -> str:
+def lines_table(found: Sequence[Line]) -> str:
     body = [
-        [m, str(s["shapes"]), f"{s['geomean']:.3f}", f"{s['min']:.2f}", f"{s['max']:.2f}"]
-        for m, s in summary["per_m"].items()
+        [
+            _title(line),
+            str(line["shapes"]),
+            f"**{line['geomean']:.3f}**",
+            f"{line['worst']:.2f} at {line['worst_shape']}",
+            str(line["ahead"]),
+        ]
+        for line in found
     ]
-    return table(["M", "shapes", "geomean", "min", "max"], body)
+    head = ["ratio: time of the baseline / ours", "shapes", "geomean", "worst", "ahead"]
+    return table(head, body) if body else ""
 
 
-def _worst(rows: Sequence[Row], other: str) -> str:
+def per_m_table(found: Sequence[Line], title: Callable[[Line], str] = _title) -> str:
+    """Of few Ms only: of shapes that are drawn at random, each has its own."""
+    ms = sorted({int(m) for line in found for m in line["per_m"]})
+    if not 1 < len(ms) <= 12:
+        return ""
+    body = [
+        [
+            title(line),
+            *(f"{line['per_m'][str(m)]:.2f}" if str(m) in line["per_m"] else "" for m in ms),
+        ]
+        for line in found
+    ]
+    return table(["geometric mean at M", *map(str, ms)], body)
+
+
+def _worst(rows: Sequence[Row], count: int = 5) -> str:
+    """The worst shapes of each of our sides, against torch's best."""
+    found: dict[tuple[str, str], list[tuple[Row, Mapping[str, Any]]]] = {}
+    for row in measured(rows):
+        for ratio in best_of(row):
+            found.setdefault((label(row), ratio["side"]), []).append((row, ratio))
     body = []
-    for row in worst(rows):
-        ratio, ours = row["ratio"], row["sides"][other]
-        body.append(
-            [
-                f"{row['m']} x {row['n']} x {row['k']}",
-                f"{ratio['median']:.2f} ({ratio['p20']:.2f}-{ratio['p80']:.2f})",
-                f"{row['sides']['torch']['us']['median']:.1f}",
-                f"{ours['us']['median']:.1f}",
-                f"{ours['tflops']:.0f}",
-                f"{ours['gbs']:.0f}",
-                f"{ours['relative_error']:.1e}",
-                row["kernel"] or "-",
-            ]
-        )
-    head = ["worst: M x N x K", "ratio (p20-p80)", "torch us", "ours us", "TFLOP/s", "GB/s"]
-    return table([*head, "error", "kernel"], body)
+    for (_, side), members in found.items():
+        for row, ratio in sorted(members, key=lambda member: float(member[1]["median"]))[:count]:
+            ours, theirs = row["sides"][side], row["sides"][ratio["mode"]]
+            work = f"{ours['tflops']:.0f}" if "tflops" in ours else "-"
+            body.append(
+                [
+                    name_of(row),
+                    side,
+                    f"{ratio['median']:.2f} ({ratio['p20']:.2f}-{ratio['p80']:.2f})",
+                    ratio["mode"],
+                    f"{theirs['us']['median']:.1f}",
+                    f"{ours['us']['median']:.1f}",
+                    work,
+                    f"{ours['relative_error']:.1e}",
+                    row["kernels"].get(side) or "-",
+                ]
+            )
+    head = ["worst", "side", "ratio (p20-p80)", "baseline", "us", "ours us", "TFLOP/s"]
+    return table([*head, "error", "kernel"], body) if body else ""
 
 
-def exceptions(rows: Sequence[Row], name: Any) -> str:
-    lines = []
-    for row in rows:
-        if row["status"] == "failed":
-            lines.append(f"- FAILED {name(row)}: {row['reason']}")
-    skipped = [row for row in rows if row["status"] == "skipped"]
-    if skipped:
-        lines.append(f"- SKIPPED {len(skipped)}, from {name(skipped[0])}: {skipped[0]['reason']}")
-    return "\n".join(lines)
-
-
-def _closing(summary: Mapping[str, Any], ceilings: Mapping[str, float] | None) -> str:
-    lines = []
-    if ceilings:
-        lines.append(
-            f"Ceilings measured in this run: {ceilings['gbs']:.0f} GB/s (copy),"
-            f" {ceilings['tflops']:.0f} TFLOP/s (torch.mm, 8192 cubed)."
-        )
-    counts = f"{summary['ok']} of {summary['shapes']} shapes"
-    if summary["ok"]:
-        lines.append(
-            f"**Geomean {summary['geomean']:.3f} (goal {GOALS['geomean']:.2f}), worst"
-            f" {summary['worst']:.2f} (goal {GOALS['worst']:.2f})** over {counts},"
-            f" {summary['failed']} failed, {summary['skipped']} skipped."
-        )
-    else:
-        lines.append(
-            f"**Nothing measured**: {summary['failed']} failed, {summary['skipped']} skipped."
-        )
-    return "\n".join(lines)
-
-
-def host_markdown(result: Mapping[str, Any]) -> str:
-    return f"{heading(result)}\n\n{host_table(result['results'], other_side(result))}"
+def compile_note(section: Mapping[str, Any]) -> str:
+    """How many cases have torch.compile among their baselines, and of how many it was asked."""
+    found = section.get("compile")
+    if not found:
+        return ""
+    text = (
+        f"torch.compile({found['mode']}) is a baseline of {found['measured']} of {found['cases']}"
+        f" cases; it was asked for at {found['asked']}"
+    )
+    if found.get("budget_seconds") is not None:
+        text += f", {found['left_out']} left out by its {found['budget_seconds']:g} s"
+    return text + "."
 
 
 def host_table(rows: Sequence[Row], other: str) -> str:
@@ -154,34 +248,9 @@ def host_table(rows: Sequence[Row], other: str) -> str:
     body = []
     for row in measured(rows):
         torch_us, ours = row["us"]["torch"], row["us"][other]
-        body.append(
-            [
-                row["case"],
-                f"{torch_us['median']:.2f}",
-                f"{ours['median']:.2f}",
-                f"{ours['p20']:.2f}-{ours['p80']:.2f}",
-                f"{row['ratio']:.2f}",
-            ]
-        )
+        spread = f"{ours['p20']:.2f}-{ours['p80']:.2f}"
+        times = [f"{torch_us['median']:.2f}", f"{ours['median']:.2f}", spread]
+        body.append([row["case"], *times, f"{row['ratio']:.2f}"])
     head = ["CPU time of a call", "torch us", "ours us", "p20-p80", "ratio"]
-    parts = [table(head, body) if body else "", exceptions(rows, lambda row: row["case"])]
-    return "\n\n".join(part for part in parts if part)
-
-
-def markdown(result: Mapping[str, Any]) -> str:
-    from . import (
-        conv_report,
-        fused_report,
-        grouped_report,
-        scaled_report,
-    )  # which are made of this module's parts
-
-    reports = {
-        "gemm": gemm_markdown,
-        "fused": fused_report.markdown,
-        "scaled": scaled_report.markdown,
-        "grouped": grouped_report.markdown,
-        "conv": conv_report.markdown,
-        "host": host_markdown,
-    }
-    return reports[result["benchmark"]](result)
+    failed = exceptions([row for row in rows if row["status"] != "ok"], lambda row: row["case"])
+    return "\n\n".join(part for part in (table(head, body) if body else "", failed) if part)

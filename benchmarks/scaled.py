@@ -7,15 +7,14 @@ exact in bfloat16: torch's own bfloat16 product with a float32 result is the ref
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from . import gemm, harness, plan, session
-from .fused import SkippedError
-from .scaled_jobs import FASTER, Job
+from . import harness, plan
+from .scaled_jobs import Job
 from .scaled_sides import (
     BLOCK,
     E4M3,
@@ -33,6 +32,7 @@ from .scaled_sides import (
     scaling,
     torch_scaled_mm,
 )
+from .session import Made, SkippedError, gpu
 from .shapes import GemmShape
 from .sides import keep_caches_in_tmpdir
 
@@ -81,13 +81,9 @@ class Setting:
         return found
 
 
-@dataclass(frozen=True)
-class ScaledCase:
-    case: harness.Case
-    work: float  # operations of a call; of quantisation, bytes
-    kernels: Mapping[str, str | None] = field(default_factory=dict)  # by side
-    rivals: Sequence[str] = ()  # baselines of which the fastest counts
-    refused: str = ""  # baselines that torch does not have here, and why
+def min_bytes(shape: GemmShape) -> int:
+    """Operands of 8 bits, a result of 16; scales are left out"""
+    return shape.input_bytes(1) + 2 * shape.m * shape.n
 
 
 def product(x: Tensor, w: Tensor) -> Tensor:
@@ -140,7 +136,7 @@ def kernel_of(ours: Library, *operands: Any) -> str | None:
 
 
 # ---- groups
-def fp8(setting: Setting, fast: bool) -> ScaledCase:
+def fp8(setting: Setting, fast: bool) -> Made:
     """Scales of tensors and of rows; all sides share values, and none is fastest by its data."""
     shape, ours, recipes = setting.shape, setting.library, setting.job.recipes
     slots = setting.slots()
@@ -170,11 +166,10 @@ def fp8(setting: Setting, fast: bool) -> ScaledCase:
     }
     worst = WORST_FAST if fast else WORST
     case = harness.Case(sides, slots, accum, TOLERANCE, pairs, worst, [s.name for s in mine])
-    rivals = [baseline.name for baseline in theirs]
-    return ScaledCase(case, shape.flops, kernels, rivals, refused)
+    return Made(case, shape.flops, min_bytes(shape), kernels, refused)
 
 
-def blockwise(setting: Setting) -> ScaledCase:
+def blockwise(setting: Setting) -> Made:
     """1x128 of activations with 128x128, and with 1x128 of weights"""
     shape, ours = setting.shape, setting.library
     m, n, kb = shape.m, shape.n, blocks(shape.k)
@@ -215,10 +210,10 @@ def blockwise(setting: Setting) -> ScaledCase:
         pairs += [(mine.name, baseline.name) for baseline in good]
         kernels[mine.name] = kernel_of(ours, x[0], w[0], scale_x[0], scale_w[kind][0].t())
     case = harness.Case(sides, slots, references["1x128"], TOLERANCE, pairs, needed=list(kernels))
-    return ScaledCase(case, shape.flops, kernels, refused="; ".join(refusals))
+    return Made(case, shape.flops, min_bytes(shape), kernels, "; ".join(refusals))
 
 
-def int8(setting: Setting) -> ScaledCase:
+def int8(setting: Setting) -> Made:
     """Scales of rows and columns; torch multiplies integers, then scales and rounds."""
     shape, ours = setting.shape, setting.library
     slots = setting.slots()
@@ -248,7 +243,7 @@ def int8(setting: Setting) -> ScaledCase:
         needed=[mine.name],
     )
     kernels = {mine.name: kernel_of(ours, x[0], w[0], scale_x, scale_w)}
-    return ScaledCase(case, shape.flops, kernels, refused=refused)
+    return Made(case, shape.flops, min_bytes(shape), kernels, refused)
 
 
 QUANTIZE = {  # by the name that a job has
@@ -260,7 +255,7 @@ QUANTIZE = {  # by the name that a job has
 }
 
 
-def quantize(setting: Setting) -> ScaledCase:
+def quantize(setting: Setting) -> Made:
     """x [M, K] in bfloat16; a result next to a tie may be the other neighbour."""
     (name,), ours = setting.job.recipes, setting.library
     recipe, dtype = QUANTIZE[name]
@@ -280,10 +275,10 @@ def quantize(setting: Setting) -> ScaledCase:
     pairs = [(mine.name, other.name) for other in theirs]
     sides, refused, pairs = with_pairs([mine], theirs, pairs)
     case = harness.Case(sides, slots, expected, TOLERANCE, pairs, 50, [mine.name])
-    return ScaledCase(case, 3.0 * m * k, refused=refused)
+    return Made(case, 0.0, 3.0 * m * k, refused=refused)
 
 
-GROUPS: dict[str, Callable[[Setting], ScaledCase]] = {
+GROUPS: dict[str, Callable[[Setting], Made]] = {
     "fp8_fast": functools.partial(fp8, fast=True),
     "fp8": functools.partial(fp8, fast=False),
     "blockwise": blockwise,
@@ -292,88 +287,16 @@ GROUPS: dict[str, Callable[[Setting], ScaledCase]] = {
 }
 
 
-# ---- results
-def row(
-    job: Job, slots: int, made: ScaledCase | None, found: harness.Measurement
-) -> dict[str, Any]:
-    """One result, ready for JSON. Times in microseconds for one call."""
-    sides: dict[str, Any] = {
-        name: {"relative_error": error.relative, "worst_error": error.worst}
-        for name, error in found.errors.items()
-    }
-    unit = "gbs" if job.group == "quantize" else "tflops"
-    for name, seconds in found.times.items():
-        sides[name]["us"] = gemm.spread(seconds.scaled(1e6))
-        if made:
-            factor = 1e-9 if unit == "gbs" else 1e-12
-            sides[name][unit] = made.work / seconds.median * factor
-    ratios = [
-        {"side": name, "baseline": baseline, **gemm.spread(ratio)}
-        for (name, baseline), ratio in found.ratios.items()
-    ]
-    if made and made.rivals:
-        ratios = [*faster(ratios, made.rivals), *ratios]
-    reasons = [text for text in (made.refused if made else "", found.reason) if text]
-    return {
-        "group": job.group,
-        "recipe": "+".join(job.recipes),
-        "m": job.shape.m,
-        "n": job.shape.n,
-        "k": job.shape.k,
-        "status": found.status,
-        "reason": "; ".join(reasons),
-        "kernels": dict(made.kernels) if made else {},
-        "ratios": ratios,
-        "sides": sides,
-        "slots": slots,
-        "iterations": found.iterations,
-        "rounds": found.rounds,
-    }
-
-
-def faster(ratios: Sequence[dict[str, Any]], rivals: Sequence[str]) -> list[dict[str, Any]]:
-    """For each side its ratio to the fastest of the rivals, which `mode` names."""
-    found: dict[str, dict[str, Any]] = {}
-    for ratio in ratios:
-        if ratio["baseline"] in rivals:
-            best = found.get(ratio["side"])
-            if best is None or ratio["median"] < best["median"]:
-                entry = ratio | {"baseline": FASTER, "mode": ratio["baseline"]}
-                found[ratio["side"]] = entry
-    return list(found.values())
-
-
-def unmeasured(job: Job, status: str, reason: str) -> dict[str, Any]:
-    return row(job, 0, None, harness.Measurement(status, reason))
-
-
-def measure(
-    wanted: Sequence[Job],
-    limits: plan.Limits,
-    *,
-    side: str = "cutwheel",
-    compile: bool = True,
-    budget_seconds: float | None = None,
-    progress: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
-) -> list[dict[str, Any]]:
-    """A row for each job, see session.run."""
+def maker(side: str, compile: bool) -> Callable[[Job], Made]:
     keep_caches_in_tmpdir()
-    device = torch.device("cuda", torch.cuda.current_device())
-    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
-    clock = harness.GraphClock(device)
-    chosen = library(side)
+    device, l2_bytes = gpu()
+    ours = library(side)
     last: list[tuple[str, ...]] = []
 
-    def one(job: Job, seconds: float) -> dict[str, Any]:
+    def make(job: Job) -> Made:
         if last != [job.recipes]:
             torch._dynamo.reset()  # else it gives up after a few recipes
             last[:] = [job.recipes]
-        setting = Setting(job, device, l2_bytes, chosen, compile)
-        try:
-            made = GROUPS[job.group](setting)
-        except SkippedError as reason:
-            return unmeasured(job, "skipped", str(reason))
-        found = harness.compare(made.case, clock, limits, seconds)
-        return row(job, made.case.slots, made, found)
+        return GROUPS[job.group](Setting(job, device, l2_bytes, ours, compile))
 
-    return session.run(wanted, one, unmeasured, limits, budget_seconds, progress)
+    return make

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +12,6 @@ from .shapes import GemmShape
 RECIPES = ("rowwise", "tensorwise", "blockwise", "int8", "quantize")
 ACCUMULATION = {"fast": "fp8_fast", "promoted": "fp8"}  # use_fast_accum: group
 QUANTIZE = ("tensorwise", "rowwise", "blockwise_1x128", "blockwise_128x128", "rowwise_int8")
-FASTER = "torch, the faster mode"  # a baseline that is one or another, shape by shape
 DTYPE = "e4m3, int8"
 
 
@@ -21,6 +21,10 @@ class Job(NamedTuple):
     group: str
     shape: GemmShape
     recipes: tuple[str, ...] = ()
+
+    def fields(self) -> dict[str, Any]:
+        of = {"group": self.group, "recipe": "+".join(self.recipes)}
+        return of | dataclasses.asdict(self.shape)
 
     def __str__(self) -> str:
         extents = f"{self.shape.m} x {self.shape.k}" if not self.shape.n else str(self.shape)
@@ -52,15 +56,6 @@ def jobs(
             for m, k in spread_out(both, limit):
                 found.append(Job("quantize", GemmShape(m, 0, k), (name,)))
     return found
-
-
-def name_of(recipes: Sequence[str], accumulation: Sequence[str]) -> str:
-    """Of the result file: a part of the benchmark does not write over the whole."""
-    parts = [name for name in RECIPES if name in recipes]
-    names = [] if len(parts) == len(RECIPES) else parts
-    if len(set(accumulation)) < len(ACCUMULATION):
-        names += [name for name in ACCUMULATION if name in accumulation]
-    return "_".join(("scaled", *names))
 
 
 def spread_out(items: Sequence[Any], limit: int | None) -> list[Any]:

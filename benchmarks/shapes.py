@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomllib
 
@@ -34,6 +35,19 @@ class GemmShape:
 
     def __str__(self) -> str:
         return f"{self.m} x {self.n} x {self.k}"
+
+
+class ProductJob(NamedTuple):
+    """group: what is computed of the shape"""
+
+    group: str
+    shape: GemmShape
+
+    def fields(self) -> dict[str, Any]:
+        return {"group": self.group} | dataclasses.asdict(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.group} {self.shape}"
 
 
 def load(path: Path = SHAPES_FILE) -> dict[str, Any]:

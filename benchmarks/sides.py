@@ -84,9 +84,12 @@ def library(name: str) -> Library:
 
 
 # ---- torch.compile
+MODE = "max-autotune-no-cudagraphs"
+
+
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.compile(mode="max-autotune-no-cudagraphs"); all its errors are RuntimeErrors."""
-    return _raising(torch.compile(function, mode="max-autotune-no-cudagraphs", dynamic=False))
+    """torch.compile for one shape, in MODE; all its errors are RuntimeErrors."""
+    return raising(torch.compile(function, mode=MODE, dynamic=False))
 
 
 def compiled_for_any_shape(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,7 +97,7 @@ def compiled_for_any_shape(function: Callable[..., Any]) -> Callable[..., Any]:
 
     One that has failed fails again at once: a compiler that is missing takes its time to say so.
     """
-    call = _raising(torch.compile(function, dynamic=True, fullgraph=True))
+    call = raising(torch.compile(function, dynamic=True, fullgraph=True))
     failures: list[RuntimeError] = []
 
     def once(*operands: torch.Tensor) -> Any:
@@ -109,7 +112,9 @@ def compiled_for_any_shape(function: Callable[..., Any]) -> Callable[..., Any]:
     return once
 
 
-def _raising(made: Callable[..., Any]) -> Callable[..., Any]:
+def raising(made: Callable[..., Any]) -> Callable[..., Any]:
+    """All errors of the compiler are RuntimeErrors: the side is then left out."""
+
     def call(*operands: torch.Tensor) -> Any:
         try:
             return made(*operands)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +13,7 @@ from benchmark_clock import SyntheticClock
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks import __main__ as cli
-from benchmarks import plan, record, report, shapes, stats
+from benchmarks import plan, record, shapes, stats
 
 MIB = 1 << 20
 
@@ -89,146 +87,25 @@ def test_shape_arithmetic():
         shapes.parse_nk("4096")
 
 
-def test_result_file_round_trip(tmp_path):
-    path = tmp_path / "new" / "r.json"
-    record.write(path, record.finite({"schema": record.SCHEMA, "x": [math.nan, 1.0, math.inf]}))
-    assert record.read(path)["x"] == [None, 1.0, None]
-    assert list(path.parent.iterdir()) == [path]
-    path.write_text('{"schema": 99}')
-    with pytest.raises(ValueError, match="schema is 99"):
-        record.read(path)
+def test_the_compile_budget_is_spread_over_the_cases():
+    budget = plan.CompileBudget(100.0, 10)
+    compiled = []
+    for case in range(10):
+        if budget.allows():
+            compiled.append(case)
+            budget.add(30.0)
+    assert compiled == [0, 3, 6, 9]
+    assert not plan.CompileBudget(0.0, 3).allows()
+    plenty = plan.CompileBudget(1000.0, 3)
+    assert [plenty.allows() for _ in range(3)] == [True] * 3
 
 
-def test_commit_comes_from_argument_then_environment(monkeypatch):
-    monkeypatch.setenv("CUTWHEEL_COMMIT", "fromenv")
-    assert record.git_commit("given") == "given"
-    assert record.git_commit(None) == "fromenv"
-    assert record.run_text("a-command-that-is-not-there") is None
-
-
-def test_output_names():
-    assert record.device_slug("NVIDIA H200") == "h200"
-    assert record.device_slug("NVIDIA A100-SXM4-80GB") == "a100_sxm4_80gb"
-    assert cli.output_path(Path("d"), "gemm_bf16", "NVIDIA H200") == Path("d/gemm_bf16_h200.json")
-    assert cli.output_path(Path("d/x.json"), "gemm_bf16", "NVIDIA H200") == Path("d/x.json")
-
-
-# --- reports
-
-
-def gemm_row(m: int, n: int, k: int, torch_us: float, ours_us: float) -> dict[str, Any]:
-    def side(us: float) -> dict[str, Any]:
-        return {
-            "relative_error": 2e-3,
-            "worst_error": 1e-2,
-            "us": {"median": us, "p20": us * 0.99, "p80": us * 1.01},
-            "tflops": 2 * m * n * k / us * 1e-6,
-            "gbs": 2 * (m * k + n * k + m * n) / us * 1e-3,
-        }
-
-    ratio = torch_us / ours_us
-    return {
-        "m": m,
-        "n": n,
-        "k": k,
-        "status": "ok",
-        "reason": "",
-        "kernel": f"kernel_{m}",
-        "ratio": {"median": ratio, "p20": ratio * 0.98, "p80": ratio * 1.02},
-        "flops_per_byte": m * n * k / (m * k + n * k + m * n),
-        "sides": {"torch": side(torch_us), "cutwheel": side(ours_us)},
-        "slots": 5,
-        "iterations": 100,
-        "rounds": 25,
-    }
-
-
-ENVIRONMENT = {
-    "gpu": "NVIDIA H200",
-    "torch": "2.11.0",
-    "cuda": "13.0",
-    "driver": "580.1",
-    "cutwheel": {"version": "0.1.0"},
-    "commit": "0123456789abcdef",
-    "date": "2026-01-01T00:00:00+00:00",
-}
-
-
-def result_of(benchmark: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "schema": record.SCHEMA,
-        "benchmark": benchmark,
-        "candidate": "cutwheel",
-        "dtype": "bf16",
-        "environment": ENVIRONMENT,
-        "ceilings": {"gbs": 4300.0, "tflops": 790.0},
-        "results": rows,
-    }
-
-
-def gemm_result() -> dict[str, Any]:
-    rows = [
-        gemm_row(m, n, k, 10.0 + m / 50, (10.0 + m / 50) / (0.7 + 0.1 * i))
-        for n, k in [(4096, 4096), (2112, 7168), (7168, 2048), (6144, 4096), (10240, 8192)]
-        for i, m in enumerate([1, 64, 512, 4096])
-    ]
-    rows.append(gemm_row(1024, 1024, 1024, 10.0, 10.0))
-    bad = gemm_row(3, 5, 7, 1.0, 1.0)
-    bad |= {"status": "failed", "reason": "cutwheel: wrong result", "ratio": None, "sides": {}}
-    late = dict(bad) | {"status": "skipped", "reason": "the budget of 1 s was used up"}
-    return result_of("gemm", [*rows, bad, late])
-
-
-def host_result() -> dict[str, Any]:
-    us = {"median": 4.0, "p20": 3.9, "p80": 4.2}
-    ok = {"case": "mm", "status": "ok", "reason": "", "ratio": 1.0}
-    bad = {"case": "bmm", "status": "failed", "reason": "TypeError: no", "ratio": None}
-    return result_of("host", [ok | {"us": {"torch": us, "cutwheel": us}}, bad])
-
-
-def test_summary_counts_everything_and_averages_only_what_was_measured():
-    summary = report.summarize(gemm_result()["results"])
-    assert (summary["shapes"], summary["ok"]) == (23, 21)
-    assert (summary["failed"], summary["skipped"]) == (1, 1)
-    assert summary["worst"] == pytest.approx(0.7)
-    assert summary["per_m"]["64"]["geomean"] == pytest.approx(0.8)
-    assert summary["per_m"]["64"]["shapes"] == 5
-    assert report.summarize([])["geomean"] is None
-
-
-def test_gemm_tables_name_failures_and_the_worst():
-    text = report.markdown(gemm_result())
-    assert "FAILED 3 x 5 x 7: cutwheel: wrong result" in text
-    assert "SKIPPED 1" in text
-    assert "kernel_1 |" in text
-    assert "commit 0123456789ab," in text
-    assert text.splitlines()[-1].startswith("**Geomean")
-    widths = {line.count("|") for line in text.splitlines() if line.startswith("| ratio to torch")}
-    assert widths == {len({1, 64, 512, 1024, 4096}) + 2}
-
-
-def test_a_run_without_measurements_still_reports():
-    result = gemm_result()
-    result["results"] = result["results"][-2:]
-    assert "Nothing measured" in report.markdown(result)
-
-
-def test_host_table():
-    text = report.markdown(host_result())
-    assert "| mm | 4.00 | 4.00 | 3.90-4.20 | 1.00 |" in text
-    assert "FAILED bmm" in text
-
-
-@pytest.mark.parametrize("make", [gemm_result, host_result])
-def test_report_command_draws_and_fails_on_failures(make, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "r.json"
-    path.write_text(json.dumps(make()))
-    assert cli.main(["report", str(path)]) == 1
-    assert "FAILED" in capsys.readouterr().out
-    pictures = sorted(tmp_path.glob("*.png"))
-    assert len(pictures) == (2 if make is gemm_result else 1)
-    assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
+def test_time_left_follows_the_pace():
+    left = plan.TimeLeft({"a": (100.0, 100), "b": (50.0, 5)})
+    assert left.after("a", 0, 0.0) == pytest.approx(150.0)
+    assert left.after("a", 50, 50.0) == pytest.approx(100.0)
+    assert left.after("a", 90, 180.0) == pytest.approx(1.9 * 10 + 50.0)
+    assert left.after("b", 5, 70.0) == 0.0
 
 
 # --- the harness, on CPU tensors and a synthetic clock
@@ -316,16 +193,63 @@ def test_a_small_error_is_weighed_against_the_reference():
 
 def test_rows_are_valid_json_whatever_the_outcome():
     pytest.importorskip("torch")
-    from benchmarks import gemm
+    from benchmarks import session
 
-    shape = shapes.GemmShape(6, 5, 16)
-    for found in (
-        compare(mm_case(), SyntheticClock(1e-5)),
-        compare(mm_case(leave_last_row), SyntheticClock(1e-5)),
-    ):
-        row = gemm.row(shape, "bf16", 3, None, found)
-        json.dumps(record.finite(row), allow_nan=False)
-    assert gemm.unmeasured(shape, "bf16", "skipped", "why")["ratio"] is None
+    job = shapes.ProductJob("mm", shapes.GemmShape(6, 5, 16))
+    for wrong, status in ((None, "ok"), (leave_last_row, "failed")):
+        made = session.Made(mm_case(wrong), job.shape.flops, job.shape.min_bytes(4), {"ours": "k"})
+        found = session.row(job, made, compare(made.case, SyntheticClock(1e-5)))
+        json.dumps(record.plain(found), allow_nan=False)
+        assert (found["group"], found["m"], found["status"]) == ("mm", 6, status)
+        assert len(found["ratios"]) == (status == "ok")
+        assert found["slots"] == 3
+    row = session.unmeasured(job, "skipped", "why")
+    assert (row["status"], row["reason"], row["ratios"]) == ("skipped", "why", [])
+
+
+@pytest.mark.parametrize(("op", "baselines"), [("mm", 2), ("addmm", 1)])
+def test_products(op, baselines, monkeypatch):
+    torch = pytest.importorskip("torch")
+    from benchmarks import gemm, session
+
+    libraries = []
+    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", libraries_of(libraries))
+    job = shapes.ProductJob(op, shapes.GemmShape(6, 8, 16))
+    made = gemm.make(job, "tf32", torch.device("cpu"), 1000, "torch")
+    row = session.row(job, made, compare(made.case, SyntheticClock(3e-5, 2e-5, 1e-5)))
+    assert (row["status"], row["reason"]) == ("ok", "")
+    names = ["torch", gemm.CUBLASLT][:baselines]
+    assert [ratio["baseline"] for ratio in row["ratios"]] == names
+    assert {ratio["side"] for ratio in row["ratios"]} == {"torch (again)"}
+    # Set for that side alone, and set back.
+    assert libraries == ["cublaslt", "as before"] * (len(libraries) // 2)
+    assert bool(libraries) == (op == "mm")
+
+
+def libraries_of(seen: list[str]) -> Callable[..., str]:
+    def preferred(name: str | None = None) -> str:
+        if name is not None:
+            seen.append(name)
+        return "as before"
+
+    return preferred
+
+
+def test_a_baseline_without_cublaslt_is_left_out(monkeypatch):
+    torch = pytest.importorskip("torch")
+    from benchmarks import gemm, session
+
+    def refuse(name: str | None = None) -> str:
+        if name == "cublaslt":
+            raise RuntimeError("not compiled with cuBLASLt")
+        return "cublas"
+
+    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", refuse)
+    job = shapes.ProductJob("mm", shapes.GemmShape(6, 8, 16))
+    made = gemm.make(job, "tf32", torch.device("cpu"), 1000, "torch")
+    row = session.row(job, made, compare(made.case, SyntheticClock(2e-5, 1e-5)))
+    assert row["status"] == "ok"
+    assert row["reason"] == f"{gemm.CUBLASLT}: RuntimeError: not compiled with cuBLASLt"
 
 
 def test_host_timing_excludes_the_wait_and_alternates():

@@ -15,19 +15,16 @@ from benchmark_clock import SyntheticClock
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks import __main__ as cli
 from benchmarks import (
     conv,
     conv_host,
     conv_jobs,
-    conv_report,
     conv_resnet,
     conv_sides,
     harness,
     host,
     plan,
     record,
-    report,
     session,
     shapes,
 )
@@ -74,7 +71,7 @@ def measured(of: conv_jobs.Job, *each: float, **changed: Any) -> dict[str, Any]:
     setting = conv.Setting(of, torch.device("cpu"), 50_000, **made)
     case = conv.GROUPS[of.group](setting)
     found = harness.compare(case.case, SyntheticClock(*each or (2e-3,)), plan.Limits(), 0.1)
-    return conv.row(of, case.case.slots, case, found)
+    return session.row(of, case, found)
 
 
 # --- groups
@@ -96,7 +93,7 @@ def test_every_group_runs_and_is_right(group: str, shape: conv_jobs.ConvShape) -
     assert row["sides"]["ours"]["tflops"] == pytest.approx(shape.flops / 2e-3 * 1e-12)
     assert row["slots"] >= 2
     assert row["m"] == shape.n * shape.p * shape.q
-    json.dumps(record.finite(row), allow_nan=False)
+    json.dumps(record.plain(row), allow_nan=False)
 
 
 def test_inputs_are_channels_last() -> None:
@@ -156,8 +153,6 @@ def test_a_baseline_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> N
     assert row["status"] == "ok"
     assert [ratio["baseline"] for ratio in row["ratios"]] == ["eager"]
     assert "unable to find" in row["reason"]
-    text = report.markdown(result([row]))
-    assert "WITHOUT a baseline, fused 2 x 8 x 7 x 6, 16 of 3 x 3, stride 2" in text
 
 
 def test_torch_against_itself() -> None:
@@ -228,97 +223,13 @@ def test_jobs() -> None:
     assert str(conv_jobs.Job("wgrad", DILATED)).endswith("stride 1, dilation 2")
     assert conv_jobs.jobs(wanted[:1], ["wgrad"]) == [conv_jobs.Job("wgrad", wanted[0])]
     assert len(conv_jobs.shapes(shapes.load(), quick=True)) == 3
-    assert conv_jobs.name_of(conv_jobs.GROUPS) == "conv"
-    assert conv_jobs.name_of(["wgrad", "fprop"]) == "conv_fprop_wgrad"
     assert (wanted[0].p, wanted[0].q) == (112, 112)
     for wrong in ([2, 8, 0, 6, 16, 3, 3, 2, 1, 1], [2, 8, 2, 6, 16, 5, 3, 1, 1, 1]):
         with pytest.raises(ValueError, match="expected sizes of at least 1, and a result"):
             conv_jobs.shapes({"conv": {"cases": [wrong]}})
 
 
-# --- reports
-
-
-def times(median: float) -> dict[str, float]:
-    return {"median": median, "p20": median * 0.99, "p80": median * 1.01}
-
-
-def made_up(group: str, shape: conv_jobs.ConvShape, ours_us: float, **others: float) -> Any:
-    sides = {
-        name: {"relative_error": 2e-3, "us": times(us), "tflops": 500.0, "gbs": 900.0}
-        for name, us in (others | {"ours": ours_us}).items()
-    }
-    ratios = [
-        {"side": "ours", "baseline": name, **times(us / ours_us)} for name, us in others.items()
-    ]
-    row = conv.unmeasured(job(group, shape), "ok", "")
-    return row | {"sides": sides, "ratios": ratios, "kernels": {"ours": f"kernel_{shape.k}"}}
-
-
-def rows() -> list[dict[str, Any]]:
-    return [
-        made_up("fprop", SHAPE, 20.0, torch=30.0),
-        made_up("fprop", DILATED, 20.0, torch=14.0),
-        made_up("fused", SHAPE, 20.0, eager=40.0, cudnn_convolution_add_relu=22.0),
-        made_up("resnet50", SHAPE, 20.0, eager=30.0, compile=21.0),
-        conv.unmeasured(job("dgrad"), "failed", "ours: wrong result"),
-        conv.unmeasured(job("wgrad"), "skipped", "the budget of 1 s was used up"),
-    ]
-
-
-ENVIRONMENT = {"gpu": "NVIDIA H200", "torch": "2.11", "cuda": "13.0", "driver": "1", "date": "-"}
-
-
-def result(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    cpu = {"case": "conv2d", "status": "ok", "reason": "", "ratio": 1.25}
-    return {
-        "schema": record.SCHEMA,
-        "benchmark": "conv",
-        "candidate": "ours",
-        "dtype": conv_jobs.DTYPE,
-        "environment": ENVIRONMENT,
-        "host": [cpu | {"us": {"torch": times(5.0), "ours": times(4.0)}}],
-        "results": rows,
-    }
-
-
-def test_summary() -> None:
-    summary = conv_report.summarize(rows())
-    assert (summary["cases"], summary["ok"], summary["failed"], summary["skipped"]) == (6, 4, 1, 1)
-    fprop, eager, cudnn, *resnet = summary["lines"]
-    assert fprop["geomean"] == pytest.approx((1.5 * 0.7) ** 0.5)
-    assert (fprop["goal"], fprop["worst_goal"], fprop["below"]) == (0.95, 0.75, 1)
-    assert fprop["worst_case"] == "fprop 1 x 5 x 9 x 8, 4 of 3 x 2, stride 1, dilation 2"
-    assert fprop["worst_kernel"] == "kernel_4"
-    assert (eager["goal"], cudnn["goal"]) == (1.40, 1.00)
-    assert [line["goal"] for line in resnet] == [1.30, 1.00]
-    assert [line["geomean"] for line in resnet] == pytest.approx([1.5, 1.05])
-    json.dumps(summary, allow_nan=False)
-
-
-def test_tables() -> None:
-    text = report.markdown(result(rows()))
-    assert "| fprop: ours to torch | 2 | **1.025 (0.95)** | 0.700 (0.75) at fprop 1 x 5 " in text
-    assert "| resnet50: ours to compile | 1 | **1.050 (1.00)** |" in text
-    assert "2.00 (1.98-2.02) | 40.0 | 20.0 | 500 | 900 | 2.0e-03 | kernel_16 |" in text
-    assert "resnet50 2 x 3 x 32 x 32: to eager | 1.50" in text
-    assert "| conv2d | 5.00 | 4.00 | 3.96-4.04 | 1.25 |" in text
-    assert "FAILED dgrad 2 x 8 x 7 x 6, 16 of 3 x 3, stride 2: ours: wrong result" in text
-    assert "SKIPPED 1" in text
-    assert "6 cases: 4 ok, 1 failed, 1 skipped" in text
-    assert "0 ok, 0 failed, 1 skipped" in report.markdown(result(rows()[-1:]))
-
-
-def test_report_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "r.json"
-    path.write_text(json.dumps(record.finite(result(rows()))))
-    assert cli.main(["report", str(path)]) == 1
-    assert "FAILED" in capsys.readouterr().out
-    assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-
-
-# --- CPU time, and the command
+# --- CPU time
 
 
 def test_cpu_time_compares_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,35 +238,3 @@ def test_cpu_time_compares_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({case.name for case in cases}) == len(cases)
     for case in cases:
         assert host.disagreement(case) < 0.02, case.name
-
-
-def test_a_whole_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The command itself, with everything of CUDA made up."""
-    seen: dict[str, Any] = {}
-
-    def measure(jobs: Any, limits: Any, **options: Any) -> Any:
-        def one(job: Any, seconds: float) -> Any:
-            return measured(job)
-
-        seen.update(options)
-        return session.run(jobs, one, conv.unmeasured, limits, None, options["progress"])
-
-    monkeypatch.setattr(conv, "measure", measure)
-    monkeypatch.setattr(host, "measure", lambda *_: result([])["host"])
-    made = {"schema": record.SCHEMA, "candidate": "ours", "environment": ENVIRONMENT}
-    monkeypatch.setattr(cli, "header", lambda options, name: made | {"benchmark": name})
-    monkeypatch.setattr(conv_jobs, "shapes", lambda *_, **__: [SHAPE, DILATED])
-    monkeypatch.setattr(conv_jobs, "RESNET", IMAGES)
-    arguments = ["conv", "--convs", "1", "--resnet-compile", "none", "--out", str(tmp_path)]
-    assert cli.main(arguments) == 0
-    assert seen["compile_mode"] is None
-    found = record.read(tmp_path / "conv_h200.json")
-    assert [row["status"] for row in found["results"]] == ["ok"] * 5
-    assert [row["group"] for row in found["results"]] == list(conv_jobs.GROUPS)
-    captured = capsys.readouterr()
-    assert "5 ok" in captured.out
-    assert "fprop 1 x 5 x 9 x 8, 4 of 3 x 2, stride 1, dilation 2: torch 1.000" in captured.err
-    assert cli.main([*arguments, "--directions", "wgrad"]) == 0
-    assert len(record.read(tmp_path / "conv_wgrad_h200.json")["results"]) == 1

@@ -15,18 +15,15 @@ from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks import __main__ as cli
 from benchmarks import (
     grouped,
     grouped_host,
     grouped_jobs,
-    grouped_report,
     grouped_sides,
     harness,
     host,
     plan,
     record,
-    report,
     session,
     shapes,
 )
@@ -91,7 +88,7 @@ def measured(of: grouped_jobs.Job, *each: float, **changed: Any) -> dict[str, An
     made = grouped.GROUPS[of.group](setting(of, **changed))
     clock = SyntheticClock(*each or (2e-3,))
     found = harness.compare(made.case, clock, plan.Limits(), 0.1)
-    return grouped.row(of, made.case.slots, made, found)
+    return session.row(of, made, found)
 
 
 # --- groups
@@ -108,7 +105,7 @@ def test_every_group_runs_and_is_right(group: str, skew: str) -> None:
     assert row["kernels"] == {"ours": "a_kernel"}
     assert row["sides"]["ours"]["tflops"] == pytest.approx(SHAPE.flops / 2e-3 * 1e-12)
     assert row["slots"] >= 2
-    json.dumps(record.finite(row), allow_nan=False)
+    json.dumps(record.plain(row), allow_nan=False)
 
 
 def neighbours_weight(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
@@ -232,92 +229,8 @@ def test_jobs() -> None:
     assert {(of.group, of.skew) for of in few} == {("wgrad", "skewed")}
     assert str(few[0]) == "wgrad skewed 8 groups, 512 x 28672 x 4096"
     assert len(grouped_jobs.shapes(shapes.load(), quick=True)) < len(wanted)
-    assert grouped_jobs.name_of(grouped_jobs.GROUPS) == "grouped"
-    assert grouped_jobs.name_of(["wgrad", "forward"], ["skewed"]) == "grouped_forward_wgrad_skewed"
     with pytest.raises(ValueError, match="at least 1"):
         grouped_jobs.shapes({"grouped": {"cases": [[8, 0, 16, 16]]}})
-
-
-# --- reports
-
-
-def times(median: float) -> dict[str, float]:
-    return {"median": median, "p20": median * 0.99, "p80": median * 1.01}
-
-
-def made_up(group: str, skew: str, torch_us: float, ours_us: float, m: int = 200) -> dict[str, Any]:
-    of = job(group, skew, shape=SHAPE._replace(m=m))
-    row = grouped.unmeasured(of, "ok", "")
-    sides = {
-        name: {"relative_error": 2e-3, "us": times(us), "tflops": 500.0, "gbs": 900.0}
-        for name, us in (("torch", torch_us), ("ours", ours_us))
-    }
-    ratios = [{"side": "ours", "baseline": "torch", **times(torch_us / ours_us)}]
-    return row | {"sides": sides, "ratios": ratios, "kernels": {"ours": f"kernel_{m}"}}
-
-
-def rows() -> list[dict[str, Any]]:
-    return [
-        made_up("forward", "uniform", 30.0, 20.0),
-        made_up("forward", "skewed", 18.0, 20.0, 400),
-        made_up("wgrad", "skewed", 40.0, 20.0),
-        grouped.unmeasured(job("fp8"), "failed", "ours: wrong result"),
-        grouped.unmeasured(job("gated"), "skipped", "takes 90 GB"),
-    ]
-
-
-ENVIRONMENT = {"gpu": "NVIDIA H200", "torch": "2.11", "cuda": "13.0", "driver": "1", "date": "-"}
-
-
-def result(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    cpu = {"case": "grouped_mm", "status": "ok", "reason": "", "ratio": 1.25}
-    return {
-        "schema": record.SCHEMA,
-        "benchmark": "grouped",
-        "candidate": "ours",
-        "dtype": grouped_jobs.DTYPE,
-        "environment": ENVIRONMENT,
-        "host": [cpu | {"us": {"torch": times(5.0), "ours": times(4.0)}}],
-        "results": rows,
-    }
-
-
-def test_summary() -> None:
-    summary = grouped_report.summarize(rows())
-    assert (summary["cases"], summary["ok"], summary["failed"], summary["skipped"]) == (5, 3, 1, 1)
-    forward, wgrad = summary["lines"]
-    assert forward["geomean"] == pytest.approx((1.5 * 0.9) ** 0.5)
-    assert (forward["uniform"], forward["skewed"]) == (pytest.approx(1.5), pytest.approx(0.9))
-    assert (forward["goal"], forward["worst_goal"], forward["below"]) == (1.10, 0.95, 1)
-    assert forward["worst_case"] == "9 groups, 400 x 64 x 48, skewed"
-    assert forward["worst_kernel"] == "kernel_400"
-    assert forward["per_m"] == pytest.approx({"200": 1.5, "400": 0.9})
-    assert (wgrad["goal"], wgrad["uniform"], wgrad["below"]) == (1.15, None, 0)
-    json.dumps(summary, allow_nan=False)
-
-
-def test_tables() -> None:
-    text = report.markdown(result(rows()))
-    assert "forward: ours to torch | 2 | **1.162 (1.10)** | 1.500 | 0.900" in text
-    assert "0.900 (0.95) at 9 groups, 400 x 64 x 48, skewed | 1 |" in text
-    assert "| 18.0 | 20.0 | 500 | 900 | 2.0e-03 | kernel_400 |" in text
-    assert "| grouped_mm | 5.00 | 4.00 | 3.96-4.04 | 1.25 |" in text
-    assert "FAILED fp8 9 groups, 200 x 64 x 48, skewed: ours: wrong result" in text
-    assert "SKIPPED 1" in text
-    assert "3 ok, 1 failed, 1 skipped" in text
-
-
-def test_a_report_without_measurements() -> None:
-    assert "0 ok, 0 failed, 1 skipped" in report.markdown(result(rows()[-1:]))
-
-
-def test_report_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "r.json"
-    path.write_text(json.dumps(record.finite(result(rows()))))
-    assert cli.main(["report", str(path)]) == 1
-    assert "FAILED" in capsys.readouterr().out
-    assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
 # --- CPU time
@@ -329,33 +242,3 @@ def test_cpu_time_compares_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({case.name for case in cases}) == len(cases)
     for case in cases:
         assert host.disagreement(case) < 0.02, case.name
-
-
-# --- the command
-
-
-def test_a_whole_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The command itself, with everything of CUDA made up."""
-
-    def measure(jobs: Any, limits: Any, **options: Any) -> Any:
-        def one(job: Any, seconds: float) -> Any:
-            return measured(job)
-
-        return session.run(jobs, one, grouped.unmeasured, limits, None, options["progress"])
-
-    cpu = result([])["host"]
-    monkeypatch.setattr(grouped, "measure", measure)
-    monkeypatch.setattr(host, "measure", lambda *_: cpu)
-    made = {"schema": record.SCHEMA, "candidate": "ours", "environment": ENVIRONMENT}
-    monkeypatch.setattr(cli, "header", lambda options, name: made | {"benchmark": name})
-    monkeypatch.setattr(grouped_jobs, "shapes", lambda *_, **__: [SHAPE, SHAPE._replace(n=32)])
-    arguments = ["grouped", "--products", "forward", "gated", "--cases", "1", "--out"]
-    assert cli.main([*arguments, str(tmp_path)]) == 0
-    path = tmp_path / "grouped_forward_gated_h200.json"
-    assert [row["status"] for row in record.read(path)["results"]] == ["ok"] * 4
-    assert record.read(path)["host"] == cpu
-    assert "4 ok" in capsys.readouterr().out
-    cpu[0] |= {"status": "failed", "ratio": None}
-    assert cli.main([*arguments, str(tmp_path)]) == 1
