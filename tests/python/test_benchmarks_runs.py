@@ -253,3 +253,67 @@ def test_jobs_say_what_they_are() -> None:
             fields = job.fields()
             assert fields["group"] == job.group
             assert fields["m"] >= 1
+
+
+# --- what a section is measured with
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makers, limits and records of torch.compile are the real ones; the GPU is not."""
+    from benchmarks import conv, fused, gemm, grouped, scaled, sides
+
+    for module in (conv, fused, gemm, grouped, scaled):
+        monkeypatch.setattr(module, "gpu", lambda: (torch.device("cpu"), 10_000))
+    monkeypatch.setattr(gemm, "ceilings", lambda dtype: {"gbs": 1.0, "tflops": 1.0})
+    monkeypatch.setattr(sides, "form_of_addmm_activation", lambda: "gelu_tanh")
+    monkeypatch.setattr(sides, "compiled", lambda function: function)
+    monkeypatch.setattr(fused, "compiled", lambda function: function)
+    monkeypatch.setattr(host, "measure", lambda *_: [cpu("mm", 8.0, 4.0)])
+    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", lambda name=None: "cublas")
+
+
+SMALL = ("--m", "4", "--nk", "16x32", "--candidate", "torch")
+
+
+@pytest.mark.parametrize(
+    ("section", "arguments", "rows", "compiled"),
+    [
+        ("mm", SMALL, 1, None),
+        ("addmm_tf32", (*SMALL, "--dtype", "tf32"), 1, None),
+        ("fused", (*SMALL, "--compile", "4x16x32"), 5, (3, 3)),
+        ("fused", (*SMALL, "--compile", "4x16x32", "--compile-seconds", "0"), 5, (3, 0)),
+        ("scaled", (*SMALL, "--recipes", "int8", "--no-compile"), 1, (0, 0)),
+        ("grouped", ("--candidate", "torch", "--products", "forward"), 2, None),
+        ("conv", ("--candidate", "torch", "--directions", "fprop", "fused"), 2, (0, 0)),
+    ],
+)
+def test_setups(
+    section: str,
+    arguments: tuple[str, ...],
+    rows: int,
+    compiled: Any,
+    no_gpu: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = {
+        "grouped": {"cases": [[3, 24, 16, 16]]},
+        "conv": {"cases": [[1, 4, 6, 6, 8, 3, 3, 1, 1, 1]]},
+    }
+    monkeypatch.setattr(shapes, "load", lambda: TABLE | small)
+    given = parsed(section.partition("_")[0], *arguments)
+    jobs = runs.jobs_of(section, given)
+    setup = runs.setup_of(section, given, jobs)
+    clock = SyntheticClock(2e-3)
+    with setup.context:
+        found = session.measure(jobs.all, setup.make, setup.limits, clock=clock)
+    assert len(found) == rows
+    for row in found:
+        assert row["ratios"] or row["group"] == "fused", row["reason"]
+    assert setup.fields["dtype"]
+    if compiled is None:
+        assert setup.compile is None
+    else:
+        record_of = setup.compile(found)
+        assert (record_of["asked"], record_of["measured"]) == compiled
+        assert record_of["left_out"] == compiled[0] - compiled[1]
