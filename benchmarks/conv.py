@@ -28,7 +28,7 @@ from .conv_sides import (
     torch_fprop,
     torch_wgrad,
 )
-from .session import Made, gpu
+from .session import Made, gpu, kernel_of
 
 TOLERANCE = 1e-2
 LIMITS = plan.Limits(case_seconds=0.4, max_rounds=15)
@@ -67,14 +67,6 @@ class Setting:
         return tuple(self.random(*each) for each in zip(sizes, scales, strict=True))
 
 
-def kernel_of(setting: Setting, operands: Operands) -> dict[str, str | None]:
-    ours = setting.library
-    try:
-        return {ours.name: ours.kernel(setting.job.group, setting.shape, operands)}
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError):
-        return {ours.name: None}  # the case itself will say what is wrong
-
-
 def exact(call: Callable[..., Tensor], *operands: Any) -> Tensor:
     """In float64 and without cuDNN, kept as float32."""
     wide = [each.double() if isinstance(each, Tensor) else each for each in operands]
@@ -96,10 +88,12 @@ def _case(
         return harness.Side(name, lambda i: call(*sets[i]))
 
     sides = [side(name, call) for name, call in baselines.items()]
-    sides.append(side(setting.library.name, ours))
+    mine = setting.library
+    sides.append(side(mine.name, ours))
     made = harness.Case(sides, len(sets), reference, TOLERANCE)
     moved = ELEMENT * setting.shape.elements + more_bytes
-    return Made(made, setting.shape.flops, moved, kernel_of(setting, sets[0]))
+    kernel = kernel_of(mine.kernel, setting.job.group, setting.shape, sets[0])
+    return Made(made, setting.shape.flops, moved, {mine.name: kernel})
 
 
 # ---- groups

@@ -29,7 +29,7 @@ from .grouped_sides import (
     torch_scaled,
 )
 from .scaled_sides import LARGEST
-from .session import Made, SkippedError, gpu
+from .session import Made, SkippedError, gpu, kernel_of
 
 TOLERANCE = 1e-2
 # Times the tolerance, of one element: products of two normally distributed values have large ones.
@@ -102,13 +102,6 @@ class Setting:
         return found
 
 
-def kernel_of(ours: Library, op: str, *operands: Any, **keywords: Any) -> str | None:
-    try:
-        return ours.kernel(op, *operands, **keywords)
-    except (RuntimeError, TypeError, ValueError):
-        return None  # the case itself will say what is wrong
-
-
 def filled(spans: Sequence[Span]) -> int:
     return sum(last > first for first, last in spans)
 
@@ -157,7 +150,7 @@ def _of_rows(setting: Setting, inner: int, columns: int, transposed: bool) -> Ma
         harness.Side(ours.name, lambda i: ours.grouped_mm(x[i], w[i], offs)),
     )
     case = harness.Case(sides, slots, expected, TOLERANCE, worst=WORST)
-    kernels = {ours.name: kernel_of(ours, "grouped_mm", x[0], w[0], offs=offs)}
+    kernels = {ours.name: kernel_of(ours.kernel, "grouped_mm", x[0], w[0], offs=offs)}
     moved = shape.m * (inner + columns) + filled(spans) * shape.n * shape.k
     return Made(case, shape.flops, 2 * moved, kernels)
 
@@ -204,7 +197,7 @@ def wgrad(setting: Setting) -> Made:
         harness.Side(ours.name, mine, whole if is_whole and not ours.is_torch else expected),
     )
     case = harness.Case(sides, slots, expected, TOLERANCE, worst=WORST)
-    kernels = {ours.name: kernel_of(ours, "grouped_mm", dy[0].t(), x[0], offs=offs)}
+    kernels = {ours.name: kernel_of(ours.kernel, "grouped_mm", dy[0].t(), x[0], offs=offs)}
     moved = shape.m * (shape.n + shape.k) + shape.groups * matrix
     return Made(case, shape.flops, 2 * moved, kernels)
 
@@ -231,7 +224,7 @@ def fp8(setting: Setting, fast: bool) -> Made:
     worst = scaled.WORST_FAST if fast else scaled.WORST
     case = harness.Case(sides, slots, expected, TOLERANCE, worst=worst)
     given = (x[0], w[0].mT, scale_x, scale_w)
-    chosen = kernel_of(ours, "scaled_grouped_mm", *given, offs=offs, use_fast_accum=fast)
+    chosen = kernel_of(ours.kernel, "scaled_grouped_mm", *given, offs=offs, use_fast_accum=fast)
     moved = shape.m * (shape.k + 2 * shape.n) + filled(spans) * shape.n * shape.k
     return Made(case, shape.flops, moved, {ours.name: chosen})
 
@@ -261,7 +254,7 @@ def gated(setting: Setting) -> Made:
         harness.Side(ours.name, lambda i: ours.gated(x[i], of_ours[i], offs)),
     )
     case = harness.Case(sides, slots, expected, TOLERANCE, worst=WORST_GATED)
-    chosen = kernel_of(ours, "grouped_gated_linear", x[0], of_ours[0], offs=offs)
+    chosen = kernel_of(ours.kernel, "grouped_gated_linear", x[0], of_ours[0], offs=offs)
     moved = shape.m * (shape.k + half) + filled(spans) * shape.n * shape.k
     return Made(case, shape.flops, 2 * moved, {ours.name: chosen})
 

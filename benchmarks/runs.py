@@ -18,6 +18,7 @@ Rows = list[dict[str, Any]]
 SAVE_SECONDS = 20.0  # between two states of a section that is not complete
 LAYERS_KEPT_ASIDE = ("bias_gelu", "bias_residual", "gated_silu")
 PRODUCTS_KEPT_ASIDE = ("rowwise", "tensorwise", "blockwise", "int8")
+COMPILATIONS = {"scaled": 6, "conv": 2}  # a scaling, quantisation by recipe; a whole model
 LEFT_OUT = "compile: left out"  # begins the reason that fused.make gives
 
 
@@ -336,5 +337,7 @@ def planned(given: Options) -> dict[str, tuple[float, int]]:
                 job.group in LAYERS_KEPT_ASIDE and (at is None or job.shape in at) for job in jobs
             )
             seconds += min(given.compile_seconds, asked * plan.SECONDS_PER_COMPILE)
+        elif not (given.no_compile or given.quick):
+            seconds += COMPILATIONS.get(op, 0) * plan.SECONDS_PER_COMPILE
         found[name] = (seconds, cases)
     return found

@@ -32,7 +32,7 @@ from .scaled_sides import (
     scaling,
     torch_scaled_mm,
 )
-from .session import Made, SkippedError, gpu
+from .session import Made, SkippedError, gpu, kernel_of
 from .shapes import GemmShape
 from .sides import keep_caches_in_tmpdir
 
@@ -128,13 +128,6 @@ def with_pairs(
     return [*good, *ours], refused, [pair for pair in pairs if pair[1] in names]
 
 
-def kernel_of(ours: Library, *operands: Any) -> str | None:
-    try:
-        return ours.kernel(*operands)
-    except (RuntimeError, TypeError, ValueError):
-        return None  # the case itself will say what is wrong
-
-
 # ---- groups
 def fp8(setting: Setting, fast: bool) -> Made:
     """Scales of tensors and of rows; all sides share values, and none is fastest by its data."""
@@ -161,7 +154,7 @@ def fp8(setting: Setting, fast: bool) -> Made:
     pairs = [(other.name, baseline.name) for other in mine for baseline in theirs]
     sides, refused, pairs = with_pairs(mine, theirs, pairs)
     kernels = {
-        s.name: kernel_of(ours, x[0], w[0], *of[recipe], fast)
+        s.name: kernel_of(ours.kernel, x[0], w[0], *of[recipe], fast)
         for s, recipe in zip(mine, recipes, strict=True)
     }
     worst = WORST_FAST if fast else WORST
@@ -208,7 +201,7 @@ def blockwise(setting: Setting) -> Made:
         refusals += [refused] * bool(refused)
         sides += [*good, mine]
         pairs += [(mine.name, baseline.name) for baseline in good]
-        kernels[mine.name] = kernel_of(ours, x[0], w[0], scale_x[0], scale_w[kind][0].t())
+        kernels[mine.name] = kernel_of(ours.kernel, x[0], w[0], scale_x[0], scale_w[kind][0].t())
     case = harness.Case(sides, slots, references["1x128"], TOLERANCE, pairs, needed=list(kernels))
     return Made(case, shape.flops, min_bytes(shape), kernels, "; ".join(refusals))
 
@@ -242,7 +235,7 @@ def int8(setting: Setting) -> Made:
         pairs,
         needed=[mine.name],
     )
-    kernels = {mine.name: kernel_of(ours, x[0], w[0], scale_x, scale_w)}
+    kernels = {mine.name: kernel_of(ours.kernel, x[0], w[0], scale_x, scale_w)}
     return Made(case, shape.flops, min_bytes(shape), kernels, refused)
 
 

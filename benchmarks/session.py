@@ -85,6 +85,14 @@ def unmeasured(job: Described, status: str, reason: str) -> Row:
     return row(job, None, harness.Measurement(status, reason))
 
 
+def kernel_of(find: Callable[..., str | None], *operands: Any, **keywords: Any) -> str | None:
+    """What `find` says; None if it cannot: the case itself will say what is wrong."""
+    try:
+        return find(*operands, **keywords)
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError):
+        return None
+
+
 def gpu() -> tuple[torch.device, int]:
     """The device, and the bytes of its L2."""
     device = torch.device("cuda", torch.cuda.current_device())

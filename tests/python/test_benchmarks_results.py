@@ -171,6 +171,7 @@ def test_the_best_is_of_baselines_that_compute_the_same() -> None:
     assert found["bias_gelu", "cutwheel gelu", "addmm_activation"]["geomean"] == pytest.approx(0.9)
     (best,) = report.best_lines(sections()["fused"]["results"][:1])
     assert (best["baseline"], best["geomean"]) == ("eager", pytest.approx(1.5))
+    assert report.best_of(sections()["fused"]["results"][0])[0]["mode"] == "eager"
     assert report.best_of(sections()["fused"]["results"][1]) == []  # cutwheel itself
     first, second, *_ = sections()["mm"]["results"]
     assert report.best_of(first)[0]["mode"] == "torch, cublaslt"

@@ -113,6 +113,9 @@ def test_shapes_kept_aside_are_those_of_models_and_of_no_list() -> None:
     assert not known & {(shape.n, shape.k) for shape in products}
     assert all(1 <= shape.m <= 16384 for shape in products)
     assert sum(shape.m <= 128 for shape in products) == pytest.approx(200, abs=40)  # log-uniform
+    pair = [products[0].n, products[0].k]
+    without = held_out.products(TABLE | {"gemm": {"nk": [pair]}}, 400)
+    assert pair not in [[shape.n, shape.k] for shape in without]
     extents = [extent for shape in products for extent in (shape.n, shape.k)]
     assert all(extent % 8 == 0 and 8 <= extent < 32768 for extent in extents)
     assert 0.75 < sum(extent % 64 == 0 for extent in extents) / len(extents) < 0.95
@@ -188,6 +191,8 @@ def test_all_sections_are_of_one_run(on_cpu: Path, capsys: pytest.CaptureFixture
     assert [row.get("held_out", False) for row in rows] == [False, False, True]
     assert found["sections"]["mm"]["held_out"] == {"seed": held_out.SEED, "cases": 1}
     assert all("part" not in each for each in found["sections"].values())
+    assert found["sections"]["mm"]["dtype"] == "bf16"
+    assert found["sections"]["conv"]["host"] == [record.plain(cpu("conv2d", 5.0, 4.0))]
     assert [path.name for path in on_cpu.iterdir()] == ["h200.json"]
     captured = capsys.readouterr()
     assert "[mm 1/3 " in captured.err
