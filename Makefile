@@ -20,6 +20,7 @@ VARIANT ?= cu130
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
 MATRIX_ARGS ?=
+REPRODUCE_ARGS ?=
 
 VENV := .venv
 FILE = $(or $(WHEEL),wheelhouse/*.whl)
@@ -34,8 +35,8 @@ SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE THIRD_PA
              tools/write_sbom.py tools/wheelcheck/fatbin.py -type f ! -name '*.py[co]')
 BUILD := python -m build --no-isolation --skip-dependency-check
 
-.PHONY: help env wheel test test-wheel test-gpu schemas torch-matrix lint bench verify sdist manylinux index push-index \
-        clean distclean FORCE
+.PHONY: help env wheel test test-wheel test-gpu schemas torch-matrix lint bench verify sdist manylinux reproduce index \
+        push-index clean distclean FORCE
 help:
 	@sed -n 's/^\([a-z-]*\): .*## /make \1\t/p' Makefile
 
@@ -104,10 +105,14 @@ IMAGE_12 = quay.io/manylinux_cuda/manylinux_2_28_$(1)_cuda12_9:latest
 CIBW_13 :=
 CIBW_12 := CIBW_MANYLINUX_X86_64_IMAGE=$(call IMAGE_12,x86_64) CIBW_MANYLINUX_AARCH64_IMAGE=$(call IMAGE_12,aarch64) \
            CIBW_ENVIRONMENT='CUTWHEEL_CUDA=auto CUDACXX=/usr/local/cuda/bin/nvcc CCACHE_COMPILERCHECK=content'
+CIBW_CCACHE ?= /host$(CURDIR)/build/ccache
 manylinux: $(VENV)/.release   ## wheel of the sdist in dist/, built in the manylinux image (needs docker): CUDA=12 or 13
 	$(if $(filter 12 13,$(CUDA)),,$(error CUDA=$(CUDA): expected 12 or 13))
 	mkdir -p build/ccache
-	CCACHE_DIR=/host$(CURDIR)/build/ccache $(CIBW_$(CUDA)) cibuildwheel --platform linux --output-dir dist dist/*.tar.gz
+	CCACHE_DIR=$(CIBW_CCACHE) $(CIBW_$(CUDA)) cibuildwheel --platform linux --output-dir dist dist/*.tar.gz
+
+reproduce: $(VENV)/.base $(VENV)/.release   ## two builds of the commit in two directories: the same bytes? REPRODUCE_ARGS='--help'
+	python tools/reproduce.py --kernels '$(KERNELS)' $(REPRODUCE_ARGS)
 
 index: $(VENV)/.release   ## add the wheels that WHEEL names to the package index: INDEX=whl VARIANT=cu130
 	python tools/build_index.py --index $(INDEX) --variant $(VARIANT) $(FILE)

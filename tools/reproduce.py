@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Builds one commit twice, in two directories, and compares the files byte by byte.
+
+    python tools/reproduce.py                           sdist and wheel, as they are released
+    python tools/reproduce.py --kernels 'gemm_sm80_*'   a wheel of few kernels: minutes
+
+Both builds begin with a clone and take nothing from a compiler cache. Exit status: 0 the same
+bytes, 1 not (the text names the files in the wheel that differ, and of libraries the sections).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shlex
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from elftools.elf.elffile import ELFFile
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMAND = "cibuildwheel --platform linux --output-dir {out} {project}"
+# Of different lengths: a path that is left in a file moves what lies behind it.
+FOLDERS = ("one", "a/second/and/longer/one")
+
+
+def run(command: Sequence[str], where: Path, **environment: str) -> None:
+    print("+", shlex.join(command), flush=True)
+    subprocess.run(command, cwd=where, env={**os.environ, **environment}, check=True)
+
+
+def settings(kernels: str) -> dict[str, str]:
+    """cibuildwheel's options that differ from a release: no tests, no compiler cache."""
+    options = ["build-dir=build/cibuildwheel"]
+    if kernels:
+        options.append(f"cmake.define.CUTWHEEL_KERNELS={kernels}")
+    given = os.environ.get("CIBW_ENVIRONMENT", "CUTWHEEL_CUDA=pypi")
+    return {
+        "CIBW_TEST_SKIP": "*",
+        "CIBW_CONFIG_SETTINGS": " ".join(options),
+        "CIBW_ENVIRONMENT": f"{given} CCACHE_DISABLE=1",
+    }
+
+
+def build(folder: Path, command: str, kernels: str) -> tuple[Path, Path]:
+    """Sdist and wheel of the commit that is checked out, built in ``folder``."""
+    clone, sdist, unpacked, out = (folder / name for name in ("clone", "sdist", "source", "wheel"))
+    folder.mkdir(parents=True)
+    run(["git", "clone", "--quiet", "--no-hardlinks", str(ROOT), str(clone)], folder)
+    commit_time = ["git", "-C", str(clone), "log", "-1", "--format=%ct"]
+    epoch = subprocess.run(commit_time, check=True, capture_output=True, text=True).stdout.strip()
+    make_sdist = ["-m", "build", "--no-isolation", "--skip-dependency-check", "--sdist", "--outdir"]
+    run([sys.executable, *make_sdist, str(sdist)], clone, SOURCE_DATE_EPOCH=epoch)
+    [archive] = sdist.glob("*.tar.gz")
+    with tarfile.open(archive) as source:
+        source.extractall(unpacked, filter="data")
+    [project] = unpacked.iterdir()
+    words = [word.format(project=project, out=out) for word in shlex.split(command)]
+    run(words, folder, SOURCE_DATE_EPOCH=epoch, **settings(kernels))
+    [wheel] = out.glob("*.whl")
+    return archive, wheel
+
+
+def sections(data: Path) -> dict[str, bytes]:
+    with data.open("rb") as file:
+        return {section.name: section.data() for section in ELFFile(file).iter_sections()}
+
+
+def library_differences(name: str, one: Path, other: Path) -> Iterator[str]:
+    first, second = sections(one), sections(other)
+    for section in dict.fromkeys([*first, *second]):
+        if first.get(section) != second.get(section):
+            yield f"{name}: section {section}"
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """What differs between two wheels: members, and the sections of libraries."""
+    found: list[str] = []
+    if one.name != other.name:
+        found.append(f"the names: {one.name}, {other.name}")
+    with (
+        zipfile.ZipFile(one) as first,
+        zipfile.ZipFile(other) as second,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        names = dict.fromkeys([*first.namelist(), *second.namelist()])
+        for name in names:
+            if name not in first.namelist() or name not in second.namelist():
+                found.append(f"{name}: in one of them only")
+            elif first.read(name) != second.read(name):
+                if name.endswith(".so"):
+                    paths = [
+                        Path(archive.extract(name, Path(folder) / side))
+                        for side, archive in (("one", first), ("other", second))
+                    ]
+                    found += library_differences(name, *paths)
+                else:
+                    found.append(name)
+        if not found and one.read_bytes() != other.read_bytes():
+            found.append("the archive itself: order, time stamps, modes or compression")
+    return found
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kernels", default="", help="globs of kernel names, separated by ;")
+    parser.add_argument(
+        "--build", default=COMMAND, metavar="COMMAND", help=f"with places for both; {COMMAND}"
+    )
+    parser.add_argument("--against", type=Path, metavar="WHEEL", help="build once, compare to it")
+    arguments = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="reproduce-") as folder:
+        folders = FOLDERS[:1] if arguments.against else FOLDERS
+        built = [build(Path(folder) / x, arguments.build, arguments.kernels) for x in folders]
+        wheels = [wheel for _, wheel in built]
+        if arguments.against:
+            wheels.append(arguments.against)
+        sdists = {digest(sdist) for sdist, _ in built}
+        for path in [*(sdist for sdist, _ in built), *wheels]:
+            print(digest(path), path.name)
+        found = differences(*wheels)
+        if len(sdists) > 1:
+            found.insert(0, "the sdists")
+    print("\n".join(["not the same:", *found]) if found else "the same bytes")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
