@@ -7,18 +7,20 @@
 namespace cutwheel::gemm {
 
 template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, bool swap_ab,
-          int splits, template <DType> class Epilogue, bool fast_accum = false, BlockScales block_scales = BlockScales::none>
-using Sm90DenseKernel = Sm90PersistentKernel<
-    Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue<d>, swap_ab, splits>, Sm90DenseWalk<Tile>,
-    is_fp8(a) && !fast_accum, block_scales>;
+          int splits, template <DType> class Epilogue, bool fast_accum = false,
+          BlockScales block_scales = BlockScales::none>
+using Sm90DenseKernel =
+    Sm90PersistentKernel<Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue<d>, swap_ab, splits>,
+                         Sm90DenseWalk<Tile>, is_fp8(a) && !fast_accum, block_scales>;
 
 template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, bool swap_ab,
-          int splits, template <DType> class Epilogue, bool fast_accum = false, BlockScales block_scales = BlockScales::none>
-struct Sm90Persistent : Sm90DenseKernel<arch, a, b, acc, d, layout_a, layout_b, Tile, swap_ab, splits, Epilogue, fast_accum,
-                                        block_scales> {
+          int splits, template <DType> class Epilogue, bool fast_accum = false,
+          BlockScales block_scales = BlockScales::none>
+struct Sm90Persistent
+    : Sm90DenseKernel<arch, a, b, acc, d, layout_a, layout_b, Tile, swap_ab, splits, Epilogue, fast_accum, block_scales> {
   static_assert(arch == Arch::sm90a);
-  using Base = Sm90DenseKernel<arch, a, b, acc, d, layout_a, layout_b, Tile, swap_ab, splits, Epilogue, fast_accum,
-                               block_scales>;
+  using Base =
+      Sm90DenseKernel<arch, a, b, acc, d, layout_a, layout_b, Tile, swap_ab, splits, Epilogue, fast_accum, block_scales>;
 
   static std::int64_t workspace_bytes(GemmArgs const&) { return 0; }
 
