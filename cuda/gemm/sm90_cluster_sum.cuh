@@ -3,8 +3,8 @@
 // workspace and a second kernel, and sums are added in one order always.
 #pragma once
 
-#include <cute/arch/cluster_sm90.hpp>
 #include <cutlass/arch/barrier.h>
+#include <cute/arch/cluster_sm90.hpp>
 
 #include <cstdint>
 
@@ -86,9 +86,9 @@ struct Sm90ClusterSum {
     synchronize();
     if (thread < kOthers) {
       int const other = thread < rank ? thread : thread + 1;
-      asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
-                       remote(&storage.free[warpgroup], other))
-                   : "memory");
+      asm volatile(
+          "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote(&storage.free[warpgroup], other))
+          : "memory");
     }
     parity ^= 1;
   }

@@ -48,8 +48,8 @@ struct Sm90TileOperand {
     constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kBoxes; ++i) {
-      cute::SM90_TMA_LOAD_3D::copy(&map, barrier, kHint, stage + i * kBoxElements,
-                                   (kIsK ? k_at : row) + i * kSwizzled, kIsK ? row : k_at, batch);
+      cute::SM90_TMA_LOAD_3D::copy(&map, barrier, kHint, stage + i * kBoxElements, (kIsK ? k_at : row) + i * kSwizzled,
+                                   kIsK ? row : k_at, batch);
     }
   }
 
