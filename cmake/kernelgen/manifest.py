@@ -56,8 +56,9 @@ class Manifest:
 
 
 def find(source_dir: Path) -> list[Path]:
-    """The manifest of every op: cuda/<op>/kernels.toml."""
-    return sorted(source_dir.glob("cuda/*/kernels.toml"))
+    """The manifests of every op: cuda/<op>/kernels.toml, then the others in its folder."""
+    paths = source_dir.glob("cuda/*/*.toml")
+    return sorted(paths, key=lambda path: (path.parent, path.name != "kernels.toml", path))
 
 
 def load(source_dir: Path) -> Manifest:
@@ -65,7 +66,7 @@ def load(source_dir: Path) -> Manifest:
     reader = _Reader()
     paths = find(source_dir)
     if not paths:
-        reader.error("cuda/*/kernels.toml", "no manifest found below the source directory")
+        reader.error("cuda/*/*.toml", "no manifest found below the source directory")
     documents: list[tuple[str, str, dict[str, Any]]] = []
     for path in paths:
         reader.file = path.relative_to(source_dir).as_posix()
@@ -167,7 +168,7 @@ class _Reader(Checker):
             return
         where = f"{where} (family {family.name})"
         if op not in family.dtypes:
-            homes = " or ".join(f"cuda/{served}/kernels.toml" for served in family.dtypes)
+            homes = " or ".join(f"cuda/{served}" for served in family.dtypes)
             self.error(where, f"belongs to {homes}")
             return
         self.keys(where, entry, ("family", "arch", "dtypes", *family.lists), family.optional_lists)
@@ -277,7 +278,7 @@ class _Reader(Checker):
             return dtypes
         supported = ", ".join(map(str, family.dtypes[op]))
         others = [other for other, combinations in family.dtypes.items() if dtypes in combinations]
-        elsewhere = "".join(f"; it belongs to cuda/{other}/kernels.toml" for other in others)
+        elsewhere = "".join(f"; it belongs to cuda/{other}" for other in others)
         self.error(
             where, f"dtype combination {dtypes} (a_b_acc_d){elsewhere}; supported: {supported}"
         )

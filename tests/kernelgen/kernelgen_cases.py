@@ -153,8 +153,8 @@ def toml(value: Any) -> str:
     return json.dumps(value)
 
 
-def write_manifest(root: Path, data: Table, op: str = "gemm") -> Path:
-    path = root / "cuda" / op / "kernels.toml"
+def write_manifest(root: Path, data: Table, op: str = "gemm", file: str = "kernels.toml") -> Path:
+    path = root / "cuda" / op / file
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [f"epilogue = {toml(data['epilogue'])}"]
     for entry in data["kernel"]:

@@ -206,11 +206,11 @@ def test_direction_belongs_to_convolutions() -> None:
         found = errors_of(document({**entry, "direction": ["fprop"]}))
         assert "unknown key 'direction'; allowed: family, arch, dtypes, layouts" in found[0][1]
     for entry in (SM90_CONV, SM80_CONV):
-        assert errors_of(document(entry))[0][1] == "belongs to cuda/conv2d/kernels.toml"
+        assert errors_of(document(entry))[0][1] == "belongs to cuda/conv2d"
         del (without := changed(entry))["direction"]
         assert errors(without)[0][1] == "key 'direction' is missing"
     for entry in (SM90_GROUPED, SM80_GROUPED):
-        assert errors(entry)[0][1] == "belongs to cuda/grouped_mm/kernels.toml"
+        assert errors(entry)[0][1] == "belongs to cuda/grouped_mm"
 
 
 @pytest.mark.parametrize(

@@ -164,11 +164,11 @@ def test_grouping_belongs_to_grouped_families() -> None:
         found = errors_of(document({**entry, "grouping": ["rows"]}))
         assert "unknown key 'grouping'; allowed: family, arch, dtypes, layouts" in found[0][1]
     for entry in (SM90_GROUPED, SM80_GROUPED):
-        assert errors_of(document(entry))[0][1] == "belongs to cuda/grouped_mm/kernels.toml"
+        assert errors_of(document(entry))[0][1] == "belongs to cuda/grouped_mm"
         del (without := changed(entry))["grouping"]
         assert errors(without)[0][1] == "key 'grouping' is missing"
     found = errors_of(document(SM90), "grouped_mm")
-    assert found[0][1] == "belongs to cuda/gemm/kernels.toml or cuda/scaled_mm/kernels.toml"
+    assert found[0][1] == "belongs to cuda/gemm or cuda/scaled_mm"
 
 
 WIDE = {"expr": "silu(even(z)) * odd(z)", "aux": {"z": "accum"}}

@@ -236,9 +236,50 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_an_entry_belongs_to_the_manifest_of_its_op(tmp_path: Path) -> None:
+def test_an_entry_belongs_to_the_manifests_of_its_op(tmp_path: Path) -> None:
     write_manifest(tmp_path, document(SM90), op="conv2d")
-    with pytest.raises(InvalidManifestError, match=r"belongs to cuda/gemm/kernels\.toml"):
+    with pytest.raises(InvalidManifestError, match=r"belongs to cuda/gemm or cuda/scaled_mm$"):
+        load(tmp_path)
+
+
+def with_epilogues(names: list[str], *entries: Table) -> Table:
+    """A manifest that declares `names` of the epilogues alone."""
+    data = document(*entries)
+    return {**data, "epilogue": {name: data["epilogue"][name] for name in names}}
+
+
+def write_four_manifests(root: Path) -> None:
+    write_manifest(root, with_epilogues(["silu_backward"]), op="conv2d")
+    gelu = changed(SM90, epilogue=["bias_gelu"])
+    write_manifest(root, with_epilogues(["bias_gelu"], gelu), file="a.toml")
+    write_manifest(root, with_epilogues(["plain"], SM90))
+    write_manifest(root, with_epilogues(["gated_aux"], ELEMENTWISE), file="z.toml")
+
+
+def test_a_folder_has_as_many_manifests_as_it_likes(tmp_path: Path) -> None:
+    write_four_manifests(tmp_path)
+    manifest = load(tmp_path)
+    # Their order is the enumerators' in C++: kernels.toml of a folder comes first.
+    order = ["silu_backward", "plain", "bias_gelu", "gated_aux"]
+    assert [epilogue.name for epilogue in manifest.epilogues] == order
+    assert {(kernel.op, kernel.file) for kernel in manifest.kernels} == {
+        ("gemm", f"cuda/gemm/{name}.toml") for name in ("a", "kernels", "z")
+    }
+
+
+def test_the_manifests_of_a_folder_are_checked_together(tmp_path: Path) -> None:
+    write_four_manifests(tmp_path)
+    write_manifest(tmp_path, with_epilogues([], REDUCE, SM90), file="z.toml")
+    with pytest.raises(InvalidManifestError) as caught:
+        load(tmp_path)
+    assert str(caught.value) == (
+        "cuda/gemm/z.toml: [[kernel]] #2 (family sm90_warpspecialized), tiles[0]: kernel"
+        " gemm_sm90a_bf16_bf16_f32_bf16_128x128x64_2x1x1_tnt_pingpong_plain is already declared by"
+        f" cuda/gemm/kernels.toml: {SM90_TILE}"
+    )
+    other = {"epilogue": {"plain": {"expr": "accum"}}, "kernel": []}
+    write_manifest(tmp_path, other, file="z.toml")
+    with pytest.raises(InvalidManifestError, match=r"^cuda/gemm/z.toml: \[epilogue.plain\]: decl"):
         load(tmp_path)
 
 

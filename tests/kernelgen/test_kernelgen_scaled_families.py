@@ -52,7 +52,7 @@ def one_error(entry: Table, **values: object) -> str:
         ({"dtypes": [dtypes("e4m3", "e4m3")]}, "combination e4m3_e4m3_f32_e4m3"),
         (
             {"dtypes": [dtypes("bf16", "bf16")]},
-            "bf16_bf16_f32_bf16 (a_b_acc_d); it belongs to cuda/gemm/kernels.toml; supported: e4m3",
+            "bf16_bf16_f32_bf16 (a_b_acc_d); it belongs to cuda/gemm; supported: e4m3",
         ),
         (
             {"dtypes": [dtypes("s8", "s32", acc="s32")]},
@@ -81,23 +81,23 @@ def test_what_sm90_warpspecialized_takes() -> None:
 
 
 def test_the_types_of_one_op_are_none_of_the_other() -> None:
-    for entry in (FP8_SM90, INT8_SM80):
+    for entry in (FP8_SM90, INT8_SM80, PERSISTENT_SM90):
         found = errors_of(gemm_document(changed(entry, epilogue=["linear_combination"])))
-        assert "; it belongs to cuda/scaled_mm/kernels.toml; supported: f16_f16" in found[0][1]
+        assert "; it belongs to cuda/scaled_mm; supported: f16_f16" in found[0][1]
     for family in FAMILIES.values():
         served = [combination for types in family.dtypes.values() for combination in types]
         assert len(served) == len(set(served))
     for entry in (SM80, SM90):
         combination = entry["dtypes"][0]
         wrong = changed(entry, dtypes=[{**combination, "a": "e4m3", "b": "e4m3"}])
-        assert "it belongs to cuda/scaled_mm/kernels.toml" in errors_of(gemm_document(wrong))[0][1]
+        assert "it belongs to cuda/scaled_mm" in errors_of(gemm_document(wrong))[0][1]
 
 
 def test_an_entry_belongs_to_a_manifest_that_its_family_serves() -> None:
-    for entry in (BLOCK_SM90, BLOCK_SM89, PERSISTENT_SM90, QUANTIZE):
-        assert errors_of(gemm_document(entry))[0][1] == "belongs to cuda/scaled_mm/kernels.toml"
+    for entry in (BLOCK_SM90, BLOCK_SM89, QUANTIZE):
+        assert errors_of(gemm_document(entry))[0][1] == "belongs to cuda/scaled_mm"
     found = errors_of(document(INT8_SM80), "conv2d")
-    assert found[0][1] == "belongs to cuda/gemm/kernels.toml or cuda/scaled_mm/kernels.toml"
+    assert found[0][1] == "belongs to cuda/gemm or cuda/scaled_mm"
 
 
 def test_the_epilogues_of_mm_are_not_for_scaled_mm() -> None:
