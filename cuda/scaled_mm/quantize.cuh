@@ -80,16 +80,23 @@ struct Quantize {
 
   using Vector = cutlass::Array<In, kVector>;
 
+  // `whole`: rows are whole vectors, as they nearly always are. Then a load is one predicated instruction, of which many
+  // are under way at once. Elements of the last vector of other rows are indexed by constants: vectors that are not would
+  // lie in local memory.
+  template <bool whole>
   CUTLASS_DEVICE static Vector load(Params const& p, std::int64_t row, int column) {
     Vector vector;
     vector.clear();
     if (row >= p.m || column >= p.k) return vector;
     In const* const source = p.x + row * p.x_leading + column;
-    if (column + kVector <= p.k) {
+    if (whole || column + kVector <= p.k) {
       uint4 const bits = *reinterpret_cast<uint4 const*>(source);
       memcpy(&vector, &bits, sizeof(vector));
     } else {
-      for (int i = 0; i < p.k - column; ++i) vector[i] = source[i];
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kVector; ++i) {
+        if (column + i < p.k) vector[i] = source[i];
+      }
     }
     return vector;
   }
@@ -109,8 +116,11 @@ struct Quantize {
       constexpr float kLargest = kAsymmetric ? 255.f : kMax;
       float const range = kAsymmetric ? high + low : high;
       bool const finite = max(extremes.high, extremes.low) < 0x7f800000u;
+      float part = range / kLargest;
+      // The only sum that overflows where its terms do not.
+      if (kAsymmetric && range > FLT_MAX) part = high / kLargest + low / kLargest;
       // Never below the smallest normal float, whose inverse is finite.
-      scale = range == 0 ? 1.f : fmaxf(range <= FLT_MAX ? range / kLargest : high / kLargest + low / kLargest, FLT_MIN);
+      scale = range == 0 ? 1.f : fmaxf(part, FLT_MIN);
       if (!finite) scale = __uint_as_float(0x7fffffffu);
       inverse = 1.f / scale;
       if constexpr (kAsymmetric) {
@@ -126,6 +136,7 @@ struct Quantize {
     }
   };
 
+  template <bool whole>
   CUTLASS_DEVICE static void store(Params const& p, std::int64_t row, int column, Vector const& vector,
                                    Scale const& scale) {
     if (row >= p.m || column >= p.k) return;
@@ -145,13 +156,16 @@ struct Quantize {
       values = cutlass::NumericArrayConverter<Out, float, kVector>{}(scaled);  // saturates
     }
     Out* const target = p.values + row * p.values_leading + column;
-    if (column + kVector <= p.k) {
+    if (whole || column + kVector <= p.k) {
       using Bits = std::conditional_t<kVector == 8, uint2, unsigned>;
       Bits bits;
       memcpy(&bits, &values, sizeof(bits));
       *reinterpret_cast<Bits*>(target) = bits;
     } else {
-      for (int i = 0; i < p.k - column; ++i) target[i] = values[i];
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kVector; ++i) {
+        if (column + i < p.k) target[i] = values[i];
+      }
     }
   }
 
@@ -173,6 +187,7 @@ struct Quantize {
   }
 
   // A threadblock takes a row.
+  template <bool whole>
   CUTLASS_DEVICE static void rowwise(Params const& p) {
     std::int64_t const row = blockIdx.x;
     constexpr int kStride = kThreads * kVector;
@@ -180,27 +195,36 @@ struct Quantize {
     Vector cached[kCached];
     Extremes extremes;
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kCached; ++i) cached[i] = load(p, row, first + i * kStride);
+    for (int i = 0; i < kCached; ++i) cached[i] = load<whole>(p, row, first + i * kStride);
+    // What is behind the row is the same for all threads, and takes no time.
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kCached; ++i) add(extremes, cached[i]);
-    for (int column = first + kCached * kStride; column < p.k; column += kStride) add(extremes, load(p, row, column));
+    for (int i = 0; i < kCached; ++i) {
+      if (i * kStride < p.k) add(extremes, cached[i]);
+    }
+    for (int column = first + kCached * kStride; column < p.k; column += kStride) {
+      add(extremes, load<whole>(p, row, column));
+    }
     Scale const scale(reduce_block(extremes));
     if (threadIdx.x == 0) write_scale(p, row, scale);
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kCached; ++i) store(p, row, first + i * kStride, cached[i], scale);
+    for (int i = 0; i < kCached; ++i) {
+      if (i * kStride < p.k) store<whole>(p, row, first + i * kStride, cached[i], scale);
+    }
     for (int column = first + kCached * kStride; column < p.k; column += kStride) {
-      store(p, row, column, load(p, row, column), scale);
+      store<whole>(p, row, column, load<whole>(p, row, column), scale);
     }
   }
 
   // A warp takes some groups of a row, the warps of a threadblock neighbouring rows: their scales are neighbours in memory.
+  template <bool whole>
   CUTLASS_DEVICE static void blockwise_1x128(Params const& p) {
     std::int64_t const row = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
     constexpr int kGroups = 32 / kLanes;
     int const lane = threadIdx.x % 32, first = blockIdx.y * kSteps * kGroups + lane / kLanes;
     Vector vectors[kSteps];
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kSteps; ++i) vectors[i] = load(p, row, (first + i * kGroups) * 128 + lane % kLanes * kVector);
+    for (int i = 0; i < kSteps; ++i)
+      vectors[i] = load<whole>(p, row, (first + i * kGroups) * 128 + lane % kLanes * kVector);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kSteps; ++i) {
       int const group = first + i * kGroups, column = group * 128 + lane % kLanes * kVector;
@@ -208,7 +232,7 @@ struct Quantize {
       add(extremes, vectors[i]);
       extremes.template reduce<kLanes>();
       Scale const scale(extremes);
-      store(p, row, column, vectors[i], scale);
+      store<whole>(p, row, column, vectors[i], scale);
       if (lane % kLanes == 0 && row < p.m && group * 128 < p.k) {
         write_scale(p, row * p.scale_stride + group * p.scale_k_stride, scale);
       }
@@ -216,6 +240,7 @@ struct Quantize {
   }
 
   // A threadblock takes 128 rows and columns.
+  template <bool whole>
   CUTLASS_DEVICE static void blockwise_128x128(Params const& p) {
     constexpr int kRows = kThreads / kLanes, kLoads = 128 / kRows;
     std::int64_t const first = std::int64_t{blockIdx.x} * 128 + threadIdx.x / kLanes;
@@ -223,30 +248,48 @@ struct Quantize {
     Vector vectors[kLoads];
     Extremes extremes;
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kLoads; ++i) vectors[i] = load(p, first + i * kRows, column);
+    for (int i = 0; i < kLoads; ++i) vectors[i] = load<whole>(p, first + i * kRows, column);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kLoads; ++i) add(extremes, vectors[i]);
     Scale const scale(reduce_block(extremes));
     if (threadIdx.x == 0) write_scale(p, blockIdx.x * p.scale_stride + blockIdx.y * p.scale_k_stride, scale);
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kLoads; ++i) store(p, first + i * kRows, column, vectors[i], scale);
+    for (int i = 0; i < kLoads; ++i) store<whole>(p, first + i * kRows, column, vectors[i], scale);
   }
 
+  // The vectors of a matrix in the order of its rows, those of a thread `stride` apart. One division, at the beginning:
+  // dividing at each vector takes longer than reading it.
+  class Walk {
+   public:
+    CUTLASS_DEVICE explicit Walk(Params const& p) : columns_((static_cast<unsigned>(p.k) + kVector - 1) / kVector) {
+      unsigned const first = blockIdx.x * kThreads + threadIdx.x, stride = gridDim.x * kThreads;
+      row_ = first / columns_, column_ = first % columns_;
+      row_step_ = stride / columns_, column_step_ = stride % columns_;
+    }
+
+    CUTLASS_DEVICE std::int64_t row() const { return row_; }
+    CUTLASS_DEVICE int column() const { return static_cast<int>(column_) * kVector; }  // of its first element
+    CUTLASS_DEVICE void next() {
+      row_ += row_step_, column_ += column_step_;
+      if (column_ >= columns_) column_ -= columns_, ++row_;
+    }
+
+   private:
+    unsigned columns_, column_, column_step_, row_step_;
+    std::int64_t row_;
+  };
+
   // Two stages of one kernel: the extremes of each threadblock's share, then from all of them the scale, and the values.
+  template <bool whole>
   CUTLASS_DEVICE static void tensorwise(Params const& p) {
     constexpr int kUnroll = 4;
-    std::int64_t const columns = (p.k + kVector - 1) / kVector, vectors = columns * p.m;
-    std::int64_t const stride = std::int64_t{gridDim.x} * kThreads,
-                       first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
     Extremes extremes;
+    Walk walk(p);
     if (p.stage == 0) {
-      for (std::int64_t at = first; at < vectors; at += kUnroll * stride) {
+      while (walk.row() < p.m) {
         Vector loaded[kUnroll];
         CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < kUnroll; ++i) {
-          std::int64_t const vector = at + i * stride;
-          loaded[i] = load(p, vector / columns, static_cast<int>(vector % columns) * kVector);
-        }
+        for (int i = 0; i < kUnroll; ++i, walk.next()) loaded[i] = load<whole>(p, walk.row(), walk.column());
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < kUnroll; ++i) add(extremes, loaded[i]);
       }
@@ -257,32 +300,36 @@ struct Quantize {
     for (int i = threadIdx.x; i < p.partials; i += kThreads) extremes.add(p.partial[i]);
     Scale const scale(reduce_block(extremes));
     if (blockIdx.x == 0 && threadIdx.x == 0) write_scale(p, 0, scale);
-    for (std::int64_t at = first; at < vectors; at += kUnroll * stride) {
+    while (walk.row() < p.m) {
       Vector loaded[kUnroll];
+      Walk behind = walk;
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kUnroll; ++i) {
-        std::int64_t const vector = at + i * stride;
-        loaded[i] = load(p, vector / columns, static_cast<int>(vector % columns) * kVector);
-      }
+      for (int i = 0; i < kUnroll; ++i, walk.next()) loaded[i] = load<whole>(p, walk.row(), walk.column());
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kUnroll; ++i) {
-        std::int64_t const vector = at + i * stride;
-        store(p, vector / columns, static_cast<int>(vector % columns) * kVector, loaded[i], scale);
-      }
+      for (int i = 0; i < kUnroll; ++i, behind.next()) store<whole>(p, behind.row(), behind.column(), loaded[i], scale);
+    }
+  }
+
+  template <bool whole>
+  CUTLASS_DEVICE static void run(Params const& p) {
+    if constexpr (kTensorwise) {
+      tensorwise<whole>(p);
+    } else if constexpr (kRowwise) {
+      rowwise<whole>(p);
+    } else if constexpr (recipe_ == QuantizeRecipe::blockwise_1x128) {
+      blockwise_1x128<whole>(p);
+    } else {
+      blockwise_128x128<whole>(p);
     }
   }
 
   CUTLASS_DEVICE static void device(Params const& p) {
     // What the kernel before has written is visible from here on.
     if constexpr (arch_ == Arch::sm90a) asm volatile("griddepcontrol.wait;" ::: "memory");
-    if constexpr (kTensorwise) {
-      tensorwise(p);
-    } else if constexpr (kRowwise) {
-      rowwise(p);
-    } else if constexpr (recipe_ == QuantizeRecipe::blockwise_1x128) {
-      blockwise_1x128(p);
+    if (p.k % kVector == 0) {
+      run<true>(p);
     } else {
-      blockwise_128x128(p);
+      run<false>(p);
     }
   }
 
