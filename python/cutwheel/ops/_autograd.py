@@ -14,11 +14,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import is_autocast_enabled, is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
 
 # Circular, and used at call time only: the gradients are made of the public functions.
 from . import gemm
+from ._call import direct, is_tracing
+from ._errors import RAISED
+from ._precision import tf32_allowed
 
 _Op = Callable[..., torch.Tensor]
 _ops = torch.ops.cutwheel
@@ -26,6 +30,10 @@ _mm: _Op = _ops.mm.default
 _bmm: _Op = _ops.bmm.default
 _addmm: _Op = _ops.addmm.default
 _baddbmm: _Op = _ops.baddbmm.default
+_mm_direct: _Op = direct(_mm)
+_bmm_direct: _Op = direct(_bmm)
+_addmm_direct: _Op = direct(_addmm)
+_baddbmm_direct: _Op = direct(_baddbmm)
 
 Gradient = torch.Tensor | None
 
@@ -34,15 +42,26 @@ def is_column_major(matrix: torch.Tensor) -> bool:
     return not matrix.is_contiguous() and matrix.stride(-2) == 1
 
 
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a @ b for matrices or batches of matrices, by a shorter way than the public functions where
+    there is nothing for autograd or autocast to do."""
+    is_matrix = a.dim() == 2
+    if not (is_grad_enabled() or is_autocast_enabled() or is_tracing()):
+        try:
+            allow_tf32 = a.dtype == torch.float32 and tf32_allowed()
+            return (_mm_direct if is_matrix else _bmm_direct)(a, b, None, allow_tf32)
+        except RAISED:
+            pass  # the public function says it in its own words
+    return gemm.mm(a, b) if is_matrix else gemm.bmm(a, b)
+
+
 def _multiply(a: torch.Tensor, b: torch.Tensor, alpha: float) -> torch.Tensor:
     """alpha * a @ b for matrices or batches of matrices."""
-    if a.dim() == 2:
-        if alpha == 1:
-            return gemm.mm(a, b)
-        # beta == 0 never reads its first argument: alpha is applied in the epilogue, for nothing.
-        return gemm.addmm(a.new_empty(()), a, b, beta=0, alpha=alpha)
     if alpha == 1:
-        return gemm.bmm(a, b)
+        return product(a, b)
+    # beta == 0 never reads its first argument: alpha is applied in the epilogue, for nothing.
+    if a.dim() == 2:
+        return gemm.addmm(a.new_empty(()), a, b, beta=0, alpha=alpha)
     return gemm.baddbmm(a.new_empty(()), a, b, beta=0, alpha=alpha)
 
 
@@ -94,7 +113,8 @@ class Mm(torch.autograd.Function):
     ) -> torch.Tensor:
         needs = ctx.needs_input_grad
         _save_operands(ctx, input, mat2, needs[0], needs[1])
-        return _mm(input, mat2, out_dtype, allow_tf32)
+        call = _mm if is_tracing() else _mm_direct
+        return call(input, mat2, out_dtype, allow_tf32)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
@@ -112,7 +132,8 @@ class Bmm(torch.autograd.Function):
     ) -> torch.Tensor:
         needs = ctx.needs_input_grad
         _save_operands(ctx, input, mat2, needs[0], needs[1])
-        return _bmm(input, mat2, out_dtype, allow_tf32)
+        call = _bmm if is_tracing() else _bmm_direct
+        return call(input, mat2, out_dtype, allow_tf32)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
@@ -155,7 +176,8 @@ class Addmm(_WithAddend):
         allow_tf32: bool,
     ) -> torch.Tensor:
         _WithAddend.save(ctx, input, mat1, mat2, beta, alpha)
-        return _addmm(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
+        call = _addmm if is_tracing() else _addmm_direct
+        return call(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
 
 
 class Baddbmm(_WithAddend):
@@ -171,4 +193,5 @@ class Baddbmm(_WithAddend):
         allow_tf32: bool,
     ) -> torch.Tensor:
         _WithAddend.save(ctx, input, batch1, batch2, beta, alpha)
-        return _baddbmm(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)
+        call = _baddbmm if is_tracing() else _baddbmm_direct
+        return call(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)

@@ -19,6 +19,47 @@ def direct(overload: Any) -> Any:
     return getattr(overload, "_op", overload)
 
 
+def applier(function: type[torch.autograd.Function], tensors: int) -> Any:
+    """What function.apply does for calls that nothing traces, at half the cost.
+
+    Up to torch 2.13 apply is Python around torch's C++, which looks at every argument; from 2.14 on
+    it is that C++, and returned as it is. Traced calls go to function.apply, which torch.compile
+    knows.
+
+    Args:
+        function: without setup_context
+        tensors: how many of the arguments, the first ones, are tensors, or None from the third on
+    """
+    whole: Any = function.apply
+    in_transform = getattr(torch._C, "_are_functorch_transforms_active", None)
+    # Of a tensor that has left its transform (torch.func.grad and the like), what it wraps.
+    unwrap = getattr(getattr(torch._C, "_functorch", None), "unwrap_if_dead", None)
+    is_python = isinstance(vars(torch.autograd.Function).get("apply"), classmethod)
+    if not is_python or in_transform is None or unwrap is None:
+        return whole
+    quick: Any = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+
+    def apply_to_two(a: Any, b: Any, *rest: Any) -> Any:
+        if is_tracing() or in_transform():
+            return whole(a, b, *rest)
+        try:
+            first, second = unwrap(a), unwrap(b)
+        except TypeError:  # no tensor: the op says so
+            return whole(a, b, *rest)
+        return quick(first, second, *rest)
+
+    def apply(*given: Any) -> Any:
+        if is_tracing() or in_transform():
+            return whole(*given)
+        try:
+            first = [x if x is None else unwrap(x) for x in given[:tensors]]
+        except TypeError:
+            return whole(*given)
+        return quick(*first, *given[tensors:])
+
+    return apply_to_two if tensors == 2 else apply
+
+
 def distinct(*tensors: Any) -> list[Any]:
     """The tensors, views in place of repeated ones: torch.compile refuses an autograd.Function
     that is given one tensor twice, as in mm(x, x)."""

@@ -24,6 +24,7 @@ import torch
 from torch import is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ._call import applier, direct, is_tracing
 from ._conv_geometry import Geometry
 from ._elementwise import Gradient, derivative, sum_rows
 
@@ -33,6 +34,10 @@ _conv2d: _Op = _ops.conv2d.default
 _conv2d_fused: _Op = _ops.conv2d_fused.default
 _conv2d_input_grad: _Op = _ops.conv2d_input_grad.default
 _conv2d_weight_grad: _Op = _ops.conv2d_weight_grad.default
+_conv2d_direct: _Op = direct(_conv2d)
+_conv2d_fused_direct: _Op = direct(_conv2d_fused)
+_conv2d_input_grad_direct: _Op = direct(_conv2d_input_grad)
+_conv2d_weight_grad_direct: _Op = direct(_conv2d_weight_grad)
 
 
 def channels_last(tensor: torch.Tensor) -> torch.Tensor:
@@ -54,7 +59,8 @@ def _conv(
 ) -> torch.Tensor:
     if _needs_grad(input, weight):
         return _conv_with_grad(input, weight, None, None, geometry, None, False, allow_tf32)
-    return _conv2d(input, weight, None, *geometry, allow_tf32)
+    call = _conv2d if is_tracing() else _conv2d_direct
+    return call(input, weight, None, *geometry, allow_tf32)
 
 
 def _input_grad(
@@ -66,7 +72,8 @@ def _input_grad(
 ) -> torch.Tensor:
     if _needs_grad(grad, weight):
         return _input_grad_with_grad(grad, weight, size, geometry, allow_tf32)
-    return _conv2d_input_grad(grad, weight, size, *geometry, allow_tf32)
+    call = _conv2d_input_grad if is_tracing() else _conv2d_input_grad_direct
+    return call(grad, weight, size, *geometry, allow_tf32)
 
 
 def _weight_grad(
@@ -79,7 +86,8 @@ def _weight_grad(
     if _needs_grad(grad, input):
         return _weight_grad_with_grad(grad, input, size, geometry, allow_tf32)
     deterministic = torch.are_deterministic_algorithms_enabled()
-    return _conv2d_weight_grad(grad, input, size, *geometry, allow_tf32, deterministic)
+    call = _conv2d_weight_grad if is_tracing() else _conv2d_weight_grad_direct
+    return call(grad, input, size, *geometry, allow_tf32, deterministic)
 
 
 def _in_order(grad: torch.Tensor) -> torch.Tensor:
@@ -105,16 +113,20 @@ class Conv(torch.autograd.Function):
         allow_tf32: bool,
     ) -> torch.Tensor:
         if epilogue is None:
-            result = _conv2d(input, weight, bias, *geometry, allow_tf32)
+            call = _conv2d if is_tracing() else _conv2d_direct
+            result = call(input, weight, bias, *geometry, allow_tf32)
         else:
-            result = _conv2d_fused(input, weight, bias, residual, *geometry, epilogue, allow_tf32)
+            call = _conv2d_fused if is_tracing() else _conv2d_fused_direct
+            result = call(input, weight, bias, residual, *geometry, epilogue, allow_tf32)
         needs = ctx.needs_input_grad
         ctx.save_for_backward(
             input if needs[1] else None,
             weight if needs[0] else None,
             result if has_relu else None,
         )
-        ctx.sizes = tuple(input.shape), tuple(weight.shape)
+        # Of the gradients that backward makes.
+        ctx.input_size = tuple(input.shape) if needs[0] else None
+        ctx.weight_size = tuple(weight.shape) if needs[1] else None
         ctx.geometry, ctx.allow_tf32 = geometry, allow_tf32
         return result
 
@@ -134,9 +146,9 @@ class Conv(torch.autograd.Function):
             )
             dz = channels_first(pixels) if needs_dz else grad
             grad_bias = sums if needs_bias else None
-        given, (input_size, weight_size) = (ctx.geometry, ctx.allow_tf32), ctx.sizes
-        grad_input = _input_grad(dz, weight, input_size, *given) if needs_input else None
-        grad_weight = _weight_grad(dz, input, weight_size, *given) if needs_weight else None
+        given = ctx.geometry, ctx.allow_tf32
+        grad_input = _input_grad(dz, weight, ctx.input_size, *given) if needs_input else None
+        grad_weight = _weight_grad(dz, input, ctx.weight_size, *given) if needs_weight else None
         grad_residual = dz if needs_residual else None
         return grad_input, grad_weight, grad_bias, grad_residual, None, None, None, None
 
@@ -154,7 +166,8 @@ class _InputGrad(torch.autograd.Function):
         needs = ctx.needs_input_grad
         ctx.save_for_backward(grad if needs[1] else None, weight if needs[0] else None)
         ctx.weight_size, ctx.geometry, ctx.allow_tf32 = tuple(weight.shape), geometry, allow_tf32
-        return _conv2d_input_grad(grad, weight, size, *geometry, allow_tf32)
+        call = _conv2d_input_grad if is_tracing() else _conv2d_input_grad_direct
+        return call(grad, weight, size, *geometry, allow_tf32)
 
     @staticmethod
     def backward(ctx: Any, of_result: torch.Tensor) -> tuple[Gradient, ...]:
@@ -183,7 +196,8 @@ class _WeightGrad(torch.autograd.Function):
         ctx.save_for_backward(grad if needs[1] else None, input if needs[0] else None)
         ctx.input_size, ctx.geometry, ctx.allow_tf32 = tuple(input.shape), geometry, allow_tf32
         deterministic = torch.are_deterministic_algorithms_enabled()
-        return _conv2d_weight_grad(grad, input, size, *geometry, allow_tf32, deterministic)
+        call = _conv2d_weight_grad if is_tracing() else _conv2d_weight_grad_direct
+        return call(grad, input, size, *geometry, allow_tf32, deterministic)
 
     @staticmethod
     def backward(ctx: Any, of_result: torch.Tensor) -> tuple[Gradient, ...]:
@@ -198,6 +212,6 @@ class _WeightGrad(torch.autograd.Function):
         return of_grad, of_input, None, None, None
 
 
-_conv_with_grad: _Op = Conv.apply
-_input_grad_with_grad: _Op = _InputGrad.apply
-_weight_grad_with_grad: _Op = _WeightGrad.apply
+_conv_with_grad: _Op = applier(Conv, 4)
+_input_grad_with_grad: _Op = applier(_InputGrad, 2)
+_weight_grad_with_grad: _Op = applier(_WeightGrad, 2)

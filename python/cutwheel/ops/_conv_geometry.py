@@ -23,6 +23,10 @@ class Geometry(NamedTuple):
 
 def spread(op: str, name: str, value: Sizes, dims: int) -> tuple[int, ...]:
     """A number for each of the dimensions."""
+    if type(value) is int:
+        return (value,) * dims
+    if type(value) is tuple and len(value) == dims:
+        return value
     if isinstance(value, (int, torch.SymInt)):
         return (value,) * dims
     if not isinstance(value, Sequence) or isinstance(value, str):
@@ -42,6 +46,9 @@ def geometry(
 
     "same" is torch's: where the padding of a dimension is odd, its end has the larger half.
     """
+    # The usual spelling first: this is a part of every convolution's CPU time.
+    if type(stride) is int and type(padding) is int and type(dilation) is int:
+        return Geometry((stride, stride), (padding,) * 4, (dilation, dilation))  # type: ignore[arg-type]
     steps, spacing = spread(op, "stride", stride, 2), spread(op, "dilation", dilation, 2)
     sides: tuple[int, ...]
     if isinstance(padding, str):

@@ -17,12 +17,12 @@ import torch
 from torch import is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ._call import applier, direct, is_tracing
 
 Gradient = torch.Tensor | None
 _Binary = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-_elementwise: Callable[..., tuple[torch.Tensor, torch.Tensor]] = (
-    torch.ops.cutwheel.elementwise.default
-)
+_overload: Callable[..., tuple[torch.Tensor, torch.Tensor]] = torch.ops.cutwheel.elementwise.default
+_overload_direct: Callable[..., tuple[torch.Tensor, torch.Tensor]] = direct(_overload)
 _aten = torch.ops.aten
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -32,6 +32,13 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": torch.nn.functional.silu,
 }
 """torch's functions for the activations whose derivative is a kernel of the wheel."""
+
+
+def _elementwise(
+    operands: list[torch.Tensor], epilogue: str, with_result: bool, with_sums: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    call = _overload if is_tracing() else _overload_direct
+    return call(operands, epilogue, with_result, with_sums)
 
 
 def _silu_backward(grad: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
@@ -152,5 +159,5 @@ class _SumRows(torch.autograd.Function):
         return of_sums.expand(ctx.shape)
 
 
-_derivative_with_grad: Callable[..., tuple[torch.Tensor, torch.Tensor]] = _Derivative.apply
-_sum_rows_with_grad: Callable[..., torch.Tensor] = _SumRows.apply
+_derivative_with_grad: Callable[..., tuple[torch.Tensor, torch.Tensor]] = applier(_Derivative, 2)
+_sum_rows_with_grad: Callable[..., torch.Tensor] = applier(_SumRows, 1)

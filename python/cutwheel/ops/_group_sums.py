@@ -14,8 +14,10 @@ import torch
 from torch import is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ._call import applier, direct, is_tracing
 
 _grouped_mm: Callable[..., torch.Tensor] = torch.ops.cutwheel.grouped_mm.default
+_grouped_mm_direct: Callable[..., torch.Tensor] = direct(_grouped_mm)
 
 # Rows of ones: as many as make 16 bytes, so that they are read as they lie.
 _ONES = 8
@@ -35,7 +37,8 @@ def _sum_groups(values: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
     is_16_bit = values.dtype in (torch.float16, torch.bfloat16)
     terms = values if is_16_bit else _pieces(values)
     ones = terms.new_ones(terms.shape[0], _ONES)
-    sums = _grouped_mm(ones.mT, terms, offs, None, torch.float32, False)[:, 0]
+    call = _grouped_mm if is_tracing() else _grouped_mm_direct
+    sums = call(ones.mT, terms, offs, None, torch.float32, False)[:, 0]
     return sums if is_16_bit else sums.reshape(sums.shape[0], 3, n).sum(1)
 
 
@@ -81,5 +84,5 @@ class _ExpandGroups(torch.autograd.Function):
         return sum_groups(grad, offs).to(ctx.dtype), None, None
 
 
-_sum_with_grad: Callable[..., torch.Tensor] = _SumGroups.apply
-_expand_with_grad: Callable[..., torch.Tensor] = _ExpandGroups.apply
+_sum_with_grad: Callable[..., torch.Tensor] = applier(_SumGroups, 2)
+_expand_with_grad: Callable[..., torch.Tensor] = applier(_ExpandGroups, 2)

@@ -33,6 +33,8 @@ _grouped_mm: _Op = _ops.grouped_mm.default
 _grouped_mm_direct: _Op = direct(_grouped_mm)
 _fused: _Op = _ops.grouped_linear_fused.default
 _fused_aux: Callable[..., tuple[torch.Tensor, torch.Tensor]] = _ops.grouped_linear_fused_aux.default
+_fused_direct: _Op = direct(_fused)
+_fused_aux_direct: Callable[..., tuple[torch.Tensor, torch.Tensor]] = direct(_fused_aux)
 
 
 def _product(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
@@ -200,9 +202,11 @@ class GroupedFused(torch.autograd.Function):
         allow_tf32: bool,
     ) -> torch.Tensor:
         if stores_z:
-            result, z = _fused_aux(input, weight, offs, bias, epilogue, allow_tf32)
+            with_z = _fused_aux if is_tracing() else _fused_aux_direct
+            result, z = with_z(input, weight, offs, bias, epilogue, allow_tf32)
         else:
-            result = z = _fused(input, weight, offs, bias, epilogue, allow_tf32)
+            call = _fused if is_tracing() else _fused_direct
+            result = z = call(input, weight, offs, bias, epilogue, allow_tf32)
         _save(ctx, input, weight, offs, bias, z, activation_backward)
         return result
 
@@ -227,7 +231,8 @@ class GroupedFusedAux(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         # Without this, a first backward pass would add zeros as the gradient of z.
         ctx.set_materialize_grads(False)
-        result, z = _fused_aux(input, weight, offs, bias, epilogue, allow_tf32)
+        call = _fused_aux if is_tracing() else _fused_aux_direct
+        result, z = call(input, weight, offs, bias, epilogue, allow_tf32)
         _save(ctx, input, weight, offs, bias, z, activation_backward)
         return result, z
 

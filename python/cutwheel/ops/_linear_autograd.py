@@ -17,15 +17,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import is_grad_enabled
+from torch import is_autocast_enabled, is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
 
 # Circular, and used at call time only: the gradients are made of the public functions.
-from . import gemm
+from . import gemm  # noqa: F401  (comes before its own gradients, which are taken from below)
 from . import linear as _public
-from ._autograd import is_column_major
+from ._autograd import is_column_major, product
+from ._call import direct, is_tracing
 from ._elementwise import Gradient, derivative, sum_rows
+from ._errors import RAISED
 from ._precision import tf32_allowed
 
 _Op = Callable[..., torch.Tensor]
@@ -34,6 +36,12 @@ _linear: _Op = _ops.linear.default
 _gemm: Callable[..., list[torch.Tensor]] = _ops.gemm.default
 _linear_fused: _Op = _ops.linear_fused.default
 _linear_fused_aux: Callable[..., tuple[torch.Tensor, torch.Tensor]] = _ops.linear_fused_aux.default
+_linear_direct: _Op = direct(_linear)
+_gemm_direct: Callable[..., list[torch.Tensor]] = direct(_gemm)
+_linear_fused_direct: _Op = direct(_linear_fused)
+_linear_fused_aux_direct: Callable[..., tuple[torch.Tensor, torch.Tensor]] = direct(
+    _linear_fused_aux
+)
 
 # Where backward finds z.
 NOWHERE, RESULT, RECOMPUTED, STORED = "nowhere", "result", "recomputed", "stored"
@@ -41,7 +49,31 @@ NOWHERE, RESULT, RECOMPUTED, STORED = "nowhere", "result", "recomputed", "stored
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
     """[..., X] as [rows, X]; unlike reshape(-1, X) for X = 0, too."""
-    return tensor.flatten(0, -2) if tensor.dim() > 1 else tensor.unsqueeze(0)
+    dims = tensor.dim()
+    if dims == 2:
+        return tensor
+    return tensor.flatten(0, -2) if dims > 1 else tensor.unsqueeze(0)
+
+
+def _times(input: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """[..., N] @ [N, K], by a shorter way where there is nothing for autograd or autocast to do."""
+    if input.dim() == 2:
+        return product(input, matrix)
+    if not (is_grad_enabled() or is_autocast_enabled() or is_tracing()):
+        try:
+            allow_tf32 = input.dtype == torch.float32 and tf32_allowed()
+            return _linear_direct(input, matrix.t(), None, allow_tf32)
+        except RAISED:
+            pass  # the public function says it in its own words
+    return _public.linear(input, matrix.t())
+
+
+def _of_weight(dz: torch.Tensor, input: torch.Tensor, weight_is_column_major: bool) -> torch.Tensor:
+    """The gradient of the weight [N, K], laid out as that is."""
+    dy, x = _rows(dz), _rows(input)  # [rows, N], [rows, K]
+    if weight_is_column_major:
+        return product(x.t(), dy).t()
+    return product(dy.t(), x)
 
 
 def _save(
@@ -71,7 +103,8 @@ def _derivative_of_product(
     allow_tf32 = input.dtype == torch.float32 and tf32_allowed()
     rows, operands = _rows(input), [bias, _rows(grad)]
     epilogue = f"bias_{activation_backward}"
-    dz = _gemm(rows, weight.t(), epilogue, operands, [1.0], None, allow_tf32)[0]
+    call = _gemm if is_tracing() else _gemm_direct
+    dz = call(rows, weight.t(), epilogue, operands, [1.0], None, allow_tf32)[0]
     return dz.view(grad.shape)
 
 
@@ -108,13 +141,9 @@ def _gradients(
         if needs_bias and grad_bias is None:
             grad_bias = sum_rows(dz)
         if needs_input:
-            grad_input = _public.linear(dz, weight.t())
+            grad_input = _times(dz, weight)
         if needs_weight:
-            dy, x = _rows(dz), _rows(input)  # [rows, N], [rows, K]
-            if ctx.weight_is_column_major:
-                grad_weight = gemm.mm(x.t(), dy).t()
-            else:
-                grad_weight = gemm.mm(dy.t(), x)
+            grad_weight = _of_weight(dz, input, ctx.weight_is_column_major)
     grad_residual = (grad if ctx.residual_is_last else dz) if needs_residual else None
     return grad_input, grad_weight, grad_bias, grad_residual
 
@@ -128,12 +157,22 @@ class Linear(torch.autograd.Function):
         bias: torch.Tensor | None,
         allow_tf32: bool,
     ) -> torch.Tensor:
-        _save(ctx, input, weight)
-        return _linear(input, weight, bias, allow_tf32)
+        needs = ctx.needs_input_grad
+        ctx.save_for_backward(input if needs[1] else None, weight if needs[0] else None)
+        ctx.weight_is_column_major = needs[1] and is_column_major(weight)
+        call = _linear if is_tracing() else _linear_direct
+        return call(input, weight, bias, allow_tf32)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
-        return _gradients(ctx, grad)
+        # _gradients without an epilogue: what one needs costs microseconds.
+        input, weight = ctx.saved_tensors
+        grad_bias = sum_rows(grad) if ctx.needs_input_grad[2] else None
+        grad_input = None if weight is None else _times(grad, weight)
+        grad_weight: Gradient = None
+        if input is not None:
+            grad_weight = _of_weight(grad, input, ctx.weight_is_column_major)
+        return grad_input, grad_weight, grad_bias, None
 
 
 class LinearFused(torch.autograd.Function):
@@ -158,9 +197,11 @@ class LinearFused(torch.autograd.Function):
     ) -> torch.Tensor:
         z: torch.Tensor | None = None
         if z_from == STORED:
-            result, z = _linear_fused_aux(input, weight, bias, residual, epilogue, allow_tf32)
+            with_z = _linear_fused_aux if is_tracing() else _linear_fused_aux_direct
+            result, z = with_z(input, weight, bias, residual, epilogue, allow_tf32)
         else:
-            result = _linear_fused(input, weight, bias, residual, epilogue, allow_tf32)
+            call = _linear_fused if is_tracing() else _linear_fused_direct
+            result = call(input, weight, bias, residual, epilogue, allow_tf32)
         if z_from == RESULT:
             z = result
         saved_bias = bias if z_from == RECOMPUTED else None
@@ -189,7 +230,8 @@ class LinearFusedAux(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         # Without this, a first backward pass would add zeros as the gradient of z.
         ctx.set_materialize_grads(False)
-        result, z = _linear_fused_aux(input, weight, bias, residual, epilogue, allow_tf32)
+        call = _linear_fused_aux if is_tracing() else _linear_fused_aux_direct
+        result, z = call(input, weight, bias, residual, epilogue, allow_tf32)
         _save(ctx, input, weight, None, z, activation_backward, residual_is_last)
         return result, z
 

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import is_autocast_enabled, is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
-from ._call import direct, distinct, is_tracing
+from ._call import applier, direct, distinct, is_tracing
 from ._conv_autograd import Conv, channels_first, channels_last
 from ._conv_geometry import Geometry, Padding, Sizes, check_rank, geometry
 from ._elementwise import ACTIVATIONS
@@ -35,9 +35,10 @@ _conv2d: _Op = _ops.conv2d.default
 _conv2d_fused: _Op = _ops.conv2d_fused.default
 _conv2d_direct: _Op = direct(_conv2d)
 _conv2d_fused_direct: _Op = direct(_conv2d_fused)
-_with_grad: _Op = Conv.apply
+_with_grad: _Op = applier(Conv, 4)
 _conv_served: Callable[..., int] = _ops._conv_served.default
 _FPROP = 1  # as the library numbers directions
+_bfloat16, _float16 = torch.bfloat16, torch.float16
 
 _ALL_ACTIVATIONS = {**ACTIVATIONS, **COMPOSED}
 CONV_ACTIVATIONS = tuple(_ALL_ACTIVATIONS)
@@ -179,8 +180,10 @@ def conv2d(
     """
     op = "conv2d"
     try:
-        arguments = input, weight, bias, stride, padding, dilation, groups
-        return convolve(op, *arguments, activation, residual, residual_after_activation)
+        last = residual_after_activation
+        return convolve(
+            op, input, weight, bias, stride, padding, dilation, groups, activation, residual, last
+        )
     except RAISED as error:
         tensors = {"input": input, "weight": weight, "bias": bias, "residual": residual}
         reraise(op, error, ("bias", "residual"), **tensors)
@@ -207,11 +210,13 @@ def convolve(
         added = residual if residual is None else residual.unsqueeze(0)
         rest = (stride, padding, dilation, groups, activation, added, residual_after_activation)
         return convolve(op, batch, weight, bias, *rest).squeeze(0)
-    check_rank(op, "input", input, "[N, C, H, W]", "[C, H, W]")
+    if input.dim() != 4:
+        check_rank(op, "input", input, "[N, C, H, W]", "[C, H, W]")
     if is_autocast_enabled():
         input, weight, bias, residual = autocast_operands(input, weight, bias, residual)
     where = geometry(op, weight, stride, padding, dilation)
-    if why_torch(input, groups) is not None:
+    is_16_bit = input.dtype is _bfloat16 or input.dtype is _float16
+    if (groups != 1 or not is_16_bit) and why_torch(input, groups) is not None:
         z = F.conv2d(input, weight, bias, where.stride, padding, where.dilation, groups)
         z = in_channels_last_order(z)
         return finish(op, z, activation, residual, residual_after_activation)
@@ -245,8 +250,8 @@ def _run(
     if needs_grad:
         if tracing:
             input, weight, bias, residual = distinct(input, weight, bias, residual)
-        operands = (input, weight, bias, residual, where, epilogue)
-        return _with_grad(*operands, plan.has_relu, allow_tf32)
+        relu = epilogue is not None and plan.has_relu
+        return _with_grad(input, weight, bias, residual, where, epilogue, relu, allow_tf32)
     if epilogue is None:
         call = _conv2d if tracing else _conv2d_direct
         return call(input, weight, bias, *where, allow_tf32)

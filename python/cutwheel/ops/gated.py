@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
-from ._call import direct, distinct, is_tracing
+from ._call import applier, direct, distinct, is_tracing
 from ._elementwise import ACTIVATIONS
 from ._errors import RAISED, check_tensors, reraise
 from ._linear_autograd import STORED, LinearFused, LinearFusedAux
@@ -20,8 +20,8 @@ from .linear import check_activation
 _Op = Callable[..., torch.Tensor]
 _linear_fused: _Op = torch.ops.cutwheel.linear_fused.default
 _linear_fused_direct: _Op = direct(_linear_fused)
-_with_grad: _Op = LinearFused.apply
-_with_z: Callable[..., tuple[torch.Tensor, torch.Tensor]] = LinearFusedAux.apply
+_with_grad: _Op = applier(LinearFused, 4)
+_with_z: Callable[..., tuple[torch.Tensor, torch.Tensor]] = applier(LinearFusedAux, 4)
 
 GATED_ACTIVATIONS = tuple(ACTIVATIONS)
 _EPILOGUES = {name: f"gated_{name}" for name in ACTIVATIONS}

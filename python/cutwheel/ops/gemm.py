@@ -25,7 +25,7 @@ from torch import is_autocast_enabled, is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ._autograd import Addmm, Baddbmm, Bmm, Mm
-from ._call import bump, direct, distinct, is_tracing
+from ._call import applier, bump, direct, distinct, is_tracing
 from ._errors import RAISED, check_tensors, reraise
 from ._precision import autocast_operands, tf32_allowed
 
@@ -44,10 +44,10 @@ _addmm_direct: _Op = direct(_addmm)
 _baddbmm_direct: _Op = direct(_baddbmm)
 _mm_out, _bmm_out = _ops.mm.out, _ops.bmm.out
 _addmm_out, _baddbmm_out = _ops.addmm.out, _ops.baddbmm.out
-_mm_with_grad: _Op = Mm.apply
-_bmm_with_grad: _Op = Bmm.apply
-_addmm_with_grad: _Op = Addmm.apply
-_baddbmm_with_grad: _Op = Baddbmm.apply
+_mm_with_grad: _Op = applier(Mm, 2)
+_bmm_with_grad: _Op = applier(Bmm, 2)
+_addmm_with_grad: _Op = applier(Addmm, 3)
+_baddbmm_with_grad: _Op = applier(Baddbmm, 3)
 
 
 def mm(

@@ -18,7 +18,7 @@ import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
-from ._call import bump, direct, distinct, is_tracing
+from ._call import applier, bump, direct, distinct, is_tracing
 from ._errors import RAISED, check_tensors, raise_as, reraise
 from ._fake import dtype_name, shape_text
 from ._grouped_autograd import GroupedK, GroupedRows
@@ -31,8 +31,8 @@ _ops = torch.ops.cutwheel
 _grouped_mm: _Op = _ops.grouped_mm.default
 _grouped_mm_direct: _Op = direct(_grouped_mm)
 _accumulate: Callable[..., None] = _ops.grouped_mm_accumulate.default
-_rows_with_grad: _Op = GroupedRows.apply
-_k_with_grad: _Op = GroupedK.apply
+_rows_with_grad: _Op = applier(GroupedRows, 4)
+_k_with_grad: _Op = applier(GroupedK, 3)
 
 _OP = "grouped_mm"
 _OPTIONAL = ("offs", "bias", "accumulate_into")

@@ -12,7 +12,7 @@ import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
-from ._call import direct, distinct, is_tracing
+from ._call import applier, direct, distinct, is_tracing
 from ._elementwise import ACTIVATIONS
 from ._errors import RAISED, raise_as, reraise
 from ._fake import dtype_name, shape_text
@@ -25,8 +25,8 @@ from .linear import check_activation
 _Op = Callable[..., torch.Tensor]
 _fused: _Op = torch.ops.cutwheel.grouped_linear_fused.default
 _fused_direct: _Op = direct(_fused)
-_with_grad: _Op = GroupedFused.apply
-_with_z: Callable[..., tuple[torch.Tensor, torch.Tensor]] = GroupedFusedAux.apply
+_with_grad: _Op = applier(GroupedFused, 4)
+_with_z: Callable[..., tuple[torch.Tensor, torch.Tensor]] = applier(GroupedFusedAux, 4)
 
 GROUPED_ACTIVATIONS = tuple(ACTIVATIONS)
 _MADE_OF = {"grouped_mm": {"a is": "input is", "a has": "input has", "b": "weight"}}

@@ -12,7 +12,7 @@ import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
-from ._call import direct, distinct, is_tracing
+from ._call import applier, direct, distinct, is_tracing
 from ._elementwise import ACTIVATIONS
 from ._errors import RAISED, reraise
 from ._fake import dtype_name, shape_text
@@ -36,9 +36,9 @@ _linear_fused: _Op = _ops.linear_fused.default
 _gemm: Callable[..., list[torch.Tensor]] = _ops.gemm.default
 _linear_direct: _Op = direct(_linear)
 _linear_fused_direct: _Op = direct(_linear_fused)
-_linear_with_grad: _Op = Linear.apply
-_fused_with_grad: _Op = LinearFused.apply
-_fused_with_z: Callable[..., tuple[torch.Tensor, torch.Tensor]] = LinearFusedAux.apply
+_linear_with_grad: _Op = applier(Linear, 3)
+_fused_with_grad: _Op = applier(LinearFused, 4)
+_fused_with_z: Callable[..., tuple[torch.Tensor, torch.Tensor]] = applier(LinearFusedAux, 4)
 
 LEAKY_RELU_SLOPE = 0.01
 """of torch.nn.functional.leaky_relu"""
@@ -177,13 +177,12 @@ def _with_epilogue(
         return call(input, weight, bias, residual, fusion.epilogue, allow_tf32)
     z_from = _z_from(fusion, input, weight, bias, residual, placement)
     epilogue = fusion.epilogue_aux if z_from == STORED else fusion.epilogue
+    how = (epilogue, fusion.activation_backward, placement == RESIDUAL_LAST)
     if is_tracing():
         input, weight, bias, residual = distinct(input, weight, bias, residual)
-    operands = (input, weight, bias, residual, epilogue, fusion.activation_backward)
-    is_last = placement == RESIDUAL_LAST
-    if z_from == STORED and not is_tracing():
-        return _fused_with_z(*operands, is_last, allow_tf32)[0]
-    return _fused_with_grad(*operands, is_last, z_from, allow_tf32)
+    elif z_from == STORED:
+        return _fused_with_z(input, weight, bias, residual, *how, allow_tf32)[0]
+    return _fused_with_grad(input, weight, bias, residual, *how, z_from, allow_tf32)
 
 
 def _placement(residual: torch.Tensor | None, residual_after_activation: bool) -> int:
@@ -193,7 +192,10 @@ def _placement(residual: torch.Tensor | None, residual_after_activation: bool) -
 
 
 def _requires_grad(*tensors: torch.Tensor | None) -> bool:
-    return any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    for tensor in tensors:  # noqa: SIM110  (any() of a generator takes twice as long)
+        if tensor is not None and tensor.requires_grad:
+            return True
+    return False
 
 
 def _z_from(

@@ -92,18 +92,21 @@ def scaled_mm(
             mxfp8 and nvfp4 (scales of float8_e8m0fnu, float4 operands, blocks of 16 or 32)
         RuntimeError: a tensor requires grad; as mm
     """
-    code_a, code_b = code("recipe_a", recipe_a), code("recipe_b", recipe_b)
+    code_a = None if recipe_a is None else code("recipe_a", recipe_a)
+    code_b = None if recipe_b is None else code("recipe_b", recipe_b)
     try:
         if is_grad_enabled():
             _refuse_grad(a, b, scale_a, scale_b, bias, out)
-        tensors = operands(a, b, scale_a, scale_b, bias, azp, azp_adj)
+        if azp is not None:
+            azp_adj = operands(a, b, scale_a, scale_b, bias, azp, azp_adj)[-1]
+        how = code_a, code_b, use_fast_accum
         if out is not None:
             _check_out_dtype(out, out_dtype)
-            _scaled_mm_out(*tensors, code_a, code_b, use_fast_accum, out=out)
+            _scaled_mm_out(a, b, scale_a, scale_b, bias, azp, azp_adj, *how, out=out)
             bump(out)
             return out
         call = _scaled_mm if is_tracing() else _scaled_mm_direct
-        return call(*tensors, out_dtype, code_a, code_b, use_fast_accum)
+        return call(a, b, scale_a, scale_b, bias, azp, azp_adj, out_dtype, *how)
     except RAISED as error:
         named = {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "bias": bias}
         reraise("scaled_mm", error, _OPTIONAL, **named, azp=azp, azp_adj=azp_adj, out=out)

@@ -58,7 +58,8 @@ def scaled_conv2d(
     try:
         if is_grad_enabled():
             _refuse_grad(input, weight, scale_input, scale_weight, bias)
-        check_rank(op, "input", input, "[N, C, H, W]", "[C, H, W]")
+        if input.dim() != 4:
+            check_rank(op, "input", input, "[N, C, H, W]", "[C, H, W]")
         where = geometry(op, weight, stride, padding, dilation)
         is_batch = input.dim() == 4
         images = input if is_batch else input.unsqueeze(0)
