@@ -6,14 +6,13 @@
 namespace cutwheel {
 namespace {
 
-Tensor matrix_view(Tensor const& owner, Matrix const& x) {
-  Tensor view = view_of(owner, x);  // [1, rows, cols]
-  return torch::stable::squeeze(view, 0);
-}
-
 // [N, H, W, C] as one matrix of pixels.
 Tensor pixels_of(Tensor const& tensor, std::vector<Tensor>& keep) {
   Image const image = image_of(tensor);
+  if (is_even(image)) {
+    std::int64_t const pixels = image.pixels(), channels = image.channels();
+    return matrix_view(tensor, {image.data, 1, pixels, channels, 0, image.strides[2], image.strides[3]});
+  }
   View const rows = flatten_rows(view_of(tensor, image), image.pixels(), image.channels(), keep);
   return matrix_view(rows.owner, rows.matrix);
 }

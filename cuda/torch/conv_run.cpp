@@ -113,6 +113,7 @@ ConvWay choose_way(ConvCall const& call) {
     bool const pays = splits ? implicit && implicit->predicted_us < product->predicted_us
                              : is_native && implicit->row->family == Family::sm90_conv;
     if (!pays) choice.offer(ConvRoute::product, {}, product);
+    if (choice.is_native()) return choice.way;  // it stays the first
   }
   for (ScaledForm const& form : forms_of(call)) {
     choice.offer(ConvRoute::implicit, form, choose_plan(request_of(call, ConvRoute::implicit, form)));

@@ -56,10 +56,6 @@ bool accessible(Image const& image, ScalarType type) {
   return fits;
 }
 
-bool is_even(Image const& image) {
-  return image.strides[1] == image.strides[2] * image.sizes[2] && image.strides[0] == image.strides[1] * image.sizes[1];
-}
-
 Tensor flip_taps(Tensor const& filter) {
   std::array<StableIValue, 2> stack{torch::stable::detail::from(filter),
                                     torch::stable::detail::from(std::vector<std::int64_t>{2, 3})};
@@ -78,6 +74,10 @@ Image image_of(Tensor const& tensor) {
       tensor.data_ptr(), {sizes[0], sizes[2], sizes[3], sizes[1]}, {strides[0], strides[2], strides[3], strides[1]}};
   name_strides_of_ones(image);
   return image;
+}
+
+bool is_even(Image const& image) {
+  return image.strides[1] == image.strides[2] * image.sizes[2] && image.strides[0] == image.strides[1] * image.sizes[1];
 }
 
 Tensor view_of(Tensor const& owner, Image const& image) {

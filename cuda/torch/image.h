@@ -21,6 +21,9 @@ struct Image {
 // Of a tensor [N, C, H, W] in whatever memory format.
 Image image_of(Tensor const& tensor);
 
+// Whether all pixels follow each other evenly, as rows of one matrix.
+bool is_even(Image const& image);
+
 // A tensor [N, H, W, C] over the memory of `owner`.
 Tensor view_of(Tensor const& owner, Image const& image);
 
@@ -34,7 +37,7 @@ Tensor empty_channels_last(std::array<std::int64_t, 4> const& sizes, ScalarType 
 struct ImageForm {
   std::int64_t channels;  // those that are added are zeros
   int fold = 1;           // pixels of a row that are one to the kernel, with the channels of all of them
-  bool even = false;      // all pixels follow each other evenly, as rows of one matrix
+  bool even = false;      // is_even
 };
 
 // As kernels read images: as it lies if that will do, else a copy. Channels times fold are a multiple of 16 bytes.

@@ -115,16 +115,25 @@ Tensor empty_contiguous(std::int64_t const* sizes, int dims, ScalarType type, in
 
 Tensor empty_bytes(std::int64_t bytes, int device) { return empty_strided({bytes}, {1}, ScalarType::Byte, device); }
 
-Tensor view_of(Tensor const& owner, Matrix const& matrix) {
+namespace {
+
+Tensor reinterpret(Tensor const& owner, Matrix const& matrix, int dims) {
   // An increment: torch adds the owner's own storage offset.
   std::int64_t const offset = (static_cast<char const*>(matrix.data) - static_cast<char const*>(owner.data_ptr())) /
                               element_bytes_of(owner.scalar_type());
   std::int64_t const sizes[] = {matrix.batch, matrix.rows, matrix.cols};
   std::int64_t const strides[] = {matrix.batch_stride, matrix.row_stride, matrix.col_stride};
   AtenTensorHandle handle = nullptr;
-  check(aoti_torch__reinterpret_tensor(owner.get(), 3, sizes, strides, offset, &handle), "make a view");
+  check(aoti_torch__reinterpret_tensor(owner.get(), dims, sizes + 3 - dims, strides + 3 - dims, offset, &handle),
+        "make a view");
   return Tensor(handle);
 }
+
+}  // namespace
+
+Tensor view_of(Tensor const& owner, Matrix const& matrix) { return reinterpret(owner, matrix, 3); }
+
+Tensor matrix_view(Tensor const& owner, Matrix const& matrix) { return reinterpret(owner, matrix, 2); }
 
 bool overlaps(Matrix const& x, int x_bytes, Matrix const& y, int y_bytes) {
   auto const* const x_begin = static_cast<char const*>(x.data);

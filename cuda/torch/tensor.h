@@ -59,6 +59,8 @@ Tensor empty_bytes(std::int64_t bytes, int device);
 
 // A [batch, rows, cols] tensor over the memory of `owner`.
 Tensor view_of(Tensor const& owner, Matrix const& matrix);
+// The same of a batch of 1, [rows, cols].
+Tensor matrix_view(Tensor const& owner, Matrix const& matrix);
 
 // Do two views share a byte? Exact for matrices of one element size and row stride (slices of one buffer), else by address.
 bool overlaps(Matrix const& x, int x_bytes, Matrix const& y, int y_bytes);
