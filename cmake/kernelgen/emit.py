@@ -14,7 +14,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from kernelgen import cpp, wgmma
+from kernelgen import cpp, tuned, wgmma
 from kernelgen.epilogue import Epilogue
 from kernelgen.families import FAMILIES
 from kernelgen.family import (
@@ -67,9 +67,22 @@ def sources(kernels: Iterable[Kernel], epilogues: Sequence[Epilogue]) -> dict[st
 
 
 def render(
-    kernels: Sequence[Kernel], epilogues: Sequence[Epilogue], output_dir: Path
+    kernels: Sequence[Kernel],
+    epilogues: Sequence[Epilogue],
+    output_dir: Path,
+    tables: Sequence[Any] = (),
+    *,
+    narrowed: bool = False,
 ) -> dict[str, str]:
-    """File name -> text of everything that is generated for `kernels`."""
+    """File name -> text of everything that is generated for `kernels`.
+
+    Args:
+        tables: of measurements, see kernelgen.tuned
+        narrowed: `kernels` are a selection of those that are declared
+
+    Raises:
+        tuned.TuningError: a table has kernels that are not declared
+    """
     plan = sources(kernels, epilogues)
     files = {name: _source(group, epilogues) for name, group in plan.items()}
     for epilogue in _used(kernels, epilogues):
@@ -77,6 +90,9 @@ def render(
     # Whichever kernels there are: it depends on none of them.
     files[wgmma.HEADER] = _fill("wgmma_widths.cuh.in", **wgmma.fields())
     files["kernel_table.cpp"] = _table(kernels)
+    names = [epilogue.name for epilogue in epilogues]
+    values = tuned.render(tables, kernels, names, narrowed=narrowed)
+    files["tuned_tables.cpp"] = _fill("tuned_tables.cpp.in", **values)
     files["epilogues.h"] = _epilogues_header(epilogues)
     files["manifest.json"] = _manifest_json(plan, epilogues)
     files[MANIFEST_CMAKE] = _manifest_cmake(plan, output_dir)
@@ -275,7 +291,7 @@ def _manifest_cmake(plan: dict[str, list[Kernel]], output_dir: Path) -> str:
     return _fill(
         "manifest.cmake.in",
         sources="".join(lists),
-        table=_quote(root / "kernel_table.cpp"),
+        tables=" ".join(_quote(root / f"{name}.cpp") for name in ("kernel_table", "tuned_tables")),
         manifest=_quote(root / "manifest.json"),
         count=sum(map(len, plan.values())),
     )

@@ -17,7 +17,7 @@ from pathlib import Path
 if not __package__:  # run as a script: the package lies in the folder above this one
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from kernelgen import emit, manifest
+from kernelgen import emit, manifest, tuned
 from kernelgen.kernel import ARCHS, Kernel
 from kernelgen.naming import procedural_name
 
@@ -66,6 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         declared = manifest.load(options.source_dir)
         kernels = select(declared.kernels, options.kernels, options.archs)
+        tables = tuned.load(options.source_dir)
+        narrowed = len(kernels) < len(declared.kernels)
+        if not options.list:
+            files = emit.render(
+                kernels, declared.epilogues, options.output_dir, tables, narrowed=narrowed
+            )
     except manifest.InvalidManifestError as error:
         count = len(error.errors)
         print(
@@ -74,13 +80,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    except SelectionError as error:
+    except (SelectionError, tuned.TuningError) as error:
         print(f"kernelgen: {error}", file=sys.stderr)
         return 1
     if options.list:
         print("\n".join(map(procedural_name, kernels)))
         return 0
-    files = emit.render(kernels, declared.epilogues, options.output_dir)
     changed = emit.write(files, options.output_dir)
     print(f"kernelgen: {len(kernels)} kernels, {len(changed)} of {len(files)} files changed")
     return 0

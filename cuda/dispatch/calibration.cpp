@@ -139,32 +139,53 @@ double macs_per_clock(KernelRow const& row, DeviceInfo const& device) {
   return 1250;
 }
 
+EstimatedByArea const* find_by_area(KernelRow const& row, Kind kind) {
+  if (row.family != Family::sm90_grouped && row.family != Family::sm90_conv) return nullptr;
+  for (EstimatedByArea const& x : kByArea) {
+    if (x.kind == kind) return &x;
+  }
+  return nullptr;
+}
+
+Calibration const* find_fitted(KernelRow const& row, Kind kind) {
+  int const k_bytes = row.tile.k * element_bytes(row.a);
+  if (row.family == Family::sm90_conv && kind == Kind::wide) {
+    for (MeasuredConv const& x : kConv) {
+      bool const is_wgrad = row.direction == Direction::wgrad;
+      if (x.is_wgrad == is_wgrad && x.m == row.tile.m && x.n == row.tile.n) return &x.figures;
+    }
+  }
+  if (find_by_area(row, kind) || !is_persistent(row)) return nullptr;
+  for (Measured const& x : kMeasured) {
+    if (x.kind == kind && x.m == row.tile.m && x.n == row.tile.n && x.k_bytes == k_bytes && x.schedule == row.schedule &&
+        x.swap_ab == row.swap_ab && x.splits == row.cluster.k) {
+      return &x.figures;
+    }
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 Calibration calibration_of(KernelRow const& row, DeviceInfo const& device) {
-  int const k_bytes = row.tile.k * element_bytes(row.a);
   Kind const kind = kind_of(row);
-  if (row.family == Family::sm90_conv && kind == Kind::wide) {
-    for (MeasuredConv const& x : kConv) {
-      if (x.is_wgrad == (row.direction == Direction::wgrad) && x.m == row.tile.m && x.n == row.tile.n) return x.figures;
-    }
-  }
-  if (row.family == Family::sm90_grouped || row.family == Family::sm90_conv) {
+  if (Calibration const* const fitted = find_fitted(row, kind)) return *fitted;
+  int const k_bytes = row.tile.k * element_bytes(row.a);
+  if (EstimatedByArea const* const x = find_by_area(row, kind)) {
     double const area = static_cast<double>(row.tile.m) * row.tile.n * k_bytes / (128 * 128 * 128);
-    for (EstimatedByArea const& x : kByArea) {
-      if (x.kind == kind) return {x.figures.k_tile_us * area, x.figures.tile_us, x.figures.launch_us};
-    }
-  }
-  for (Measured const& x : kMeasured) {
-    if (x.kind == kind && x.m == row.tile.m && x.n == row.tile.n && x.k_bytes == k_bytes && x.schedule == row.schedule &&
-        x.swap_ab == row.swap_ab && x.splits == row.cluster.k && is_persistent(row)) {
-      return x.figures;
-    }
+    return {x->figures.k_tile_us * area, x->figures.tile_us, x->figures.launch_us};
   }
   constexpr double kReached = 0.7;  // of the paper rate, by a kernel that is not tuned for the GPU
   // float32 halves the rate and doubles the bytes, 8 bits do the opposite: per byte of K the same.
   double const macs = static_cast<double>(row.tile.m) * row.tile.n * k_bytes / 2;
   return {macs / (macs_per_clock(row, device) * kReached * device.sm_clock_ghz * 1e3), 1.0, 2.5};
+}
+
+bool is_measured(KernelRow const& row, DeviceInfo const& device) {
+  constexpr int kSms = 132;
+  constexpr double kLeastGbPerSecond = 4500;  // an H100 has as many SMs and less bandwidth
+  return device.major == 9 && device.sm_count == kSms && device.memory_gb_per_s >= kLeastGbPerSecond &&
+         find_fitted(row, kind_of(row));
 }
 
 }  // namespace cutwheel

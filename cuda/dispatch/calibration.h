@@ -14,6 +14,9 @@ struct Calibration {
 // The row's measured figures, or figures computed from its tile and the tensor-core rate of its instructions.
 Calibration calibration_of(KernelRow const& row, DeviceInfo const& device);
 
+// Whether the row's figures are fitted to measurements, and on this kind of GPU: all were made on an H200.
+bool is_measured(KernelRow const& row, DeviceInfo const& device);
+
 // Fitted together with the figures above, so they are parameters of this model more than physical rates: operand traffic
 // from L2 with and without multicast in a cluster, and DRAM traffic as a share of the theoretical rate.
 constexpr double kL2TbPerSecondPerSm = 15.2 / 132;

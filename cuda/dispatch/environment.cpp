@@ -53,6 +53,12 @@ void reload_environment() {
   g_generation.fetch_add(g_generation.load() == 0 ? 2 : 1);
 }
 
+void forget_choices() {
+  std::lock_guard<std::mutex> lock(g_mutex);
+  // Before the environment was read there is nothing to forget, and 0 has to go on saying so.
+  if (g_generation.load() != 0) g_generation.fetch_add(1);
+}
+
 unsigned environment_generation() {
   if (g_generation.load(std::memory_order_acquire) == 0) environment();
   return g_generation.load(std::memory_order_acquire);

@@ -4,9 +4,11 @@
 #include <array>
 
 #include "common/error.h"
+#include "dispatch/calibration.h"
 #include "dispatch/cost_model.h"
 #include "dispatch/environment.h"
 #include "dispatch/refusal.h"
+#include "dispatch/tuned.h"
 
 namespace cutwheel {
 namespace {
@@ -134,7 +136,8 @@ std::size_t hash_of(GemmRequest const& r) {
 
 }  // namespace
 
-std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& device, std::vector<Rejection>* rejections) {
+std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& device, std::vector<Rejection>* rejections,
+                                 PlanSource* source) {
   Scope const scope = scope_of(request, device);
   ReduceRows reduce_rows(device, request.d);
   std::vector<GemmPlan> plans;
@@ -160,7 +163,22 @@ std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& d
   }
   std::stable_sort(plans.begin(), plans.end(),
                    [](GemmPlan const& x, GemmPlan const& y) { return x.predicted_us < y.predicted_us; });
+  std::optional<PlanSource> const tuned = apply_tuning(plans, request, device);
+  if (source && !plans.empty()) {
+    bool const measured = is_measured(*plans.front().row, device);
+    *source = tuned.value_or(PlanSource{measured ? Basis::cost_model : Basis::estimate, 0, 0, 0, {}});
+  }
   return plans;
+}
+
+std::string text_of(PlanSource const& source) {
+  switch (source.basis) {
+    case Basis::cost_model: break;
+    case Basis::estimate: return "cost model (estimated)";
+    case Basis::measured: return "tuned (exact)";
+    case Basis::near: return concat("tuned (near ", source.m, 'x', source.n, 'x', source.k, ')');
+  }
+  return "cost model";
 }
 
 std::optional<GemmPlan> choose_plan(GemmRequest const& request) {

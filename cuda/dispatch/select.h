@@ -50,15 +50,33 @@ struct GemmPlan {
   double predicted_us = 0;
 };
 
+// What the order of a ranking rests on.
+enum class Basis : int {
+  cost_model,
+  estimate,  // the cost model, of a GPU or a kernel for which it has no figures of its own
+  measured,  // this very request
+  near       // the cost model, corrected by what was measured of a request with other extents
+};
+
+struct PlanSource {
+  Basis basis = Basis::estimate;
+  int m = 0, n = 0, k = 0;  // of the request that was measured
+  std::string table;        // which says so
+};
+
+// "tuned (exact)", "tuned (near 4096x4096x4096)", "cost model", "cost model (estimated)".
+std::string text_of(PlanSource const& source);
+
 struct Rejection {
   KernelRow const* row;
   std::string reason;
 };
 
-// All plans that can run, cheapest first. With `rejections`, every other row of the op and why it is not among them.
+// All plans that can run, cheapest first. With `rejections`, every other row of the op and why it is not among them. With
+// `source`, what the order rests on.
 // The device is an argument so that the choice for a GPU that is not at hand can be asked for, and tested.
 std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& device,
-                                 std::vector<Rejection>* rejections = nullptr);
+                                 std::vector<Rejection>* rejections = nullptr, PlanSource* source = nullptr);
 
 // The cheapest plan, remembered per thread; nothing when no row can run.
 std::optional<GemmPlan> choose_plan(GemmRequest const& request);

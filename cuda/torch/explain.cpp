@@ -16,7 +16,8 @@ ExplainedGemm explain_prepared(PreparedGemm const& prepared, int device, bool co
   bool const output_copy = prepared.d.temporary || std::any_of(prepared.stores.begin(), prepared.stores.end(),
                                                                [](Output const& x) { return x.temporary.has_value(); });
   ExplainedGemm explained{prepared.request, {}, {}, prepared.keep.size(), output_copy};
-  if (computes) explained.plans = rank_plans(prepared.request, device_info(device), &explained.rejections);
+  if (computes)
+    explained.plans = rank_plans(prepared.request, device_info(device), &explained.rejections, &explained.source);
   return explained;
 }
 

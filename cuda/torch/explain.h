@@ -15,6 +15,7 @@ struct ExplainedGemm {
   std::size_t operand_copies;  // operands that have to be copied first
   bool output_copy;
   char const* route = nullptr;  // of a convolution
+  PlanSource source{};          // of the first plan
 };
 
 // Of calls as the ops make them, which explain_gemm and its like put together.

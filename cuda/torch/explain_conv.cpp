@@ -33,8 +33,9 @@ ExplainedGemm explain_checked(ConvCall const& call) {
   }
   ExplainedGemm explained{prepared.request,  {}, {}, prepared.keep.size(), prepared.d.temporary.has_value(),
                           name_of(way.route)};
-  bool const ranks = call.problem.images > 0;
-  if (ranks) explained.plans = rank_plans(prepared.request, device_info(call.device), &explained.rejections);
+  if (call.problem.images > 0) {
+    explained.plans = rank_plans(prepared.request, device_info(call.device), &explained.rejections, &explained.source);
+  }
   return explained;
 }
 

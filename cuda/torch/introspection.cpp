@@ -9,6 +9,7 @@
 #include "common/error.h"
 #include "dispatch/cost_model.h"
 #include "dispatch/epilogue_names.h"
+#include "dispatch/tuned.h"
 #include "torch/explain.h"
 #include "torch/text_argument.h"
 
@@ -159,13 +160,31 @@ std::string request_json(GemmRequest const& r) {
       "}");
 }
 
-std::string explained_json(GemmRequest const& request, DeviceInfo const& device, std::vector<GemmPlan> const& plans,
-                           std::vector<Rejection> const& rejections, std::size_t operand_copies, bool output_copy,
-                           char const* route = nullptr) {
-  return concat("{\"device\": ", quoted(device.name), ", \"request\": ", request_json(request),
-                route ? concat(", \"route\": ", quoted(route)) : "", ", \"operand_copies\": ", operand_copies,
-                ", \"output_copy\": ", boolean(output_copy), ", \"plans\": ", list(plans, plan_json), ", \"rejected\": ",
-                list(rejections,
+// All that a table of measurements says of a request.
+std::string tuning_request_json(GemmRequest const& r) {
+  bool const named = r.addend == Addend::other || r.direction != Direction::none;
+  return concat(
+      "{\"op\": ", quoted(name_of(r.op)), ", \"a\": ", quoted(name_of(r.a)), ", \"b\": ", quoted(name_of(r.b)),
+      ", \"d\": ", quoted(name_of(r.d)), ", \"layouts\": ", quoted({letter_of(r.layout_a), letter_of(r.layout_b)}),
+      ", \"addend\": ", quoted(name_of(r.addend)), ", \"epilogue\": ", named ? quoted(info_of(r.epilogue).name) : "null",
+      ", \"fast_accum\": ", boolean(r.fast_accum), ", \"scales\": ", quoted(name_of(r.scales)),
+      ", \"extents_aligned\": ", boolean(r.extents_aligned), ", \"m\": ", r.m, ", \"n\": ", r.n, ", \"k\": ", r.k,
+      ", \"batch\": ", r.batch, ", \"grouping\": ", quoted(name_of(r.grouping)), ", \"groups\": ", r.groups,
+      ", \"direction\": ", quoted(name_of(r.direction)), ", \"taps\": ", r.taps, ", \"step\": ", r.step,
+      ", \"tensor_maps\": ", boolean(r.tensor_maps), "}");
+}
+
+std::string explained_json(ExplainedGemm const& e, DeviceInfo const& device) {
+  std::string const choice = e.plans.empty()
+                                 ? ""
+                                 : concat(", \"choice\": ", quoted(text_of(e.source)),
+                                          e.source.table.empty() ? "" : concat(", \"table\": ", quoted(e.source.table)));
+  return concat("{\"device\": ", quoted(device.name), ", \"request\": ", request_json(e.request),
+                ", \"tuning_request\": ", tuning_request_json(e.request), choice,
+                e.route ? concat(", \"route\": ", quoted(e.route)) : "", ", \"operand_copies\": ", e.operand_copies,
+                ", \"output_copy\": ", boolean(e.output_copy), ", \"plans\": ", list(e.plans, plan_json),
+                ", \"rejected\": ",
+                list(e.rejections,
                      [](Rejection const& r) {
                        return concat("{\"row\": ", quoted(r.row->name), ", \"reason\": ", quoted(r.reason), "}");
                      }),
@@ -226,7 +245,7 @@ std::string explain_json(std::int64_t op, OptionalTensors const& operands, std::
     }
     return explain_gemm(op, operands, out_dtype, beta, allow_tf32, name.view());
   }();
-  return explained_json(e.request, device_info(e.request.device), e.plans, e.rejections, e.operand_copies, e.output_copy);
+  return explained_json(e, device_info(e.request.device));
 }
 
 std::string explain_conv_json(std::int64_t op, OptionalTensors const& operands, std::vector<std::int64_t> const& stride,
@@ -235,8 +254,7 @@ std::string explain_conv_json(std::int64_t op, OptionalTensors const& operands, 
                               std::vector<std::int64_t> const& size) {
   TextArgument const name(epilogue);
   ExplainedGemm const e = explain_conv(op, operands, {stride, padding, dilation}, size, out_dtype, allow_tf32, name.view());
-  return explained_json(e.request, device_info(e.request.device), e.plans, e.rejections, e.operand_copies, e.output_copy,
-                        e.route);
+  return explained_json(e, device_info(e.request.device));
 }
 
 std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::int64_t sm_count,
@@ -275,9 +293,23 @@ std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::in
   }
   request.m = static_cast<int>(m), request.n = static_cast<int>(n), request.k = static_cast<int>(k);
   request.batch = static_cast<int>(grouping != 0 ? groups : batch);
-  std::vector<Rejection> rejections;
-  std::vector<GemmPlan> const plans = rank_plans(request, device, &rejections);
-  return explained_json(request, device, plans, rejections, 0, false);
+  ExplainedGemm explained{request, {}, {}, 0, false};
+  explained.plans = rank_plans(request, device, &explained.rejections, &explained.source);
+  return explained_json(explained, device);
+}
+
+void load_tuning(StringHandle text) {
+  TextArgument const table(text);
+  load_tuned_table(table.view());
+}
+
+void clear_tuning() { clear_tuned_tables(); }
+
+std::string tuning_json() {
+  return list(tuned_tables(), [](TunedTableInfo const& table) {
+    return concat("{\"name\": ", quoted(table.name), ", \"gpu\": ", quoted(table.gpu), ", \"entries\": ", table.entries,
+                  ", \"built_in\": ", boolean(table.is_built_in), "}");
+  });
 }
 
 }  // namespace cutwheel

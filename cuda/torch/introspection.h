@@ -38,4 +38,9 @@ std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::in
                                  std::int64_t scales, std::int64_t grouping, std::int64_t groups, std::int64_t direction,
                                  std::int64_t taps, std::int64_t step);
 
+// As of load_tuned_table(); and what is loaded or compiled in, in the order in which it counts.
+void load_tuning(StringHandle text);
+void clear_tuning();
+std::string tuning_json();
+
 }  // namespace cutwheel

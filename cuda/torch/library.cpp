@@ -212,6 +212,9 @@ void register_schemas(torch::stable::detail::StableLibrary& m) {
   m.def("_device_info(int device) -> str");
   m.def("_driver_status() -> str");
   m.def("_reload_env() -> ()");
+  m.def("_load_tuning(str text) -> ()");
+  m.def("_clear_tuning() -> ()");
+  m.def("_tuning() -> str");
 }
 
 }  // namespace
@@ -290,4 +293,7 @@ STABLE_TORCH_LIBRARY_IMPL(cutwheel, CompositeExplicitAutograd, m) {
   m.impl("_device_info", TORCH_BOX(&cutwheel::device_info_json));
   m.impl("_driver_status", TORCH_BOX(&cutwheel::driver_status_json));
   m.impl("_reload_env", TORCH_BOX(&cutwheel::reload_environment));
+  m.impl("_load_tuning", TORCH_BOX(&cutwheel::load_tuning));
+  m.impl("_clear_tuning", TORCH_BOX(&cutwheel::clear_tuning));
+  m.impl("_tuning", TORCH_BOX(&cutwheel::tuning_json));
 }

@@ -25,6 +25,7 @@ __all__ = [
     "baddbmm",
     "bmm",
     "build_info",
+    "clear_tuning",
     "conv1d",
     "conv2d",
     "conv3d",
@@ -39,6 +40,7 @@ __all__ = [
     "grouped_mm_list",
     "kernels",
     "linear",
+    "load_tuning",
     "matmul",
     "mm",
     "nn",
@@ -57,7 +59,7 @@ def _is_started_by_dash_m() -> bool:
 
 
 try:
-    from . import _library, nn
+    from . import _library, nn, tuning
     from ._explain import Explanation, Kernel, build_info, explain, kernels
     from .fusion import FusionReport, fuse
     from .ops._matmul import matmul
@@ -72,8 +74,10 @@ try:
     from .ops.scaled import quantize, scaled_mm
     from .ops.scaled_conv import scaled_conv2d
     from .ops.scaled_grouped import scaled_grouped_mm
+    from .tuning import clear_tuning, load_tuning
 
     __version__ = _library.VERSION
+    tuning.load_environment()
 except ImportError:
     # The doctor has to be able to say why this import fails.
     if not _is_started_by_dash_m():

@@ -122,7 +122,10 @@ class Explanation:
     row: str | None
     """name of the chosen kernel; None where none serves the call, or nothing is to be computed"""
     parameters: dict[str, Any]
-    """of the launch: raster, swizzle, splits, ..., and of the request it serves"""
+    """of the launch: raster, swizzle, splits, ..., and of the request it serves. choice says what
+    it rests on: "tuned (exact)" (predicted_us is measured then), "tuned (near MxNxK)", "cost model"
+    or, of a GPU or a kernel that was never measured, "cost model (estimated)"; table, which
+    table of measurements"""
     candidates: tuple[dict[str, Any], ...]
     """all plans that could run, best first, then each row that could not, with its `reason`"""
     device: str
@@ -136,7 +139,10 @@ class Explanation:
         lines += [f"  {key}: {_plain(value)}" for key, value in launch.items()]
         others = [plan for plan in self.candidates if "reason" not in plan][1:]
         if others:
-            lines.append("slower by the cost model:")
+            tuned = str(launch.get("choice", "")).startswith("tuned")
+            lines.append(
+                "slower, as measured or predicted:" if tuned else "slower by the cost model:"
+            )
             lines += [f"  {_plan_text(plan)}" for plan in others[:_SHOWN_CANDIDATES]]
             lines += _more(len(others) - _SHOWN_CANDIDATES)
         reasons: dict[str, list[str]] = {}
@@ -378,7 +384,7 @@ def _explanation(op: str, data: dict[str, Any]) -> Explanation:
     plans: list[dict[str, Any]] = data.get("plans", [])
     chosen = plans[0] if plans else {}
     parameters = {key: value for key, value in chosen.items() if key != "row"}
-    for key in ("route", "operand_copies", "output_copy"):
+    for key in ("choice", "table", "route", "operand_copies", "output_copy"):
         if key in data:
             parameters[key] = data[key]
     parameters["request"] = data.get("request", {})

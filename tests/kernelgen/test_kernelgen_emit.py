@@ -220,7 +220,8 @@ def test_the_lists_for_cmake() -> None:
     assert f'set(CUTWHEEL_KERNEL_SOURCES_80 "{sm80}")' in text
     assert 'set(CUTWHEEL_KERNEL_SOURCES_89 "")' in text
     assert "set(CUTWHEEL_KERNEL_SOURCES_90a " in text
-    assert f'set(CUTWHEEL_TABLE_SOURCES "{root}/kernel_table.cpp")' in text
+    tables = f'"{root}/kernel_table.cpp" "{root}/tuned_tables.cpp"'
+    assert f"set(CUTWHEEL_TABLE_SOURCES {tables})" in text
     assert f'set(CUTWHEEL_MANIFEST_JSON "{root}/manifest.json")' in text
     assert "set(CUTWHEEL_KERNEL_COUNT 2)" in text
 
