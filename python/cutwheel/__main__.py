@@ -1,4 +1,4 @@
-"""Command line: python -m cutwheel doctor [--json]."""
+"""Command line: python -m cutwheel doctor [--json], python -m cutwheel tune."""
 
 from __future__ import annotations
 
@@ -18,7 +18,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Exit status: 0 if cutwheel's ops can run here, 1 if not.",
     )
     doctor.add_argument("--json", action="store_true", help="machine-readable output")
+    wants_tune = list(sys.argv[1:] if arguments is None else arguments)[:1] == ["tune"]
+    if wants_tune:
+        # Only then: this needs torch and the library, and the doctor has to start without them.
+        try:
+            from .tuning import command
+        except ImportError as error:
+            print(f"tune: {error}; `python -m cutwheel doctor` says more", file=sys.stderr)
+            return 2
+    tune = commands.add_parser(
+        "tune",
+        help="measure which kernels are fastest here, and write a table of it",
+        description=command.DESCRIPTION if wants_tune else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    if wants_tune:
+        command.add_arguments(tune)
     options = parser.parse_args(arguments)
+    if options.command == "tune":
+        return command.run(options)
     return _doctor.run(as_json=options.json)
 
 
