@@ -28,7 +28,7 @@ class Error:
         """expected: float32. NaN where the result has NaN. Raises ValueError for another shape."""
         if result.shape != expected.shape:
             raise ValueError(f"shape {tuple(result.shape)}; expected {tuple(expected.shape)}")
-        difference = result.float().sub_(expected)
+        difference = result.float() - expected
         norm = torch.linalg.vector_norm(expected).item()
         rms = norm / math.sqrt(max(1, expected.numel()))
         if rms == 0.0:

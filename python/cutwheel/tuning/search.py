@@ -91,7 +91,7 @@ class Search:
         self._plans = [_candidate(plan) for plan in answer["plans"]]
         self._found: dict[tuple[str, str, int, int], Candidate] = {}
         self._runs: dict[tuple[str, str, int, int], _Run] = {}
-        self._taken: set[tuple[str, int]] = set()
+        self._taken: set[tuple[str, int, bool]] = set()
         self._best = float("inf")
         self._expected: torch.Tensor | None = None
         self._allowed = 0.0
@@ -131,9 +131,11 @@ class Search:
         self._found[candidate.plan] = candidate
         try:
             self._forcing.force(self._request, candidate)
-            if (candidate.row, candidate.splits) not in self._taken:
+            # Once of a kernel as it is ranked, and once of its variants: asking takes milliseconds.
+            kind = candidate.row, candidate.splits, candidate in self._plans
+            if kind not in self._taken:
                 self._check_taken(candidate)
-                self._taken.add((candidate.row, candidate.splits))
+                self._taken.add(kind)
             calls = calls_for(candidate.predicted_us, self._case.slots)
             replay = self._clock.record(self._case.call, self._case.slots, calls)
             wrong = self._what_is_wrong(replay)
@@ -159,7 +161,7 @@ class Search:
         first = _candidate(answer["plans"][0]) if answer["plans"] else None
         if first is None or first.plan != candidate.plan:
             taken = first.plan if first else "none"
-            raise NotTakenError(f"forced {candidate.plan}, but {taken} would run")
+            raise NotTakenError(f"another plan would run: {taken}")
         if Request(**answer["tuning_request"]) != self._request:
             raise NotTakenError("the call becomes another request with this kernel")
 
