@@ -31,7 +31,9 @@ class Gpu:
 A100 = Gpu(8, 0, 108, 163 * 1024, 2039, 1.41)
 RTX3090 = Gpu(8, 6, 82, 99 * 1024, 936, 1.70)
 L40S = Gpu(8, 9, 142, 99 * 1024, 864, 2.52)
-H200 = Gpu(9, 0, 132, 227 * 1024, 4917, 1.98)
+# Its bandwidth is that of no GPU, so that no table of measurements in the wheel is for it: what is
+# asked about it is the cost model. 4917 is what the driver of an H200 says.
+H200 = Gpu(9, 0, 132, 227 * 1024, 5200, 1.98)
 B200 = Gpu(10, 0, 148, 227 * 1024, 8000, 1.85)
 RTX5090 = Gpu(12, 0, 170, 99 * 1024, 1792, 2.41)
 V100 = Gpu(7, 0, 80, 96 * 1024, 900, 1.53)

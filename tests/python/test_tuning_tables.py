@@ -248,7 +248,7 @@ def test_the_environment_restricts_tables(environment: Callable[..., None]) -> N
     ("change", "is_used"),
     [
         ({}, True),
-        ({"memory_gb_per_s": 4917.0 * 1.04}, True),
+        ({"memory_gb_per_s": H200.bandwidth * 1.04}, True),
         ({"memory_gb_per_s": 3352.0}, False),
         ({"sm_count": 114}, False),
         ({"cc": [9, 1]}, False),
