@@ -144,6 +144,7 @@ def test_slow_plans_are_dropped_after_the_first_replays(machine: Machine) -> Non
     assert slow
     assert all(c.status == "slow" for c in slow)
     assert all(machine.replays[c.plan] == 2 for c in slow)
+    assert len({(c.row, c.splits) for c in slow}) == len(slow), "and no variants are tried of them"
 
 
 @needs_all

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from selection import A100, BF16, E4M3, F32, H200, ROWS, VECTOR, WGRAD, Gpu, K, chosen, explain
+from tuning_tables import EXTENTS, gpu_of, measured, table
 
 cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
 
@@ -23,41 +19,11 @@ narrow = pytest.mark.skipif(
 )
 pytestmark = narrow
 
-EXTENTS = (4096, 4096, 4096)
-
 
 @pytest.fixture(autouse=True)
 def _cleared() -> Iterator[None]:
     yield
     cutwheel.clear_tuning()
-
-
-def gpu_of(gpu: Gpu, name: str = "described") -> dict[str, Any]:
-    facts = {"sm_count": gpu.sms, "memory_gb_per_s": gpu.bandwidth}
-    return {"name": name, "cc": [gpu.major, gpu.minor], **facts}
-
-
-def table(*entries: dict[str, Any], gpu: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Of plans with names, which a document has by number."""
-    kernels: list[str] = []
-    numbered = copy.deepcopy(list(entries))
-    for entry in numbered:
-        for plan in entry["plans"]:
-            if plan[0] not in kernels:
-                kernels.append(plan[0])
-            plan[0] = kernels.index(plan[0])
-    gpu = gpu or gpu_of(H200)
-    return {"schema": 1, "gpu": gpu, "kernels": kernels, "entries": numbered}
-
-
-def measured(answer: dict[str, Any], *ranks: int, us: float = 100.0, **change: Any) -> Any:
-    """An entry that says of the plans with these ranks that they are the fastest, in this order."""
-    plans = [answer["plans"][rank] for rank in ranks]
-    listed = [
-        [plan["row"], "along_m", 4, plan["splits"], us * (1 + 0.01 * index)]
-        for index, plan in enumerate(plans)
-    ]
-    return {"request": answer["tuning_request"] | change, "plans": listed}
 
 
 def test_without_a_table_the_cost_model_chooses() -> None:
@@ -84,6 +50,14 @@ def test_an_entry_of_the_very_request_decides_row_and_parameters() -> None:
     # What is not listed was slower than anything that is.
     assert all(plan["predicted_us"] >= 115 for plan in rest)
     assert {p["row"] for p in after["plans"]} == {p["row"] for p in before["plans"]}
+
+
+def test_what_is_listed_comes_first_even_if_it_took_longer_than_predicted() -> None:
+    before = explain(H200, *EXTENTS)
+    cutwheel.load_tuning(table(measured(before, 5, us=1000)))
+    first, *rest = explain(H200, *EXTENTS)["plans"]
+    assert (first["row"], first["predicted_us"]) == (before["plans"][5]["row"], 1000)
+    assert min(plan["predicted_us"] for plan in rest) == pytest.approx(1150)
 
 
 def test_splits_are_chosen_too() -> None:
@@ -197,6 +171,21 @@ def test_each_kind_of_request_has_entries_of_its_own(other: dict[str, Any]) -> N
     assert explain(H200, *EXTENTS)["choice"] == "cost model"
 
 
+def test_entries_of_all_kinds_beside_each_other_are_told_apart() -> None:
+    kinds: list[dict[str, Any]] = [
+        *({}, *OTHERS),
+        *({"a": E4M3, "d": BF16, "epilogue": "block_bias", "scales": s} for s in (1, 2)),
+    ]
+    answers = [explain(H200, *EXTENTS, **kind) for kind in kinds]
+    entries = [measured(a, len(a["plans"]) - 1, us=0.5) for a in answers]
+    for some in (entries, entries[::-1]):
+        cutwheel.load_tuning(table(*some))
+        for kind, answer in zip(kinds, answers, strict=True):
+            after = explain(H200, *EXTENTS, **kind)
+            assert after["choice"] == "tuned (exact)", kind
+            assert after["plans"][0]["row"] == answer["plans"][-1]["row"]
+
+
 @pytest.mark.parametrize(
     ("field", "request_options", "other_options"),
     [
@@ -278,120 +267,3 @@ def test_a_later_table_of_the_same_gpu_replaces_the_first() -> None:
     assert chosen(H200, *EXTENTS)["row"] == before["plans"][3]["row"]
     cutwheel.load_tuning(table(gpu=gpu_of(A100, "another")))
     assert chosen(H200, *EXTENTS)["row"] == before["plans"][3]["row"]
-
-
-# ---- what is refused
-
-
-def good() -> dict[str, Any]:
-    return table(measured(explain(H200, *EXTENTS), 5, 3))
-
-
-REFUSED: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
-    (lambda t: t.update(schema=2), r"schema is 2, and this cutwheel reads 1"),
-    (lambda t: t.pop("schema"), r"schema is None"),
-    (lambda t: t.pop("gpu"), r"table\.gpu is missing"),
-    (lambda t: t["gpu"].pop("sm_count"), r"table\.gpu\.sm_count is missing"),
-    (lambda t: t["gpu"].update(cc=[9]), r"table\.gpu\.cc is \[9\]; expected a list of 2"),
-    (lambda t: t.update(surprise=1), r"table\.surprise is not known"),
-    (lambda t: t["kernels"].__setitem__(0, "gemm_gone"), r"kernel gemm_gone is not in this wheel"),
-    (lambda t: t["entries"][0]["plans"][0].__setitem__(0, 9), r"plans\[0\]\[0\] is 9; expected"),
-    (lambda t: t["entries"][0]["plans"][0].__setitem__(1, "up"), r"plans\[0\]\[1\] is 'up'"),
-    (lambda t: t["entries"][0]["plans"][0].__setitem__(2, 0), r"plans\[0\]\[2\] is 0"),
-    (lambda t: t["entries"][0]["plans"][1].__setitem__(4, -1.0), r"plans\[1\]\[4\] is -1\.0"),
-    (lambda t: t["entries"][0]["plans"].clear(), r"entries\[0\]\.plans is \[\]"),
-    (lambda t: t["entries"][0]["request"].update(a="bf17"), r"request\.a is 'bf17'; expected one"),
-    (lambda t: t["entries"][0]["request"].update(m=0), r"request\.m is 0; expected a whole number"),
-    (lambda t: t["entries"][0]["request"].update(m=1.5), r"request\.m is 1\.5"),
-    (lambda t: t["entries"][0]["request"].pop("k"), r"request\.k is missing"),
-    (lambda t: t["entries"][0]["request"].update(depth=1), r"request\.depth is not known"),
-    (
-        lambda t: t["entries"][0]["request"].update(addend="other", epilogue="gone"),
-        r'epilogue is "gone", which this wheel does not have',
-    ),
-    (lambda t: t["entries"][0]["request"].update(addend="other"), r"request\.epilogue is missing"),
-]
-
-
-@pytest.mark.parametrize(("damage", "message"), REFUSED, ids=[text for _, text in REFUSED])
-def test_a_table_that_is_none_is_refused_with_the_field(
-    damage: Callable[[dict[str, Any]], Any], message: str
-) -> None:
-    document = good()
-    damage(document)
-    with pytest.raises(ValueError, match=message):
-        cutwheel.load_tuning(document)
-    assert explain(H200, *EXTENTS)["choice"] == "cost model"
-
-
-def test_a_kernel_that_computes_no_product_is_refused() -> None:
-    document = good()
-    reduce = next(k.name for k in cutwheel.kernels() if k.family == "splitk_reduce")
-    document["kernels"][0] = reduce
-    with pytest.raises(ValueError, match="computes no product"):
-        cutwheel.load_tuning(document)
-
-
-def test_a_refused_table_leaves_the_loaded_one() -> None:
-    before = explain(H200, *EXTENTS)
-    cutwheel.load_tuning(table(measured(before, 5)))
-    with pytest.raises(ValueError, match="schema"):
-        cutwheel.load_tuning({"schema": 99})
-    assert explain(H200, *EXTENTS)["choice"] == "tuned (exact)"
-
-
-def test_a_file_is_loaded_by_its_path(tmp_path: Path) -> None:
-    path = tmp_path / "mine.json"
-    path.write_text(json.dumps(good()), encoding="utf-8")
-    cutwheel.load_tuning(path)
-    assert explain(H200, *EXTENTS)["table"] == "mine.json"
-
-
-def test_a_broken_file_is_refused_with_its_path(tmp_path: Path) -> None:
-    path = tmp_path / "mine.json"
-    path.write_text('{"schema": 1', encoding="utf-8")
-    with pytest.raises(ValueError, match=r"mine\.json is no JSON"):
-        cutwheel.load_tuning(str(path))
-    with pytest.raises(OSError, match="none"):
-        cutwheel.load_tuning(tmp_path / "none.json")
-
-
-# ---- the environment
-
-ASK = """
-import json, sys, warnings
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    import torch, cutwheel
-print(json.dumps([json.loads(torch.ops.cutwheel._tuning()), [str(w.message) for w in caught]]))
-"""
-
-
-def imported_with(value: str) -> Any:
-    package = str(Path(cutwheel.__file__).parents[1])
-    environment = os.environ | {"CUTWHEEL_TUNING": value, "PYTHONPATH": package}
-    run = subprocess.run(
-        [sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, check=True
-    )
-    tables, warned = json.loads(run.stdout)
-    return [t["name"] for t in tables if not t["built_in"]], [
-        text for text in warned if "CUTWHEEL_TUNING" in text
-    ]
-
-
-def test_the_environment_names_tables(tmp_path: Path) -> None:
-    first, second = tmp_path / "first.json", tmp_path / "second.json"
-    first.write_text(json.dumps(good()), encoding="utf-8")
-    second.write_text(json.dumps(table(gpu=gpu_of(A100, "another"))), encoding="utf-8")
-    assert imported_with(f"{first}{os.pathsep}{second}") == (["first.json", "second.json"], [])
-
-
-def test_a_broken_table_in_the_environment_warns_once_and_dispatch_goes_on(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.json"
-    broken.write_text("{}", encoding="utf-8")
-    tables, warned = imported_with(str(broken))
-    assert tables == []
-    (text,) = warned
-    assert "broken.json.schema is None" in text
-    assert "without this table" in text
-    assert imported_with(str(tmp_path / "none.json"))[1]
