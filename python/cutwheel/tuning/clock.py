@@ -58,6 +58,8 @@ class GraphClock:
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
+        # A pool without a graph is gone, and nothing can be recorded into it any more.
+        self._newest: torch.cuda.CUDAGraph | None = None
 
     def record(self, call: Callable[[int], Tensor], slots: int, calls: int) -> GraphReplay:
         # Modules are loaded at their first launch, which must not happen in a capture.
@@ -79,6 +81,7 @@ class GraphClock:
                     graph.capture_end()
                 raise
             graph.capture_end()
+        self._newest = graph
         replay.results = [kept[0], kept[min(slots, calls) - 1]]
         return replay
 

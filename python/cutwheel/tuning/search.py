@@ -94,7 +94,7 @@ class Search:
         self._taken: set[tuple[str, int, bool]] = set()
         self._best = float("inf")
         self._expected: torch.Tensor | None = None
-        self._allowed = 0.0
+        self._allowed = check.Error(0.0, 0.0)
 
     def run(self, sm_count: int) -> list[Candidate]:
         """All that were measured; the plan of the library's own dispatch is always among them."""
@@ -180,7 +180,7 @@ class Search:
         if not check.is_right(error, self._allowed):
             return (
                 f"relative error {error.relative:.1e}, worst element {error.worst:.1e};"
-                f" tolerance {self._allowed:.1e}"
+                f" right are {self._allowed.relative:.1e} and {self._allowed.worst:.1e}"
             )
         if last.is_floating_point() and not torch.isfinite(last).all().item():
             return "not finite in the last set of operands"
