@@ -210,7 +210,7 @@ def test_a_single_wrong_element_does_not_hide_in_the_norm() -> None:
     result[3, 5] += 2.0
     error = check.Error.of(result, expected)
     assert error.relative < 0.01
-    assert not check.is_right(error, 0.01)
+    assert not check.is_right(error, check.Error(0.01, 0.2))
 
 
 def test_calls_of_a_graph_are_whole_rotations() -> None:
