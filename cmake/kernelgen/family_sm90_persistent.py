@@ -85,10 +85,11 @@ class _Persistent(Family):
                 f"tile N = {n}; with epilogue {kernel.epilogue.name} a row of D is {row} bytes, and"
                 " TMA stores pieces of 32: N must be a multiple of 32"
             )
-        swizzle = _SWIZZLE_BYTES // size
-        if k not in [swizzle * x for x in self.swizzles]:
-            allowed = " or ".join(str(swizzle * x) for x in self.swizzles)
-            yield f"tile K = {k}; it is {allowed}: one swizzle spans {_SWIZZLE_BYTES} bytes"
+        swizzles = (1,) if kernel.scales else self.swizzles  # they are those of one swizzle
+        allowed = [_SWIZZLE_BYTES // size * x for x in swizzles]
+        if k not in allowed:
+            numbers = " or ".join(map(str, allowed))
+            yield f"tile K = {k}; it is {numbers}: one swizzle spans {_SWIZZLE_BYTES} bytes"
 
     def shared_memory(self, kernel: Kernel) -> tuple[int, str]:
         m, n, k = kernel.tile.shape
@@ -240,13 +241,15 @@ def _check_cluster(kernel: Kernel) -> Iterator[str]:
     splits = cluster[2]
     if cluster[:2] != (1, 1) or splits not in (1, 2, 4, 8):
         yield f"cluster {dims(cluster)}; it shares K alone: [1, 1, 2], 4 or 8 at the end"
+    elif splits == 1:
+        return
     elif n % (16 * splits):
         yield (
             f"tile N = {n} with cluster {dims(cluster)}; each of {splits} threadblocks finishes a"
             f" multiple of 16 columns: N must be a multiple of {16 * splits}"
         )
-    elif splits > 1 and (kernel.scales or kernel.dtypes.acc != "f32"):
-        yield f"cluster {dims(cluster)} with sums that are not plain float32; leave it out"
+    elif kernel.scales:
+        yield f"cluster {dims(cluster)} with scales {kernel.scales}; leave one of the two out"
 
 
 def _check_swizzled_columns(kernel: Kernel) -> Iterator[str]:

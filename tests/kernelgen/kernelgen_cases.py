@@ -37,7 +37,7 @@ EPILOGUES: Table = {
 }
 
 
-FUSED = ["linear_combination", "bias_gelu", "gated_aux"]  # both GEMM families have them
+FUSED = ["linear_combination", "bias_gelu", "gated_aux"]  # sm90_persistent has the first two
 
 
 def dtypes(a: str, d: str, acc: str = "f32", b: str | None = None) -> Table:
@@ -59,6 +59,14 @@ SM80: Table = {
     "layouts": ["tnt"],
     "epilogue": ["linear_combination"],
     "tiles": [{"tile": [128, 128, 32], "warp": [64, 64, 32], "stages": 3}],
+}
+PERSISTENT: Table = {
+    "family": "sm90_persistent",
+    "arch": ["90a"],
+    "dtypes": [dtypes("bf16", "bf16")],
+    "layouts": ["tnt"],
+    "epilogue": ["plain"],
+    "tiles": [{"tile": [128, 176, 64]}],
 }
 REDUCE: Table = {
     "family": "splitk_reduce",
@@ -206,26 +214,46 @@ def _sm80_tiles(draw: st.DrawFn, step: int) -> list[Table]:
     return draw(st.lists(tiles, min_size=1, unique_by=identity))
 
 
+def _persistent_tiles(draw: st.DrawFn, k: list[int]) -> list[Table]:
+    tiles = st.fixed_dictionaries(
+        {
+            "tile": st.tuples(
+                st.sampled_from([64, 128]), st.sampled_from([64, 128]), st.sampled_from(k)
+            ).map(list)
+        },
+        optional={
+            "swap_ab": st.just(True),
+            "cluster": st.sampled_from([[1, 1, 2], [1, 1, 4]]),
+        },
+    )
+    return draw(st.lists(tiles, min_size=1, unique_by=identity))
+
+
 @st.composite
 def entries(draw: st.DrawFn) -> Table:
     """A valid entry of any family that has tiles, small enough for every architecture."""
-    family = draw(st.sampled_from(["sm90_warpspecialized", "sm80_multistage"]))
-    is_sm90 = family == "sm90_warpspecialized"
+    family = draw(st.sampled_from(["sm90_warpspecialized", "sm90_persistent", "sm80_multistage"]))
+    is_sm90 = family != "sm80_multistage"
+    is_persistent = family == "sm90_persistent"
     is_tf32 = draw(st.booleans())
     combinations = [dtypes(x, d) for x in ("f16", "bf16") for d in (x, "f32")]
     layouts = ["tnt", "ttt", "nnt", "ntt"]
     if is_tf32:
         combinations = [dtypes("tf32", "f32")]
-        if is_sm90:
+        if is_persistent:
+            layouts = ["tnt"]
+        elif is_sm90:
             layouts = ["tnt", "ntt"]  # the others are only built either with or without swap_ab
     entry = {
         "family": family,
         "arch": ["90a"] if is_sm90 else draw(subsets(["80", "89"])),
         "dtypes": draw(subsets(combinations)),
         "layouts": draw(subsets(layouts)),
-        "epilogue": draw(subsets([*["plain"] * is_sm90, *FUSED])),
+        "epilogue": draw(subsets([*["plain"] * is_sm90, *FUSED[: 2 if is_persistent else 3]])),
     }
-    if is_sm90:
+    if is_persistent:
+        entry["tiles"] = _persistent_tiles(draw, [32, 64] if is_tf32 else [64, 128])
+    elif is_sm90:
         entry["tiles"] = _sm90_tiles(draw, [16, 32] if is_tf32 else [32, 64])
     else:
         entry["tiles"] = _sm80_tiles(draw, 16 if is_tf32 else 32)

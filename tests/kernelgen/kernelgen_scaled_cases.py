@@ -140,7 +140,11 @@ def _persistent_tiles(draw: st.DrawFn) -> list[Any]:
                 lambda shape: [*shape, 128]
             )
         },
-        optional={"fast_accum": st.just(True), "swap_ab": st.just(True)},
+        optional={
+            "fast_accum": st.just(True),
+            "swap_ab": st.just(True),
+            "cluster": st.sampled_from([[1, 1, 2], [1, 1, 4]]),
+        },
     )
     return draw(st.lists(tiles, min_size=1, max_size=4, unique_by=identity))
 

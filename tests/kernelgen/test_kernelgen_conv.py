@@ -69,11 +69,12 @@ def one_error(entry: Table, **values: Any) -> str:
         ({"tile": [256, 128, 64]}, "tile M = 256; one or two warpgroups take 64 rows each: 64 or"),
         ({"tile": [128, 8, 64]}, "tile N = 8; rows of D are made of 16 columns"),
         (
-            {"tile": [128, 160, 64]},
-            "no wgmma of bf16 and bf16 in that width here; N is one of 16, 32, 64, 96, 128, 192, 2",
+            {"dtypes": [TF32], "tile": [128, 160, 32]},
+            "no wgmma of tf32 and tf32 in that width here; N is one of 16, 32, 64, 96, 128, 192, 2",
         ),
-        ({"tile": [128, 128, 32]}, "tile K = 32; it is 64, the 128 bytes that one swizzle spans"),
-        ({"dtypes": [TF32]}, "tile K = 64; it is 32, the 128 bytes that one swizzle spans"),
+        ({"tile": [128, 128, 128]}, "tile K = 128; it is 64: one swizzle spans 128 bytes"),
+        ({"tile": [128, 128, 32]}, "tile K = 32; it is 64: one swizzle spans 128 bytes"),
+        ({"dtypes": [TF32]}, "tile K = 64; it is 32: one swizzle spans 128 bytes"),
         (
             {"direction": ["dgrad"], "tile": [128, 96, 64]},
             "tile N = 96 with direction dgrad; of a row-major B one swizzle spans 64 columns: N mu",

@@ -55,7 +55,7 @@ NAME = re.compile(
     r"scaled_mm_sm(?P<arch>80|89|90a)_(?P<dtypes>[a-z0-9]+_[a-z0-9]+_[fs]32_[a-z0-9]+)_"
     r"(?:(?P<tile>\d+x\d+x\d+)(?:_(?P<second>\d+x\d+x\d+))?_(?P<layout>tnt)"
     r"_(?P<schedule>pingpong|cooperative|persistent|multistage)(?P<stages>\d+)?(?P<swap>_swap)?"
-    r"(?P<fast>_fast)?(?:_(?P<scales>1x128_(?:1x128|128x128)))?"
+    r"(?:_split(?P<splits>\d))?(?P<fast>_fast)?(?:_(?P<scales>1x128_(?:1x128|128x128)))?"
     rf"_(?P<epilogue>{'|'.join(EPILOGUES)})|quantize_(?P<recipe>\w+))"
 )
 
@@ -81,7 +81,9 @@ def test_a_name_says_everything_about_its_kernel(entry: Table) -> None:
             assert (bool(field["swap"]), bool(field["fast"])) == (tile.swap_ab, tile.fast_accum)
             assert field["tile"] == "x".join(map(str, tile.shape))
             second = "x".join(map(str, tile.warp or tile.cluster))
-            assert field["second"] == (None if kernel.family == "sm90_persistent" else second)
+            is_persistent = kernel.family == "sm90_persistent"
+            assert field["second"] == (None if is_persistent else second)
+            assert int(field["splits"] or 1) == (tile.cluster[2] if is_persistent else 1)
             assert field["schedule"] == tile.schedule
             assert field["stages"] == (str(tile.stages) if tile.stages else None)
 
@@ -163,8 +165,9 @@ STEMS = {
         (
             PERSISTENT_SM90,
             "gemm",
-            f"Sm90Persistent<Arch::sm90a, {PRODUCT}, Shape3<128, 160, 128>, /*swap_ab=*/false,"
-            " epilogue::scaled, /*fast_accum=*/false>",
+            f"Sm90Persistent<Arch::sm90a, {PRODUCT}, Layout::row, Layout::column,"
+            " Shape3<128, 160, 128>, /*swap_ab=*/false, /*splits=*/1, epilogue::scaled,"
+            " /*fast_accum=*/false>",
         ),
         (
             changed(QUANTIZE, arch=["89"]),
