@@ -41,6 +41,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+def rows_by_name() -> dict[str, dict]:
+    return {row["name"]: row for row in json.loads(torch.ops.cutwheel._kernels())}
+
+
 def test_the_table_holds_every_declared_kernel() -> None:
     declared = {procedural_name(k) for k in manifest.load(Path(__file__).parents[2]).kernels}
     assert {kernel.name for kernel in cutwheel.kernels()} == declared
@@ -71,7 +75,7 @@ def test_ada_has_rows_of_its_own(shape) -> None:
 
 
 def test_rows_that_need_more_shared_memory_than_the_gpu_has_are_refused() -> None:
-    rows = {row["name"]: row for row in json.loads(torch.ops.cutwheel._kernels())}
+    rows = rows_by_name()
     small = Gpu(8, 6, 82, 40 * 1024, 936, 1.7)
     answer = explain(small, 512, 512, 512)
     for plan in answer["plans"]:
@@ -152,10 +156,73 @@ def test_small_m_on_hopper_swaps_operands() -> None:
 
 
 def test_large_problems_on_hopper_take_large_tiles() -> None:
-    row = chosen(H200, 8192, 8192, 8192)["row"]
-    rows = {r["name"]: r for r in json.loads(torch.ops.cutwheel._kernels())}
-    tile = rows[row]["tile"]
-    assert tile[0] * tile[1] >= 128 * 192
+    tile = rows_by_name()[chosen(H200, 8192, 8192, 8192)["row"]]["tile"]
+    assert tile[0] * tile[1] >= 128 * 128
+
+
+def tiles_of(row: dict, m: int, n: int) -> int:
+    rows, columns = row["tile"][:2]
+    if row["swap_ab"]:
+        m, n = n, m
+    return -(-m // rows) * -(-n // columns)
+
+
+@pytest.mark.parametrize("shape", [(1024, 2304, 8192), (768, 3072, 8192), (512, 4608, 8192)])
+def test_tiles_of_odd_width_win_where_they_fill_a_wave(shape) -> None:
+    rows, plans = rows_by_name(), explain(H200, *shape)["plans"]
+    best = rows[plans[0]["row"]]
+    assert best["family"] == "sm90_persistent"
+    assert best["tile"][1] % 64 != 0
+    assert 0.9 * H200.sms < tiles_of(best, *shape[:2]) <= H200.sms
+    usual = next(p for p in plans if rows[p["row"]]["tile"][1] % 64 == 0)
+    assert usual["predicted_us"] > 1.1 * plans[0]["predicted_us"]
+
+
+@pytest.mark.parametrize("shape", [(16, 128, 32768), (16, 512, 32768), (256, 1024, 8192)])
+@pytest.mark.parametrize("addend", [NONE, VECTOR])
+@pytest.mark.parametrize("dtype", [BF16, F16])
+def test_a_cluster_shares_a_long_k_where_tiles_are_few(shape, addend: int, dtype: int) -> None:
+    plan = chosen(H200, *shape, a=dtype, addend=addend)
+    row = rows_by_name()[plan["row"]]
+    assert row["cluster"][:2] == [1, 1]
+    assert row["cluster"][2] > 1
+    assert f"_split{row['cluster'][2]}_" in row["name"]
+    # By one kernel, and it leaves no SM with more than a tile.
+    assert (plan["splits"], plan["reduce"]) == (1, None)
+    assert tiles_of(row, *shape[:2]) * row["cluster"][2] <= H200.sms
+
+
+def test_a_cluster_shares_k_of_batches_too() -> None:
+    plan = chosen(H200, 16, 128, 32768, batch=8)
+    assert rows_by_name()[plan["row"]]["cluster"][2] > 1
+    # The second kernel of split-K is for one problem.
+    assert not any(p["reduce"] for p in explain(H200, 16, 128, 32768, batch=8)["plans"])
+
+
+def test_nobody_shares_k_where_tiles_are_many() -> None:
+    for shape in ((4096, 4096, 4096), (64, 57344, 8192), (1, 4096, 4096)):
+        assert rows_by_name()[chosen(H200, *shape)["row"]]["cluster"][2] == 1
+
+
+@pytest.mark.parametrize(("layout_b", "letters"), [(COLUMN, "tnt"), (ROW, "ttt")])
+def test_a_cluster_is_refused_a_k_that_is_too_short_for_it(layout_b: int, letters: str) -> None:
+    shared = {
+        row["name"]: row["cluster"][2] * row["tile"][2]
+        for row in rows_by_name().values()
+        if row["op"] == "gemm"
+        and row["cluster"][2] > 1
+        and (row["a"], row["layout"], row["epilogue"]) == ("bf16", letters, "plain")
+    }
+    assert shared
+    for k in (8, 128, 255, 256, 4096):
+        answer = explain(H200, 64, 4096, k, layout_b=layout_b)
+        reasons = {r["row"]: r["reason"] for r in answer["rejected"]}
+        served = {plan["row"] for plan in answer["plans"]}
+        for name, least in shared.items():
+            assert (name in served) == (k >= least)
+            if k < least:
+                assert reasons[name] == f"K = {k}, and a cluster shares {least} or more"
+        assert served - shared.keys()
 
 
 def test_raster_order_walks_along_the_shorter_side_of_small_problems() -> None:
