@@ -232,7 +232,7 @@ def test_device_that_is_not_current(cutwheel: ModuleType, cuda: str) -> None:
 
 def test_no_memory_is_kept(cutwheel: ModuleType, cuda: str) -> None:
     a, b = operands(129, 257, 1025, HALF, cuda, "row_offset", "every_second")
-    small, wide = operands(64, 64, 16384, BRAIN, cuda)  # a workspace, where K is split
+    small, wide = operands(256, 256, 65536, BRAIN, cuda)  # a workspace, where K is split
 
     def work() -> None:
         cutwheel.mm(a, b)

@@ -1,0 +1,174 @@
+"""Dense products by the persistent kernels of Hopper, each forced: tails, tiles and clusters that
+go around, batches, operands inside larger tensors, dependent launches and graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+import torch
+from gemm_cases import TORCH_DTYPE, operands, random_tensor, require_arch
+from persistent_cases import (
+    Extents,
+    Product,
+    Row,
+    extents_of,
+    inside,
+    persistent_rows,
+    shortest_k,
+    splits_of,
+)
+
+pytestmark = pytest.mark.gpu
+
+every_row = pytest.mark.parametrize("row", persistent_rows(), ids=lambda row: row["name"])
+
+
+def sms_of(device: str) -> int:
+    if torch.device(device).type != "cuda":
+        return 8
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@pytest.fixture
+def force(environment: Callable[..., None]) -> Callable[[Row], None]:
+    """No call takes another kernel."""
+
+    def force_row(row: Row) -> None:
+        require_arch(row["arch"])
+        environment(CUTWHEEL_KERNEL=row["name"])
+
+    return force_row
+
+
+@every_row
+def test_every_persistent_kernel(
+    cutwheel: ModuleType, device: str, force: Callable[[Row], None], row: Row
+) -> None:
+    force(row)
+    for extents in extents_of(row, sms_of(device)):
+        product = Product.random(row, extents, device)
+        assert product.chosen(cutwheel) == row["name"]
+        shape = (*extents.batch, extents.m, extents.n)
+        out = inside(torch.full(shape, float("nan"), dtype=product.a.dtype, device=device))
+        around = out.untyped_storage().nbytes() // out.element_size() - out.numel()
+        assert product.run(cutwheel, out) is out
+        try:
+            product.judge(out)
+        except AssertionError as error:
+            raise AssertionError(f"{product}: {error}") from error
+        # Nothing is written around it, and every element of it is.
+        whole = torch.empty(0, dtype=out.dtype, device=device).set_(out.untyped_storage())
+        assert int(whole.isnan().sum()) == around, f"{product}: written beyond the result"
+        # Sums are added in one order: the same bits again, also without out=.
+        assert torch.equal(product.run(cutwheel), out)
+
+
+@every_row
+def test_operands_that_share_memory_along_the_batch(
+    cutwheel: ModuleType, device: str, force: Callable[[Row], None], row: Row
+) -> None:
+    force(row)
+    k = shortest_k(row) + 40
+    one = Product.random(row, Extents(72, 136, k, (1,)), device)
+    many = Product.random(row, Extents(72, 136, k, (3,)), device)
+    for a, b in ((one.a.expand(3, -1, -1), many.b), (many.a, one.b.expand(3, -1, -1))):
+        product = Product(a, b, many.c, many.beta)
+        assert product.chosen(cutwheel) == row["name"]
+        product.judge(product.run(cutwheel))
+
+
+@every_row
+def test_operands_that_have_to_be_copied(
+    cutwheel: ModuleType, device: str, force: Callable[[Row], None], row: Row
+) -> None:
+    if row["layout"] != "tnt":
+        pytest.skip("copies have layout tnt")
+    force(row)
+    k, dtype = shortest_k(row) + 13, TORCH_DTYPE[row["a"]]
+    for lay_a, lay_b in (("row_offset", "every_second"), ("every_second", "column_offset")):
+        a, b = operands(67, 131, k, dtype, device, lay_a, lay_b)
+        product = Product(a, b, *Product.addend(row, 131, device))
+        product.judge(product.run(cutwheel))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in persistent_rows() if splits_of(row) > 1 and row["layout"] == "tnt"],
+    ids=lambda row: row["name"],
+)
+def test_a_k_that_is_too_short_to_be_shared(
+    cutwheel: ModuleType, device: str, force: Callable[[Row], None], row: Row
+) -> None:
+    force(row)
+    product = Product.random(row, Extents(40, 56, shortest_k(row) - 8), device)
+    with pytest.raises(NotImplementedError, match=f"a cluster shares {shortest_k(row)} or more"):
+        product.run(cutwheel)
+
+
+EXTENT, STEPS = 1000, 10  # 16 tiles of K less a part; steps are even: the last is in buffers[1]
+
+
+class Chain:
+    """x @ b @ b ..., from one buffer into the other: each product reads what the one before has
+    just written, and writes over what that one read."""
+
+    def __init__(self, row: Row, device: str) -> None:
+        self.row = row
+        dtype = TORCH_DTYPE[row["a"]]
+        is_column = row["layout"][1] == "n"
+        square = (EXTENT, EXTENT)
+        b = (torch.randn(square, device=device) * EXTENT**-0.5).to(dtype)
+        self.b = inside(b, is_column)
+        self.addend = Product.addend(row, EXTENT, device)
+        self.first = random_tensor(square, dtype, device)
+        self.buffers = [torch.empty(square, dtype=dtype, device=device) for _ in range(2)]
+
+    def product(self, x: torch.Tensor) -> Product:
+        # Results are row-major. Where the kernel wants a column-major A, it is given them turned.
+        return Product(x if self.row["layout"][0] == "t" else x.mT, self.b, *self.addend)
+
+    def run(self, cutwheel: ModuleType, is_patient: bool = False) -> torch.Tensor:
+        for buffer in self.buffers:
+            buffer.fill_(float("nan"))
+        x = self.first
+        for step in range(STEPS):
+            x = self.product(x).run(cutwheel, self.buffers[step % 2])
+            if is_patient:
+                torch.cuda.synchronize()
+        return x
+
+
+@every_row
+def test_dependent_launches(
+    cutwheel: ModuleType, device: str, force: Callable[[Row], None], row: Row
+) -> None:
+    if torch.device(device).type != "cuda":
+        pytest.skip("needs CUDA streams")
+    force(row)
+    chain = Chain(row, device)
+    product = chain.product(chain.first)
+    assert product.chosen(cutwheel) == row["name"]
+    product.judge(product.run(cutwheel))
+    expected = chain.run(cutwheel, is_patient=True).clone()
+    assert expected.isfinite().all()
+    for _ in range(3):
+        torch.cuda._sleep(2_000_000)  # until all are enqueued: one starts as soon as it may
+        assert torch.equal(chain.run(cutwheel), expected)
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        chain.run(cutwheel)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = chain.run(cutwheel)
+    for scale in (1, 0.5):
+        chain.first.mul_(scale)
+        expected = chain.run(cutwheel, is_patient=True).clone()
+        captured.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(captured, expected)
