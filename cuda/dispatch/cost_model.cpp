@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "dispatch/calibration.h"
+#include "dispatch/float_math.h"
 
 namespace cutwheel {
 namespace {
@@ -18,11 +19,8 @@ double slots_of(KernelRow const& row, DeviceInfo const& device) {
 
 // Three limits of which the slowest rules, rounded off where two are close.
 double combine(double compute, double dram, double l2) {
-  // Of floats: pow of doubles needs glibc 2.29, and manylinux_2_28 ends before. An estimate has no seven digits.
-  auto const power = [](double x, double exponent) {
-    return std::pow(static_cast<float>(x), static_cast<float>(exponent));
-  };
-  return power(power(compute, kSharpness) + power(dram, kSharpness) + power(l2, kSharpness), 1 / kSharpness);
+  return float_pow(float_pow(compute, kSharpness) + float_pow(dram, kSharpness) + float_pow(l2, kSharpness),
+                   1 / kSharpness);
 }
 
 // Elements of A and B. Those of an image count once, though each is read for many taps, unless a step leaves it out.

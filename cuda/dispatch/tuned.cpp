@@ -5,6 +5,7 @@
 
 #include "common/error.h"
 #include "dispatch/cost_model.h"
+#include "dispatch/float_math.h"
 #include "dispatch/tuned_store.h"
 
 namespace cutwheel {
@@ -21,7 +22,7 @@ bool same_kind(GemmRequest const& x, GemmRequest const& y) {
 }
 
 double distance(GemmRequest const& x, GemmRequest const& y) {
-  auto const along = [](int a, int b) { return a == b ? 0. : std::abs(std::log2(static_cast<double>(a) / b)); };
+  auto const along = [](int a, int b) { return a == b ? 0. : std::abs(float_log2(static_cast<double>(a) / b)); };
   return std::max({along(x.m, y.m), along(x.n, y.n), along(x.k, y.k)});
 }
 
@@ -96,17 +97,17 @@ bool apply_correction(std::vector<GemmPlan>& plans, Hit const& hit, DeviceInfo c
     TunedPlan const* const tuned = find_plan(hit, plan);
     if (!tuned) continue;
     best = best > 0 ? std::min<double>(best, tuned->us) : tuned->us;
-    logs += std::log(tuned->us / predicted_there(plan, tuned->splits));
+    logs += float_log(tuned->us / predicted_there(plan, tuned->splits));
     ++count;
   }
   if (count == 0) return false;
-  double const mean = std::exp(logs / count), share = 1 - hit.distance / kNearLimit;
+  double const mean = float_exp(logs / count), share = 1 - hit.distance / kNearLimit;
   for (GemmPlan& plan : plans) {
     TunedPlan const* const tuned = find_plan(hit, plan);
     double const there = predicted_there(plan, tuned ? tuned->splits : plan.splits);
     double const correction = tuned ? tuned->us / there : std::max(mean, kKeptWithin * best / there);
     if (tuned) take_parameters(plan, *tuned);
-    plan.predicted_us *= std::pow(correction, share);
+    plan.predicted_us *= float_pow(correction, share);
   }
   return true;
 }
