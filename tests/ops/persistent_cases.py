@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from epilogue_cases import CLASSIC
 from gemm_cases import SINGLE, TORCH_DTYPE, canary, manifest_kernels, random_tensor, torch_product
 from reference import Problem, assert_as_good_as
 
@@ -14,12 +15,12 @@ Row = dict[str, Any]
 ALPHA = 0.75
 
 
-def persistent_rows() -> list[Row]:
-    """Those of mm and addmm; test_epilogue_gpu.py has the kernels of named epilogues."""
+def persistent_rows(is_fused: bool = False) -> list[Row]:
+    """Those of mm and addmm, or those with an epilogue of its own."""
     return [
         row
         for row in manifest_kernels()
-        if row["family"] == "sm90_persistent" and row["epilogue"] in ("plain", "bias")
+        if row["family"] == "sm90_persistent" and (row["epilogue"] not in CLASSIC) == is_fused
     ]
 
 

@@ -4,10 +4,12 @@ go around, batches, operands inside larger tensors, dependent launches and graph
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 
 import pytest
 import torch
+from epilogue_cases import Call, declared
 from gemm_cases import TORCH_DTYPE, operands, random_tensor, require_arch
 from persistent_cases import (
     Extents,
@@ -63,6 +65,33 @@ def test_every_persistent_kernel(
         assert int(whole.isnan().sum()) == around, f"{product}: written beyond the result"
         # Sums are added in one order: the same bits again, also without out=.
         assert torch.equal(product.run(cutwheel), out)
+
+
+@pytest.mark.parametrize("row", persistent_rows(is_fused=True), ids=lambda row: row["name"])
+def test_every_persistent_kernel_with_a_fused_epilogue(
+    cutwheel: ModuleType, device: str, force: Callable[[Row], None], row: Row
+) -> None:
+    force(row)
+    epilogue = declared()[row["epilogue"]]
+    dtype, d = TORCH_DTYPE[row["a"]], TORCH_DTYPE[row["d"]]
+    lay_a, lay_b = (partial(inside, is_column=letter == "n") for letter in row["layout"][:2])
+    for extents in extents_of(row, sms_of(device)):
+        call = Call.random(
+            epilogue,
+            extents.m,
+            extents.n,
+            extents.k,
+            dtype,
+            device,
+            d,
+            batch=extents.batch,
+            row_batch=extents.batch,
+            lay_a=lay_a,
+            lay_b=lay_b,
+        )
+        assert call.explain(cutwheel).row == row["name"]
+        first, again = call.check(cutwheel), call.run(cutwheel)
+        assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
 
 
 @every_row
