@@ -78,7 +78,9 @@ def pypi_version(distribution: str, file: Path) -> str | None:
         return None
     # By content: a build has the headers behind a link and the compiler's tree in its own folder.
     installed = (Path(str(x.locate())) for x in found.files or () if x.name == file.name)
-    is_there = any(x.exists() and filecmp.cmp(x, file, shallow=False) for x in installed)
+    is_there = file.exists() and any(
+        x.exists() and filecmp.cmp(x, file, shallow=False) for x in installed
+    )
     return found.version if is_there else None
 
 
