@@ -37,6 +37,9 @@ from .shapes import GemmShape
 from .sides import keep_caches_in_tmpdir
 
 TOLERANCE = 1e-2
+# Eager torch multiplies by 1 / 448 where cutwheel divides. A scale that differs in its last bit moves all ties one way,
+# and of bfloat16 values 2 % are ties where the scale is three times a power of two.
+QUANTIZE_TOLERANCE = 2e-2
 # Times the tolerance, of one element. Sums in the tensor cores' own precision are off by up to
 # 0.3 of the root mean square at K = 28672, torch's as ours.
 WORST, WORST_FAST = 10.0, 100.0
@@ -267,7 +270,7 @@ def quantize(setting: Setting) -> Made:
     mine = harness.Side(ours.name, lambda i: tuple(ours.quantize(x[i], recipe, dtype)))
     pairs = [(mine.name, other.name) for other in theirs]
     sides, refused, pairs = with_pairs([mine], theirs, pairs)
-    case = harness.Case(sides, slots, expected, TOLERANCE, pairs, 50, [mine.name])
+    case = harness.Case(sides, slots, expected, QUANTIZE_TOLERANCE, pairs, 25, [mine.name])
     return Made(case, 0.0, 3.0 * m * k, refused=refused)
 
 

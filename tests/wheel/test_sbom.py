@@ -72,7 +72,9 @@ def test_a_cubin_has_the_hash_of_what_cuobjdump_extracts(
 
 def test_what_is_installed_from_pypi_has_its_version_there(workshop: Workshop) -> None:
     cutlass = metadata.version("nvidia-cutlass")
-    parts = written(workshop, cutlass_include=SITE / "cutlass_library" / "source" / "include")["components"]
+    parts = written(workshop, cutlass_include=SITE / "cutlass_library" / "source" / "include")[
+        "components"
+    ]
     assert named(parts, "CUTLASS")["version"] == cutlass
     assert named(parts, "CUTLASS")["purl"] == f"pkg:pypi/nvidia-cutlass@{cutlass}"
     parts = written(workshop)["components"]  # from a tree
