@@ -37,8 +37,8 @@ from .shapes import GemmShape
 from .sides import keep_caches_in_tmpdir
 
 TOLERANCE = 1e-2
-# Eager torch multiplies by 1 / 448 where cutwheel divides. A scale that differs in its last bit moves all ties one way,
-# and of bfloat16 values 2 % are ties where the scale is three times a power of two.
+# Eager torch multiplies by 1 / 448 where cutwheel divides. A scale that differs in its last bit
+# moves all ties one way: 2 % of bfloat16 values where it is three times a power of two.
 QUANTIZE_TOLERANCE = 2e-2
 # Times the tolerance, of one element. Sums in the tensor cores' own precision are off by up to
 # 0.3 of the root mean square at K = 28672, torch's as ours.
