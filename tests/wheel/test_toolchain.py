@@ -126,6 +126,25 @@ def test_pypi_is_chosen_although_the_system_has_a_compiler(tmp_path, monkeypatch
     assert cuda_toolchain.find_nvcc().path == root / "bin" / "nvcc"  # links that exist are no error
 
 
+def test_the_tree_of_pypi_is_placed_once(tmp_path):
+    root, place = tmp_path / "root", tmp_path / "place"
+    (root / "bin").mkdir(parents=True)
+    fake_nvcc(root / "bin", "13.0")
+    (root / "lib64").symlink_to("lib")
+    assert cuda_toolchain.place_pypi(root, place) == place / "bin" / "nvcc"
+    assert (place / "bin" / "nvcc").samefile(root / "bin" / "nvcc")
+    assert (place / "lib64").readlink() == Path("lib")
+    (place / "kept").touch()
+    cuda_toolchain.place_pypi(root, place)
+    assert (place / "kept").exists()
+    # Another environment has other files of the same names.
+    (root / "bin" / "nvcc").unlink()
+    fake_nvcc(root / "bin", "13.1")
+    cuda_toolchain.place_pypi(root, place)
+    assert not (place / "kept").exists()
+    assert (place / "bin" / "nvcc").samefile(root / "bin" / "nvcc")
+
+
 def test_every_package_of_the_pypi_toolchain_is_pinned():
     assert len(cuda_toolchain.pins()) == 5
     assert all("==13.0." in pin for pin in cuda_toolchain.pins())
@@ -193,8 +212,10 @@ def test_every_source_is_compiled_for_one_architecture(configured):
 
 def test_torch_headers_and_libcuda_stay_out(configured):
     commands = json.loads((configured / "compile_commands.json").read_text())
+    headers = configured / "headers" / "torch"  # one path, wherever torch is
+    assert headers.samefile(TORCH_INCLUDE)
     with_torch = {
-        Path(c["file"]).parent.name for c in commands if f"-isystem {TORCH_INCLUDE}" in c["command"]
+        Path(c["file"]).parent.name for c in commands if f"-isystem {headers}" in c["command"]
     }
     assert with_torch == {"torch"}
     ninja = (configured / "build.ninja").read_text()
@@ -232,7 +253,7 @@ def test_a_torch_include_without_torch(tmp_path):
 
 def test_a_broken_manifest(tmp_path):
     source = tmp_path / "source"
-    for name in ("cmake", "cuda"):
+    for name in ("cmake", "cuda", "python"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("CMakeLists.txt", "pyproject.toml"):
         shutil.copy(ROOT / name, source)
@@ -273,7 +294,9 @@ def test_one_kernel_per_architecture_with_the_compiler_from_pypi(pypi_python, tm
     )
     checked(*command, CUTWHEEL_CUDA="pypi")
     nvcc = Path(cached(tmp_path, "CMAKE_CUDA_COMPILER"))
-    assert nvcc.is_relative_to(Path(pypi_python).parents[1])
+    assert nvcc == tmp_path / "cuda" / "bin" / "nvcc"  # one path, wherever the package is
+    [installed] = Path(pypi_python).parents[1].glob("lib/*/site-packages/nvidia/cu13/bin/nvcc")
+    assert nvcc.read_bytes() == installed.read_bytes()
     checked("cmake", "--build", tmp_path, CUTWHEEL_CUDA="pypi")
     objects = {path.parts[-3] for path in tmp_path.glob("CMakeFiles/cutwheel_sm*/generated/*.o")}
     assert objects == {f"cutwheel_sm{arch}.dir" for arch in ARCHS}
