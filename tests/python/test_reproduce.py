@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("elftools")  # the environments of `make torch-matrix` have none
-import reproduce  # noqa: E402
+import reproduce
 
 NAME = "cutwheel-1.0-py3-none-any.whl"
 
