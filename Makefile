@@ -105,11 +105,10 @@ IMAGE_12 = quay.io/manylinux_cuda/manylinux_2_28_$(1)_cuda12_9:latest
 CIBW_13 :=
 CIBW_12 := CIBW_MANYLINUX_X86_64_IMAGE=$(call IMAGE_12,x86_64) CIBW_MANYLINUX_AARCH64_IMAGE=$(call IMAGE_12,aarch64) \
            CIBW_ENVIRONMENT='CUTWHEEL_CUDA=auto CUDACXX=/usr/local/cuda/bin/nvcc CCACHE_COMPILERCHECK=content'
-CIBW_CCACHE ?= /host$(CURDIR)/build/ccache
 manylinux: $(VENV)/.release   ## wheel of the sdist in dist/, built in the manylinux image (needs docker): CUDA=12 or 13
 	$(if $(filter 12 13,$(CUDA)),,$(error CUDA=$(CUDA): expected 12 or 13))
 	mkdir -p build/ccache
-	CCACHE_DIR=$(CIBW_CCACHE) $(CIBW_$(CUDA)) cibuildwheel --platform linux --output-dir dist dist/*.tar.gz
+	CCACHE_DIR=/host$(CURDIR)/build/ccache $(CIBW_$(CUDA)) cibuildwheel --platform linux --output-dir dist dist/*.tar.gz
 
 reproduce: $(VENV)/.base $(VENV)/.release   ## two builds of the commit in two directories: the same bytes? REPRODUCE_ARGS='--help'
 	python tools/reproduce.py --kernels '$(KERNELS)' $(REPRODUCE_ARGS)

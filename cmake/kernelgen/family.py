@@ -30,7 +30,7 @@ CONV_DTYPES = (
     *(x for x in FP8_PRODUCTS if x.a == x.b),
     *(x for x in INT8_PRODUCTS if x.d != "s32"),
 )
-_LAYOUTS = {"t": "Layout::row", "n": "Layout::column"}
+CPP_LAYOUTS = {"t": "Layout::row", "n": "Layout::column"}
 
 
 def by_op(**dtypes: tuple[DTypes, ...]) -> Mapping[str, tuple[DTypes, ...]]:
@@ -218,7 +218,7 @@ def own_layouts(kernel: Kernel) -> tuple[str, str]:
 
 def cpp_layouts(kernel: Kernel) -> tuple[str, str]:
     """C++ layouts of A and B; D is always row-major."""
-    return _LAYOUTS[kernel.layout[0]], _LAYOUTS[kernel.layout[1]]
+    return CPP_LAYOUTS[kernel.layout[0]], CPP_LAYOUTS[kernel.layout[1]]
 
 
 def cpp_block_scales(kernel: Kernel) -> str:

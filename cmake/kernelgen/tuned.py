@@ -13,15 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kernelgen.family import cpp_bool
-from kernelgen.kernel import Kernel
+from kernelgen.family import CPP_LAYOUTS, cpp_bool
+from kernelgen.kernel import BLOCK_SCALES, Kernel
 from kernelgen.naming import procedural_name
 
 FOLDER = Path("cuda/dispatch/tuned")
 _FORMAT = Path(__file__).resolve().parents[2] / "python/cutwheel/tuning/table.py"
-# As C++ names them, where a name of the table cannot be an identifier.
-_SCALES = {"none": "none", "1x128_128x128": "a1x128_b128x128", "1x128_1x128": "a1x128_b1x128"}
-_LAYOUTS = {"t": "Layout::row", "n": "Layout::column"}
 
 
 class TuningError(Exception):
@@ -127,9 +124,9 @@ def _request(r: Any) -> str:
     """GemmRequest, in the order of its members."""
     values = [
         f"Op::{r.op}, /*device=*/0, DType::{r.a}, DType::{r.b}, DType::{r.d}",
-        f"{_LAYOUTS[r.layouts[0]]}, {_LAYOUTS[r.layouts[1]]}, Addend::{r.addend}",
+        f"{CPP_LAYOUTS[r.layouts[0]]}, {CPP_LAYOUTS[r.layouts[1]]}, Addend::{r.addend}",
         f"Epilogue::{r.epilogue}" if r.epilogue is not None else "Epilogue{}",
-        f"{cpp_bool(r.fast_accum)}, BlockScales::{_SCALES[r.scales]}",
+        f"{cpp_bool(r.fast_accum)}, BlockScales::{BLOCK_SCALES.get(r.scales, 'none')}",
         f"{cpp_bool(r.extents_aligned)}, {r.m}, {r.n}, {r.k}, {r.batch}",
         f"Grouping::{r.grouping}, {r.groups}, Direction::{r.direction}, {r.taps}, {r.step}",
         cpp_bool(r.tensor_maps),

@@ -29,7 +29,7 @@ constexpr Schedule kPingpong = Schedule::pingpong, kCooperative = Schedule::coop
 
 // On an H200 (132 SMs). 16-bit operands: CUTLASS's tiles fitted to 204 shapes (M 1 to 16384, the [N, K] of
 // benchmarks/shapes.toml and others), bfloat16; the persistent ones so that among them the fastest is chosen for as many of
-// 215 shapes as can be, and what is chosen takes 0.9 % longer (128x80 is set between its neighbours). The mainloop
+// 249 shapes as can be, and what is chosen takes 0.9 % longer (128x80 is set between its neighbours). The mainloop
 // is bound by bytes moved and by wgmma's rate, both per byte of K: float16 and TF32 tiles of as many bytes share the
 // figures. 8-bit operands: fitted so that among the tiles of one kind the fastest is chosen for as many of 145 shapes as
 // can be (M 1 to 8192, the [N, K] of benchmarks/shapes.toml); what is chosen takes 0.3 to 0.6 % longer (geometric mean).
