@@ -55,8 +55,9 @@ def offsets(ends: Sequence[int], device: str, dtype: torch.dtype = torch.int32) 
 
 # ---- what this wheel has kernels for
 def archs() -> tuple[str, ...]:
-    """Those with grouped kernels."""
-    return tuple(dict.fromkeys(row["arch"] for row in manifest_kernels("grouped_mm")))
+    """Those with grouped kernels of operands that need no scale: sm89 has the others alone."""
+    rows = manifest_kernels("grouped_mm")
+    return tuple(dict.fromkeys(row["arch"] for row in rows if TORCH_DTYPE[row["a"]].itemsize > 1))
 
 
 def _archs_here() -> set[str]:
