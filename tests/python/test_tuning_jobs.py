@@ -139,6 +139,23 @@ def test_the_reference_of_a_case_is_what_its_call_computes(cpu_ops: CpuOps, text
         )
 
 
+@pytest.mark.parametrize("activation", jobs.OPS["gated_linear"].variants)
+def test_a_gated_job_has_the_columns_of_the_result(
+    activation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[tuple[torch.Size, str]] = []
+
+    def gemm(a: torch.Tensor, b: torch.Tensor, name: str, **_: Any) -> torch.Tensor:
+        called.append((b.shape, name))
+        return a
+
+    monkeypatch.setattr(cases, "gemm", gemm)
+    case = made(f"gated_linear::{activation}")
+    case.call(0)
+    assert called == [((384, 512), f"gated_{activation}")]
+    assert case.reference().shape == (24, 256)
+
+
 @pytest.mark.skipif(
     bool(os.environ.get("CUTWHEEL_NARROW")),
     reason="without their kernels, epilogues of other ops are listed, too",

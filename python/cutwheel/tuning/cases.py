@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from ..ops.gemm import addmm, mm
 from ..ops.linear import linear
 from ..ops.scaled import code, scaled_mm
 from .expressions import evaluate
-from .jobs import Job
+from .jobs import Family, Job
 
 Tensor = torch.Tensor
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "tf32": torch.float32}
@@ -158,6 +158,14 @@ def make_linear(make: Maker) -> Case:
         lambda: exact(composed, x[0], w[0], bias),
         lambda: composed(x[0], w[0], bias),
     )
+
+
+def make_gated(make: Maker) -> Case:
+    """N is that of the result: half the columns of the product."""
+    job = make.job
+    m, n, k = job.shape
+    family = Family("gemm", job.family.dtype, f"gated_{job.family.variant}")
+    return make_gemm(replace(make, job=Job(family, (m, 2 * n, k))))
 
 
 def make_gemm(make: Maker) -> Case:

@@ -34,6 +34,7 @@ OPS = {
         _DENSE,
         ("bias", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "hardswish", "softplus"),
     ),
+    "gated_linear": Op("MxNxK", GEMM, _DENSE, ("silu", "gelu", "gelu_tanh", "relu")),
     "gemm": Op("MxNxK", GEMM, _DENSE, ()),
     "scaled_mm": Op(
         "MxNxK",
