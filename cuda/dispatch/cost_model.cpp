@@ -143,12 +143,16 @@ void choose_raster(GemmPlan& plan, GemmRequest const& r) {
   // gains 0.3 %, 128x256 loses 0.4 %, the better of the tiles of a shape gains 0.6 %. Wider bands lose, because they round
   // the number of tiles up. Persistent tiles walk in wider bands whatever their width: in bands of one 16-bit ones
   // take 5 % longer, in bands of two 0.6 % longer than in bands of four; of 8-bit ones two are the best.
+  // CUTLASS rounds both counts of tiles up to whole bands: 33 columns of tiles in bands of two cost as much as 34.
   constexpr int kLargeM = 2048;
   bool const large = r.m >= kLargeM;
   plan.raster = !large && r.m <= r.n ? RasterOrder::along_m : RasterOrder::along_n;
   bool const square = plan.row->tile.m == 128 && plan.row->tile.n % 128 == 0;
   bool const persistent = plan.row->schedule == Schedule::persistent;
-  plan.swizzle = !large || !(square || persistent) ? 1 : persistent && plan.row->op == Op::gemm ? 4 : 2;
+  auto const fills = [](int extent, int tile, int cluster) { return (extent + tile - 1) / tile % (2 * cluster) == 0; };
+  bool const bands = persistent || (square && fills(r.m, plan.row->tile.m, plan.row->cluster.m) &&
+                                    fills(r.n, plan.row->tile.n, plan.row->cluster.n));
+  plan.swizzle = !large || !bands ? 1 : persistent && plan.row->op == Op::gemm ? 4 : 2;
 }
 
 }  // namespace cutwheel

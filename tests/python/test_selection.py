@@ -235,6 +235,13 @@ def test_raster_order_of_large_problems_is_along_n() -> None:
         assert chosen(H200, m, n, 4096)["raster"] == "along_n"
 
 
+def test_tiles_of_cutlass_that_fill_no_band_are_walked_in_bands_of_one() -> None:
+    name = "gemm_sm90a_bf16_bf16_f32_bf16_128x128x64_2x1x1_tnt_pingpong_gated_silu"
+    for n, swizzle in ((4224, 1), (4096, 2)):  # 33 columns of tiles would count as 34
+        plans = explain(H200, 4096, n, 7168, epilogue="gated_silu")["plans"]
+        assert [plan["swizzle"] for plan in plans if plan["row"] == name] == [swizzle]
+
+
 def test_splits_divide_k_and_carry_a_reduce_kernel() -> None:
     plans = explain(H200, 64, 2112, 7168)["plans"]
     split = [plan for plan in plans if plan["splits"] > 1 and plan["reduce"]]
