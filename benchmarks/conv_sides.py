@@ -103,11 +103,11 @@ def library(name: str) -> Library:
 
     # What backward calls: the gradients have no function of their own.
     def dgrad(dy: Tensor, w: Tensor, shape: ConvShape, _: Tensor) -> Tensor:
-        result: Tensor = ops.conv2d_input_grad(dy, w, shape.input, *geometry(shape))
+        result: Tensor = ops.conv2d_input_grad(dy, w, *shape.input[2:], *geometry(shape))
         return result
 
     def wgrad(dy: Tensor, x: Tensor, shape: ConvShape, _: Tensor) -> Tensor:
-        result: Tensor = ops.conv2d_weight_grad(dy, x, shape.filter, *geometry(shape))
+        result: Tensor = ops.conv2d_weight_grad(dy, x, *shape.filter[2:], *geometry(shape))
         return result
 
     def fused(x: Tensor, w: Tensor, b: Tensor, r: Tensor, shape: ConvShape) -> Tensor:
@@ -120,9 +120,9 @@ def library(name: str) -> Library:
         sizes = {"dgrad": shape.input, "wgrad": shape.filter}
         given = [*operands, None] if group == "fprop" else [*operands]
         epilogue = "bias_residual_relu" if group == "fused" else ""
-        size = list(sizes.get(group, ()))
+        size = sizes.get(group, ())[2:]
         text = ops._explain_conv(
-            numbers[group], given, *geometry(shape), None, False, epilogue, size
+            numbers[group], given, *geometry(shape), None, False, epilogue, *size
         )
         plans = json.loads(text)["plans"]
         return str(plans[0]["row"]) if plans else None
@@ -130,7 +130,7 @@ def library(name: str) -> Library:
     return Library("cutwheel", fprop, dgrad, wgrad, fused, cutwheel.fuse, kernel)
 
 
-def geometry(shape: ConvShape) -> tuple[list[int], list[int], list[int]]:
-    """stride; padding at the top, bottom, left and right; dilation"""
+def geometry(shape: ConvShape) -> list[int]:
+    """Strides; padding at the top, bottom, left and right; dilations."""
     stride, padding, dilation = _pairs(shape)
-    return stride, padding * 2, dilation
+    return [*stride, *padding, *padding, *dilation]

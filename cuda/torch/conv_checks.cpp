@@ -25,29 +25,32 @@ Sizes sizes_of(Tensor const& tensor) {
   return {sizes[0], sizes[1], sizes[2], sizes[3]};
 }
 
-void check_list(ConvCall const& call, char const* argument, std::vector<std::int64_t> const& values, std::size_t count,
+template <std::size_t kCount>
+void check_list(ConvCall const& call, char const* argument, std::array<std::int64_t, kCount> const& values,
                 std::int64_t least, char const* what) {
-  bool fits = values.size() == count;
+  bool fits = true;
   for (std::int64_t value : values) fits = fits && value >= least && value <= kMaxExtent;
   if (!fits) {
-    fail(kValue, call.names.op, ": ", argument, " is ", list_text(values.data(), values.size()), "; expected ", count,
+    fail(kValue, call.names.op, ": ", argument, " is ", list_text(values.data(), kCount), "; expected ", kCount,
          " integers from ", least, " on: ", what);
   }
 }
 
 void check_geometry(ConvCall const& call) {
-  check_list(call, "stride", call.geometry.stride, 2, 1, "along H and W");
-  check_list(call, "padding", call.geometry.padding, 4, 0, "top, bottom, left, right");
-  check_list(call, "dilation", call.geometry.dilation, 2, 1, "along H and W");
+  check_list(call, "stride", call.geometry.stride, 1, "along H and W");
+  check_list(call, "padding", call.geometry.padding, 0, "top, bottom, left, right");
+  check_list(call, "dilation", call.geometry.dilation, 1, "along H and W");
 }
 
-// The sizes of the gradient's result, which the call gives.
+// Of the gradient's result: the call gives two of its sizes, and its tensors have the others.
 Sizes given_size(ConvCall const& call) {
-  char const* const argument = call.direction == Direction::dgrad ? "input_size" : "weight_size";
-  char const* const what = call.direction == Direction::dgrad ? "[N, C, H, W]" : "[Ko, C, R, S]";
-  std::vector<std::int64_t> const& size = *call.size;
-  check_list(call, argument, size, 4, 0, what);
-  return {size[0], size[1], size[2], size[3]};
+  auto const [h, w] = call.size;
+  if (call.direction == Direction::dgrad) {
+    check_list(call, "size of the input", call.size, 0, "H and W");
+    return {call.a->size(0), call.b->size(1), h, w};
+  }
+  check_list(call, "size of the weight", call.size, 0, "R and S");
+  return {call.a->size(1), call.b->size(1), h, w};
 }
 
 // Only the batch may be empty.

@@ -18,11 +18,11 @@ ConvCall conv2d_call(Tensor const& input, Tensor const& weight, std::optional<Te
   return call;
 }
 
-ConvCall conv_gradient_call(Direction direction, Tensor const& grad_output, Tensor const& other, Integers const& size,
+ConvCall conv_gradient_call(Direction direction, Tensor const& grad_output, Tensor const& other, Extents2d const& size,
                             ConvGeometry const& geometry, bool allow_tf32) {
   OpNames const& names = direction == Direction::dgrad ? kConvInputGrad : kConvWeightGrad;
   ConvCall call = make_conv_call(names, direction, grad_output, other, geometry, allow_tf32);
-  call.size = &size;
+  call.size = size;
   return call;
 }
 
@@ -37,41 +37,62 @@ ConvCall scaled_conv_call(Tensor const& input, Tensor const& weight, Tensor cons
   return call;
 }
 
-Tensor conv2d_op(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias, Integers const& stride,
-                 Integers const& padding, Integers const& dilation, bool allow_tf32) {
-  ConvCall call = conv2d_call(input, weight, bias, {stride, padding, dilation}, allow_tf32);
+Tensor conv2d_op(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias, std::int64_t stride_h,
+                 std::int64_t stride_w, std::int64_t padding_top, std::int64_t padding_bottom, std::int64_t padding_left,
+                 std::int64_t padding_right, std::int64_t dilation_h, std::int64_t dilation_w, bool allow_tf32) {
+  ConvCall call = conv2d_call(
+      input, weight, bias,
+      {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},
+      allow_tf32);
   return run_conv(call);
 }
 
 Tensor conv2d_fused(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
-                    std::optional<Tensor> const& residual, Integers const& stride, Integers const& padding,
-                    Integers const& dilation, StringHandle epilogue, bool allow_tf32) {
+                    std::optional<Tensor> const& residual, std::int64_t stride_h, std::int64_t stride_w,
+                    std::int64_t padding_top, std::int64_t padding_bottom, std::int64_t padding_left,
+                    std::int64_t padding_right, std::int64_t dilation_h, std::int64_t dilation_w, StringHandle epilogue,
+                    bool allow_tf32) {
   TextArgument const name(epilogue);
-  ConvCall call = conv2d_call(input, weight, bias, {stride, padding, dilation}, allow_tf32);
+  ConvCall call = conv2d_call(
+      input, weight, bias,
+      {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},
+      allow_tf32);
   call.residual = pointer(residual);
   call.epilogue = conv_epilogue(name.view());
   return run_conv(call);
 }
 
-Tensor conv2d_input_grad(Tensor const& grad_output, Tensor const& weight, Integers const& input_size,
-                         Integers const& stride, Integers const& padding, Integers const& dilation, bool allow_tf32) {
-  ConvCall call =
-      conv_gradient_call(Direction::dgrad, grad_output, weight, input_size, {stride, padding, dilation}, allow_tf32);
+Tensor conv2d_input_grad(Tensor const& grad_output, Tensor const& weight, std::int64_t input_h, std::int64_t input_w,
+                         std::int64_t stride_h, std::int64_t stride_w, std::int64_t padding_top,
+                         std::int64_t padding_bottom, std::int64_t padding_left, std::int64_t padding_right,
+                         std::int64_t dilation_h, std::int64_t dilation_w, bool allow_tf32) {
+  ConvCall call = conv_gradient_call(
+      Direction::dgrad, grad_output, weight, {input_h, input_w},
+      {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},
+      allow_tf32);
   return run_conv(call);
 }
 
-Tensor conv2d_weight_grad(Tensor const& grad_output, Tensor const& input, Integers const& weight_size,
-                          Integers const& stride, Integers const& padding, Integers const& dilation, bool allow_tf32,
-                          bool /*deterministic*/) {
-  ConvCall call =
-      conv_gradient_call(Direction::wgrad, grad_output, input, weight_size, {stride, padding, dilation}, allow_tf32);
+Tensor conv2d_weight_grad(Tensor const& grad_output, Tensor const& input, std::int64_t weight_h, std::int64_t weight_w,
+                          std::int64_t stride_h, std::int64_t stride_w, std::int64_t padding_top,
+                          std::int64_t padding_bottom, std::int64_t padding_left, std::int64_t padding_right,
+                          std::int64_t dilation_h, std::int64_t dilation_w, bool allow_tf32, bool /*deterministic*/) {
+  ConvCall call = conv_gradient_call(
+      Direction::wgrad, grad_output, input, {weight_h, weight_w},
+      {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},
+      allow_tf32);
   return run_conv(call);
 }
 
 Tensor scaled_conv2d(Tensor const& input, Tensor const& weight, Tensor const& scale_input, Tensor const& scale_weight,
-                     std::optional<Tensor> const& bias, Integers const& stride, Integers const& padding,
-                     Integers const& dilation, std::optional<ScalarType> out_dtype) {
-  ConvCall call = scaled_conv_call(input, weight, scale_input, scale_weight, bias, {stride, padding, dilation}, out_dtype);
+                     std::optional<Tensor> const& bias, std::int64_t stride_h, std::int64_t stride_w,
+                     std::int64_t padding_top, std::int64_t padding_bottom, std::int64_t padding_left,
+                     std::int64_t padding_right, std::int64_t dilation_h, std::int64_t dilation_w,
+                     std::optional<ScalarType> out_dtype) {
+  ConvCall call = scaled_conv_call(
+      input, weight, scale_input, scale_weight, bias,
+      {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},
+      out_dtype);
   return run_conv(call);
 }
 
@@ -81,8 +102,7 @@ std::int64_t conv_served(std::int64_t direction, std::int64_t device, ScalarType
   if (direction < 1 || direction > 3) {
     fail(ErrorKind::value, "_conv_served: direction is ", direction, "; expected 1 (fprop), 2 (dgrad) or 3 (wgrad)");
   }
-  Integers const stride{1, 1}, padding{0, 0, 0, 0};
-  ConvCall call{{kConv2d, nullptr, nullptr}, static_cast<Direction>(direction), {stride, padding, stride}};
+  ConvCall call{{kConv2d, nullptr, nullptr}, static_cast<Direction>(direction), {{1, 1}, {0, 0, 0, 0}, {1, 1}}};
   call.type = dtype, call.d_type = out_dtype, call.device = static_cast<int>(device);
   int const step = unit_stride ? 1 : 2;
   call.problem = {32, 64, 64, 256, 256, 3, 3, 64 / step, 64 / step, 1, 1, step, step, 1, 1};

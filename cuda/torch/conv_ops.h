@@ -1,41 +1,46 @@
-// Convolutions as torch sees them: tensors [N, C, H, W] in any memory format, results in channels_last. padding is [top,
-// bottom, left, right]; stride and dilation are along H and W.
+// Convolutions as torch sees them: tensors [N, C, H, W] in any memory format, results in channels_last. Geometry is eight
+// numbers: as three lists they would take torch two to three times as long.
 #pragma once
 
 #include <torch/csrc/stable/c/shim.h>
 #include <torch/headeronly/util/shim_utils.h>
 
 #include <optional>
-#include <vector>
 
 #include "torch/conv_request.h"
 
 namespace cutwheel {
 
-using Integers = std::vector<std::int64_t>;
-
 // weight [Ko, C, R, S], bias [Ko].
-Tensor conv2d_op(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias, Integers const& stride,
-                 Integers const& padding, Integers const& dilation, bool allow_tf32);
+Tensor conv2d_op(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias, std::int64_t stride_h,
+                 std::int64_t stride_w, std::int64_t padding_top, std::int64_t padding_bottom, std::int64_t padding_left,
+                 std::int64_t padding_right, std::int64_t dilation_h, std::int64_t dilation_w, bool allow_tf32);
 // residual [N, Ko, P, Q].
 Tensor conv2d_fused(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
-                    std::optional<Tensor> const& residual, Integers const& stride, Integers const& padding,
-                    Integers const& dilation, StringHandle epilogue, bool allow_tf32);
-Tensor conv2d_input_grad(Tensor const& grad_output, Tensor const& weight, Integers const& input_size,
-                         Integers const& stride, Integers const& padding, Integers const& dilation, bool allow_tf32);
+                    std::optional<Tensor> const& residual, std::int64_t stride_h, std::int64_t stride_w,
+                    std::int64_t padding_top, std::int64_t padding_bottom, std::int64_t padding_left,
+                    std::int64_t padding_right, std::int64_t dilation_h, std::int64_t dilation_w, StringHandle epilogue,
+                    bool allow_tf32);
+Tensor conv2d_input_grad(Tensor const& grad_output, Tensor const& weight, std::int64_t input_h, std::int64_t input_w,
+                         std::int64_t stride_h, std::int64_t stride_w, std::int64_t padding_top,
+                         std::int64_t padding_bottom, std::int64_t padding_left, std::int64_t padding_right,
+                         std::int64_t dilation_h, std::int64_t dilation_w, bool allow_tf32);
 // The sums of split-K are added in a fixed order: all results are deterministic.
-Tensor conv2d_weight_grad(Tensor const& grad_output, Tensor const& input, Integers const& weight_size,
-                          Integers const& stride, Integers const& padding, Integers const& dilation, bool allow_tf32,
-                          bool deterministic);
+Tensor conv2d_weight_grad(Tensor const& grad_output, Tensor const& input, std::int64_t weight_h, std::int64_t weight_w,
+                          std::int64_t stride_h, std::int64_t stride_w, std::int64_t padding_top,
+                          std::int64_t padding_bottom, std::int64_t padding_left, std::int64_t padding_right,
+                          std::int64_t dilation_h, std::int64_t dilation_w, bool allow_tf32, bool deterministic);
 // 8 bits; scale_input one value, scale_weight one value or [Ko].
 Tensor scaled_conv2d(Tensor const& input, Tensor const& weight, Tensor const& scale_input, Tensor const& scale_weight,
-                     std::optional<Tensor> const& bias, Integers const& stride, Integers const& padding,
-                     Integers const& dilation, std::optional<ScalarType> out_dtype);
+                     std::optional<Tensor> const& bias, std::int64_t stride_h, std::int64_t stride_w,
+                     std::int64_t padding_top, std::int64_t padding_bottom, std::int64_t padding_left,
+                     std::int64_t padding_right, std::int64_t dilation_h, std::int64_t dilation_w,
+                     std::optional<ScalarType> out_dtype);
 
 // The calls that these make, for explain, too. They name what they are given.
 ConvCall conv2d_call(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
                      ConvGeometry const& geometry, bool allow_tf32);
-ConvCall conv_gradient_call(Direction direction, Tensor const& grad_output, Tensor const& other, Integers const& size,
+ConvCall conv_gradient_call(Direction direction, Tensor const& grad_output, Tensor const& other, Extents2d const& size,
                             ConvGeometry const& geometry, bool allow_tf32);
 ConvCall scaled_conv_call(Tensor const& input, Tensor const& weight, Tensor const& scale_input, Tensor const& scale_weight,
                           std::optional<Tensor> const& bias, ConvGeometry const& geometry,

@@ -1,6 +1,7 @@
 // One call of conv2d, of one of its gradients or of scaled_conv2d: check, choose a way, prepare, run.
 #pragma once
 
+#include <array>
 #include <string_view>
 
 #include "conv2d/conv2d.h"
@@ -16,19 +17,21 @@ constexpr OpNames kConvInputGrad{"conv2d_input_grad", nullptr, "grad_output", "w
 constexpr OpNames kConvWeightGrad{"conv2d_weight_grad", nullptr, "grad_output", "input", 4};
 constexpr OpNames kScaledConv2d{"scaled_conv2d", "bias", "input", "weight", 4};
 
-// As the ops have them.
 struct ConvGeometry {
-  std::vector<std::int64_t> const& stride;    // along H, W
-  std::vector<std::int64_t> const& padding;   // top, bottom, left, right
-  std::vector<std::int64_t> const& dilation;  // along H, W
+  std::array<std::int64_t, 2> stride;   // along H, W
+  std::array<std::int64_t, 4> padding;  // top, bottom, left, right
+  std::array<std::int64_t, 2> dilation;
 };
+
+// H and W of an image, or R and S of a filter.
+using Extents2d = std::array<std::int64_t, 2>;
 
 // In terms of ProductCall, m, n and k are the extents of the implicit product of the problem as the caller has it, without
 // added channels.
 struct ConvCall : ProductCall {
   Direction direction = Direction::fprop;
   ConvGeometry geometry;
-  std::vector<std::int64_t> const* size = nullptr;  // of the result of a gradient
+  Extents2d size = {};  // of the result of a gradient
   // Null: not given.
   Tensor const* bias = nullptr;      // [Ko]
   Tensor const* residual = nullptr;  // [N, Ko, P, Q]

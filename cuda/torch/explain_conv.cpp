@@ -42,7 +42,7 @@ ExplainedGemm explain_checked(ConvCall const& call) {
 }  // namespace
 
 ExplainedGemm explain_conv(std::int64_t op, OptionalTensors const& operands, ConvGeometry const& geometry,
-                           std::vector<std::int64_t> const& size, std::optional<ScalarType> out_dtype, bool allow_tf32,
+                           Extents2d const& size, std::optional<ScalarType> out_dtype, bool allow_tf32,
                            std::string_view epilogue) {
   struct Counts {
     char const* name;

@@ -248,12 +248,16 @@ std::string explain_json(std::int64_t op, OptionalTensors const& operands, std::
   return explained_json(e, device_info(e.request.device));
 }
 
-std::string explain_conv_json(std::int64_t op, OptionalTensors const& operands, std::vector<std::int64_t> const& stride,
-                              std::vector<std::int64_t> const& padding, std::vector<std::int64_t> const& dilation,
-                              std::optional<ScalarType> out_dtype, bool allow_tf32, StringHandle epilogue,
-                              std::vector<std::int64_t> const& size) {
+std::string explain_conv_json(std::int64_t op, OptionalTensors const& operands, std::int64_t stride_h,
+                              std::int64_t stride_w, std::int64_t padding_top, std::int64_t padding_bottom,
+                              std::int64_t padding_left, std::int64_t padding_right, std::int64_t dilation_h,
+                              std::int64_t dilation_w, std::optional<ScalarType> out_dtype, bool allow_tf32,
+                              StringHandle epilogue, std::int64_t size_h, std::int64_t size_w) {
   TextArgument const name(epilogue);
-  ExplainedGemm const e = explain_conv(op, operands, {stride, padding, dilation}, size, out_dtype, allow_tf32, name.view());
+  ExplainedGemm const e = explain_conv(
+      op, operands,
+      {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},
+      {size_h, size_w}, out_dtype, allow_tf32, name.view());
   return explained_json(e, device_info(e.request.device));
 }
 

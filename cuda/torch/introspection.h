@@ -21,10 +21,11 @@ std::string explain_json(std::int64_t op, OptionalTensors const& operands, std::
                          bool allow_tf32, StringHandle epilogue, std::optional<std::int64_t> recipe_a,
                          std::optional<std::int64_t> recipe_b, bool use_fast_accum);
 // op and operands as of explain_conv.
-std::string explain_conv_json(std::int64_t op, OptionalTensors const& operands, std::vector<std::int64_t> const& stride,
-                              std::vector<std::int64_t> const& padding, std::vector<std::int64_t> const& dilation,
-                              std::optional<ScalarType> out_dtype, bool allow_tf32, StringHandle epilogue,
-                              std::vector<std::int64_t> const& size);
+std::string explain_conv_json(std::int64_t op, OptionalTensors const& operands, std::int64_t stride_h,
+                              std::int64_t stride_w, std::int64_t padding_top, std::int64_t padding_bottom,
+                              std::int64_t padding_left, std::int64_t padding_right, std::int64_t dilation_h,
+                              std::int64_t dilation_w, std::optional<ScalarType> out_dtype, bool allow_tf32,
+                              StringHandle epilogue, std::int64_t size_h, std::int64_t size_w);
 // The choice for a shape on a GPU that need not be there: no driver is asked. Layouts: 0 row, 1 column; dtypes as in DType;
 // addend as in Addend. The name of an epilogue, where it is not empty, says what addend would. b is -1 where it is a;
 // scales as in BlockScales. The op is scaled_mm where a has 8 bits, grouped_mm where grouping (as in Grouping) is not 0:

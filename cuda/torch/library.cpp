@@ -103,27 +103,30 @@ Tensor cpu_scaled_grouped_mm(Tensor const&, Tensor const&, Tensor const&, Tensor
   refuse_cpu("scaled_grouped_mm", nullptr);
 }
 
-Tensor cpu_conv2d(Tensor const&, Tensor const&, std::optional<Tensor> const&, Integers const&, Integers const&,
-                  Integers const&, bool) {
+using N = std::int64_t;
+Tensor cpu_conv2d(Tensor const&, Tensor const&, std::optional<Tensor> const&, N, N, N, N, N, N, N, N, bool) {
   refuse_cpu("conv2d", "nn.functional.conv2d");
 }
-Tensor cpu_conv2d_fused(Tensor const&, Tensor const&, std::optional<Tensor> const&, std::optional<Tensor> const&,
-                        Integers const&, Integers const&, Integers const&, StringHandle epilogue, bool) {
+Tensor cpu_conv2d_fused(Tensor const&, Tensor const&, std::optional<Tensor> const&, std::optional<Tensor> const&, N, N, N,
+                        N, N, N, N, N, StringHandle epilogue, bool) {
   TextArgument const name(epilogue);
   refuse_cpu("conv2d", "nn.functional.conv2d");
 }
-Tensor cpu_conv2d_input_grad(Tensor const&, Tensor const&, Integers const&, Integers const&, Integers const&,
-                             Integers const&, bool) {
+Tensor cpu_conv2d_input_grad(Tensor const&, Tensor const&, N, N, N, N, N, N, N, N, N, N, bool) {
   refuse_cpu("conv2d_input_grad", "nn.grad.conv2d_input");
 }
-Tensor cpu_conv2d_weight_grad(Tensor const&, Tensor const&, Integers const&, Integers const&, Integers const&,
-                              Integers const&, bool, bool) {
+Tensor cpu_conv2d_weight_grad(Tensor const&, Tensor const&, N, N, N, N, N, N, N, N, N, N, bool, bool) {
   refuse_cpu("conv2d_weight_grad", "nn.grad.conv2d_weight");
 }
-Tensor cpu_scaled_conv2d(Tensor const&, Tensor const&, Tensor const&, Tensor const&, std::optional<Tensor> const&,
-                         Integers const&, Integers const&, Integers const&, std::optional<ScalarType>) {
+Tensor cpu_scaled_conv2d(Tensor const&, Tensor const&, Tensor const&, Tensor const&, std::optional<Tensor> const&, N, N, N,
+                         N, N, N, N, N, std::optional<ScalarType>) {
   refuse_cpu("scaled_conv2d", nullptr);
 }
+
+// Of convolutions. SymInt, not int: torch.compile leaves numbers of a graph symbolic then; and torch reads it faster.
+#define CUTWHEEL_WHERE                                                            \
+  "SymInt stride_h, SymInt stride_w, SymInt padding_top, SymInt padding_bottom, " \
+  "SymInt padding_left, SymInt padding_right, SymInt dilation_h, SymInt dilation_w"
 
 void register_schemas(torch::stable::detail::StableLibrary& m) {
   m.def("mm(Tensor input, Tensor mat2, ScalarType? out_dtype=None, bool allow_tf32=False) -> Tensor");
@@ -177,24 +180,18 @@ void register_schemas(torch::stable::detail::StableLibrary& m) {
   m.def(
       "scaled_grouped_mm(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor offs, Tensor? bias=None, "
       "ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor");
-  m.def(
-      "conv2d(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, "
-      "bool allow_tf32=False) -> Tensor");
-  m.def(
-      "conv2d_fused(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, SymInt[] stride, SymInt[] padding, "
-      "SymInt[] dilation, str epilogue, bool allow_tf32=False) -> Tensor");
-  m.def(
-      "conv2d_input_grad(Tensor grad_output, Tensor weight, SymInt[] input_size, SymInt[] stride, SymInt[] padding, "
-      "SymInt[] dilation, bool allow_tf32=False) -> Tensor");
-  m.def(
-      "conv2d_weight_grad(Tensor grad_output, Tensor input, SymInt[] weight_size, SymInt[] stride, SymInt[] padding, "
-      "SymInt[] dilation, bool allow_tf32=False, bool deterministic=False) -> Tensor");
-  m.def(
-      "scaled_conv2d(Tensor input, Tensor weight, Tensor scale_input, Tensor scale_weight, Tensor? bias, "
-      "SymInt[] stride, SymInt[] padding, SymInt[] dilation, ScalarType? out_dtype=None) -> Tensor");
-  m.def(
-      "_explain_conv(int op, Tensor?[] operands, int[] stride, int[] padding, int[] dilation, ScalarType? out_dtype, "
-      "bool allow_tf32, str epilogue=\"\", int[] size=[]) -> str");
+  m.def("conv2d(Tensor input, Tensor weight, Tensor? bias, " CUTWHEEL_WHERE ", bool allow_tf32=False) -> Tensor");
+  m.def("conv2d_fused(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, " CUTWHEEL_WHERE
+        ", str epilogue, bool allow_tf32=False) -> Tensor");
+  m.def("conv2d_input_grad(Tensor grad_output, Tensor weight, SymInt input_h, SymInt input_w, " CUTWHEEL_WHERE
+        ", bool allow_tf32=False) -> Tensor");
+  m.def("conv2d_weight_grad(Tensor grad_output, Tensor input, SymInt weight_h, SymInt weight_w, " CUTWHEEL_WHERE
+        ", bool allow_tf32=False, bool deterministic=False) -> Tensor");
+  m.def("scaled_conv2d(Tensor input, Tensor weight, Tensor scale_input, Tensor scale_weight, Tensor? bias, " CUTWHEEL_WHERE
+        ", ScalarType? out_dtype=None) -> Tensor");
+  m.def("_explain_conv(int op, Tensor?[] operands, " CUTWHEEL_WHERE
+        ", ScalarType? out_dtype, bool allow_tf32, str epilogue=\"\", int size_h=0, int size_w=0) -> str");
+#undef CUTWHEEL_WHERE
   m.def(
       "_conv_served(int direction, int device, ScalarType dtype, ScalarType out_dtype, str epilogue=\"\", "
       "bool has_bias=False, bool unit_stride=True) -> int");

@@ -89,20 +89,16 @@ class Conv:
         x = self.operands.get(name)
         return laid(x, self.lay_residual) if x is not None and x.dim() == 4 else x
 
-    @property
-    def _geometry(self) -> tuple[list[int], list[int], list[int]]:
-        return list(self.g.stride), list(self.g.padding), list(self.g.dilation)
-
     def run(self, deterministic: bool = False, as_they_are: bool = False) -> torch.Tensor:
         """The library's op. as_they_are: on a and b themselves, which are views of less."""
-        ops, geometry = torch.ops.cutwheel, self._geometry
+        ops, geometry = torch.ops.cutwheel, self.g.numbers
         a, b = (self.a, self.b) if as_they_are else self.positional
         tf32 = a.dtype == SINGLE
         if self.direction == "dgrad":
-            return ops.conv2d_input_grad(a, b, list(self.input_size), *geometry, tf32)
+            return ops.conv2d_input_grad(a, b, *self.input_size[2:], *geometry, tf32)
         if self.direction == "wgrad":
-            sizes = list(self.weight_size)
-            return ops.conv2d_weight_grad(a, b, sizes, *geometry, tf32, deterministic)
+            taps = self.weight_size[2:]
+            return ops.conv2d_weight_grad(a, b, *taps, *geometry, tf32, deterministic)
         bias, residual, name = self.operand("bias"), self.operand("residual"), self.epilogue.name
         if name in ("plain", "bias"):
             return ops.conv2d(a, b, bias, *geometry, tf32)
@@ -112,13 +108,13 @@ class Conv:
         """The kernel that it runs."""
         number = {"dgrad": 3, "wgrad": 4}.get(self.direction, 0)
         operands: list[torch.Tensor | None] = [*self.positional]
-        name, size = "", list(self.output_size) if number else []
+        name, size = "", self.output_size[2:] if number else ()
         if self.direction == "fprop":
             operands.append(self.operand("bias"))
             if self.epilogue.name not in ("plain", "bias"):
                 number, name = 1, self.epilogue.name
                 operands.append(self.operand("residual"))
-        given = (number, operands, *self._geometry, None, self.a.dtype == SINGLE, name, size)
+        given = (number, operands, *self.g.numbers, None, self.a.dtype == SINGLE, name, *size)
         plans = json.loads(torch.ops.cutwheel._explain_conv(*given)).get("plans")
         return plans[0]["row"] if plans else None
 

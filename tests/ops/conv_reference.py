@@ -46,6 +46,11 @@ class Geometry:
             padding = (top, top, left, left)
         return cls(_pair(stride), (padding[0], padding[1], padding[2], padding[3]), d, groups)
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """As the library's ops take it."""
+        return *self.stride, *self.padding, *self.dilation
+
     def extents(self, image: Sequence[int], kernel: Sequence[int]) -> tuple[int, int]:
         """(P, Q) of an image of H x W; not positive where the filter does not fit"""
         pads = (sum(self.padding[:2]), sum(self.padding[2:]))

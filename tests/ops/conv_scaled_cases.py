@@ -84,9 +84,8 @@ class ScaledConv:
 
     def run_op(self) -> torch.Tensor:
         """The library's op, with padding of any kind."""
-        given, g = list(self.arguments_of_op), self.g
-        where = (list(g.stride), list(g.padding), list(g.dilation))
-        result: torch.Tensor = torch.ops.cutwheel.scaled_conv2d(*given, *where, self.d)
+        given = *self.arguments_of_op, *self.g.numbers
+        result: torch.Tensor = torch.ops.cutwheel.scaled_conv2d(*given, self.d)
         return result
 
     @property

@@ -109,18 +109,18 @@ def test_opcheck(cutwheel: ModuleType, device: str) -> None:
     )
     assert x is not None
     assert weight is not None
-    where: tuple[list[int], ...] = ([2, 2], [1, 1, 1, 1], [1, 1])
+    where = STRIDED[2].numbers
     check(ops.conv2d.default, (x, weight, None, *where))
     check(ops.conv2d.default, (laid(x, "channels_last"), weight, bias, *where))
     check(ops.conv2d_fused.default, (x, weight, bias, None, *where, "bias_relu"))
     check(ops.conv2d_fused.default, (x, weight, bias, residual, *where, "bias_residual_relu"))
     dy = residual
-    check(ops.conv2d_input_grad.default, (dy, weight, list(x.shape), *where))
-    check(ops.conv2d_weight_grad.default, (dy, x, list(weight.shape), *where))
+    check(ops.conv2d_input_grad.default, (dy, weight, *x.shape[2:], *where))
+    check(ops.conv2d_weight_grad.default, (dy, x, *weight.shape[2:], *where))
     single = (x.float(), weight.float(), None, *where, True)
     check(ops.conv2d.default, single)
     one = values((8, 16, 1, 1), HALF, device)
-    check(ops.conv2d.default, (x, one, None, [1, 1], [0] * 4, [1, 1]))
+    check(ops.conv2d.default, (x, one, None, *Geometry().numbers))
 
 
 # ---- modules

@@ -217,14 +217,14 @@ def test_more_than_2_to_the_31_of_input(
     x = x.permute(0, 3, 1, 2)
     weight = values((16, CHANNELS, 3, 3), BRAIN, device) / 16
     dy = values((images, 16, *g.extents((SIDE, SIDE), (3, 3))), BRAIN, device)
-    geometry = (list(g.stride), list(g.padding), list(g.dilation))
+    geometry = g.numbers
     ops = torch.ops.cutwheel
     y = _or_a_limit(ops.conv2d, x, weight, None, *geometry)
     if y is not None:
         assert_channels_last(y)
         for i in (0, images // 2, images - 2, images - 1):
             assert_near(y[i : i + 1], fprop(x[i : i + 1].double(), weight.double(), g), BRAIN)
-    dw = _or_a_limit(ops.conv2d_weight_grad, dy, x, list(weight.shape), *geometry)
+    dw = _or_a_limit(ops.conv2d_weight_grad, dy, x, *weight.shape[2:], *geometry)
     if dw is not None:
         exact = torch.zeros(weight.shape, dtype=torch.float64, device=device)
         for i in range(images):
@@ -248,8 +248,8 @@ def test_more_than_2_to_the_31_of_result(
     weight = values((16, CHANNELS, 3, 3), BRAIN, device) / 4
     dy = values((images, 16, *g.extents((SIDE, SIDE), (3, 3))), BRAIN, device)
     size = (images, CHANNELS, SIDE, SIDE)
-    geometry = (list(g.stride), list(g.padding), list(g.dilation))
-    dx = _or_a_limit(ops.conv2d_input_grad, dy, weight, list(size), *geometry)
+    geometry = g.numbers
+    dx = _or_a_limit(ops.conv2d_input_grad, dy, weight, *size[2:], *geometry)
     if dx is not None:
         assert_channels_last(dx)
         for i in some:
@@ -259,7 +259,7 @@ def test_more_than_2_to_the_31_of_result(
     x = values((images, 8, SIDE, SIDE), BRAIN, device)
     weight = values((256, 8, 2, 2), BRAIN, device) / 4
     g = Geometry((2, 2))
-    y = _or_a_limit(ops.conv2d, x, weight, None, [2, 2], [0] * 4, [1, 1])
+    y = _or_a_limit(ops.conv2d, x, weight, None, *g.numbers)
     if y is not None:
         assert y.numel() >= elements
         for i in some:

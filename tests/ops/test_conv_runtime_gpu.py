@@ -135,20 +135,19 @@ def test_what_was_written_just_before_is_read(
     require_arch(arch)
     environment(CUTWHEEL_ARCH=arch)
     c, small = 64, Geometry((2, 2), (1, 1, 1, 1))
+    same, halved = SAME_3X3.numbers, small.numbers
     x = values((8, c, 28, 28), BRAIN, cuda).contiguous(memory_format=torch.channels_last)
     weight = values((c, c, 3, 3), BRAIN, cuda) / 16
-    size, filters = list(x.shape), list(weight.shape)
     ops = torch.ops.cutwheel
-    one, two, ones = [1, 1], [2, 2], [1, 1, 1, 1]
 
     def work() -> list[torch.Tensor]:
         y, found = x, []
         for _ in range(4):
-            y = ops.conv2d(y, weight, None, one, ones, one)  # the input
-            w = ops.conv2d_weight_grad(y, x, filters, one, ones, one)  # the gradient
-            z = ops.conv2d(x, w, None, two, ones, one)  # the weight, of a reduction
-            dx = ops.conv2d_input_grad(z, weight, size, two, ones, one)  # the gradient
-            y = ops.conv2d_fused(x, weight, None, dx, one, ones, one, "bias_residual_relu")
+            y = ops.conv2d(y, weight, None, *same)  # the input
+            w = ops.conv2d_weight_grad(y, x, 3, 3, *same)  # the gradient
+            z = ops.conv2d(x, w, None, *halved)  # the weight, of a reduction
+            dx = ops.conv2d_input_grad(z, weight, 28, 28, *halved)  # the gradient
+            y = ops.conv2d_fused(x, weight, None, dx, *same, "bias_residual_relu")
             found += [w, z, dx, y]
             y = y * 2.0**-16  # keeps numbers in range
             found.append(y)
@@ -167,9 +166,9 @@ def test_what_was_written_just_before_is_read(
             w, z, dx, y, _ = (result.double() for result in results[i : i + 5])
             before = exact_x if i == 0 else results[i - 1].double()
             hidden = fprop(before, exact_w, SAME_3X3).to(BRAIN).double()
-            assert_near(w, wgrad(hidden, exact_x, filters, SAME_3X3), BRAIN, "weight_grad")
+            assert_near(w, wgrad(hidden, exact_x, weight.shape, SAME_3X3), BRAIN, "weight_grad")
             assert_near(z, fprop(exact_x, w, small), BRAIN, "conv2d")
-            assert_near(dx, dgrad(z, exact_w, size, small), BRAIN, "input_grad")
+            assert_near(dx, dgrad(z, exact_w, x.shape, small), BRAIN, "input_grad")
             assert_near(y, torch.relu(fprop(exact_x, exact_w, SAME_3X3) + dx), BRAIN, "residual")
 
 
@@ -377,11 +376,11 @@ def test_gradients_of_other_sizes_are_refused(cutwheel: ModuleType, device: str)
     """By the ops themselves, which autograd calls with sizes that fit."""
     conv = Conv.random("dgrad", *EVEN, HALF, device)
     dy, weight = conv.positional
-    ops, where = torch.ops.cutwheel, ([1, 2], [1, 1, 2, 2], [1, 1])
-    for size in ([2, 24, 9, 20], [3, 24, 9, 14], [2, 23, 9, 14], [2, 24, 9]):
+    ops, where = torch.ops.cutwheel, EVEN[2].numbers
+    x = torch.zeros(2, 24, 9, 14, dtype=HALF, device=device)
+    for grad, size in ((dy, (9, 20)), (dy, (0, 14)), (dy, (9, -14)), (dy[:, 1:], (9, 14))):
         with pytest.raises(RuntimeError, match="ValueError"):
-            ops.conv2d_input_grad(dy, weight, size, *where)
-    for size in ([40, 24, 5, 5], [39, 24, 3, 3], [40, 23, 3, 3]):
-        x = torch.zeros(2, 24, 9, 14, dtype=HALF, device=device)
+            ops.conv2d_input_grad(grad, weight, *size, *where)
+    for image, size in ((x, (5, 5)), (x, (3, 0)), (x, (-3, 3)), (x[1:], (3, 3))):
         with pytest.raises(RuntimeError, match="ValueError"):
-            ops.conv2d_weight_grad(dy, x, size, *where)
+            ops.conv2d_weight_grad(dy, image, *size, *where)

@@ -136,7 +136,7 @@ def test_compilers_and_graphs(cutwheel: ModuleType, device: str, kind: torch.dty
     checks = {"test_utils": ("test_faketensor", "test_autograd_registration")}
     torch.library.opcheck(
         torch.ops.cutwheel.scaled_conv2d.default,
-        (*conv.arguments_of_op, [1, 2], [1, 1, 2, 2], [1, 1], BRAIN),
+        (*conv.arguments_of_op, *EVEN[2].numbers, BRAIN),
         **(checks if kind == E4M3 else {}),  # type: ignore[arg-type]
     )
     torch._dynamo.reset()

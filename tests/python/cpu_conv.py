@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +36,12 @@ def padded(x: Tensor, padding: Ints) -> Tensor:
     return F.pad(x, (left, right, top, bottom))
 
 
+def split(given: Sequence[Any], *defaults: Any) -> tuple[tuple[Ints, Ints, Ints], tuple[Any, ...]]:
+    """Stride, padding and dilation of the eight numbers, and what comes behind them."""
+    rest = given[8:]
+    return (given[:2], given[2:6], given[6:8]), (*rest, *defaults[len(rest) :])
+
+
 class ConvOps:
     calls: list[tuple[object, ...]]
 
@@ -43,11 +50,9 @@ class ConvOps:
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        stride: Ints,
-        padding: Ints,
-        dilation: Ints,
-        allow_tf32: bool = False,
+        *given: Any,
     ) -> Tensor:
+        (stride, padding, dilation), (allow_tf32,) = split(given, False)
         self.calls.append(("conv2d", "plain" if bias is None else "bias"))
         assert allow_tf32 == (x.dtype == torch.float32)
         z = F.conv2d(padded(x, padding), weight, bias, tuple(stride), 0, tuple(dilation))
@@ -59,12 +64,9 @@ class ConvOps:
         weight: Tensor,
         bias: Tensor | None,
         residual: Tensor | None,
-        stride: Ints,
-        padding: Ints,
-        dilation: Ints,
-        epilogue: str,
-        allow_tf32: bool = False,
+        *given: Any,
     ) -> Tensor:
+        (stride, padding, dilation), (epilogue, _) = split(given, None, False)
         self.calls.append(("conv2d_fused", epilogue))
         z = F.conv2d(padded(x, padding), weight, bias, tuple(stride), 0, tuple(dilation))
         assert ("residual" in epilogue) == (residual is not None)
@@ -81,16 +83,14 @@ class ConvOps:
         self,
         grad: Tensor,
         weight: Tensor,
-        size: Ints,
-        stride: Ints,
-        padding: Ints,
-        dilation: Ints,
-        allow_tf32: bool = False,
+        h: int,
+        w: int,
+        *given: Any,
     ) -> Tensor:
+        (stride, padding, dilation), _ = split(given, False)
         self.calls.append(("conv2d_input_grad", "plain"))
         top, bottom, left, right = padding
-        n, c, h, w = size
-        x = grad.new_zeros(n, c, h + top + bottom, w + left + right)
+        x = grad.new_zeros(grad.shape[0], weight.shape[1], h + top + bottom, w + left + right)
         wanted = (True, False, False)
         dx = _backward(grad, x, weight, stride, dilation, wanted)[0]
         return as_channels_last(dx[:, :, top : top + h, left : left + w])
@@ -99,15 +99,13 @@ class ConvOps:
         self,
         grad: Tensor,
         x: Tensor,
-        size: Ints,
-        stride: Ints,
-        padding: Ints,
-        dilation: Ints,
-        allow_tf32: bool = False,
-        deterministic: bool = False,
+        r: int,
+        s: int,
+        *given: Any,
     ) -> Tensor:
+        (stride, padding, dilation), (_, deterministic) = split(given, False, False)
         self.calls.append(("conv2d_weight_grad", deterministic))
-        weight = grad.new_zeros(tuple(size))
+        weight = grad.new_zeros(grad.shape[1], x.shape[1], r, s)
         wanted = (False, True, False)
         dw = _backward(grad, padded(x, padding), weight, stride, dilation, wanted)[1]
         return as_channels_last(dw)
@@ -119,11 +117,9 @@ class ConvOps:
         scale_x: Tensor,
         scale_weight: Tensor,
         bias: Tensor | None,
-        stride: Ints,
-        padding: Ints,
-        dilation: Ints,
-        out_dtype: torch.dtype | None = None,
+        *given: Any,
     ) -> Tensor:
+        (stride, padding, dilation), (out_dtype,) = split(given, None)
         self.calls.append(("scaled_conv2d", scale_weight.numel()))
         filters = weight.double() * scale_weight.double().view(-1, 1, 1, 1)
         image = padded(x.double() * scale_x.double(), padding)

@@ -170,7 +170,7 @@ def test_cudnn_is_tuned() -> None:
 
 def test_what_the_library_is_given() -> None:
     shape = DILATED._replace(stride=2)
-    assert conv_sides.geometry(shape) == ([2, 2], [2, 2, 2, 2], [2, 2])
+    assert conv_sides.geometry(shape) == [2, 2, 2, 2, 2, 2, 2, 2]
     x, w = torch.randn(shape.input), torch.randn(shape.filter)
     assert conv_sides.torch_fprop(x, w, shape).shape == shape.output
     assert shape.elements == x.numel() + w.numel() + torch.Size(shape.output).numel()

@@ -89,9 +89,10 @@ def test_output_sizes() -> None:
         x, weight = torch.zeros(size), torch.zeros(filters)
         stride, padding, dilation = (where.get(k, 1) for k in ("stride", "padding", "dilation"))
         g = geometry("conv2d", weight, stride, padding, dilation)
+        steps, sides, spacings = g[:2], g[2:6], g[6:]
         image = [
-            output_size(size[2 + i], *g.padding[2 * i : 2 * i + 2], filters[2 + i], step, spacing)
-            for i, (step, spacing) in enumerate(zip(g.stride, g.dilation, strict=True))
+            output_size(size[2 + i], *sides[2 * i : 2 * i + 2], filters[2 + i], step, spacing)
+            for i, (step, spacing) in enumerate(zip(steps, spacings, strict=True))
         ]
         shape = F.conv2d(x, weight, None, stride, padding, dilation).shape
         assert (size[0], filters[0], *image) == shape

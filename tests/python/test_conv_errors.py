@@ -25,7 +25,7 @@ def bad_calls() -> dict[str, tuple[type[Exception], str, Call]]:
     one, few = meta(1, dtype=SINGLE).detach(), meta(3, dtype=SINGLE).detach()
     conv, scaled = "conv2d: ", "scaled_conv2d: "
     grads = torch.ops.cutwheel
-    where = [1, 1], [0, 0, 0, 0], [1, 1]
+    where = 1, 1, 0, 0, 0, 0, 1, 1
     calls: dict[str, tuple[type[Exception], str, Call]] = {
         "rank": (
             ValueError,
@@ -164,7 +164,7 @@ def bad_calls() -> dict[str, tuple[type[Exception], str, Call]]:
             RuntimeError,
             r"conv2d_input_grad: grad_output has shape \[2, 4, 6, 7\]; expected \[2, 4, 6, 8\], "
             r"the shape of the result for an input \[2, 6, 8, 10\] and a weight",
-            lambda m: grads.conv2d_input_grad(r, w, [2, 6, 8, 10], *where),
+            lambda m: grads.conv2d_input_grad(r, w, 8, 10, *where),
         ),
         "epilogue": (
             RuntimeError,

@@ -146,7 +146,7 @@ def test_export(cutwheel: ModuleType, traced_on_cpu: CpuOps) -> None:
 def test_opcheck(cutwheel: ModuleType, traced_on_cpu: CpuOps) -> None:
     ops, check = torch.ops.cutwheel, torch.library.opcheck
     tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
-    where = [2, 1], [1, 0, 2, 1], [1, 2]
+    where = 2, 1, 1, 0, 2, 1, 1, 2
     for c, ko in ((3, 5), (1, 1)):
         x, weight, bias = torch.randn(2, c, 7, 6), torch.randn(ko, c, 3, 2), torch.randn(ko)
         y = ops.conv2d(x, weight, bias, *where, True)
@@ -156,8 +156,8 @@ def test_opcheck(cutwheel: ModuleType, traced_on_cpu: CpuOps) -> None:
             (ops.conv2d, (x, weight, bias, *where, True)),
             (ops.conv2d_fused, fused),
             (ops.conv2d_fused, (x, weight, None, None, *where, "bias_gelu", True)),
-            (ops.conv2d_input_grad, (y, weight, list(x.shape), *where, True)),
-            (ops.conv2d_weight_grad, (y, x, list(weight.shape), *where, True, True)),
+            (ops.conv2d_input_grad, (y, weight, *x.shape[2:], *where, True)),
+            (ops.conv2d_weight_grad, (y, x, *weight.shape[2:], *where, True, True)),
         ):
             check(op.default, given, test_utils=tests)
 

@@ -25,7 +25,10 @@ _RECIPES = "int? recipe_a=None, int? recipe_b=None, bool use_fast_accum=False"
 _GEMM = "Tensor a, Tensor b, str epilogue, Tensor?[] operands, float[] scalars"
 _GROUPED = "Tensor a, Tensor b, Tensor offs"
 _GROUPED_LINEAR = "Tensor input, Tensor weight, Tensor offs, Tensor? bias, str epilogue"
-_WHERE = "SymInt[] stride, SymInt[] padding, SymInt[] dilation"
+_WHERE = (
+    "SymInt stride_h, SymInt stride_w, SymInt padding_top, SymInt padding_bottom, "
+    "SymInt padding_left, SymInt padding_right, SymInt dilation_h, SymInt dilation_w"
+)
 OPS = {
     "mm": f"({_MM}, ScalarType? out_dtype=None, {_RESULT}",
     "mm.out": f"({_MM}, bool allow_tf32=False, {_OUT}",
@@ -57,9 +60,9 @@ OPS = {
     "conv2d": f"(Tensor input, Tensor weight, Tensor? bias, {_WHERE}, {_RESULT}",
     "conv2d_fused": "(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, "
     f"{_WHERE}, str epilogue, {_RESULT}",
-    "conv2d_input_grad": "(Tensor grad_output, Tensor weight, SymInt[] input_size, "
+    "conv2d_input_grad": "(Tensor grad_output, Tensor weight, SymInt input_h, SymInt input_w, "
     f"{_WHERE}, {_RESULT}",
-    "conv2d_weight_grad": "(Tensor grad_output, Tensor input, SymInt[] weight_size, "
+    "conv2d_weight_grad": "(Tensor grad_output, Tensor input, SymInt weight_h, SymInt weight_w, "
     f"{_WHERE}, bool allow_tf32=False, bool deterministic=False) -> Tensor",
     "scaled_conv2d": "(Tensor input, Tensor weight, Tensor scale_input, Tensor scale_weight, "
     f"Tensor? bias, {_WHERE}, ScalarType? out_dtype=None) -> Tensor",

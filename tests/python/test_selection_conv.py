@@ -202,12 +202,12 @@ def test_environment_names_one_kernel(environment, gpu: Gpu) -> None:
 def test_the_cpu_is_refused_in_one_sentence() -> None:
     ops = torch.ops.cutwheel
     x, w, y = torch.ones(2, 16, 5, 5), torch.ones(8, 16, 3, 3), torch.ones(2, 8, 3, 3)
-    where = [1, 1], [0] * 4, [1, 1]
+    where = 1, 1, 0, 0, 0, 0, 1, 1
     for call in (
         lambda: ops.conv2d(x, w, None, *where),
         lambda: ops.conv2d_fused(x, w, None, None, *where, "bias_relu"),
-        lambda: ops.conv2d_input_grad(y, w, [2, 16, 5, 5], *where),
-        lambda: ops.conv2d_weight_grad(y, x, [8, 16, 3, 3], *where),
+        lambda: ops.conv2d_input_grad(y, w, 5, 5, *where),
+        lambda: ops.conv2d_weight_grad(y, x, 3, 3, *where),
         lambda: ops.scaled_conv2d(x, w, torch.ones(1), torch.ones(1), None, *where),
     ):
         with pytest.raises(RuntimeError, match="tensors are on the CPU"):

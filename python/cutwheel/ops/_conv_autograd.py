@@ -17,7 +17,7 @@ backward needs; others are torch's, behind a convolution without one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -50,15 +50,11 @@ def channels_first(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.movedim(-1, 1)
 
 
-def _needs_grad(*tensors: torch.Tensor) -> bool:
-    return is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-
-
 def _conv(
     input: torch.Tensor, weight: torch.Tensor, geometry: Geometry, allow_tf32: bool
 ) -> torch.Tensor:
-    if _needs_grad(input, weight):
-        return _conv_with_grad(input, weight, None, None, geometry, None, False, allow_tf32)
+    if is_grad_enabled() and (input.requires_grad or weight.requires_grad):
+        return _conv_with_grad(input, weight, None, None, geometry, None, allow_tf32)
     call = _conv2d if is_tracing() else _conv2d_direct
     return call(input, weight, None, *geometry, allow_tf32)
 
@@ -66,28 +62,28 @@ def _conv(
 def _input_grad(
     grad: torch.Tensor,
     weight: torch.Tensor,
-    size: tuple[int, ...],
+    size: Sequence[int],
     geometry: Geometry,
     allow_tf32: bool,
 ) -> torch.Tensor:
-    if _needs_grad(grad, weight):
+    if is_grad_enabled() and (grad.requires_grad or weight.requires_grad):
         return _input_grad_with_grad(grad, weight, size, geometry, allow_tf32)
     call = _conv2d_input_grad if is_tracing() else _conv2d_input_grad_direct
-    return call(grad, weight, size, *geometry, allow_tf32)
+    return call(grad, weight, size[2], size[3], *geometry, allow_tf32)
 
 
 def _weight_grad(
     grad: torch.Tensor,
     input: torch.Tensor,
-    size: tuple[int, ...],
+    size: Sequence[int],
     geometry: Geometry,
     allow_tf32: bool,
 ) -> torch.Tensor:
-    if _needs_grad(grad, input):
+    if is_grad_enabled() and (grad.requires_grad or input.requires_grad):
         return _weight_grad_with_grad(grad, input, size, geometry, allow_tf32)
     deterministic = torch.are_deterministic_algorithms_enabled()
     call = _conv2d_weight_grad if is_tracing() else _conv2d_weight_grad_direct
-    return call(grad, input, size, *geometry, allow_tf32, deterministic)
+    return call(grad, input, size[2], size[3], *geometry, allow_tf32, deterministic)
 
 
 def _in_order(grad: torch.Tensor) -> torch.Tensor:
@@ -109,7 +105,6 @@ class Conv(torch.autograd.Function):
         residual: torch.Tensor | None,
         geometry: Geometry,
         epilogue: str | None,
-        has_relu: bool,
         allow_tf32: bool,
     ) -> torch.Tensor:
         if epilogue is None:
@@ -118,15 +113,16 @@ class Conv(torch.autograd.Function):
         else:
             call = _conv2d_fused if is_tracing() else _conv2d_fused_direct
             result = call(input, weight, bias, residual, *geometry, epilogue, allow_tf32)
-        needs = ctx.needs_input_grad
+        needs_input, needs_weight, *_ = ctx.needs_input_grad
+        has_relu = epilogue is not None and epilogue.endswith("relu")
         ctx.save_for_backward(
-            input if needs[1] else None,
-            weight if needs[0] else None,
+            input if needs_weight else None,
+            weight if needs_input else None,
             result if has_relu else None,
         )
         # Of the gradients that backward makes.
-        ctx.input_size = tuple(input.shape) if needs[0] else None
-        ctx.weight_size = tuple(weight.shape) if needs[1] else None
+        ctx.input_size = input.shape if needs_input else None
+        ctx.weight_size = weight.shape if needs_weight else None
         ctx.geometry, ctx.allow_tf32 = geometry, allow_tf32
         return result
 
@@ -150,7 +146,7 @@ class Conv(torch.autograd.Function):
         grad_input = _input_grad(dz, weight, ctx.input_size, *given) if needs_input else None
         grad_weight = _weight_grad(dz, input, ctx.weight_size, *given) if needs_weight else None
         grad_residual = dz if needs_residual else None
-        return grad_input, grad_weight, grad_bias, grad_residual, None, None, None, None
+        return grad_input, grad_weight, grad_bias, grad_residual, None, None, None
 
 
 class _InputGrad(torch.autograd.Function):
@@ -159,15 +155,15 @@ class _InputGrad(torch.autograd.Function):
         ctx: Any,
         grad: torch.Tensor,
         weight: torch.Tensor,
-        size: tuple[int, ...],
+        size: Sequence[int],
         geometry: Geometry,
         allow_tf32: bool,
     ) -> torch.Tensor:
         needs = ctx.needs_input_grad
         ctx.save_for_backward(grad if needs[1] else None, weight if needs[0] else None)
-        ctx.weight_size, ctx.geometry, ctx.allow_tf32 = tuple(weight.shape), geometry, allow_tf32
+        ctx.weight_size, ctx.geometry, ctx.allow_tf32 = weight.shape, geometry, allow_tf32
         call = _conv2d_input_grad if is_tracing() else _conv2d_input_grad_direct
-        return call(grad, weight, size, *geometry, allow_tf32)
+        return call(grad, weight, size[2], size[3], *geometry, allow_tf32)
 
     @staticmethod
     def backward(ctx: Any, of_result: torch.Tensor) -> tuple[Gradient, ...]:
@@ -188,16 +184,16 @@ class _WeightGrad(torch.autograd.Function):
         ctx: Any,
         grad: torch.Tensor,
         input: torch.Tensor,
-        size: tuple[int, ...],
+        size: Sequence[int],
         geometry: Geometry,
         allow_tf32: bool,
     ) -> torch.Tensor:
         needs = ctx.needs_input_grad
         ctx.save_for_backward(grad if needs[1] else None, input if needs[0] else None)
-        ctx.input_size, ctx.geometry, ctx.allow_tf32 = tuple(input.shape), geometry, allow_tf32
+        ctx.input_size, ctx.geometry, ctx.allow_tf32 = input.shape, geometry, allow_tf32
         deterministic = torch.are_deterministic_algorithms_enabled()
         call = _conv2d_weight_grad if is_tracing() else _conv2d_weight_grad_direct
-        return call(grad, input, size, *geometry, allow_tf32, deterministic)
+        return call(grad, input, size[2], size[3], *geometry, allow_tf32, deterministic)
 
     @staticmethod
     def backward(ctx: Any, of_result: torch.Tensor) -> tuple[Gradient, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -14,11 +14,9 @@ Sizes = int | Sequence[int]
 Padding = str | Sizes
 
 
-class Geometry(NamedTuple):
-    stride: tuple[int, int]
-    padding: tuple[int, int, int, int]
-    """top, bottom, left, right"""
-    dilation: tuple[int, int]
+Geometry = tuple[int, ...]
+"""Eight numbers, as the ops take them: strides along H and W; padding at the top, bottom, left and
+right; dilations along H and W."""
 
 
 def spread(op: str, name: str, value: Sizes, dims: int) -> tuple[int, ...]:
@@ -48,7 +46,7 @@ def geometry(
     """
     # The usual spelling first: this is a part of every convolution's CPU time.
     if type(stride) is int and type(padding) is int and type(dilation) is int:
-        return Geometry((stride, stride), (padding,) * 4, (dilation, dilation))  # type: ignore[arg-type]
+        return stride, stride, padding, padding, padding, padding, dilation, dilation
     steps, spacing = spread(op, "stride", stride, 2), spread(op, "dilation", dilation, 2)
     sides: tuple[int, ...]
     if isinstance(padding, str):
@@ -62,7 +60,7 @@ def geometry(
     else:
         vertical, horizontal = spread(op, "padding", padding, 2)
         sides = (vertical, vertical, horizontal, horizontal)
-    return Geometry(steps, sides, spacing)  # type: ignore[arg-type]
+    return *steps, *sides, *spacing
 
 
 def check_padding_name(op: str, padding: str, stride: tuple[int, ...]) -> None:

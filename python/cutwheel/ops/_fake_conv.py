@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -30,23 +30,34 @@ def _channels_last(like: torch.Tensor, shape: Shape, dtype: torch.dtype) -> torc
     return like.new_empty_strided(shape, (h * w * c, 1, w * c, c), dtype=dtype)
 
 
-def _check_numbers(
-    op: str, name: str, numbers: Sequence[Any], count: int, least: int, what: str
-) -> None:
-    # Numbers of torch.export's unknown sizes are among input_size only.
-    if len(numbers) != count or any(number < least for number in numbers):
+def _check_numbers(op: str, name: str, numbers: Sequence[Any], least: int, what: str) -> None:
+    # Numbers of torch.export's unknown sizes are among those of the input only.
+    if any(number < least for number in numbers):
         raise ValueError(
-            f"{op}: {name} is {shape_text(numbers)}; expected {count} integers from {least} on: "
-            f"{what}"
+            f"{op}: {name} is {shape_text(numbers)}; expected {len(numbers)} integers from {least} "
+            f"on: {what}"
         )
 
 
-def _check_geometry(
-    op: str, stride: Sequence[Any], padding: Sequence[Any], dilation: Sequence[Any]
-) -> None:
-    _check_numbers(op, "stride", stride, 2, 1, "along H and W")
-    _check_numbers(op, "padding", padding, 4, 0, "top, bottom, left, right")
-    _check_numbers(op, "dilation", dilation, 2, 1, "along H and W")
+class _Where(NamedTuple):
+    stride: Sequence[Any]
+    """along H and W"""
+    padding: Sequence[Any]
+    """top, bottom, left, right"""
+    dilation: Sequence[Any]
+
+
+def _split(given: Sequence[Any], *defaults: Any) -> tuple[_Where, tuple[Any, ...]]:
+    """The eight numbers of the geometry, and the arguments behind it: torch leaves out those that
+    have their default."""
+    rest = tuple(given[8:])
+    return _Where(given[:2], given[2:6], given[6:8]), (*rest, *defaults[len(rest) :])
+
+
+def _check_geometry(op: str, where: _Where) -> None:
+    _check_numbers(op, "stride", where.stride, 1, "along H and W")
+    _check_numbers(op, "padding", where.padding, 0, "top, bottom, left, right")
+    _check_numbers(op, "dilation", where.dilation, 1, "along H and W")
 
 
 def _check_not_empty(op: str, name: str, sizes: Sequence[Any], first: int) -> None:
@@ -82,9 +93,7 @@ def _result_shape(
     op: str,
     input_size: Sequence[Any],
     weight_size: Sequence[Any],
-    stride: Sequence[Any],
-    padding: Sequence[Any],
-    dilation: Sequence[Any],
+    where: _Where,
     given: str = "",
 ) -> Shape:
     """[N, Ko, P, Q]
@@ -95,6 +104,7 @@ def _result_shape(
     _check_not_empty(op, "the input" if given == "input" else "input", input_size, 1)
     _check_not_empty(op, "the weight" if given == "weight" else "weight", weight_size, 0)
     _check_channels(op, input_size, weight_size)
+    stride, padding, dilation = where
     pixels = []
     for dim, name in enumerate("HW"):
         size, taps = input_size[2 + dim], weight_size[2 + dim]
@@ -161,15 +171,13 @@ def _conv2d(
     input: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
-    stride: Sequence[Any],
-    padding: Sequence[Any],
-    dilation: Sequence[Any],
-    allow_tf32: bool = False,
+    *given: Any,
 ) -> torch.Tensor:
+    where, (allow_tf32,) = _split(given, False)
     check_devices(_OP, {"input": input, "weight": weight, "bias": bias})
     dtype = _check_pair(_OP, ("input", "weight"), input, weight, allow_tf32)
-    _check_geometry(_OP, stride, padding, dilation)
-    shape = _result_shape(_OP, input.shape, weight.shape, stride, padding, dilation)
+    _check_geometry(_OP, where)
+    shape = _result_shape(_OP, input.shape, weight.shape, where)
     _check_bias(_OP, bias, shape[1], dtype)
     return _channels_last(input, shape, dtype)
 
@@ -179,12 +187,9 @@ def _conv2d_fused(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     residual: torch.Tensor | None,
-    stride: Sequence[Any],
-    padding: Sequence[Any],
-    dilation: Sequence[Any],
-    epilogue: str,
-    allow_tf32: bool = False,
+    *given: Any,
 ) -> torch.Tensor:
+    _, (epilogue, allow_tf32) = _split(given, None, False)
     declared = declared_epilogue(_OP, epilogue)
     tensors = {name for name, kind in declared.operands.items() if kind != "scalar"}
     scalars = set(declared.operands) - tensors
@@ -194,7 +199,7 @@ def _conv2d_fused(
     if residual is not None and "residual" not in tensors:
         raise ValueError(f'{_OP}: residual is given, and epilogue "{epilogue}" has no such operand')
     check_devices(_OP, {"input": input, "weight": weight, "bias": bias, "residual": residual})
-    result = _conv2d(input, weight, bias, stride, padding, dilation, allow_tf32)
+    result = _conv2d(input, weight, bias, *given[:8], allow_tf32)
     if residual is not None:
         if residual.dtype != result.dtype:
             raise TypeError(
@@ -228,42 +233,39 @@ def _check_gradient(
 def _conv2d_input_grad(
     grad_output: torch.Tensor,
     weight: torch.Tensor,
-    input_size: Sequence[Any],
-    stride: Sequence[Any],
-    padding: Sequence[Any],
-    dilation: Sequence[Any],
-    allow_tf32: bool = False,
+    input_h: Any,
+    input_w: Any,
+    *given: Any,
 ) -> torch.Tensor:
     op = "conv2d_input_grad"
+    where, (allow_tf32,) = _split(given, False)
     check_devices(op, {"grad_output": grad_output, "weight": weight})
     dtype = _check_pair(op, ("grad_output", "weight"), grad_output, weight, allow_tf32)
-    _check_geometry(op, stride, padding, dilation)
-    _check_numbers(op, "input_size", input_size, 4, 0, "[N, C, H, W]")
-    sizes = tuple(input_size), weight.shape
-    shape = _result_shape(op, *sizes, stride, padding, dilation, given="input")
+    _check_geometry(op, where)
+    _check_numbers(op, "size of the input", (input_h, input_w), 0, "H and W")
+    sizes = (grad_output.shape[0], weight.shape[1], input_h, input_w), weight.shape
+    shape = _result_shape(op, *sizes, where, given="input")
     _check_gradient(op, grad_output, shape, *sizes)
-    return _channels_last(grad_output, tuple(input_size), dtype)
+    return _channels_last(grad_output, sizes[0], dtype)
 
 
 def _conv2d_weight_grad(
     grad_output: torch.Tensor,
     input: torch.Tensor,
-    weight_size: Sequence[Any],
-    stride: Sequence[Any],
-    padding: Sequence[Any],
-    dilation: Sequence[Any],
-    allow_tf32: bool = False,
-    deterministic: bool = False,
+    weight_h: Any,
+    weight_w: Any,
+    *given: Any,
 ) -> torch.Tensor:
     op = "conv2d_weight_grad"
+    where, (allow_tf32, _) = _split(given, False, False)
     check_devices(op, {"grad_output": grad_output, "input": input})
     dtype = _check_pair(op, ("grad_output", "input"), grad_output, input, allow_tf32)
-    _check_geometry(op, stride, padding, dilation)
-    _check_numbers(op, "weight_size", weight_size, 4, 0, "[Ko, C, R, S]")
-    sizes = input.shape, tuple(weight_size)
-    shape = _result_shape(op, *sizes, stride, padding, dilation, given="weight")
+    _check_geometry(op, where)
+    _check_numbers(op, "size of the weight", (weight_h, weight_w), 0, "R and S")
+    sizes = input.shape, (grad_output.shape[1], input.shape[1], weight_h, weight_w)
+    shape = _result_shape(op, *sizes, where, given="weight")
     _check_gradient(op, grad_output, shape, *sizes)
-    return _channels_last(grad_output, tuple(weight_size), dtype)
+    return _channels_last(grad_output, sizes[1], dtype)
 
 
 def _check_scale(name: str, scale: torch.Tensor, ko: Any = None) -> None:
@@ -280,11 +282,9 @@ def _scaled_conv2d(
     scale_input: torch.Tensor,
     scale_weight: torch.Tensor,
     bias: torch.Tensor | None,
-    stride: Sequence[Any],
-    padding: Sequence[Any],
-    dilation: Sequence[Any],
-    out_dtype: torch.dtype | None = None,
+    *given: Any,
 ) -> torch.Tensor:
+    where, (out_dtype,) = _split(given, None)
     scales = {"scale_input": scale_input, "scale_weight": scale_weight}
     check_devices(_SCALED, {"input": input, "weight": weight, **scales, "bias": bias})
     for name, tensor in (("input", input), ("weight", weight)):
@@ -304,8 +304,8 @@ def _scaled_conv2d(
         raise TypeError(
             f"{_SCALED}: out_dtype is {dtype_name(dtype)}; expected float16, bfloat16 or float32"
         )
-    _check_geometry(_SCALED, stride, padding, dilation)
-    shape = _result_shape(_SCALED, input.shape, weight.shape, stride, padding, dilation)
+    _check_geometry(_SCALED, where)
+    shape = _result_shape(_SCALED, input.shape, weight.shape, where)
     _check_bias(_SCALED, bias, shape[1], dtype, or_float32=True)
     _check_scale("scale_input", scale_input)
     _check_scale("scale_weight", scale_weight, shape[1])

@@ -12,6 +12,7 @@ Autocast, torch.compile and errors are those of cutwheel.ops.gemm.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -65,10 +66,6 @@ class Plan(NamedTuple):
     adds_residual: bool = False
     """by torch"""
 
-    @property
-    def has_relu(self) -> bool:
-        return self.epilogue is not None and self.epilogue.endswith("relu")
-
 
 _PLAIN = Plan(None)
 
@@ -102,6 +99,13 @@ def plan_of(
         if epilogue is not None and epilogue in allowed and is_served(epilogue):
             return rest._replace(epilogue=epilogue)
     return Plan(None, activation, has_residual)
+
+
+# By the arguments of plan_of, where a kernel has every epilogue.
+_PLANS = {
+    given: plan_of(*given)
+    for given in itertools.product((None, *CONV_ACTIVATIONS), *((False, True),) * 3)
+}
 
 
 def is_served_by(input: torch.Tensor) -> Callable[[str], bool]:
@@ -205,21 +209,24 @@ def convolve(
     """conv2d in the name of `op`; its errors are the library's."""
     if activation is not None:
         check_activation(activation, CONV_ACTIVATIONS, op)
-    if input.dim() == 3:
+    dims = input.dim()
+    if dims == 3:
         batch = input.unsqueeze(0)
         added = residual if residual is None else residual.unsqueeze(0)
         rest = (stride, padding, dilation, groups, activation, added, residual_after_activation)
         return convolve(op, batch, weight, bias, *rest).squeeze(0)
-    if input.dim() != 4:
+    if dims != 4:
         check_rank(op, "input", input, "[N, C, H, W]", "[C, H, W]")
     if is_autocast_enabled():
         input, weight, bias, residual = autocast_operands(input, weight, bias, residual)
     where = geometry(op, weight, stride, padding, dilation)
-    is_16_bit = input.dtype is _bfloat16 or input.dtype is _float16
+    dtype = input.dtype
+    is_16_bit = dtype is _bfloat16 or dtype is _float16
     if (groups != 1 or not is_16_bit) and why_torch(input, groups) is not None:
-        z = F.conv2d(input, weight, bias, where.stride, padding, where.dilation, groups)
+        z = F.conv2d(input, weight, bias, where[:2], padding, where[6:], groups)
         z = in_channels_last_order(z)
         return finish(op, z, activation, residual, residual_after_activation)
+    allow_tf32 = not is_16_bit and dtype == torch.float32
     needs_grad = is_grad_enabled() and (
         input.requires_grad
         or weight.requires_grad
@@ -227,11 +234,13 @@ def convolve(
         or (residual is not None and residual.requires_grad)
     )
     if activation is None and residual is None:
-        return _run(input, weight, bias, None, where, _PLAIN, needs_grad)
-    how = activation, residual is not None, residual_after_activation, needs_grad
-    plan = plan_of(*how, is_served_by(input))
+        return _run(input, weight, bias, None, where, None, allow_tf32, needs_grad)
+    how = activation, residual is not None, bool(residual_after_activation), needs_grad
+    plan = _PLANS[how] if is_16_bit else plan_of(*how, is_served_by(input))
     inside, behind = (None, residual) if plan.adds_residual else (residual, None)
-    z = _run(input, weight, bias, inside, where, plan, needs_grad)
+    z = _run(input, weight, bias, inside, where, plan.epilogue, allow_tf32, needs_grad)
+    if plan.activation is None and behind is None:
+        return z
     return finish(op, z, plan.activation, behind, residual_after_activation)
 
 
@@ -241,21 +250,19 @@ def _run(
     bias: torch.Tensor | None,
     residual: torch.Tensor | None,
     where: Geometry,
-    plan: Plan,
+    epilogue: str | None,
+    allow_tf32: bool,
     needs_grad: bool,
 ) -> torch.Tensor:
-    """The plan's kernel."""
-    allow_tf32 = input.dtype == torch.float32
-    tracing, epilogue = is_tracing(), plan.epilogue
+    """What is computed in one kernel."""
     if needs_grad:
-        if tracing:
+        if is_tracing():
             input, weight, bias, residual = distinct(input, weight, bias, residual)
-        relu = epilogue is not None and plan.has_relu
-        return _with_grad(input, weight, bias, residual, where, epilogue, relu, allow_tf32)
+        return _with_grad(input, weight, bias, residual, where, epilogue, allow_tf32)
     if epilogue is None:
-        call = _conv2d if tracing else _conv2d_direct
+        call = _conv2d if is_tracing() else _conv2d_direct
         return call(input, weight, bias, *where, allow_tf32)
-    call = _conv2d_fused if tracing else _conv2d_fused_direct
+    call = _conv2d_fused if is_tracing() else _conv2d_fused_direct
     return call(input, weight, bias, residual, *where, epilogue, allow_tf32)
 
 

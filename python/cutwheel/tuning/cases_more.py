@@ -168,7 +168,7 @@ def make_conv(make: Maker) -> Case:
     other = operand(image if variant == "dgrad" else weight)  # of its sizes alone
     ops = torch.ops.cutwheel
     pairs = [stride] * 2, [padding] * 2, [dilation] * 2
-    where = [stride] * 2, [padding] * 4, [dilation] * 2
+    where = *[stride] * 2, *[padding] * 4, *[dilation] * 2
 
     def torchs(x: Tensor, y: Tensor) -> Tensor:
         if variant == "fprop":
@@ -188,18 +188,18 @@ def make_conv(make: Maker) -> Case:
         if variant == "fprop":
             result = ops.conv2d(a[i], b[i], None, *where, tf32)
         elif variant == "dgrad":
-            result = ops.conv2d_input_grad(a[i], b[i], list(image), *where, tf32)
+            result = ops.conv2d_input_grad(a[i], b[i], h, w, *where, tf32)
         else:
-            result = ops.conv2d_weight_grad(a[i], b[i], list(weight), *where, tf32)
+            result = ops.conv2d_weight_grad(a[i], b[i], r, s, *where, tf32)
         return result
 
     def explain() -> dict[str, Any]:
         number, size, operands = {
-            "fprop": (0, [], [a[0], b[0], None]),
-            "dgrad": (3, list(image), [a[0], b[0]]),
-            "wgrad": (4, list(weight), [a[0], b[0]]),
+            "fprop": (0, (0, 0), [a[0], b[0], None]),
+            "dgrad": (3, (h, w), [a[0], b[0]]),
+            "wgrad": (4, (r, s), [a[0], b[0]]),
         }[variant]
-        text = ops._explain_conv(number, operands, *where, None, tf32, "", size)
+        text = ops._explain_conv(number, operands, *where, None, tf32, "", *size)
         found: dict[str, Any] = json.loads(text)
         return found
 
