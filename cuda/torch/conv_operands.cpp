@@ -142,20 +142,11 @@ void prepare_factors(PreparedConv& prepared, ConvCall const& call, Frame const& 
   }
 }
 
-Tensor make_result(ConvCall const& call) {
-  conv2d::ConvProblem const& p = call.problem;
-  switch (call.direction) {
-    case Direction::dgrad: return empty_channels_last({p.images, p.c, p.h, p.w}, call.d_type, call.device);
-    case Direction::wgrad: return empty_channels_last({p.k_out, p.c, p.r, p.s}, call.d_type, call.device);
-    default: return empty_channels_last({p.images, p.k_out, p.p, p.q}, call.d_type, call.device);
-  }
-}
-
 // D as the kernel writes it: the result itself, or what is copied to the result without the channels that were added.
 void prepare_result(PreparedConv& prepared, ConvCall const& call, Frame const& frame, ConvRoute route, ScalarType d_type) {
   conv2d::ConvArgs& args = prepared.args;
   conv2d::ConvProblem const& own = call.problem;
-  prepared.d.tensor = make_result(call);
+  prepared.d.tensor = make_conv_result(call);
   args.d = prepared.d.tensor->data_ptr();
   args.d_leading = args.n;
   bool const is_wgrad = call.direction == Direction::wgrad, is_fprop = call.direction == Direction::fprop;
@@ -232,6 +223,15 @@ GemmRequest request_of(ConvCall const& call, ConvRoute route, ScaledForm const& 
   request.step = problem.stride_h * problem.stride_w;
   request.tensor_maps = conv2d::fits_tensor_maps(request.direction, problem);
   return request;
+}
+
+Tensor make_conv_result(ConvCall const& call) {
+  conv2d::ConvProblem const& p = call.problem;
+  switch (call.direction) {
+    case Direction::dgrad: return empty_channels_last({p.images, p.c, p.h, p.w}, call.d_type, call.device);
+    case Direction::wgrad: return empty_channels_last({p.k_out, p.c, p.r, p.s}, call.d_type, call.device);
+    default: return empty_channels_last({p.images, p.k_out, p.p, p.q}, call.d_type, call.device);
+  }
 }
 
 void prepare_conv(PreparedConv& prepared, ConvCall const& call, ConvWay const& way) {

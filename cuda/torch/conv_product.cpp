@@ -7,14 +7,11 @@ namespace cutwheel {
 namespace {
 
 // [N, H, W, C] as one matrix of pixels.
-Tensor pixels_of(Tensor const& tensor, std::vector<Tensor>& keep) {
+View pixels_of(Tensor const& tensor, std::vector<Tensor>& keep) {
   Image const image = image_of(tensor);
-  if (is_even(image)) {
-    std::int64_t const pixels = image.pixels(), channels = image.channels();
-    return matrix_view(tensor, {image.data, 1, pixels, channels, 0, image.strides[2], image.strides[3]});
-  }
-  View const rows = flatten_rows(view_of(tensor, image), image.pixels(), image.channels(), keep);
-  return matrix_view(rows.owner, rows.matrix);
+  std::int64_t const pixels = image.pixels(), channels = image.channels();
+  if (!is_even(image)) return flatten_rows(view_of(tensor, image), pixels, channels, keep);
+  return {{image.data, 1, pixels, channels, 0, image.strides[2], image.strides[3]}, tensor};
 }
 
 // [Ko, C] of a filter [Ko, C, 1, 1].
@@ -29,20 +26,20 @@ OpNames names_of(ConvCall const& call, int dims) {
 }
 
 void make_gemm(ConvProduct& product, ConvCall const& call) {
-  std::vector<Tensor>& views = product.views;
-  views.reserve(3);  // calls refer to them
+  View const left = pixels_of(*call.a, product.keep);
   if (call.direction == Direction::wgrad) {
-    Tensor const y = pixels_of(*call.a, product.keep), x = pixels_of(*call.b, product.keep);
-    views.push_back(matrix_view(y, matrix_of(y).transposed()));
-    views.push_back(x);
+    View const y{left.matrix.transposed(), left.owner};
+    product.factors.emplace(Factors{y, pixels_of(*call.b, product.keep), call.k});
   } else {
     Matrix const filter = filter_matrix(call.filter());
-    views.push_back(view_of(*call.a, image_of(*call.a)));
-    views.push_back(matrix_view(call.filter(), call.direction == Direction::dgrad ? filter.transposed() : filter));
+    View const right{call.direction == Direction::dgrad ? filter : filter.transposed(), call.filter()};
+    product.factors.emplace(Factors{left, right, call.k});
   }
-  product.gemm = make_call(names_of(call, 2), views[0], views[1], std::nullopt, call.allow_tf32);
+  product.gemm = make_call(names_of(call, 2), *call.a, *call.b, std::nullopt, call.allow_tf32);
   GemmCall& gemm = *product.gemm;
-  gemm.linear = call.direction != Direction::wgrad;
+  gemm.factors = &*product.factors;
+  gemm.type = call.type, gemm.d_type = call.d_type, gemm.device = call.device;
+  gemm.m = call.m, gemm.n = call.n, gemm.k = call.k;
   gemm.c = call.bias;
   if (!call.epilogue) return;
   gemm.c = nullptr;
@@ -55,8 +52,8 @@ void make_gemm(ConvProduct& product, ConvCall const& call) {
     if (info.operands[i].kind == OperandKind::scalar) epilogue.scalars[position] = 1;
     if (info.operands[i].kind == OperandKind::row) epilogue.tensors[position] = call.bias;
     if (info.operands[i].kind == OperandKind::matrix && call.residual) {
-      views.push_back(view_of(*call.residual, image_of(*call.residual)));
-      epilogue.tensors[position] = &views.back();
+      View const residual = pixels_of(*call.residual, product.keep);
+      epilogue.tensors[position] = &product.views.emplace_back(matrix_view(residual.owner, residual.matrix));
     }
   }
 }
@@ -65,7 +62,8 @@ void make_scaled(ConvProduct& product, ConvCall const& call) {
   constexpr std::int64_t kTensorwise = 0, kRowwise = 1;
   std::vector<Tensor>& views = product.views;
   views.reserve(2);
-  views.push_back(pixels_of(*call.a, product.keep));
+  View const pixels = pixels_of(*call.a, product.keep);
+  views.push_back(matrix_view(pixels.owner, pixels.matrix));
   views.push_back(matrix_view(call.filter(), filter_matrix(call.filter()).transposed()));
   product.scaled = ScaledCall{{names_of(call, 2), &views[0], &views[1]}};
   ScaledCall& scaled = *product.scaled;
@@ -94,8 +92,7 @@ void make_product(ConvProduct& product, ConvCall const& call) {
 
 Tensor result_of_product(ConvCall const& call, Tensor const& result) {
   conv2d::ConvProblem const& p = call.problem;
-  std::array<std::int64_t, 4> sizes{p.images, p.h, p.w, call.n};
-  if (call.direction == Direction::wgrad) sizes = {p.k_out, 1, 1, p.c};
+  std::array<std::int64_t, 4> const sizes{p.images, p.h, p.w, call.n};
   Image image{result.data_ptr(), sizes, {}};
   image.strides = {sizes[1] * sizes[2] * sizes[3], sizes[2] * sizes[3], sizes[3], 1};
   return nchw_view(result, image);

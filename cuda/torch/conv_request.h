@@ -86,16 +86,20 @@ struct PreparedConv {
   Output d;
 };
 
+// What the op returns, uninitialised.
+Tensor make_conv_result(ConvCall const& call);
+
 // Of a checked call that has something to compute. Makes the result.
 void prepare_conv(PreparedConv& prepared, ConvCall const& call, ConvWay const& way);
 
 // Enqueues it, or the next best plan where a kernel refuses. Throws what went wrong.
 void launch_conv(PreparedConv& prepared, ConvCall const& call, GemmPlan plan);
 
-// The call as a product of matrices; they are views of its tensors, or copies where rows do not follow each other evenly.
+// The call as a product of matrices in the memory of its tensors, or in copies where rows do not follow each other evenly.
 struct ConvProduct {
   std::vector<Tensor> keep;  // copies
   std::vector<Tensor> views;
+  std::optional<Factors> factors;  // of gemm
   EpilogueCall epilogue;
   std::optional<GemmCall> gemm;
   std::optional<ScaledCall> scaled;
@@ -103,7 +107,7 @@ struct ConvProduct {
 bool is_product(ConvCall const& call);
 // Fills `product`, which must stay where it is.
 void make_product(ConvProduct& product, ConvCall const& call);
-// Of a product's result, what the op returns.
+// Of a scaled product's result, what the op returns.
 Tensor result_of_product(ConvCall const& call, Tensor const& result);
 
 // The result where nothing is computed: none, or zeros.

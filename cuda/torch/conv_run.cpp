@@ -80,10 +80,11 @@ Tensor run_product(ConvCall const& call) {
   PreparedGemm prepared;
   if (product.scaled) {
     run_scaled(prepared, *product.scaled);
-  } else {
-    run_call(prepared, *product.gemm);
+    return result_of_product(call, *prepared.d.tensor);
   }
-  return result_of_product(call, *prepared.d.tensor);
+  prepared.d.tensor = make_conv_result(call);
+  run_call(prepared, *product.gemm);
+  return *std::move(prepared.d.tensor);
 }
 
 }  // namespace

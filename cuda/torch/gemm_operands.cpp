@@ -45,11 +45,6 @@ Tensor make_result(GemmCall const& call, std::int64_t cols) {
   return empty_contiguous(call.names.dims == 3 ? shape : shape + 1, call.names.dims, call.d_type, call.device);
 }
 
-struct Factors {
-  View a, b;  // [M, K] and [K, N]
-  std::int64_t k;
-};
-
 // A and B as the caller has them. No kernel reads a K of 0, but an epilogue applies to its products, too: then both are
 // zeros, of the shortest K that can be accessed.
 Factors factors_of(GemmCall const& call, std::vector<Tensor>& keep) {
@@ -61,6 +56,7 @@ Factors factors_of(GemmCall const& call, std::vector<Tensor>& keep) {
     void* const data = zeros.data_ptr();
     return {{{data, 1, call.m, k, 0, k, 1}, zeros}, {{data, 1, k, call.n, 0, 1, k}, zeros}, k};
   }
+  if (call.factors) return *call.factors;
   Matrix const b = matrix_of(*call.b);
   if (!call.linear) return {{matrix_of(*call.a), *call.a}, {b, *call.b}, call.k};
   return {flatten_rows(*call.a, call.m, call.k, keep), {b.transposed(), *call.b}, call.k};
@@ -69,7 +65,8 @@ Factors factors_of(GemmCall const& call, std::vector<Tensor>& keep) {
 }  // namespace
 
 Matrix result_matrix(GemmCall const& call, Tensor const& result, std::int64_t cols) {
-  return call.linear ? Matrix{result.data_ptr(), 1, call.m, cols, 0, cols, 1} : matrix_of(result);
+  bool const is_dense = call.linear || call.factors;
+  return is_dense ? Matrix{result.data_ptr(), 1, call.m, cols, 0, cols, 1} : matrix_of(result);
 }
 
 void make_results(PreparedGemm& prepared, GemmCall const& call) {

@@ -24,12 +24,20 @@ struct EpilogueCall {
   EpilogueInfo const& info() const { return info_of(id); }
 };
 
+struct Factors {
+  View a, b;  // [M, K] and [K, N], or of groups that are not along K [G, K, N]
+  std::int64_t k;
+};
+
 struct GemmCall : ProductCall {
   Tensor const* c = nullptr;
   double alpha = 1, beta = 1;
   bool allow_tf32 = false;
   bool linear = false;               // b is [N, K]
   EpilogueCall* epilogue = nullptr;  // else alpha, beta and c say what follows the product
+  // Of a product that its caller has checked, with types and extents: a and b may have other shapes than these, and D's
+  // tensor, too, if its rows follow each other.
+  Factors const* factors = nullptr;
 
   Width width() const { return epilogue ? epilogue->info().width : Width::same; }
 };

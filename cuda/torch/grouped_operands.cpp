@@ -7,11 +7,6 @@
 namespace cutwheel {
 namespace {
 
-struct Factors {
-  View a, b;  // [M, K], and [G, K, N] or, with groups along K, [K, N]
-  std::int64_t k;
-};
-
 // No kernel reads a K of 0, but a bias and an epilogue apply to its products: then both factors are zeros, of the shortest
 // K that can be accessed. All groups have the same B.
 Factors factors_of(GroupedCall const& call, std::vector<Tensor>& keep) {

@@ -48,6 +48,16 @@ def applier(function: type[torch.autograd.Function], tensors: int) -> Any:
             return whole(a, b, *rest)
         return quick(first, second, *rest)
 
+    def apply_to_four(a: Any, b: Any, c: Any, d: Any, *rest: Any) -> Any:
+        if is_tracing() or in_transform():
+            return whole(a, b, c, d, *rest)
+        try:
+            first, second = unwrap(a), unwrap(b)
+            third, fourth = c if c is None else unwrap(c), d if d is None else unwrap(d)
+        except TypeError:
+            return whole(a, b, c, d, *rest)
+        return quick(first, second, third, fourth, *rest)
+
     def apply(*given: Any) -> Any:
         if is_tracing() or in_transform():
             return whole(*given)
@@ -57,7 +67,7 @@ def applier(function: type[torch.autograd.Function], tensors: int) -> Any:
             return whole(*given)
         return quick(*first, *given[tensors:])
 
-    return apply_to_two if tensors == 2 else apply
+    return {2: apply_to_two, 4: apply_to_four}.get(tensors, apply)
 
 
 def distinct(*tensors: Any) -> list[Any]:

@@ -50,6 +50,11 @@ def channels_first(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.movedim(-1, 1)
 
 
+def _pixels(image: torch.Tensor) -> torch.Tensor:
+    """channels_last of an image, at two thirds of the cost."""
+    return image.permute(0, 2, 3, 1)
+
+
 def _conv(
     input: torch.Tensor, weight: torch.Tensor, geometry: Geometry, allow_tf32: bool
 ) -> torch.Tensor:
@@ -88,7 +93,7 @@ def _weight_grad(
 
 def _in_order(grad: torch.Tensor) -> torch.Tensor:
     """With contiguous channels: each op would make that copy for itself."""
-    if grad.stride(1) == 1 or grad.shape[1] == 1:
+    if grad.stride()[1] == 1 or grad.shape[1] == 1:
         return grad
     return grad.contiguous(memory_format=torch.channels_last)
 
@@ -129,18 +134,18 @@ class Conv(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
         input, weight, result = ctx.saved_tensors
-        needs_input, needs_weight, needs_bias, needs_residual = ctx.needs_input_grad[:4]
+        needs_input, needs_weight, needs_bias, needs_residual, *_ = ctx.needs_input_grad
         needs_dz = needs_input or needs_weight or needs_residual
         grad_bias: Gradient = None
         if result is None:
             dz = _in_order(grad)
             if needs_bias:
-                grad_bias = sum_rows(channels_last(dz))
+                grad_bias = sum_rows(_pixels(dz))
         else:
             pixels, sums = derivative(
-                *(channels_last(grad), channels_last(result), "relu_backward"), needs_dz, needs_bias
+                *(_pixels(grad), _pixels(result), "relu_backward"), needs_dz, needs_bias
             )
-            dz = channels_first(pixels) if needs_dz else grad
+            dz = pixels.permute(0, 3, 1, 2) if needs_dz else grad
             grad_bias = sums if needs_bias else None
         given = ctx.geometry, ctx.allow_tf32
         grad_input = _input_grad(dz, weight, ctx.input_size, *given) if needs_input else None
