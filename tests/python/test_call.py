@@ -28,10 +28,34 @@ class Scale(torch.autograd.Function):
         return grad * b * ctx.factor, grad * a * ctx.factor, grad if ctx.has_c else None, None
 
 
-@pytest.fixture(params=[2, 3], ids=["two", "three"])
+class ScaleOfFour(torch.autograd.Function):
+    """Scale with another addend in front of the factor; one of them is None."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor | None, factor: float
+    ) -> Tensor:
+        ctx.save_for_backward(a, b)
+        ctx.factor, ctx.has_c, ctx.has_d = factor, c is not None, d is not None
+        addend = d if c is None else c
+        return a * b * factor if addend is None else a * b * factor + addend
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        a, b = ctx.saved_tensors
+        addends = grad if ctx.has_c else None, grad if ctx.has_d else None
+        return grad * b * ctx.factor, grad * a * ctx.factor, *addends, None
+
+
+@pytest.fixture(params=["two", "three", "third of four", "fourth of four"])
 def apply(request: pytest.FixtureRequest) -> Callable[..., Tensor]:
-    made: Callable[..., Tensor] = applier(Scale, request.param)
-    return made
+    if request.param in ("two", "three"):
+        made: Callable[..., Tensor] = applier(Scale, 2 if request.param == "two" else 3)
+        return made
+    of_four: Callable[..., Tensor] = applier(ScaleOfFour, 4)
+    if request.param == "third of four":
+        return lambda a, b, c, factor: of_four(a, b, c, None, factor)
+    return lambda a, b, c, factor: of_four(a, b, None, c, factor)
 
 
 def leaf() -> Tensor:
@@ -67,6 +91,28 @@ def test_a_tensor_that_has_left_its_transform_keeps_its_history(
     torch.func.grad(keep)(a)
     (grad,) = torch.autograd.grad(apply(left[0], b, None, 2.0).sum(), a)
     torch.testing.assert_close(grad, 6 * b.detach())
+
+
+class Wrapped(torch.autograd.Function):
+    """Which of its arguments are tensors of a transform."""
+
+    @staticmethod
+    def forward(ctx: Any, *given: Tensor | None) -> Tensor:
+        is_wrapped = torch._C._functorch.is_gradtrackingtensor
+        return torch.tensor([x is not None and is_wrapped(x) for x in given])
+
+
+@pytest.mark.parametrize("tensors", [2, 3, 4])
+def test_every_tensor_leaves_the_transform(tensors: int) -> None:
+    left = []
+
+    def keep(x: Tensor) -> Tensor:
+        left.extend(x * i for i in range(tensors))
+        return x.sum()
+
+    torch.func.grad(keep)(leaf())
+    assert Wrapped.forward(None, *left).all()
+    assert not applier(Wrapped, tensors)(*left).any()
 
 
 def test_what_is_no_tensor_is_the_ops_to_refuse(apply: Callable[..., Tensor]) -> None:
