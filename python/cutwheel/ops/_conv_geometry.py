@@ -44,9 +44,18 @@ def geometry(
 
     "same" is torch's: where the padding of a dimension is odd, its end has the larger half.
     """
-    # The usual spelling first: this is a part of every convolution's CPU time.
+    # The usual spellings first, numbers and a module's pairs: this is a part of every convolution's
+    # CPU time.
     if type(stride) is int and type(padding) is int and type(dilation) is int:
         return stride, stride, padding, padding, padding, padding, dilation, dilation
+    if (
+        type(stride) is tuple
+        and type(padding) is tuple
+        and type(dilation) is tuple
+        and len(stride) == len(padding) == len(dilation) == 2
+    ):
+        vertical, horizontal = padding
+        return *stride, vertical, vertical, horizontal, horizontal, *dilation
     steps, spacing = spread(op, "stride", stride, 2), spread(op, "dilation", dilation, 2)
     sides: tuple[int, ...]
     if isinstance(padding, str):
