@@ -242,6 +242,16 @@ def test_tiles_of_cutlass_that_fill_no_band_are_walked_in_bands_of_one() -> None
         assert [plan["swizzle"] for plan in plans if plan["row"] == name] == [swizzle]
 
 
+def test_rows_of_no_whole_lines_are_read_twice_from_l2() -> None:
+    """K = 3080 is 6160 bytes: a tile that reads much from L2 takes far longer than at 3072."""
+    whole, parts = (explain(H200, 8289, 1112, k)["plans"] for k in (3072, 3080))
+    narrow = "gemm_sm90a_bf16_bf16_f32_bf16_128x112x64_tnt_persistent_plain"
+    us = [next(p["predicted_us"] for p in x if p["row"] == narrow) for x in (whole, parts)]
+    assert us[1] > 1.4 * us[0]
+    assert parts[0]["predicted_us"] < 0.8 * us[1]  # by a cluster, which reads for two
+    assert "_2x1x1_" in parts[0]["row"]
+
+
 def test_splits_divide_k_and_carry_a_reduce_kernel() -> None:
     plans = explain(H200, 64, 2112, 7168)["plans"]
     split = [plan for plan in plans if plan["splits"] > 1 and plan["reduce"]]
