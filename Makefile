@@ -19,6 +19,8 @@ INDEX ?= whl
 VARIANT ?= cu130
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
+# Each process imports torch: more than a few gain nothing.
+PYTEST_JOBS ?= -n logical --maxprocesses 4 --dist loadfile
 MATRIX_ARGS ?=
 REPRODUCE_ARGS ?=
 
@@ -125,7 +127,7 @@ push-index:   ## commit and push the package index in INDEX, a checkout of the b
 
 # --- checks
 test: $(VENV)/.installed   ## every test that needs no GPU, on the built wheel
-	CUTWHEEL_NARROW='$(KERNELS)$(filter-out $(ALL_ARCHS),$(ARCHS))' CUTWHEEL_WHEEL=$$(realpath $(FILE)) python -m pytest -m 'not gpu' $(PYTEST_ARGS)
+	CUTWHEEL_NARROW='$(KERNELS)$(filter-out $(ALL_ARCHS),$(ARCHS))' CUTWHEEL_WHEEL=$$(realpath $(FILE)) python -m pytest $(PYTEST_JOBS) -m 'not gpu' $(PYTEST_ARGS)
 
 test-wheel: $(VENV)/.installed   ## the tests of the built file alone
 	CUTWHEEL_WHEEL=$$(realpath $(FILE)) python -m pytest -m 'not gpu' tests/wheel --ignore tests/wheel/test_toolchain.py
