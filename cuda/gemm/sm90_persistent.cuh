@@ -1,5 +1,6 @@
-// Dense GEMM by the persistent kernel. It has neither clusters nor a tile of C: on an H200 clusters of two make it no
-// faster, and what it leaves out lets tiles have any width that wgmma has, so that a problem's tiles fill whole waves.
+// Dense GEMM by the persistent kernel. It has no tile of C, so that tiles may have any width that wgmma has and a problem's
+// fill whole waves. Clusters share K alone: one that shared an operand by TMA multicast was on an H200, beside tiles that
+// fill a wave, up to 2.5 % faster for one of 65 shapes (M 16 to 256).
 #pragma once
 
 #include "gemm/sm90_persistent_kernel.cuh"
