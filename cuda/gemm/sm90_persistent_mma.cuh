@@ -72,12 +72,13 @@ struct Sm90TileOperand {
         }
       }
     } else {
-      // Boxes have a line of 128 bytes for each element of K.
-      int const lines = k - (end - begin);
-      for (int i = thread; i < rows / kSwizzled * lines * kVectors; i += 128) {
-        int const box = first / kSwizzled + i / (lines * kVectors), at = i % (lines * kVectors);
-        int const line = at / kVectors < begin ? at / kVectors : at / kVectors + end - begin;
-        vectors[(box * k + line) * kVectors + at % kVectors] = uint4{};
+      // Boxes have a line of 128 bytes for each element of K. Threads take 16 of these at once, without a division: this
+      // stands between the arrival of a tile and its products.
+      int const lines = begin + k - end, own_line = thread / kVectors;
+      for (int i = own_line; i < lines; i += 128 / kVectors) {
+        uint4* const line = vectors + (i < begin ? i : i + end - begin) * kVectors + thread % kVectors;
+        CUTLASS_PRAGMA_UNROLL
+        for (int box = first / kSwizzled; box < (first + rows) / kSwizzled; ++box) line[box * k * kVectors] = uint4{};
       }
     }
   }
