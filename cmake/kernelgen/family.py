@@ -60,6 +60,7 @@ class Family(ABC):
     optional_tile_keys: tuple[str, ...] = ()
     tiles_share_source = False  # where a tile costs little next to the headers
     schedules: tuple[str, ...]
+    mode = ""  # in names, instead of the schedule
 
     @abstractmethod
     def check(self, kernel: Kernel) -> Iterator[str]:

@@ -58,7 +58,7 @@ def _shapes(kernel: Kernel) -> list[str]:
 
 
 def _mode(kernel: Kernel) -> str:
-    mode = f"{kernel.tile.schedule}{kernel.tile.stages or ''}"
+    mode = f"{FAMILIES[kernel.family].mode or kernel.tile.schedule}{kernel.tile.stages or ''}"
     if kernel.tile.swap_ab:
         mode += "_swap"
     if kernel.tile.cluster[2] > 1:

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "conv2d/window_shape.h"
+
 namespace cutwheel::conv2d {
 namespace {
 
@@ -40,6 +42,12 @@ bool fits_tensor_maps(Direction direction, ConvProblem const& p) {
   if (direction == Direction::dgrad && phases > kMaxPhases) return false;
   return fits(direction, p.h, p.p, p.r, p.pad_h, p.stride_h, p.dilation_h) &&
          fits(direction, p.w, p.q, p.s, p.pad_w, p.stride_w, p.dilation_w);
+}
+
+int count_rectangles(Direction direction, ConvProblem const& problem) {
+  WindowShape shape;
+  if (!shape.plan(direction, problem)) return 0;
+  return static_cast<int>(std::min<std::int64_t>(shape.rectangles(), WindowShape::kMaxRectangles));
 }
 
 std::int64_t workspace_bytes(GemmPlan const& plan, ConvArgs const& args) {

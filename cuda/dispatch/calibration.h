@@ -17,11 +17,16 @@ Calibration calibration_of(KernelRow const& row, DeviceInfo const& device);
 // Whether the row's figures are fitted to measurements, and on this kind of GPU: all were made on an H200.
 bool is_measured(KernelRow const& row, DeviceInfo const& device);
 
-// Fitted together with the figures above, so they are parameters of this model more than physical rates: operand traffic
-// from L2 with and without multicast in a cluster, and DRAM traffic as a share of the theoretical rate.
-constexpr double kL2TbPerSecondPerSm = 15.2 / 132;
-constexpr double kL2LoneTbPerSecondPerSm = 12.8 / 132;
-constexpr double kDramEfficiency = 1.03;
-constexpr double kSharpness = 2.8;  // of the corner between two limits
+// What kernels have in common. Fitted together with the figures above, so these are parameters of the model more than
+// physical rates.
+struct Limits {
+  double l2, lone_l2;                 // traffic of operands in TB/s per SM: with multicast in a cluster, and without
+  double dram;                        // as a share of the theoretical rate
+  double sharpness;                   // of the corner between two limits
+  double split_lines;                 // of L2 for each line of an operand whose rows are no whole number of lines
+  double reduce_us, reduce_tb_per_s;  // of split-K's second kernel
+  bool padding_counts;                // figures are of tiles that M may fill by less than half
+};
+Limits limits_of(KernelRow const& row);
 
 }  // namespace cutwheel

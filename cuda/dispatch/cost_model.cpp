@@ -18,9 +18,8 @@ double slots_of(KernelRow const& row, DeviceInfo const& device) {
 }
 
 // Three limits of which the slowest rules, rounded off where two are close.
-double combine(double compute, double dram, double l2) {
-  return float_pow(float_pow(compute, kSharpness) + float_pow(dram, kSharpness) + float_pow(l2, kSharpness),
-                   1 / kSharpness);
+double combine(double compute, double dram, double l2, double sharpness) {
+  return float_pow(float_pow(compute, sharpness) + float_pow(dram, sharpness) + float_pow(l2, sharpness), 1 / sharpness);
 }
 
 // Elements of A and B. Those of an image count once, though each is read for many taps, unless a step leaves it out.
@@ -50,17 +49,21 @@ double epilogue_bytes(GemmPlan const& plan, GemmRequest const& r) {
 }
 
 // Lines of L2 that TMA reads for each line of an operand that lies in shared memory. Where a row of the matrix is no whole
-// number of lines, its pieces of 128 bytes lie across two. Inferred from two shapes on an H200, 8289x1112x3080 and
-// 185x9728x3048 in bfloat16: they read 11.2 and 10.4 TB/s if every line counts twice, and whole lines come as fast.
+// number of lines, its pieces of 128 bytes lie across two.
 double lines_of_l2(KernelRow const& row, Layout layout, Layout k_major, int k, int other) {
   constexpr std::int64_t kLine = 128;
   std::int64_t const contiguous = layout == k_major ? k : other;
-  return row.arch == Arch::sm90a && contiguous * element_bytes(row.a) % kLine != 0 ? 2 : 1;
+  return row.arch == Arch::sm90a && contiguous * element_bytes(row.a) % kLine != 0 ? limits_of(row).split_lines : 1;
 }
 
 }  // namespace
 
 TileCount count_tiles(KernelRow const& row, GemmRequest const& r, int splits) {
+  if (row.family == Family::sm90_conv_window) {
+    // A table does not say how many rectangles there were: of most images nine tenths of the positions are pixels.
+    double const rectangles = r.rectangles > 0 ? r.rectangles : std::ceil(r.m / (0.9 * row.tile.n));
+    return {rectangles * std::ceil(static_cast<double>(r.n) / row.tile.m), static_cast<double>(r.taps)};
+  }
   // In the kernel's own frame from here on.
   double const m = row.swap_ab ? r.n : r.m, n = row.swap_ab ? r.m : r.n;
   auto const along = [](double extent, int tile, int cluster) {
@@ -91,22 +94,25 @@ TileCount count_tiles(KernelRow const& row, GemmRequest const& r, int splits) {
 double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& device) {
   KernelRow const& row = *plan.row;
   Calibration const cost = calibration_of(row, device);
+  Limits const limits = limits_of(row);
   auto const [tiles, k_tiles] = count_tiles(row, r, plan.splits);
   double const operand_bytes = element_bytes(row.a);
 
   double const results = static_cast<double>(r.m) * r.n * plan.splits;  // each split writes its own
   double const bytes = r.batch * (operand_bytes * operand_elements(r) + epilogue_bytes(plan, r) * results);
-  double const dram = bytes / (kDramEfficiency * device.memory_gb_per_s * 1e3);
+  double const dram = bytes / (limits.dram * device.memory_gb_per_s * 1e3);
   // Clusters fetch a tile's operands once for all their members. Images and groups are laid out otherwise.
   bool const is_plain = r.direction == Direction::none && r.grouping == Grouping::none;
   double const lines_a = is_plain ? lines_of_l2(row, row.layout_a, Layout::row, r.k, r.m) : 1;
   double const lines_b = is_plain ? lines_of_l2(row, row.layout_b, Layout::column, r.k, r.n) : 1;
-  double const fetched = (row.tile.m * (row.swap_ab ? lines_b : lines_a) / row.cluster.n +
-                          row.tile.n * (row.swap_ab ? lines_a : lines_b) / row.cluster.m) *
-                         row.tile.k;
+  double const fetched = row.family == Family::sm90_conv_window
+                             ? 1.5 * row.tile.n * row.tile.k / k_tiles  // a patch for all taps; the filters stay
+                             : (row.tile.m * (row.swap_ab ? lines_b : lines_a) / row.cluster.n +
+                                row.tile.n * (row.swap_ab ? lines_a : lines_b) / row.cluster.m) *
+                                   row.tile.k;
   double const slots = slots_of(row, device);
   bool const lone = row.cluster.m * row.cluster.n == 1 && tiles > slots;
-  double const l2_rate = (lone ? kL2LoneTbPerSecondPerSm : kL2TbPerSecondPerSm) * device.sm_count * 1e6;
+  double const l2_rate = (lone ? limits.lone_l2 : limits.l2) * device.sm_count * 1e6;
   double const l2 = tiles * k_tiles * fetched * operand_bytes / l2_rate;
 
   double tile = k_tiles * cost.k_tile_us + cost.tile_us;
@@ -123,28 +129,29 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   if (row.family == Family::sm90_persistent && row.op == Op::gemm && r.addend == Addend::other) {
     tile += row.tile.m * row.tile.n / (128.0 * 128.0);
   }
-  // The figures come from tiles that M fills at least by half. Far larger ones spend their stages on padding.
+  // Where figures come from tiles that M fills at least by half: far larger ones spend their stages on padding.
   double const rows_of_m = row.swap_ab ? row.tile.n : row.tile.m, filled = 2.0 * std::max(r.m, 8);
-  if (rows_of_m > filled) tile *= rows_of_m / filled;
+  if (!limits.padding_counts && rows_of_m > filled) tile *= rows_of_m / filled;
   double time = cost.launch_us;
   if (row.schedule == Schedule::streamk && tiles < slots) {
     // The threadblocks that share a tile add their parts up one after the other.
-    time += combine(tiles / slots * k_tiles * cost.k_tile_us + std::ceil(slots / tiles) * cost.tile_us, dram, l2);
+    time += combine(tiles / slots * k_tiles * cost.k_tile_us + std::ceil(slots / tiles) * cost.tile_us, dram, l2,
+                    limits.sharpness);
   } else {
     // Full waves and the last, partial one: a few threadblocks alone do not fill the memory system.
     double const full = std::floor(tiles / slots), rest = tiles - full * slots;
     double const share = slots / device.sm_count;  // threadblocks that share an SM share its tensor cores
-    if (full > 0) time += combine(full * tile * share, dram * full * slots / tiles, l2 * full * slots / tiles);
+    if (full > 0)
+      time += combine(full * tile * share, dram * full * slots / tiles, l2 * full * slots / tiles, limits.sharpness);
     if (rest > 0) {
       double const together = std::max(1.0, rest / device.sm_count);
-      time += combine(tile * together, dram * rest / tiles, l2 * rest / tiles);
+      time += combine(tile * together, dram * rest / tiles, l2 * rest / tiles, limits.sharpness);
     }
   }
   if (plan.reduce) {
     // The partial sums are written and read once more, mostly in L2; a second launch overlaps the first one's end.
-    constexpr double kReduceLaunchUs = 3.5, kReduceTbPerSecond = 6.0;
     double const out = static_cast<double>(r.m) * r.n;
-    time += kReduceLaunchUs + out * (2 * 4 * plan.splits + element_bytes(r.d)) / (kReduceTbPerSecond * 1e6);
+    time += limits.reduce_us + out * (2 * 4 * plan.splits + element_bytes(r.d)) / (limits.reduce_tb_per_s * 1e6);
   }
   return time;
 }

@@ -22,7 +22,8 @@ enum class Family : int {
   sm90_grouped,
   sm80_grouped,
   sm90_conv,
-  sm80_conv
+  sm80_conv,
+  sm90_conv_window
 };
 
 struct Extent3 {
@@ -66,13 +67,15 @@ constexpr bool is_gemm(KernelRow const& row) {
   return row.family == Family::sm80_multistage || row.family == Family::sm90_warpspecialized ||
          row.family == Family::sm90_blockwise || row.family == Family::sm89_blockwise ||
          row.family == Family::sm90_persistent || row.family == Family::sm90_grouped ||
-         row.family == Family::sm80_grouped || row.family == Family::sm90_conv || row.family == Family::sm80_conv;
+         row.family == Family::sm80_grouped || row.family == Family::sm90_conv || row.family == Family::sm80_conv ||
+         row.family == Family::sm90_conv_window;
 }
 
 // The Hopper kernels: wgmma and TMA, and one threadblock on an SM that goes through many tiles.
 constexpr bool is_persistent(KernelRow const& row) {
   return row.family == Family::sm90_warpspecialized || row.family == Family::sm90_blockwise ||
-         row.family == Family::sm90_persistent || row.family == Family::sm90_grouped || row.family == Family::sm90_conv;
+         row.family == Family::sm90_persistent || row.family == Family::sm90_grouped || row.family == Family::sm90_conv ||
+         row.family == Family::sm90_conv_window;
 }
 
 constexpr char const* name_of(Op op) {

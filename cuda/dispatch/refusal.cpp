@@ -40,6 +40,7 @@ Refusal request_refusal(KernelRow const& row, GemmRequest const& request, bool p
   if (copies_async && !request.extents_aligned) return Refusal::extents;
   if (row.cluster.k > 1 && request.k < row.cluster.k * row.tile.k) return Refusal::short_k;
   if (row.family == Family::sm90_conv && !request.tensor_maps) return Refusal::tensor_maps;
+  if (row.family == Family::sm90_conv_window && request.rectangles == 0) return Refusal::windows;
   return Refusal::none;
 }
 
@@ -76,6 +77,8 @@ std::string text_of(Refusal refusal, KernelRow const& row, GemmRequest const& re
     case Refusal::short_k:
       return concat("K = ", request.k, ", and a cluster shares ", row.cluster.k * row.tile.k, " or more");
     case Refusal::tensor_maps: return "tensor maps have too few bits for this padding, stride or dilation";
+    case Refusal::windows:
+      return "it takes stride 1, up to 64 channels (of dgrad filters), up to 9 taps, and rows of 14 pixels or more";
   }
   return {};
 }

@@ -24,7 +24,8 @@ enum class Refusal {
   direction,
   extents,
   short_k,
-  tensor_maps
+  tensor_maps,
+  windows
 };
 
 // Of the device alone. PTX rows count only when `ptx`.

@@ -31,13 +31,14 @@ struct GemmRequest {
   Direction direction = Direction::none;
   int taps = 1, step = 1;
   bool tensor_maps = true;  // of images: their bits suffice for the padding, the stride and the dilation
+  int rectangles = 0;       // of a kernel by windows, sm90_conv_window; 0: it does not take the problem
 
   bool operator==(GemmRequest const& o) const {
     return op == o.op && device == o.device && a == o.a && b == o.b && d == o.d && layout_a == o.layout_a &&
            layout_b == o.layout_b && addend == o.addend && epilogue == o.epilogue && fast_accum == o.fast_accum &&
            scales == o.scales && extents_aligned == o.extents_aligned && m == o.m && n == o.n && k == o.k &&
            batch == o.batch && grouping == o.grouping && groups == o.groups && direction == o.direction && taps == o.taps &&
-           step == o.step && tensor_maps == o.tensor_maps;
+           step == o.step && tensor_maps == o.tensor_maps && rectangles == o.rectangles;
   }
 };
 

@@ -222,6 +222,7 @@ GemmRequest request_of(ConvCall const& call, ConvRoute route, ScaledForm const& 
   request.taps = problem.r * problem.s;
   request.step = problem.stride_h * problem.stride_w;
   request.tensor_maps = conv2d::fits_tensor_maps(request.direction, problem);
+  request.rectangles = conv2d::count_rectangles(request.direction, problem);
   return request;
 }
 

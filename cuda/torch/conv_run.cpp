@@ -111,8 +111,8 @@ ConvWay choose_way(ConvCall const& call) {
         product && (splits || call.residual) ? choose_plan(request_of(call, ConvRoute::implicit, forms_of(call).front()))
                                              : std::nullopt;
     bool const is_native = implicit && runs_native(implicit->row->arch, device.major, device.minor);
-    bool const pays = splits ? implicit && implicit->predicted_us < product->predicted_us
-                             : is_native && implicit->row->family == Family::sm90_conv;
+    bool const pays =
+        splits ? implicit && implicit->predicted_us < product->predicted_us : is_native && is_persistent(*implicit->row);
     if (!pays) choice.offer(ConvRoute::product, {}, product);
     if (choice.is_native()) return choice.way;  // it stays the first
   }

@@ -62,6 +62,7 @@ char const* family_name(Family family) {
     case Family::sm90_grouped: return "sm90_grouped";
     case Family::sm80_grouped: return "sm80_grouped";
     case Family::sm90_conv: return "sm90_conv";
+    case Family::sm90_conv_window: return "sm90_conv_window";
     case Family::sm80_conv: return "sm80_conv";
   }
   return "?";
@@ -152,7 +153,7 @@ std::string request_json(GemmRequest const& r) {
       ", \"extents_aligned\": ", boolean(r.extents_aligned),
       r.op == Op::grouped_mm ? concat(", \"grouping\": ", quoted(name_of(r.grouping)), ", \"groups\": ", r.groups) : "",
       is_conv ? concat(", \"direction\": ", quoted(name_of(r.direction)), ", \"taps\": ", r.taps, ", \"step\": ", r.step,
-                       ", \"tensor_maps\": ", boolean(r.tensor_maps))
+                       ", \"tensor_maps\": ", boolean(r.tensor_maps), ", \"rectangles\": ", r.rectangles)
               : "",
       is_scaled(r) ? concat(", \"b\": ", quoted(name_of(r.b)), ", \"fast_accum\": ", boolean(r.fast_accum),
                             ", \"scales\": ", quoted(name_of(r.scales)))
@@ -267,7 +268,7 @@ std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::in
                                  std::int64_t addend, bool extents_aligned, std::int64_t m, std::int64_t n, std::int64_t k,
                                  std::int64_t batch, StringHandle epilogue, std::int64_t b, bool fast_accum,
                                  std::int64_t scales, std::int64_t grouping, std::int64_t groups, std::int64_t direction,
-                                 std::int64_t taps, std::int64_t step) {
+                                 std::int64_t taps, std::int64_t step, std::int64_t rectangles) {
   TextArgument const name(epilogue);
   DeviceInfo device;
   device.name = "a GPU described by the caller";
@@ -285,6 +286,7 @@ std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::in
   if (direction != 0) request.op = Op::conv2d;
   request.direction = static_cast<Direction>(direction);
   request.taps = static_cast<int>(taps), request.step = static_cast<int>(step);
+  request.rectangles = static_cast<int>(rectangles);
   request.fast_accum = fast_accum, request.scales = static_cast<BlockScales>(scales);
   request.layout_a = static_cast<Layout>(layout_a), request.layout_b = static_cast<Layout>(layout_b);
   request.addend = static_cast<Addend>(addend), request.extents_aligned = extents_aligned;

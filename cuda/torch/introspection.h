@@ -30,14 +30,14 @@ std::string explain_conv_json(std::int64_t op, OptionalTensors const& operands, 
 // addend as in Addend. The name of an epilogue, where it is not empty, says what addend would. b is -1 where it is a;
 // scales as in BlockScales. The op is scaled_mm where a has 8 bits, grouped_mm where grouping (as in Grouping) is not 0:
 // then m, n and k are those of the mean group. It is conv2d where direction (as in Direction) is not 0: then they are those
-// of the implicit product; taps and step as in GemmRequest.
+// of the implicit product; taps, step and rectangles as in GemmRequest.
 std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::int64_t sm_count,
                                  std::int64_t shared_memory_bytes, double memory_gb_per_s, double sm_clock_ghz,
                                  std::int64_t a, std::int64_t d, std::int64_t layout_a, std::int64_t layout_b,
                                  std::int64_t addend, bool extents_aligned, std::int64_t m, std::int64_t n, std::int64_t k,
                                  std::int64_t batch, StringHandle epilogue, std::int64_t b, bool fast_accum,
                                  std::int64_t scales, std::int64_t grouping, std::int64_t groups, std::int64_t direction,
-                                 std::int64_t taps, std::int64_t step);
+                                 std::int64_t taps, std::int64_t step, std::int64_t rectangles);
 
 // As of load_tuned_table(); and what is loaded or compiled in, in the order in which it counts.
 void load_tuning(StringHandle text);

@@ -202,7 +202,7 @@ void register_schemas(torch::stable::detail::StableLibrary& m) {
       "_explain_for_gpu(int major, int minor, int sm_count, int shared_memory_bytes, float memory_gb_per_s, "
       "float sm_clock_ghz, int a, int d, int layout_a, int layout_b, int addend, bool extents_aligned, int m, int n, "
       "int k, int batch, str epilogue=\"\", int b=-1, bool fast_accum=False, int scales=0, int grouping=0, "
-      "int groups=0, int direction=0, int taps=1, int step=1) -> str");
+      "int groups=0, int direction=0, int taps=1, int step=1, int rectangles=0) -> str");
   m.def("_kernels() -> str");
   m.def("_epilogues() -> str");
   m.def("_build_info() -> str");

@@ -109,6 +109,14 @@ SM90_CONV: Table = {
     "epilogue": ["plain"],
     "tiles": [{"tile": [128, 128, 64]}],
 }
+SM90_WINDOW: Table = {
+    "family": "sm90_conv_window",
+    "arch": ["90a"],
+    "dtypes": [dtypes("bf16", "bf16")],
+    "direction": ["fprop"],
+    "epilogue": ["plain"],
+    "tiles": [{"tile": [64, 240, 64]}],
+}
 SM80_CONV: Table = {
     "family": "sm80_conv",
     "arch": ["80"],

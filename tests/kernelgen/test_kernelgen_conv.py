@@ -17,6 +17,7 @@ from kernelgen_cases import (
     SM90,
     SM90_CONV,
     SM90_GROUPED,
+    SM90_WINDOW,
     Table,
     bounded,
     changed,
@@ -240,6 +241,44 @@ def test_shared_memory_of_sm80_conv() -> None:
     (kernel,) = manifest(SM80_CONV).kernels
     need = FAMILIES["sm80_conv"].shared_memory(kernel)
     assert need == (65536, "4 stages x (128 + 128) x 32 x 2 = 65536 bytes")
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"tile": [64, 256, 64]}, "tile 64x256x64; it is 64x240x64, which shared memory holds"),
+        ({"direction": ["wgrad"]}, "direction wgrad; windows are of the input, for each pixel"),
+        ({"direction": ["dgrad"], "epilogue": ["bias_gelu"]}, "gradients are stored as they are"),
+        ({"arch": ["80"]}, "unknown architecture '80'; allowed: 90a"),
+    ],
+)
+def test_rules_of_sm90_conv_window(values: Table, text: str) -> None:
+    assert text in one_error(SM90_WINDOW, **values)
+
+
+def test_windows_have_a_source_and_names_of_their_own() -> None:
+    same = changed(SM90_CONV, tile=[64, 128, 64])
+    files = rendered(same, changed(SM90_WINDOW, direction=["fprop", "dgrad"]))
+    assert [name for name in files if name.endswith(".cu")] == [
+        "conv2d_sm90a_persistent.cu",
+        "conv2d_sm90a_window.cu",
+    ]
+    text = files["conv2d_sm90a_window.cu"]
+    assert '#include "conv2d/sm90_conv_window.cuh"\n' in text
+    assert re.findall(r"\nusing K\d = (.*);", text) == [
+        f"Sm90ConvWindow<Arch::sm90a, {PRODUCT}, Shape3<64, 240, 64>, Direction::{direction},"
+        " epilogue::plain>"
+        for direction in ("dgrad", "fprop")
+    ]
+    assert "conv2d_sm90a_bf16_bf16_f32_bf16_64x240x64_fprop_window_plain" in text
+    assert "Family::sm90_conv_window, Arch::sm90a" in files["kernel_table.cpp"]
+
+
+def test_shared_memory_of_windows_fits_once() -> None:
+    (kernel,) = manifest(SM90_WINDOW).kernels
+    total, terms = FAMILIES["sm90_conv_window"].shared_memory(kernel)
+    assert terms == f"3 patches x 352 x 128 + filters 9 x 64 x 64 x 2 + 1024 = {total} bytes"
+    assert total <= 227 * 1024
 
 
 @st.composite

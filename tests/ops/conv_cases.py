@@ -351,13 +351,33 @@ PROBLEMS: tuple[tuple[Sizes, Sizes, Geometry], ...] = (
     ((5, 3, 30, 29), (20, 3, 7, 7), Geometry((2, 2), (3, 3, 3, 3))),
 )
 
+# Forward. Rectangles that cover part of a row, some rows, an image; taps at a distance; padding on
+# one side, none, more than the taps reach; more filters than a block has.
+WINDOWS: tuple[tuple[Sizes, Sizes, Geometry], ...] = (
+    ((3, 64, 19, 56), (64, 64, 3, 3), Geometry((1, 1), (1, 1, 1, 1))),
+    ((2, 24, 33, 29), (72, 24, 3, 3), Geometry((1, 1), (2, 0, 0, 3), (2, 1))),
+    ((1, 40, 5, 301), (8, 40, 1, 7), Geometry((1, 1), (0, 0, 3, 3))),
+    ((5, 8, 14, 14), (136, 8, 2, 4), Geometry((1, 1), (3, 2, 5, 1), (1, 2))),
+    ((2, 56, 23, 67), (48, 56, 1, 1), Geometry()),
+)
+
+
+def _turned(problem: tuple[Sizes, Sizes, Geometry]) -> tuple[Sizes, Sizes, Geometry]:
+    """Channels and filters exchanged: what is few of a gradient."""
+    (images, c, *image), (k_out, _, *taps), g = problem
+    return (images, k_out, *image), (c, k_out, *taps), g
+
 
 def convs_of_row(row: Mapping[str, Any], device: str) -> Iterator[Conv]:
     """Convolutions that this row of the table serves."""
     epilogue = {"plain": PLAIN, "bias": BIAS}.get(row["epilogue"])
     if epilogue is None:
         epilogue = Epilogue.of(row["epilogue"], manifest()["epilogues"][row["epilogue"]])
-    for input_size, weight_size, g in PROBLEMS:
+    problems = PROBLEMS
+    if row["family"] == "sm90_conv_window":
+        is_gradient = row["direction"] == "dgrad"
+        problems = tuple(map(_turned, WINDOWS)) if is_gradient else WINDOWS
+    for input_size, weight_size, g in problems:
         yield Conv.random(
             row["direction"], input_size, weight_size, g, TORCH_DTYPE[row["a"]], device, epilogue
         )

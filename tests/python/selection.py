@@ -67,6 +67,7 @@ def explain(gpu: Gpu, m: int, n: int, k: int, **options: object) -> dict:
         options.get("direction", 0),
         options.get("taps", 1),
         options.get("step", 1),
+        options.get("rectangles", 0),
     )
     return json.loads(text)
 

@@ -152,6 +152,24 @@ def test_small_filters_get_narrow_tiles() -> None:
     assert columns(512) >= 128
 
 
+# 64 images of 56x56 pixels, 64 channels and filters: rectangles of 4 rows.
+@pytest.mark.parametrize("options", [OF_INPUT, OF_GRADIENT], ids=["fprop", "dgrad"])
+def test_few_channels_are_read_through_windows(options: dict[str, int]) -> None:
+    implicit = chosen(H200, 200704, 64, 576, **options)
+    by_windows = chosen(H200, 200704, 64, 576, **options, rectangles=896)
+    assert "_window_" not in implicit["row"]
+    assert "_window_" in by_windows["row"]
+    assert by_windows["predicted_us"] < 0.75 * implicit["predicted_us"]
+    # Images so small that most positions of a rectangle are none of theirs.
+    assert "_window_" not in chosen(H200, 12544, 64, 576, **options, rectangles=256)["row"]
+
+
+def test_a_reason_names_what_windows_take() -> None:
+    rejected = explain(H200, 200704, 128, 1152, **OF_INPUT)["rejected"]
+    reasons = {r["reason"] for r in rejected if "_fprop_window_plain" in r["row"]}
+    assert any("up to 64 channels" in reason for reason in reasons)
+
+
 # A tap's channels fill whole steps of K there, which is what taps of few channels cost.
 def test_taps_count_on_hopper() -> None:
     def predicted(gpu: Gpu, taps: int) -> float:

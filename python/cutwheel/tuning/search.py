@@ -224,7 +224,7 @@ def _candidate(plan: Mapping[str, Any]) -> Candidate:
 def _has_order(candidate: Candidate, request: Request, sm_count: int) -> bool:
     """Whether the order of tiles matters: not to those that run all at once."""
     kernel = _kernels()[candidate.row]
-    if not kernel.family.startswith("sm90"):
+    if not kernel.family.startswith("sm90") or kernel.family == "sm90_conv_window":
         return False  # these walk in an order of their own
     m, n, _ = kernel.tile
     m, n = (n, m) if kernel.swap_ab else (m, n)

@@ -1,0 +1,155 @@
+// The epilogue of a convolution by windows. Accumulators are D^T of a rectangle with gaps: [64 filters, positions]. They
+// are transposed on their way to shared memory, where pixels lie without the gaps, and one copy sends the rectangle.
+#pragma once
+
+#include <cutlass/arch/barrier.h>
+#include <cute/arch/copy_sm75.hpp>
+#include <cute/arch/copy_sm90.hpp>
+#include <cute/arch/copy_sm90_tma.hpp>
+
+#include "conv2d/sm90_window_walk.cuh"
+#include "gemm/epilogue.cuh"
+
+namespace cutwheel::conv2d {
+
+template <class Epilogue, DType d, int positions, class Operands>
+struct Sm90WindowEpilogue;
+
+template <class Epilogue, DType d, int positions, class... Operands>
+struct Sm90WindowEpilogue<Epilogue, d, positions, gemm::epilogue::OperandList<Operands...>> {
+  using Apply = gemm::epilogue::Apply<Epilogue, d, gemm::epilogue::OperandList<Operands...>, gemm::epilogue::OperandList<>>;
+  using E = gemm::Element<d>;
+  static_assert(sizeof(E) == 2 && Apply::kWidth == Width::same);
+  template <class Operand>
+  static constexpr bool kIsMatrix = Operand::kKind == OperandKind::matrix;
+  static constexpr bool kHasMatrix = (kIsMatrix<Operands> || ... || false);
+  static_assert((kIsMatrix<Operands> + ... + 0) <= 1);
+
+  struct Params {
+    gemm::EpilogueValue operands[sizeof...(Operands) > 0 ? sizeof...(Operands) : 1];
+    CUtensorMap result, matrix;
+    bool has_matrix;
+    int rows, columns, pitch, filters;
+  };
+
+  static Params params(gemm::GemmArgs const& args, WindowShape const& shape) {
+    Params result{};
+    result.rows = shape.rows, result.columns = shape.columns, result.pitch = shape.pitch, result.filters = shape.filters;
+    ((result.operands[Operands::kIndex] = args.epilogue[Operands::kIndex]), ...);
+    auto const encode = [&](CUtensorMap& map, void* data, std::int64_t pixel) {
+      encode_window_map(map, d, data, {pixel * shape.width * shape.height, pixel * shape.width, pixel}, shape.images,
+                        shape.height, shape.width, shape.filters, shape.rows, shape.columns);
+    };
+    encode(result.result, args.d, args.d_leading);
+    auto const encode_matrix = [&](gemm::EpilogueValue const& x) {
+      result.has_matrix = x.data != nullptr;
+      if (x.data) encode(result.matrix, x.data, x.leading);
+    };
+    ((kIsMatrix<Operands> ? encode_matrix(args.epilogue[Operands::kIndex]) : void()), ...);
+    return result;
+  }
+
+  static bool meets_alignment(gemm::GemmArgs const& args) {
+    auto const aligned = [](void const* data, std::int64_t leading) {
+      return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && leading % 8 == 0;
+    };
+    return aligned(args.d, args.d_leading) && ((!kIsMatrix<Operands> || aligned(args.epilogue[Operands::kIndex].data,
+                                                                                args.epilogue[Operands::kIndex].leading)) &&
+                                               ... && true);
+  }
+
+  // Of 16 bytes of a pixel, eight filters.
+  CUTLASS_DEVICE static int offset_of(int line, int chunk) { return line * 128 + (chunk ^ line % 8) * 16; }
+
+  // Two filters of a thread; the same for all positions.
+  template <class Operand>
+  CUTLASS_DEVICE static float vector_value(Params const& p, int filter, int filters) {
+    gemm::EpilogueValue const& operand = p.operands[Operand::kIndex];
+    if constexpr (Operand::kKind == OperandKind::scalar) {
+      return operand.value;
+    } else if constexpr (Operand::kKind == OperandKind::row) {
+      auto const* const data = static_cast<gemm::Element<Operand::kType> const*>(operand.data);
+      bool const is_one = Operand::kMayBeOne && operand.leading == 0;
+      return data && filter < filters ? static_cast<float>(data[is_one ? 0 : filter]) : 0.f;
+    } else {
+      static_assert(kIsMatrix<Operand>);
+      return 0;
+    }
+  }
+
+  // `area`: kLines of 128 bytes that nobody reads any more. `arrived`: a barrier of this warpgroup, and its parity.
+  template <class Fragment, class Synchronize>
+  CUTLASS_DEVICE static void store(Params const& p, WindowPlace const& place, Fragment const& accum, std::uint8_t* area,
+                                   std::uint64_t* arrived, std::uint32_t parity, int thread,
+                                   Synchronize const& synchronize) {
+    int const lane = thread % 32, warp = thread / 32 % 4;
+    if (kHasMatrix && p.has_matrix) {
+      if (thread == 0) {
+        cutlass::arch::ClusterTransactionBarrier::arrive_and_expect_tx(
+            arrived, static_cast<std::uint32_t>(p.rows * p.columns * 128));
+        cute::SM90_TMA_LOAD_4D::copy(&p.matrix, arrived, static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL),
+                                     area, place.filter, place.column, place.row, place.image);
+      }
+    }
+    // Of rows 8 r + lane / 4 of the warp's sixteen.
+    float vectors[2][sizeof...(Operands) > 0 ? sizeof...(Operands) : 1];
+    CUTLASS_PRAGMA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      int const filter = place.filter + warp * 16 + 8 * r + lane / 4;
+      ((vectors[r][Operands::kIndex] = vector_value<Operands>(p, filter, p.filters)), ...);
+    }
+    if (kHasMatrix && p.has_matrix) cutlass::arch::ClusterBarrier::wait(arrived, parity);
+    // Lanes name positions: eight for each matrix of eight by eight, whose halves lie side by side.
+    int const chunk = warp * 2 + lane / 8 % 2;
+    int row = 0, column = lane / 16 * 8 + lane % 8;  // the pitch is at least 16
+    CUTLASS_PRAGMA_UNROLL
+    for (int j = 0; j < positions / 8; j += 2) {
+      // What is no pixel of the rectangle goes to a line of its own.
+      bool const is_pixel = row < p.rows && column < p.columns;
+      auto* const at = reinterpret_cast<cute::uint128_t*>(
+          area + offset_of(is_pixel ? row * p.columns + column : p.rows * p.columns, chunk));
+      std::uint32_t words[4] = {};
+      if constexpr (kHasMatrix) {
+        if (p.has_matrix) cute::SM75_U16x8_LDSM_T::copy(*at, words[0], words[1], words[2], words[3]);
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        int const r = i % 2, first = 4 * (j + i / 2) + 2 * r;
+        cutlass::Array<float, 2> values;
+        values[0] = accum(first);
+        values[1] = accum(first + 1);
+        auto const matrix =
+            cutlass::NumericArrayConverter<float, E, 2>{}(gemm::epilogue::bit_cast<cutlass::Array<E, 2>>(words[i]));
+        auto const input = [&](auto operand) {
+          using Operand = decltype(operand);
+          if constexpr (kIsMatrix<Operand>) {
+            return matrix;
+          } else {
+            cutlass::Array<float, 2> value;
+            value.fill(vectors[r][Operand::kIndex]);
+            return value;
+          }
+        };
+        typename Apply::template StoreFragments<2> stores;
+        std::tuple const inputs{input(Operands{})...};
+        auto const result = Apply::run(values, inputs, stores);
+        memcpy(&words[i], &result, sizeof(words[i]));
+      }
+      __syncwarp();
+      cute::SM90_U16x8_STSM_T::copy(words[0], words[1], words[2], words[3], *at);
+      column += 16;
+      if (column >= p.pitch) column -= p.pitch, ++row;
+    }
+    cutlass::arch::fence_view_async_shared();
+    synchronize();
+    if (thread == 0) {
+      cute::SM90_TMA_STORE_4D::copy(&p.result, area, place.filter, place.column, place.row, place.image);
+      cute::tma_store_arrive();
+    }
+  }
+
+  // By the thread that stored.
+  CUTLASS_DEVICE static void wait_until_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+};
+
+}  // namespace cutwheel::conv2d

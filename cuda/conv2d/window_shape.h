@@ -1,0 +1,70 @@
+// How a convolution by windows (sm90_conv_window.cuh) cuts an output into rectangles.
+#pragma once
+
+#include <algorithm>
+#include <array>
+
+#include "conv2d/params.h"
+
+namespace cutwheel::conv2d {
+
+// A patch of the input lies in shared memory, a line of 128 bytes for each pixel. In rows of `pitch` pixels, those of the
+// output's rectangle and what taps reach beyond it, the pixel of a position and a tap is always as many lines away: so the
+// operand of a tap is a window of the patch, and no pixel is loaded twice. Positions in a row beyond the rectangle's
+// columns are computed, and dropped.
+struct WindowShape {
+  static constexpr int kPositions = 240;  // of a tile: columns of wgmma
+  static constexpr int kLines = 352;      // of a patch
+  static constexpr int kChannels = 64, kFilters = 64, kMaxTaps = 9;
+  static constexpr std::int64_t kMaxRectangles = 0x7fffffff - 65536;  // so that a grid's steps can be counted on
+
+  int images = 0, height = 0, width = 0, filters = 0;    // of the output
+  int input_height = 0, input_width = 0, channels = 0;   // of what takes the place of the input
+  int first_row = 0, first_column = 0;                   // of the input that output pixel (0, 0) reads
+  int rows = 0, columns = 0, pitch = 0, patch_rows = 0;  // of a rectangle
+
+  int down() const { return ceil_div(height, rows); }
+  int across() const { return ceil_div(width, columns); }
+  std::int64_t rectangles() const { return std::int64_t{images} * down() * across(); }
+  int filter_blocks() const { return ceil_div(filters, kFilters); }
+  int patch_lines() const { return patch_rows * pitch; }
+
+  // False for problems that a kernel by windows does not take.
+  bool plan(Direction direction, ConvProblem const& x) {
+    bool const is_gradient = direction == Direction::dgrad;
+    int const halo_h = (x.r - 1) * x.dilation_h, halo_w = (x.s - 1) * x.dilation_w;
+    images = x.images;
+    height = is_gradient ? x.h : x.p, width = is_gradient ? x.w : x.q, filters = is_gradient ? x.c : x.k_out;
+    input_height = is_gradient ? x.p : x.h, input_width = is_gradient ? x.q : x.w, channels = is_gradient ? x.k_out : x.c;
+    // The gradient is a convolution with the flipped filter, and the padding that complements the other.
+    first_row = is_gradient ? x.pad_h - halo_h : -x.pad_h;
+    first_column = is_gradient ? x.pad_w - halo_w : -x.pad_w;
+    bool const is_taken = direction != Direction::wgrad && x.stride_h == 1 && x.stride_w == 1 && channels <= kChannels &&
+                          x.r * x.s <= kMaxTaps;
+    return is_taken && choose_rectangle(halo_h, halo_w);
+  }
+
+ private:
+  // The one that takes the fewest tiles. Rows are not shorter than the positions that one step of the epilogue goes on.
+  bool choose_rectangle(int halo_h, int halo_w) {
+    constexpr int kMinPitch = 16, kMaxBox = 256;
+    std::int64_t fewest = 0;
+    for (int r = 1; r <= std::min(height, kPositions / kMinPitch + 1); ++r) {
+      // In positions there are r - 1 whole rows and the columns of one; one line is for what is dropped.
+      int const most = std::min(
+          {(kPositions - (r - 1) * halo_w) / r, kLines / (r + halo_h) - halo_w, (kLines - 1) / r, kMaxBox - halo_w, width});
+      if (most < 1 || most + halo_w < kMinPitch) continue;
+      int const cut = ceil_div(width, most);
+      std::int64_t const count = std::int64_t{cut} * ceil_div(height, r);
+      if (fewest && count >= fewest) continue;
+      fewest = count;
+      rows = r;
+      columns = ceil_div(width, cut);
+      pitch = std::max(columns + halo_w, kMinPitch);
+      patch_rows = r + halo_h;
+    }
+    return fewest > 0;
+  }
+};
+
+}  // namespace cutwheel::conv2d
