@@ -97,7 +97,9 @@ struct Sm90Conv : gemm::Sm90PersistentKernel<Sm90ConvTypes<a, b, acc, d, Tile, d
                             WalkParams& walk, int taps) {
     // [taps, N, K of a tap]; it lies between the channels.
     std::int64_t const row = std::int64_t{taps} * args.b.leading;
-    OperandB::encode_map(operands.b, b, {args.b.data, row, args.b.leading}, args.n, walk.channels, taps);
+    gemm::Operand const filter{args.b.data, row, args.b.leading};
+    OperandB::encode_map(operands.b, b, filter, args.n, walk.channels, taps);
+    OperandB::encode_tail_map(operands.b_tail, b, filter, args.n, walk.channels, taps);
     walk.n = args.n;
     walk.tiles_n = ceil_div(args.n, Tile::kN);
     walk.band = args.swizzle;
@@ -124,6 +126,11 @@ struct Sm90Conv : gemm::Sm90PersistentKernel<Sm90ConvTypes<a, b, acc, d, Tile, d
     }
     Operands operands;
     encode_im2col_map(operands.a[0], a, args.a.data, args.x_strides, x.images, x.c, h, w, kChannelBox, Tile::kM);
+    operands.a_tail_rows = args.m % Tile::kM;
+    if (operands.a_tail_rows) {
+      encode_im2col_map(operands.a_tail, a, args.a.data, args.x_strides, x.images, x.c, h, w, kChannelBox,
+                        operands.a_tail_rows);
+    }
     WalkParams walk{};
     walk.count = 1;
     walk.channels = x.c;
@@ -170,6 +177,11 @@ struct Sm90Conv : gemm::Sm90PersistentKernel<Sm90ConvTypes<a, b, acc, d, Tile, d
         encode_im2col_map(operands.a[phase.map], a, args.a.data, args.y_strides, x.images, x.k_out, axis_h, axis_w,
                           kChannelBox, Tile::kM);
         has_map[phase.map] = true;
+      }
+      if (walk.count == 1 && args.m % Tile::kM) {
+        operands.a_tail_rows = args.m % Tile::kM;
+        encode_im2col_map(operands.a_tail, a, args.a.data, args.y_strides, x.images, x.k_out, axis_h, axis_w, kChannelBox,
+                          operands.a_tail_rows);
       }
       DgradAxis::Phase const &of_h = h.phases[row], &of_w = w.phases[column];
       phase.grid = grid(axis_h, axis_w);

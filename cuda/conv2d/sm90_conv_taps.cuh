@@ -103,7 +103,8 @@ template <class OperandA, class OperandB, class Tile, Direction direction>
 struct Sm90TapLoader {
   using Walk = Sm90TapWalk<Tile, direction>;
   struct Params {
-    CUtensorMap a[Walk::kMaps], b;
+    CUtensorMap a[Walk::kMaps], a_tail, b, b_tail;
+    int a_tail_rows;  // of the last tile of the one phase, which has a map of its own; else 0
   };
   Params const& p;
   typename Walk::Params const& problem;
@@ -111,6 +112,9 @@ struct Sm90TapLoader {
   Im2colPixel pixel;
   Im2colOffset offset;
   int channel = 0, tap = 0, taps_left = 0, row_tap = 0;
+  CUtensorMap const* map_a = nullptr;
+  int a_bytes = OperandA::kBytes;
+  typename OperandB::Part part_b{};
 
   CUTLASS_DEVICE Sm90TapLoader(Params const& params, Walk const& walk) : p(params), problem(walk.p) {}
 
@@ -127,14 +131,18 @@ struct Sm90TapLoader {
     channel = 0;
     tap = row_tap = phase->tap;
     taps_left = phase->taps_w;
+    bool const is_tail = p.a_tail_rows > 0 && phase->m - place.m == p.a_tail_rows;
+    map_a = is_tail ? &p.a_tail : &p.a[Walk::kHasPhases ? phase->map : 0];
+    a_bytes = is_tail ? OperandA::kBytes / Tile::kM * p.a_tail_rows : OperandA::kBytes;
+    part_b = OperandB::part_of(place.n, problem.n);
   }
 
-  CUTLASS_DEVICE static constexpr std::uint32_t bytes() { return OperandA::kBytes + OperandB::kBytes; }
+  CUTLASS_DEVICE std::uint32_t bytes() const { return static_cast<std::uint32_t>(a_bytes + part_b.bytes); }
 
   template <class A, class B>
   CUTLASS_DEVICE void load(std::uint64_t* barrier, A* stage_a, B* stage_b, Sm90TilePlace const& place, int) {
-    load_im2col(p.a[Walk::kHasPhases ? phase->map : 0], barrier, stage_a, channel, pixel, offset);
-    OperandB::load(p.b, barrier, stage_b, place.n, channel, tap);
+    load_im2col(*map_a, barrier, stage_a, channel, pixel, offset);
+    OperandB::load(part_b.is_tail ? p.b_tail : p.b, barrier, stage_b, place.n, channel, tap, part_b.boxes);
     channel += Tile::kK;
     if (channel < problem.channels) return;
     channel = 0;

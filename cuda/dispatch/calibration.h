@@ -25,6 +25,7 @@ struct Limits {
   double sharpness;                   // of the corner between two limits
   double split_lines;                 // of L2 for each line of an operand whose rows are no whole number of lines
   double reduce_us, reduce_tb_per_s;  // of split-K's second kernel
+  double beyond_us;                   // of CUTLASS's loads, for 128 bytes of a row beyond the end of an operand
   bool padding_counts;                // figures are of tiles that M may fill by less than half
 };
 Limits limits_of(KernelRow const& row);

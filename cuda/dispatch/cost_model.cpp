@@ -56,6 +56,16 @@ double lines_of_l2(KernelRow const& row, Layout layout, Layout k_major, int k, i
   return row.arch == Arch::sm90a && contiguous * element_bytes(row.a) % kLine != 0 ? limits_of(row).split_lines : 1;
 }
 
+// What rows that lie beyond the ends of A and B cost a step of the mainloop of a tile at the end: TMA takes longer for
+// their zeros than for memory. Kernels of our own do not ask for them.
+double beyond_us(KernelRow const& row, GemmRequest const& r, Limits const& limits) {
+  if (row.family != Family::sm90_warpspecialized) return 0;
+  auto const beyond = [](int extent, int tile) { return (tile - extent % tile) % tile; };
+  int const rows = beyond(row.swap_ab ? r.n : r.m, row.tile.m) + beyond(row.swap_ab ? r.m : r.n, row.tile.n);
+  constexpr double kLine = 128;
+  return limits.beyond_us * rows * row.tile.k * element_bytes(row.a) / kLine;
+}
+
 }  // namespace
 
 TileCount count_tiles(KernelRow const& row, GemmRequest const& r, int splits) {
@@ -115,7 +125,7 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   double const l2_rate = (lone ? limits.lone_l2 : limits.l2) * device.sm_count * 1e6;
   double const l2 = tiles * k_tiles * fetched * operand_bytes / l2_rate;
 
-  double tile = k_tiles * cost.k_tile_us + cost.tile_us;
+  double tile = k_tiles * (cost.k_tile_us + beyond_us(row, r, limits)) + cost.tile_us;
   // The C tile shortens the pipeline even where beta == 0, and a row that goes through it is loaded for every tile.
   if (row.family == Family::sm90_warpspecialized && info_of(row.epilogue).addend == Addend::matrix) {
     tile *= r.addend == Addend::row ? 1.1 : 1.03;

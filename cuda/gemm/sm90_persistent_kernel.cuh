@@ -227,11 +227,11 @@ struct Sm90PersistentKernel {
     if (!meets(args.a, element_bytes(a)) || !meets(args.b, element_bytes(b))) return {StatusCode::not_implementable, 0};
     typename Loader::Params operands;
     if constexpr (Types::kSwapAB) {
-      OperandA::encode_map(operands.a, b, args.b, args.n, args.k, b_batch);
-      OperandB::encode_map(operands.b, a, args.a, args.m, args.k, a_batch);
+      operands.encode_a(b, args.b, args.n, args.k, b_batch);
+      operands.encode_b(a, args.a, args.m, args.k, a_batch);
     } else {
-      OperandA::encode_map(operands.a, a, args.a, args.m, args.k, a_batch);
-      OperandB::encode_map(operands.b, b, args.b, args.n, args.k, b_batch);
+      operands.encode_a(a, args.a, args.m, args.k, a_batch);
+      operands.encode_b(b, args.b, args.n, args.k, b_batch);
     }
     return launch(args, kernel, facts, operands, walk, tiles, d_batch);
   }

@@ -109,6 +109,25 @@ def test_operands_that_share_memory_along_the_batch(
 
 
 @every_row
+def test_what_is_left_in_shared_memory_does_not_count(
+    cutwheel: ModuleType, device: str, force: Callable[[Row], None], row: Row
+) -> None:
+    """Rows beyond the ends of operands are not loaded: NaN of the tile before may be there."""
+    force(row)
+    # As many problems as keep every threadblock going, every second one all NaN.
+    count, k = 4 * sms_of(device), shortest_k(row) + 8
+    for m, n in ((33, 24), (200, 328)):
+        some = Product.random(row, Extents(m, n, k, (count,)), device)
+        assert some.chosen(cutwheel) == row["name"]
+        good = some.run(cutwheel)
+        some.a[::2].fill_(float("nan"))
+        some.b[::2].fill_(float("nan"))
+        result = some.run(cutwheel)
+        assert torch.equal(result[1::2], good[1::2])
+        assert result[::2].isnan().all()
+
+
+@every_row
 def test_operands_that_have_to_be_copied(
     cutwheel: ModuleType, device: str, force: Callable[[Row], None], row: Row
 ) -> None:
