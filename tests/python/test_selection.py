@@ -248,8 +248,7 @@ def test_rows_of_no_whole_lines_are_read_twice_from_l2() -> None:
     narrow = "gemm_sm90a_bf16_bf16_f32_bf16_128x112x64_tnt_persistent_plain"
     us = [next(p["predicted_us"] for p in x if p["row"] == narrow) for x in (whole, parts)]
     assert us[1] > 1.4 * us[0]
-    assert parts[0]["predicted_us"] < 0.9 * us[1]  # by a cluster, which reads for two
-    assert "_2x1x1_" in parts[0]["row"]
+    assert parts[0]["predicted_us"] < 0.9 * us[1]  # by a wider tile or a cluster, which read less
 
 
 def test_splits_divide_k_and_carry_a_reduce_kernel() -> None:
