@@ -23,7 +23,7 @@ struct Limits {
   double l2, lone_l2;                 // traffic of operands in TB/s per SM: with multicast in a cluster, and without
   double dram;                        // as a share of the theoretical rate
   double sharpness;                   // of the corner between two limits
-  double split_lines;                 // of L2 for each line of an operand whose rows are no whole number of lines
+  double split_lines[3];              // traffic of rows of no whole lines, but of multiples of 64, 32 or 16 bytes
   double reduce_us, reduce_tb_per_s;  // of split-K's second kernel
   double beyond_us;                   // of CUTLASS's loads, for 128 bytes of a row beyond the end of an operand
   bool padding_counts;                // figures are of tiles that M may fill by less than half

@@ -49,11 +49,12 @@ double epilogue_bytes(GemmPlan const& plan, GemmRequest const& r) {
 }
 
 // Lines of L2 that TMA reads for each line of an operand that lies in shared memory. Where a row of the matrix is no whole
-// number of lines, its pieces of 128 bytes lie across two.
+// number of lines, its pieces of 128 bytes lie across two, and where it is no whole number of sectors of 32 bytes, across
+// five of these.
 double lines_of_l2(KernelRow const& row, Layout layout, Layout k_major, int k, int other) {
-  constexpr std::int64_t kLine = 128;
-  std::int64_t const contiguous = layout == k_major ? k : other;
-  return row.arch == Arch::sm90a && contiguous * element_bytes(row.a) % kLine != 0 ? limits_of(row).split_lines : 1;
+  std::int64_t const bytes = std::int64_t{layout == k_major ? k : other} * element_bytes(row.a);
+  if (row.arch != Arch::sm90a || bytes % 128 == 0) return 1;
+  return limits_of(row).split_lines[bytes % 64 == 0 ? 0 : bytes % 32 == 0 ? 1 : 2];
 }
 
 // What rows that lie beyond the ends of A and B cost a step of the mainloop of a tile at the end: TMA takes longer for

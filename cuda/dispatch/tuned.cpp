@@ -11,6 +11,9 @@
 namespace cutwheel {
 namespace {
 
+// Whether K is a whole number of 128-byte lines: other tiles are the best where it is not, however near its extent is.
+bool has_whole_lines(GemmRequest const& x) { return std::int64_t{x.k} * element_bytes(x.a) % 128 == 0; }
+
 // Besides extents and device. An epilogue has a meaning only where it was asked for by name.
 bool same_kind(GemmRequest const& x, GemmRequest const& y) {
   bool const named = x.addend == Addend::other || x.direction != Direction::none;
@@ -18,7 +21,7 @@ bool same_kind(GemmRequest const& x, GemmRequest const& y) {
          x.addend == y.addend && (!named || x.epilogue == y.epilogue) && x.fast_accum == y.fast_accum &&
          x.scales == y.scales && x.extents_aligned == y.extents_aligned && x.batch == y.batch && x.grouping == y.grouping &&
          x.groups == y.groups && x.direction == y.direction && x.taps == y.taps && x.step == y.step &&
-         x.tensor_maps == y.tensor_maps;
+         x.tensor_maps == y.tensor_maps && (x.direction != Direction::none || has_whole_lines(x) == has_whole_lines(y));
 }
 
 double distance(GemmRequest const& x, GemmRequest const& y) {
