@@ -19,7 +19,7 @@ from kernelgen.kernel import DIRECTIONS, Kernel
 
 # Of cuda/conv2d/window_shape.h.
 _TILE = (64, 240, 64)
-_STAGES, _LINES, _LINE_BYTES, _MAX_TAPS = 3, 352, 128, 9
+_LINES, _LINE_BYTES = 352, 128
 _BARRIERS = 1024  # and what alignment takes
 
 
@@ -36,6 +36,8 @@ class Sm90ConvWindow(Family):
     tiles_share_source = True
     schedules = ("persistent",)
     mode = "window"
+    stages, taps = 3, 9  # the patches and the filter's taps that shared memory holds
+    template = "Sm90ConvWindow"
 
     def check(self, kernel: Kernel) -> Iterator[str]:
         yield from check_product(kernel)
@@ -57,10 +59,10 @@ class Sm90ConvWindow(Family):
 
     def shared_memory(self, kernel: Kernel) -> tuple[int, str]:
         m, _, k = kernel.tile.shape
-        filters = _MAX_TAPS * m * k * kernel.element_bytes
-        total = _STAGES * _LINES * _LINE_BYTES + filters + _BARRIERS
+        filters = self.taps * m * k * kernel.element_bytes
+        total = self.stages * _LINES * _LINE_BYTES + filters + _BARRIERS
         return total, (
-            f"{_STAGES} patches x {_LINES} x {_LINE_BYTES} + filters {_MAX_TAPS} x {m} x {k} x"
+            f"{self.stages} patches x {_LINES} x {_LINE_BYTES} + filters {self.taps} x {m} x {k} x"
             f" {kernel.element_bytes} + {_BARRIERS} = {total} bytes"
         )
 
@@ -73,4 +75,18 @@ class Sm90ConvWindow(Family):
             cpp_direction(kernel),
             f"epilogue::{kernel.epilogue.name}",
         ]
-        return f"Sm90ConvWindow<{', '.join(arguments)}>"
+        return f"{self.template}<{', '.join(arguments)}>"
+
+
+class Sm90ConvPhases(Sm90ConvWindow):
+    """Gradients of inputs behind a stride: M of a tile is channels of all phases."""
+
+    name = "sm90_conv_phases"
+    mode = "phases"
+    stages, taps = 2, 16
+    template = "Sm90ConvPhases"
+
+    def check(self, kernel: Kernel) -> Iterator[str]:
+        yield from super().check(kernel)
+        if kernel.direction == "fprop":
+            yield "direction fprop; phases are those of gradients of inputs: dgrad"

@@ -44,10 +44,11 @@ bool fits_tensor_maps(Direction direction, ConvProblem const& p) {
          fits(direction, p.w, p.q, p.s, p.pad_w, p.stride_w, p.dilation_w);
 }
 
-int count_rectangles(Direction direction, ConvProblem const& problem) {
+WindowCount count_windows(Direction direction, ConvProblem const& problem) {
   WindowShape shape;
-  if (!shape.plan(direction, problem)) return 0;
-  return static_cast<int>(std::min<std::int64_t>(shape.rectangles(), WindowShape::kMaxRectangles));
+  if (!shape.plan(direction, problem)) return {};
+  return {static_cast<int>(std::min<std::int64_t>(shape.rectangles(), WindowShape::kMaxRectangles)),
+          shape.taps_h * shape.taps_w};
 }
 
 std::int64_t workspace_bytes(GemmPlan const& plan, ConvArgs const& args) {

@@ -1,4 +1,4 @@
-// Convolutions of few channels with stride 1 by the tensor cores of Hopper. As an implicit GEMM they read each pixel once
+// Convolutions of few channels by the tensor cores of Hopper. As an implicit GEMM they read each pixel once
 // for every tap and are limited by what L2 delivers. Here a patch of the input stays in shared memory while all taps read
 // their windows of it, and the filters stay for the whole kernel. Filters are the rows of wgmma's product, which takes 64
 // of them and any number of pixels.
@@ -11,19 +11,21 @@
 
 #include "conv2d/sm90_im2col.cuh"
 #include "conv2d/sm90_window_epilogue.cuh"
+#include "conv2d/sm90_window_phases.cuh"
 #include "gemm/launch.h"
 #include "gemm/sm90_persistent_mma.cuh"
 
 namespace cutwheel::conv2d {
 
 template <Arch arch, DType a, DType b, DType acc, DType d, class Tile, Direction direction,
-          template <DType> class Epilogue_>
+          template <DType> class Epilogue_, bool phases = false>
 struct Sm90ConvWindow {
   static_assert(arch == Arch::sm90a && acc == DType::f32 && element_bytes(a) == 2 && a == b);
   static_assert(direction == Direction::fprop || direction == Direction::dgrad);
   static constexpr bool kIsGradient = direction == Direction::dgrad;
   static constexpr int kPositions = WindowShape::kPositions, kFilters = WindowShape::kFilters,
-                       kChannels = WindowShape::kChannels, kMaxTaps = WindowShape::kMaxTaps;
+                       kChannels = WindowShape::kChannels,
+                       kMaxTaps = phases ? WindowShape::kMaxPhaseTaps : WindowShape::kMaxTaps;
   static_assert(Tile::kM == kFilters && Tile::kN == kPositions && Tile::kK == kChannels && kPositions % 16 == 0);
 
   using E = gemm::Element<a>;
@@ -33,11 +35,12 @@ struct Sm90ConvWindow {
   using Window = gemm::Sm90TileOperand<E, kPositions, kChannels, cute::GMMA::Major::K>;
   using TileShape = cute::Shape<cute::Int<kFilters>, cute::Int<kPositions>, cute::Int<kChannels>>;
   using TiledMma = decltype(cute::make_tiled_mma(gemm::sm90_wgmma<E, E, float, TileShape, kMajor, cute::GMMA::Major::K>()));
-  using Epilogue = Sm90WindowEpilogue<Epilogue_<d>, d, kPositions, typename Epilogue_<d>::Operands>;
+  using Epilogue = Sm90WindowEpilogue<Epilogue_<d>, d, kPositions, phases, typename Epilogue_<d>::Operands>;
   static_assert(Epilogue_<d>::Stores::kCount == 0);
 
-  // Two warpgroups take turns: while one stores, the other multiplies, and a third patch is on its way.
-  static constexpr int kStages = 3, kConsumers = 2;
+  // Two warpgroups take turns: while one stores, the other multiplies, and a third patch is on its way where there is
+  // room: the filters of phases have more taps.
+  static constexpr int kStages = phases ? 2 : 3, kConsumers = 2;
   static constexpr int kLineBytes = 128, kPatchLines = WindowShape::kLines, kPatchBytes = kPatchLines * kLineBytes;
   struct SharedStorage {
     alignas(1024) std::uint8_t patches[kStages][kPatchBytes];
@@ -48,6 +51,7 @@ struct Sm90ConvWindow {
 
   struct Params {
     CUtensorMap patch, weights;
+    PhaseFilter filter;
     WindowWalk walk;
     int first_row, first_column, patch_bytes;
     int taps, taps_w;
@@ -64,9 +68,12 @@ struct Sm90ConvWindow {
   using LoadBarrier = cutlass::arch::ClusterTransactionBarrier;
 
   CUTLASS_DEVICE static void produce(Params const& p, SharedStorage& shared) {
-    LoadBarrier::arrive_and_expect_tx(&shared.weights_there, static_cast<std::uint32_t>(p.taps * Weights::kBytes));
-    for (int tap = 0; tap < p.taps; ++tap) {
-      Weights::load(p.weights, &shared.weights_there, shared.weights + tap * kFilters * kChannels, p.walk.filter(), 0, tap);
+    if constexpr (!phases) {
+      LoadBarrier::arrive_and_expect_tx(&shared.weights_there, static_cast<std::uint32_t>(p.taps * Weights::kBytes));
+      for (int tap = 0; tap < p.taps; ++tap) {
+        Weights::load(p.weights, &shared.weights_there, shared.weights + tap * kFilters * kChannels, p.walk.filter(), 0,
+                      tap);
+      }
     }
     gemm::Sm90PipelineState<kStages> write;
     for (int tile = p.walk.first(); tile < p.walk.rectangles; tile += p.walk.step(), ++write) {
@@ -81,6 +88,7 @@ struct Sm90ConvWindow {
     cutlass::arch::launch_dependent_grids();
   }
 
+  static constexpr std::uint32_t kAllConsumers = 2 * kConsumers;
   // The named barrier that says that a warpgroup may multiply.
   CUTLASS_DEVICE static std::uint32_t turn(int warpgroup) { return static_cast<std::uint32_t>(kConsumers + warpgroup); }
 
@@ -100,7 +108,13 @@ struct Sm90ConvWindow {
       if (p.walk.first() < p.walk.rectangles) cutlass::arch::NamedBarrier::arrive(256, turn(0));
     }
     std::uint32_t parity = 0;
-    Barrier::wait(&shared.weights_there, 0);
+    if constexpr (phases) {
+      gather_phases(p.filter, reinterpret_cast<std::uint8_t*>(shared.weights), static_cast<int>(threadIdx.x));
+      cutlass::arch::fence_view_async_shared();
+      cutlass::arch::NamedBarrier::sync(128 * kConsumers, kAllConsumers);
+    } else {
+      Barrier::wait(&shared.weights_there, 0);
+    }
     for (int tile = p.walk.first() + warpgroup * p.walk.step(); tile < p.walk.rectangles;
          tile += kConsumers * p.walk.step()) {
       auto accum = partition_fragment_C(tiled_mma, take<0, 2>(TileShape{}));
@@ -111,7 +125,7 @@ struct Sm90ConvWindow {
       int row_line = read.index() * kPatchLines, line = row_line, taps_left = p.taps_w;
       CUTLASS_PRAGMA_NO_UNROLL
       for (int i = 0; i < p.taps; ++i) {
-        int const tap = kIsGradient ? p.taps - 1 - i : i;
+        int const tap = kIsGradient && !phases ? p.taps - 1 - i : i;
         warpgroup_arrive();
         CUTLASS_PRAGMA_UNROLL
         for (int k = 0; k < size<2>(weights); ++k) {
@@ -182,8 +196,8 @@ struct Sm90ConvWindow {
     bool const is_aligned = is_tma_aligned(args.a.data, strides, a) && x.c % 8 == 0 && x.k_out % 8 == 0 &&
                             reinterpret_cast<std::uintptr_t>(args.b.data) % 16 == 0 && Epilogue::meets_alignment(args);
     WindowShape shape;
-    if (!is_aligned || !shape.plan(direction, x) || shape.rectangles() > WindowShape::kMaxRectangles ||
-        shape.filter_blocks() > args.device->sm_count) {
+    if (!is_aligned || !shape.plan(direction, x) || (shape.phases > 1) != phases ||
+        shape.rectangles() > WindowShape::kMaxRectangles || shape.filter_blocks() > args.device->sm_count) {
       return {StatusCode::not_implementable, 0};
     }
     Params params;
@@ -191,17 +205,22 @@ struct Sm90ConvWindow {
     params.first_row = shape.first_row;
     params.first_column = shape.first_column;
     params.patch_bytes = shape.patch_lines() * kLineBytes;
-    params.taps = x.r * x.s;
-    params.taps_w = x.s;
-    params.line_step_h = x.dilation_h * shape.pitch;
-    params.line_step_w = x.dilation_w;
+    params.taps = shape.taps_h * shape.taps_w;
+    params.taps_w = shape.taps_w;
+    params.line_step_h = shape.dilation_h * shape.pitch;
+    params.line_step_w = shape.dilation_w;
     encode_window_map(params.patch, a, args.a.data, {strides[0], strides[1], strides[2]}, shape.images, shape.input_height,
                       shape.input_width, shape.channels, shape.patch_rows, shape.pitch);
-    // [taps, filters, channels]; taps lie between the two.
-    std::int64_t const pitch = std::int64_t{params.taps} * args.b.leading;
-    Weights::encode_map(params.weights, b, {args.b.data, pitch, args.b.leading}, shape.filters, shape.channels,
-                        params.taps);
-    params.epilogue = Epilogue::params(args, shape);
+    if constexpr (phases) {
+      params.filter = PhaseFilter::of(args.b.data, x, shape);
+      params.weights = params.patch;  // not used
+    } else {
+      // [taps, filters, channels]; taps lie between the two.
+      std::int64_t const pitch = std::int64_t{params.taps} * args.b.leading;
+      Weights::encode_map(params.weights, b, {args.b.data, pitch, args.b.leading}, shape.filters, shape.channels,
+                          params.taps);
+    }
+    params.epilogue = Epilogue::params(args, shape, x);
     if (int const error = take_tensor_map_error()) return {StatusCode::tensor_map_error, error};
     if (cudaError_t const error = facts.prepare(kernel, args.device->ordinal, kSharedStorageBytes); error != cudaSuccess) {
       cudaGetLastError();

@@ -12,27 +12,28 @@
 
 namespace cutwheel::conv2d {
 
-template <class Epilogue, DType d, int positions, class Operands>
+template <class Epilogue, DType d, int positions, bool phases, class Operands>
 struct Sm90WindowEpilogue;
 
-template <class Epilogue, DType d, int positions, class... Operands>
-struct Sm90WindowEpilogue<Epilogue, d, positions, gemm::epilogue::OperandList<Operands...>> {
+template <class Epilogue, DType d, int positions, bool phases, class... Operands>
+struct Sm90WindowEpilogue<Epilogue, d, positions, phases, gemm::epilogue::OperandList<Operands...>> {
   using Apply = gemm::epilogue::Apply<Epilogue, d, gemm::epilogue::OperandList<Operands...>, gemm::epilogue::OperandList<>>;
   using E = gemm::Element<d>;
   static_assert(sizeof(E) == 2 && Apply::kWidth == Width::same);
   template <class Operand>
   static constexpr bool kIsMatrix = Operand::kKind == OperandKind::matrix;
   static constexpr bool kHasMatrix = (kIsMatrix<Operands> || ... || false);
-  static_assert((kIsMatrix<Operands> + ... + 0) <= 1);
+  static_assert((kIsMatrix<Operands> + ... + 0) <= (phases ? 0 : 1));
 
   struct Params {
     gemm::EpilogueValue operands[sizeof...(Operands) > 0 ? sizeof...(Operands) : 1];
     CUtensorMap result, matrix;
     bool has_matrix;
     int rows, columns, pitch, filters;
+    int line_bytes, swizzle;  // of the pixels of all phases
   };
 
-  static Params params(gemm::GemmArgs const& args, WindowShape const& shape) {
+  static Params params(gemm::GemmArgs const& args, WindowShape const& shape, ConvProblem const& x) {
     Params result{};
     result.rows = shape.rows, result.columns = shape.columns, result.pitch = shape.pitch, result.filters = shape.filters;
     ((result.operands[Operands::kIndex] = args.epilogue[Operands::kIndex]), ...);
@@ -40,7 +41,12 @@ struct Sm90WindowEpilogue<Epilogue, d, positions, gemm::epilogue::OperandList<Op
       encode_window_map(map, d, data, {pixel * shape.width * shape.height, pixel * shape.width, pixel}, shape.images,
                         shape.height, shape.width, shape.filters, shape.rows, shape.columns);
     };
-    encode(result.result, args.d, args.d_leading);
+    if constexpr (phases) {
+      result.line_bytes = shape.filters * 2;
+      result.swizzle = encode_phases_map(result.result, d, args.d, x, shape);
+    } else {
+      encode(result.result, args.d, args.d_leading);
+    }
     auto const encode_matrix = [&](gemm::EpilogueValue const& x) {
       result.has_matrix = x.data != nullptr;
       if (x.data) encode(result.matrix, x.data, x.leading);
@@ -60,6 +66,12 @@ struct Sm90WindowEpilogue<Epilogue, d, positions, gemm::epilogue::OperandList<Op
 
   // Of 16 bytes of a pixel, eight filters.
   CUTLASS_DEVICE static int offset_of(int line, int chunk) { return line * 128 + (chunk ^ line % 8) * 16; }
+  // Likewise, for pixels that take less than a line. What is none goes behind all of them.
+  CUTLASS_DEVICE static int phases_offset_of(Params const& p, bool is_pixel, int line, int chunk) {
+    int const offset = line * p.line_bytes + chunk * 16;
+    return is_pixel && chunk * 8 < p.filters ? offset ^ (offset >> 3 & p.swizzle)
+                                             : round_up(p.rows * p.columns * p.line_bytes, 128);
+  }
 
   // Two filters of a thread; the same for all positions.
   template <class Operand>
@@ -101,13 +113,17 @@ struct Sm90WindowEpilogue<Epilogue, d, positions, gemm::epilogue::OperandList<Op
     if (kHasMatrix && p.has_matrix) cutlass::arch::ClusterBarrier::wait(arrived, parity);
     // Lanes name positions: eight for each matrix of eight by eight, whose halves lie side by side.
     int const chunk = warp * 2 + lane / 8 % 2;
-    int row = 0, column = lane / 16 * 8 + lane % 8;  // the pitch is at least 16
+    int row = 0, column = lane / 16 * 8 + lane % 8;        // the pitch is at least 16
+    bool const stores = !phases || warp * 16 < p.filters;  // some warps may have no filters
     CUTLASS_PRAGMA_UNROLL
     for (int j = 0; j < positions / 8; j += 2) {
+      if (!stores) break;
       // What is no pixel of the rectangle goes to a line of its own.
       bool const is_pixel = row < p.rows && column < p.columns;
-      auto* const at = reinterpret_cast<cute::uint128_t*>(
-          area + offset_of(is_pixel ? row * p.columns + column : p.rows * p.columns, chunk));
+      int const line = row * p.columns + column;
+      auto* const at =
+          reinterpret_cast<cute::uint128_t*>(area + (phases ? phases_offset_of(p, is_pixel, line, chunk)
+                                                            : offset_of(is_pixel ? line : p.rows * p.columns, chunk)));
       std::uint32_t words[4] = {};
       if constexpr (kHasMatrix) {
         if (p.has_matrix) cute::SM75_U16x8_LDSM_T::copy(*at, words[0], words[1], words[2], words[3]);
@@ -143,7 +159,11 @@ struct Sm90WindowEpilogue<Epilogue, d, positions, gemm::epilogue::OperandList<Op
     cutlass::arch::fence_view_async_shared();
     synchronize();
     if (thread == 0) {
-      cute::SM90_TMA_STORE_4D::copy(&p.result, area, place.filter, place.column, place.row, place.image);
+      if constexpr (phases) {
+        cute::SM90_TMA_STORE_5D::copy(&p.result, area, 0, 0, place.column, place.row, place.image);
+      } else {
+        cute::SM90_TMA_STORE_4D::copy(&p.result, area, place.filter, place.column, place.row, place.image);
+      }
       cute::tma_store_arrive();
     }
   }

@@ -3,6 +3,8 @@
 
 #include <cutlass/fast_math.h>
 
+#include <utility>
+
 #include "conv2d/window_shape.h"
 #include "gemm/sm90_tensor_map.cuh"
 
@@ -19,6 +21,30 @@ inline void encode_window_map(CUtensorMap& map, DType type, void const* data, st
   cuTensorMapEncodeTiled(&map, gemm::tensor_map_type(type), 4, const_cast<void*>(data), extents, byte_strides, box, steps,
                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+}
+
+// The gradient of an input with channels last, as [images, rows of phases, columns of phases, phases along h, channels of
+// the phases along w]: boxes of the rectangle with all phases of its pixels. Returns the bits that the swizzle changes, in
+// their place.
+inline int encode_phases_map(CUtensorMap& map, DType type, void* data, ConvProblem const& x, WindowShape const& shape) {
+  auto const extent = [](int n) { return static_cast<cuuint64_t>(n); };
+  auto const bytes = [](std::int64_t n) { return static_cast<cuuint64_t>(n) * 2; };
+  std::int64_t const row = std::int64_t{x.w} * x.c;
+  int const inner = x.stride_w * x.c;
+  cuuint64_t const extents[] = {extent(inner), extent(x.stride_h), extent(shape.width), extent(shape.height),
+                                extent(shape.images)};
+  cuuint64_t const byte_strides[] = {bytes(row), bytes(inner), bytes(row * x.stride_h), bytes(row * x.h)};
+  cuuint32_t const box[] = {static_cast<cuuint32_t>(inner), static_cast<cuuint32_t>(x.stride_h),
+                            static_cast<cuuint32_t>(shape.columns), static_cast<cuuint32_t>(shape.rows), 1};
+  cuuint32_t const steps[] = {1, 1, 1, 1, 1};
+  auto const [mode, bits] = inner == 64   ? std::pair(CU_TENSOR_MAP_SWIZZLE_128B, 0x70)
+                            : inner == 32 ? std::pair(CU_TENSOR_MAP_SWIZZLE_64B, 0x30)
+                            : inner == 16 ? std::pair(CU_TENSOR_MAP_SWIZZLE_32B, 0x10)
+                                          : std::pair(CU_TENSOR_MAP_SWIZZLE_NONE, 0);
+  cuTensorMapEncodeTiled(&map, gemm::tensor_map_type(type), 5, data, extents, byte_strides, box, steps,
+                         CU_TENSOR_MAP_INTERLEAVE_NONE, mode, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return bits;
 }
 
 struct WindowPlace {

@@ -15,12 +15,15 @@ namespace cutwheel::conv2d {
 struct WindowShape {
   static constexpr int kPositions = 240;  // of a tile: columns of wgmma
   static constexpr int kLines = 352;      // of a patch
-  static constexpr int kChannels = 64, kFilters = 64, kMaxTaps = 9;
+  static constexpr int kChannels = 64, kFilters = 64;
+  static constexpr int kMaxTaps = 9, kMaxPhaseTaps = 16;
   static constexpr std::int64_t kMaxRectangles = 0x7fffffff - 65536;  // so that a grid's steps can be counted on
 
-  int images = 0, height = 0, width = 0, filters = 0;    // of the output
-  int input_height = 0, input_width = 0, channels = 0;   // of what takes the place of the input
-  int first_row = 0, first_column = 0;                   // of the input that output pixel (0, 0) reads
+  int images = 0, height = 0, width = 0, filters = 0;   // of the output
+  int input_height = 0, input_width = 0, channels = 0;  // of what takes the place of the input
+  int first_row = 0, first_column = 0;                  // of the input that output pixel (0, 0) reads
+  int taps_h = 0, taps_w = 0, dilation_h = 1, dilation_w = 1;
+  int phases = 1;
   int rows = 0, columns = 0, pitch = 0, patch_rows = 0;  // of a rectangle
 
   int down() const { return ceil_div(height, rows); }
@@ -31,20 +34,45 @@ struct WindowShape {
 
   // False for problems that a kernel by windows does not take.
   bool plan(Direction direction, ConvProblem const& x) {
+    if (direction == Direction::wgrad) return false;
     bool const is_gradient = direction == Direction::dgrad;
-    int const halo_h = (x.r - 1) * x.dilation_h, halo_w = (x.s - 1) * x.dilation_w;
     images = x.images;
     height = is_gradient ? x.h : x.p, width = is_gradient ? x.w : x.q, filters = is_gradient ? x.c : x.k_out;
     input_height = is_gradient ? x.p : x.h, input_width = is_gradient ? x.q : x.w, channels = is_gradient ? x.k_out : x.c;
-    // The gradient is a convolution with the flipped filter, and the padding that complements the other.
-    first_row = is_gradient ? x.pad_h - halo_h : -x.pad_h;
-    first_column = is_gradient ? x.pad_w - halo_w : -x.pad_w;
-    bool const is_taken = direction != Direction::wgrad && x.stride_h == 1 && x.stride_w == 1 && channels <= kChannels &&
-                          x.r * x.s <= kMaxTaps;
-    return is_taken && choose_rectangle(halo_h, halo_w);
+    bool const strided = x.stride_h > 1 || x.stride_w > 1;
+    bool const is_taken = strided ? is_gradient && plan_phases(x) : plan_taps(is_gradient, x);
+    return is_taken && channels <= kChannels && taps_h * taps_w <= (strided ? kMaxPhaseTaps : kMaxTaps) &&
+           choose_rectangle((taps_h - 1) * dilation_h, (taps_w - 1) * dilation_w);
   }
 
  private:
+  bool plan_taps(bool is_gradient, ConvProblem const& x) {
+    taps_h = x.r, taps_w = x.s, dilation_h = x.dilation_h, dilation_w = x.dilation_w;
+    // The gradient is a convolution with the flipped filter, and the padding that complements the other.
+    first_row = is_gradient ? x.pad_h - (x.r - 1) * x.dilation_h : -x.pad_h;
+    first_column = is_gradient ? x.pad_w - (x.s - 1) * x.dilation_w : -x.pad_w;
+    return true;
+  }
+
+  // Behind a stride, pixels with the same remainders of row and column, a phase, are a convolution with stride 1, by some
+  // of the taps. All of them are one whose filters are the channels of all phases: an output pixel is stride_h x stride_w
+  // pixels of the gradient.
+  bool plan_phases(ConvProblem const& x) {
+    if (x.h % x.stride_h != 0 || x.w % x.stride_w != 0) return false;
+    height = x.h / x.stride_h, width = x.w / x.stride_w;
+    phases = x.stride_h * x.stride_w, filters = phases * x.c;
+    // Pixel i of phase p reads for tap j pixel i + (p + pad - j dilation) / stride, of the p for which that is whole.
+    auto const offset = [](int pad, int stride, int reach) {
+      int const n = stride - 1 + pad - reach;
+      return n >= 0 ? n / stride : -ceil_div(-n, stride);
+    };
+    first_row = offset(x.pad_h, x.stride_h, (x.r - 1) * x.dilation_h);
+    first_column = offset(x.pad_w, x.stride_w, (x.s - 1) * x.dilation_w);
+    taps_h = offset(x.pad_h, x.stride_h, 0) - first_row + 1;
+    taps_w = offset(x.pad_w, x.stride_w, 0) - first_column + 1;
+    return filters <= kFilters;
+  }
+
   // The one that takes the fewest tiles. Rows are not shorter than the positions that one step of the epilogue goes on.
   bool choose_rectangle(int halo_h, int halo_w) {
     constexpr int kMinPitch = 16, kMaxBox = 256;

@@ -173,7 +173,7 @@ EstimatedByArea const* find_by_area(KernelRow const& row, Kind kind) {
 
 Calibration const* find_fitted(KernelRow const& row, Kind kind) {
   int const k_bytes = row.tile.k * element_bytes(row.a);
-  if (row.family == Family::sm90_conv_window) return &kWindow;
+  if (is_by_windows(row)) return &kWindow;
   if (row.family == Family::sm90_conv && kind == Kind::wide) {
     for (MeasuredConv const& x : kConv) {
       bool const is_wgrad = row.direction == Direction::wgrad;

@@ -70,10 +70,13 @@ double beyond_us(KernelRow const& row, GemmRequest const& r, Limits const& limit
 }  // namespace
 
 TileCount count_tiles(KernelRow const& row, GemmRequest const& r, int splits) {
-  if (row.family == Family::sm90_conv_window) {
-    // A table does not say how many rectangles there were: of most images nine tenths of the positions are pixels.
-    double const rectangles = r.rectangles > 0 ? r.rectangles : std::ceil(r.m / (0.9 * row.tile.n));
-    return {rectangles * std::ceil(static_cast<double>(r.n) / row.tile.m), static_cast<double>(r.taps)};
+  if (is_by_windows(row)) {
+    // A table does not say how many rectangles there were: of most images nine tenths of the positions are pixels. Nor how
+    // many taps: phases share some of theirs.
+    double const phases = r.step;
+    double const rectangles = r.rectangles > 0 ? r.rectangles : std::ceil(r.m / phases / (0.9 * row.tile.n));
+    double const taps = r.window_taps > 0 ? r.window_taps : std::ceil(r.taps / phases * (r.step > 1 ? 1.5 : 1));
+    return {rectangles * std::ceil(r.n * phases / row.tile.m), taps};
   }
   // In the kernel's own frame from here on.
   double const m = row.swap_ab ? r.n : r.m, n = row.swap_ab ? r.m : r.n;
@@ -116,7 +119,7 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   bool const is_plain = r.direction == Direction::none && r.grouping == Grouping::none;
   double const lines_a = is_plain ? lines_of_l2(row, row.layout_a, Layout::row, r.k, r.m) : 1;
   double const lines_b = is_plain ? lines_of_l2(row, row.layout_b, Layout::column, r.k, r.n) : 1;
-  double const fetched = row.family == Family::sm90_conv_window
+  double const fetched = is_by_windows(row)
                              ? 1.5 * row.tile.n * row.tile.k / k_tiles  // a patch for all taps; the filters stay
                              : (row.tile.m * (row.swap_ab ? lines_b : lines_a) / row.cluster.n +
                                 row.tile.n * (row.swap_ab ? lines_a : lines_b) / row.cluster.m) *

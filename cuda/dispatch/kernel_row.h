@@ -23,7 +23,8 @@ enum class Family : int {
   sm80_grouped,
   sm90_conv,
   sm80_conv,
-  sm90_conv_window
+  sm90_conv_window,
+  sm90_conv_phases
 };
 
 struct Extent3 {
@@ -61,6 +62,11 @@ constexpr int element_bytes(EpilogueOperandInfo const& operand, DType d) {
   return operand.type == OperandType::d ? element_bytes(d) : 4;
 }
 
+// Convolutions that read windows of patches in shared memory.
+constexpr bool is_by_windows(KernelRow const& row) {
+  return row.family == Family::sm90_conv_window || row.family == Family::sm90_conv_phases;
+}
+
 // Whether selection may choose the row for a product. The others are found by what they are: the second half of split-K,
 // elementwise and quantize kernels.
 constexpr bool is_gemm(KernelRow const& row) {
@@ -68,14 +74,14 @@ constexpr bool is_gemm(KernelRow const& row) {
          row.family == Family::sm90_blockwise || row.family == Family::sm89_blockwise ||
          row.family == Family::sm90_persistent || row.family == Family::sm90_grouped ||
          row.family == Family::sm80_grouped || row.family == Family::sm90_conv || row.family == Family::sm80_conv ||
-         row.family == Family::sm90_conv_window;
+         is_by_windows(row);
 }
 
 // The Hopper kernels: wgmma and TMA, and one threadblock on an SM that goes through many tiles.
 constexpr bool is_persistent(KernelRow const& row) {
   return row.family == Family::sm90_warpspecialized || row.family == Family::sm90_blockwise ||
          row.family == Family::sm90_persistent || row.family == Family::sm90_grouped || row.family == Family::sm90_conv ||
-         row.family == Family::sm90_conv_window;
+         is_by_windows(row);
 }
 
 constexpr char const* name_of(Op op) {

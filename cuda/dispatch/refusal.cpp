@@ -40,7 +40,9 @@ Refusal request_refusal(KernelRow const& row, GemmRequest const& request, bool p
   if (copies_async && !request.extents_aligned) return Refusal::extents;
   if (row.cluster.k > 1 && request.k < row.cluster.k * row.tile.k) return Refusal::short_k;
   if (row.family == Family::sm90_conv && !request.tensor_maps) return Refusal::tensor_maps;
-  if (row.family == Family::sm90_conv_window && request.rectangles == 0) return Refusal::windows;
+  bool const has_windows = request.rectangles > 0, has_phases = has_windows && request.step > 1;
+  if (row.family == Family::sm90_conv_window && (!has_windows || has_phases)) return Refusal::windows;
+  if (row.family == Family::sm90_conv_phases && !has_phases) return Refusal::phases;
   return Refusal::none;
 }
 
@@ -79,6 +81,9 @@ std::string text_of(Refusal refusal, KernelRow const& row, GemmRequest const& re
     case Refusal::tensor_maps: return "tensor maps have too few bits for this padding, stride or dilation";
     case Refusal::windows:
       return "it takes stride 1, up to 64 channels (of dgrad filters), up to 9 taps, and rows of 14 pixels or more";
+    case Refusal::phases:
+      return "it takes strides that divide the image, up to 64 filters and 64 channels times phases of the stride, and up "
+             "to 16 taps of these";
   }
   return {};
 }

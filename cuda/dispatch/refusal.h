@@ -25,7 +25,8 @@ enum class Refusal {
   extents,
   short_k,
   tensor_maps,
-  windows
+  windows,
+  phases
 };
 
 // Of the device alone. PTX rows count only when `ptx`.

@@ -31,14 +31,16 @@ struct GemmRequest {
   Direction direction = Direction::none;
   int taps = 1, step = 1;
   bool tensor_maps = true;  // of images: their bits suffice for the padding, the stride and the dilation
-  int rectangles = 0;       // of a kernel by windows, sm90_conv_window; 0: it does not take the problem
+  // Of kernels by windows: sm90_conv_window where `step` is 1, else sm90_conv_phases. 0: they do not take the problem.
+  int rectangles = 0;
+  int window_taps = 0;  // of each; 0: not known
 
   bool operator==(GemmRequest const& o) const {
     return op == o.op && device == o.device && a == o.a && b == o.b && d == o.d && layout_a == o.layout_a &&
            layout_b == o.layout_b && addend == o.addend && epilogue == o.epilogue && fast_accum == o.fast_accum &&
            scales == o.scales && extents_aligned == o.extents_aligned && m == o.m && n == o.n && k == o.k &&
            batch == o.batch && grouping == o.grouping && groups == o.groups && direction == o.direction && taps == o.taps &&
-           step == o.step && tensor_maps == o.tensor_maps && rectangles == o.rectangles;
+           step == o.step && tensor_maps == o.tensor_maps && rectangles == o.rectangles && window_taps == o.window_taps;
   }
 };
 

@@ -222,7 +222,8 @@ GemmRequest request_of(ConvCall const& call, ConvRoute route, ScaledForm const& 
   request.taps = problem.r * problem.s;
   request.step = problem.stride_h * problem.stride_w;
   request.tensor_maps = conv2d::fits_tensor_maps(request.direction, problem);
-  request.rectangles = conv2d::count_rectangles(request.direction, problem);
+  conv2d::WindowCount const windows = conv2d::count_windows(request.direction, problem);
+  request.rectangles = windows.rectangles, request.window_taps = windows.taps;
   return request;
 }
 

@@ -63,6 +63,7 @@ char const* family_name(Family family) {
     case Family::sm80_grouped: return "sm80_grouped";
     case Family::sm90_conv: return "sm90_conv";
     case Family::sm90_conv_window: return "sm90_conv_window";
+    case Family::sm90_conv_phases: return "sm90_conv_phases";
     case Family::sm80_conv: return "sm80_conv";
   }
   return "?";

@@ -117,6 +117,7 @@ SM90_WINDOW: Table = {
     "epilogue": ["plain"],
     "tiles": [{"tile": [64, 240, 64]}],
 }
+SM90_PHASES: Table = {**SM90_WINDOW, "family": "sm90_conv_phases", "direction": ["dgrad"]}
 SM80_CONV: Table = {
     "family": "sm80_conv",
     "arch": ["80"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from kernelgen_cases import (
     SM90,
     SM90_CONV,
     SM90_GROUPED,
-    SM90_WINDOW,
     Table,
     bounded,
     changed,
@@ -27,41 +25,15 @@ from kernelgen_cases import (
     errors_of,
     subsets,
 )
+from kernelgen_conv_cases import PRODUCT, errors, manifest, one_error, rendered
 from kernelgen_scaled_cases import E4M3, INT8
 
-from kernelgen.emit import render
 from kernelgen.families import FAMILIES
-from kernelgen.manifest import Manifest, parse
 from kernelgen.naming import procedural_name
 
 TF32 = dtypes("tf32", "f32")
 SUMS = dtypes("bf16", "f32")
 DIRECTIONS = ["fprop", "dgrad", "wgrad"]
-EPILOGUES: Table = {
-    # An epilogue that 8-bit operands may have.
-    "scaled": {"expr": "scale * accum", "operands": {"scale": "row[1|N] f32"}},
-    "bias_residual_relu": {
-        "expr": "relu(alpha * accum + bias + residual)",
-        "operands": {"bias": "row[N]", "residual": "matrix[M,N]"},
-    },
-    "relu_aux": {"expr": "relu(z)", "aux": {"z": "alpha * accum"}},
-    "gated": {"expr": "even(accum) * odd(accum)"},
-    "doubled": {"expr": "pair(accum, 2 * accum)"},
-}
-
-
-def manifest(*entries: Table) -> Manifest:
-    return parse(declared(document(*entries), **EPILOGUES), op="conv2d")
-
-
-def errors(entry: Table, **values: Any) -> list[tuple[str, str]]:
-    return errors_of(declared(document(changed(entry, **values)), **EPILOGUES), "conv2d")
-
-
-def one_error(entry: Table, **values: Any) -> str:
-    found = errors(entry, **values)
-    assert len(found) == 1, found
-    return ": ".join(found[0])
 
 
 @pytest.mark.parametrize(
@@ -243,44 +215,6 @@ def test_shared_memory_of_sm80_conv() -> None:
     assert need == (65536, "4 stages x (128 + 128) x 32 x 2 = 65536 bytes")
 
 
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
-        ({"tile": [64, 256, 64]}, "tile 64x256x64; it is 64x240x64, which shared memory holds"),
-        ({"direction": ["wgrad"]}, "direction wgrad; windows are of the input, for each pixel"),
-        ({"direction": ["dgrad"], "epilogue": ["bias_gelu"]}, "gradients are stored as they are"),
-        ({"arch": ["80"]}, "unknown architecture '80'; allowed: 90a"),
-    ],
-)
-def test_rules_of_sm90_conv_window(values: Table, text: str) -> None:
-    assert text in one_error(SM90_WINDOW, **values)
-
-
-def test_windows_have_a_source_and_names_of_their_own() -> None:
-    same = changed(SM90_CONV, tile=[64, 128, 64])
-    files = rendered(same, changed(SM90_WINDOW, direction=["fprop", "dgrad"]))
-    assert [name for name in files if name.endswith(".cu")] == [
-        "conv2d_sm90a_persistent.cu",
-        "conv2d_sm90a_window.cu",
-    ]
-    text = files["conv2d_sm90a_window.cu"]
-    assert '#include "conv2d/sm90_conv_window.cuh"\n' in text
-    assert re.findall(r"\nusing K\d = (.*);", text) == [
-        f"Sm90ConvWindow<Arch::sm90a, {PRODUCT}, Shape3<64, 240, 64>, Direction::{direction},"
-        " epilogue::plain>"
-        for direction in ("dgrad", "fprop")
-    ]
-    assert "conv2d_sm90a_bf16_bf16_f32_bf16_64x240x64_fprop_window_plain" in text
-    assert "Family::sm90_conv_window, Arch::sm90a" in files["kernel_table.cpp"]
-
-
-def test_shared_memory_of_windows_fits_once() -> None:
-    (kernel,) = manifest(SM90_WINDOW).kernels
-    total, terms = FAMILIES["sm90_conv_window"].shared_memory(kernel)
-    assert terms == f"3 patches x 352 x 128 + filters 9 x 64 x 64 x 2 + 1024 = {total} bytes"
-    assert total <= 227 * 1024
-
-
 @st.composite
 def entries(draw: st.DrawFn) -> Table:
     """A valid entry of a family of convolutions."""
@@ -333,14 +267,6 @@ def test_names_follow_the_documented_spelling() -> None:
         "conv2d_sm90a_bf16_bf16_f32_bf16_128x128x64_fprop_persistent_bias_residual_relu",
         "conv2d_sm90a_s8_s8_s32_bf16_128x128x128_fprop_persistent_scaled",
     ]
-
-
-PRODUCT = "DType::bf16, DType::bf16, DType::f32, DType::bf16"
-
-
-def rendered(*entries: Table) -> dict[str, str]:
-    found = manifest(*entries)
-    return render(found.kernels, found.epilogues, Path("/out"))
 
 
 def test_tiles_and_directions_of_sm90_share_a_source() -> None:

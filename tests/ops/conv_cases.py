@@ -362,6 +362,17 @@ WINDOWS: tuple[tuple[Sizes, Sizes, Geometry], ...] = (
 )
 
 
+# Gradients behind a stride. Strides of one side, phases without taps, one tap for each phase;
+# channels of all phases that fill a tile and that are padded; rectangles beyond an image's ends.
+PHASES: tuple[tuple[Sizes, Sizes, Geometry], ...] = (
+    ((3, 3, 46, 100), (64, 3, 7, 7), Geometry((2, 2), (3, 3, 3, 3))),
+    ((2, 16, 34, 64), (40, 16, 3, 3), Geometry((2, 2), (1, 0, 1, 0))),
+    ((1, 8, 60, 90), (24, 8, 2, 5), Geometry((2, 3), (0, 0, 2, 2))),
+    ((2, 32, 15, 62), (56, 32, 1, 4), Geometry((1, 2), (0, 0, 1, 1))),
+    ((2, 5, 60, 64), (64, 5, 5, 3), Geometry((4, 2), (1, 2, 1, 1), (1, 3))),
+)
+
+
 def _turned(problem: tuple[Sizes, Sizes, Geometry]) -> tuple[Sizes, Sizes, Geometry]:
     """Channels and filters exchanged: what is few of a gradient."""
     (images, c, *image), (k_out, _, *taps), g = problem
@@ -377,6 +388,8 @@ def convs_of_row(row: Mapping[str, Any], device: str) -> Iterator[Conv]:
     if row["family"] == "sm90_conv_window":
         is_gradient = row["direction"] == "dgrad"
         problems = tuple(map(_turned, WINDOWS)) if is_gradient else WINDOWS
+    elif row["family"] == "sm90_conv_phases":
+        problems = PHASES
     for input_size, weight_size, g in problems:
         yield Conv.random(
             row["direction"], input_size, weight_size, g, TORCH_DTYPE[row["a"]], device, epilogue

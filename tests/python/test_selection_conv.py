@@ -164,10 +164,28 @@ def test_few_channels_are_read_through_windows(options: dict[str, int]) -> None:
     assert "_window_" not in chosen(H200, 12544, 64, 576, **options, rectangles=256)["row"]
 
 
-def test_a_reason_names_what_windows_take() -> None:
-    rejected = explain(H200, 200704, 128, 1152, **OF_INPUT)["rejected"]
-    reasons = {r["reason"] for r in rejected if "_fprop_window_plain" in r["row"]}
-    assert any("up to 64 channels" in reason for reason in reasons)
+# A transposed convolution from 64 channels to 3, padded to 8: 64 images of 128x128 pixels, 4x4.
+def test_phases_of_few_channels_are_computed_together() -> None:
+    options = {"direction": DGRAD, "taps": 16, "step": 4}
+    implicit = chosen(H200, 1048576, 8, 1024, **options)
+    by_phases = chosen(H200, 1048576, 8, 1024, **options, rectangles=1216)
+    assert "_phases_" not in implicit["row"]
+    assert "_phases_" in by_phases["row"]
+    assert by_phases["predicted_us"] < 0.6 * implicit["predicted_us"]
+
+
+@pytest.mark.parametrize(
+    ("row", "of", "text"),
+    [
+        ("_fprop_window_plain", {"direction": FPROP}, "up to 64 channels"),
+        ("_dgrad_phases_plain", {"direction": DGRAD}, "strides that divide the image"),
+        ("_dgrad_window_plain", {"direction": DGRAD, "step": 4, "rectangles": 9}, "takes stride 1"),
+    ],
+)
+def test_a_reason_names_what_windows_take(row: str, of: dict[str, int], text: str) -> None:
+    rejected = explain(H200, 200704, 128, 1152, taps=9, **of)["rejected"]
+    reasons = {r["reason"] for r in rejected if row in r["row"]}
+    assert any(text in reason for reason in reasons)
 
 
 # A tap's channels fill whole steps of K there, which is what taps of few channels cost.

@@ -23,6 +23,8 @@ from .table import Entry, Gpu, Plan, Request, Table
 
 SWIZZLES = (1, 2, 4, 8)
 VARIABLE = "CUTWHEEL_KERNEL"
+_OWN_ORDER = ("sm90_conv_window", "sm90_conv_phases")
+"""families whose tiles have one order"""
 
 
 @dataclass(frozen=True)
@@ -224,8 +226,8 @@ def _candidate(plan: Mapping[str, Any]) -> Candidate:
 def _has_order(candidate: Candidate, request: Request, sm_count: int) -> bool:
     """Whether the order of tiles matters: not to those that run all at once."""
     kernel = _kernels()[candidate.row]
-    if not kernel.family.startswith("sm90") or kernel.family == "sm90_conv_window":
-        return False  # these walk in an order of their own
+    if not kernel.family.startswith("sm90") or kernel.family in _OWN_ORDER:
+        return False
     m, n, _ = kernel.tile
     m, n = (n, m) if kernel.swap_ab else (m, n)
     tiles = -(-request.m // m) * -(-request.n // n) * request.batch * candidate.splits

@@ -1,0 +1,58 @@
+"""Rules and sources of the kernels that read windows of patches in shared memory."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from kernelgen_cases import SM90_CONV, SM90_PHASES, SM90_WINDOW, Table, changed
+from kernelgen_conv_cases import PRODUCT, manifest, one_error, rendered
+
+from kernelgen.families import FAMILIES
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"tile": [64, 256, 64]}, "tile 64x256x64; it is 64x240x64, which shared memory holds"),
+        ({"direction": ["wgrad"]}, "direction wgrad; windows are of the input, for each pixel"),
+        ({"direction": ["dgrad"], "epilogue": ["bias_gelu"]}, "gradients are stored as they are"),
+        ({"arch": ["80"]}, "unknown architecture '80'; allowed: 90a"),
+    ],
+)
+def test_rules_of_sm90_conv_window(values: Table, text: str) -> None:
+    assert text in one_error(SM90_WINDOW, **values)
+
+
+def test_windows_have_a_source_and_names_of_their_own() -> None:
+    same = changed(SM90_CONV, tile=[64, 128, 64])
+    files = rendered(same, changed(SM90_WINDOW, direction=["fprop", "dgrad"]))
+    assert [name for name in files if name.endswith(".cu")] == [
+        "conv2d_sm90a_persistent.cu",
+        "conv2d_sm90a_window.cu",
+    ]
+    text = files["conv2d_sm90a_window.cu"]
+    assert '#include "conv2d/sm90_conv_window.cuh"\n' in text
+    assert re.findall(r"\nusing K\d = (.*);", text) == [
+        f"Sm90ConvWindow<Arch::sm90a, {PRODUCT}, Shape3<64, 240, 64>, Direction::{direction},"
+        " epilogue::plain>"
+        for direction in ("dgrad", "fprop")
+    ]
+    assert "conv2d_sm90a_bf16_bf16_f32_bf16_64x240x64_fprop_window_plain" in text
+    assert "Family::sm90_conv_window, Arch::sm90a" in files["kernel_table.cpp"]
+
+
+def test_phases_are_those_of_gradients() -> None:
+    assert "direction fprop; phases are those" in one_error(SM90_PHASES, direction=["fprop"])
+    text = rendered(changed(SM90_PHASES))["conv2d_sm90a_phases.cu"]
+    assert "Direction::dgrad, epilogue::plain>" in text
+    assert "conv2d_sm90a_bf16_bf16_f32_bf16_64x240x64_dgrad_phases_plain" in text
+
+
+@pytest.mark.parametrize(("entry", "patches", "taps"), [(SM90_WINDOW, 3, 9), (SM90_PHASES, 2, 16)])
+def test_shared_memory_of_windows_fits_once(entry: Table, patches: int, taps: int) -> None:
+    (kernel,) = manifest(entry).kernels
+    total, terms = FAMILIES[kernel.family].shared_memory(kernel)
+    filters = f"filters {taps} x 64 x 64 x 2"
+    assert terms == f"{patches} patches x 352 x 128 + {filters} + 1024 = {total} bytes"
+    assert total <= 227 * 1024
