@@ -29,8 +29,18 @@ struct Sm90SwappedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands.
       round_up(kVectorLength<Operand> * static_cast<int>(sizeof(epilogue::ElementOfOperand<Operand>)), 16);
   static constexpr int kAllVectorBytes = (0 + ... + kVectorBytes<Operands>);
 
+  // A matrix that is copied to shared memory while the product is computed: for each row of D a line of 128 bytes, swizzled
+  // as `staged`.
+  template <class Operand>
+  static constexpr bool kIsCopied = Operand::kKind == OperandKind::matrix &&
+                                    sizeof(epilogue::ElementOfOperand<Operand>) == 2;
+  template <class Operand>
+  static constexpr int kMatrixBytes = kIsCopied<Operand> ? columns * 128 : 0;
+  static constexpr int kAllMatrixBytes = (0 + ... + kMatrixBytes<Operands>);
+
   struct alignas(1024) Storage {  // of a warpgroup
     std::uint8_t staged[kPieces][columns * 128];
+    alignas(128) std::uint8_t matrices[kAllMatrixBytes > 0 ? kAllMatrixBytes : 16];
     std::uint8_t vectors[kAllVectorBytes > 0 ? kAllVectorBytes : 16];
   };
   struct Params {
@@ -67,10 +77,17 @@ struct Sm90SwappedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands.
     auto const vector_aligned = [&](EpilogueValue const& x, std::int64_t element) {
       return x.leading == 0 || (reinterpret_cast<std::uintptr_t>(x.data) % 4 == 0 && x.batch_stride * element % 4 == 0);
     };
+    auto const matrix_aligned = [](EpilogueValue const& x, std::int64_t element) {
+      return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.leading * element % 16 == 0 &&
+             x.batch_stride * element % 16 == 0;
+    };
     return reinterpret_cast<std::uintptr_t>(args.d) % 16 == 0 && args.d_leading * kD % 16 == 0 &&
            args.d_batch_stride * kD % 16 == 0 &&
            ((kVectorBytes<Operands> == 0 ||
              vector_aligned(args.epilogue[Operands::kIndex], sizeof(epilogue::ElementOfOperand<Operands>))) &&
+            ... && true) &&
+           ((!kIsCopied<Operands> ||
+             matrix_aligned(args.epilogue[Operands::kIndex], sizeof(epilogue::ElementOfOperand<Operands>))) &&
             ... && true);
   }
 
@@ -108,8 +125,46 @@ struct Sm90SwappedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands.
       }
     }
   }
+
+  template <class Operand>
+  static constexpr int matrix_offset() {
+    int offset = 0;
+    ((offset += Operands::kIndex < Operand::kIndex ? kMatrixBytes<Operands> : 0), ...);
+    return offset;
+  }
+
+  template <class Operand>
+  CUTLASS_DEVICE static void prefetch_matrix(Params const& p, Storage& storage, Sm90TilePlace const& place, int thread) {
+    if constexpr (kIsCopied<Operand>) {
+      using V = epilogue::ElementOfOperand<Operand>;
+      constexpr int kEach = 8, kChunks = 64 / kEach;
+      EpilogueValue const& operand = p.operands[Operand::kIndex];
+      auto const* const source = static_cast<V const*>(operand.data) + place.batch * operand.batch_stride;
+      std::uint8_t* const target = storage.matrices + matrix_offset<Operand>();
+      CUTLASS_PRAGMA_UNROLL
+      for (int first = 0; first < columns * kChunks; first += 128) {
+        int const row = (first + thread) / kChunks, chunk = (first + thread) % kChunks;  // of D
+        bool const is_there = operand.data && place.n + row < place.end_n;
+        int const left = is_there ? place.end_m - place.m - chunk * kEach : 0;
+        V const* const from = source + (place.n + row) * operand.leading + place.m + chunk * kEach;
+        std::uint8_t* const to = target + offset_of(row, chunk * 16);
+        if (left <= 0 || left >= kEach) {
+          asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(cute::cast_smem_ptr_to_uint(to)),
+                       "l"(left > 0 ? static_cast<void const*>(from) : p.data), "r"(left > 0 ? 16 : 0));
+        } else {
+          // Sixteen bytes would end behind the row.
+          cutlass::AlignedArray<V, kEach> values;
+          CUTLASS_PRAGMA_UNROLL
+          for (int e = 0; e < kEach; ++e) values[e] = e < left ? from[e] : V(0);
+          *reinterpret_cast<cutlass::AlignedArray<V, kEach>*>(to) = values;
+        }
+      }
+    }
+  }
+
   CUTLASS_DEVICE static void prefetch(Params const& p, Storage& storage, Sm90TilePlace const& place, int thread) {
     (prefetch_one<Operands>(p, storage, place, thread), ...);
+    (prefetch_matrix<Operands>(p, storage, place, thread), ...);
   }
   CUTLASS_DEVICE static void wait_for_prefetch() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
@@ -128,6 +183,12 @@ struct Sm90SwappedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands.
           *reinterpret_cast<cutlass::AlignedArray<V, 2> const*>(vector + column));
     } else if constexpr (Operand::kKind == OperandKind::row) {
       value.fill(cutlass::NumericConverter<float, V>{}(vector[row]));
+    } else if constexpr (kIsCopied<Operand>) {
+      std::uint8_t const* const copied = storage.matrices + matrix_offset<Operand>();
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        value[i] = static_cast<float>(*reinterpret_cast<V const*>(copied + offset_of(column + i, row * 2)));
+      }
     } else {
       static_assert(Operand::kKind == OperandKind::matrix);
       auto const* const source = static_cast<V const*>(operand.data) + place.batch * operand.batch_stride;

@@ -105,14 +105,15 @@ ConvWay choose_way(ConvCall const& call) {
   if (is_product(call)) {
     std::optional<GemmPlan> const product = plan_of_product(call);
     // K of a filter's gradient is long: kernels of convolutions may split it finer. And they copy a residual to shared
-    // memory beside the product, which those of products read behind it.
+    // memory beside the product, which most of those of products read behind it.
     bool const splits = call.direction == Direction::wgrad;
     std::optional<GemmPlan> const implicit =
         product && (splits || call.residual) ? choose_plan(request_of(call, ConvRoute::implicit, forms_of(call).front()))
                                              : std::nullopt;
     bool const is_native = implicit && runs_native(implicit->row->arch, device.major, device.minor);
-    bool const pays =
-        splits ? implicit && implicit->predicted_us < product->predicted_us : is_native && is_persistent(*implicit->row);
+    bool const is_faster = implicit && implicit->predicted_us < product->predicted_us;
+    bool const copies = product && product->row->family == Family::sm90_persistent;
+    bool const pays = splits || copies ? is_faster : is_native && is_persistent(*implicit->row);
     if (!pays) choice.offer(ConvRoute::product, {}, product);
     if (choice.is_native()) return choice.way;  // it stays the first
   }
