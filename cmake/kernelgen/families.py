@@ -11,7 +11,7 @@ from kernelgen.family import Family
 from kernelgen.family_sm80 import Sm80Conv, Sm80Grouped, Sm80Multistage, Sm89Blockwise
 from kernelgen.family_sm90 import Sm90Blockwise, Sm90WarpSpecialized
 from kernelgen.family_sm90_persistent import Sm90Conv, Sm90Grouped, Sm90Persistent
-from kernelgen.family_sm90_window import Sm90ConvPhases, Sm90ConvWindow
+from kernelgen.family_sm90_window import Sm90ConvBlocks, Sm90ConvPhases, Sm90ConvWindow
 from kernelgen.family_untiled import Elementwise, Quantize, SplitkReduce
 
 FAMILIES: dict[str, Family] = {
@@ -29,6 +29,7 @@ FAMILIES: dict[str, Family] = {
         Sm90Conv(),
         Sm90ConvWindow(),
         Sm90ConvPhases(),
+        Sm90ConvBlocks(),
         Sm80Conv(),
         Quantize(),
     )

@@ -18,9 +18,8 @@ from kernelgen.family import (
 from kernelgen.kernel import DIRECTIONS, Kernel
 
 # Of cuda/conv2d/window_shape.h.
-_TILE = (64, 240, 64)
-_LINES, _LINE_BYTES = 352, 128
-_BARRIERS = 1024  # and what alignment takes
+_POSITIONS = 240
+_BARRIERS = 2048  # and what alignment takes
 
 
 class Sm90ConvWindow(Family):
@@ -36,7 +35,10 @@ class Sm90ConvWindow(Family):
     tiles_share_source = True
     schedules = ("persistent",)
     mode = "window"
-    stages, taps = 3, 9  # the patches and the filter's taps that shared memory holds
+    channels: tuple[int, ...] = (64,)
+    stages = 3  # patches in shared memory
+    lines = 352  # of a patch
+    filter_k = 9 * 64  # channels of all taps of a filter
     template = "Sm90ConvWindow"
 
     def check(self, kernel: Kernel) -> Iterator[str]:
@@ -44,8 +46,10 @@ class Sm90ConvWindow(Family):
         yield from check_direction(kernel)
         if kernel.direction == "wgrad":
             yield "direction wgrad; windows are of the input, for each pixel: fprop or dgrad"
-        if kernel.tile.shape != _TILE:
-            yield f"tile {dims(kernel.tile.shape)}; it is {dims(_TILE)}, which shared memory holds"
+        allowed = [(64, _POSITIONS, k) for k in self.channels]
+        if kernel.tile.shape not in allowed:
+            names = " or ".join(map(dims, allowed))
+            yield f"tile {dims(kernel.tile.shape)}; it is {names}, which shared memory holds"
         matrices = [
             name
             for name, kind in (kernel.epilogue.operands if kernel.epilogue else ())
@@ -59,11 +63,13 @@ class Sm90ConvWindow(Family):
 
     def shared_memory(self, kernel: Kernel) -> tuple[int, str]:
         m, _, k = kernel.tile.shape
-        filters = self.taps * m * k * kernel.element_bytes
-        total = self.stages * _LINES * _LINE_BYTES + filters + _BARRIERS
+        size = kernel.element_bytes
+        # The results of a tile take the place of its patch.
+        patch = max(self.lines * k * size, (_POSITIONS + 1) * 128)
+        total = self.stages * patch + m * self.filter_k * size + _BARRIERS
         return total, (
-            f"{self.stages} patches x {_LINES} x {_LINE_BYTES} + filters {self.taps} x {m} x {k} x"
-            f" {kernel.element_bytes} + {_BARRIERS} = {total} bytes"
+            f"{self.stages} patches x {patch} + filters {m} x {self.filter_k} x {size} +"
+            f" {_BARRIERS} = {total} bytes"
         )
 
     def cpp_type(self, kernel: Kernel) -> str:
@@ -83,10 +89,25 @@ class Sm90ConvPhases(Sm90ConvWindow):
 
     name = "sm90_conv_phases"
     mode = "phases"
-    stages, taps = 2, 16
+    stages, filter_k = 2, 16 * 64
     template = "Sm90ConvPhases"
 
     def check(self, kernel: Kernel) -> Iterator[str]:
         yield from super().check(kernel)
         if kernel.direction == "fprop":
             yield "direction fprop; phases are those of gradients of inputs: dgrad"
+
+
+class Sm90ConvBlocks(Sm90ConvWindow):
+    """Lines of a patch are rows of blocks of pixels, as many as the stride: K is their channels."""
+
+    name = "sm90_conv_blocks"
+    mode = "blocks"
+    channels = (16, 32)
+    lines, filter_k = 704, 512
+    template = "Sm90ConvBlocks"
+
+    def check(self, kernel: Kernel) -> Iterator[str]:
+        yield from super().check(kernel)
+        if kernel.direction == "dgrad":
+            yield "direction dgrad; blocks are those of inputs: fprop"

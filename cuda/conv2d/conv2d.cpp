@@ -34,6 +34,11 @@ bool fits(Direction direction, int x, int y, int taps, int pad, int stride, int 
   return fits(first, first + ceil_div(x, stride) - y, 1, ceil_div(reach, stride) + 1);
 }
 
+WindowTiles tiles_of(WindowShape const& shape) {
+  return {static_cast<int>(std::min<std::int64_t>(shape.rectangles(), WindowShape::kMaxRectangles)),
+          shape.taps_h * shape.taps_w * shape.slabs, shape.channels};
+}
+
 }  // namespace
 
 bool fits_tensor_maps(Direction direction, ConvProblem const& p) {
@@ -44,11 +49,14 @@ bool fits_tensor_maps(Direction direction, ConvProblem const& p) {
          fits(direction, p.w, p.q, p.s, p.pad_w, p.stride_w, p.dilation_w);
 }
 
-WindowCount count_windows(Direction direction, ConvProblem const& problem) {
+WindowTiles count_windows(Direction direction, ConvProblem const& problem) {
   WindowShape shape;
-  if (!shape.plan(direction, problem)) return {};
-  return {static_cast<int>(std::min<std::int64_t>(shape.rectangles(), WindowShape::kMaxRectangles)),
-          shape.taps_h * shape.taps_w};
+  return shape.plan(direction, problem) ? tiles_of(shape) : WindowTiles{};
+}
+
+WindowTiles count_blocks(Direction direction, ConvProblem const& problem) {
+  WindowShape shape;
+  return direction == Direction::fprop && shape.plan_blocks(problem) ? tiles_of(shape) : WindowTiles{};
 }
 
 std::int64_t workspace_bytes(GemmPlan const& plan, ConvArgs const& args) {

@@ -9,11 +9,9 @@ namespace cutwheel::conv2d {
 // Whether tensor maps of images have bits enough for the problem. Launches know it exactly: this spares them the attempt.
 bool fits_tensor_maps(Direction direction, ConvProblem const& problem);
 
-// Of kernels by windows: tiles, for each 64 filters, and taps of each; 0 for problems that they do not take.
-struct WindowCount {
-  int rectangles = 0, taps = 0;
-};
-WindowCount count_windows(Direction direction, ConvProblem const& problem);
+// What kernels by windows, and by blocks of pixels, would compute.
+WindowTiles count_windows(Direction direction, ConvProblem const& problem);
+WindowTiles count_blocks(Direction direction, ConvProblem const& problem);
 
 // Bytes of device memory the plan needs for these arguments.
 std::int64_t workspace_bytes(GemmPlan const& plan, ConvArgs const& args);

@@ -8,7 +8,7 @@
 namespace cutwheel::conv2d {
 
 template <Arch arch, DType a, DType b, DType acc, DType d, class Tile, Direction direction, template <DType> class Epilogue>
-struct Sm90ConvPhases : Sm90ConvWindow<arch, a, b, acc, d, Tile, direction, Epilogue, /*phases=*/true> {
+struct Sm90ConvPhases : Sm90ConvWindow<arch, a, b, acc, d, Tile, direction, Epilogue, WindowForm::phases> {
   static_assert(direction == Direction::dgrad);
 };
 

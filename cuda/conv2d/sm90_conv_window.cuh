@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "conv2d/sm90_im2col.cuh"
+#include "conv2d/sm90_window_blocks.cuh"
 #include "conv2d/sm90_window_epilogue.cuh"
 #include "conv2d/sm90_window_phases.cuh"
 #include "gemm/launch.h"
@@ -17,22 +18,36 @@
 
 namespace cutwheel::conv2d {
 
+// blocks: lines of a patch are rows of blocks of pixels, of Tile::kK channels.
+enum class WindowForm { pixels, phases, blocks };
+
 template <Arch arch, DType a, DType b, DType acc, DType d, class Tile, Direction direction,
-          template <DType> class Epilogue_, bool phases = false>
+          template <DType> class Epilogue_, WindowForm form = WindowForm::pixels>
 struct Sm90ConvWindow {
+  static constexpr bool phases = form == WindowForm::phases, blocks = form == WindowForm::blocks;
   static_assert(arch == Arch::sm90a && acc == DType::f32 && element_bytes(a) == 2 && a == b);
   static_assert(direction == Direction::fprop || direction == Direction::dgrad);
   static constexpr bool kIsGradient = direction == Direction::dgrad;
-  static constexpr int kPositions = WindowShape::kPositions, kFilters = WindowShape::kFilters,
-                       kChannels = WindowShape::kChannels,
-                       kMaxTaps = phases ? WindowShape::kMaxPhaseTaps : WindowShape::kMaxTaps;
-  static_assert(Tile::kM == kFilters && Tile::kN == kPositions && Tile::kK == kChannels && kPositions % 16 == 0);
+  static constexpr int kPositions = WindowShape::kPositions, kFilters = WindowShape::kFilters, kChannels = Tile::kK,
+                       kMaxSteps = blocks   ? WindowShape::kBlockSteps / kChannels
+                                   : phases ? WindowShape::kMaxPhaseTaps
+                                            : WindowShape::kMaxTaps;
+  static_assert(Tile::kM == kFilters && Tile::kN == kPositions && kPositions % 16 == 0);
+  static_assert(blocks ? kChannels == 16 || kChannels == 32 : kChannels == WindowShape::kChannels);
 
   using E = gemm::Element<a>;
+  static constexpr int kLineBytes = kChannels * 2;
+  using KMajorAtom = std::conditional_t<
+      kLineBytes == 32, cute::GMMA::Layout_K_SW32_Atom<E>,
+      std::conditional_t<kLineBytes == 64, cute::GMMA::Layout_K_SW64_Atom<E>, cute::GMMA::Layout_K_SW128_Atom<E>>>;
   // wgmma's A: 64 filters and the channels of a tap. The gradient's filters lie along the rows of what is in memory.
   static constexpr auto kMajor = kIsGradient ? cute::GMMA::Major::MN : cute::GMMA::Major::K;
-  using Weights = gemm::Sm90TileOperand<E, kFilters, kChannels, kMajor>;
-  using Window = gemm::Sm90TileOperand<E, kPositions, kChannels, cute::GMMA::Major::K>;
+  using Weights = gemm::Sm90TileOperand<E, kFilters, WindowShape::kChannels, kMajor>;  // as TMA loads it
+  using WeightsAtom = std::conditional_t<kIsGradient, cute::GMMA::Layout_MN_SW128_Atom<E>, KMajorAtom>;
+  using WeightsLayout = decltype(cute::tile_to_shape(
+      WeightsAtom{}, cute::Shape<cute::Int<kFilters>, cute::Int<kChannels>, cute::Int<kMaxSteps>>{}));
+  using WindowLayout =
+      decltype(cute::tile_to_shape(KMajorAtom{}, cute::Shape<cute::Int<kPositions>, cute::Int<kChannels>>{}));
   using TileShape = cute::Shape<cute::Int<kFilters>, cute::Int<kPositions>, cute::Int<kChannels>>;
   using TiledMma = decltype(cute::make_tiled_mma(gemm::sm90_wgmma<E, E, float, TileShape, kMajor, cute::GMMA::Major::K>()));
   using Epilogue = Sm90WindowEpilogue<Epilogue_<d>, d, kPositions, phases, typename Epilogue_<d>::Operands>;
@@ -41,20 +56,23 @@ struct Sm90ConvWindow {
   // Two warpgroups take turns: while one stores, the other multiplies, and a third patch is on its way where there is
   // room: the filters of phases have more taps.
   static constexpr int kStages = phases ? 2 : 3, kConsumers = 2;
-  static constexpr int kLineBytes = 128, kPatchLines = WindowShape::kLines, kPatchBytes = kPatchLines * kLineBytes;
+  // A patch, and a rectangle's results in its place: lines of 128 bytes, of which one is for what is dropped.
+  static constexpr int kPatchBytes = round_up(
+      std::max((blocks ? WindowShape::kBlockLines : WindowShape::kLines) * kLineBytes, (kPositions + 1) * 128), 1024);
   struct SharedStorage {
     alignas(1024) std::uint8_t patches[kStages][kPatchBytes];
-    alignas(1024) E weights[kMaxTaps * kFilters * kChannels];  // windows at the end of the last patch reach into them
+    alignas(1024) E weights[kMaxSteps * kFilters * kChannels];  // windows at the end of the last patch reach into them
     alignas(8) std::uint64_t full[kStages], empty[kStages], weights_there, matrix[kConsumers];
   };
   static_assert(kPatchBytes % 1024 == 0);
 
   struct Params {
     CUtensorMap patch, weights;
-    PhaseFilter filter;
+    std::conditional_t<blocks, BlockFilter, PhaseFilter> filter;
     WindowWalk walk;
     int first_row, first_column, patch_bytes;
-    int taps, taps_w;
+    int taps, taps_w, slabs;
+    int slab_lines;                // from a slab to the next
     int line_step_h, line_step_w;  // from a tap's window to the next
     typename Epilogue::Params epilogue;
   };
@@ -68,7 +86,7 @@ struct Sm90ConvWindow {
   using LoadBarrier = cutlass::arch::ClusterTransactionBarrier;
 
   CUTLASS_DEVICE static void produce(Params const& p, SharedStorage& shared) {
-    if constexpr (!phases) {
+    if constexpr (form == WindowForm::pixels) {
       LoadBarrier::arrive_and_expect_tx(&shared.weights_there, static_cast<std::uint32_t>(p.taps * Weights::kBytes));
       for (int tap = 0; tap < p.taps; ++tap) {
         Weights::load(p.weights, &shared.weights_there, shared.weights + tap * kFilters * kChannels, p.walk.filter(), 0,
@@ -81,9 +99,14 @@ struct Sm90ConvWindow {
       std::uint64_t* const barrier = &shared.full[write.index()];
       Barrier::wait(&shared.empty[write.index()], write.parity ^ 1);
       LoadBarrier::arrive_and_expect_tx(barrier, static_cast<std::uint32_t>(p.patch_bytes));
-      cute::SM90_TMA_LOAD_4D::copy(&p.patch, barrier, static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL),
-                                   shared.patches[write.index()], 0, place.column + p.first_column, place.row + p.first_row,
-                                   place.image);
+      constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+      int const row = place.row + p.first_row, column = place.column + p.first_column;
+      if constexpr (blocks) {
+        cute::SM90_TMA_LOAD_5D::copy(&p.patch, barrier, kHint, shared.patches[write.index()], 0, column, row, 0,
+                                     place.image);
+      } else {
+        cute::SM90_TMA_LOAD_4D::copy(&p.patch, barrier, kHint, shared.patches[write.index()], 0, column, row, place.image);
+      }
     }
     cutlass::arch::launch_dependent_grids();
   }
@@ -98,18 +121,22 @@ struct Sm90ConvWindow {
     auto const synchronize = [&] { cutlass::arch::NamedBarrier::sync(128, static_cast<std::uint32_t>(warpgroup)); };
     TiledMma tiled_mma;
     auto const slice = tiled_mma.get_slice(0);
-    Tensor weights = slice.make_fragment_A(
-        slice.partition_A(make_tensor(make_smem_ptr(shared.weights), typename Weights::template Layout<kMaxTaps>{})));
-    Tensor first_window = slice.make_fragment_B(slice.partition_B(
-        make_tensor(make_smem_ptr(reinterpret_cast<E*>(shared.patches[0])), typename Window::template Layout<1>{})));
+    Tensor weights = slice.make_fragment_A(slice.partition_A(make_tensor(make_smem_ptr(shared.weights), WeightsLayout{})));
+    Tensor first_window = slice.make_fragment_B(
+        slice.partition_B(make_tensor(make_smem_ptr(reinterpret_cast<E*>(shared.patches[0])), WindowLayout{})));
     gemm::Sm90PipelineState<kStages> read;
     if (warpgroup == 1) {
       ++read;
       if (p.walk.first() < p.walk.rectangles) cutlass::arch::NamedBarrier::arrive(256, turn(0));
     }
     std::uint32_t parity = 0;
-    if constexpr (phases) {
-      gather_phases(p.filter, reinterpret_cast<std::uint8_t*>(shared.weights), static_cast<int>(threadIdx.x));
+    if constexpr (form != WindowForm::pixels) {
+      auto* const to = reinterpret_cast<std::uint8_t*>(shared.weights);
+      if constexpr (blocks) {
+        gather_blocks<kChannels>(p.filter, to, p.walk.filter(), static_cast<int>(threadIdx.x));
+      } else {
+        gather_phases(p.filter, to, static_cast<int>(threadIdx.x));
+      }
       cutlass::arch::fence_view_async_shared();
       cutlass::arch::NamedBarrier::sync(128 * kConsumers, kAllConsumers);
     } else {
@@ -122,18 +149,22 @@ struct Sm90ConvWindow {
       cutlass::arch::NamedBarrier::sync(256, turn(warpgroup));
       tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
       warpgroup_fence_operand(accum);
-      int row_line = read.index() * kPatchLines, line = row_line, taps_left = p.taps_w;
+      int row_line = read.index() * (kPatchBytes / kLineBytes), line = row_line, taps_left = p.taps_w;
       CUTLASS_PRAGMA_NO_UNROLL
       for (int i = 0; i < p.taps; ++i) {
         int const tap = kIsGradient && !phases ? p.taps - 1 - i : i;
         warpgroup_arrive();
-        CUTLASS_PRAGMA_UNROLL
-        for (int k = 0; k < size<2>(weights); ++k) {
-          // A descriptor may begin at any line: the swizzle follows from addresses alone.
-          auto const first = first_window(_, _, k, _0{});
-          auto const window = make_tensor(first.data() + line * (kLineBytes / 16), first.layout());
-          cute::gemm(tiled_mma, weights(_, _, k, tap), window, accum);
-          tiled_mma.accumulate_ = GMMA::ScaleOut::One;
+        int const slabs = blocks ? p.slabs : 1;
+        for (int slab = 0; slab < slabs; ++slab) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int k = 0; k < size<2>(weights); ++k) {
+            // A descriptor may begin at any line: the swizzle follows from addresses alone.
+            auto const first = first_window(_, _, k);
+            auto const window =
+                make_tensor(first.data() + (line + slab * p.slab_lines) * (kLineBytes / 16), first.layout());
+            cute::gemm(tiled_mma, weights(_, _, k, tap * slabs + slab), window, accum);
+            tiled_mma.accumulate_ = GMMA::ScaleOut::One;
+          }
         }
         line += p.line_step_w;
         if (--taps_left == 0) {
@@ -193,26 +224,36 @@ struct Sm90ConvWindow {
     auto const& conv = static_cast<ConvArgs const&>(args);
     ConvProblem const& x = conv.conv;
     auto const& strides = kIsGradient ? conv.y_strides : conv.x_strides;
-    bool const is_aligned = is_tma_aligned(args.a.data, strides, a) && x.c % 8 == 0 && x.k_out % 8 == 0 &&
+    // Pixels of a block follow each other.
+    bool const is_dense = !blocks || x.stride_w == 1 || strides[2] == x.c;
+    bool const is_aligned = is_dense && is_tma_aligned(args.a.data, strides, a) && x.c % 8 == 0 && x.k_out % 8 == 0 &&
                             reinterpret_cast<std::uintptr_t>(args.b.data) % 16 == 0 && Epilogue::meets_alignment(args);
     WindowShape shape;
-    if (!is_aligned || !shape.plan(direction, x) || (shape.phases > 1) != phases ||
-        shape.rectangles() > WindowShape::kMaxRectangles || shape.filter_blocks() > args.device->sm_count) {
+    bool const is_planned = blocks ? shape.plan_blocks(x) && shape.channels == kChannels
+                                   : shape.plan(direction, x) && (shape.phases > 1) == phases;
+    if (!is_aligned || !is_planned || shape.rectangles() > WindowShape::kMaxRectangles ||
+        shape.filter_blocks() > args.device->sm_count) {
       return {StatusCode::not_implementable, 0};
     }
     Params params;
     params.walk = WindowWalk::of(shape);
     params.first_row = shape.first_row;
     params.first_column = shape.first_column;
-    params.patch_bytes = shape.patch_lines() * kLineBytes;
+    params.patch_bytes = shape.slabs * shape.patch_lines() * kLineBytes;
     params.taps = shape.taps_h * shape.taps_w;
     params.taps_w = shape.taps_w;
+    params.slabs = shape.slabs;
+    params.slab_lines = shape.patch_lines();
     params.line_step_h = shape.dilation_h * shape.pitch;
     params.line_step_w = shape.dilation_w;
-    encode_window_map(params.patch, a, args.a.data, {strides[0], strides[1], strides[2]}, shape.images, shape.input_height,
-                      shape.input_width, shape.channels, shape.patch_rows, shape.pitch);
-    if constexpr (phases) {
-      params.filter = PhaseFilter::of(args.b.data, x, shape);
+    if constexpr (blocks) {
+      encode_blocks_map(params.patch, a, args.a.data, {strides[0], strides[1], strides[2]}, x, shape);
+    } else {
+      encode_window_map(params.patch, a, args.a.data, {strides[0], strides[1], strides[2]}, shape.images,
+                        shape.input_height, shape.input_width, shape.channels, shape.patch_rows, shape.pitch);
+    }
+    if constexpr (form != WindowForm::pixels) {
+      params.filter = decltype(params.filter)::of(args.b.data, x, shape);
       params.weights = params.patch;  // not used
     } else {
       // [taps, filters, channels]; taps lie between the two.

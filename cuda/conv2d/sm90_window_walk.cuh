@@ -23,6 +23,25 @@ inline void encode_window_map(CUtensorMap& map, DType type, void const* data, st
                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
+// The same in boxes of rows of blocks of stride_h x stride_w pixels: [images, rows of a block, down, across, channels].
+inline void encode_blocks_map(CUtensorMap& map, DType type, void const* data, std::array<std::int64_t, 3> const& strides,
+                              ConvProblem const& x, WindowShape const& shape) {
+  auto const extent = [](int n) { return static_cast<cuuint64_t>(n); };
+  auto const bytes = [](std::int64_t n) { return static_cast<cuuint64_t>(n) * 2; };
+  cuuint64_t const extents[] = {extent(shape.channels), extent(shape.input_width), extent(shape.input_height),
+                                extent(shape.slabs), extent(shape.images)};
+  cuuint64_t const byte_strides[] = {bytes(strides[2] * x.stride_w), bytes(strides[1] * x.stride_h), bytes(strides[1]),
+                                     bytes(strides[0])};
+  auto const box_extent = [](int n) { return static_cast<cuuint32_t>(n); };
+  cuuint32_t const box[] = {box_extent(shape.channels), box_extent(shape.pitch), box_extent(shape.patch_rows),
+                            box_extent(shape.slabs), 1};
+  cuuint32_t const steps[] = {1, 1, 1, 1, 1};
+  cuTensorMapEncodeTiled(&map, gemm::tensor_map_type(type), 5, const_cast<void*>(data), extents, byte_strides, box, steps,
+                         CU_TENSOR_MAP_INTERLEAVE_NONE,
+                         shape.channels == 16 ? CU_TENSOR_MAP_SWIZZLE_32B : CU_TENSOR_MAP_SWIZZLE_64B,
+                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+}
+
 // The gradient of an input with channels last, as [images, rows of phases, columns of phases, phases along h, channels of
 // the phases along w]: boxes of the rectangle with all phases of its pixels. Returns the bits that the swizzle changes, in
 // their place.

@@ -154,6 +154,8 @@ constexpr MeasuredConv kConv[] = {
 
 // Convolutions by windows, for each tap: of four layers on an H200.
 constexpr Calibration kWindow{0.3250, 0.100, 3.200};
+// By blocks, for 16 and 32 channels: of six layers. Their filters are gathered first.
+constexpr Calibration kBlocks16{0.0810, 0.500, 5.000}, kBlocks32{0.1625, 0.500, 5.000};
 
 // Dense 16-bit multiply-adds with float32 accumulation, per SM and clock (architecture white papers); 8-bit ones are twice
 // as many. What mma.sync reaches on newer GPUs is less than their own instructions do.
@@ -173,6 +175,7 @@ EstimatedByArea const* find_by_area(KernelRow const& row, Kind kind) {
 
 Calibration const* find_fitted(KernelRow const& row, Kind kind) {
   int const k_bytes = row.tile.k * element_bytes(row.a);
+  if (row.family == Family::sm90_conv_blocks) return row.tile.k == 16 ? &kBlocks16 : &kBlocks32;
   if (is_by_windows(row)) return &kWindow;
   if (row.family == Family::sm90_conv && kind == Kind::wide) {
     for (MeasuredConv const& x : kConv) {

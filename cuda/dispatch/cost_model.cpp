@@ -67,15 +67,28 @@ double beyond_us(KernelRow const& row, GemmRequest const& r, Limits const& limit
   return limits.beyond_us * rows * row.tile.k * element_bytes(row.a) / kLine;
 }
 
+// In tiles of 128x128.
+double area_of(Extent3 const& tile) { return tile.m * tile.n / (128.0 * 128.0); }
+
+bool has_matrix(Epilogue epilogue) {
+  EpilogueInfo const& info = info_of(epilogue);
+  return std::any_of(info.operands, info.operands + info.count,
+                     [](EpilogueOperandInfo const& x) { return x.kind == OperandKind::matrix; });
+}
+
 }  // namespace
 
 TileCount count_tiles(KernelRow const& row, GemmRequest const& r, int splits) {
+  if (row.family == Family::sm90_conv_blocks) {
+    return {r.blocks.rectangles * std::ceil(static_cast<double>(r.n) / row.tile.m), static_cast<double>(r.blocks.steps)};
+  }
   if (is_by_windows(row)) {
     // A table does not say how many rectangles there were: of most images nine tenths of the positions are pixels. Nor how
     // many taps: phases share some of theirs.
     double const phases = r.step;
-    double const rectangles = r.rectangles > 0 ? r.rectangles : std::ceil(r.m / phases / (0.9 * row.tile.n));
-    double const taps = r.window_taps > 0 ? r.window_taps : std::ceil(r.taps / phases * (r.step > 1 ? 1.5 : 1));
+    double const rectangles =
+        r.windows.rectangles > 0 ? r.windows.rectangles : std::ceil(r.m / phases / (0.9 * row.tile.n));
+    double const taps = r.windows.steps > 0 ? r.windows.steps : std::ceil(r.taps / phases * (r.step > 1 ? 1.5 : 1));
     return {rectangles * std::ceil(r.n * phases / row.tile.m), taps};
   }
   // In the kernel's own frame from here on.
@@ -139,9 +152,15 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   if (row.family == Family::sm90_warpspecialized && row.op == Op::gemm && r.addend == Addend::other) {
     tile += row.schedule == Schedule::pingpong ? 0.4 : 2.2;
   }
+  // Nor does it hide much of a residual behind a short K.
+  bool const is_named = r.addend == Addend::other || r.op == Op::conv2d;
+  bool const reads_matrix = is_named && has_matrix(r.epilogue);
+  if (row.family == Family::sm90_warpspecialized && row.op == Op::gemm && reads_matrix) {
+    tile += 2.0 * std::max(0.0, 1 - k_tiles / 12);
+  }
   // Nothing hides it in our own kernel: 0.2 (ReLU) to 1.5 us (GELU by tanh) for 128x128, and in proportion to the area.
   if (row.family == Family::sm90_persistent && row.op == Op::gemm && r.addend == Addend::other) {
-    tile += row.tile.m * row.tile.n / (128.0 * 128.0);
+    tile += area_of(row.tile);
   }
   // Where figures come from tiles that M fills at least by half: far larger ones spend their stages on padding.
   double const rows_of_m = row.swap_ab ? row.tile.n : row.tile.m, filled = 2.0 * std::max(r.m, 8);
@@ -168,6 +187,11 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
     time += limits.reduce_us + out * (2 * 4 * plan.splits + element_bytes(r.d)) / (limits.reduce_tb_per_s * 1e6);
   }
   return time;
+}
+
+double residual_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& device) {
+  constexpr double kTile = 0.9;  // of 128x128
+  return kTile * area_of(plan.row->tile) * std::ceil(count_tiles(*plan.row, r, plan.splits).tiles / device.sm_count);
 }
 
 void choose_raster(GemmPlan& plan, GemmRequest const& r) {

@@ -13,6 +13,9 @@ TileCount count_tiles(KernelRow const& row, GemmRequest const& request, int spli
 
 double predict_us(GemmPlan const& plan, GemmRequest const& request, DeviceInfo const& device);
 
+// What a residual adds to the prediction for a convolution: all of its kernels read it alike, those of products do not.
+double residual_us(GemmPlan const& plan, GemmRequest const& request, DeviceInfo const& device);
+
 // The raster order and swizzle that let the tiles in flight share the most operand bytes in L2.
 void choose_raster(GemmPlan& plan, GemmRequest const& request);
 

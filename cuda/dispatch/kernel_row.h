@@ -24,7 +24,8 @@ enum class Family : int {
   sm90_conv,
   sm80_conv,
   sm90_conv_window,
-  sm90_conv_phases
+  sm90_conv_phases,
+  sm90_conv_blocks
 };
 
 struct Extent3 {
@@ -64,7 +65,8 @@ constexpr int element_bytes(EpilogueOperandInfo const& operand, DType d) {
 
 // Convolutions that read windows of patches in shared memory.
 constexpr bool is_by_windows(KernelRow const& row) {
-  return row.family == Family::sm90_conv_window || row.family == Family::sm90_conv_phases;
+  return row.family == Family::sm90_conv_window || row.family == Family::sm90_conv_phases ||
+         row.family == Family::sm90_conv_blocks;
 }
 
 // Whether selection may choose the row for a product. The others are found by what they are: the second half of split-K,

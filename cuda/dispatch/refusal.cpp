@@ -40,9 +40,12 @@ Refusal request_refusal(KernelRow const& row, GemmRequest const& request, bool p
   if (copies_async && !request.extents_aligned) return Refusal::extents;
   if (row.cluster.k > 1 && request.k < row.cluster.k * row.tile.k) return Refusal::short_k;
   if (row.family == Family::sm90_conv && !request.tensor_maps) return Refusal::tensor_maps;
-  bool const has_windows = request.rectangles > 0, has_phases = has_windows && request.step > 1;
+  bool const has_windows = request.windows.rectangles > 0, has_phases = has_windows && request.step > 1;
   if (row.family == Family::sm90_conv_window && (!has_windows || has_phases)) return Refusal::windows;
   if (row.family == Family::sm90_conv_phases && !has_phases) return Refusal::phases;
+  if (row.family == Family::sm90_conv_blocks && (request.blocks.rectangles == 0 || request.blocks.channels != row.tile.k)) {
+    return Refusal::blocks;
+  }
   return Refusal::none;
 }
 
@@ -84,6 +87,8 @@ std::string text_of(Refusal refusal, KernelRow const& row, GemmRequest const& re
     case Refusal::phases:
       return "it takes strides that divide the image, up to 64 filters and 64 channels times phases of the stride, and up "
              "to 16 taps of these";
+    case Refusal::blocks:
+      return concat("it takes strides that divide the image, and ", row.tile.k, " channels times the stride along a row");
   }
   return {};
 }

@@ -26,7 +26,8 @@ enum class Refusal {
   short_k,
   tensor_maps,
   windows,
-  phases
+  phases,
+  blocks
 };
 
 // Of the device alone. PTX rows count only when `ptx`.

@@ -131,7 +131,10 @@ std::size_t hash_of(GemmRequest const& r) {
       static_cast<std::uint64_t>(r.scales) << 1 | static_cast<std::uint64_t>(r.fast_accum));
   mix(static_cast<std::uint64_t>(r.taps) << 32 | static_cast<std::uint64_t>(r.step) << 3 |
       static_cast<std::uint64_t>(r.direction) << 1 | static_cast<std::uint64_t>(r.tensor_maps));
-  mix(static_cast<std::uint64_t>(r.rectangles) << 8 | static_cast<std::uint64_t>(r.window_taps));
+  for (WindowTiles const& x : {r.windows, r.blocks}) {
+    mix(static_cast<std::uint64_t>(x.rectangles) << 16 | static_cast<std::uint64_t>(x.steps) << 8 |
+        static_cast<std::uint64_t>(x.channels));
+  }
   return static_cast<std::size_t>(h);
 }
 

@@ -10,6 +10,16 @@
 namespace cutwheel {
 
 // What selection looks at. Pointers and strides do not matter here: the caller has already met the 16-byte rule.
+// What kernels of convolutions by windows are to compute, for each 64 filters: so many tiles, each of so many steps of K
+// (0: not known) of so many channels. No tiles: they do not take the problem.
+struct WindowTiles {
+  int rectangles = 0, steps = 0, channels = 0;
+
+  bool operator==(WindowTiles const& o) const {
+    return rectangles == o.rectangles && steps == o.steps && channels == o.channels;
+  }
+};
+
 struct GemmRequest {
   Op op = Op::gemm;
   int device = 0;
@@ -30,17 +40,16 @@ struct GemmRequest {
   // times channels. `step`: stride_h * stride_w.
   Direction direction = Direction::none;
   int taps = 1, step = 1;
-  bool tensor_maps = true;  // of images: their bits suffice for the padding, the stride and the dilation
-  // Of kernels by windows: sm90_conv_window where `step` is 1, else sm90_conv_phases. 0: they do not take the problem.
-  int rectangles = 0;
-  int window_taps = 0;  // of each; 0: not known
+  bool tensor_maps = true;   // of images: their bits suffice for the padding, the stride and the dilation
+  WindowTiles windows = {};  // of sm90_conv_window where `step` is 1, else of sm90_conv_phases
+  WindowTiles blocks = {};   // of sm90_conv_blocks
 
   bool operator==(GemmRequest const& o) const {
     return op == o.op && device == o.device && a == o.a && b == o.b && d == o.d && layout_a == o.layout_a &&
            layout_b == o.layout_b && addend == o.addend && epilogue == o.epilogue && fast_accum == o.fast_accum &&
            scales == o.scales && extents_aligned == o.extents_aligned && m == o.m && n == o.n && k == o.k &&
            batch == o.batch && grouping == o.grouping && groups == o.groups && direction == o.direction && taps == o.taps &&
-           step == o.step && tensor_maps == o.tensor_maps && rectangles == o.rectangles && window_taps == o.window_taps;
+           step == o.step && tensor_maps == o.tensor_maps && windows == o.windows && blocks == o.blocks;
   }
 };
 

@@ -32,8 +32,8 @@ struct Sm90SwappedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands.
   // A matrix that is copied to shared memory while the product is computed: for each row of D a line of 128 bytes, swizzled
   // as `staged`.
   template <class Operand>
-  static constexpr bool kIsCopied = Operand::kKind == OperandKind::matrix &&
-                                    sizeof(epilogue::ElementOfOperand<Operand>) == 2;
+  static constexpr bool kIsCopied =
+      Operand::kKind == OperandKind::matrix && sizeof(epilogue::ElementOfOperand<Operand>) == 2;
   template <class Operand>
   static constexpr int kMatrixBytes = kIsCopied<Operand> ? columns * 128 : 0;
   static constexpr int kAllMatrixBytes = (0 + ... + kMatrixBytes<Operands>);

@@ -36,7 +36,7 @@ Frame flipped_frame(ConvCall const& call) {
 // Kernels multiply whole steps of K for each tap, however few its channels are. So taps of a row become one tap, of all
 // their channels: of patches, which do not overlap, as they lie; of an image that is copied anyway, as windows on the copy.
 // Rows of patches become images, where they lie so, if their stride is more than tensor maps have bits for.
-Frame frame_of(ConvCall const& call) {
+Frame frame_of(ConvCall const& call, bool folds) {
   constexpr int kMaxMapStride = 8;
   conv2d::ConvProblem const& own = call.problem;
   Frame frame{own, whole(own.c, call.type)};
@@ -44,6 +44,7 @@ Frame frame_of(ConvCall const& call) {
   p.k_out = whole(own.k_out, call.type), p.c = frame.channels;
   bool const is_dgrad = call.direction == Direction::dgrad;
   bool const whole_rows = own.w == own.q * own.s;
+  if (!folds) return frame;
   if (own.s > 1 && own.stride_w == own.s && own.dilation_w == 1 && own.pad_w == 0 && (whole_rows || !is_dgrad) &&
       own.q * own.s <= own.w) {
     std::int64_t const unit = access_elements(call.type), folded = std::int64_t{own.s} * own.c;
@@ -69,7 +70,7 @@ Frame frame_of(ConvCall const& call) {
 }
 
 Frame frame_of(ConvCall const& call, ConvRoute route) {
-  return route == ConvRoute::flipped ? flipped_frame(call) : frame_of(call);
+  return route == ConvRoute::flipped ? flipped_frame(call) : frame_of(call, /*folds=*/route != ConvRoute::unfolded);
 }
 
 // Each of `rows` an image of its own.
@@ -207,6 +208,8 @@ void prepare_epilogue(PreparedConv& prepared, ConvCall const& call, ScaledForm c
 
 }  // namespace
 
+bool folds_taps(ConvCall const& call) { return frame_of(call, ConvRoute::implicit).fold > 1; }
+
 GemmRequest request_of(ConvCall const& call, ConvRoute route, ScaledForm const& form) {
   conv2d::ConvProblem const problem = frame_of(call, route).problem;
   GemmRequest request;
@@ -222,8 +225,8 @@ GemmRequest request_of(ConvCall const& call, ConvRoute route, ScaledForm const& 
   request.taps = problem.r * problem.s;
   request.step = problem.stride_h * problem.stride_w;
   request.tensor_maps = conv2d::fits_tensor_maps(request.direction, problem);
-  conv2d::WindowCount const windows = conv2d::count_windows(request.direction, problem);
-  request.rectangles = windows.rectangles, request.window_taps = windows.taps;
+  request.windows = conv2d::count_windows(request.direction, problem);
+  request.blocks = conv2d::count_blocks(request.direction, problem);
   return request;
 }
 

@@ -61,8 +61,9 @@ Epilogue conv_epilogue(std::string_view name);
 void check_conv(ConvCall& call);
 
 // How the result is got. implicit: by a kernel of the call's direction. flipped: the gradient of the input by fprop, of the
-// gradient and the flipped filter. product: a 1x1 filter makes it a matrix product, which the other ops have.
-enum class ConvRoute : int { none, implicit, flipped, product };
+// gradient and the flipped filter. product: a 1x1 filter makes it a matrix product, which the other ops have. unfolded:
+// implicit, by a kernel that reads few channels as they lie, so that taps of a row are not made one.
+enum class ConvRoute : int { none, implicit, flipped, product, unfolded };
 char const* name_of(ConvRoute route);
 
 // An epilogue, and the type that the kernel writes: what is not the type of the result is converted.
@@ -74,6 +75,9 @@ struct ConvWay {
 
 // The cheapest native way, else one through PTX; none where no kernel serves the call.
 ConvWay choose_way(ConvCall const& call);
+
+// Whether the implicit route makes taps of a row one.
+bool folds_taps(ConvCall const& call);
 
 // What selection looks at: of an implicit route, with the channels that are added.
 GemmRequest request_of(ConvCall const& call, ConvRoute route, ScaledForm const& form);

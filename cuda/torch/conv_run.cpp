@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "common/error.h"
+#include "dispatch/cost_model.h"
 #include "torch/conv_request.h"
 #include "torch/cuda_shims.h"
 
@@ -95,6 +96,7 @@ char const* name_of(ConvRoute route) {
     case ConvRoute::implicit: return "implicit GEMM";
     case ConvRoute::flipped: return "implicit GEMM of the flipped filter";
     case ConvRoute::product: return "GEMM";
+    case ConvRoute::unfolded: return "implicit GEMM of blocks of pixels";
   }
   return "none";
 }
@@ -107,18 +109,32 @@ ConvWay choose_way(ConvCall const& call) {
     // K of a filter's gradient is long: kernels of convolutions may split it finer. And they copy a residual to shared
     // memory beside the product, which most of those of products read behind it.
     bool const splits = call.direction == Direction::wgrad;
-    std::optional<GemmPlan> const implicit =
-        product && (splits || call.residual) ? choose_plan(request_of(call, ConvRoute::implicit, forms_of(call).front()))
-                                             : std::nullopt;
-    bool const is_native = implicit && runs_native(implicit->row->arch, device.major, device.minor);
-    bool const is_faster = implicit && implicit->predicted_us < product->predicted_us;
-    bool const copies = product && product->row->family == Family::sm90_persistent;
-    bool const pays = splits || copies ? is_faster : is_native && is_persistent(*implicit->row);
+    std::optional<GemmPlan> implicit;
+    double implicit_us = 0;
+    if (product && (splits || call.residual)) {
+      GemmRequest const request = request_of(call, ConvRoute::implicit, forms_of(call).front());
+      implicit = choose_plan(request);
+      if (implicit) implicit_us = implicit->predicted_us;
+      if (implicit && call.residual) implicit_us += residual_us(*implicit, request, device);
+    }
+    bool const is_faster = implicit && implicit_us < product->predicted_us;
+    bool const copies =
+        is_faster && is_persistent(*implicit->row) && runs_native(implicit->row->arch, device.major, device.minor);
+    bool const pays = splits ? is_faster : copies;
     if (!pays) choice.offer(ConvRoute::product, {}, product);
     if (choice.is_native()) return choice.way;  // it stays the first
   }
   for (ScaledForm const& form : forms_of(call)) {
     choice.offer(ConvRoute::implicit, form, choose_plan(request_of(call, ConvRoute::implicit, form)));
+  }
+  if (call.direction == Direction::fprop && !call.is_scaled && folds_taps(call)) {
+    ScaledForm const form = forms_of(call).front();
+    GemmRequest const request = request_of(call, ConvRoute::unfolded, form);
+    std::optional<GemmPlan> const plan = request.blocks.rectangles > 0 ? choose_plan(request) : std::nullopt;
+    bool const is_there = plan && plan->row->family == Family::sm90_conv_blocks;
+    if (is_there && (!choice.way.plan || plan->predicted_us < choice.way.plan->predicted_us)) {
+      return {ConvRoute::unfolded, form, plan};
+    }
   }
   if (choice.is_native() || call.direction != Direction::dgrad || !call.unit_stride()) return choice.way;
   // Tensor cores of Hopper read 32-bit operands K-major only, so there is fprop alone.

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "build_info.h"  // generated
@@ -64,6 +65,7 @@ char const* family_name(Family family) {
     case Family::sm90_conv: return "sm90_conv";
     case Family::sm90_conv_window: return "sm90_conv_window";
     case Family::sm90_conv_phases: return "sm90_conv_phases";
+    case Family::sm90_conv_blocks: return "sm90_conv_blocks";
     case Family::sm80_conv: return "sm80_conv";
   }
   return "?";
@@ -154,7 +156,8 @@ std::string request_json(GemmRequest const& r) {
       ", \"extents_aligned\": ", boolean(r.extents_aligned),
       r.op == Op::grouped_mm ? concat(", \"grouping\": ", quoted(name_of(r.grouping)), ", \"groups\": ", r.groups) : "",
       is_conv ? concat(", \"direction\": ", quoted(name_of(r.direction)), ", \"taps\": ", r.taps, ", \"step\": ", r.step,
-                       ", \"tensor_maps\": ", boolean(r.tensor_maps), ", \"rectangles\": ", r.rectangles)
+                       ", \"tensor_maps\": ", boolean(r.tensor_maps),
+                       ", \"rectangles\": ", std::max(r.windows.rectangles, r.blocks.rectangles))
               : "",
       is_scaled(r) ? concat(", \"b\": ", quoted(name_of(r.b)), ", \"fast_accum\": ", boolean(r.fast_accum),
                             ", \"scales\": ", quoted(name_of(r.scales)))
@@ -287,7 +290,7 @@ std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::in
   if (direction != 0) request.op = Op::conv2d;
   request.direction = static_cast<Direction>(direction);
   request.taps = static_cast<int>(taps), request.step = static_cast<int>(step);
-  request.rectangles = static_cast<int>(rectangles);
+  request.windows.rectangles = static_cast<int>(rectangles);
   request.fast_accum = fast_accum, request.scales = static_cast<BlockScales>(scales);
   request.layout_a = static_cast<Layout>(layout_a), request.layout_b = static_cast<Layout>(layout_b);
   request.addend = static_cast<Addend>(addend), request.extents_aligned = extents_aligned;

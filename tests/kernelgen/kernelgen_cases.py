@@ -118,6 +118,11 @@ SM90_WINDOW: Table = {
     "tiles": [{"tile": [64, 240, 64]}],
 }
 SM90_PHASES: Table = {**SM90_WINDOW, "family": "sm90_conv_phases", "direction": ["dgrad"]}
+SM90_BLOCKS: Table = {
+    **SM90_WINDOW,
+    "family": "sm90_conv_blocks",
+    "tiles": [{"tile": [64, 240, 16]}],
+}
 SM80_CONV: Table = {
     "family": "sm80_conv",
     "arch": ["80"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from kernelgen_cases import SM90_CONV, SM90_PHASES, SM90_WINDOW, Table, changed
+from kernelgen_cases import SM90_BLOCKS, SM90_CONV, SM90_PHASES, SM90_WINDOW, Table, changed
 from kernelgen_conv_cases import PRODUCT, manifest, one_error, rendered
 
 from kernelgen.families import FAMILIES
@@ -49,10 +49,27 @@ def test_phases_are_those_of_gradients() -> None:
     assert "conv2d_sm90a_bf16_bf16_f32_bf16_64x240x64_dgrad_phases_plain" in text
 
 
-@pytest.mark.parametrize(("entry", "patches", "taps"), [(SM90_WINDOW, 3, 9), (SM90_PHASES, 2, 16)])
-def test_shared_memory_of_windows_fits_once(entry: Table, patches: int, taps: int) -> None:
+def test_blocks_are_those_of_inputs() -> None:
+    assert "direction dgrad; blocks are those" in one_error(SM90_BLOCKS, direction=["dgrad"])
+    assert "it is 64x240x16 or 64x240x32, which" in one_error(SM90_BLOCKS, tile=[64, 240, 8])
+    text = rendered(changed(SM90_BLOCKS))["conv2d_sm90a_blocks.cu"]
+    assert "conv2d_sm90a_bf16_bf16_f32_bf16_64x240x16_fprop_blocks_plain" in text
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        (SM90_WINDOW, "3 patches x 45056 + filters 64 x 576 x 2 + 2048"),
+        (SM90_PHASES, "2 patches x 45056 + filters 64 x 1024 x 2 + 2048"),
+        (SM90_BLOCKS, "3 patches x 30848 + filters 64 x 512 x 2 + 2048"),
+        (
+            changed(SM90_BLOCKS, tile=[64, 240, 32]),
+            "3 patches x 45056 + filters 64 x 512 x 2 + 2048",
+        ),
+    ],
+)
+def test_shared_memory_of_windows_fits_once(entry: Table, text: str) -> None:
     (kernel,) = manifest(entry).kernels
     total, terms = FAMILIES[kernel.family].shared_memory(kernel)
-    filters = f"filters {taps} x 64 x 64 x 2"
-    assert terms == f"{patches} patches x 352 x 128 + {filters} + 1024 = {total} bytes"
+    assert terms == f"{text} = {total} bytes"
     assert total <= 227 * 1024

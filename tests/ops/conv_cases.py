@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from conv_layouts import Sizes, assert_channels_last, laid
 from conv_reference import Geometry, dgrad, fprop, longest_sum, wgrad
+from conv_window_cases import window_problems
 from epilogue_reference import BOUND_FUNCTIONS, Bound, Epilogue, evaluate
 from fused_cases import values
 from gemm_cases import SINGLE, TORCH_DTYPE, manifest, manifest_kernels, random_tensor
@@ -351,45 +352,13 @@ PROBLEMS: tuple[tuple[Sizes, Sizes, Geometry], ...] = (
     ((5, 3, 30, 29), (20, 3, 7, 7), Geometry((2, 2), (3, 3, 3, 3))),
 )
 
-# Forward. Rectangles that cover part of a row, some rows, an image; taps at a distance; padding on
-# one side, none, more than the taps reach; more filters than a block has.
-WINDOWS: tuple[tuple[Sizes, Sizes, Geometry], ...] = (
-    ((3, 64, 19, 56), (64, 64, 3, 3), Geometry((1, 1), (1, 1, 1, 1))),
-    ((2, 24, 33, 29), (72, 24, 3, 3), Geometry((1, 1), (2, 0, 0, 3), (2, 1))),
-    ((1, 40, 5, 301), (8, 40, 1, 7), Geometry((1, 1), (0, 0, 3, 3))),
-    ((5, 8, 14, 14), (136, 8, 2, 4), Geometry((1, 1), (3, 2, 5, 1), (1, 2))),
-    ((2, 56, 23, 67), (48, 56, 1, 1), Geometry()),
-)
-
-
-# Gradients behind a stride. Strides of one side, phases without taps, one tap for each phase;
-# channels of all phases that fill a tile and that are padded; rectangles beyond an image's ends.
-PHASES: tuple[tuple[Sizes, Sizes, Geometry], ...] = (
-    ((3, 3, 46, 100), (64, 3, 7, 7), Geometry((2, 2), (3, 3, 3, 3))),
-    ((2, 16, 34, 64), (40, 16, 3, 3), Geometry((2, 2), (1, 0, 1, 0))),
-    ((1, 8, 60, 90), (24, 8, 2, 5), Geometry((2, 3), (0, 0, 2, 2))),
-    ((2, 32, 15, 62), (56, 32, 1, 4), Geometry((1, 2), (0, 0, 1, 1))),
-    ((2, 5, 60, 64), (64, 5, 5, 3), Geometry((4, 2), (1, 2, 1, 1), (1, 3))),
-)
-
-
-def _turned(problem: tuple[Sizes, Sizes, Geometry]) -> tuple[Sizes, Sizes, Geometry]:
-    """Channels and filters exchanged: what is few of a gradient."""
-    (images, c, *image), (k_out, _, *taps), g = problem
-    return (images, k_out, *image), (c, k_out, *taps), g
-
 
 def convs_of_row(row: Mapping[str, Any], device: str) -> Iterator[Conv]:
     """Convolutions that this row of the table serves."""
     epilogue = {"plain": PLAIN, "bias": BIAS}.get(row["epilogue"])
     if epilogue is None:
         epilogue = Epilogue.of(row["epilogue"], manifest()["epilogues"][row["epilogue"]])
-    problems = PROBLEMS
-    if row["family"] == "sm90_conv_window":
-        is_gradient = row["direction"] == "dgrad"
-        problems = tuple(map(_turned, WINDOWS)) if is_gradient else WINDOWS
-    elif row["family"] == "sm90_conv_phases":
-        problems = PHASES
+    problems = window_problems(row) or PROBLEMS
     for input_size, weight_size, g in problems:
         yield Conv.random(
             row["direction"], input_size, weight_size, g, TORCH_DTYPE[row["a"]], device, epilogue

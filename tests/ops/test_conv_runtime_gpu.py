@@ -295,6 +295,19 @@ def test_explain(cutwheel: ModuleType, cuda: str) -> None:
     assert names[explanation.row].op == "gemm", "1x1 filters are matrix products"
 
 
+def test_few_channels_are_read_as_they_lie(cutwheel: ModuleType, cuda: str) -> None:
+    """Not a tap at a time, whether channels have to be added or not."""
+    require_arch("90a")
+    if torch.cuda.get_device_capability(cuda) != (9, 0):
+        pytest.skip("blocks of pixels are read by kernels of compute capability 9.0")
+    weight = torch.randn(64, 8, 7, 7, device=cuda, dtype=torch.bfloat16)
+    for channels, route in ((3, "implicit GEMM of blocks of pixels"), (8, "implicit GEMM")):
+        x = torch.randn(64, channels, 128, 128, device=cuda, dtype=torch.bfloat16)
+        found = cutwheel.explain("conv2d", x, weight[:, :channels], stride=2, padding=3)
+        assert "_fprop_blocks_" in found.row
+        assert found.parameters["route"] == route
+
+
 def test_explain_says_what_torch_computes(cutwheel: ModuleType, device: str) -> None:
     x, weight = values((2, 16, 8, 8), BRAIN, device), values((8, 4, 3, 3), BRAIN, device)
     explanation = cutwheel.explain("conv2d", x, weight, groups=4)

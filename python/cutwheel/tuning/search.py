@@ -23,7 +23,7 @@ from .table import Entry, Gpu, Plan, Request, Table
 
 SWIZZLES = (1, 2, 4, 8)
 VARIABLE = "CUTWHEEL_KERNEL"
-_OWN_ORDER = ("sm90_conv_window", "sm90_conv_phases")
+_OWN_ORDER = ("sm90_conv_window", "sm90_conv_phases", "sm90_conv_blocks")
 """families whose tiles have one order"""
 
 
