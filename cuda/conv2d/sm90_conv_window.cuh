@@ -1,7 +1,7 @@
-// Convolutions of few channels by the tensor cores of Hopper. As an implicit GEMM they read each pixel once
-// for every tap and are limited by what L2 delivers. Here a patch of the input stays in shared memory while all taps read
-// their windows of it, and the filters stay for the whole kernel. Filters are the rows of wgmma's product, which takes 64
-// of them and any number of pixels.
+// Convolutions of few channels by the tensor cores of Hopper. As an implicit GEMM they read each pixel once for every tap
+// and are limited by what L2 delivers. Here a patch of the input stays in shared memory while all taps read their windows
+// of it, and the filters stay for the whole kernel. Filters are the rows of wgmma's product, which takes 64 of them and any
+// number of pixels.
 #pragma once
 
 #include <cutlass/arch/grid_dependency_control.h>
@@ -18,13 +18,15 @@
 
 namespace cutwheel::conv2d {
 
-// blocks: lines of a patch are rows of blocks of pixels, of Tile::kK channels.
+// What a line of a patch is: a pixel; a pixel of the output's gradient, for all phases of a stride; a row of a block of
+// pixels, of Tile::kK channels.
 enum class WindowForm { pixels, phases, blocks };
 
 template <Arch arch, DType a, DType b, DType acc, DType d, class Tile, Direction direction,
           template <DType> class Epilogue_, WindowForm form = WindowForm::pixels>
 struct Sm90ConvWindow {
   static constexpr bool phases = form == WindowForm::phases, blocks = form == WindowForm::blocks;
+  static_assert(blocks ? direction == Direction::fprop : !phases || direction == Direction::dgrad);
   static_assert(arch == Arch::sm90a && acc == DType::f32 && element_bytes(a) == 2 && a == b);
   static_assert(direction == Direction::fprop || direction == Direction::dgrad);
   static constexpr bool kIsGradient = direction == Direction::dgrad;

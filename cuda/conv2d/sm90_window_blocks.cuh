@@ -41,12 +41,11 @@ struct BlockFilter {
 // filter.
 template <int channels>
 CUTLASS_DEVICE void gather_blocks(BlockFilter const& p, std::uint8_t* to, int first_filter, int thread) {
-  constexpr int kThreads = 256, kChunks = channels / 8, kLineBytes = channels * 2;
-  constexpr int kEach = 64 * kChunks / kThreads > 0 ? 64 * kChunks / kThreads : 1;
+  constexpr int kChunks = channels / 8, kLineBytes = channels * 2;
   constexpr int kSwizzle = kLineBytes == 32 ? 0x10 : 0x30;
+  static_assert(64 * kChunks <= 256);
   if (thread >= 64 * kChunks) return;
   int const chunk = thread % kChunks, filter = thread / kChunks;
-  static_assert(kEach == 1);
   int const place_w = chunk * 8 / p.c, channel = chunk * 8 - place_w * p.c;
   bool const is_filter = first_filter + filter < p.k_out;
   int const offset = filter * kLineBytes + chunk * 16;

@@ -8,7 +8,7 @@
 
 namespace cutwheel::conv2d {
 
-// A patch of the input lies in shared memory, a line of 128 bytes for each pixel. In rows of `pitch` pixels, those of the
+// A patch of the input lies in shared memory, a line for each pixel. In rows of `pitch` pixels, those of the
 // output's rectangle and what taps reach beyond it, the pixel of a position and a tap is always as many lines away: so the
 // operand of a tap is a window of the patch, and no pixel is loaded twice. Positions in a row beyond the rectangle's
 // columns are computed, and dropped.
