@@ -124,17 +124,15 @@ ConvWay choose_way(ConvCall const& call) {
     if (!pays) choice.offer(ConvRoute::product, {}, product);
     if (choice.is_native()) return choice.way;  // it stays the first
   }
-  for (ScaledForm const& form : forms_of(call)) {
-    choice.offer(ConvRoute::implicit, form, choose_plan(request_of(call, ConvRoute::implicit, form)));
-  }
   if (call.direction == Direction::fprop && !call.is_scaled && folds_taps(call)) {
     ScaledForm const form = forms_of(call).front();
     GemmRequest const request = request_of(call, ConvRoute::unfolded, form);
     std::optional<GemmPlan> const plan = request.blocks.rectangles > 0 ? choose_plan(request) : std::nullopt;
-    bool const is_there = plan && plan->row->family == Family::sm90_conv_blocks;
-    if (is_there && (!choice.way.plan || plan->predicted_us < choice.way.plan->predicted_us)) {
-      return {ConvRoute::unfolded, form, plan};
-    }
+    // Whatever is predicted: windows on a copy are loaded 2 to 3 times as slowly as full lines, which no figure tells.
+    if (plan && plan->row->family == Family::sm90_conv_blocks) return {ConvRoute::unfolded, form, plan};
+  }
+  for (ScaledForm const& form : forms_of(call)) {
+    choice.offer(ConvRoute::implicit, form, choose_plan(request_of(call, ConvRoute::implicit, form)));
   }
   if (choice.is_native() || call.direction != Direction::dgrad || !call.unit_stride()) return choice.way;
   // Tensor cores of Hopper read 32-bit operands K-major only, so there is fprop alone.
