@@ -1,0 +1,199 @@
+"""How kernels by windows cut convolutions: what a patch holds is all that its outputs read.
+
+cuda/conv2d/window_shape.h is compiled into a program that answers for many convolutions; what it
+says is compared with the definition of a convolution.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+import pytest
+
+PROGRAM = r"""
+#include <cstdio>
+#include "conv2d/window_shape.h"
+using namespace cutwheel;
+int main() {
+  int v[16];
+  for (;;) {
+    for (int& one : v) {
+      if (std::scanf("%d", &one) != 1) return 0;
+    }
+    conv2d::ConvProblem const x{v[1], v[2],  v[3],  v[4],  v[5],  v[6],  v[7], v[8],
+                                v[9], v[10], v[11], v[12], v[13], v[14], v[15]};
+    conv2d::WindowShape y;
+    Direction const direction = v[0] == 1 ? Direction::dgrad : Direction::fprop;
+    bool const taken = v[0] == 2 ? y.plan_blocks(x) : y.plan(direction, x);
+    long long const rectangles = taken ? y.rectangles() : 0;
+    for (long long one : {static_cast<long long>(taken), rectangles}) std::printf("%lld ", one);
+    for (int one : {y.height, y.width, y.filters, y.channels, y.first_row, y.first_column,
+                    y.taps_h, y.taps_w, y.dilation_h, y.dilation_w, y.phases, y.slabs,
+                    y.rows, y.columns, y.pitch, y.patch_rows, y.patch_lines()}) {
+      std::printf("%d ", one);
+    }
+    std::puts("");
+  }
+}
+"""
+FPROP, DGRAD, BLOCKS = range(3)
+POSITIONS, MIN_PITCH, MAX_BOX = 240, 16, 256
+LINES = {FPROP: 352, DGRAD: 352, BLOCKS: 704}
+
+
+@dataclass(frozen=True)
+class Conv:
+    images: int
+    h: int
+    w: int
+    c: int
+    k: int
+    r: int
+    s: int
+    p: int
+    q: int
+    pad_h: int
+    pad_w: int
+    stride_h: int
+    stride_w: int
+    dilation_h: int
+    dilation_w: int
+
+    def axes(self) -> Iterator[tuple[int, int, int, int, int, int]]:
+        """Along H and W: extents of input and output, taps, padding, stride, dilation."""
+        yield self.h, self.p, self.r, self.pad_h, self.stride_h, self.dilation_h
+        yield self.w, self.q, self.s, self.pad_w, self.stride_w, self.dilation_w
+
+
+@dataclass(frozen=True)
+class Shape:
+    taken: int
+    rectangles: int
+    height: int
+    width: int
+    filters: int
+    channels: int
+    first_row: int
+    first_column: int
+    taps_h: int
+    taps_w: int
+    dilation_h: int
+    dilation_w: int
+    phases: int
+    slabs: int
+    rows: int
+    columns: int
+    pitch: int
+    patch_rows: int
+    patch_lines: int
+
+
+def random_conv(form: int) -> Conv | None:
+    strided = form == BLOCKS or random.random() < 0.5
+    axes = []
+    for _ in range(2):
+        stride = random.choice((1, 2, 2, 3, 4)) if strided else 1
+        taps, dilation = random.randint(1, 7), random.choice((1, 1, 2))
+        x = stride * random.randint(1, 60)
+        pad, behind = random.randint(0, 4), random.randint(0, 4)
+        y = (x + pad + behind - (taps - 1) * dilation - 1) // stride + 1
+        if x + pad + behind <= (taps - 1) * dilation:
+            return None
+        axes.append((x, taps, y, pad, stride, dilation))
+    columns = zip(*axes, strict=True)
+    (h, w), (r, s), (p, q), (pad_h, pad_w), (sh, sw), (dh, dw) = columns
+    c, k = 8 * random.randint(1, 8), 8 * random.randint(1, 10)
+    return Conv(random.randint(1, 3), h, w, c, k, r, s, p, q, pad_h, pad_w, sh, sw, dh, dw)
+
+
+@pytest.fixture(scope="module")
+def planner(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    folder = tmp_path_factory.mktemp("window_shapes")
+    (folder / "cuda_runtime_api.h").write_text("typedef struct CUstream_st* cudaStream_t;\n")
+    (folder / "main.cpp").write_text(PROGRAM)
+    program = folder / "planner"
+    includes = [f"-I{repository / 'cuda'}", f"-I{folder}"]
+    source = str(folder / "main.cpp")
+    subprocess.run([compiler, "-std=c++17", *includes, source, "-o", str(program)], check=True)
+    return program
+
+
+def planned(planner: Path, form: int, count: int) -> list[tuple[Conv, Shape]]:
+    """Those of `count` convolutions at random that the kernel takes."""
+    convs = [conv for _ in range(count) if (conv := random_conv(form))]
+    lines = "".join(f"{form} {' '.join(map(str, astuple(conv)))}\n" for conv in convs)
+    answer = subprocess.run(
+        [planner], input=lines, capture_output=True, text=True, check=True, timeout=60
+    ).stdout.splitlines()
+    shapes = [Shape(*map(int, line.split())) for line in answer]
+    return [pair for pair in zip(convs, shapes, strict=True) if pair[1].taken]
+
+
+def reads(form: int, output: int, axis: tuple[int, ...], phases: bool) -> set[int]:
+    """Lines of the patch's image that an output of the kernel needs, along one side."""
+    _, _, taps, pad, stride, dilation = axis
+    offsets = [tap * dilation - pad for tap in range(taps)]
+    if form == FPROP:
+        return {output * stride + offset for offset in offsets}
+    if form == BLOCKS:
+        return {(output * stride + offset) // stride for offset in offsets}
+    # Row i of the gradient is read by output row (i - offset) / stride, where that is whole.
+    pixels = range(output * stride, output * stride + stride) if phases else [output]
+    return {(i - o) // stride for i in pixels for o in offsets if (i - o) % stride == 0}
+
+
+@pytest.mark.parametrize("form", [FPROP, DGRAD, BLOCKS], ids=["fprop", "dgrad", "blocks"])
+def test_patches_hold_what_their_outputs_read(planner: Path, form: int) -> None:
+    pairs = planned(planner, form, 3000)
+    assert len(pairs) > 100
+    for conv, shape in pairs:
+        sides = (
+            (shape.first_row, shape.taps_h, shape.dilation_h),
+            (shape.first_column, shape.taps_w, shape.dilation_w),
+        )
+        for axis, (first, taps, dilation) in zip(conv.axes(), sides, strict=True):
+            windows = {first + tap * dilation for tap in range(taps)}
+            for output in (0, 1, 7):
+                needed = {line - output for line in reads(form, output, axis, shape.phases > 1)}
+                assert needed <= windows, (conv, shape)
+
+
+@pytest.mark.parametrize("form", [FPROP, DGRAD, BLOCKS], ids=["fprop", "dgrad", "blocks"])
+def test_rectangles_cover_the_output_and_fit(planner: Path, form: int) -> None:
+    for conv, shape in planned(planner, form, 3000):
+        around_h = (shape.taps_h - 1) * shape.dilation_h
+        around_w = (shape.taps_w - 1) * shape.dilation_w
+        down, across = -(-shape.height // shape.rows), -(-shape.width // shape.columns)
+        assert shape.rectangles == conv.images * down * across
+        assert shape.pitch >= max(shape.columns + around_w, MIN_PITCH)
+        assert shape.patch_rows == shape.rows + around_h
+        assert max(shape.pitch, shape.patch_rows) <= MAX_BOX
+        # Positions of a tile, and a line of the results' for what is dropped.
+        assert (shape.rows - 1) * shape.pitch + shape.columns <= POSITIONS
+        assert shape.rows * shape.columns < LINES[form]
+        assert shape.slabs * shape.patch_lines <= LINES[form]
+        assert shape.patch_lines == shape.patch_rows * shape.pitch
+
+
+def test_phases_and_blocks_have_channels_that_fit(planner: Path) -> None:
+    for conv, shape in planned(planner, DGRAD, 3000):
+        assert shape.channels == conv.k <= 64
+        assert shape.filters == conv.c * shape.phases
+        if shape.phases > 1:
+            assert shape.filters <= 64
+            assert shape.taps_h * shape.taps_w <= 16
+            assert shape.height * conv.stride_h == conv.h
+            assert shape.width * conv.stride_w == conv.w
+    for conv, shape in planned(planner, BLOCKS, 3000):
+        assert shape.channels == conv.stride_w * conv.c
+        assert shape.channels in (16, 32)
+        assert shape.slabs == conv.stride_h
+        assert shape.slabs * shape.taps_h * shape.taps_w * shape.channels <= 512
