@@ -10,9 +10,8 @@
 #include <algorithm>
 
 #include "conv2d/sm90_im2col.cuh"
-#include "conv2d/sm90_window_blocks.cuh"
 #include "conv2d/sm90_window_epilogue.cuh"
-#include "conv2d/sm90_window_phases.cuh"
+#include "conv2d/sm90_window_filters.cuh"
 #include "gemm/launch.h"
 #include "gemm/sm90_persistent_mma.cuh"
 
@@ -70,7 +69,7 @@ struct Sm90ConvWindow {
 
   struct Params {
     CUtensorMap patch, weights;
-    std::conditional_t<blocks, BlockFilter, PhaseFilter> filter;
+    WindowFilter filter;
     WindowWalk walk;
     int first_row, first_column, patch_bytes;
     int taps, taps_w, slabs;
@@ -255,7 +254,7 @@ struct Sm90ConvWindow {
                         shape.input_height, shape.input_width, shape.channels, shape.patch_rows, shape.pitch);
     }
     if constexpr (form != WindowForm::pixels) {
-      params.filter = decltype(params.filter)::of(args.b.data, x, shape);
+      params.filter = WindowFilter::of(args.b.data, x, shape);
       params.weights = params.patch;  // not used
     } else {
       // [taps, filters, channels]; taps lie between the two.

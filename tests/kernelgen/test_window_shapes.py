@@ -1,7 +1,8 @@
-"""How kernels by windows cut convolutions: what a patch holds is all that its outputs read.
+"""How kernels by windows cut convolutions: what a patch holds is all that its outputs read, and the
+filters that are gathered are those of its windows.
 
-cuda/conv2d/window_shape.h is compiled into a program that answers for many convolutions; what it
-says is compared with the definition of a convolution.
+The headers of cuda/conv2d are compiled into programs that answer for many convolutions; what they
+say is compared with the definition of a convolution.
 """
 
 from __future__ import annotations
@@ -40,6 +41,54 @@ int main() {
     std::puts("");
   }
 }
+"""
+# The functions that fill shared memory, thread by thread, with the number of each element of the
+# filter instead of its value. Prints them as they lie, the swizzle undone.
+GATHERING = r"""
+#include <cstdint>
+#include <cstdio>
+#include <vector>
+struct uint4 { unsigned x, y, z, w; };
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+#include "conv2d/sm90_window_filters.cuh"
+using namespace cutwheel::conv2d;
+int main() {
+  int v[16];
+  for (;;) {
+    for (int& one : v) {
+      if (std::scanf("%d", &one) != 1) return 0;
+    }
+    ConvProblem const x{v[1], v[2],  v[3],  v[4],  v[5],  v[6],  v[7], v[8],
+                        v[9], v[10], v[11], v[12], v[13], v[14], v[15]};
+    WindowShape y;
+    bool const blocks = v[0] == 2;
+    if (!(blocks ? y.plan_blocks(x) : y.plan(cutwheel::Direction::dgrad, x) && y.phases > 1)) {
+      std::puts("");
+      continue;
+    }
+    std::vector<std::uint16_t> filter(static_cast<std::size_t>(x.k_out) * x.r * x.s * x.c);
+    for (std::size_t i = 0; i < filter.size(); ++i) filter[i] = static_cast<std::uint16_t>(i + 1);
+    WindowFilter const p = WindowFilter::of(filter.data(), x, y);
+    int const line = blocks ? y.channels * 2 : 128, lines = 64 * y.taps_h * y.taps_w * y.slabs;
+    alignas(16) static std::uint8_t to[1 << 18];
+    for (std::uint8_t& one : to) one = 0xff;
+    for (int thread = 0; thread < 256; ++thread) {
+      if (!blocks) gather_phases(p, to, thread);
+      if (blocks && y.channels == 16) gather_blocks<16>(p, to, 0, thread);
+      if (blocks && y.channels == 32) gather_blocks<32>(p, to, 0, thread);
+    }
+    int const swizzle = line == 32 ? 0x10 : line == 64 ? 0x30 : 0x70;
+    for (int byte = 0; byte < lines * line; byte += 2) {
+      int const at = byte ^ (byte >> 3 & swizzle);
+      std::printf("%d ", to[at] | to[at + 1] << 8);
+    }
+    std::puts("");
+  }
+}
+"""
+CUTLASS = """
+#define CUTLASS_DEVICE inline
+#define CUTLASS_PRAGMA_UNROLL
 """
 FPROP, DGRAD, BLOCKS = range(3)
 POSITIONS, MIN_PITCH, MAX_BOX = 240, 16, 256
@@ -111,29 +160,43 @@ def random_conv(form: int) -> Conv | None:
     return Conv(random.randint(1, 3), h, w, c, k, r, s, p, q, pad_h, pad_w, sh, sw, dh, dw)
 
 
-@pytest.fixture(scope="module")
-def planner(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compiled(repository: Path, folder: Path, text: str) -> Path:
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:
         pytest.skip("no C++ compiler")
-    folder = tmp_path_factory.mktemp("window_shapes")
+    # CUDA's and CUTLASS's own headers are not there everywhere.
+    (folder / "cutlass").mkdir()
+    (folder / "cutlass" / "cutlass.h").write_text(CUTLASS)
     (folder / "cuda_runtime_api.h").write_text("typedef struct CUstream_st* cudaStream_t;\n")
-    (folder / "main.cpp").write_text(PROGRAM)
-    program = folder / "planner"
+    (folder / "main.cpp").write_text(text)
     includes = [f"-I{repository / 'cuda'}", f"-I{folder}"]
-    source = str(folder / "main.cpp")
-    subprocess.run([compiler, "-std=c++17", *includes, source, "-o", str(program)], check=True)
-    return program
+    command = [compiler, "-std=c++17", *includes, str(folder / "main.cpp")]
+    subprocess.run([*command, "-o", str(folder / "program")], check=True)
+    return folder / "program"
+
+
+@pytest.fixture(scope="module")
+def planner(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(repository, tmp_path_factory.mktemp("planner"), PROGRAM)
+
+
+@pytest.fixture(scope="module")
+def gatherer(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(repository, tmp_path_factory.mktemp("gatherer"), GATHERING)
+
+
+def answers(program: Path, form: int, convs: list[Conv]) -> list[list[int]]:
+    lines = "".join(f"{form} {' '.join(map(str, astuple(conv)))}\n" for conv in convs)
+    done = subprocess.run(
+        [program], input=lines, capture_output=True, text=True, check=True, timeout=60
+    )
+    return [list(map(int, line.split())) for line in done.stdout.splitlines()]
 
 
 def planned(planner: Path, form: int, count: int) -> list[tuple[Conv, Shape]]:
     """Those of `count` convolutions at random that the kernel takes."""
     convs = [conv for _ in range(count) if (conv := random_conv(form))]
-    lines = "".join(f"{form} {' '.join(map(str, astuple(conv)))}\n" for conv in convs)
-    answer = subprocess.run(
-        [planner], input=lines, capture_output=True, text=True, check=True, timeout=60
-    ).stdout.splitlines()
-    shapes = [Shape(*map(int, line.split())) for line in answer]
+    shapes = [Shape(*numbers) for numbers in answers(planner, form, convs)]
     return [pair for pair in zip(convs, shapes, strict=True) if pair[1].taken]
 
 
@@ -197,3 +260,53 @@ def test_phases_and_blocks_have_channels_that_fit(planner: Path) -> None:
         assert shape.channels in (16, 32)
         assert shape.slabs == conv.stride_h
         assert shape.slabs * shape.taps_h * shape.taps_w * shape.channels <= 512
+
+
+def tap_of(reach: int, dilation: int, taps: int) -> int | None:
+    """Number of the caller's tap that lies `reach` pixels behind the first one."""
+    tap, rest = divmod(reach, dilation)
+    return tap if rest == 0 and 0 <= tap < taps else None
+
+
+def element(conv: Conv, filter_: int, row: int | None, column: int | None, channel: int) -> int:
+    """Number of an element of the filter, 0 where there is none; filters have two bytes for it."""
+    if row is None or column is None or filter_ >= conv.k:
+        return 0
+    return (((filter_ * conv.r + row) * conv.s + column) * conv.c + channel + 1) % 65536
+
+
+def expected(conv: Conv, shape: Shape, form: int, step: int, line: int, place: int) -> int:
+    """Of what wgmma reads: element `place` of line `line`, for a tap and a slab."""
+    window, slab = divmod(step, shape.slabs)
+    i, j = divmod(window, shape.taps_w)
+    above, left = (shape.first_row + i) * conv.stride_h, (shape.first_column + j) * conv.stride_w
+    pixel, channel = divmod(place, conv.c)
+    if form == BLOCKS:
+        row = tap_of(above + slab + conv.pad_h, conv.dilation_h, conv.r)
+        column = tap_of(left + pixel + conv.pad_w, conv.dilation_w, conv.s)
+    else:
+        # Pixel `phase` of the gradient is read through tap j by the window that lies here.
+        phase_h, phase_w = divmod(pixel, conv.stride_w)
+        if phase_h >= conv.stride_h:
+            return 0
+        row = tap_of(phase_h - above + conv.pad_h, conv.dilation_h, conv.r)
+        column = tap_of(phase_w - left + conv.pad_w, conv.dilation_w, conv.s)
+    return element(conv, line, row, column, channel)
+
+
+@pytest.mark.parametrize("form", [DGRAD, BLOCKS], ids=["phases", "blocks"])
+def test_filters_are_gathered_by_windows(planner: Path, gatherer: Path, form: int) -> None:
+    pairs = [pair for pair in planned(planner, form, 3000) if form == BLOCKS or pair[1].phases > 1]
+    pairs = pairs[:40]
+    assert len(pairs) > 20
+    gathered = answers(gatherer, form, [conv for conv, _ in pairs])
+    for (conv, shape), found in zip(pairs, gathered, strict=True):
+        width = shape.channels if form == BLOCKS else 64
+        steps = shape.taps_h * shape.taps_w * shape.slabs
+        assert len(found) == steps * 64 * width
+        assert found == [
+            expected(conv, shape, form, step, line, place)
+            for step in range(steps)
+            for line in range(64)
+            for place in range(width)
+        ], (conv, shape)
