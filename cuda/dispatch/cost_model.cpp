@@ -79,17 +79,16 @@ bool has_matrix(Epilogue epilogue) {
 }  // namespace
 
 TileCount count_tiles(KernelRow const& row, GemmRequest const& r, int splits) {
-  if (row.family == Family::sm90_conv_blocks) {
-    return {r.blocks.rectangles * std::ceil(static_cast<double>(r.n) / row.tile.m), static_cast<double>(r.blocks.steps)};
-  }
   if (is_by_windows(row)) {
+    bool const by_blocks = row.family == Family::sm90_conv_blocks;
+    WindowTiles const& known = by_blocks ? r.blocks : r.windows;
+    double const phases = by_blocks ? 1 : r.step;
     // A table does not say how many rectangles there were: of most images nine tenths of the positions are pixels. Nor how
-    // many taps: phases share some of theirs.
-    double const phases = r.step;
-    double const rectangles =
-        r.windows.rectangles > 0 ? r.windows.rectangles : std::ceil(r.m / phases / (0.9 * row.tile.n));
-    double const taps = r.windows.steps > 0 ? r.windows.steps : std::ceil(r.taps / phases * (r.step > 1 ? 1.5 : 1));
-    return {rectangles * std::ceil(r.n * phases / row.tile.m), taps};
+    // many steps: behind a stride some taps are of zeros.
+    double const steps = by_blocks ? static_cast<double>(r.k) / row.tile.k : r.taps / phases;
+    return {(known.rectangles > 0 ? known.rectangles : std::ceil(r.m / phases / (0.9 * row.tile.n))) *
+                std::ceil(r.n * phases / row.tile.m),
+            known.steps > 0 ? known.steps : std::ceil(steps * (r.step > 1 ? 1.4 : 1))};
   }
   // In the kernel's own frame from here on.
   double const m = row.swap_ab ? r.n : r.m, n = row.swap_ab ? r.m : r.n;
@@ -152,7 +151,7 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   if (row.family == Family::sm90_warpspecialized && row.op == Op::gemm && r.addend == Addend::other) {
     tile += row.schedule == Schedule::pingpong ? 0.4 : 2.2;
   }
-  // Nor does it hide much of a residual behind a short K.
+  // Behind a short K pingpong does not hide a residual.
   bool const is_named = r.addend == Addend::other || r.op == Op::conv2d;
   bool const reads_matrix = is_named && has_matrix(r.epilogue);
   if (row.family == Family::sm90_warpspecialized && row.op == Op::gemm && reads_matrix) {
