@@ -7,8 +7,6 @@
 namespace cutwheel::conv2d {
 
 template <Arch arch, DType a, DType b, DType acc, DType d, class Tile, Direction direction, template <DType> class Epilogue>
-struct Sm90ConvBlocks : Sm90ConvWindow<arch, a, b, acc, d, Tile, direction, Epilogue, WindowForm::blocks> {
-  static_assert(direction == Direction::fprop);
-};
+using Sm90ConvBlocks = Sm90ConvWindow<arch, a, b, acc, d, Tile, direction, Epilogue, WindowForm::blocks>;
 
 }  // namespace cutwheel::conv2d

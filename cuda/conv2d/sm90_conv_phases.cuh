@@ -8,8 +8,6 @@
 namespace cutwheel::conv2d {
 
 template <Arch arch, DType a, DType b, DType acc, DType d, class Tile, Direction direction, template <DType> class Epilogue>
-struct Sm90ConvPhases : Sm90ConvWindow<arch, a, b, acc, d, Tile, direction, Epilogue, WindowForm::phases> {
-  static_assert(direction == Direction::dgrad);
-};
+using Sm90ConvPhases = Sm90ConvWindow<arch, a, b, acc, d, Tile, direction, Epilogue, WindowForm::phases>;
 
 }  // namespace cutwheel::conv2d

@@ -24,17 +24,17 @@ enum class WindowForm { pixels, phases, blocks };
 template <Arch arch, DType a, DType b, DType acc, DType d, class Tile, Direction direction,
           template <DType> class Epilogue_, WindowForm form = WindowForm::pixels>
 struct Sm90ConvWindow {
-  static constexpr bool phases = form == WindowForm::phases, blocks = form == WindowForm::blocks;
-  static_assert(blocks ? direction == Direction::fprop : !phases || direction == Direction::dgrad);
+  static constexpr bool kPhases = form == WindowForm::phases, kBlocks = form == WindowForm::blocks;
+  static_assert(kBlocks ? direction == Direction::fprop : !kPhases || direction == Direction::dgrad);
   static_assert(arch == Arch::sm90a && acc == DType::f32 && element_bytes(a) == 2 && a == b);
   static_assert(direction == Direction::fprop || direction == Direction::dgrad);
   static constexpr bool kIsGradient = direction == Direction::dgrad;
   static constexpr int kPositions = WindowShape::kPositions, kFilters = WindowShape::kFilters, kChannels = Tile::kK,
-                       kMaxSteps = blocks   ? WindowShape::kBlockSteps / kChannels
-                                   : phases ? WindowShape::kMaxPhaseTaps
-                                            : WindowShape::kMaxTaps;
+                       kMaxSteps = kBlocks   ? WindowShape::kBlockFilterK / kChannels
+                                   : kPhases ? WindowShape::kMaxPhaseTaps
+                                             : WindowShape::kMaxTaps;
   static_assert(Tile::kM == kFilters && Tile::kN == kPositions && kPositions % 16 == 0);
-  static_assert(blocks ? kChannels == 16 || kChannels == 32 : kChannels == WindowShape::kChannels);
+  static_assert(kBlocks ? kChannels == 16 || kChannels == 32 : kChannels == WindowShape::kChannels);
 
   using E = gemm::Element<a>;
   static constexpr int kLineBytes = kChannels * 2;
@@ -51,15 +51,15 @@ struct Sm90ConvWindow {
       decltype(cute::tile_to_shape(KMajorAtom{}, cute::Shape<cute::Int<kPositions>, cute::Int<kChannels>>{}));
   using TileShape = cute::Shape<cute::Int<kFilters>, cute::Int<kPositions>, cute::Int<kChannels>>;
   using TiledMma = decltype(cute::make_tiled_mma(gemm::sm90_wgmma<E, E, float, TileShape, kMajor, cute::GMMA::Major::K>()));
-  using Epilogue = Sm90WindowEpilogue<Epilogue_<d>, d, kPositions, phases, typename Epilogue_<d>::Operands>;
+  using Epilogue = Sm90WindowEpilogue<Epilogue_<d>, d, kPositions, kPhases, typename Epilogue_<d>::Operands>;
   static_assert(Epilogue_<d>::Stores::kCount == 0);
 
   // Two warpgroups take turns: while one stores, the other multiplies, and a third patch is on its way where there is
   // room: the filters of phases have more taps.
-  static constexpr int kStages = phases ? 2 : 3, kConsumers = 2;
+  static constexpr int kStages = kPhases ? 2 : 3, kConsumers = 2;
   // A patch, and a rectangle's results in its place: lines of 128 bytes, of which one is for what is dropped.
   static constexpr int kPatchBytes = round_up(
-      std::max((blocks ? WindowShape::kBlockLines : WindowShape::kLines) * kLineBytes, (kPositions + 1) * 128), 1024);
+      std::max((kBlocks ? WindowShape::kBlockLines : WindowShape::kLines) * kLineBytes, (kPositions + 1) * 128), 1024);
   struct SharedStorage {
     alignas(1024) std::uint8_t patches[kStages][kPatchBytes];
     alignas(1024) E weights[kMaxSteps * kFilters * kChannels];  // windows at the end of the last patch reach into them
@@ -102,7 +102,7 @@ struct Sm90ConvWindow {
       LoadBarrier::arrive_and_expect_tx(barrier, static_cast<std::uint32_t>(p.patch_bytes));
       constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
       int const row = place.row + p.first_row, column = place.column + p.first_column;
-      if constexpr (blocks) {
+      if constexpr (kBlocks) {
         cute::SM90_TMA_LOAD_5D::copy(&p.patch, barrier, kHint, shared.patches[write.index()], 0, column, row, 0,
                                      place.image);
       } else {
@@ -133,7 +133,7 @@ struct Sm90ConvWindow {
     std::uint32_t parity = 0;
     if constexpr (form != WindowForm::pixels) {
       auto* const to = reinterpret_cast<std::uint8_t*>(shared.weights);
-      if constexpr (blocks) {
+      if constexpr (kBlocks) {
         gather_blocks<kChannels>(p.filter, to, p.walk.filter(), static_cast<int>(threadIdx.x));
       } else {
         gather_phases(p.filter, to, static_cast<int>(threadIdx.x));
@@ -153,9 +153,9 @@ struct Sm90ConvWindow {
       int row_line = read.index() * (kPatchBytes / kLineBytes), line = row_line, taps_left = p.taps_w;
       CUTLASS_PRAGMA_NO_UNROLL
       for (int i = 0; i < p.taps; ++i) {
-        int const tap = kIsGradient && !phases ? p.taps - 1 - i : i;
+        int const tap = kIsGradient && !kPhases ? p.taps - 1 - i : i;
         warpgroup_arrive();
-        int const slabs = blocks ? p.slabs : 1;
+        int const slabs = kBlocks ? p.slabs : 1;
         for (int slab = 0; slab < slabs; ++slab) {
           CUTLASS_PRAGMA_UNROLL
           for (int k = 0; k < size<2>(weights); ++k) {
@@ -226,12 +226,12 @@ struct Sm90ConvWindow {
     ConvProblem const& x = conv.conv;
     auto const& strides = kIsGradient ? conv.y_strides : conv.x_strides;
     // Pixels of a block follow each other.
-    bool const is_dense = !blocks || x.stride_w == 1 || strides[2] == x.c;
+    bool const is_dense = !kBlocks || x.stride_w == 1 || strides[2] == x.c;
     bool const is_aligned = is_dense && is_tma_aligned(args.a.data, strides, a) && x.c % 8 == 0 && x.k_out % 8 == 0 &&
                             reinterpret_cast<std::uintptr_t>(args.b.data) % 16 == 0 && Epilogue::meets_alignment(args);
     WindowShape shape;
-    bool const is_planned = blocks ? shape.plan_blocks(x) && shape.channels == kChannels
-                                   : shape.plan(direction, x) && (shape.phases > 1) == phases;
+    bool const is_planned = kBlocks ? shape.plan_blocks(x) && shape.channels == kChannels
+                                    : shape.plan(direction, x) && (shape.phases > 1) == kPhases;
     if (!is_aligned || !is_planned || shape.rectangles() > WindowShape::kMaxRectangles ||
         shape.filter_blocks() > args.device->sm_count) {
       return {StatusCode::not_implementable, 0};
@@ -247,7 +247,7 @@ struct Sm90ConvWindow {
     params.slab_lines = shape.patch_lines();
     params.line_step_h = shape.dilation_h * shape.pitch;
     params.line_step_w = shape.dilation_w;
-    if constexpr (blocks) {
+    if constexpr (kBlocks) {
       encode_blocks_map(params.patch, a, args.a.data, {strides[0], strides[1], strides[2]}, x, shape);
     } else {
       encode_window_map(params.patch, a, args.a.data, {strides[0], strides[1], strides[2]}, shape.images,
@@ -255,7 +255,7 @@ struct Sm90ConvWindow {
     }
     if constexpr (form != WindowForm::pixels) {
       params.filter = WindowFilter::of(args.b.data, x, shape);
-      params.weights = params.patch;  // not used
+      params.weights = params.patch;  // nothing is loaded through it, but it is prefetched like the others
     } else {
       // [taps, filters, channels]; taps lie between the two.
       std::int64_t const pitch = std::int64_t{params.taps} * args.b.leading;

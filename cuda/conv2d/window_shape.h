@@ -17,8 +17,8 @@ struct WindowShape {
   static constexpr int kLines = 352;      // of a patch
   static constexpr int kChannels = 64, kFilters = 64;
   static constexpr int kMaxTaps = 9, kMaxPhaseTaps = 16;
-  // Of blocks: lines of a patch, and channels of a line times taps and rows of blocks.
-  static constexpr int kBlockLines = 704, kBlockSteps = 512;
+  // Of blocks: lines of a patch, and elements of a filter: channels of a line times taps and rows of blocks.
+  static constexpr int kBlockLines = 704, kBlockFilterK = 512;
   static constexpr std::int64_t kMaxRectangles = 0x7fffffff - 65536;  // so that a grid's steps can be counted on
 
   int images = 0, height = 0, width = 0, filters = 0;   // of the output
@@ -43,8 +43,9 @@ struct WindowShape {
     height = is_gradient ? x.h : x.p, width = is_gradient ? x.w : x.q, filters = is_gradient ? x.c : x.k_out;
     input_height = is_gradient ? x.p : x.h, input_width = is_gradient ? x.q : x.w, channels = is_gradient ? x.k_out : x.c;
     bool const strided = x.stride_h > 1 || x.stride_w > 1;
-    bool const is_taken = strided ? is_gradient && plan_phases(x) : plan_taps(is_gradient, x);
-    return is_taken && channels <= kChannels && taps_h * taps_w <= (strided ? kMaxPhaseTaps : kMaxTaps) &&
+    if (!strided) plan_taps(is_gradient, x);
+    if (strided && !(is_gradient && plan_phases(x))) return false;
+    return channels <= kChannels && taps_h * taps_w <= (strided ? kMaxPhaseTaps : kMaxTaps) &&
            choose_rectangle((taps_h - 1) * dilation_h, (taps_w - 1) * dilation_w, kLines);
   }
 
@@ -59,19 +60,18 @@ struct WindowShape {
     first_row = floor_div(-x.pad_h, x.stride_h), first_column = floor_div(-x.pad_w, x.stride_w);
     taps_h = floor_div((x.r - 1) * x.dilation_h - x.pad_h, x.stride_h) - first_row + 1;
     taps_w = floor_div((x.s - 1) * x.dilation_w - x.pad_w, x.stride_w) - first_column + 1;
-    return std::int64_t{taps_h} * taps_w * slabs * channels <= kBlockSteps &&
+    return std::int64_t{taps_h} * taps_w * slabs * channels <= kBlockFilterK &&
            choose_rectangle(taps_h - 1, taps_w - 1, kBlockLines / slabs);
   }
 
  private:
   static int floor_div(int n, int d) { return n >= 0 ? n / d : -ceil_div(-n, d); }
 
-  bool plan_taps(bool is_gradient, ConvProblem const& x) {
+  void plan_taps(bool is_gradient, ConvProblem const& x) {
     taps_h = x.r, taps_w = x.s, dilation_h = x.dilation_h, dilation_w = x.dilation_w;
     // The gradient is a convolution with the flipped filter, and the padding that complements the other.
     first_row = is_gradient ? x.pad_h - (x.r - 1) * x.dilation_h : -x.pad_h;
     first_column = is_gradient ? x.pad_w - (x.s - 1) * x.dilation_w : -x.pad_w;
-    return true;
   }
 
   // Behind a stride, pixels with the same remainders of row and column, a phase, are a convolution with stride 1, by some

@@ -208,7 +208,7 @@ void prepare_epilogue(PreparedConv& prepared, ConvCall const& call, ScaledForm c
 
 }  // namespace
 
-bool folds_taps(ConvCall const& call) { return frame_of(call, ConvRoute::implicit).fold > 1; }
+bool copies_windows(ConvCall const& call) { return frame_of(call, ConvRoute::implicit).windows; }
 
 GemmRequest request_of(ConvCall const& call, ConvRoute route, ScaledForm const& form) {
   conv2d::ConvProblem const problem = frame_of(call, route).problem;

@@ -76,8 +76,8 @@ struct ConvWay {
 // The cheapest native way, else one through PTX; none where no kernel serves the call.
 ConvWay choose_way(ConvCall const& call);
 
-// Whether the implicit route makes taps of a row one.
-bool folds_taps(ConvCall const& call);
+// Whether the implicit route copies the input, so that the taps of a row are one.
+bool copies_windows(ConvCall const& call);
 
 // What selection looks at: of an implicit route, with the channels that are added.
 GemmRequest request_of(ConvCall const& call, ConvRoute route, ScaledForm const& form);

@@ -117,14 +117,13 @@ ConvWay choose_way(ConvCall const& call) {
       if (implicit) implicit_us = implicit->predicted_us;
       if (implicit && call.residual) implicit_us += residual_us(*implicit, request, device);
     }
-    bool const is_faster = implicit && implicit_us < product->predicted_us;
-    bool const copies =
-        is_faster && is_persistent(*implicit->row) && runs_native(implicit->row->arch, device.major, device.minor);
-    bool const pays = splits ? is_faster : copies;
+    bool const pays =
+        implicit && implicit_us < product->predicted_us &&
+        (splits || (is_persistent(*implicit->row) && runs_native(implicit->row->arch, device.major, device.minor)));
     if (!pays) choice.offer(ConvRoute::product, {}, product);
     if (choice.is_native()) return choice.way;  // it stays the first
   }
-  if (call.direction == Direction::fprop && !call.is_scaled && folds_taps(call)) {
+  if (call.direction == Direction::fprop && !call.is_scaled && copies_windows(call)) {
     ScaledForm const form = forms_of(call).front();
     GemmRequest const request = request_of(call, ConvRoute::unfolded, form);
     std::optional<GemmPlan> const plan = request.blocks.rectangles > 0 ? choose_plan(request) : std::nullopt;
