@@ -65,8 +65,8 @@ struct Sm80VectorIterator {
  protected:
   CUTLASS_DEVICE int contiguous() const { return index_ % kContiguous; }
   CUTLASS_DEVICE int strided() const { return index_ / kContiguous; }
-  CUTLASS_DEVICE static AccessType const* access(char const* pointer, int vectors = 0) {
-    return reinterpret_cast<AccessType const*>(pointer + vectors * std::int64_t{kSm80VectorBytes});
+  CUTLASS_DEVICE static AccessType const* access(char const* pointer, std::int64_t vectors = 0) {
+    return reinterpret_cast<AccessType const*>(pointer + vectors * kSm80VectorBytes);
   }
   // Conditions are joined by &, not &&: branches between copies cost more than the tests.
   CUTLASS_DEVICE static bool within(int coordinate, int extent) {
@@ -219,7 +219,8 @@ class Sm80FilterRows : public Sm80VectorIterator<Element, ThreadMap> {
     CUTLASS_PRAGMA_UNROLL
     for (int s = 0; s < kStrided; ++s) {
       int const filter = taps_.template channel<kTileK>(at) + taps_.constant(s * ThreadMap::Delta::kStrided);
-      offsets_[s] = filter * pitches_.filter + taps_.row(at) * pitches_.row + taps_.column(at) * pitches_.column;
+      int const tap = taps_.row(at) * pitches_.row + taps_.column(at) * pitches_.column;
+      offsets_[s] = filter * std::int64_t{pitches_.filter} + tap;
       constexpr unsigned kRow = (1u << kContiguous) - 1;
       if (!taps_.valid(at)) valid_ &= ~(kRow << s * kContiguous);
       taps_.counter.add(at, taps_.inside);
@@ -231,7 +232,7 @@ class Sm80FilterRows : public Sm80VectorIterator<Element, ThreadMap> {
   char const* pointer_;
   unsigned exists_ = 0, valid_;
   Sm80Digits tap_;
-  int offsets_[kStrided];
+  std::int64_t offsets_[kStrided];
 };
 
 // Rows of A across K, of wgrad: each is a place of the gradient, its elements are filters.

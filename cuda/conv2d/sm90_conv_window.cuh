@@ -190,7 +190,8 @@ struct Sm90ConvWindow {
   }
 
   CUTLASS_DEVICE static void device(Params const& p) {
-    extern __shared__ char shared_memory[];  // from address 0 on: there is no other
+    // TMA's swizzle needs it, and the runtime gives it: dynamic shared memory begins at 0, as there is no other.
+    extern __shared__ __align__(1024) char shared_memory[];
     auto& shared = *reinterpret_cast<SharedStorage*>(shared_memory);
     int const warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (threadIdx.x == 0) {

@@ -110,13 +110,14 @@ struct Elementwise {
 
   template <class Loaded, class... Operands>
   CUTLASS_DEVICE static void rows_of(epilogue::OperandList<Operands...> list, Params const& p, int column, Values& sum) {
-    int const first = blockIdx.y * p.rows_per_block + threadIdx.x / 32,
-              end = min(p.m, static_cast<int>(blockIdx.y + 1) * p.rows_per_block);
-    for (int row = first; row < end; row += kWarps * kRowsInFlight) {
+    // 64 bits: a step from the last row may end beyond 2^31.
+    std::int64_t const block = std::int64_t{blockIdx.y} * p.rows_per_block,
+                       end = min(static_cast<long long>(p.m), static_cast<long long>(block + p.rows_per_block));
+    for (std::int64_t row = block + threadIdx.x / 32; row < end; row += kWarps * kRowsInFlight) {
       Loaded inputs[kRowsInFlight];
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kRowsInFlight; ++i) {
-        int const at = row + i * kWarps;
+        std::int64_t const at = row + i * kWarps;
         if (at < end) inputs[i] = Loaded{load<Operands>(p.operands[Operands::kIndex], at, column, p.n)...};
       }
       CUTLASS_PRAGMA_UNROLL

@@ -34,7 +34,7 @@ struct Sm90StagedRows {
   static constexpr int kBytes = 16 * kRowBytes;
   static constexpr int kPieceBytes = kRowBytes % 128 == 0 ? 128 : kRowBytes % 64 == 0 ? 64 : 32;
   static constexpr int kPieces = kRowBytes / kPieceBytes;
-  static_assert(kRowBytes % kPieceBytes == 0 && (unit == 2 || unit == 4));
+  static_assert(kRowBytes % kPieceBytes == 0 && kPieceBytes % column_bytes == 0 && (unit == 2 || unit == 4));
 
   // The result as bytes: [batch, pieces of a row, rows, bytes of a piece].
   static void encode_map(CUtensorMap& map, void* data, std::int64_t pitch, std::int64_t batch_stride, int m, int n,
@@ -94,7 +94,7 @@ struct Sm90StagedRows {
       write_part(data + place.d_batch * batch_stride, pitch, staged, place, row, column, lane, frame);
     } else if (lane == 0) {
       // One copy for all rows and columns; nothing waits for its arrival.
-      cute::SM90_TMA_STORE_4D::copy(&map, staged, 0, row, column * column_bytes / kPieceBytes, place.d_batch);
+      cute::SM90_TMA_STORE_4D::copy(&map, staged, 0, row, column / (kPieceBytes / column_bytes), place.d_batch);
       cute::tma_store_arrive();
     }
   }

@@ -257,7 +257,7 @@ struct Sm90SwappedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands.
     if (!whole) {
       write_part(p, staged, place, thread);
     } else if (thread == 0) {
-      cute::SM90_TMA_STORE_4D::copy(&maps.result, staged, 0, place.n, place.m * kD / 128, place.d_batch);
+      cute::SM90_TMA_STORE_4D::copy(&maps.result, staged, 0, place.n, place.m / (128 / kD), place.d_batch);
       cute::tma_store_arrive();
     }
   }
@@ -280,7 +280,7 @@ struct Sm90SwappedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands.
   CUTLASS_DEVICE static void write_part(Params const& p, std::uint8_t const* staged, Sm90TilePlace const& place,
                                         int thread) {
     constexpr int kChunks = kRowBytes / 16;
-    int const row_bytes = min((place.end_m - place.m) * kD, kRowBytes);
+    int const row_bytes = min(place.end_m - place.m, 64) * kD;  // a row of D may be of 2 GiB and more
     std::uint8_t* const target = p.data + place.d_batch * p.batch_stride + std::int64_t{place.m} * kD;
     for (int i = thread; i < columns * kChunks; i += 128) {
       int const row = i / kChunks, at = i % kChunks * 16, left = row_bytes - at;
