@@ -10,7 +10,7 @@ namespace {
 // How the plan's kernel is to be called: with splits D is in the workspace.
 ConvArgs planned(GemmPlan const& plan, ConvArgs args) {
   args.raster = plan.raster;
-  args.swizzle = plan.swizzle;
+  args.swizzle = std::clamp(plan.swizzle, 1, kMaxSwizzle);
   args.splits = plan.splits;
   if (plan.reduce) {
     args.d = args.workspace;

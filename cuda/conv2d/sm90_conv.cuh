@@ -102,12 +102,13 @@ struct Sm90Conv : gemm::Sm90PersistentKernel<Sm90ConvTypes<a, b, acc, d, Tile, d
     OperandB::encode_tail_map(operands.b_tail, b, filter, args.n, walk.channels, taps);
     walk.n = args.n;
     walk.tiles_n = ceil_div(args.n, Tile::kN);
-    walk.band = args.swizzle;
     walk.along_m = args.raster == RasterOrder::along_m;
     std::int64_t tiles = 0;
+    int most_tiles_m = 1;
     for (int i = 0; i < walk.count; ++i) {
       ConvPhase& phase = walk.phases[i];
       phase.tiles_m = ceil_div(phase.m, Tile::kM);
+      most_tiles_m = std::max(most_tiles_m, phase.tiles_m);
       tiles += std::int64_t{phase.tiles_m} * walk.tiles_n;
       phase.tile_end = static_cast<int>(std::min(tiles, kMaxTiles));
     }
@@ -115,6 +116,7 @@ struct Sm90Conv : gemm::Sm90PersistentKernel<Sm90ConvTypes<a, b, acc, d, Tile, d
       take_tensor_map_error();
       return {StatusCode::not_implementable, 0};
     }
+    walk.band = gemm::band_width(args.swizzle, walk.along_m ? walk.tiles_n : most_tiles_m);
     return Base::launch(args, kernel, facts, operands, walk, static_cast<int>(tiles), 1);
   }
 
@@ -209,9 +211,10 @@ struct Sm90Conv : gemm::Sm90PersistentKernel<Sm90ConvTypes<a, b, acc, d, Tile, d
     int const splits = std::max(args.splits, 1);
     WalkParams walk{};
     walk.columns = FilterColumns::of(x.c, x.r * x.s);
-    walk.order = {ceil_div(args.m, Tile::kM), ceil_div(walk.columns.count(), Tile::kN), splits, args.swizzle,
-                  args.raster == RasterOrder::along_m};
-    std::int64_t const tiles = std::int64_t{walk.order.tiles_m} * walk.order.tiles_n * splits;
+    int const tiles_m = ceil_div(args.m, Tile::kM), tiles_n = ceil_div(walk.columns.count(), Tile::kN);
+    bool const along_m = args.raster == RasterOrder::along_m;
+    walk.order = {tiles_m, tiles_n, splits, gemm::band_width(args.swizzle, along_m ? tiles_n : tiles_m), along_m};
+    std::int64_t const tiles = std::int64_t{tiles_m} * tiles_n * splits;
     if (!h.is_encodable() || !w.is_encodable() || !is_matrix || tiles > kMaxTiles || (splits > 1 && d != DType::f32) ||
         !is_tma_aligned(args.a.data, args.y_strides, a) || !is_tma_aligned(args.b.data, args.x_strides, b)) {
       return {StatusCode::not_implementable, 0};

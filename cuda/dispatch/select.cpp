@@ -54,6 +54,14 @@ class ReduceRows {
   std::array<Entry, 3> entries_;
 };
 
+// How many parts of K the request needs at least. fp8 and block-wise kernels leave the tensor cores every few additions, or
+// are asked to truncate; int8 adds exactly; K of a forward convolution and of its dgrad are channels.
+int fewest_splits(GemmRequest const& request) {
+  bool const truncates = request.a == DType::f16 || request.a == DType::bf16 || request.a == DType::tf32;
+  bool const is_long = request.direction == Direction::none || request.direction == Direction::wgrad;
+  return truncates && is_long && request.grouping == Grouping::none ? ceil_div(request.k, longest_sum(request.a)) : 1;
+}
+
 GemmPlan split_plan(KernelRow const& row, KernelRow const& reduce, int splits) {
   GemmPlan plan;
   plan.row = &row;
@@ -68,14 +76,15 @@ void add_wgrad_split_plans(std::vector<GemmPlan>& plans, KernelRow const& row, K
                            GemmRequest const& request, DeviceInfo const& device) {
   constexpr int kFewestSteps = 8;
   constexpr std::int64_t kMaxPartialBytes = 256 << 20;
+  int const fewest = fewest_splits(request);
   auto const [tiles, steps] = count_tiles(row, request, 1);
   std::int64_t const split_bytes = std::int64_t{request.m} * request.n * static_cast<std::int64_t>(sizeof(float));
   int const k_tiles = static_cast<int>(steps),
             most = std::min<std::int64_t>(k_tiles / kFewestSteps, kMaxPartialBytes / split_bytes);
-  if (row.d != request.d) plans.push_back(split_plan(row, reduce, 1));
+  if (row.d != request.d && fewest == 1) plans.push_back(split_plan(row, reduce, 1));
   int last = 1;
   for (int waves : {1, 2, 3}) {
-    int const wanted = std::min(static_cast<int>(waves * device.sm_count / tiles), most);
+    int const wanted = std::max(std::min(static_cast<int>(waves * device.sm_count / tiles), most), fewest);
     if (wanted < 2) continue;
     int const splits = ceil_div(k_tiles, ceil_div(k_tiles, wanted));
     if (splits != last) plans.push_back(split_plan(row, reduce, splits));
@@ -83,12 +92,14 @@ void add_wgrad_split_plans(std::vector<GemmPlan>& plans, KernelRow const& row, K
   }
 }
 
-// Splits that leave whole 16-byte, and better whole k tiles, in each slice.
+// Splits that leave whole tiles of K in each slice, and those that a long K needs, where the last slice takes the rest.
 void add_split_plans(std::vector<GemmPlan>& plans, KernelRow const& row, GemmRequest const& request,
                      DeviceInfo const& device, ReduceRows& reduce_rows) {
   constexpr int kShortestSlice = 512;
   // The reduction has the epilogues of mm and addmm only.
-  if (request.addend == Addend::other || request.batch != 1 || request.grouping != Grouping::none) return;
+  if (request.addend == Addend::other || request.grouping != Grouping::none) return;
+  int const fewest = fewest_splits(request);
+  if (request.batch != 1 && fewest == 1) return;
   if (row.d != DType::f32 || row.schedule == Schedule::streamk) return;
   if (request_refusal(row, request, /*partial=*/true) != Refusal::none) return;
   if (request.direction != Direction::none) {
@@ -100,9 +111,21 @@ void add_split_plans(std::vector<GemmPlan>& plans, KernelRow const& row, GemmReq
   }
   int const tile_m = row.swap_ab ? row.tile.n : row.tile.m, tile_n = row.swap_ab ? row.tile.m : row.tile.n;
   std::int64_t const tiles = ceil_div<std::int64_t>(request.m, tile_m) * ceil_div(request.n, tile_n);
-  if (tiles > device.sm_count) return;
+  if (tiles > device.sm_count && fewest == 1) return;
   KernelRow const* const reduce = reduce_rows.of(row.arch);
   if (!reduce) return;
+  if (fewest > 1) {
+    // As few as there have to be, and those that fill the SMs.
+    int last = 0;
+    for (std::int64_t wanted : {std::int64_t{fewest}, device.sm_count / tiles}) {
+      if (wanted <= last) continue;
+      int const slice = split_slice(row, request.k, static_cast<int>(wanted));
+      if (row.cluster.k > 1 && request.k % slice) continue;  // what is left may be too short for a cluster
+      last = ceil_div(request.k, slice);
+      plans.push_back(split_plan(row, *reduce, last));
+    }
+    return;
+  }
   for (int splits : {2, 3, 4, 6, 8}) {
     if (request.k % (splits * row.tile.k) || request.k / splits < kShortestSlice || tiles * splits > 3 * device.sm_count) {
       continue;
@@ -160,6 +183,12 @@ std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& d
     GemmPlan plan;
     plan.row = &row;
     plans.push_back(plan);
+  }
+  // Where a kernel splits a long K, none is taken that does not.
+  bool const is_long = fewest_splits(request) > 1;
+  if (is_long && std::any_of(plans.begin(), plans.end(), [](GemmPlan const& plan) { return plan.splits > 1; })) {
+    plans.erase(std::remove_if(plans.begin(), plans.end(), [](GemmPlan const& plan) { return plan.splits == 1; }),
+                plans.end());
   }
   for (GemmPlan& plan : plans) {
     choose_raster(plan, request);

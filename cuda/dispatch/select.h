@@ -53,6 +53,14 @@ struct GemmRequest {
   }
 };
 
+// Tensor cores truncate as they add, so an accumulator loses in proportion to the number of its additions: a result of
+// 2^27 products loses a tenth. Longer sums than this are split, and the parts are added with rounding. A tf32 instruction
+// takes half as many elements as one of 16 bits.
+constexpr int longest_sum(DType a) { return a == DType::tf32 ? 1 << 19 : 1 << 20; }
+
+// Bounds of what a table of measurements may ask for.
+constexpr int kMaxSwizzle = 64, kMaxSplits = 4096;
+
 struct GemmPlan {
   KernelRow const* row = nullptr;
   KernelRow const* reduce = nullptr;  // set with split-K: row writes float32 partial sums, reduce adds them up
@@ -61,6 +69,9 @@ struct GemmPlan {
   int splits = 1;
   double predicted_us = 0;
 };
+
+// K of each split but the last, which takes the rest: whole tiles.
+inline int split_slice(KernelRow const& row, int k, int splits) { return round_up(ceil_div(k, splits), row.tile.k); }
 
 // What the order of a ranking rests on.
 enum class Basis : int {

@@ -48,6 +48,11 @@ class Line {
     if (!(words_ >> value) || !(value >= least)) refuse(what, concat("is no number of at least ", least));
     return value;
   }
+  int number(char const* what, int least, int most) {
+    int const value = number<int>(what, least);
+    if (value > most) refuse(what, concat("is ", value, ", and at most ", most, " is known"));
+    return value;
+  }
   bool flag(char const* what) { return number<int>(what, 0) != 0; }
 
   // The value whose name_of() stands there.
@@ -110,7 +115,7 @@ TunedPlan read_plan(Line& line) {
   plan.row = row->second;
   if (!is_gemm(kKernelRows[plan.row])) line.refuse("row", concat("is ", name, ", which computes no product"));
   plan.raster = line.one_of("raster", {RasterOrder::along_m, RasterOrder::along_n});
-  plan.swizzle = line.number<int>("swizzle", 1), plan.splits = line.number<int>("splits", 1);
+  plan.swizzle = line.number("swizzle", 1, kMaxSwizzle), plan.splits = line.number("splits", 1, kMaxSplits);
   plan.us = line.number<float>("microseconds", 0.f);
   if (!(plan.us > 0) || !std::isfinite(plan.us)) line.refuse("microseconds", "are not positive");
   return plan;

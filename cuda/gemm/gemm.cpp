@@ -48,14 +48,14 @@ Status launch(KernelRow const& row, GemmArgs& args) {
   return row.launch(args);
 }
 
-Status run_split(GemmPlan const& plan, GemmArgs const& args) {
+Status run_split(GemmPlan const& plan, GemmArgs const& args, DType a) {
   std::int64_t const leading = partial_leading(args), stride = leading * args.m;
-  int const slice = args.k / plan.splits;
+  int const slice = split_slice(*plan.row, args.k, plan.splits), whole = args.k / slice;
 
   // Slices of K become a batch: the stride from one to the next runs along K.
   GemmArgs partial = args;
   partial.k = slice;
-  partial.batch = plan.splits;
+  partial.batch = whole;
   partial.a.batch_stride = plan.row->layout_a == Layout::row ? slice : slice * args.a.leading;
   partial.b.batch_stride = plan.row->layout_b == Layout::row ? slice * args.b.leading : slice;
   partial.c = {};
@@ -67,12 +67,35 @@ Status run_split(GemmPlan const& plan, GemmArgs const& args) {
   partial.splits = 1;
   partial.workspace = nullptr;
   if (Status const status = launch(*plan.row, partial); !status.good()) return status;
+  if (int const rest = args.k - whole * slice; rest > 0) {
+    partial.k = rest;
+    partial.batch = 1;
+    partial.a.data = advance(args.a.data, whole * partial.a.batch_stride, element_bytes(a));
+    partial.b.data = advance(args.b.data, whole * partial.b.batch_stride, element_bytes(a));
+    partial.d = advance(args.workspace, whole * stride, sizeof(float));
+    if (Status const status = launch(*plan.row, partial); !status.good()) return status;
+  }
 
   GemmArgs sum = args;
   sum.a = {args.workspace, leading, stride};
   sum.b = {};
-  sum.splits = plan.splits;
+  sum.splits = ceil_div(args.k, slice);
   return plan.reduce->launch(sum);
+}
+
+// Of a problem of a batch, as args of its own.
+GemmArgs problem_of(GemmArgs const& args, EpilogueInfo const& epilogue, int first, int count, DType a, DType d) {
+  GemmArgs part = args;
+  part.batch = count;
+  part.a.data = advance(args.a.data, first * args.a.batch_stride, element_bytes(a));
+  part.b.data = advance(args.b.data, first * args.b.batch_stride, element_bytes(a));
+  part.c.data = advance(args.c.data, first * args.c.batch_stride, element_bytes(d));
+  part.d = advance(args.d, first * args.d_batch_stride, element_bytes(d));
+  for (int i = 0; i < epilogue.count; ++i) {
+    EpilogueValue const& value = args.epilogue[i];
+    part.epilogue[i].data = advance(value.data, first * value.batch_stride, element_bytes(epilogue.operands[i], d));
+  }
+  return part;
 }
 
 }  // namespace
@@ -89,23 +112,21 @@ std::int64_t workspace_bytes(GemmPlan const& plan, GemmArgs const& args) {
 
 Status run(GemmPlan const& plan, GemmArgs args, DType a, DType d) {
   args.raster = plan.raster;
-  args.swizzle = plan.swizzle;
+  args.swizzle = std::clamp(plan.swizzle, 1, kMaxSwizzle);
   args.splits = plan.splits;
-  if (plan.reduce) return run_split(plan, args);
   KernelRow const& row = *plan.row;
-  if (args.batch <= kMaxBatch || is_persistent(row)) return launch(row, args);
   EpilogueInfo const& epilogue = info_of(row.epilogue);
-  GemmArgs chunk = args;
-  for (int first = 0; first < args.batch; first += kMaxBatch) {
-    chunk.batch = std::min(kMaxBatch, args.batch - first);
-    chunk.a.data = advance(args.a.data, first * args.a.batch_stride, element_bytes(a));
-    chunk.b.data = advance(args.b.data, first * args.b.batch_stride, element_bytes(a));
-    chunk.c.data = advance(args.c.data, first * args.c.batch_stride, element_bytes(d));
-    chunk.d = advance(args.d, first * args.d_batch_stride, element_bytes(d));
-    for (int i = 0; i < epilogue.count; ++i) {
-      EpilogueValue const& value = args.epilogue[i];
-      chunk.epilogue[i].data = advance(value.data, first * value.batch_stride, element_bytes(epilogue.operands[i], d));
+  if (plan.reduce) {
+    // One problem after the other, in the same workspace.
+    for (int i = 0; i < args.batch; ++i) {
+      Status const status = run_split(plan, args.batch == 1 ? args : problem_of(args, epilogue, i, 1, a, d), a);
+      if (!status.good()) return status;
     }
+    return {};
+  }
+  if (args.batch <= kMaxBatch || is_persistent(row)) return launch(row, args);
+  for (int first = 0; first < args.batch; first += kMaxBatch) {
+    GemmArgs chunk = problem_of(args, epilogue, first, std::min(kMaxBatch, args.batch - first), a, d);
     if (Status const status = launch(row, chunk); !status.good()) return status;
   }
   return {};

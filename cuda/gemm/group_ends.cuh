@@ -23,9 +23,10 @@ struct GroupEnds {
   __device__ __forceinline__ static void load(Storage& storage, GroupArgs const& groups, int total, int tile, int tiles_n,
                                               int thread, int threads) {
     for (int i = thread; i < groups.count; i += threads) {
-      std::int64_t const value = groups.is_int64 ? static_cast<std::int64_t const*>(groups.ends)[i]
-                                                 : static_cast<std::int32_t const*>(groups.ends)[i];
-      storage.end[i] = value < 0 ? 0 : value > total ? total : static_cast<int>(value);
+      std::int64_t const end = groups.is_int64 ? static_cast<std::int64_t const*>(groups.ends)[i]
+                                               : static_cast<std::int32_t const*>(groups.ends)[i];
+      std::int64_t const value = end < groups.first ? 0 : end - groups.first;
+      storage.end[i] = value > total ? total : static_cast<int>(value);
     }
     if (thread == 0) storage.end[groups.count] = total;
     __syncthreads();

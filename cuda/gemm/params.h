@@ -42,6 +42,7 @@ struct GroupArgs {
   void const* ends = nullptr;
   bool is_int64 = false;  // else int32
   int count = 0;
+  std::int64_t first = 0;  // number of the operands' first row or place in K, from which ends are counted
 };
 
 // D = epilogue(A @ B) for each of `batch` problems. The epilogues of mm and addmm, alpha * A @ B + beta * C, are described

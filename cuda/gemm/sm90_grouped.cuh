@@ -97,9 +97,10 @@ struct Sm90Grouped : Sm90GroupedBase<a, b, acc, d, layout_a, layout_b, Tile, gro
     std::int64_t const tiles = (kRows ? std::int64_t{tiles_m} + count + 1 : std::int64_t{tiles_m} * count) * tiles_n;
     constexpr std::int64_t kMaxTiles = 0x7fffffff - 65536;
     if (count > GroupEnds::kMaxGroups || tiles > kMaxTiles) return {StatusCode::not_implementable, 0};
+    bool const along_m = args.raster == RasterOrder::along_m;
     return Base::launch(args, kernel, facts, a, b,
                         {args.groups, kRows ? args.m : args.k, args.m, args.n, ceil_div(args.k, Tile::kK), tiles_m, tiles_n,
-                         args.swizzle, args.raster == RasterOrder::along_m},
+                         band_width(args.swizzle, along_m ? tiles_n : tiles_m), along_m},
                         static_cast<int>(tiles), 1, kRows ? count : 1, kRows ? 1 : count);
   }
 };

@@ -30,8 +30,9 @@ struct Sm90Persistent
     int const m = swap_ab ? args.n : args.m, n = swap_ab ? args.m : args.n;  // of the kernel
     int const k_tiles = ceil_div(args.k, Tile::kK);
     if (k_tiles < splits) return {StatusCode::not_implementable, 0};
-    Sm90TileOrder const order{ceil_div(m, Tile::kM), ceil_div(n, Tile::kN), args.batch, args.swizzle,
-                              (args.raster == RasterOrder::along_m) != swap_ab};
+    int const tiles_m = ceil_div(m, Tile::kM), tiles_n = ceil_div(n, Tile::kN);
+    bool const along_m = (args.raster == RasterOrder::along_m) != swap_ab;
+    Sm90TileOrder const order{tiles_m, tiles_n, args.batch, band_width(args.swizzle, along_m ? tiles_n : tiles_m), along_m};
     return Base::launch(args, kernel, facts, a, b, {order, m, n, k_tiles}, order.count(), args.batch, args.batch,
                         args.batch);
   }

@@ -3,12 +3,14 @@
 
 #include <cutlass/cutlass.h>
 
+#include <algorithm>
+
 namespace cutwheel::gemm {
 
 // Along one side, in bands of `band` tiles across it.
 struct Sm90TileOrder {
   int tiles_m, tiles_n, batch;
-  int band;
+  int band;  // at most the tiles across, from band_width: then the tiles of a band are counted in 32 bits
   bool along_m;
 
   CUTLASS_HOST_DEVICE int count() const { return tiles_m * tiles_n * batch; }
@@ -25,6 +27,9 @@ struct Sm90TileOrder {
     n = along_m ? minor : major;
   }
 };
+
+// The swizzle as a width of bands, whatever a table of measurements has asked for.
+inline int band_width(int swizzle, int tiles_across) { return std::clamp(swizzle, 1, std::max(tiles_across, 1)); }
 
 // What a tile is made of: where it lies, or a warpgroup's rows of it, and which part of K it takes.
 struct Sm90TilePlace {

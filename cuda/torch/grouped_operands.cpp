@@ -26,7 +26,7 @@ Factors factors_of(GroupedCall const& call, std::vector<Tensor>& keep) {
 gemm::GroupArgs prepare_ends(GroupedCall const& call, std::vector<Tensor>& keep) {
   Tensor const& ends = *call.ends;
   ScalarType const type = ends.scalar_type();
-  gemm::GroupArgs groups{ends.data_ptr(), type == ScalarType::Long, static_cast<int>(call.batch)};
+  gemm::GroupArgs groups{ends.data_ptr(), type == ScalarType::Long, static_cast<int>(call.batch), call.first_k};
   if (call.batch > 1 && ends.stride(0) != 1) {
     Tensor copy = empty_strided({call.batch}, {1}, type, call.device);
     torch::stable::copy_(copy, ends);

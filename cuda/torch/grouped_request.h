@@ -29,6 +29,7 @@ struct GroupedCall : ProductCall {
   bool is_scaled = false;
   bool linear = false;                              // b is [G, N, K]
   bool accumulates = false;                         // out += A @ B
+  std::int64_t first_k = 0;                         // of groups along K: that of the operands, from which ends are counted
   std::optional<Epilogue> epilogue = std::nullopt;  // asked for by its name; else a bias is added, or nothing
 
   ScalarType b_type = ScalarType::BFloat16;

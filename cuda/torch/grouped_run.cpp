@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "torch/cuda_shims.h"
 #include "torch/gemm_request.h"
 #include "torch/grouped_request.h"
@@ -9,6 +11,32 @@ Tensor make_result(GroupedCall const& call, std::int64_t cols) {
   std::int64_t const shape[] = {call.batch, call.m, cols};
   bool const rows = call.grouping == Grouping::rows;
   return empty_contiguous(rows ? shape + 1 : shape, rows ? 2 : 3, call.d_type, call.device);
+}
+
+// Groups along a K that one accumulator does not take: part after part, added up in float32.
+void run_in_parts(Tensor& result, GroupedCall const& call, std::int64_t part) {
+  bool const is_float32 = call.d_type == ScalarType::Float;
+  std::int64_t const shape[] = {call.batch, call.m, call.n};
+  Tensor total = is_float32 ? result : empty_contiguous(shape, 3, ScalarType::Float, call.device);
+  if (!call.accumulates) torch::stable::zero_(total);
+  auto const advance = [&](Matrix& x, std::int64_t elements) {
+    x.data = static_cast<char*>(x.data) + elements * element_bytes_of(call.type);
+  };
+  for (std::int64_t first = 0; first < call.k; first += part) {
+    Matrix a = matrix_of(*call.a), b = matrix_of(*call.b);
+    a.cols = b.rows = std::min(part, call.k - first);
+    advance(a, first * a.col_stride);
+    advance(b, first * b.row_stride);
+    Tensor const a_part = matrix_view(*call.a, a), b_part = matrix_view(*call.b, b);
+    GroupedCall one = make_grouped_call(call.names, a_part, b_part, *call.ends);
+    one.allow_tf32 = call.allow_tf32;
+    one.accumulates = true;
+    one.out = &total;
+    one.first_k = first;
+    PreparedGemm prepared;
+    run_grouped(prepared, one);
+  }
+  if (!is_float32) torch::stable::copy_(result, total);
 }
 
 }  // namespace
@@ -37,6 +65,11 @@ void run_grouped(PreparedGemm& prepared, GroupedCall& call) {
   if (!multiplies) {
     // Groups along an empty K: each result is zeros, or stays what it is.
     if (!call.empty() && !call.accumulates) torch::stable::zero_(*prepared.d.tensor);
+    return;
+  }
+  int const longest = longest_sum(call.type == ScalarType::Float ? DType::tf32 : dtype_of(call.type));
+  if (call.grouping == Grouping::k && call.k > longest) {
+    run_in_parts(*prepared.d.tensor, call, longest);
     return;
   }
   prepared.args.device = &device_info(call.device);

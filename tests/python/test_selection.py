@@ -13,6 +13,7 @@ from selection import (
     B200,
     BF16,
     COLUMN,
+    E4M3,
     F16,
     F32,
     H200,
@@ -259,6 +260,43 @@ def test_splits_divide_k_and_carry_a_reduce_kernel() -> None:
         assert 7168 % plan["splits"] == 0
         assert plan["reduce"].endswith("bf16_splitk_reduce")
         assert "_bf16_bf16_f32_f32_" in plan["row"]
+
+
+LONG = 1 << 20
+"""The longest sum that one accumulator of a 16-bit kernel takes; half of it in TF32."""
+
+
+@pytest.mark.parametrize("gpu", [A100, L40S, H200, B200], ids=lambda gpu: f"cc{gpu.major}{gpu.minor}")
+@pytest.mark.parametrize("k", [LONG + 1, 3 * LONG, (1 << 27) + 24])
+@pytest.mark.parametrize(
+    ("a", "options"),
+    [
+        (BF16, {}),
+        (F16, {"d": F32}),
+        (BF16, {"addend": MATRIX, "layout_a": COLUMN}),
+        (BF16, {"batch": 3}),
+        (TF32, {}),
+    ],
+    ids=str,
+)
+def test_a_long_k_is_always_split(gpu: Gpu, k: int, a: int, options: dict) -> None:
+    """Tensor cores truncate as they add: what one accumulator loses grows with its additions."""
+    longest = LONG if a != TF32 else LONG // 2
+    for m, n in ((17, 24), (4096, 8192)):
+        plans = explain(gpu, m, n, k // 8 * 8, a=a, **options)["plans"]
+        assert plans
+        for plan in plans:
+            assert plan["reduce"], plan["row"]
+            assert k / plan["splits"] <= longest + 256  # a slice is whole tiles
+
+
+def test_a_k_that_is_not_long_needs_no_split() -> None:
+    assert any(not plan["reduce"] for plan in explain(H200, 4096, 8192, LONG)["plans"])
+
+
+def test_sums_that_leave_the_tensor_cores_are_not_split() -> None:
+    plans = explain(H200, 64, 64, 4 * LONG, a=E4M3, d=BF16)["plans"]
+    assert any(not plan["reduce"] for plan in plans)
 
 
 def test_unaligned_extents_rule_out_cp_async_rows_only() -> None:

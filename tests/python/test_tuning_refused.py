@@ -7,14 +7,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from selection import A100, H200, explain
 from tuning_tables import EXTENTS, gpu_of, measured, table
 
 cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
+
+from cutwheel.tuning import lines_of
+from cutwheel.tuning.table import parse
 
 narrow = pytest.mark.skipif(
     bool(os.environ.get("CUTWHEEL_NARROW")),
@@ -47,6 +52,14 @@ REFUSED: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda t: t["entries"][0]["plans"][0].__setitem__(0, 9), r"plans\[0\]\[0\] is 9; expected"),
     (lambda t: t["entries"][0]["plans"][0].__setitem__(1, "up"), r"plans\[0\]\[1\] is 'up'"),
     (lambda t: t["entries"][0]["plans"][0].__setitem__(2, 0), r"plans\[0\]\[2\] is 0"),
+    (
+        lambda t: t["entries"][0]["plans"][0].__setitem__(2, 2**30),
+        r"plans\[0\]\[2\] is 1073741824; expected a whole number of at least 1 and at most 64",
+    ),
+    (
+        lambda t: t["entries"][0]["plans"][0].__setitem__(3, 4097),
+        r"plans\[0\]\[3\] is 4097; expected a whole number of at least 1 and at most 4096",
+    ),
     (lambda t: t["entries"][0]["plans"][1].__setitem__(4, -1.0), r"plans\[1\]\[4\] is -1\.0"),
     (lambda t: t["entries"][0]["plans"].clear(), r"entries\[0\]\.plans is \[\]"),
     (lambda t: t["entries"][0]["request"].update(a="bf17"), r"request\.a is 'bf17'; expected one"),
@@ -79,6 +92,17 @@ def test_a_kernel_that_computes_no_product_is_refused() -> None:
     document["kernels"][0] = reduce
     with pytest.raises(ValueError, match="computes no product"):
         cutwheel.load_tuning(document)
+
+
+@pytest.mark.parametrize(("word", "value"), [("swizzle", 65), ("splits", 4097)])
+def test_the_library_bounds_plans_itself(word: str, value: int) -> None:
+    """Whoever hands it lines has not gone through the parser of documents."""
+    plan = parse(good(), "table").entries[0].plans[0]
+    damaged = replace(parse(good(), "table"), entries=())
+    entry = replace(parse(good(), "table").entries[0], plans=(replace(plan, **{word: value}),))
+    text = lines_of(replace(damaged, entries=(entry,)))
+    with pytest.raises(RuntimeError, match=rf"\(plan\): {word} is {value}, and at most"):
+        torch.ops.cutwheel._load_tuning(text)
 
 
 def test_a_refused_table_leaves_the_loaded_one() -> None:

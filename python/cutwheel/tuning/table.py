@@ -14,6 +14,11 @@ SCHEMA = 1
 # An entry keeps the plans that took up to this many times as long as its fastest. The library
 # relies on it: a plan that is not there was slower.
 KEPT_WITHIN = 1.15
+# The bounds of a plan, as in cuda/dispatch/select.h: what is beyond them does not reach a GPU.
+MAX_SWIZZLE = 64
+MAX_SPLITS = 4096
+
+_INT_MAX = 2**31 - 1
 
 DTYPES = ("f16", "bf16", "f32", "tf32", "e4m3", "e5m2", "s8", "s32")
 RASTERS = ("along_m", "along_n")
@@ -156,10 +161,11 @@ class _Reader:
             raise self.refuse("true or false")
         return self.value
 
-    def integer(self, least: int, most: int = 2**31 - 1) -> int:
+    def integer(self, least: int, most: int = _INT_MAX) -> int:
         value = self.value
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise self.refuse(f"a whole number of at least {least}")
+            upper = "" if most == _INT_MAX else f" and at most {most}"
+            raise self.refuse(f"a whole number of at least {least}{upper}")
         return value
 
     def number(self, *, above: float) -> float:
@@ -252,8 +258,8 @@ def _plan(reader: _Reader, kernels: Sequence[str]) -> Plan:
     return Plan(
         kernels[index],
         raster.choice(RASTERS),
-        swizzle.integer(1),
-        splits.integer(1),
+        swizzle.integer(1, MAX_SWIZZLE),
+        splits.integer(1, MAX_SPLITS),
         us.number(above=0),
     )
 
