@@ -248,3 +248,16 @@ def test_the_cpu_is_refused_in_one_sentence() -> None:
     ):
         with pytest.raises(RuntimeError, match="tensors are on the CPU"):
             call()
+
+
+@pytest.mark.parametrize("gpu", [A100, H200], ids=gpu_id)
+@pytest.mark.parametrize("shape", [(16, 72), (2048, 4608)], ids=str)
+def test_the_gradient_of_a_filter_over_many_pixels_is_split(
+    gpu: Gpu, shape: tuple[int, int]
+) -> None:
+    pixels = 5 << 20
+    plans = explain(gpu, *shape, pixels, **OF_FILTER)["plans"]
+    assert plans
+    for plan in plans:
+        assert plan["reduce"], plan["row"]
+        assert pixels / plan["splits"] <= (1 << 20) + 256  # a slice is whole tiles
