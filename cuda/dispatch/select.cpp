@@ -59,7 +59,7 @@ class ReduceRows {
 int fewest_splits(GemmRequest const& request) {
   bool const truncates = request.a == DType::f16 || request.a == DType::bf16 || request.a == DType::tf32;
   bool const is_long = request.direction == Direction::none || request.direction == Direction::wgrad;
-  return truncates && is_long && request.grouping == Grouping::none ? ceil_div(request.k, longest_sum(request.a)) : 1;
+  return truncates && is_long && request.grouping == Grouping::none ? ceil_div(request.k, kLongestSum) : 1;
 }
 
 GemmPlan split_plan(KernelRow const& row, KernelRow const& reduce, int splits) {

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.gpu
 GIB = 1 << 30
 STEP = 1 << 21
 """elements of K that the reference takes at a time, in float64"""
-LONG = 1 << 20
-"""the longest sum of one accumulator, half of it in TF32"""
+LONG = 1 << 17
+"""the longest sum of one accumulator"""
 
 
 def require_memory(device: str, needed: int) -> None:
@@ -47,11 +47,12 @@ def forms() -> list[str | None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", range(3), ids=["chosen", "persistent", "swapped"])
+@pytest.mark.parametrize(("m", "n"), [(1, 1_500_000_008), (16, 1_080_000_000)])
 def test_rows_of_d_of_more_than_2_gib(
-    cutwheel: ModuleType, device: str, environment: Callable[..., None], form: int
+    cutwheel: ModuleType, device: str, environment: Callable[..., None], form: int, m: int, n: int
 ) -> None:
-    m, n, k, chunk = 2, 1_500_000_008, 8, 50_000_000
-    require_memory(device, 2 * (n * k + 2 * m * n) + 8 * chunk * (k + 4))
+    k, chunk = 8, 10_000_000
+    require_memory(device, 2 * (n * k + m * n) + 8 * chunk * (2 * k + 4 * m))
     if form:
         require_arch("sm90a")
         environment(CUTWHEEL_KERNEL=str(forms()[form]))
@@ -82,7 +83,7 @@ def error_of(result: torch.Tensor, expected: torch.Tensor) -> float:
 def check(result: torch.Tensor, of_torch: torch.Tensor, expected: torch.Tensor) -> None:
     """The rule of the other tests without the part of its floor that grows with K."""
     assert result.dtype == of_torch.dtype
-    rounding = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12, torch.float32: 2.0**-10}
+    rounding = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-10, torch.float32: 2.0**-10}
     error, limit = error_of(result, expected), 2 * error_of(of_torch, expected)
     assert error <= limit + rounding[result.dtype], f"error {error:.3g}; torch's is {limit / 2:.3g}"
 
@@ -93,7 +94,7 @@ def filled(device: str, dtype: torch.dtype, *shape: int) -> torch.Tensor:
     return torch.empty(shape, device=device, dtype=dtype).uniform_().mul_(scale)
 
 
-@pytest.mark.parametrize("k", [LONG + 24, 5 * LONG + 8, (1 << 27) + 24])
+@pytest.mark.parametrize("k", [LONG + 24, 37 * LONG + 8, (1 << 27) + 24])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_long_k_loses_no_more_than_torch_does(
     cutwheel: ModuleType, device: str, dtype: torch.dtype, k: int
@@ -123,7 +124,7 @@ def test_a_long_k_in_every_layout(
 ) -> None:
     require_arch(arch)
     environment(CUTWHEEL_ARCH=arch)
-    k = 2 * LONG + 40
+    k = 17 * LONG + 40
     a = filled(device, dtype, 24, k) if layouts[0] == "t" else filled(device, dtype, k, 24).t()
     b = filled(device, dtype, k, 40) if layouts[1] == "t" else filled(device, dtype, 40, k).t()
     c = torch.randn(24, 40, device=device, dtype=dtype) * k
@@ -134,7 +135,7 @@ def test_a_long_k_in_every_layout(
 
 
 def test_a_batch_with_a_long_k(cutwheel: ModuleType, device: str) -> None:
-    k = 3 * LONG + 16
+    k = (1 << 23) + 16
     a, w = filled(device, torch.bfloat16, 3, 20, k), filled(device, torch.bfloat16, 3, 16, k)
     c = torch.randn(3, 20, 16, device=device, dtype=torch.bfloat16) * k
     expected = exact(a, w.mT)
@@ -143,7 +144,7 @@ def test_a_batch_with_a_long_k(cutwheel: ModuleType, device: str) -> None:
 
 
 def test_the_gradient_of_a_weight_over_many_rows(cutwheel: ModuleType, device: str) -> None:
-    rows = 2 * LONG + 8
+    rows = 17 * LONG + 8
     x = filled(device, torch.bfloat16, rows, 24)
     weight = torch.randn(32, 24, device=device, dtype=torch.bfloat16, requires_grad=True)
     grad = filled(device, torch.bfloat16, rows, 32)
@@ -155,8 +156,8 @@ def test_the_gradient_of_a_weight_over_many_rows(cutwheel: ModuleType, device: s
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_groups_along_a_long_k(cutwheel: ModuleType, device: str, dtype: torch.dtype) -> None:
     """One group has nearly everything; others lie on both sides of where K is cut, and one across."""
-    total = 2 * LONG + 72
-    ends = [5, 5, LONG - 3, LONG + 9, 2 * LONG + 40]
+    total = 18 * LONG + 72
+    ends = [5, 5, 16 * LONG - 3, 16 * LONG + 9, 18 * LONG + 40]
     offs = torch.tensor(ends, device=device, dtype=torch.int32)
     a, b = filled(device, dtype, total, 40), filled(device, dtype, total, 24)
     begins = [0, *ends[:-1]]
@@ -177,15 +178,17 @@ def test_groups_along_a_long_k(cutwheel: ModuleType, device: str, dtype: torch.d
 
 
 def test_the_gradient_of_a_filter_over_many_pixels(cutwheel: ModuleType, device: str) -> None:
-    x = filled(device, torch.bfloat16, 9, 8, 512, 512)
-    weight = torch.randn(16, 8, 3, 3, device=device, dtype=torch.bfloat16, requires_grad=True)
-    grad = filled(device, torch.bfloat16, 9, 16, 512, 512)
+    """So many filters that their tiles fill the GPU without a split."""
+    x = filled(device, torch.bfloat16, 144, 256, 64, 64)
+    weight = torch.randn(1024, 256, 3, 3, device=device, dtype=torch.bfloat16, requires_grad=True)
+    grad = filled(device, torch.bfloat16, 144, 1024, 64, 64)
     (ours,) = torch.autograd.grad(cutwheel.conv2d(x, weight, padding=1), weight, grad)
     conv = torch.nn.functional.conv2d
     (of_torch,) = torch.autograd.grad(conv(x, weight, padding=1), weight, grad)
-    wide = weight.detach().double().requires_grad_()
+    few = slice(1000, 1008)
+    wide = weight.detach()[few].double().requires_grad_()
     expected = torch.zeros_like(wide)
-    for image, gradient in zip(x, grad, strict=True):
-        y = conv(image[None].double(), wide, padding=1)
-        expected += torch.autograd.grad(y, wide, gradient[None].double())[0]
-    check(ours, of_torch, expected)
+    for image, gradient in zip(x.split(8), grad[:, few].split(8), strict=True):
+        y = conv(image.double(), wide, padding=1)
+        expected += torch.autograd.grad(y, wide, gradient.double())[0]
+    check(ours[few], of_torch[few], expected)

@@ -16,7 +16,7 @@ SCHEMA = 1
 KEPT_WITHIN = 1.15
 # The bounds of a plan, as in cuda/dispatch/select.h: what is beyond them does not reach a GPU.
 MAX_SWIZZLE = 64
-MAX_SPLITS = 4096
+MAX_SPLITS = 16384
 
 _INT_MAX = 2**31 - 1
 
