@@ -1,6 +1,7 @@
 // Errors leave this library as text with the name of a Python class in front; the Python layer raises that class.
 #pragma once
 
+#include <locale>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -28,6 +29,7 @@ class Error : public std::runtime_error {
 template <class... Parts>
 std::string concat(Parts const&... parts) {
   std::ostringstream out;
+  out.imbue(std::locale::classic());  // a program may have made another the global one: 1.234,5 is no JSON
   (out << ... << parts);
   return out.str();
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <locale>
 #include <mutex>
 #include <sstream>
 #include <unordered_map>
@@ -28,7 +29,10 @@ std::unordered_map<std::string_view, int> const& rows_by_name() {
 // The words of a line, and where it is, for errors.
 class Line {
  public:
-  Line(int number, std::string const& text) : number_(number), words_(text) { words_ >> kind_; }
+  Line(int number, std::string const& text) : number_(number), words_(text) {
+    words_.imbue(std::locale::classic());  // a program may have made another the global one, whose decimal point is a comma
+    words_ >> kind_;
+  }
 
   std::string const& kind() const { return kind_; }
 
@@ -129,9 +133,13 @@ void read_gpu(Line& line, UserTable& table) {
   table.gpu = line.rest();
 }
 
-void install(std::shared_ptr<UserTables const> tables) {
+// Under one lock from reading to writing: of two threads that load a table, neither loses what the other has added.
+template <class Change>
+void change_tables(Change const& change) {
   {
     std::lock_guard<std::mutex> lock(g_mutex);
+    auto tables = g_tables ? std::make_shared<UserTables>(*g_tables) : std::make_shared<UserTables>();
+    change(*tables);
     g_tables = std::move(tables);
   }
   forget_choices();
@@ -170,14 +178,16 @@ void load_tuned_table(std::string_view text) {
   table->view.gpu.name = table->gpu.c_str();
   table->view.entries = table->entries.data(), table->view.count = static_cast<int>(table->entries.size());
   table->view.plans = table->plans.data();
-  auto tables = std::make_shared<UserTables>(*user_tables());
-  tables->erase(std::remove_if(tables->begin(), tables->end(), [&](auto const& x) { return x->gpu == table->gpu; }),
-                tables->end());
-  tables->push_back(std::move(table));
-  install(std::move(tables));
+  change_tables([&](UserTables& tables) {
+    tables.erase(std::remove_if(tables.begin(), tables.end(), [&](auto const& x) { return x->gpu == table->gpu; }),
+                 tables.end());
+    tables.push_back(std::move(table));
+  });
 }
 
-void clear_tuned_tables() { install(std::make_shared<UserTables>()); }
+void clear_tuned_tables() {
+  change_tables([](UserTables& tables) { tables.clear(); });
+}
 
 std::vector<TunedTableInfo> tuned_tables() {
   std::vector<TunedTableInfo> all;
