@@ -1,7 +1,9 @@
 // What kernels of convolutions are given: an implicit GEMM D [M, N] = A [M, K] B [K, N], and where its elements lie.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "gemm/params.h"
 
@@ -16,6 +18,11 @@ struct ConvProblem {
   int p = 0, q = 0;
   int pad_h = 0, pad_w = 0;  // above and left
   int stride_h = 1, stride_w = 1, dilation_h = 1, dilation_w = 1;
+
+  // stride_h * stride_w, or the largest int: only the cost model asks, and either is more than there are pixels.
+  int step() const {
+    return static_cast<int>(std::min<std::int64_t>(std::int64_t{stride_h} * stride_w, std::numeric_limits<int>::max()));
+  }
 };
 
 // Of kernels with a Direction; they are handed it as GemmArgs const&. Of the GEMM:

@@ -53,9 +53,12 @@ struct WindowShape {
   // channels are those of a row of a block, 16 or 32 of them in memory, and such rows lie in slabs of their own.
   bool plan_blocks(ConvProblem const& x) {
     images = x.images, height = x.p, width = x.q, filters = x.k_out;
-    input_height = x.h / x.stride_h, input_width = x.w / x.stride_w, channels = x.stride_w * x.c, slabs = x.stride_h;
+    input_height = x.h / x.stride_h, input_width = x.w / x.stride_w, slabs = x.stride_h;
+    std::int64_t const of_a_row = std::int64_t{x.stride_w} * x.c;
+    if (of_a_row != 16 && of_a_row != 32) return false;
+    channels = static_cast<int>(of_a_row);
     bool const is_whole = x.h % x.stride_h == 0 && x.w % x.stride_w == 0;
-    if (!is_whole || (channels != 16 && channels != 32)) return false;
+    if (!is_whole) return false;
     // Output row i reads for tap j row i stride - pad + j dilation: of block i + (j dilation - pad) / stride, rounded down.
     first_row = floor_div(-x.pad_h, x.stride_h), first_column = floor_div(-x.pad_w, x.stride_w);
     taps_h = floor_div((x.r - 1) * x.dilation_h - x.pad_h, x.stride_h) - first_row + 1;
@@ -80,14 +83,17 @@ struct WindowShape {
   bool plan_phases(ConvProblem const& x) {
     if (x.h % x.stride_h != 0 || x.w % x.stride_w != 0) return false;
     height = x.h / x.stride_h, width = x.w / x.stride_w;
-    phases = x.stride_h * x.stride_w, filters = phases * x.c;
+    // Both strides are at most the extents, whose product is an int.
+    std::int64_t const of_all = std::int64_t{x.stride_h} * x.stride_w * x.c;
+    if (of_all > kFilters) return false;
+    phases = x.stride_h * x.stride_w, filters = static_cast<int>(of_all);
     // Pixel i of phase p reads for tap j pixel i + (p + pad - j dilation) / stride, of the p for which that is whole.
     auto const offset = [](int pad, int stride, int reach) { return floor_div(stride - 1 + pad - reach, stride); };
     first_row = offset(x.pad_h, x.stride_h, (x.r - 1) * x.dilation_h);
     first_column = offset(x.pad_w, x.stride_w, (x.s - 1) * x.dilation_w);
     taps_h = offset(x.pad_h, x.stride_h, 0) - first_row + 1;
     taps_w = offset(x.pad_w, x.stride_w, 0) - first_column + 1;
-    return filters <= kFilters;
+    return true;
   }
 
   // The one that takes the fewest tiles. Rows are not shorter than the positions that one step of the epilogue goes on.

@@ -223,7 +223,7 @@ GemmRequest request_of(ConvCall const& call, ConvRoute route, ScaledForm const& 
   auto const [m, n, k] = extents_of(request.direction, problem);
   request.m = m, request.n = n, request.k = k;
   request.taps = problem.r * problem.s;
-  request.step = problem.stride_h * problem.stride_w;
+  request.step = problem.step();
   request.tensor_maps = conv2d::fits_tensor_maps(request.direction, problem);
   request.windows = conv2d::count_windows(request.direction, problem);
   request.blocks = conv2d::count_blocks(request.direction, problem);

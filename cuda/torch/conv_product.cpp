@@ -60,12 +60,11 @@ void make_gemm(ConvProduct& product, ConvCall const& call) {
 
 void make_scaled(ConvProduct& product, ConvCall const& call) {
   constexpr std::int64_t kTensorwise = 0, kRowwise = 1;
-  std::vector<Tensor>& views = product.views;
-  views.reserve(2);
   View const pixels = pixels_of(*call.a, product.keep);
-  views.push_back(matrix_view(pixels.owner, pixels.matrix));
-  views.push_back(matrix_view(call.filter(), filter_matrix(call.filter()).transposed()));
-  product.scaled = ScaledCall{{names_of(call, 2), &views[0], &views[1]}};
+  Tensor const& a = product.views.emplace_back(matrix_view(pixels.owner, pixels.matrix));
+  Tensor const& b =
+      product.views.emplace_back(matrix_view(call.filter(), filter_matrix(call.filter()).transposed()));
+  product.scaled = ScaledCall{{names_of(call, 2), &a, &b}};
   ScaledCall& scaled = *product.scaled;
   scaled.out_dtype = call.d_type;
   scaled.scale_a = call.scale_input, scaled.scale_b = call.scale_weight;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <deque>
 #include <string_view>
 
 #include "conv2d/conv2d.h"
@@ -102,7 +103,7 @@ void launch_conv(PreparedConv& prepared, ConvCall const& call, GemmPlan plan);
 // The call as a product of matrices in the memory of its tensors, or in copies where rows do not follow each other evenly.
 struct ConvProduct {
   std::vector<Tensor> keep;  // copies
-  std::vector<Tensor> views;
+  std::deque<Tensor> views;  // operands of the calls below, which point to them: a deque does not move its elements
   std::optional<Factors> factors;  // of gemm
   EpilogueCall epilogue;
   std::optional<GemmCall> gemm;

@@ -35,7 +35,7 @@ int main() {
     for (long long one : {static_cast<long long>(taken), rectangles}) std::printf("%lld ", one);
     for (int one : {y.height, y.width, y.filters, y.channels, y.first_row, y.first_column,
                     y.taps_h, y.taps_w, y.dilation_h, y.dilation_w, y.phases, y.slabs,
-                    y.rows, y.columns, y.pitch, y.patch_rows, y.patch_lines()}) {
+                    y.rows, y.columns, y.pitch, y.patch_rows, y.patch_lines(), x.step()}) {
       std::printf("%d ", one);
     }
     std::puts("");
@@ -140,6 +140,7 @@ class Shape:
     pitch: int
     patch_rows: int
     patch_lines: int
+    step: int
 
 
 def random_conv(form: int) -> Conv | None:
@@ -170,7 +171,9 @@ def compiled(repository: Path, folder: Path, text: str) -> Path:
     (folder / "cuda_runtime_api.h").write_text("typedef struct CUstream_st* cudaStream_t;\n")
     (folder / "main.cpp").write_text(text)
     includes = [f"-I{repository / 'cuda'}", f"-I{folder}"]
-    command = [compiler, "-std=c++17", *includes, str(folder / "main.cpp")]
+    # Overflows end the program.
+    sanitize = ["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"]
+    command = [compiler, "-std=c++17", *sanitize, *includes, str(folder / "main.cpp")]
     subprocess.run([*command, "-o", str(folder / "program")], check=True)
     return folder / "program"
 
@@ -260,6 +263,29 @@ def test_phases_and_blocks_have_channels_that_fit(planner: Path) -> None:
         assert shape.channels in (16, 32)
         assert shape.slabs == conv.stride_h
         assert shape.slabs * shape.taps_h * shape.taps_w * shape.channels <= 512
+
+
+# Extents and strides up to 2^31 - 2^16 are accepted; products of them have to be counted in 64 bits.
+HUGE = 2**31 - 2**16
+WIDE = 2**28 + 1  # times 16 channels, 16 more than 2^32
+
+
+@pytest.mark.parametrize(
+    ("form", "conv"),
+    [
+        (FPROP, Conv(1, 8, 8, 64, 64, 3, 3, 1, 1, 0, 0, 65536, 65536, 1, 1)),
+        (FPROP, Conv(1, 8, 8, 64, 64, 3, 3, 1, 1, 0, 0, HUGE, HUGE, 1, 1)),
+        (DGRAD, Conv(1, 8, 8, 64, 64, 3, 3, 1, 1, 0, 0, HUGE, 2, 1, 1)),
+        (DGRAD, Conv(1, 1, WIDE, 16, 64, 1, 1, 1, 1, 0, 0, 1, WIDE, 1, 1)),
+        (BLOCKS, Conv(1, 1, WIDE, 16, 64, 1, 1, 1, 1, 0, 0, 1, WIDE, 1, 1)),
+        (BLOCKS, Conv(1, 8, 8, 65536, 64, 3, 3, 1, 1, 0, 0, 65536, 65536, 1, 1)),
+    ],
+    ids=lambda value: None if isinstance(value, int) else f"{value.stride_h}x{value.stride_w}",
+)
+def test_large_strides_do_not_overflow(planner: Path, form: int, conv: Conv) -> None:
+    shape = Shape(*answers(planner, form, [conv])[0])
+    assert not shape.taken
+    assert shape.step == min(conv.stride_h * conv.stride_w, 2**31 - 1)
 
 
 def tap_of(reach: int, dilation: int, taps: int) -> int | None:
