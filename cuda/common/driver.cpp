@@ -13,8 +13,8 @@ namespace {
 using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
 using EncodeIm2col = decltype(&cuTensorMapEncodeIm2col);
 
-// The first driver whose cuTensorMapEncode* have the signatures that CUTLASS calls.
-constexpr unsigned kEncodeVersion = 12000;
+// The first driver whose cuTensorMapEncode* have the signatures that CUTLASS calls. Of other functions, those of CUDA 12.
+constexpr unsigned kDriverVersion = 12000;
 
 // Once the first is there, the second is, too.
 std::atomic<EncodeTiled> g_encode_tiled{nullptr};
@@ -25,7 +25,7 @@ template <class Function>
 Function resolve(char const* name, cudaError_t* error) {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  *error = cudaGetDriverEntryPointByVersion(name, &entry, kEncodeVersion, cudaEnableDefault, &found);
+  *error = cudaGetDriverEntryPointByVersion(name, &entry, kDriverVersion, cudaEnableDefault, &found);
   if (*error != cudaSuccess || found != cudaDriverEntryPointSuccess) return nullptr;
   return reinterpret_cast<Function>(entry);
 }
@@ -82,6 +82,17 @@ DriverStatus driver_status() {
 void require_driver() {
   if (g_encode_tiled.load(std::memory_order_acquire)) return;
   if (DriverStatus status = driver_status(); !status.ok) fail(ErrorKind::runtime, status.message);
+}
+
+void* find_driver_function(char const* name) {
+  require_driver();
+  cudaError_t error = cudaSuccess;
+  auto const found = resolve<void*>(name, &error);
+  if (!found) {
+    cudaGetLastError();
+    fail(ErrorKind::runtime, "the CUDA driver has no ", name, "; reinstall driver 580 or newer");
+  }
+  return found;
 }
 
 int take_tensor_map_error() {

@@ -18,6 +18,13 @@ DriverStatus driver_status();
 // Throws RuntimeError with driver_status().message.
 void require_driver();
 
+// The driver's function of this name, which every driver that require_driver() accepts has. Throws RuntimeError.
+void* find_driver_function(char const* name);
+template <class Signature>
+Signature* driver_function(char const* name) {
+  return reinterpret_cast<Signature*>(find_driver_function(name));
+}
+
 // The CUresult of the last tensor map that could not be encoded on this thread, and clears it; 0 when all went well.
 int take_tensor_map_error();
 

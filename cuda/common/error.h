@@ -8,7 +8,7 @@
 
 namespace cutwheel {
 
-enum class ErrorKind { type, value, runtime, not_implemented };
+enum class ErrorKind { type, value, runtime, not_implemented, out_of_memory };
 
 class Error : public std::runtime_error {
  public:
@@ -20,6 +20,7 @@ class Error : public std::runtime_error {
       case ErrorKind::type: return "cutwheel.TypeError: ";
       case ErrorKind::value: return "cutwheel.ValueError: ";
       case ErrorKind::not_implemented: return "cutwheel.NotImplementedError: ";
+      case ErrorKind::out_of_memory: return "cutwheel.OutOfMemoryError: ";
       case ErrorKind::runtime: break;
     }
     return "cutwheel.RuntimeError: ";

@@ -1,11 +1,20 @@
 #include "torch/access.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 namespace cutwheel {
 namespace {
 
 bool aligned(void const* data) { return reinterpret_cast<std::uintptr_t>(data) % kAccessBytes == 0; }
+
+Tensor reshaped(Tensor const& tensor, std::vector<std::int64_t> sizes) {
+  try {
+    return torch::stable::reshape(tensor, sizes);
+  } catch (std::runtime_error const&) {
+    fail_copy("reshape an operand", tensor);
+  }
+}
 
 }  // namespace
 
@@ -18,7 +27,7 @@ View flatten_rows(Tensor const& tensor, std::int64_t rows, std::int64_t cols, st
   for (std::size_t i = dims - 1; i-- > 0;) {
     if (sizes[i] == 1) continue;
     if (expected >= 0 && strides[i] != expected) {
-      Tensor copy = torch::stable::reshape(tensor, {rows, cols});
+      Tensor copy = reshaped(tensor, {rows, cols});
       keep.push_back(copy);
       return {matrix_of(copy), std::move(copy)};
     }

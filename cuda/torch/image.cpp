@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/error.h"
+#include "torch/shim_errors.h"
 
 namespace cutwheel {
 namespace {
@@ -25,7 +25,7 @@ Tensor reinterpret(Tensor const& owner, void const* data, Four const& sizes, Fou
       (static_cast<char const*>(data) - static_cast<char const*>(owner.data_ptr())) / element_bytes_of(owner.scalar_type());
   AtenTensorHandle handle = nullptr;
   if (aoti_torch__reinterpret_tensor(owner.get(), 4, sizes.data(), strides.data(), offset, &handle) != 0) {
-    fail(ErrorKind::runtime, "torch could not make a view");
+    fail_shim("make a view");
   }
   return Tensor(handle);
 }
@@ -60,7 +60,7 @@ Tensor flip_taps(Tensor const& filter) {
   std::array<StableIValue, 2> stack{torch::stable::detail::from(filter),
                                     torch::stable::detail::from(std::vector<std::int64_t>{2, 3})};
   if (torch_call_dispatcher("aten::flip", "", stack.data(), TORCH_ABI_VERSION) != 0) {
-    fail(ErrorKind::runtime, "torch could not flip a filter (is the GPU out of memory?)");
+    fail_copy("flip a filter", filter);
   }
   return torch::stable::detail::to<Tensor>(stack[0]);
 }

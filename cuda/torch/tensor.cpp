@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
-#include "common/error.h"
+#include "torch/shim_errors.h"
 
 namespace cutwheel {
 namespace {
 
 void check(AOTITorchError error, char const* what) {
-  if (error != 0) fail(ErrorKind::runtime, "torch could not ", what, " (is the GPU out of memory?)");
+  if (error != 0) fail_shim(what);
 }
 
 int shim_dtype(ScalarType type) {
@@ -27,8 +27,9 @@ int shim_dtype(ScalarType type) {
 
 Tensor make(std::int64_t const* sizes, std::int64_t const* strides, int dims, ScalarType type, int device) {
   AtenTensorHandle handle = nullptr;
-  check(aoti_torch_empty_strided(dims, sizes, strides, shim_dtype(type), aoti_torch_device_type_cuda(), device, &handle),
-        "allocate a tensor");
+  AOTITorchError const error =
+      aoti_torch_empty_strided(dims, sizes, strides, shim_dtype(type), aoti_torch_device_type_cuda(), device, &handle);
+  if (error != 0) fail_allocation(sizes, dims, element_bytes_of(type), device);
   return Tensor(handle);
 }
 
@@ -115,6 +116,11 @@ Tensor empty_contiguous(std::int64_t const* sizes, int dims, ScalarType type, in
 
 Tensor empty_bytes(std::int64_t bytes, int device) { return empty_strided({bytes}, {1}, ScalarType::Byte, device); }
 
+void fail_copy(char const* what, Tensor const& tensor) {
+  empty_bytes(tensor.numel() * element_bytes_of(type_of(tensor)), static_cast<int>(tensor.get_device_index()));
+  fail_shim(what);
+}
+
 namespace {
 
 Tensor reinterpret(Tensor const& owner, Matrix const& matrix, int dims) {
@@ -176,18 +182,11 @@ bool overlaps_itself(Matrix const& x) {
 DeviceScope::DeviceScope(int device) {
   std::int32_t current = -1;
   check(aoti_torch_get_current_device_index(&current), "tell the current device");
+  if (current == device && has_context_of(device)) return;
+  context_.emplace();
   if (current != device) guard_.emplace(device);
   // A new thread has a device but no context yet; encoding a tensor map, which comes before the first launch, needs one.
-  thread_local bool has_context = false;
-  int ours = -1;
-  if (cudaGetDevice(&ours) != cudaSuccess || (ours == device && has_context)) return;
-  if (cudaSetDevice(device) != cudaSuccess) return;
-  has_context = true;
-  if (ours != device) previous_ = ours;
-}
-
-DeviceScope::~DeviceScope() {
-  if (previous_ >= 0) cudaSetDevice(previous_);
+  if (!has_context_of(device)) ContextScope::set_primary(device);
 }
 
 }  // namespace cutwheel

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 
+#include "common/context.h"
 #include "common/types.h"
 
 namespace cutwheel {
@@ -57,6 +58,10 @@ Tensor empty_strided(std::initializer_list<std::int64_t> sizes, std::initializer
 Tensor empty_contiguous(std::int64_t const* sizes, int dims, ScalarType type, int device);
 Tensor empty_bytes(std::int64_t bytes, int device);
 
+// Where an op of torch's failed to make a copy of `tensor`: throws OutOfMemoryError if there is no memory for one, else
+// RuntimeError: torch could not <what>.
+[[noreturn]] void fail_copy(char const* what, Tensor const& tensor);
+
 // A [batch, rows, cols] tensor over the memory of `owner`.
 Tensor view_of(Tensor const& owner, Matrix const& matrix);
 // The same of a batch of 1, [rows, cols].
@@ -69,17 +74,16 @@ bool same_view(Matrix const& x, Matrix const& y);
 // Does the view name a byte twice?
 bool overlaps_itself(Matrix const& x);
 
-// Makes the device current for torch and for our own (static) runtime, and puts both back.
+// Makes the device current for torch, and a context of it for the driver, where they are not; puts both back.
 class DeviceScope {
  public:
   explicit DeviceScope(int device);
-  ~DeviceScope();
   DeviceScope(DeviceScope const&) = delete;
   DeviceScope& operator=(DeviceScope const&) = delete;
 
  private:
+  std::optional<ContextScope> context_;  // destroyed last: the guard makes a primary context current
   std::optional<torch::stable::accelerator::DeviceGuard> guard_;
-  int previous_ = -1;
 };
 
 }  // namespace cutwheel
