@@ -178,6 +178,44 @@ def test_a_lost_gpu_ends_the_run_and_the_next_goes_on_behind(tmp_path: Path) -> 
     assert book.done == {str(wanted[0])}
 
 
+NO_MEMORY = [
+    "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.",
+    "AcceleratorError: CUDA error: out of memory",
+    "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+]
+
+
+@pytest.mark.parametrize("error", NO_MEMORY)
+def test_a_job_that_ran_out_of_memory_is_tried_again(
+    tmp_path: Path, error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "j.jsonl"
+    wanted = [a_job(1), a_job(2)]
+    asked: list[jobs.Job] = []
+
+    def one(job: jobs.Job) -> Record:
+        asked.append(job)
+        if len(asked) == 1:
+            return a_record(str(job), error=error, dispatch=None)
+        return a_record(str(job), a_plan("a", 3.0))
+
+    assert command.loop(journal.open_journal(path, SETUP), wanted, one, None) == 1
+    assert "out of memory in 1 job: the same command tries again" in capsys.readouterr().out
+    assert f"- {wanted[0]}: {error}" in report.text_of(journal.read(path))
+    assert command.loop(journal.open_journal(path, SETUP), wanted, one, None) == 0
+    assert [job.shape[0] for job in asked] == [1, 2, 1]
+    text = report.text_of(journal.read(path))
+    assert "Not measured" not in text
+    assert "2 jobs, 2 plans measured" in text
+
+
+def test_a_job_that_no_kernel_serves_is_done(tmp_path: Path) -> None:
+    book = journal.open_journal(tmp_path / "j.jsonl", SETUP)
+    error = "NotImplementedError: no kernel serves it: needs 228 KiB of shared memory"
+    assert command.loop(book, [a_job(1)], lambda job: a_record(str(job), error=error), None) == 0
+    assert book.done == {str(a_job(1))}
+
+
 def test_without_a_gpu_the_command_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")

@@ -218,3 +218,49 @@ def test_a_job_that_cannot_be_made_says_why() -> None:
     machine = Machine(lambda plan: 1.0, 64, 64, 64)
     record = search.tune("x", "x", fails, lambda: machine, machine, search.Effort(), H200.sms)
     assert "larger than the padded image" in record.error
+
+
+def test_a_job_that_cannot_be_made_for_want_of_memory_is_not_done() -> None:
+    def fails() -> Case:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nMore.")
+
+    machine = Machine(lambda plan: 1.0, 64, 64, 64)
+    record = search.tune("x", "x", fails, lambda: machine, machine, search.Effort(), H200.sms)
+    assert record.error == "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."
+    assert not record.is_done
+
+
+@needs_all
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("no room"), RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED")],
+)
+@pytest.mark.parametrize("where", ["kernel", "baseline"])
+def test_a_job_that_runs_out_of_memory_halfway_is_not_done(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, error: Exception, where: str
+) -> None:
+    def fails(*arguments: Any) -> Any:
+        raise error
+
+    case = machine.case()
+    if where == "kernel":
+        monkeypatch.setattr(machine, "record", fails)
+    else:
+        case = replace(case, baseline=fails)
+    monkeypatch.setattr(machine, "case", lambda: case)
+    record = machine.tune()
+    assert str(error) in record.error
+    assert not record.is_done
+    assert not record.candidates
+
+
+@needs_all
+def test_a_baseline_that_torch_does_not_have_is_done_without(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> torch.Tensor:
+        raise RuntimeError("no such op")
+
+    case = replace(machine.case(), baseline=fails)
+    monkeypatch.setattr(machine, "case", lambda: case)
+    assert machine.tune().is_done

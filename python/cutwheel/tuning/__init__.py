@@ -47,6 +47,8 @@ def load_tuning(table: str | os.PathLike[str] | Mapping[str, Any]) -> None:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:  # of JSON, or of UTF-8
         raise ValueError(f"load_tuning: {path} is no JSON: {error}") from None
+    except RecursionError:
+        raise ValueError(f"load_tuning: {path} is nested too deeply; expected a table") from None
     try:
         install(parse(document, path.name))
     except ValueError as error:

@@ -29,7 +29,7 @@ With CUTWHEEL_TUNING=TABLE, or cutwheel.load_tuning("TABLE"), cutwheel chooses k
 
 Every job that is done is a line of the journal. The same command, after Ctrl-C too, goes on there.
 """
-_FINISHED, _WRONG_USE, _INTERRUPTED, _DEVICE_LOST = 0, 2, 130, 3
+_FINISHED, _OUT_OF_MEMORY, _WRONG_USE, _DEVICE_LOST, _INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit status: 0 all is measured, or time was up; 2 wrong use; 3 lost GPU; 130 interrupted."""
+    """Exit status: 0 all is measured, or time was up; 1 out of memory in some jobs; 2 wrong use;
+    3 lost GPU; 130 interrupted."""
     try:
         if options.report is not None:
             print(report.text_of(journal.read(options.report)), end="")
@@ -129,10 +130,15 @@ def _measure(options: argparse.Namespace, wanted: Sequence[Job]) -> int:
 
     if not torch.cuda.is_available():
         raise ValueError("no CUDA device: python -m cutwheel doctor says what is missing")
+    if not 0 <= options.device < torch.cuda.device_count():
+        last = torch.cuda.device_count() - 1
+        raise ValueError(
+            f"--device {options.device}: expected 0 to {last}, the GPUs that CUDA sees"
+        )
+    table = _table_path(options)
     device = torch.device("cuda", options.device)
     torch.cuda.set_device(device)
     book = journal.open_journal(options.journal, setup_of(options.device), restart=options.restart)
-    table = options.table or options.journal.with_suffix(".json")
     one = _measurer(options, book.setup.gpu, device)
     status = _FINISHED
     try:
@@ -142,6 +148,22 @@ def _measure(options: argparse.Namespace, wanted: Sequence[Job]) -> int:
         status = _INTERRUPTED
     write_table(book, table)
     return status
+
+
+def _table_path(options: argparse.Namespace) -> Path:
+    """Where the table goes. Raises JournalError where a journal is, or is to be."""
+    own: Path = options.journal
+    path: Path = options.table or own.with_suffix(".json")
+    if path.resolve() == own.resolve() or (path.exists() and own.exists() and path.samefile(own)):
+        raise JournalError(
+            f"{own} would be both the journal and the table: give a --journal that does not end in"
+            " .json, or another --table"
+        )
+    if journal.is_journal(path):
+        raise JournalError(
+            f"{path} is a journal, which a table would overwrite: give another --table"
+        )
+    return path
 
 
 def _measurer(options: argparse.Namespace, gpu: Gpu, device: Any) -> Callable[[Job], Record]:
@@ -203,6 +225,7 @@ def loop(
     if len(left) < len(wanted):
         print(f"{len(wanted) - len(left)} of {len(wanted)} jobs are in {book.path}")
     start = clock()
+    without_memory = 0
     for index, job in enumerate(left):
         elapsed = clock() - start
         if seconds is not None and elapsed > seconds:
@@ -217,6 +240,11 @@ def loop(
         ):
             print(f"the GPU was lost in {job}: the same command goes on behind it", file=sys.stderr)
             return _DEVICE_LOST
+        without_memory += not record.is_done
+    if without_memory:
+        count = f"{without_memory} job{'s' if without_memory > 1 else ''}"
+        print(f"out of memory in {count}: the same command tries again")
+        return _OUT_OF_MEMORY
     return _FINISHED
 
 

@@ -124,7 +124,10 @@ def read_toml(path: Path) -> dict[str, Any]:
     except ImportError:  # Python 3.10
         raise ValueError("--shapes needs Python 3.11; give shapes with --shape") from None
     with path.open("rb") as stream:
-        return tomllib.load(stream)
+        try:
+            return tomllib.load(stream)
+        except RecursionError:
+            raise ValueError(f"{path} is nested too deeply; expected tables of shapes") from None
 
 
 def shapes_of(

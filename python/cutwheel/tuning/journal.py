@@ -7,6 +7,7 @@ continued. A last line that is cut off, where a run was killed, counts for nothi
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -44,6 +45,15 @@ class Setup:
         return cls(Gpu(**gpu), **rest)
 
 
+# Of torch's allocator, the CUDA runtime, cuBLAS and cuDNN.
+_OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|out of memory|_STATUS_ALLOC_FAILED", re.IGNORECASE)
+
+
+def is_out_of_memory(error: str) -> bool:
+    """Whether this is the text of an error that says so."""
+    return _OUT_OF_MEMORY.search(error) is not None
+
+
 @dataclass(frozen=True)
 class Candidate:
     row: str
@@ -64,7 +74,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Record:
-    """A job that is done."""
+    """A job that was tried; see is_done."""
 
     job: str
     family: str
@@ -79,6 +89,11 @@ class Record:
     seconds: float = 0.0
     error: str = ""
     """why the job could not be measured"""
+
+    @property
+    def is_done(self) -> bool:
+        """Not if memory ran out: another time, more of it may be free."""
+        return not is_out_of_memory(self.error)
 
     @property
     def timed(self) -> list[Candidate]:
@@ -113,7 +128,12 @@ class Journal:
 
     @property
     def done(self) -> set[str]:
-        return {record.job for record in self.records}
+        return {record.job for record in self.records if record.is_done}
+
+    @property
+    def latest(self) -> list[Record]:
+        """One of each job: a job that was not done is tried again."""
+        return list({record.job: record for record in self.records}.values())
 
     def add(self, record: Record) -> None:
         self.records.append(record)
@@ -151,7 +171,7 @@ def read(path: Path) -> Journal:
     for number, line in enumerate(lines):
         try:
             documents.append(json.loads(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             if number + 1 < len(lines) or line.endswith("\n"):
                 raise JournalError(f"{path}, line {number + 1}, is no JSON") from None
     if not documents or not isinstance(documents[0], dict) or "journal" not in documents[0]:
@@ -165,6 +185,16 @@ def read(path: Path) -> Journal:
         return Journal(setup, [Record.of(document) for document in documents[1:]], path)
     except (KeyError, TypeError) as error:
         raise JournalError(f"{path} is no journal of this cutwheel: {error}") from None
+
+
+def is_journal(path: Path) -> bool:
+    """Whether the file begins as a journal does, of whatever schema. False if there is none."""
+    try:
+        with path.open(encoding="utf-8") as stream:
+            first = json.loads(stream.readline())
+    except (FileNotFoundError, ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and "journal" in first
 
 
 def open_journal(path: Path, setup: Setup, *, restart: bool = False) -> Journal:

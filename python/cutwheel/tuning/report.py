@@ -128,7 +128,7 @@ def kernels(records: Sequence[Record]) -> list[KernelReport]:
 
 
 def text_of(journal: Journal) -> str:
-    records = [record for record in journal.records if not record.error]
+    records = [record for record in journal.latest if not record.error]
     gpu = journal.setup.gpu
     lines = [
         f"{gpu.name}, {gpu.sm_count} SMs, cutwheel {journal.setup.cutwheel}:"
@@ -147,7 +147,7 @@ def text_of(journal: Journal) -> str:
             f" {family.worst_job.partition(' ')[2]} |"
         )
     lines += _kernel_lines(records)
-    failed = [record for record in journal.records if record.error]
+    failed = [record for record in journal.latest if record.error]
     if failed:
         lines += ["", "Not measured:", ""]
         lines += [f"- {record.job}: {record.error}" for record in failed]

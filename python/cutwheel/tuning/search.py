@@ -18,7 +18,7 @@ from .._explain import Kernel, kernels
 from . import check, lines_of
 from .cases import Case
 from .clock import Clock, Replay, calls_for
-from .journal import Candidate, Record
+from .journal import Candidate, Record, is_out_of_memory
 from .table import Entry, Gpu, Plan, Request, Table
 
 SWIZZLES = (1, 2, 4, 8)
@@ -142,10 +142,9 @@ class Search:
             replay = self._clock.record(self._case.call, self._case.slots, calls)
             wrong = self._what_is_wrong(replay)
         except (NotImplementedError, RuntimeError, ValueError) as error:
-            if isinstance(error, torch.OutOfMemoryError):
+            if is_out_of_memory(_text(error)):
                 raise
-            note = (str(error).splitlines() or [""])[0][:200]
-            self._set(candidate, None, "refused", f"{type(error).__name__}: {note}")
+            self._set(candidate, None, "refused", _text(error)[:240])
             return
         if wrong:
             self._set(candidate, None, "wrong", wrong)
@@ -195,7 +194,9 @@ class Search:
         try:
             result = self._case.baseline()
             return check.Error.of(self._case.part(result), self._expected)
-        except (NotImplementedError, RuntimeError, TypeError, ValueError):
+        except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+            if is_out_of_memory(_text(error)):
+                raise
             return None  # torch has no such op here
 
     def _measure_well(self, dispatch: Candidate) -> None:
@@ -215,6 +216,10 @@ class Search:
 
     def _set(self, candidate: Candidate, us: float | None, status: str, note: str = "") -> None:
         self._found[candidate.plan] = replace(candidate, us=us, status=status, note=note)
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"
 
 
 def _candidate(plan: Mapping[str, Any]) -> Candidate:
@@ -285,8 +290,7 @@ def tune(
         )
     except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         # A device whose context is lost raises it again at the next call, so nothing is hidden.
-        text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"
         seconds = round(time.monotonic() - start, 3)
-        return Record(job, family, request, "", None, (), 0, seconds, text)
+        return Record(job, family, request, "", None, (), 0, seconds, _text(error))
     finally:
         forcing.release()

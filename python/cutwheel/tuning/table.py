@@ -6,6 +6,7 @@ kernelgen loads this file by its path, so it imports nothing but the standard li
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
@@ -171,7 +172,8 @@ class _Reader:
     def number(self, *, above: float) -> float:
         value = self.value
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not above < value < float("inf"):
+        # An integer may be larger than any float, and still less than infinity.
+        if not is_number or not above < value <= sys.float_info.max:
             raise self.refuse(f"a number above {above:g}")
         return float(value)
 
@@ -185,6 +187,13 @@ def parse(document: Any, name: str) -> Table:
     Raises:
         TableError: it is none, or one of another schema; the text names the field
     """
+    try:
+        return _table(document, name)
+    except RecursionError:  # of repr, in the text of a refusal
+        raise TableError(f"{name} is nested too deeply; expected a table") from None
+
+
+def _table(document: Any, name: str) -> Table:
     root = _Reader(document, name)
     if isinstance(document, Mapping) and document.get("schema") != SCHEMA:
         raise TableError(
