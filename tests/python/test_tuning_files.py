@@ -15,7 +15,7 @@ import torch
 
 cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
 
-from cutwheel.tuning import command, journal  # noqa: E402
+from cutwheel.tuning import command, jobs, journal  # noqa: E402
 from cutwheel.tuning.journal import JournalError, Setup  # noqa: E402
 from cutwheel.tuning.table import Gpu  # noqa: E402
 
@@ -171,3 +171,10 @@ def test_a_journal_that_is_nested_too_deeply_is_none(tmp_path: Path) -> None:
     path.write_text(NESTED + "\n", encoding="utf-8")
     with pytest.raises(JournalError, match="line 1, is no JSON"):
         journal.read(path)
+
+
+def test_a_file_of_shapes_that_is_nested_too_deeply_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "deep.toml"
+    path.write_text(f"shapes = {NESTED}", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"deep\.toml is nested too deeply"):
+        jobs.read_toml(path)

@@ -198,7 +198,8 @@ def make_gemm(make: Maker) -> Case:
         manifest = json.loads(_library.PATH.with_name("manifest.json").read_text("utf-8"))
         for key, text in manifest["epilogues"][name]["aux"].items():
             values[key] = evaluate(text, values)
-        return evaluate(epilogue.expr, values)
+        result: Tensor = evaluate(epilogue.expr, values)
+        return result
 
     positional = list(given.values())
     return Case(

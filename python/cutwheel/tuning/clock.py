@@ -34,8 +34,8 @@ class GraphReplay:
         self.calls = calls
         self.results: list[Tensor] = []
         self._graph, self._stream = graph, stream
-        self._start = torch.cuda.Event(enable_timing=True)
-        self._stop = torch.cuda.Event(enable_timing=True)
+        self._start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._stop = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
     def run(self) -> None:
         self._stream.wait_stream(torch.cuda.default_stream())
@@ -56,7 +56,7 @@ class GraphClock:
     """One stream and one memory pool for all graphs of a job."""
 
     def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
         # A pool without a graph is gone, and nothing can be recorded into it any more.
         self._newest: torch.cuda.CUDAGraph | None = None

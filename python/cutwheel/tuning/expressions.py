@@ -31,7 +31,8 @@ def _gradient(function: Callable[..., torch.Tensor]) -> Callable[[torch.Tensor],
 
 
 def _pair(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return torch.stack(torch.broadcast_tensors(x, y), -1).flatten(-2)
+    both = torch.broadcast_tensors(x, y)  # type: ignore[no-untyped-call]
+    return torch.stack(both, -1).flatten(-2)
 
 
 _ACTIVATIONS: dict[str, Callable[..., torch.Tensor]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,15 +120,16 @@ def _checked(shape: tuple[int, ...], op: str, text: str) -> tuple[int, ...]:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Raises ValueError for what is no TOML, OSError for what cannot be read."""
-    try:
+    if sys.version_info >= (3, 11):
         import tomllib
-    except ImportError:  # Python 3.10
-        raise ValueError("--shapes needs Python 3.11; give shapes with --shape") from None
-    with path.open("rb") as stream:
-        try:
-            return tomllib.load(stream)
-        except RecursionError:
-            raise ValueError(f"{path} is nested too deeply; expected tables of shapes") from None
+
+        with path.open("rb") as stream:
+            try:
+                return tomllib.load(stream)
+            except RecursionError:
+                expected = "expected tables of shapes"
+                raise ValueError(f"{path} is nested too deeply; {expected}") from None
+    raise ValueError("--shapes needs Python 3.11; give shapes with --shape")
 
 
 def shapes_of(
