@@ -1,6 +1,7 @@
 # Thin lines over standard tools. `make wheel` and `make test` need python3 >= 3.11, g++ and make; the rest is set up in .venv.
 #   make wheel KERNELS='gemm_sm80_*' ARCHS='80;89'    a narrow build
 #   CUDACXX=/path/to/nvcc make wheel                  a certain compiler
+#   CUDA_HOME=/path/to/toolkit make wheel             the compiler of a certain CUDA toolkit
 #   CUTWHEEL_CUDA=pypi make wheel                     the pinned compiler from PyPI, whatever the machine has
 #   make test WHEEL='dist/*.whl'                      a file that is there already; nothing is built
 SHELL := /bin/bash
@@ -11,7 +12,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 KERNELS ?=
 ALL_ARCHS := 80;89;90a
-ARCHS ?= $(ALL_ARCHS)
+# Empty: CMake takes those of TORCH_CUDA_ARCH_LIST.
+ARCHS ?= $(if $(TORCH_CUDA_ARCH_LIST),,$(ALL_ARCHS))
 CUTWHEEL_CUDA ?= auto
 WHEEL ?=
 CUDA ?= 13
@@ -69,9 +71,10 @@ $(VENV)/.release: requirements/release.txt
 env: $(VENV)/.cuda-$(CUTWHEEL_CUDA)   ## set up .venv
 
 # --- build
+OPTIONS = $(KERNELS) $(ARCHS) $(CUTWHEEL_CUDA) $(CUDACXX) $(CUDA_HOME) $(TORCH_CUDA_ARCH_LIST)
 build/options: FORCE
 	@mkdir -p build
-	@cmp -s $@ <<<'$(KERNELS) $(ARCHS) $(CUTWHEEL_CUDA) $(CUDACXX)' || cat >$@ <<<'$(KERNELS) $(ARCHS) $(CUTWHEEL_CUDA) $(CUDACXX)'
+	@cmp -s $@ <<<'$(OPTIONS)' || cat >$@ <<<'$(OPTIONS)'
 
 build/.wheel: $(VENV)/.cuda-$(CUTWHEEL_CUDA) build/options $(SOURCES)
 	rm -rf build/dist
@@ -126,11 +129,13 @@ push-index:   ## commit and push the package index in INDEX, a checkout of the b
 	git -C $(INDEX) -c credential.helper= -c credential.helper='!gh auth git-credential' push origin HEAD:index
 
 # --- checks
+# Not empty: the wheel that is built lacks kernels.
+NARROW = $(KERNELS)$(if $(ARCHS),$(filter-out $(ALL_ARCHS),$(ARCHS)),$(if $(WHEEL),,$(TORCH_CUDA_ARCH_LIST)))
 test: $(VENV)/.installed   ## every test that needs no GPU, on the built wheel
-	CUTWHEEL_NARROW='$(KERNELS)$(filter-out $(ALL_ARCHS),$(ARCHS))' CUTWHEEL_WHEEL=$$(realpath $(FILE)) python -m pytest $(PYTEST_JOBS) -m 'not gpu' $(PYTEST_ARGS)
+	CUTWHEEL_NARROW='$(NARROW)' CUTWHEEL_WHEEL=$$(realpath $(FILE)) python -m pytest $(PYTEST_JOBS) -m 'not gpu' $(PYTEST_ARGS)
 
 test-wheel: $(VENV)/.installed   ## the tests of the built file alone
-	CUTWHEEL_WHEEL=$$(realpath $(FILE)) python -m pytest -m 'not gpu' tests/wheel --ignore tests/wheel/test_toolchain.py
+	CUTWHEEL_WHEEL=$$(realpath $(FILE)) python -m pytest -m 'not gpu' tests/wheel --ignore tests/wheel/test_toolchain.py --ignore tests/wheel/test_build_environment.py
 
 # Without a usable GPU the tests would all be skipped, and that would look like success: doctor fails then.
 test-gpu: $(VENV)/.installed   ## every test that needs a GPU

@@ -35,6 +35,12 @@ endfunction()
 
 if(CUTWHEEL_JOBS)
   set(jobs ${CUTWHEEL_JOBS})
+elseif(NOT "$ENV{MAX_JOBS}" STREQUAL "") # as other extensions of torch
+  set(jobs $ENV{MAX_JOBS})
+  if(NOT jobs MATCHES "^[1-9][0-9]*$")
+    message(FATAL_ERROR "MAX_JOBS=${jobs}: expected a whole number of at least 1. Unset it to take the number of jobs from "
+                        "cores and memory.")
+  endif()
 else()
   cutwheel_compile_jobs(jobs)
 endif()

@@ -6,6 +6,19 @@ file(GLOB_RECURSE kernelgen_inputs CONFIGURE_DEPENDS cmake/kernelgen/*.py cmake/
      cuda/dispatch/tuned/*.json python/cutwheel/tuning/table.py)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${kernelgen_inputs})
 
+# Not into the cache: the environment of the next configure may have another list.
+if(CUTWHEEL_ARCHS STREQUAL "")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS cmake/torch_archs.py)
+  execute_process(
+    COMMAND ${Python_EXECUTABLE} -B ${CMAKE_CURRENT_LIST_DIR}/torch_archs.py OUTPUT_VARIABLE CUTWHEEL_ARCHS
+    ERROR_VARIABLE note RESULT_VARIABLE failed OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_STRIP_TRAILING_WHITESPACE)
+  if(failed)
+    message(FATAL_ERROR "${note}")
+  elseif(note)
+    message(STATUS "cutwheel: ${note}")
+  endif()
+endif()
+
 execute_process(
   COMMAND ${Python_EXECUTABLE} -B cmake/kernelgen/generate.py --source-dir ${PROJECT_SOURCE_DIR} --output-dir
           ${CUTWHEEL_GENERATED_DIR} --kernels "${CUTWHEEL_KERNELS}" --archs "${CUTWHEEL_ARCHS}"

@@ -1,8 +1,9 @@
 """Finds the CUDA compiler for a build: one rule for CMake, the build backend and the Makefile.
 
-Order: ``CUDACXX`` if it is set; ``nvcc`` on PATH; ``/usr/local/cuda``; the pinned toolchain of
-``requirements/cuda.txt`` in the running Python's environment. ``CUTWHEEL_CUDA=pypi`` admits only
-the last. Standard library only: it runs before anything is installed.
+Order: ``CUDACXX`` if it is set; the nvcc in ``CUDA_HOME`` if that is set; ``nvcc`` on PATH;
+``/usr/local/cuda``; the pinned toolchain of ``requirements/cuda.txt`` in the running Python's
+environment. ``CUTWHEEL_CUDA=pypi`` admits only the last. Standard library only: it runs before
+anything is installed.
 """
 
 from __future__ import annotations
@@ -100,8 +101,22 @@ def system_candidates() -> list[Path]:
     return [Path(path) for path in candidates if path and Path(path).exists()]
 
 
+def _in_cuda_home(home: Path) -> Nvcc:
+    nvcc = home / "bin" / "nvcc"
+    instead = "Set CUDA_HOME to a CUDA toolkit, CUDACXX to an nvcc, or unset both"
+    if not nvcc.is_file():
+        raise ToolchainError(f"CUDA_HOME={home}: there is no nvcc in {nvcc.parent}. {instead}")
+    try:
+        return inspect(nvcc)
+    except ToolchainError as error:
+        raise ToolchainError(f"CUDA_HOME={home}: {error}. {instead}") from error
+
+
 def find_system_nvcc() -> Nvcc | None:
-    """The nvcc of the machine. A CUDACXX that is not usable is an error; others are passed over."""
+    """The nvcc of the machine.
+
+    A CUDACXX or CUDA_HOME that is not usable is an error; others are passed over.
+    """
     if os.environ.get("CUTWHEEL_CUDA", "auto") == "pypi":
         return None
     if chosen := os.environ.get("CUDACXX"):
@@ -109,6 +124,8 @@ def find_system_nvcc() -> Nvcc | None:
         if program is None:
             raise ToolchainError(f"CUDACXX={chosen}: there is no such program")
         return inspect(Path(program))
+    if home := os.environ.get("CUDA_HOME"):
+        return _in_cuda_home(Path(home))
     for path in system_candidates():
         try:
             return inspect(path)
@@ -135,7 +152,7 @@ def find_nvcc(place: Path | None = None) -> Nvcc:
             rejected.append(f"\n  {error}")
     raise ToolchainError(
         f"no CUDA compiler >= {_text(MINIMUM)} was found." + "".join(rejected) + "\n"
-        "  Set CUDACXX to an nvcc, install a CUDA toolkit, or install the pinned one from PyPI:\n"
+        "  Set CUDACXX to an nvcc or CUDA_HOME to a toolkit, or install the pinned one from PyPI:\n"
         f"  {sys.executable} -m pip install -r {PINS}"
     )
 

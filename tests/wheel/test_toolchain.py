@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -15,61 +13,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from builds import ROOT, cached, checked, configure_command, failure, fake_nvcc
 from elftools.elf.elffile import ELFFile
 
 import cuda_toolchain
 
-ROOT = Path(__file__).resolve().parents[2]
 ARCHS = ("80", "89", "90a")
 TORCH_INCLUDE = Path(sysconfig.get_path("platlib"), "torch", "include")
-
-
-def environment(**changes: str) -> dict[str, str]:
-    """This process's environment with the tools of its own virtual environment first on PATH."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "CMAKE_GENERATOR": "Ninja", **changes}
-
-
-def run(*command: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(part) for part in command],
-        env=environment(**changes),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-
-
-def checked(*command: str | Path, **changes: str) -> str:
-    result = run(*command, **changes)
-    output = result.stdout + result.stderr
-    assert result.returncode == 0, output
-    return output
-
-
-def configure_command(
-    build: Path, *definitions: str, source: Path = ROOT, python: str = sys.executable
-) -> list[str]:
-    return ["cmake", f"-S{source}", f"-B{build}", f"-DPython_EXECUTABLE={python}", *definitions]
-
-
-def failure(build: Path, *definitions: str, source: Path = ROOT, **changes: str) -> str:
-    """The output of a configure that stops, with CMake's line breaks taken out."""
-    result = run(*configure_command(build, *definitions, source=source), **changes)
-    assert result.returncode != 0, result.stdout
-    return " ".join((result.stdout + result.stderr).split())
-
-
-def cached(build: Path, variable: str) -> str:
-    lines = (build / "CMakeCache.txt").read_text().splitlines()
-    return next(line.split("=", 1)[1] for line in lines if line.startswith(f"{variable}:"))
-
-
-def fake_nvcc(folder: Path, release: str) -> Path:
-    nvcc = folder / "nvcc"
-    nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.1'\n")
-    nvcc.chmod(0o755)
-    return nvcc
 
 
 def first_kernel_of_each_architecture() -> str:
@@ -101,6 +51,7 @@ def test_cudacxx_is_taken_before_anything_else(tmp_path, monkeypatch):
 
 def test_an_old_nvcc_on_path_is_passed_over(tmp_path, monkeypatch):
     monkeypatch.delenv("CUDACXX", raising=False)
+    monkeypatch.delenv("CUDA_HOME", raising=False)
     monkeypatch.delenv("CUTWHEEL_CUDA", raising=False)
     old = fake_nvcc(tmp_path, "11.8")
     monkeypatch.setattr(cuda_toolchain, "system_candidates", lambda: [old])
