@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The steps of a release that no other tool has. Every one of them can be run again.
 
-    python3 tools/release.py check TAG            do tag, version, changelog and lock agree?
+    python3 tools/release.py check TAG            tag, version, changelog, citation and lock agree?
     python3 tools/release.py pypi TAG FILE...     has PyPI these very files?
     python3 tools/release.py github TAG FILE...   the GitHub release with these files
 
@@ -58,13 +58,16 @@ def check(tag: str, root: Path) -> None:
     if tag != f"v{version}":
         raise ReleaseError(f"the tag is {tag}, pyproject.toml has {version}: expected v{version}")
     notes(version, root)
+    citation = (root / "CITATION.cff").read_text(encoding="utf-8")
+    if f"version: {version}" not in citation.splitlines():
+        raise ReleaseError(f"CITATION.cff is of another version: expected `version: {version}`")
     lock = json.loads((root / "tests" / "schemas.lock").read_text(encoding="utf-8"))
     if lock["version"] != version or lock["released"] is not True:
         raise ReleaseError(
             f"tests/schemas.lock is not that of a release {version}: "
             "run `python tools/schema_lock.py --release` and commit it before the tag"
         )
-    print(f"{tag}: version, changelog and lock agree")
+    print(f"{tag}: version, changelog, citation and lock agree")
 
 
 def published(version: str, pypi: str) -> dict[str, str]:

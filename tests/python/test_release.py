@@ -48,6 +48,7 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / "pyproject.toml").write_text(f'[project]\nversion = "{VERSION}"\n')
     text = f"## [Unreleased]\n\n## [{VERSION}] - 2026-11-21\n\n- New.\n\n## [1.1.0] - x\n"
     (tmp_path / "CHANGELOG.md").write_text(text)
+    (tmp_path / "CITATION.cff").write_text(f"cff-version: 1.2.0\nversion: {VERSION}\n")
     lock = {"version": VERSION, "released": True}
     (tmp_path / "tests" / "schemas.lock").write_text(json.dumps(lock))
     return tmp_path
@@ -120,6 +121,7 @@ def test_a_tag_that_fits_passes(root):
         ("pyproject.toml", VERSION, "1.3.0", "the tag is v1.2.0, pyproject.toml has 1.3.0"),
         ("CHANGELOG.md", f"[{VERSION}] - ", f"[{VERSION}] ", "CHANGELOG.md has no entries"),
         ("CHANGELOG.md", "- New.\n", "", "CHANGELOG.md has no entries"),
+        ("CITATION.cff", "\nversion: 1.2.0", "\nversion: 1.1.0", "CITATION.cff is of another"),
         ("tests/schemas.lock", "true", "false", "schema_lock.py --release"),
         ("tests/schemas.lock", VERSION, "1.1.0", "schema_lock.py --release"),
     ],

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch_archs
 from builds import ROOT, cached, checked, configure_command, environment, failure, fake_nvcc, run
 
 import cuda_toolchain
+import torch_archs
 
 # Few, and some for each architecture.
 KERNELS = "gemm_sm80_bf16_*_64x64x64_*;*_splitk_reduce"

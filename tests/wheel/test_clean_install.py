@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 TORCH_NEEDS = (
     "filelock",
     "fsspec",
