@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import Graph, Node
 
 from .. import nn
+from .opaque import why_opaque
 
 _CALLERS = "the caller's tensors"
 
@@ -31,6 +33,12 @@ _ALLOCATING_FUNCTIONS: tuple[Callable[..., Any], ...] = (
     *(operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, operator.matmul),
     *(torch.add, torch.sub, torch.mul, torch.div, torch.matmul, torch.cat, torch.stack),
     *(torch.relu, F.relu, F.silu, F.gelu, torch.sigmoid, F.hardswish),
+)
+_ALLOCATING_METHODS = (
+    *("add", "sub", "mul", "div", "pow", "neg", "abs", "exp", "log", "sqrt", "rsqrt", "matmul"),
+    *("relu", "sigmoid", "tanh", "softmax", "log_softmax", "clamp", "masked_fill", "clone"),
+    *("sum", "mean", "amax", "amin", "argmax", "norm", "var", "std", "repeat"),
+    *("eq", "ne", "lt", "le", "gt", "ge"),
 )
 _IN_PLACE_OPERATORS: tuple[Callable[..., Any], ...] = tuple(
     getattr(operator, name)
@@ -54,12 +62,12 @@ class Aliases:
             self._places[node] = place
             written = written_by(node, modules)
             if written:
-                self._writes.append((place, self._of(written)))
+                self._writes.append((place, self.origins(written)))
             self._origins[node] = self._origins_of(node, written, modules)
 
     def is_written_between(self, first: Node, last: Node, values: Iterable[Node]) -> bool:
         """Whether what lies behind `first` and before `last` may write to one of the values."""
-        watched = self._of(values)
+        watched = self.origins(values)
         span = range(self._places[first] + 1, self._places[last])
         return any(place in span and not watched.isdisjoint(to) for place, to in self._writes)
 
@@ -68,7 +76,8 @@ class Aliases:
         watched, first = self._origins[value], self._places[value]
         return any(place > first and not watched.isdisjoint(to) for place, to in self._writes)
 
-    def _of(self, nodes: Iterable[Node]) -> frozenset[object]:
+    def origins(self, nodes: Iterable[Node]) -> frozenset[object]:
+        """What stands for the memory that the values may be in: nodes, or names of attributes."""
         return frozenset().union(*(self._origins[node] for node in nodes))
 
     def _origins_of(
@@ -76,7 +85,7 @@ class Aliases:
     ) -> frozenset[object]:
         """The nodes whose memory the value may be in."""
         if len(written) == 1:
-            return self._of(written)
+            return self.origins(written)
         if node.op == "placeholder":
             return frozenset((_CALLERS,))
         if node.op == "get_attr":
@@ -85,18 +94,20 @@ class Aliases:
             return frozenset((node,))
         if node.op == "call_function" and node.target in _ALLOCATING_FUNCTIONS:
             return frozenset((node,))
-        return self._of(node.all_input_nodes) or frozenset((node,))
+        if node.op == "call_method" and node.target in _ALLOCATING_METHODS:
+            return frozenset((node,))
+        return self.origins(node.all_input_nodes) or frozenset((node,))
 
 
 def written_by(node: Node, modules: dict[str, torch.nn.Module]) -> list[Node]:
     """The arguments that the node may write to."""
-    first = [arg for arg in node.args[:1] if isinstance(arg, Node)]
+    first = _nodes_in(node.args[:1])
     if node.op == "call_module":
         module = modules[str(node.target)]
-        if getattr(module, "inplace", False):
-            return first
         known = type(module).__module__.startswith(("torch.nn.", "cutwheel."))
-        return [] if known else node.all_input_nodes
+        if not known or why_opaque(module):
+            return node.all_input_nodes
+        return first if getattr(module, "inplace", False) else []
     if node.op == "call_method":
         name = str(node.target)
         is_dunder = name.endswith("__")
@@ -109,16 +120,33 @@ def written_by(node: Node, modules: dict[str, torch.nn.Module]) -> list[Node]:
 
 def _written_by_function(node: Node, first: list[Node]) -> list[Node]:
     assert callable(node.target)
+    if isinstance(node.target, OpOverload):
+        return _written_by_schema(node, node.target)
+    if isinstance(node.target, OpOverloadPacket):
+        overloads = [getattr(node.target, each) for each in node.target.overloads()]
+        return [each for op in overloads for each in _written_by_schema(node, op)]
     name = getattr(node.target, "__name__", "")
     if (getattr(node.target, "__module__", None) or "torch").split(".")[0] not in _PURE:
         return node.all_input_nodes
-    out = node.kwargs.get("out")
-    written = [arg for arg in out if isinstance(arg, Node)] if isinstance(out, tuple) else []
-    if isinstance(out, Node):
-        written = [out]
+    written = _nodes_in(node.kwargs.get("out"))
     if node.target in _IN_PLACE_OPERATORS or (name.endswith("_") and not name.endswith("__")):
         return first + written
     return first + written if _is_in_place(node) else written
+
+
+def _written_by_schema(node: Node, op: OpOverload) -> list[Node]:
+    written: list[Node] = []
+    for place, argument in enumerate(op._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name)
+            written += _nodes_in(given)
+    return written
+
+
+def _nodes_in(argument: Any) -> list[Node]:
+    found: list[Node] = []
+    torch.fx.map_arg(argument, found.append)
+    return found
 
 
 def _is_in_place(node: Node) -> bool:

@@ -13,7 +13,7 @@ from ..ops._precision import conv_tf32_allowed, tf32_allowed
 from .activations import activation_of, sum_of
 from .aliases import Aliases
 from .modules import FoldError, can_fuse, fused_module
-from .tracing import why_opaque
+from .opaque import why_opaque
 
 NORMS = (torch.nn.BatchNorm2d, torch.nn.SyncBatchNorm)
 LAYERS = (

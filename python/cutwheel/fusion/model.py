@@ -7,9 +7,11 @@ import copy
 import torch
 
 from .chains import LAYERS, is_layer, why_not
+from .opaque import is_leaf, why_opaque
+from .questions import UntraceableError
 from .report import FusionReport, Kept, Replacement
 from .rewriting import Rewriter
-from .tracing import UntraceableError, is_leaf, trace, why_opaque
+from .tracing import trace
 
 
 def fuse(model: torch.nn.Module) -> torch.nn.Module:

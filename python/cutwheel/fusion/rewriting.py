@@ -7,8 +7,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from .aliases import Aliases
 from .chains import FUNCTIONS, Chain, Matcher
+from .opaque import why_opaque
 from .report import Kept, Replacement
-from .tracing import why_opaque
 
 _PASSING = (
     *(torch.nn.Identity, torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d),
@@ -121,12 +121,12 @@ def _is_view(node: Node) -> bool:
 
 
 def _keep_persistence(root: torch.nn.Module, modules: dict[str, torch.nn.Module]) -> None:
-    """Of buffers, which torch.fx puts into the state dict without exception."""
+    """Of tensors, which torch.fx makes buffers and puts into the state dict without exception."""
     for path, owner in root.named_modules(remove_duplicate=False):
         holder = modules.get(path)
         if holder is not None and holder is not owner:
-            left_out = owner._non_persistent_buffers_set & holder._buffers.keys()
-            holder._non_persistent_buffers_set |= left_out
+            kept = owner._buffers.keys() - owner._non_persistent_buffers_set
+            holder._non_persistent_buffers_set |= holder._buffers.keys() - kept
 
 
 def _set_eval(module: GraphModule) -> None:

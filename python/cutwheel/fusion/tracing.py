@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import builtins
 import inspect
 import operator
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Set
 from typing import Any
 
 import torch
 from torch.fx import Graph, Node, Proxy, Tracer
+from torch.fx.proxy import TraceError
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
-class UntraceableError(Exception):
-    """Why a module has no graph."""
-
-
-class FaithfulProxy(Proxy):
-    """A value whose `+=` and its like are written down as such; torch.fx takes them for `+`."""
+from .constants import WRITES, make_anew
+from .opaque import is_leaf, why_opaque
+from .questions import UntraceableError, Watch, WatchedAttribute, WatchedProxy, watched
 
 
 def _in_place(function: Callable[..., Any]) -> Callable[[Proxy, Any], Proxy]:
@@ -31,8 +23,12 @@ def _in_place(function: Callable[..., Any]) -> Callable[[Proxy, Any], Proxy]:
     return call
 
 
-for _name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul", "iand"):
-    setattr(FaithfulProxy, f"__{_name}__", _in_place(getattr(operator, _name)))
+for _name in (
+    *("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul"),
+    *("iand", "ior", "ixor", "ilshift", "irshift"),
+):
+    for _kind in (WatchedProxy, WatchedAttribute):
+        setattr(_kind, f"__{_name}__", _in_place(getattr(operator, _name)))
 
 
 class ModuleTracer(Tracer):
@@ -40,29 +36,45 @@ class ModuleTracer(Tracer):
 
     proxy_buffer_attributes = True  # else arithmetic on buffers would be done once, while tracing
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.watch = Watch()
+        self._versions: dict[torch.Tensor, int] = {}
+
     def proxy(self, node: Node) -> Proxy:
-        return FaithfulProxy(node, self)
+        return WatchedProxy(node, self)
 
     def is_leaf_module(self, module: torch.nn.Module, module_qualified_name: str) -> bool:
         return is_leaf(module) or why_opaque(module) is not None
 
+    def create_arg(self, a: Any) -> Any:
+        if isinstance(a, torch.Tensor) and not isinstance(a, torch.nn.Parameter):
+            self._check_version(a)
+        return super().create_arg(a)
 
-def is_leaf(module: torch.nn.Module) -> bool:
-    """Whether a module's class is known: its forward need not be looked into."""
-    package = type(module).__module__
-    is_known = package.startswith(("torch.nn.", "torch.ao.nn.", "cutwheel."))
-    return is_known and not isinstance(module, (torch.nn.Sequential, torch.fx.GraphModule))
+    def _check_version(self, constant: torch.Tensor) -> None:
+        """That a tensor is still what it was when the graph first referred to it."""
+        if constant.is_inference():  # made elsewhere: such tensors have no version
+            return
+        if self._versions.setdefault(constant, constant._version) != constant._version:
+            self.watch.refuse(WRITES)
 
+    def check_constants(self) -> None:
+        for constant in list(self._versions):
+            self._check_version(constant)
 
-def why_opaque(module: torch.nn.Module) -> str | None:
-    """Why calling the module does other things than its class says; None: it does not."""
-    if isinstance(module, torch.jit.ScriptModule):
-        return "it is a module of TorchScript"
-    if any(getattr(module, name, None) for name in HOOKS):
-        return "it has hooks, which would be lost"
-    if "forward" in vars(module):
-        return "its forward was replaced on the object"
-    return None
+    def to_bool(self, obj: Proxy) -> bool:
+        return self._noted(super().to_bool, obj)
+
+    def iter(self, obj: Proxy) -> Any:
+        return self._noted(super().iter, obj)
+
+    def _noted(self, function: Callable[[Proxy], Any], obj: Proxy) -> Any:
+        try:
+            return function(obj)
+        except TraceError as error:
+            self.watch.note(_text(error))
+            raise
 
 
 def trace(module: torch.nn.Module) -> Graph:
@@ -75,27 +87,39 @@ def trace(module: torch.nn.Module) -> Graph:
     _check_arguments(module)
     before = {owner: dict(vars(owner)) for owner in module.modules()}
     generators = _generator_states()
+    tracer = ModuleTracer()
+    graph, reason = None, ""
     try:
-        with _watched():
-            graph = ModuleTracer().trace(module)
-    except UntraceableError:
-        raise
+        # Tensors made in inference mode would not tell that they were written to.
+        with watched(module, tracer.watch), torch.inference_mode(False):
+            graph = tracer.trace(module)
+            tracer.check_constants()
     except Exception as error:  # whatever the model's code raises when it meets a proxy
-        text = str(error).strip().splitlines()
-        raise UntraceableError(
-            f"{type(error).__name__}: {text[0] if text else 'no message'}"
-        ) from error
-    finally:
-        changed = _undo(before)
-        has_drawn = any(
-            not torch.equal(now, then)
-            for now, then in zip(_generator_states(), generators, strict=False)
-        )
-    if changed:
-        raise UntraceableError(f"forward sets {changed}, which a graph would not")
-    if has_drawn:
-        raise UntraceableError("forward draws random numbers, which would become constants")
+        reason = str(error) if isinstance(error, UntraceableError) else _text(error)
+    reason = tracer.watch.reason or reason
+    made = vars(module).keys() - before[module].keys()
+    constants = {name for name in made if name.startswith("_tensor_constant")}
+    changed = _undo(before, constants)
+    if changed and not reason:
+        reason = f"forward sets {changed}, which a graph would not"
+    has_drawn = any(
+        not torch.equal(now, then)
+        for now, then in zip(_generator_states(), generators, strict=False)
+    )
+    if has_drawn and not reason:
+        reason = "forward draws random numbers, which would become constants"
+    if graph is not None and not reason:
+        reason = make_anew(graph, module, constants)
+    if graph is None or reason:
+        for name in constants:
+            delattr(module, name)
+        raise UntraceableError(reason)
     return graph
+
+
+def _text(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else 'no message'}"
 
 
 def _check_arguments(module: torch.nn.Module) -> None:
@@ -111,34 +135,6 @@ def _check_arguments(module: torch.nn.Module) -> None:
             )
 
 
-@contextmanager
-def _watched() -> Iterator[None]:
-    """Refuses what would go by unnoticed.
-
-    A context of autocast does not get into the graph, and no value is an instance of a tensor while
-    it is traced: the model would take another way than it does with one.
-    """
-
-    def refuse(self: Any) -> None:
-        raise UntraceableError("forward enters torch.autocast, which a graph would not")
-
-    def checked(value: object, kind: Any) -> bool:
-        if type(value) is FaithfulProxy:
-            asker = str(sys._getframe(1).f_globals.get("__name__"))
-            if asker.split(".")[0] not in ("torch", "cutwheel"):
-                raise UntraceableError(f"{asker} asks for the type of a value, which has none here")
-        return is_instance(value, kind)
-
-    enter, is_instance = torch.autocast.__enter__, builtins.isinstance
-    torch.autocast.__enter__ = refuse  # type: ignore[method-assign]
-    builtins.isinstance = checked
-    try:
-        yield
-    finally:
-        torch.autocast.__enter__ = enter  # type: ignore[method-assign]
-        builtins.isinstance = is_instance
-
-
 def _generator_states() -> list[torch.Tensor]:
     states = [torch.get_rng_state()]
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -146,17 +142,20 @@ def _generator_states() -> list[torch.Tensor]:
     return states
 
 
-def _undo(before: dict[torch.nn.Module, dict[str, Any]]) -> str:
-    """Takes back what forward has set on modules; the name of one such attribute, or nothing."""
+def _undo(before: dict[torch.nn.Module, dict[str, Any]], constants: Set[str]) -> str:
+    """Takes back what forward has set on modules; the name of one such attribute, or nothing.
+
+    Args:
+        constants: set by the tracer, and not by forward
+    """
     changed = ""
     for owner, attributes in before.items():
         now = vars(owner)
         for name, value in list(now.items()):
-            is_constant = isinstance(value, torch.Tensor) and name.startswith("_tensor_constant")
             if name in attributes and value is attributes[name]:
                 continue
-            if is_constant and not isinstance(value, Proxy):
-                continue  # the tracer's own, which the graph refers to
+            if name in constants and isinstance(value, torch.Tensor):
+                continue
             changed = f"{type(owner).__name__}.{name}"
             if name in attributes:
                 now[name] = attributes[name]

@@ -1,0 +1,25 @@
+"""Which modules a trace does not look into."""
+
+from __future__ import annotations
+
+import torch
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def is_leaf(module: torch.nn.Module) -> bool:
+    """Whether a module's class is known: its forward need not be looked into."""
+    package = type(module).__module__
+    is_known = package.startswith(("torch.nn.", "torch.ao.nn.", "cutwheel."))
+    return is_known and not isinstance(module, (torch.nn.Sequential, torch.fx.GraphModule))
+
+
+def why_opaque(module: torch.nn.Module) -> str | None:
+    """Why calling the module does other things than its class says; None: it does not."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return "it is a module of TorchScript"
+    if any(getattr(module, name, None) for name in HOOKS):
+        return "it has hooks, which would be lost"
+    if "forward" in vars(module):
+        return "its forward was replaced on the object"
+    return None
