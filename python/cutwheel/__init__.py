@@ -30,6 +30,7 @@ __all__ = [
     "conv2d",
     "conv3d",
     "epilogues",
+    "errors",
     "explain",
     "fuse",
     "gated_linear",
@@ -59,7 +60,7 @@ def _is_started_by_dash_m() -> bool:
 
 
 try:
-    from . import _library, nn, tuning
+    from . import _library, errors, nn, tuning
     from ._explain import Explanation, Kernel, build_info, explain, kernels
     from .fusion import FusionReport, fuse
     from .ops._matmul import matmul

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..errors import DtypeError, ShapeError
 from ..ops._errors import check_tensors
 from ..ops._fake import dtype_name, shape_text
 from ..ops.gated import GATED_ACTIVATIONS
@@ -130,28 +131,28 @@ class GroupedExperts(torch.nn.Module):
         given = {"input": input, "expert_ids": expert_ids, "expert_weights": expert_weights}
         check_tensors(op, given)
         if input.dim() < 1 or input.shape[-1] != self.hidden_size:
-            raise ValueError(
+            raise ShapeError(
                 f"{op}: input has shape {shape_text(input.shape)}; expected "
                 f"[..., {self.hidden_size}]"
             )
         if expert_ids.dtype not in (torch.int32, torch.int64):
-            raise TypeError(
+            raise DtypeError(
                 f"{op}: expert_ids has dtype {dtype_name(expert_ids.dtype)}; expected int32 or "
                 "int64"
             )
         if not expert_weights.is_floating_point():
-            raise TypeError(
+            raise DtypeError(
                 f"{op}: expert_weights has dtype {dtype_name(expert_weights.dtype)}; expected a "
                 "floating-point dtype"
             )
         if expert_ids.dim() != input.dim() or expert_ids.shape[:-1] != input.shape[:-1]:
-            raise ValueError(
+            raise ShapeError(
                 f"{op}: expert_ids has shape {shape_text(expert_ids.shape)}; expected "
                 f"{shape_text((*input.shape[:-1], 'k'))} as input has shape "
                 f"{shape_text(input.shape)}"
             )
         if expert_weights.shape != expert_ids.shape:
-            raise ValueError(
+            raise ShapeError(
                 f"{op}: expert_weights has shape {shape_text(expert_weights.shape)}; expected "
                 f"{shape_text(expert_ids.shape)} as expert_ids has"
             )

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
+from ..errors import DeviceError, DtypeError, ShapeError
 from ..ops import gemm
 from ..ops._elementwise import sum_rows
 from ..ops._errors import check_tensors
@@ -221,17 +222,17 @@ class ScaledLinear(torch.nn.Module):
     def _check_input(self, input: torch.Tensor, weight: torch.Tensor) -> None:
         check_tensors("ScaledLinear", {"input": input})
         if input.dim() < 1 or input.shape[-1] != self.in_features:
-            raise ValueError(
+            raise ShapeError(
                 f"ScaledLinear: input has shape {shape_text(input.shape)}; expected "
                 f"[..., {self.in_features}]"
             )
         if input.dtype not in DTYPES:
-            raise TypeError(
+            raise DtypeError(
                 f"ScaledLinear: input has dtype {dtype_name(input.dtype)}; expected float16, "
                 "bfloat16 or float32"
             )
         if input.device != weight.device:
-            raise ValueError(
+            raise DeviceError(
                 f"ScaledLinear: input is on {input.device} and weight is on {weight.device}; both "
                 "must be on the same device"
             )

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..errors import ArgumentError, ShapeError
 from ._fake import shape_text
 
 Sizes = int | Sequence[int]
@@ -33,7 +34,7 @@ def spread(op: str, name: str, value: Sizes, dims: int) -> tuple[int, ...]:
     if len(given) == 1:
         return given * dims
     if len(given) != dims:
-        raise ValueError(f"{op}: {name} is {given}; expected a number, or {dims} of them")
+        raise ArgumentError(f"{op}: {name} is {given}; expected a number, or {dims} of them")
     return given
 
 
@@ -74,12 +75,12 @@ def geometry(
 
 def check_padding_name(op: str, padding: str, stride: tuple[int, ...]) -> None:
     if padding not in ("same", "valid"):
-        raise ValueError(
+        raise ArgumentError(
             f"{op}: padding is {padding!r}; expected 'same', 'valid', a number, or a number for "
             "each dimension"
         )
     if padding == "same" and any(step != 1 for step in stride):
-        raise ValueError(
+        raise ArgumentError(
             f"{op}: padding is 'same' and stride is {stride}; expected a stride of 1: with another "
             "one the result has not the input's size"
         )
@@ -93,7 +94,7 @@ def output_size(size: Any, before: Any, after: Any, taps: Any, step: Any, spacin
 def check_rank(op: str, name: str, tensor: torch.Tensor, *expected: str) -> None:
     """That the tensor has as many dimensions as one of the shapes, which are written as text."""
     if tensor.dim() not in [text.count(",") + 1 for text in expected]:
-        raise ValueError(
+        raise ShapeError(
             f"{op}: {name} has {tensor.dim()} dimensions (shape {shape_text(tensor.shape)}); "
             f"expected {' or '.join(expected)}"
         )

@@ -7,18 +7,22 @@ from typing import Any, NoReturn
 
 import torch
 
-# What the library throws is "cutwheel.<class>: <text>"; torch may add a C++ backtrace after it.
-_PREFIX = re.compile(
-    r"cutwheel\.(TypeError|ValueError|RuntimeError|NotImplementedError): "
-    r"(.*?)(?=\nException raised from |\Z)",
-    re.DOTALL,
-)
+from ..errors import ArgumentError, DeviceError, DtypeError, ScaledDtypeError, ShapeError
+
 _CLASSES: dict[str, type[Exception]] = {
-    "TypeError": TypeError,
-    "ValueError": ValueError,
+    "TypeError": DtypeError,
+    "ValueError": ArgumentError,
+    "ShapeError": ShapeError,
+    "DeviceError": DeviceError,
     "RuntimeError": RuntimeError,
     "NotImplementedError": NotImplementedError,
 }
+# What the library throws is "cutwheel.<class>: <text>"; torch may add a C++ backtrace after it.
+_PREFIX = re.compile(
+    rf"cutwheel\.({'|'.join(_CLASSES)}): (.*?)(?=\nException raised from |\Z)", re.DOTALL
+)
+# Where torch raises ValueError for a dtype.
+_SCALED = ("scaled_mm", "scaled_grouped_mm")
 # Some functions are made of ops that do not know for whom they work.
 _OP_NAME = re.compile(
     r"^(?:linear|gemm|grouped_linear|grouped_mm(?:_accumulate)?|conv2d(?:_fused)?): "
@@ -88,7 +92,10 @@ def reraise(op: str, error: Exception, optional: tuple[str, ...] = (), **tensors
     text = str(error)
     found = _PREFIX.search(text)
     if found:
-        raise _CLASSES[found[1]](_in_the_name_of(op, found[2], _OP_NAME)) from None
+        kind = _CLASSES[found[1]]
+        if kind is DtypeError and op in _SCALED:
+            kind = ScaledDtypeError
+        raise kind(_in_the_name_of(op, found[2], _OP_NAME)) from None
     if isinstance(error, AttributeError) or _SCHEMA_MISMATCH in text:
         check_tensors(op, tensors, optional)
     if _SCHEMA_MISMATCH in text:

@@ -6,13 +6,18 @@ contiguous, as the library's are.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from ..errors import ArgumentError, DeviceError, DtypeError, ShapeError
+
 # Takes conditions on sizes that torch.export does not know, unlike `if`.
-check_value: Callable[[Any, Callable[[], str]], None] = torch._check_value
+check_value: Callable[[Any, Callable[[], str]], None] = functools.partial(
+    torch._check_with, ShapeError
+)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 # What torch has for an op, where it has another name; None: nothing.
 _TORCH_NAMES = {
@@ -56,7 +61,7 @@ def check_devices(op: str, tensors: Mapping[str, torch.Tensor | None]) -> None:
         )
     for name, tensor in others:
         if tensor.device != reference.device:
-            raise ValueError(
+            raise DeviceError(
                 f"{op}: {name} is on {tensor.device} and {first} is on {reference.device}; "
                 "all tensors must be on the same device"
             )
@@ -64,7 +69,7 @@ def check_devices(op: str, tensors: Mapping[str, torch.Tensor | None]) -> None:
 
 def check_dims(op: str, name: str, tensor: torch.Tensor, dims: int) -> None:
     if tensor.dim() != dims:
-        raise ValueError(
+        raise ShapeError(
             f"{op}: {name} has {tensor.dim()} dimensions (shape {shape_text(tensor.shape)}); "
             f"expected {dims}"
         )
@@ -80,19 +85,19 @@ def result_dtype(
     out_name: str = "out_dtype is",
 ) -> torch.dtype:
     if a.dtype not in DTYPES:
-        raise TypeError(
+        raise DtypeError(
             f"{op}: {names[0]} has dtype {dtype_name(a.dtype)}; expected float16, bfloat16 or "
             "float32"
         )
     if b.dtype != a.dtype:
-        raise TypeError(
+        raise DtypeError(
             f"{op}: {names[1]} has dtype {dtype_name(b.dtype)}; expected {dtype_name(a.dtype)} as "
             f"{names[0]} has"
         )
     dtype = a.dtype if out_dtype is None else out_dtype
     if dtype not in (a.dtype, torch.float32):
         wanted = "float32" if a.dtype == torch.float32 else f"{dtype_name(a.dtype)} or float32"
-        raise TypeError(f"{op}: {out_name} {dtype_name(dtype)}; expected {wanted}")
+        raise DtypeError(f"{op}: {out_name} {dtype_name(dtype)}; expected {wanted}")
     if a.dtype == torch.float32 and not allow_tf32:
         raise RuntimeError(
             f"{op}: float32 operands are multiplied on TF32 tensor cores only, and torch's setting "
@@ -122,12 +127,12 @@ def _check_addend(
     op: str, c: torch.Tensor, shape: Shape, operand: torch.dtype, result: torch.dtype
 ) -> None:
     if c.dtype not in (operand, result):
-        raise TypeError(
+        raise DtypeError(
             f"{op}: input has dtype {dtype_name(c.dtype)}; expected {dtype_name(operand)}"
         )
     pairs = zip(reversed(c.shape), reversed(shape), strict=False)
     if c.dim() > len(shape) or any(size != 1 and size != wanted for size, wanted in pairs):
-        raise ValueError(
+        raise ShapeError(
             f"{op}: input has shape {shape_text(c.shape)}; expected one that broadcasts to "
             f"{shape_text(shape)}"
         )
@@ -137,12 +142,12 @@ def check_out(op: str, out: torch.Tensor, shape: Shape) -> None:
     """Of its shape and strides; its dtype is part of result_dtype."""
     fits = out.dim() == len(shape)
     if not fits or any(size != want for size, want in zip(out.shape, shape, strict=True)):
-        raise ValueError(
+        raise ShapeError(
             f"{op}: out has shape {shape_text(out.shape)}; expected {shape_text(shape)} (out is "
             "never resized)"
         )
     if any(stride == 0 and size > 1 for size, stride in zip(out.shape, out.stride(), strict=True)):
-        raise ValueError(
+        raise ArgumentError(
             f"{op}: out overlaps itself (an expanded view?); expected memory of its own for each "
             "element"
         )
@@ -219,7 +224,7 @@ def check_linear(
 ) -> tuple[torch.dtype, Shape]:
     """Dtype and shape of input @ weight.T + bias."""
     if input.dim() < 1:
-        raise ValueError(f"{op}: input has no dimensions; expected [..., K]")
+        raise ShapeError(f"{op}: input has no dimensions; expected [..., K]")
     check_dims(op, "weight", weight, 2)
     dtype = result_dtype(op, ("input", "weight"), input, weight, None, allow_tf32)
     n, k = weight.shape
@@ -232,11 +237,11 @@ def check_linear(
     )
     if bias is not None:
         if bias.dtype != dtype:
-            raise TypeError(
+            raise DtypeError(
                 f"{op}: bias has dtype {dtype_name(bias.dtype)}; expected {dtype_name(dtype)}"
             )
         if bias.dim() != 1 or bias.shape[0] != n:
-            raise ValueError(f"{op}: bias has shape {shape_text(bias.shape)}; expected [{n}]")
+            raise ShapeError(f"{op}: bias has shape {shape_text(bias.shape)}; expected [{n}]")
     return dtype, (*input.shape[:-1], n)
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..errors import ArgumentError, DtypeError, ShapeError
 from ._conv_geometry import output_size
 from ._fake import (
     DTYPES,
@@ -33,7 +34,7 @@ def _channels_last(like: torch.Tensor, shape: Shape, dtype: torch.dtype) -> torc
 def _check_numbers(op: str, name: str, numbers: Sequence[Any], least: int, what: str) -> None:
     # Numbers of torch.export's unknown sizes are among those of the input only.
     if any(number < least for number in numbers):
-        raise ValueError(
+        raise ArgumentError(
             f"{op}: {name} is {shape_text(numbers)}; expected {len(numbers)} integers from {least} "
             f"on: {what}"
         )
@@ -135,12 +136,12 @@ def _check_pair(
     for name, tensor in zip(names, (a, b), strict=True):
         check_dims(op, name, tensor, 4)
     if a.dtype not in DTYPES:
-        raise TypeError(
+        raise DtypeError(
             f"{op}: {names[0]} has dtype {dtype_name(a.dtype)}; expected float16, bfloat16 or "
             "float32"
         )
     if b.dtype != a.dtype:
-        raise TypeError(
+        raise DtypeError(
             f"{op}: {names[1]} has dtype {dtype_name(b.dtype)}; expected {dtype_name(a.dtype)} as "
             f"{names[0]} has"
         )
@@ -159,12 +160,12 @@ def _check_bias(
     if bias is None:
         return
     if bias.dtype != dtype and not (or_float32 and bias.dtype == torch.float32):
-        raise TypeError(
+        raise DtypeError(
             f"{op}: bias has dtype {dtype_name(bias.dtype)}; expected {dtype_name(dtype)}"
             + (", the dtype of the result, or float32" if or_float32 else "")
         )
     if bias.dim() != 1 or bias.shape[0] != ko:
-        raise ValueError(f"{op}: bias has shape {shape_text(bias.shape)}; expected [{ko}]")
+        raise ShapeError(f"{op}: bias has shape {shape_text(bias.shape)}; expected [{ko}]")
 
 
 def _conv2d(
@@ -195,21 +196,23 @@ def _conv2d_fused(
     scalars = set(declared.operands) - tensors
     fits = tensors <= {"bias", "residual"} and scalars <= {"alpha", "beta"} and declared.has_accum
     if not fits or declared.aux or declared.width != "same":
-        raise ValueError(f'{_OP}: epilogue "{epilogue}" is none for this op')
+        raise ArgumentError(f'{_OP}: epilogue "{epilogue}" is none for this op')
     if residual is not None and "residual" not in tensors:
-        raise ValueError(f'{_OP}: residual is given, and epilogue "{epilogue}" has no such operand')
+        raise ArgumentError(
+            f'{_OP}: residual is given, and epilogue "{epilogue}" has no such operand'
+        )
     check_devices(_OP, {"input": input, "weight": weight, "bias": bias, "residual": residual})
     result = _conv2d(input, weight, bias, *given[:8], allow_tf32)
     if residual is not None:
         if residual.dtype != result.dtype:
-            raise TypeError(
+            raise DtypeError(
                 f"{_OP}: residual has dtype {dtype_name(residual.dtype)}; expected "
                 f"{dtype_name(result.dtype)}"
             )
         if residual.dim() != 4 or any(
             size != wanted for size, wanted in zip(residual.shape, result.shape, strict=True)
         ):
-            raise ValueError(
+            raise ShapeError(
                 f"{_OP}: residual has shape {shape_text(residual.shape)}; expected "
                 f"{shape_text(result.shape)}, the shape of the result"
             )
@@ -273,7 +276,7 @@ def _check_scale(name: str, scale: torch.Tensor, ko: Any = None) -> None:
     if scale.numel() == 1 or (ko is not None and scale.dim() == 1 and scale.shape[0] == ko):
         return
     expected = "one element" + ("" if ko is None else f" or [{ko}], one for each filter")
-    raise ValueError(f"{_SCALED}: {name} has shape {shape_text(scale.shape)}; expected {expected}")
+    raise ShapeError(f"{_SCALED}: {name} has shape {shape_text(scale.shape)}; expected {expected}")
 
 
 def _scaled_conv2d(
@@ -290,18 +293,18 @@ def _scaled_conv2d(
     for name, tensor in (("input", input), ("weight", weight)):
         check_dims(_SCALED, name, tensor, 4)
     if input.dtype not in _QUANTIZED:
-        raise TypeError(
+        raise DtypeError(
             f"{_SCALED}: input has dtype {dtype_name(input.dtype)}; expected float8_e4m3fn or int8 "
             "(cutwheel.quantize makes them)"
         )
     if weight.dtype != input.dtype:
-        raise TypeError(
+        raise DtypeError(
             f"{_SCALED}: weight has dtype {dtype_name(weight.dtype)}; expected "
             f"{dtype_name(input.dtype)} as input has"
         )
     dtype = torch.bfloat16 if out_dtype is None else out_dtype
     if dtype not in DTYPES:
-        raise TypeError(
+        raise DtypeError(
             f"{_SCALED}: out_dtype is {dtype_name(dtype)}; expected float16, bfloat16 or float32"
         )
     _check_geometry(_SCALED, where)

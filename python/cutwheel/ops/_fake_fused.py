@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..errors import ArgumentError, DtypeError, ShapeError
 from ._fake import (
     DTYPES,
     Shape,
@@ -26,7 +27,7 @@ def declared_epilogue(op: str, name: str) -> Epilogue:
     found = find(name)
     if found is None:
         declared = ", ".join(epilogue.name for epilogue in epilogues())
-        raise ValueError(
+        raise ArgumentError(
             f'{op}: epilogue "{name}" is not declared in this wheel; declared: {declared}'
         )
     return found
@@ -50,7 +51,7 @@ def check_even(op: str, epilogue: Epilogue, name: str, n: Any) -> None:
 
 def _check_dtype(op: str, name: str, tensor: torch.Tensor, dtype: torch.dtype) -> None:
     if tensor.dtype != dtype:
-        raise TypeError(
+        raise DtypeError(
             f"{op}: {name} has dtype {dtype_name(tensor.dtype)}; expected {dtype_name(dtype)}"
         )
 
@@ -61,7 +62,7 @@ def _check_shape(op: str, name: str, tensor: torch.Tensor, *allowed: Shape) -> N
             size == wanted for size, wanted in zip(tensor.shape, shape, strict=True)
         ):
             return
-    raise ValueError(
+    raise ShapeError(
         f"{op}: {name} has shape {shape_text(tensor.shape)}; expected "
         f"{' or '.join(shape_text(shape) for shape in allowed)}"
     )
@@ -83,10 +84,10 @@ def _check_linear_fused(
     scalars = set(declared.operands) - tensors
     fits = tensors <= {"bias", "residual"} and scalars <= {"alpha", "beta"} and declared.has_accum
     if not fits or len(declared.aux) != stores:
-        raise ValueError(f'{op}: epilogue "{epilogue}" is none for this op')
+        raise ArgumentError(f'{op}: epilogue "{epilogue}" is none for this op')
     for name, tensor in (("bias", bias), ("residual", residual)):
         if tensor is not None and name not in tensors:
-            raise ValueError(
+            raise ArgumentError(
                 f'{op}: {name} is given, and epilogue "{epilogue}" has no such operand'
             )
     check_devices(op, {"input": input, "weight": weight, "bias": bias, "residual": residual})
@@ -135,15 +136,15 @@ def _check_gemm(
     declared = declared_epilogue("gemm", epilogue)
     kinds = {name: kind for name, kind in declared.operands.items() if kind != "scalar"}
     if not declared.has_accum:
-        raise ValueError(f'gemm: epilogue "{epilogue}" has no product')
+        raise ArgumentError(f'gemm: epilogue "{epilogue}" has no product')
     if len(operands) != len(kinds) or len(scalars) != len(declared.operands) - len(kinds):
-        raise ValueError(
+        raise ArgumentError(
             f'gemm: epilogue "{epilogue}" takes {len(kinds)} tensors and '
             f"{len(declared.operands) - len(kinds)} scalars, not {len(operands)} and {len(scalars)}"
         )
     check_devices("gemm", {"a": a, "b": b, **dict(zip(kinds, operands, strict=True))})
     if a.dim() not in (2, 3):
-        raise ValueError(
+        raise ShapeError(
             f"gemm: a has {a.dim()} dimensions (shape {shape_text(a.shape)}); expected 2 or 3"
         )
     check_dims("gemm", "b", b, a.dim())
@@ -194,7 +195,7 @@ def _gemm_out(
         a, b, epilogue, operands, scalars, out[0].dtype, allow_tf32, "out has dtype"
     )
     if len(out) != len(shapes):
-        raise ValueError(f"gemm: out has {len(out)} tensors; expected {len(shapes)}")
+        raise ArgumentError(f"gemm: out has {len(out)} tensors; expected {len(shapes)}")
     check_devices("gemm", {"a": a, **{f"out[{index}]": one for index, one in enumerate(out)}})
     for index, (one, shape) in enumerate(zip(out, shapes, strict=True)):
         _check_dtype("gemm", f"out[{index}]", one, dtype)
@@ -211,7 +212,7 @@ def _elementwise(
     declared = declared_epilogue(op, epilogue)
     names = list(declared.operands)
     if declared.has_accum or len(operands) != len(names):
-        raise ValueError(
+        raise ArgumentError(
             f'{op}: epilogue "{epilogue}" takes {", ".join(names)} and is for gemm'
             if declared.has_accum
             else f'{op}: epilogue "{epilogue}" takes {len(names)} tensors; got {len(operands)}'
@@ -219,12 +220,12 @@ def _elementwise(
     check_devices(op, dict(zip(names, operands, strict=True)))
     first = operands[0]
     if first.dtype not in DTYPES:
-        raise TypeError(
+        raise DtypeError(
             f"{op}: {names[0]} has dtype {dtype_name(first.dtype)}; expected float16, bfloat16 or "
             "float32"
         )
     if first.dim() < 1:
-        raise ValueError(f"{op}: {names[0]} has no dimensions; expected [..., N]")
+        raise ShapeError(f"{op}: {names[0]} has no dimensions; expected [..., N]")
     *rows, n = first.shape
     if declared.operands[names[0]] == "matrix[M,2N]":
         n = n // 2

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..errors import ArgumentError, DtypeError, ScaledDtypeError, ShapeError
 from . import _recipes
 from ._fake import (
     DTYPES,
@@ -29,9 +30,9 @@ _MAX_GROUPS = 1024
 def _check_ends(op: str, offs: torch.Tensor, of: str = "", matrices: Any = None) -> Any:
     """The number of groups; `matrices` has one for each, if it is given."""
     if offs.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"{op}: offs has dtype {dtype_name(offs.dtype)}; expected int32 or int64")
+        raise DtypeError(f"{op}: offs has dtype {dtype_name(offs.dtype)}; expected int32 or int64")
     if offs.dim() != 1:
-        raise ValueError(
+        raise ShapeError(
             f"{op}: offs has {offs.dim()} dimensions (shape {shape_text(offs.shape)}); expected 1: "
             "the end of each group"
         )
@@ -66,9 +67,9 @@ def _check_bias(op: str, bias: torch.Tensor | None, shape: Shape, *dtypes: torch
         return
     if bias.dtype not in dtypes:
         wanted = " or ".join(dict.fromkeys(dtype_name(dtype) for dtype in dtypes))
-        raise TypeError(f"{op}: bias has dtype {dtype_name(bias.dtype)}; expected {wanted}")
+        raise DtypeError(f"{op}: bias has dtype {dtype_name(bias.dtype)}; expected {wanted}")
     if bias.dim() != 2 or any(s != wanted for s, wanted in zip(bias.shape, shape, strict=True)):
-        raise ValueError(
+        raise ShapeError(
             f"{op}: bias has shape {shape_text(bias.shape)}; expected {shape_text(shape)}, a row "
             "for each group"
         )
@@ -108,7 +109,7 @@ def _grouped_mm(
     check_devices(_MM, {"a": a, "b": b, "offs": offs, "bias": bias})
     check_dims(_MM, "a", a, 2)
     if b.dim() not in (2, 3):
-        raise ValueError(
+        raise ShapeError(
             f"{_MM}: b has {b.dim()} dimensions (shape {shape_text(b.shape)}); expected [G, K, N] "
             "for groups of a's rows, or [T, N] for groups of its columns"
         )
@@ -118,7 +119,7 @@ def _grouped_mm(
         _check_bias(_MM, bias, (b.shape[0], b.shape[2]), a.dtype, dtype)
         return a.new_empty(shape, dtype=dtype)
     if bias is not None:
-        raise ValueError(
+        raise ArgumentError(
             f"{_MM}: bias is given, and the groups are along K (b has 2 dimensions); expected None"
         )
     return a.new_empty(_check_k(_MM, a, b, offs), dtype=dtype)
@@ -138,7 +139,7 @@ def _grouped_mm_accumulate(
     check_dims(op, "b", b, 2)
     result_dtype(op, ("a", "b"), a, b, None, allow_tf32)
     if out.dtype != torch.float32:
-        raise TypeError(f"{op}: out has dtype {dtype_name(out.dtype)}; expected float32")
+        raise DtypeError(f"{op}: out has dtype {dtype_name(out.dtype)}; expected float32")
     check_out(op, out, _check_k(op, a, b, offs))
 
 
@@ -158,9 +159,9 @@ def _check_linear(
     scalars = set(declared.operands) - tensors
     fits = tensors <= {"bias"} and scalars <= {"alpha", "beta"} and declared.has_accum
     if not fits or len(declared.aux) != stores:
-        raise ValueError(f'{op}: epilogue "{epilogue}" is none for this op')
+        raise ArgumentError(f'{op}: epilogue "{epilogue}" is none for this op')
     if bias is not None and "bias" not in tensors:
-        raise ValueError(f'{op}: bias is given, and epilogue "{epilogue}" has no such operand')
+        raise ArgumentError(f'{op}: bias is given, and epilogue "{epilogue}" has no such operand')
     check_devices(op, {"input": input, "weight": weight, "offs": offs, "bias": bias})
     check_dims(op, "input", input, 2)
     check_dims(op, "weight", weight, 3)
@@ -211,12 +212,12 @@ def _check_factors(a: torch.Tensor, b: torch.Tensor) -> None:
         if dtype_name(tensor.dtype) == "float4_e2m1fn_x2":
             _recipes.refuse_microscaling(_SCALED, f"{name} has dtype float4_e2m1fn_x2")
         if tensor.dtype not in FP8:
-            raise TypeError(
+            raise ScaledDtypeError(
                 f"{_SCALED}: {name} has dtype {dtype_name(tensor.dtype)}; expected float8_e4m3fn "
                 "or float8_e5m2 (cutwheel.quantize makes them)"
             )
     if a.dtype == b.dtype == torch.float8_e5m2:
-        raise TypeError(
+        raise ScaledDtypeError(
             f"{_SCALED}: a and b have dtype float8_e5m2; expected float8_e4m3fn for one of them or "
             "both"
         )
@@ -244,7 +245,7 @@ def _check_scales(
         return
     if _has_shape(scale_a, tiles_a) and _has_shape(scale_b, tiles_b):
         return
-    raise ValueError(
+    raise ShapeError(
         f"{_SCALED}: scale_a has shape {shape_text(scale_a.shape)} and scale_b has shape "
         f"{shape_text(scale_b.shape)} where T={t}, G={groups}, N={n}, K={k}; expected\n"
         f"  rowwise: scale_a {' or '.join(map(shape_text, rows))}, scale_b "
@@ -273,7 +274,7 @@ def _scaled_grouped_mm(
     shape = _check_rows(_SCALED, a, b, offs)
     dtype = torch.bfloat16 if out_dtype is None else out_dtype
     if dtype not in DTYPES:
-        raise TypeError(
+        raise ScaledDtypeError(
             f"{_SCALED}: out_dtype is {dtype_name(dtype)}; expected float16, bfloat16 or float32"
         )
     _check_scales(scale_a, scale_b, a, b)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..errors import ArgumentError, DtypeError, ScaledDtypeError, ShapeError
 from . import _recipes
 from ._fake import (
     DTYPES,
@@ -30,17 +31,17 @@ def _check_factors(a: torch.Tensor, b: torch.Tensor) -> None:
         if dtype_name(tensor.dtype) == "float4_e2m1fn_x2":
             _recipes.refuse_microscaling(_OP, f"{name} has dtype float4_e2m1fn_x2")
         if tensor.dtype not in QUANTIZED:
-            raise TypeError(
+            raise ScaledDtypeError(
                 f"{_OP}: {name} has dtype {dtype_name(tensor.dtype)}; expected float8_e4m3fn, "
                 "float8_e5m2 or int8 (cutwheel.quantize makes them)"
             )
     if (a.dtype == torch.int8) != (b.dtype == torch.int8):
-        raise TypeError(
+        raise ScaledDtypeError(
             f"{_OP}: b has dtype {dtype_name(b.dtype)} and a has dtype {dtype_name(a.dtype)}; "
             "expected both fp8 or both int8"
         )
     if a.dtype == b.dtype == torch.float8_e5m2:
-        raise TypeError(
+        raise ScaledDtypeError(
             f"{_OP}: a and b have dtype float8_e5m2; expected float8_e4m3fn for one of them or both"
         )
 
@@ -56,7 +57,9 @@ def _check_result(
     is_int8 = a.dtype == torch.int8
     if (scale_a is None) != (scale_b is None):
         absent, given = ("a", "b") if scale_a is None else ("b", "a")
-        raise ValueError(f"{_OP}: scale_{absent} is None and scale_{given} is given; expected both")
+        raise ArgumentError(
+            f"{_OP}: scale_{absent} is None and scale_{given} is given; expected both"
+        )
     if scale_a is None:
         if is_int8 and dtype == torch.int32:
             return
@@ -65,14 +68,14 @@ def _check_result(
             if is_int8
             else " (torch.ones(1) where there is no scale)"
         )
-        raise ValueError(f"{_OP}: scale_a and scale_b are None; expected float32 tensors{rest}")
+        raise ArgumentError(f"{_OP}: scale_a and scale_b are None; expected float32 tensors{rest}")
     if dtype == torch.int32:
-        raise TypeError(
+        raise ScaledDtypeError(
             f"{_OP}: {out_name} int32, which is for the unscaled sums of int8 operands (scale_a "
             "and scale_b None); expected float16, bfloat16 or float32 with scales"
         )
     if dtype not in DTYPES:
-        raise TypeError(
+        raise ScaledDtypeError(
             f"{_OP}: {out_name} {dtype_name(dtype)}; expected float16, bfloat16 or float32"
             + (" (int32 without scales)" if is_int8 else "")
         )
@@ -81,7 +84,7 @@ def _check_result(
 def _check_unscaled(given: dict[str, object]) -> None:
     for name, value in given.items():
         if value is not None:
-            raise ValueError(
+            raise ArgumentError(
                 f"{_OP}: {name} is given, and scale_a and scale_b are None; expected nothing else "
                 "with the unscaled sums"
             )
@@ -95,14 +98,14 @@ def _check_vector(name: str, tensor: torch.Tensor, expected: str, *shapes: Shape
 
     shape = next((shape for shape in shapes if len(shape) == tensor.dim()), None)
     if shape is None:
-        raise ValueError(text())
+        raise ShapeError(text())
     for size, wanted in zip(tensor.shape, shape, strict=True):
         check_value(size == wanted, text)
 
 
 def _check_bias(bias: torch.Tensor, dtype: torch.dtype, n: Any) -> None:
     if bias.dtype not in (dtype, torch.float32):
-        raise TypeError(
+        raise ScaledDtypeError(
             f"{_OP}: bias has dtype {dtype_name(bias.dtype)}; expected {dtype_name(dtype)}"
             + ("" if dtype == torch.float32 else ", the dtype of the result, or float32")
         )
@@ -114,24 +117,26 @@ def _check_zero_point(
 ) -> None:
     if azp is None:
         if azp_adj is not None:
-            raise ValueError(
+            raise ArgumentError(
                 f"{_OP}: azp_adj is given without azp; expected azp, the zero point of a, or "
                 "neither"
             )
         return
     if a.dtype != torch.int8:
-        raise ValueError(
+        raise ArgumentError(
             f"{_OP}: azp is given, and a has dtype {dtype_name(a.dtype)}; only int8 has a zero "
             "point"
         )
     sums = "the sums of b's columns"
     if azp_adj is None:
-        raise ValueError(
+        raise ArgumentError(
             f"{_OP}: azp is given without azp_adj; expected {sums}, b.sum(0, dtype=torch.int32)"
         )
     for name, tensor in (("azp", azp), ("azp_adj", azp_adj)):
         if tensor.dtype != torch.int32:
-            raise TypeError(f"{_OP}: {name} has dtype {dtype_name(tensor.dtype)}; expected int32")
+            raise ScaledDtypeError(
+                f"{_OP}: {name} has dtype {dtype_name(tensor.dtype)}; expected int32"
+            )
     if azp.numel() != 1:
         _check_vector("azp", azp, f"one element, [{m}] or [{m}, 1]", (m,), (m, 1))
     _check_vector("azp_adj", azp_adj, f"[{n}] or [1, {n}], {sums}", (n,), (1, n))
@@ -216,26 +221,26 @@ def _quantize(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     op = "quantize"
     if dtype not in QUANTIZED:
-        raise TypeError(
+        raise DtypeError(
             f"{op}: dtype is {dtype_name(dtype)}; expected float8_e4m3fn, float8_e5m2 or int8"
         )
     if not symmetric and dtype != torch.int8:
-        raise ValueError(
+        raise ArgumentError(
             f"{op}: symmetric is False and dtype is {dtype_name(dtype)}; only int8 has a zero point"
         )
     if dtype == torch.int8 and recipe not in (_recipes.TENSORWISE, _recipes.ROWWISE):
-        raise ValueError(
+        raise ArgumentError(
             f"{op}: recipe is blockwise and dtype is int8; expected tensorwise or rowwise for "
             "int8, or float8_e4m3fn or float8_e5m2"
         )
     check_devices(op, {"x": x})
     if x.dtype not in DTYPES:
-        raise TypeError(
+        raise DtypeError(
             f"{op}: x has dtype {dtype_name(x.dtype)}; expected float16, bfloat16 or float32"
         )
     is_matrix = recipe == _recipes.BLOCKWISE_128X128
     if x.dim() < 2 or (is_matrix and x.dim() > 2):
-        raise ValueError(
+        raise ShapeError(
             f"{op}: x has {x.dim()} dimensions (shape {shape_text(x.shape)}); expected "
             + ("[M, K] for blockwise_128x128" if is_matrix else "[..., K], at least 2")
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..errors import ShapeError
 from ._errors import check_tensors, raise_as
 from .gemm import bmm, mm
 from .linear import linear
@@ -51,10 +52,10 @@ def _matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 def _check_shapes(input: torch.Tensor, other: torch.Tensor) -> None:
     for name, tensor in (("input", input), ("other", other)):
         if tensor.dim() == 0:
-            raise ValueError(f"matmul: {name} has no dimensions; expected at least one")
+            raise ShapeError(f"matmul: {name} has no dimensions; expected at least one")
     k = input.shape[-1]
     if other.shape[max(other.dim() - 2, 0)] != k:
-        raise ValueError(
+        raise ShapeError(
             f"matmul: other has shape {list(other.shape)}; expected "
             f"{f'[{k}]' if other.dim() == 1 else f'[..., {k}, N]'} as input has shape "
             f"{list(input.shape)}"
@@ -80,7 +81,7 @@ def _batched(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     try:
         batch = torch.broadcast_shapes(input.shape[:-2], other.shape[:-2])  # type: ignore[no-untyped-call]
     except RuntimeError:
-        raise ValueError(
+        raise ShapeError(
             f"matmul: the leading dimensions of input (shape {list(input.shape)}) and other "
             f"(shape {list(other.shape)}) do not broadcast"
         ) from None

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
+from ..errors import ArgumentError, ScaledDtypeError, ShapeError
 from ._fake import check_value, dtype_name, shape_text
 
 TENSORWISE, ROWWISE, BLOCKWISE_1X128, BLOCKWISE_128X128 = range(4)
@@ -44,7 +45,7 @@ def code_of(op: str, name: str, recipe: Any) -> int:
     if code is None:
         if text in _MICROSCALING:
             refuse_microscaling(op, f"{name} is {text}")
-        raise ValueError(
+        raise ArgumentError(
             f"{op}: {name} is {recipe!r}; expected one of {', '.join(NAMES)}, or a member of "
             "torch.nn.functional.ScalingType"
         )
@@ -88,7 +89,7 @@ class Scales(NamedTuple):
         if recipe is None:
             return
         if not self.shapes[recipe]:
-            raise ValueError(
+            raise ArgumentError(
                 f"{op}: recipe_a is {NAMES[recipe]}, which is for b; a takes blockwise_1x128 "
                 f"(scale_a {self.wanted(BLOCKWISE_1X128)}), rowwise or tensorwise"
             )
@@ -104,7 +105,7 @@ class Scales(NamedTuple):
             return
         sizes, shape = self.sizes(), self.shapes[recipe]
         if len(sizes) != len(shape):
-            raise ValueError(text())
+            raise ShapeError(text())
         for size, expected in zip(sizes, shape, strict=True):
             check_value(size == expected, text)
 
@@ -167,7 +168,7 @@ def check_scales(
         lines.append(
             "(scale_b has the orientation of b, [K, N]: transpose the scales of a weight [N, K])"
         )
-    raise ValueError("\n".join(lines))
+    raise ShapeError("\n".join(lines))
 
 
 def check_scale_dtype(op: str, name: str, scale: torch.Tensor) -> None:
@@ -177,4 +178,4 @@ def check_scale_dtype(op: str, name: str, scale: torch.Tensor) -> None:
     text = dtype_name(scale.dtype)
     if text in ("float8_e8m0fnu", "float8_e4m3fn"):
         refuse_microscaling(op, f"{name} has dtype {text}")
-    raise TypeError(f"{op}: {name} has dtype {text}; expected float32")
+    raise ScaledDtypeError(f"{op}: {name} has dtype {text}; expected float32")

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import is_autocast_enabled, is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ..errors import DeviceError, DtypeError, ShapeError
 from ._call import applier, direct, distinct, is_tracing
 from ._conv_autograd import Conv, channels_first, channels_last
 from ._conv_geometry import Geometry, Padding, Sizes, check_rank, geometry
@@ -305,16 +306,16 @@ def finish(
 def _check_residual(op: str, residual: torch.Tensor, z: torch.Tensor) -> None:
     """What the library checks where the residual is an operand of it."""
     if residual.device != z.device:
-        raise ValueError(
+        raise DeviceError(
             f"{op}: residual is on {residual.device} and input is on {z.device}; all tensors must "
             "be on the same device"
         )
     if residual.dtype != z.dtype:
-        raise TypeError(
+        raise DtypeError(
             f"{op}: residual has dtype {dtype_name(residual.dtype)}; expected {dtype_name(z.dtype)}"
         )
     if residual.shape != z.shape:
-        raise ValueError(
+        raise ShapeError(
             f"{op}: residual has shape {shape_text(residual.shape)}; expected "
             f"{shape_text(z.shape)}, the shape of the result"
         )

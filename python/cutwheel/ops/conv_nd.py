@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import is_autocast_enabled
 
+from ..errors import ShapeError
 from ._conv_autograd import channels_first, channels_last
 from ._conv_geometry import Padding, Sizes, check_padding_name, check_rank, spread
 from ._errors import RAISED, raise_as, reraise
@@ -216,7 +217,7 @@ def fold_volume(
     if residual is not None:
         check_rank(op, "residual", residual, "[N, Ko, D, P, Q]")
         if residual.shape[0] != images or residual.shape[2] != depth:
-            raise ValueError(
+            raise ShapeError(
                 f"{op}: residual has shape {shape_text(residual.shape)}; expected "
                 f"[{images}, {weight.shape[0]}, {depth}, P, Q], the shape of the result"
             )

@@ -15,6 +15,7 @@ import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ..errors import ArgumentError, DtypeError
 from ._call import bump, direct, is_tracing
 from ._errors import RAISED, check_tensors, reraise
 from ._precision import autocast_operands, tf32_allowed
@@ -124,11 +125,11 @@ def signature_of(epilogue: str) -> Signature:
     found = _lookup(epilogue) if isinstance(epilogue, str) else None
     if found is None:
         declared = ", ".join(e.name for e in epilogues() if e.has_accum)
-        raise ValueError(
+        raise ArgumentError(
             f"gemm: epilogue {epilogue!r} is not declared in this wheel; declared: {declared}"
         )
     if not found.has_accum:
-        raise ValueError(
+        raise ArgumentError(
             f"gemm: epilogue {epilogue!r} is that of an elementwise kernel: it has no product"
         )
     return found
@@ -268,12 +269,12 @@ def _targets(
     targets = [out] if isinstance(out, torch.Tensor) else list(out)
     check_tensors("gemm", {f"out[{index}]": target for index, target in enumerate(targets)})
     if len(targets) != 1 + signature.stores:
-        raise ValueError(
+        raise ArgumentError(
             f"gemm: out has {len(targets)} tensors; expected {1 + signature.stores}: the result"
             f"{' and what the epilogue stores' if signature.stores else ''}"
         )
     if out_dtype is not None and targets[0].dtype != out_dtype:
-        raise TypeError(
+        raise DtypeError(
             f"gemm: out has dtype {targets[0].dtype}; expected {out_dtype} as out_dtype says"
         )
     if is_grad_enabled():

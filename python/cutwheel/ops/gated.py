@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
+from ..errors import DeviceError, DtypeError, ShapeError
 from ._call import applier, direct, distinct, is_tracing
 from ._elementwise import ACTIVATIONS
 from ._errors import RAISED, check_tensors, reraise
@@ -91,20 +92,20 @@ def pack_gated_weight(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """
     check_tensors("pack_gated_weight", {"gate": gate, "up": up})
     if gate.dim() not in (2, 3):
-        raise ValueError(
+        raise ShapeError(
             f"pack_gated_weight: gate has shape {list(gate.shape)}; expected [F, K] or [G, F, K]"
         )
     if up.shape != gate.shape:
-        raise ValueError(
+        raise ShapeError(
             f"pack_gated_weight: up has shape {list(up.shape)}; expected {list(gate.shape)} as "
             "gate has"
         )
     if up.dtype != gate.dtype:
-        raise TypeError(
+        raise DtypeError(
             f"pack_gated_weight: up has dtype {up.dtype}; expected {gate.dtype} as gate has"
         )
     if up.device != gate.device:
-        raise ValueError(
+        raise DeviceError(
             f"pack_gated_weight: up is on {up.device} and gate is on {gate.device}; both must be "
             "on the same device"
         )
@@ -126,7 +127,7 @@ def unpack_gated_weight(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     """
     check_tensors("unpack_gated_weight", {"weight": weight})
     if weight.dim() not in (2, 3) or weight.shape[-2] % 2:
-        raise ValueError(
+        raise ShapeError(
             f"unpack_gated_weight: weight has shape {list(weight.shape)}; expected [2F, K] or "
             "[G, 2F, K]"
         )

@@ -24,6 +24,7 @@ import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ..errors import DtypeError
 from ._autograd import Addmm, Baddbmm, Bmm, Mm
 from ._call import applier, bump, direct, distinct, is_tracing
 from ._errors import RAISED, check_tensors, reraise
@@ -224,7 +225,7 @@ def _check_out(
     tensors = {**operands, "out": out}
     check_tensors(op, tensors)
     if out_dtype is not None and out.dtype != out_dtype:
-        raise TypeError(f"{op}: out has dtype {out.dtype}; expected {out_dtype} as out_dtype says")
+        raise DtypeError(f"{op}: out has dtype {out.dtype}; expected {out_dtype} as out_dtype says")
     if is_grad_enabled():
         for name, tensor in tensors.items():
             if tensor.requires_grad:

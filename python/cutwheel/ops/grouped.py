@@ -18,6 +18,7 @@ import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ..errors import ArgumentError, DeviceError, DtypeError, ShapeError
 from ._call import applier, bump, direct, distinct, is_tracing
 from ._errors import RAISED, check_tensors, raise_as, reraise
 from ._fake import dtype_name, shape_text
@@ -125,11 +126,11 @@ def _less_common(
 ) -> torch.Tensor:
     for name, rank, shape in (("a", ranks[0], a.shape), ("b", ranks[1], b.shape)):
         if rank not in (2, 3):
-            raise ValueError(
+            raise ShapeError(
                 f"{_OP}: {name} has {rank} dimensions (shape {shape_text(shape)}); expected 2 or 3"
             )
     if (offs is None) != (ranks == (3, 3)):
-        raise ValueError(
+        raise ArgumentError(
             f"{_OP}: offs is None, and {'a' if ranks[0] == 2 else 'b'} has 2 dimensions; expected "
             "the end of each group, [G]"
             if offs is None
@@ -139,7 +140,7 @@ def _less_common(
     if accumulate_into is not None:
         check_tensors(_OP, {"accumulate_into": accumulate_into})
         if ranks[0] == 3:
-            raise ValueError(
+            raise ArgumentError(
                 f"{_OP}: accumulate_into is given, and a has 3 dimensions; expected None: it is "
                 "for products with grouped K, and for the gradient of b with grouped rows"
             )
@@ -156,14 +157,14 @@ def _less_common(
 
 def _refuse_bias(bias: torch.Tensor | None) -> None:
     if bias is not None:
-        raise ValueError(
+        raise ArgumentError(
             f"{_OP}: bias is given, and the groups are along K (b has 2 dimensions); expected None"
         )
 
 
 def _check_bias_shape(bias: torch.Tensor | None, groups: int, size: int) -> None:
     if bias is not None and tuple(bias.shape) != (groups, size):
-        raise ValueError(
+        raise ShapeError(
             f"{_OP}: bias has shape {shape_text(bias.shape)}; expected [{groups}, {size}], a row "
             "for each group"
         )
@@ -194,16 +195,16 @@ def _grouped_columns(
     """
     groups, m, k = a.shape
     if b.shape[0] != k:
-        raise ValueError(
+        raise ShapeError(
             f"{_OP}: b has shape {shape_text(b.shape)}; expected [{k}, T] as a has shape "
             f"{shape_text(a.shape)}"
         )
     if b.dtype != a.dtype and not is_autocast_enabled():
-        raise TypeError(
+        raise DtypeError(
             f"{_OP}: b has dtype {dtype_name(b.dtype)}; expected {dtype_name(a.dtype)} as a has"
         )
     if offs.dim() == 1 and offs.shape[0] != groups:
-        raise ValueError(
+        raise ShapeError(
             f"{_OP}: offs has {offs.shape[0]} elements; expected {groups}, one for each matrix of "
             f"a (shape {shape_text(a.shape)})"
         )
@@ -214,21 +215,21 @@ def _grouped_columns(
 def _check_total(total: torch.Tensor, shape: tuple[int, ...], b: torch.Tensor) -> None:
     """Of accumulate_into."""
     if total.dtype != _float32:
-        raise TypeError(
+        raise DtypeError(
             f"{_OP}: accumulate_into has dtype {dtype_name(total.dtype)}; expected float32"
         )
     if tuple(total.shape) != shape:
-        raise ValueError(
+        raise ShapeError(
             f"{_OP}: accumulate_into has shape {shape_text(total.shape)}; expected "
             f"{shape_text(shape)}"
         )
     if total.device != b.device:
-        raise ValueError(
+        raise DeviceError(
             f"{_OP}: accumulate_into is on {total.device} and b is on {b.device}; all tensors must "
             "be on the same device"
         )
     if not total.is_contiguous() and not total.mT.is_contiguous():
-        raise ValueError(
+        raise ArgumentError(
             f"{_OP}: accumulate_into has strides {list(total.stride())}; expected those of a "
             "contiguous tensor, or of its transpose"
         )
@@ -249,7 +250,7 @@ def _accumulated(
     """total[g] += a_g @ b_g"""
     _refuse_bias(bias)
     if out_dtype not in (None, _float32):
-        raise TypeError(
+        raise DtypeError(
             f"{_OP}: out_dtype is {dtype_name(out_dtype)}; expected float32, that of "
             "accumulate_into"
         )
@@ -262,12 +263,12 @@ def _accumulated(
                     "differentiation where K is grouped: call without it, or under torch.no_grad()"
                 )
     if a.shape[1] != b.shape[0]:
-        raise ValueError(
+        raise ShapeError(
             f"{_OP}: b has shape {shape_text(b.shape)}; expected [{a.shape[1]}, N] as a has shape "
             f"{shape_text(a.shape)}"
         )
     if a.dtype != b.dtype:
-        raise TypeError(
+        raise DtypeError(
             f"{_OP}: b has dtype {dtype_name(b.dtype)}; expected {dtype_name(a.dtype)} as a has"
         )
     _check_total(total, (offs.shape[0], a.shape[0], b.shape[1]), b)
@@ -311,7 +312,7 @@ def grouped_mm_list(
     addends = [None] * len(As) if biases is None else biases
     for name, others in (("Bs", Bs), ("biases", addends)):
         if len(others) != len(As):
-            raise ValueError(
+            raise ArgumentError(
                 f"{op}: {name} has {len(others)} elements; expected {len(As)} as As has"
             )
     results = []

@@ -12,6 +12,7 @@ import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ..errors import DtypeError, ShapeError
 from ._call import applier, direct, distinct, is_tracing
 from ._elementwise import ACTIVATIONS
 from ._errors import RAISED, raise_as, reraise
@@ -84,17 +85,17 @@ def _check_operands(op: str, input: torch.Tensor, weight: torch.Tensor) -> None:
     """What grouped_mm would say of them by its own names, and of the transposed weight."""
     for name, tensor, rank in (("input", input, 2), ("weight", weight, 3)):
         if tensor.dim() != rank:
-            raise ValueError(
+            raise ShapeError(
                 f"{op}: {name} has {tensor.dim()} dimensions (shape {shape_text(tensor.shape)}); "
                 f"expected {rank}"
             )
     if weight.shape[2] != input.shape[1]:
-        raise ValueError(
+        raise ShapeError(
             f"{op}: weight has shape {shape_text(weight.shape)}; expected "
             f"[G, N, {input.shape[1]}] as input has shape {shape_text(input.shape)}"
         )
     if weight.dtype != input.dtype and not is_autocast_enabled():
-        raise TypeError(
+        raise DtypeError(
             f"{op}: weight has dtype {dtype_name(weight.dtype)}; expected "
             f"{dtype_name(input.dtype)} as input has"
         )

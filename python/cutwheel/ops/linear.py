@@ -12,6 +12,7 @@ import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ..errors import ArgumentError, DeviceError, DtypeError, ShapeError
 from ._call import applier, direct, distinct, is_tracing
 from ._elementwise import ACTIVATIONS
 from ._errors import RAISED, reraise
@@ -154,7 +155,7 @@ def check_activation(activation: object, known: tuple[str, ...], op: str) -> Non
     """Raises ValueError for the name of an activation that `op` does not have."""
     if activation not in known:
         names = ", ".join(known)
-        raise ValueError(f"{op}: activation is {activation!r}; expected one of {names}")
+        raise ArgumentError(f"{op}: activation is {activation!r}; expected one of {names}")
 
 
 def _with_epilogue(
@@ -284,17 +285,17 @@ def _composed(
 def _check_residual(residual: torch.Tensor, result: torch.Tensor) -> None:
     """What the library checks where the residual is an operand of it."""
     if residual.device != result.device:
-        raise ValueError(
+        raise DeviceError(
             f"linear: residual is on {residual.device} and input is on {result.device}; all "
             "tensors must be on the same device"
         )
     if residual.dtype != result.dtype:
-        raise TypeError(
+        raise DtypeError(
             f"linear: residual has dtype {dtype_name(residual.dtype)}; expected "
             f"{dtype_name(result.dtype)}"
         )
     if residual.shape != result.shape:
-        raise ValueError(
+        raise ShapeError(
             f"linear: residual has shape {shape_text(residual.shape)}; expected "
             f"{shape_text(result.shape)}"
         )

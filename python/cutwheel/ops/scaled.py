@@ -22,6 +22,7 @@ import torch
 from torch import is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ..errors import ScaledDtypeError
 from ._call import bump, direct, is_tracing
 from ._errors import RAISED, reraise
 from ._recipes import code_of
@@ -166,7 +167,7 @@ def _refuse_grad(
 def _check_out_dtype(out: torch.Tensor, out_dtype: torch.dtype) -> None:
     # bfloat16, the default, cannot be told from what a caller has written.
     if out_dtype not in (torch.bfloat16, None, out.dtype):
-        raise TypeError(
+        raise ScaledDtypeError(
             f"scaled_mm: out has dtype {out.dtype}; expected {out_dtype} as out_dtype says"
         )
 
