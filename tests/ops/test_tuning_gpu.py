@@ -142,3 +142,42 @@ def test_a_table_counts_for_calls_that_were_made_before_it(cutwheel: ModuleType,
     assert names[0], "the profiler saw a kernel"
     if before["plans"][0]["row"] != before["plans"][1]["row"]:
         assert names[0] != names[1]
+
+
+def test_a_job_that_ran_out_of_memory_is_measured_when_there_is_some(
+    cutwheel: ModuleType, cuda: str, tmp_path: Path
+) -> None:
+    from cutwheel.tuning import journal
+
+    asked = ("--op", "mm", "--shape", "4096x4096x4096")
+    torch.cuda.empty_cache()
+    few = (64 << 20) / torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(few, 0)
+    try:
+        assert run(tmp_path, *asked) == 1
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, 0)
+    (failed,) = journal.read(tmp_path / "j.jsonl").records
+    assert failed.error.startswith("OutOfMemoryError: ")
+    assert run(tmp_path, *asked) == 0
+    (_, done) = journal.read(tmp_path / "j.jsonl").records
+    assert not done.error
+    assert done.timed
+    assert len(json.loads((tmp_path / "j.json").read_text())["entries"]) == 1
+
+
+def test_a_gpu_that_is_not_there_is_refused(
+    cutwheel: ModuleType, cuda: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    count = torch.cuda.device_count()
+    assert run(tmp_path, "--device", str(count), "--shape", "128x128x128") == 2
+    assert f"--device {count}: expected 0 to {count - 1}" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_table_does_not_take_the_place_of_its_journal(
+    cutwheel: ModuleType, cuda: str, tmp_path: Path
+) -> None:
+    asked = ("--shape", "128x128x128", "--table", str(tmp_path / "j.jsonl"))
+    assert run(tmp_path, *asked) == 2
+    assert not list(tmp_path.iterdir())
