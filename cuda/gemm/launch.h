@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "common/context.h"
 #include "gemm/params.h"
 
 namespace cutwheel::gemm {
@@ -18,29 +19,36 @@ struct LaunchShape {
   bool dependent_launch = false;
 };
 
+// 48 KiB of dynamic shared memory need no permission.
+inline cudaError_t permit_shared_memory(void const* kernel, int bytes) {
+  return bytes > 48 * 1024 ? cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) : cudaSuccess;
+}
+
 // Facts about one kernel on each device. A kernel has one static object of this, zero-initialised (no dynamic initialiser).
 class KernelFacts {
  public:
-  // Raises the limit of dynamic shared memory on the first call for a device.
+  // Raises the limit of dynamic shared memory on the first call for a device. Of another context than that call's,
+  // launch_kernel does it.
   cudaError_t prepare(void const* kernel, int device, int shared_memory_bytes) {
     std::uint64_t const bit = std::uint64_t{1} << device;
     if (prepared_.load(std::memory_order_acquire) & bit) return cudaSuccess;
-    // 48 KiB needs no permission.
-    if (shared_memory_bytes > 48 * 1024) {
-      cudaError_t const error =
-          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_memory_bytes);
-      if (error != cudaSuccess) return error;
-    }
+    if (cudaError_t const error = permit_shared_memory(kernel, shared_memory_bytes); error != cudaSuccess) return error;
     prepared_.fetch_or(bit, std::memory_order_release);
     return cudaSuccess;
   }
 
   // How many clusters of this kernel fit on the device at once: GPCs with an odd number of SMs make it less than the
-  // quotient, and a persistent grid that assumes more would run in two waves.
+  // quotient, and a persistent grid that assumes more would run in two waves. Asked for in the primary context: one with
+  // fewer SMs would leave its number to all later calls.
   int max_active_clusters(void const* kernel, int device, cudaLaunchConfig_t const& config) {
     int known = clusters_[device].load(std::memory_order_relaxed);
     if (known) return known;
-    if (cudaOccupancyMaxActiveClusters(&known, kernel, &config) != cudaSuccess || known <= 0) {
+    ContextScope const scope;
+    ContextScope::set_primary(device);
+    cudaLaunchConfig_t asked = config;
+    asked.stream = nullptr;  // it may belong to another context
+    permit_shared_memory(kernel, static_cast<int>(asked.dynamicSmemBytes));
+    if (cudaOccupancyMaxActiveClusters(&known, kernel, &asked) != cudaSuccess || known <= 0) {
       cudaGetLastError();
       return 0;
     }
@@ -94,7 +102,11 @@ Status launch_kernel(void const* kernel, LaunchShape const& shape, Params const&
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t const config = launch_config(shape, stream, attributes);
   void* arguments[] = {const_cast<void*>(static_cast<void const*>(&params))};
-  cudaError_t const error = cudaLaunchKernelExC(&config, kernel, arguments);
+  cudaError_t error = cudaLaunchKernelExC(&config, kernel, arguments);
+  if (error == cudaErrorInvalidValue && permit_shared_memory(kernel, shape.shared_memory_bytes) == cudaSuccess) {
+    cudaGetLastError();
+    error = cudaLaunchKernelExC(&config, kernel, arguments);
+  }
   if (error != cudaSuccess) {
     cudaGetLastError();  // or torch would report it at its next call
     return {StatusCode::cuda_error, static_cast<int>(error)};

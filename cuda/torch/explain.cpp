@@ -47,9 +47,10 @@ ExplainedGemm explain_call(GemmCall& call) {
 }
 
 ExplainedGemm explain_call(ScaledCall& call) {
+  check_scaled(call);
+  DeviceScope const scope(call.device);
   PreparedGemm prepared;
   bool const multiplies = start_scaled(prepared, call);
-  DeviceScope const scope(call.device);
   if (multiplies) {
     plan_scaled(prepared, call);
   } else {
@@ -144,9 +145,10 @@ ExplainedGemm explain_grouped(std::int64_t op, OptionalTensors const& operands, 
       default: return grouped_mm_call(tensor(0), tensor(1), tensor(2), all[3], out_dtype, allow_tf32);
     }
   }();
+  check_grouped(call);
+  DeviceScope const scope(call.device);
   PreparedGemm prepared;
   bool const multiplies = start_grouped(prepared, call);
-  DeviceScope const scope(call.device);
   if (multiplies) {
     plan_grouped(prepared, call);
   } else {

@@ -41,8 +41,7 @@ void run_in_parts(Tensor& result, GroupedCall const& call, std::int64_t part) {
 
 }  // namespace
 
-bool start_grouped(PreparedGemm& prepared, GroupedCall& call) {
-  check_grouped(call);
+bool start_grouped(PreparedGemm& prepared, GroupedCall const& call) {
   prepared.d.tensor = call.out ? *call.out : make_result(call, columns_of(call.width(), call.n));
   if (call.epilogue) {
     EpilogueInfo const& info = info_of(*call.epilogue);
@@ -60,8 +59,9 @@ GemmPlan plan_grouped(PreparedGemm& prepared, GroupedCall& call) {
 }
 
 void run_grouped(PreparedGemm& prepared, GroupedCall& call) {
-  bool const multiplies = start_grouped(prepared, call);
+  check_grouped(call);
   DeviceScope const scope(call.device);
+  bool const multiplies = start_grouped(prepared, call);
   if (!multiplies) {
     // Groups along an empty K: each result is zeros, or stays what it is.
     if (!call.empty() && !call.accumulates) torch::stable::zero_(*prepared.d.tensor);

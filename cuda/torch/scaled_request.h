@@ -64,9 +64,9 @@ GemmRequest request_of(ScaledCall const& call, ScaledForm form);
 // Of a call with a form, and a result in prepared.d.
 void prepare_scaled(PreparedGemm& prepared, ScaledCall const& call, Forced forced);
 
-// Checks the call and makes the result. Says whether there is anything to multiply: the result of no extent is empty, that
+// Of a checked call: makes the result. Says whether there is anything to multiply: the result of no extent is empty, that
 // over an empty K is the bias.
-bool start_scaled(PreparedGemm& prepared, ScaledCall& call);
+bool start_scaled(PreparedGemm& prepared, ScaledCall const& call);
 
 // Prepares the call for the kernel of the plan.
 GemmPlan plan_scaled(PreparedGemm& prepared, ScaledCall& call);

@@ -18,8 +18,7 @@ void fill_with_bias(Tensor result, ScaledCall const& call) {
 
 }  // namespace
 
-bool start_scaled(PreparedGemm& prepared, ScaledCall& call) {
-  check_scaled(call);
+bool start_scaled(PreparedGemm& prepared, ScaledCall const& call) {
   std::int64_t const shape[] = {call.m, call.n};
   prepared.d.tensor = call.out ? *call.out : empty_contiguous(shape, 2, call.d_type, call.device);
   return !call.empty() && call.k > 0;
@@ -32,8 +31,9 @@ GemmPlan plan_scaled(PreparedGemm& prepared, ScaledCall& call) {
 }
 
 void run_scaled(PreparedGemm& prepared, ScaledCall& call) {
-  bool const multiplies = start_scaled(prepared, call);
+  check_scaled(call);
   DeviceScope const scope(call.device);
+  bool const multiplies = start_scaled(prepared, call);
   if (!multiplies) {
     if (!call.empty()) fill_with_bias(*prepared.d.tensor, call);
     return;

@@ -27,6 +27,7 @@ from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ._call import applier, direct, is_tracing
 from ._conv_geometry import Geometry
 from ._elementwise import Gradient, derivative, sum_rows
+from ._errors import out_of_memory
 
 _Op = Callable[..., torch.Tensor]
 _ops = torch.ops.cutwheel
@@ -61,7 +62,10 @@ def _conv(
     if is_grad_enabled() and (input.requires_grad or weight.requires_grad):
         return _conv_with_grad(input, weight, None, None, geometry, None, allow_tf32)
     call = _conv2d if is_tracing() else _conv2d_direct
-    return call(input, weight, None, *geometry, allow_tf32)
+    try:
+        return call(input, weight, None, *geometry, allow_tf32)
+    except RuntimeError as error:
+        raise out_of_memory(error) from None
 
 
 def _input_grad(
@@ -74,7 +78,10 @@ def _input_grad(
     if is_grad_enabled() and (grad.requires_grad or weight.requires_grad):
         return _input_grad_with_grad(grad, weight, size, geometry, allow_tf32)
     call = _conv2d_input_grad if is_tracing() else _conv2d_input_grad_direct
-    return call(grad, weight, size[2], size[3], *geometry, allow_tf32)
+    try:
+        return call(grad, weight, size[2], size[3], *geometry, allow_tf32)
+    except RuntimeError as error:
+        raise out_of_memory(error) from None
 
 
 def _weight_grad(
@@ -88,7 +95,10 @@ def _weight_grad(
         return _weight_grad_with_grad(grad, input, size, geometry, allow_tf32)
     deterministic = torch.are_deterministic_algorithms_enabled()
     call = _conv2d_weight_grad if is_tracing() else _conv2d_weight_grad_direct
-    return call(grad, input, size[2], size[3], *geometry, allow_tf32, deterministic)
+    try:
+        return call(grad, input, size[2], size[3], *geometry, allow_tf32, deterministic)
+    except RuntimeError as error:
+        raise out_of_memory(error) from None
 
 
 def _in_order(grad: torch.Tensor) -> torch.Tensor:

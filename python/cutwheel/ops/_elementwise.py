@@ -18,6 +18,7 @@ from torch import is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ._call import applier, direct, is_tracing
+from ._errors import out_of_memory
 
 Gradient = torch.Tensor | None
 _Binary = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -38,7 +39,10 @@ def _elementwise(
     operands: list[torch.Tensor], epilogue: str, with_result: bool, with_sums: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     call = _overload if is_tracing() else _overload_direct
-    return call(operands, epilogue, with_result, with_sums)
+    try:
+        return call(operands, epilogue, with_result, with_sums)
+    except RuntimeError as error:
+        raise out_of_memory(error) from None
 
 
 def _silu_backward(grad: torch.Tensor, z: torch.Tensor) -> torch.Tensor:

@@ -45,6 +45,12 @@ _DTYPE_ARGUMENT = re.compile(r"'(?:Optional\[int\]|int)' for argument '(out_)?dt
 # AttributeError of an argument that is no tensor, which the fast path does not look for.
 RAISED = (RuntimeError, AttributeError)
 
+_NO_MEMORY = re.compile(
+    r"cutwheel\.OutOfMemoryError: (.*?)(?=\nException raised from |\Z)", re.DOTALL
+)
+# Instead of the allocator's text, which torch tells the library from 2.13 on.
+_ALLOCATION = re.compile(r"Tried to allocate (\d+) bytes on GPU (\d+)")
+
 
 def _in_the_name_of(op: str, text: str, named: re.Pattern[str]) -> str:
     text = named.sub(f"{op}: ", text)
@@ -80,6 +86,24 @@ def check_tensors(op: str, arguments: dict[str, Any], optional: tuple[str, ...] 
             raise TypeError(f"{op}: {name} is {kind}; expected a Tensor") from None
 
 
+def out_of_memory(error: Exception) -> Exception:
+    """torch.OutOfMemoryError with the allocator's own text, if `error` stands for one; else `error`.
+
+    Where torch did not tell that text, the allocator is asked for the same memory once more; but not
+    while a graph is captured, which would keep it.
+    """
+    found = _NO_MEMORY.search(str(error))
+    if found is None:
+        return error
+    allocation = _ALLOCATION.search(found[1])
+    if allocation and not torch.cuda.is_current_stream_capturing():
+        try:
+            torch.empty(int(allocation[1]), dtype=torch.uint8, device=f"cuda:{allocation[2]}")
+        except RuntimeError as again:
+            return again
+    return torch.OutOfMemoryError(found[1])  # there is memory by now, which there was not
+
+
 def reraise(op: str, error: Exception, optional: tuple[str, ...] = (), **tensors: Any) -> NoReturn:
     """Raises `error` as the class it stands for.
 
@@ -90,6 +114,8 @@ def reraise(op: str, error: Exception, optional: tuple[str, ...] = (), **tensors
         tensors: the tensor arguments by name
     """
     text = str(error)
+    if _NO_MEMORY.search(text):
+        raise out_of_memory(error) from None
     found = _PREFIX.search(text)
     if found:
         kind = _CLASSES[found[1]]

@@ -15,6 +15,7 @@ from torch import is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ._call import applier, direct, is_tracing
+from ._errors import out_of_memory
 
 _grouped_mm: Callable[..., torch.Tensor] = torch.ops.cutwheel.grouped_mm.default
 _grouped_mm_direct: Callable[..., torch.Tensor] = direct(_grouped_mm)
@@ -38,7 +39,10 @@ def _sum_groups(values: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
     terms = values if is_16_bit else _pieces(values)
     ones = terms.new_ones(terms.shape[0], _ONES)
     call = _grouped_mm if is_tracing() else _grouped_mm_direct
-    sums = call(ones.mT, terms, offs, None, torch.float32, False)[:, 0]
+    try:
+        sums = call(ones.mT, terms, offs, None, torch.float32, False)[:, 0]
+    except RuntimeError as error:
+        raise out_of_memory(error) from None
     return sums if is_16_bit else sums.reshape(sums.shape[0], 3, n).sum(1)
 
 

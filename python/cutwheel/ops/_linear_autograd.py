@@ -27,7 +27,7 @@ from . import linear as _public
 from ._autograd import is_column_major, product
 from ._call import direct, is_tracing
 from ._elementwise import Gradient, derivative, sum_rows
-from ._errors import RAISED
+from ._errors import RAISED, out_of_memory
 from ._precision import tf32_allowed
 
 _Op = Callable[..., torch.Tensor]
@@ -104,7 +104,10 @@ def _derivative_of_product(
     rows, operands = _rows(input), [bias, _rows(grad)]
     epilogue = f"bias_{activation_backward}"
     call = _gemm if is_tracing() else _gemm_direct
-    dz = call(rows, weight.t(), epilogue, operands, [1.0], None, allow_tf32)[0]
+    try:
+        dz = call(rows, weight.t(), epilogue, operands, [1.0], None, allow_tf32)[0]
+    except RuntimeError as error:
+        raise out_of_memory(error) from None
     return dz.view(grad.shape)
 
 
