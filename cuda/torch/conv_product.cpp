@@ -62,8 +62,7 @@ void make_scaled(ConvProduct& product, ConvCall const& call) {
   constexpr std::int64_t kTensorwise = 0, kRowwise = 1;
   View const pixels = pixels_of(*call.a, product.keep);
   Tensor const& a = product.views.emplace_back(matrix_view(pixels.owner, pixels.matrix));
-  Tensor const& b =
-      product.views.emplace_back(matrix_view(call.filter(), filter_matrix(call.filter()).transposed()));
+  Tensor const& b = product.views.emplace_back(matrix_view(call.filter(), filter_matrix(call.filter()).transposed()));
   product.scaled = ScaledCall{{names_of(call, 2), &a, &b}};
   ScaledCall& scaled = *product.scaled;
   scaled.out_dtype = call.d_type;

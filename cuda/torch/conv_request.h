@@ -102,8 +102,8 @@ void launch_conv(PreparedConv& prepared, ConvCall const& call, GemmPlan plan);
 
 // The call as a product of matrices in the memory of its tensors, or in copies where rows do not follow each other evenly.
 struct ConvProduct {
-  std::vector<Tensor> keep;  // copies
-  std::deque<Tensor> views;  // operands of the calls below, which point to them: a deque does not move its elements
+  std::vector<Tensor> keep;        // copies
+  std::deque<Tensor> views;        // the calls below point to them, and a deque does not move its elements
   std::optional<Factors> factors;  // of gemm
   EpilogueCall epilogue;
   std::optional<GemmCall> gemm;

@@ -1,5 +1,5 @@
-// What is thrown where one of torch's shims fails. They catch every exception and return a code; from torch 2.13 on they tell
-// its text as well.
+// What is thrown where one of torch's shims fails. They catch every exception and return a code; from torch 2.13 on they
+// tell its text as well.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-"""Which device and context are current during a call and after it: DeviceScope (cuda/torch/tensor.h),
-with a driver, a runtime and shims of a few lines in place of CUDA's and torch's."""
+"""Which device and context are current during a call and after it: DeviceScope
+(cuda/torch/tensor.h), with a driver, a runtime and shims of a few lines in place of CUDA's and
+torch's."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetLastError();
 char const* cudaGetErrorString(cudaError_t error);
 """
-# A thread: its current context, and the device that torch means as long as there is none. Two devices
-# have a primary context and a green one each.
+# A thread: its current context, and the device that torch means as long as there is none. Two
+# devices have a primary context and a green one each.
 SOURCE = r"""
 #include <cstdint>
 #include <cstdio>
@@ -103,8 +104,9 @@ int main() {
     } catch (std::exception const& caught) {
       error = caught.what();
     }
-    std::printf("{\"during\": [%td, %d], \"after\": [%td, %d], \"changes\": %d, \"error\": \"%s\"}\n",
-                during, inside, current, torch_index(), changes, error.c_str());
+    std::printf("{\"during\": [%td, %d], \"after\": [%td, %d], ", during, inside, current,
+                torch_index());
+    std::printf("\"changes\": %d, \"error\": \"%s\"}\n", changes, error.c_str());
   }
 }
 """
@@ -124,10 +126,11 @@ def program(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     cuda = repository / "cuda"
     sources = ("common/context.cpp", "torch/tensor.cpp", "torch/shim_errors.cpp")
     command = [
-        *(compiler, "-std=c++17", "-fvisibility=hidden", "-DTORCH_TARGET_VERSION=0x020A000000000000ULL"),
+        *(compiler, "-std=c++17", "-DTORCH_TARGET_VERSION=0x020A000000000000ULL"),
         *(f"-I{path}" for path in (cuda, folder, Path(torch.__file__).parent / "include")),
         # Functions that nothing here calls are dropped, with the shims that they would call.
-        *("-O1", "-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections"),
+        *("-O1", "-fvisibility=hidden"),
+        *("-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections"),
         *("main.cpp", *(str(cuda / source) for source in sources), "-o", "program", "-ldl"),
     ]
     subprocess.run(command, cwd=folder, check=True)
@@ -135,7 +138,7 @@ def program(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(program: Path, current: int, device: int, torch_device: int = 0) -> dict[str, Any]:
-    """What is current during a call for tensors of this device and after it, as [context, device]."""
+    """What is current during a call for tensors of this device and after it: [context, device]."""
     done = subprocess.run(
         [program],
         input=f"{current} {torch_device} {device}",

@@ -1,5 +1,5 @@
-"""What the library throws where torch has no memory: cuda/torch/shim_errors.cpp, loaded beside torch
-as the library is."""
+"""What the library throws where torch has no memory: cuda/torch/shim_errors.cpp, loaded beside
+torch as the library is."""
 
 from __future__ import annotations
 
@@ -59,9 +59,7 @@ ALLOCATOR = "CUDA out of memory. Tried to allocate 32.00 MiB. GPU 0 has a total 
 
 
 @pytest.fixture(scope="module")
-def build(
-    repository: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., ctypes.CDLL]:
+def build(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ctypes.CDLL]:
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no C++ compiler")

@@ -265,7 +265,7 @@ def test_phases_and_blocks_have_channels_that_fit(planner: Path) -> None:
         assert shape.slabs * shape.taps_h * shape.taps_w * shape.channels <= 512
 
 
-# Extents and strides up to 2^31 - 2^16 are accepted; products of them have to be counted in 64 bits.
+# Extents and strides up to 2^31 - 2^16 are accepted; products of them take 64 bits.
 HUGE = 2**31 - 2**16
 WIDE = 2**28 + 1  # times 16 channels, 16 more than 2^32
 

@@ -21,9 +21,7 @@ def _cleared() -> Iterator[None]:
 
 
 def _names() -> set[str]:
-    return {
-        one["gpu"] for one in json.loads(torch.ops.cutwheel._tuning()) if not one["built_in"]
-    }
+    return {one["gpu"] for one in json.loads(torch.ops.cutwheel._tuning()) if not one["built_in"]}
 
 
 def test_no_thread_loses_the_table_of_another() -> None:

@@ -87,10 +87,10 @@ def check_tensors(op: str, arguments: dict[str, Any], optional: tuple[str, ...] 
 
 
 def out_of_memory(error: Exception) -> Exception:
-    """torch.OutOfMemoryError with the allocator's own text, if `error` stands for one; else `error`.
+    """torch.OutOfMemoryError with the allocator's text, if `error` stands for one; else `error`.
 
-    Where torch did not tell that text, the allocator is asked for the same memory once more; but not
-    while a graph is captured, which would keep it.
+    Where torch did not tell that text, the allocator is asked for the same memory once more; but
+    not while a graph is captured, which would keep it.
     """
     found = _NO_MEMORY.search(str(error))
     if found is None:
