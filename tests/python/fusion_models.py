@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 Tensor = torch.Tensor
 C = 8
@@ -56,15 +57,32 @@ def rows() -> tuple[Tensor, Tensor]:
     return torch.randn(3, C), torch.randn(3, C)
 
 
-def same(one: torch.nn.Module, other: torch.nn.Module, *given: Tensor) -> None:
-    """Their results, and what they do to their arguments."""
+def same(one: torch.nn.Module, other: torch.nn.Module, *given: Any) -> None:
+    """Their results, strides and dtypes included, and what they do to their arguments."""
     with torch.no_grad():
-        of_one, of_other = ([x.clone() for x in given] for _ in range(2))
-        torch.testing.assert_close(one(*of_one), other(*of_other), rtol=1e-4, atol=1e-5)
+        of_one, of_other = ([_copy(x) for x in given] for _ in range(2))
+        results = one(*of_one), other(*of_other)
+        # Strides of dimensions of size 1 mean nothing.
+        strides = [[_strides(x) for x in tree_leaves(each)] for each in results]
+        assert strides[0] == strides[1]
+        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(of_one, of_other, rtol=1e-4, atol=1e-5)
 
 
-def fused(cutwheel: ModuleType, model: torch.nn.Module, *given: Tensor) -> Any:
+def _copy(x: Any) -> Any:
+    """In the same strides."""
+    if not isinstance(x, Tensor):
+        return x
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(x)
+
+
+def _strides(x: Any) -> list[int] | None:
+    if not isinstance(x, Tensor):
+        return None
+    return [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1]
+
+
+def fused(cutwheel: ModuleType, model: torch.nn.Module, *given: Any) -> Any:
     """The fused model, which computes the same; the model is as it was."""
     before = {name: value.clone() for name, value in model.state_dict().items()}
     attributes = {owner: dict(vars(owner)) for owner in model.modules()}

@@ -17,6 +17,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import Graph, Node
 
 from .. import nn
+from .modules import CastingLinear, ResidualConv2d, ResidualLinear
 from .opaque import why_opaque
 
 _CALLERS = "the caller's tensors"
@@ -27,7 +28,7 @@ _ALLOCATING_MODULES = (
     *(torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.SyncBatchNorm, torch.nn.LayerNorm),
     *(torch.nn.GroupNorm, torch.nn.MaxPool2d, torch.nn.AvgPool2d, torch.nn.AdaptiveAvgPool2d),
     *(torch.nn.ReLU, torch.nn.SiLU, torch.nn.GELU, torch.nn.Sigmoid, torch.nn.Hardswish),
-    *(nn.Conv2d, nn.Linear),
+    *(nn.Conv2d, nn.Linear, ResidualConv2d, ResidualLinear, CastingLinear),
 )
 _ALLOCATING_FUNCTIONS: tuple[Callable[..., Any], ...] = (
     *(operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, operator.matmul),

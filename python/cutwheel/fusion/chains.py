@@ -35,6 +35,8 @@ class Chain:
     norm: torch.nn.Module | None = None
     activation: str | None = None
     sum: Node | None = None
+    sum_is_in_place: bool = False
+    sum_is_reversed: bool = False
     residual_after_activation: bool = False
     note: str = ""
     """why it ends where it does"""
@@ -132,6 +134,9 @@ class Matcher:
             *(chain.layer, chain.norm, chain.activation, chain.sum is not None),
             chain.residual_after_activation,
         )
+        if chain.sum is not None:
+            chain.module.sum_is_in_place = chain.sum_is_in_place
+            chain.module.sum_is_reversed = chain.sum_is_reversed
 
     def note(self, chain: Chain) -> str:
         """Why the chain ends where it does, unless another one goes on there."""
@@ -194,6 +199,7 @@ class Matcher:
         if self._aliases.is_written_between(first, user, first.all_input_nodes):
             return "its input may be written to before the sum behind it"
         chain.sum, chain.residual_after_activation = user, chain.activation is not None
+        chain.sum_is_in_place, chain.sum_is_reversed = found.is_in_place, found.a is other
         chain.nodes.append(user)
         return ""
 

@@ -7,6 +7,7 @@ import copy
 import torch
 
 from .chains import LAYERS, is_layer, why_not
+from .formats import weight_formats
 from .opaque import is_leaf, why_opaque
 from .questions import UntraceableError
 from .report import FusionReport, Kept, Replacement
@@ -50,8 +51,9 @@ def fuse(model: torch.nn.Module) -> torch.nn.Module:
             "fuse: model is in training mode; expected one in eval mode, as batch norms are folded "
             "with their running statistics: call model.eval() before"
         )
-    fusion = _Fusion()
-    fused = fusion.fuse(copy.deepcopy(model), "")
+    copied = copy.deepcopy(model)
+    fusion = _Fusion(copied)
+    fused = fusion.fuse(copied, "")
     fused.fusion_report = FusionReport(  # type: ignore[assignment]
         type(model).__name__, tuple(fusion.replaced), tuple(fusion.kept), tuple(fusion.untraced)
     )
@@ -61,7 +63,8 @@ def fuse(model: torch.nn.Module) -> torch.nn.Module:
 class _Fusion:
     """Of one model; its modules may be changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._weight_formats = weight_formats(model)
         self.replaced: list[Replacement] = []
         self.kept: list[Kept] = []
         self.untraced: list[Kept] = []
@@ -88,7 +91,7 @@ class _Fusion:
         if reason is not None:
             self.untraced.append(Kept(path, type(module).__name__, reason))
             return self._with_children(module, path)
-        rewriter = Rewriter(module, graph, path)
+        rewriter = Rewriter(module, graph, path, self._weight_formats)
         made = rewriter.run()
         self.replaced += rewriter.replaced
         self.kept += rewriter.kept

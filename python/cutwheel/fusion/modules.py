@@ -10,7 +10,7 @@ from .. import nn
 from ..ops._conv_geometry import output_size
 from ..ops._elementwise import ACTIVATIONS
 from ..ops.conv import plan_of
-from ..ops.linear import COMPOSED
+from ..ops.linear import COMPOSED, linear
 
 _ACTIVATIONS = {**ACTIVATIONS, **COMPOSED}
 
@@ -22,8 +22,13 @@ class ResidualConv2d(nn.Conv2d):
     in the kernel; else torch computes all of it, as the unfused model did.
     """
 
-    def forward(self, input: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
-        if residual is None or _is_like_result(residual, input, self.result_shape(input)):
+    sum_is_in_place = False
+    """z += residual, of the convolution's result z: the sum has z's dtype"""
+    sum_is_reversed = False
+    """residual + z, whose strides are those of the residual"""
+
+    def forward(self, input: torch.Tensor, residual: Any) -> torch.Tensor:  # type: ignore[override]
+        if _is_like_result(residual, input, self.result_shape(input)):
             return super().forward(input, residual)
         return _by_torch(self, torch.nn.Conv2d.forward(self, input), residual)
 
@@ -41,27 +46,53 @@ class ResidualConv2d(nn.Conv2d):
 class ResidualLinear(nn.Linear):
     """cutwheel.nn.Linear, likewise."""
 
-    def forward(self, input: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+    sum_is_in_place = False
+    sum_is_reversed = False
+
+    def forward(self, input: torch.Tensor, residual: Any) -> torch.Tensor:  # type: ignore[override]
         shape = (*input.shape[:-1], self.out_features)
-        if residual is None or _is_like_result(residual, input, shape):
+        if _is_like_result(residual, input, shape) and (
+            not self.sum_is_reversed or residual.is_contiguous()
+        ):
             return super().forward(input, residual)
         return _by_torch(self, torch.nn.Linear.forward(self, input), residual)
 
 
-def _is_like_result(residual: torch.Tensor, input: torch.Tensor, shape: tuple[int, ...]) -> bool:
+class CastingLinear(nn.Linear):
+    """cutwheel.nn.Linear whose result is float32 under autocast, as that of torch's activation."""
+
+    def forward(self, input: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        assert self.activation is not None
+        if not torch.is_autocast_enabled():
+            return super().forward(input, residual)
+        return _ACTIVATIONS[self.activation](linear(input, self.weight, self.bias))
+
+
+_IN_FLOAT32 = ("softplus",)
+"""activations that torch computes in float32 under autocast"""
+
+
+def _is_like_result(residual: Any, input: torch.Tensor, shape: tuple[int, ...]) -> bool:
+    if not isinstance(residual, torch.Tensor):
+        return False
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled() else input.dtype
     return residual.shape == shape and residual.dtype == dtype and residual.device == input.device
 
 
-def _by_torch(
-    layer: nn.Conv2d | nn.Linear, z: torch.Tensor, residual: torch.Tensor
-) -> torch.Tensor:
+def _by_torch(layer: ResidualConv2d | ResidualLinear, z: torch.Tensor, residual: Any) -> Any:
     activation = None if layer.activation is None else _ACTIVATIONS[layer.activation]
     if activation is None:
-        return z + residual
+        return _sum(layer, z, residual)
     if layer.residual_after_activation:
-        return activation(z) + residual
-    return activation(z + residual)
+        return _sum(layer, activation(z), residual)
+    return activation(_sum(layer, z, residual))
+
+
+def _sum(layer: ResidualConv2d | ResidualLinear, z: torch.Tensor, residual: Any) -> Any:
+    if layer.sum_is_in_place:
+        z += residual
+        return z
+    return residual + z if layer.sum_is_reversed else z + residual
 
 
 def can_fuse(
@@ -87,8 +118,8 @@ def fused_module(
         FoldError: the folded weights cannot be had
     """
     if isinstance(layer, torch.nn.Linear):
-        kind = ResidualLinear if has_residual else nn.Linear
-        made = kind(
+        kind = CastingLinear if activation in _IN_FLOAT32 else nn.Linear
+        made = (ResidualLinear if has_residual else kind)(
             *(layer.in_features, layer.out_features, layer.bias is not None),
             *(activation, residual_after_activation, "meta"),
         )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch.fx import Graph, GraphModule, Node
 
 from .aliases import Aliases
 from .chains import FUNCTIONS, Chain, Matcher
+from .formats import Formats, Fused
 from .opaque import why_opaque
 from .report import Kept, Replacement
 
@@ -20,10 +23,17 @@ _PASSING = (
 class Rewriter:
     """Of the graph of one module, which is `path` in the model."""
 
-    def __init__(self, root: torch.nn.Module, graph: Graph, path: str) -> None:
+    def __init__(
+        self,
+        root: torch.nn.Module,
+        graph: Graph,
+        path: str,
+        weight_formats: Mapping[torch.nn.Parameter, bool],
+    ) -> None:
         self.replaced: list[Replacement] = []
         self.kept: list[Kept] = []
         self._path = path
+        self._weight_formats = weight_formats
         _drop_passing(root, graph)
         self._module = GraphModule(root, graph, class_name=type(root).__name__)
         self._modules = dict(self._module.named_modules(remove_duplicate=False))
@@ -47,18 +57,23 @@ class Rewriter:
             if node.op == "call_function" and node.target in FUNCTIONS:
                 reason = "it is called as a function; expected a module"
                 self.kept.append(Kept(self._full(node.name), node.target.__name__, reason))
-        for chain in chains:
-            self._put(chain, matcher.note(chain))
+        put = [(self._put(chain, matcher.note(chain)), chain) for chain in chains]
         if chains:
             for node in reshaped:
                 node.target = "reshape"  # a fused convolution's result is channels last
+            fused = [
+                Fused(node, chain.layer.weight, chain.sum_is_reversed)
+                for node, chain in put
+                if isinstance(chain.layer, torch.nn.Conv2d)
+            ]
+            Formats(self._module, fused, self._weight_formats).restore()
             self._module.delete_all_unused_submodules()
             graph.lint()
             self._module.recompile()
             _set_eval(self._module)
         return self._module
 
-    def _put(self, chain: Chain, note: str) -> None:
+    def _put(self, chain: Chain, note: str) -> Node:
         graph, first = self._module.graph, chain.nodes[0]
         name = str(first.target)
         target = self._name(name)
@@ -75,6 +90,7 @@ class Rewriter:
             graph.erase_node(node)
         replacement = Replacement(self._full(name), self._full(target), chain.parts, note)
         self.replaced.append(replacement)
+        return made
 
     def _name(self, layer: str) -> str:
         """That of the layer, if it is used nowhere else."""
