@@ -67,21 +67,27 @@ def test_state_dicts_go_both_ways(cutwheel: ModuleType) -> None:
     stream.seek(0)
     theirs.load_state_dict(torch.load(stream), assign=True)
     assert_same(ours.state_dict(), theirs.state_dict())
-    # Loading and moving leave the weight as kernels read it.
+    # The weight lies as torch's does, and as it is told to.
+    for module in (ours, ours.half(), ours.float(), copy.deepcopy(ours)):
+        assert module.weight.is_contiguous()
+    ours.to(memory_format=torch.channels_last)
     ours.load_state_dict(torch.nn.Conv2d(4, 6, (3, 2)).state_dict())
     for module in (ours, ours.half(), ours.float(), copy.deepcopy(ours)):
         assert module.weight.stride() == channels_last_strides(module.weight.shape)
 
 
-def test_weights_get_gradients_in_their_order(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
-    conv = cutwheel.nn.Conv2d(4, 6, 3, activation="relu")
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_weights_get_gradients_in_their_order(
+    cutwheel: ModuleType, cpu_ops: CpuOps, memory_format: torch.memory_format
+) -> None:
+    conv = cutwheel.nn.Conv2d(4, 6, 3, activation="relu").to(memory_format=memory_format)
     optimizer = torch.optim.AdamW(conv.parameters())
     conv(torch.randn(2, 4, 5, 5)).sum().backward()
     assert conv.weight.grad.stride() == conv.weight.stride()
     before = conv.weight.detach().clone()
     optimizer.step()
     assert not torch.equal(conv.weight, before)
-    assert conv.weight.stride() == channels_last_strides(conv.weight.shape)
+    assert conv.weight.is_contiguous(memory_format=memory_format)
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "gelu", "hardswish"])
@@ -103,18 +109,78 @@ def test_what_follows(
 def test_from_conv(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
     for options in OPTIONS.values():
         conv = torch.nn.Conv2d(4, 6, (3, 2), dtype=torch.float32, **options).eval()
+        address, strides = conv.weight.data_ptr(), conv.weight.stride()
         made = cutwheel.nn.Conv2d.from_conv(conv, "relu")
         assert made.weight is conv.weight
         assert made.bias is conv.bias
+        assert (conv.weight.data_ptr(), conv.weight.stride()) == (address, strides)
         assert not made.training
         x = torch.randn(2, 4, 7, 6)
+        torch.testing.assert_close(made(x), conv(x).relu())
+        with torch.no_grad():
+            conv.weight.mul_(-1)
         torch.testing.assert_close(made(x), conv(x).relu())
         again = cutwheel.nn.Conv2d.from_conv(made)
         assert again.activation == "relu"
         assert repr(again) == repr(made)
-    assert conv.weight.stride() == channels_last_strides(conv.weight.shape)
     on_meta = torch.nn.Conv2d(4, 6, 3, device="meta", dtype=torch.bfloat16)
     assert cutwheel.nn.Conv2d.from_conv(on_meta).weight.dtype == torch.bfloat16
+
+
+class Standardised(torch.nn.Conv2d):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        return self._conv_forward(x, weight, self.bias)
+
+
+class Shifted(torch.nn.Conv2d):
+    def _conv_forward(self, x: Any, weight: Any, bias: Any) -> torch.Tensor:
+        return super()._conv_forward(x, weight, bias) + 1
+
+
+class Named(torch.nn.Conv2d):
+    """Does what torch's does."""
+
+
+def hooked(register: str) -> torch.nn.Conv2d:
+    conv = torch.nn.Conv2d(4, 6, 3)
+    getattr(conv, register)(lambda *given: None)
+    return conv
+
+
+def replaced() -> torch.nn.Conv2d:
+    conv = torch.nn.Conv2d(4, 6, 3)
+    conv.forward = lambda x: x  # type: ignore[method-assign]
+    return conv
+
+
+HOOKS = ("forward", "forward_pre", "full_backward", "full_backward_pre")
+NOT_TAKEN: dict[str, tuple[Any, type[Exception], str]] = {
+    "standardised": (Standardised(4, 6, 3), TypeError, "is a Standardised, whose forward is not"),
+    "_conv_forward": (Shifted(4, 6, 3), TypeError, "is a Shifted, whose _conv_forward is not"),
+    "replaced": (replaced(), ValueError, "has a forward set on the object"),
+    "parametrized": (
+        torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv2d(4, 6, 3)),
+        ValueError,
+        r"conv\.weight is no parameter, but computed from others",
+    ),
+    **{
+        hook: (hooked(f"register_{hook}_hook"), ValueError, "conv has hooks, which would be lost")
+        for hook in HOOKS
+    },
+}
+
+
+@pytest.mark.parametrize("name", NOT_TAKEN)
+def test_from_conv_loses_nothing(cutwheel: ModuleType, name: str) -> None:
+    conv, error, message = NOT_TAKEN[name]
+    with pytest.raises(error, match=f"Conv2d: .*{message}"):
+        cutwheel.nn.Conv2d.from_conv(conv)
+
+
+def test_from_conv_takes_subclasses_that_are_torchs(cutwheel: ModuleType) -> None:
+    conv = Named(4, 6, 3)
+    assert cutwheel.nn.Conv2d.from_conv(conv).weight is conv.weight
 
 
 def test_what_is_refused(cutwheel: ModuleType) -> None:

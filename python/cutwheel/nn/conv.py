@@ -7,13 +7,16 @@ import torch.nn.functional as F
 
 from ..ops.conv import CONV_ACTIVATIONS, conv2d
 from ..ops.linear import check_activation
+from ._source import check_source
 
 
 class Conv2d(torch.nn.Conv2d):
     """torch.nn.Conv2d with the activation, and the residual, that follow it, in one kernel.
 
-    Parameters, their initialisation and the state dict are those of torch.nn.Conv2d. The weight is
-    kept channels last, as the kernels read it; a state dict in any memory format can be loaded.
+    Parameters, their initialisation and the state dict are those of torch.nn.Conv2d. As with that,
+    the weight is contiguous until `to(memory_format=torch.channels_last)` of the layer, or of the
+    model, makes it channels last. The kernels read that as it lies, and a copy otherwise, which
+    each call makes.
 
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, device,
@@ -51,7 +54,6 @@ class Conv2d(torch.nn.Conv2d):
             device=device,
             dtype=dtype,
         )
-        _keep_channels_last(self)
         self.activation = activation
         self.residual_after_activation = residual_after_activation
 
@@ -62,17 +64,29 @@ class Conv2d(torch.nn.Conv2d):
         activation: str | None = None,
         residual_after_activation: bool = False,
     ) -> Conv2d:
-        """The layer with the parameters of `conv`, which are shared; its weight becomes channels
-        last.
+        """The layer with the parameters of `conv`, which are shared, and left as they lie.
 
         Raises:
-            TypeError: `conv` is no torch.nn.Conv2d
-            ValueError: an activation that is not known, or `conv` has one itself
+            TypeError: `conv` is no torch.nn.Conv2d, or of a subclass with a forward of its own
+            ValueError: an activation that is not known, or `conv` has one itself; it has hooks, a
+                forward set on the object, or a weight or bias that is computed (a parametrization)
         """
-        if not isinstance(conv, torch.nn.Conv2d):
+        check_source(
+            *("Conv2d", "conv", conv, torch.nn.Conv2d),
+            (torch.nn.Conv2d.forward, Conv2d.forward),
+        )
+        if type(conv)._conv_forward is not torch.nn.Conv2d._conv_forward:
             raise TypeError(
-                f"Conv2d: conv is of type {type(conv).__name__}; expected a torch.nn.Conv2d"
+                f"Conv2d: conv is a {type(conv).__name__}, whose _conv_forward is not that of "
+                "torch.nn.Conv2d and would be lost; expected a torch.nn.Conv2d"
             )
+        for name in ("weight", "bias"):
+            if name not in conv._parameters:
+                raise ValueError(
+                    f"Conv2d: conv.{name} is no parameter, but computed from others, and could not "
+                    "be shared; expected a parameter: remove the parametrization, as with "
+                    f'torch.nn.utils.parametrize.remove_parametrizations(conv, "{name}")'
+                )
         if activation is not None and getattr(conv, "activation", None) is not None:
             raise ValueError(
                 f"Conv2d: conv has the activation {conv.activation!r}; expected one without, as "
@@ -91,9 +105,7 @@ class Conv2d(torch.nn.Conv2d):
             or getattr(conv, "residual_after_activation", False),
         )
         made.weight, made.bias = conv.weight, conv.bias
-        made.train(conv.training)
-        _keep_channels_last(made)
-        return made
+        return made.train(conv.training)
 
     def forward(self, input: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         """cutwheel.conv2d of this module's weight and bias.
@@ -123,8 +135,3 @@ class Conv2d(torch.nn.Conv2d):
         if self.residual_after_activation:
             text += ", residual_after_activation=True"
         return text
-
-
-def _keep_channels_last(conv: torch.nn.Conv2d) -> None:
-    weight = conv.weight
-    weight.data = weight.data.contiguous(memory_format=torch.channels_last)
