@@ -307,6 +307,60 @@ def test_scales_of_16_bits_are_widened(cutwheel: ModuleType, cpu_ops: CpuOps) ->
         assert state["weight_scale"].dtype == torch.bfloat16, "what was given is left as it was"
 
 
+@pytest.mark.parametrize("assign", [False, True])
+def test_scales_of_checkpoints(cutwheel: ModuleType, cpu_ops: CpuOps, assign: bool) -> None:
+    """Without the dimensions of size 1, for every recipe of which the shape tells what is meant."""
+    x = torch.randn(3, K)
+    for recipe, shapes in (
+        ("tensorwise", [(), (1,), (1, 1)]),
+        ("rowwise", [(N,), (N, 1)]),
+        ("blockwise", [(2, 3)]),
+    ):
+        layer = quantised(cutwheel, recipe=recipe)
+        for shape in shapes:
+            state = {**layer.state_dict(), "weight_scale": layer.weight_scale.reshape(shape)}
+            fresh = cutwheel.nn.ScaledLinear(K, N, recipe=recipe)
+            fresh.load_state_dict(state, assign=assign)
+            assert fresh.weight_scale.shape == SCALES[recipe]
+            assert state["weight_scale"].shape == shape, "what was given is left as it was"
+            torch.testing.assert_close(fresh(x), layer(x), rtol=0, atol=0)
+    for recipe, wrong in (("tensorwise", (N,)), ("rowwise", (1, N)), ("blockwise", (6,))):
+        fresh = cutwheel.nn.ScaledLinear(K, N, recipe=recipe)
+        state = {**fresh.state_dict(), "weight_scale": torch.ones(wrong)}
+        with pytest.raises(RuntimeError, match="size mismatch for weight_scale"):
+            fresh.load_state_dict(state, assign=assign)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
+def test_sums_that_a_checkpoint_lacks(
+    cutwheel: ModuleType, cpu_ops: CpuOps, recipe: str, assign: bool, strict: bool
+) -> None:
+    source = linear()
+    symmetric = quantised(cutwheel, source, recipe=recipe, dtype=INT8)
+    wanted = quantised(cutwheel, source, recipe=recipe, dtype=INT8, symmetric=False)
+    x = torch.rand(5, K)
+    for begin in ("new", "used"):
+        layer = cutwheel.nn.ScaledLinear(K, N, recipe=recipe, dtype=INT8, symmetric=False)
+        if begin == "used":
+            layer.load_state_dict(
+                quantised(cutwheel, dtype=INT8, symmetric=False, recipe=recipe).state_dict()
+            )
+        model = torch.nn.Sequential(layer)
+        state = torch.nn.Sequential(symmetric).state_dict()
+        done = model.load_state_dict(state, strict=strict, assign=assign)
+        assert (done.missing_keys, done.unexpected_keys) == ([], [])
+        assert list(state) == ["0.bias", "0.weight", "0.weight_scale"], "left as it was"
+        assert torch.equal(layer.weight_sum, wanted.weight_sum)
+        torch.testing.assert_close(layer(x), wanted(x), rtol=0, atol=0)
+    # What is there is taken, and nothing is made without a weight.
+    layer.load_state_dict({**wanted.state_dict(), "weight_sum": torch.ones_like(layer.weight_sum)})
+    assert layer.weight_sum.eq(1).all()
+    done = layer.load_state_dict({"bias": layer.bias}, strict=False)
+    assert "weight_sum" in done.missing_keys
+
+
 def test_wrong_state_dicts_are_refused(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
     layer = cutwheel.nn.ScaledLinear(K, N)
     before = copy.deepcopy(layer.state_dict())
@@ -370,6 +424,38 @@ def test_sources_are_checked(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
     with pytest.raises(TypeError, match="x has dtype float64"):
         # The reference takes any dtype; the fake kernel is as strict as the library.
         quantised(cutwheel, torch.nn.Linear(4, 3, device="meta", dtype=torch.float64))
+
+
+class Adapted(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + 1
+
+
+class Named(torch.nn.Linear):
+    """Does what torch's does."""
+
+
+def test_sources_lose_nothing(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
+    with pytest.raises(TypeError, match="linear is a Adapted, whose forward is not that of torch"):
+        quantised(cutwheel, Adapted(K, N))
+    for kind in ("forward", "forward_pre", "full_backward", "full_backward_pre"):
+        hooked = linear()
+        handle = getattr(hooked, f"register_{kind}_hook")(lambda *given: None)
+        with pytest.raises(ValueError, match="ScaledLinear: linear has hooks, which would be lost"):
+            quantised(cutwheel, hooked)
+        handle.remove()
+        quantised(cutwheel, hooked)
+    replaced = linear()
+    replaced.forward = lambda x: x  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="linear has a forward set on the object"):
+        quantised(cutwheel, replaced)
+    x = torch.randn(3, K)
+    for source in (
+        Named(K, N),
+        torch.nn.utils.parametrizations.weight_norm(linear()),  # as it is now
+        cutwheel.nn.Linear(K, N),
+    ):
+        assert_near(quantised(cutwheel, source)(x), F.linear(x, source.weight, source.bias))
 
 
 def test_the_bias_is_a_copy(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:

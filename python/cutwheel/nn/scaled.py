@@ -15,6 +15,8 @@ from ..ops._errors import check_tensors
 from ..ops._fake import DTYPES, dtype_name, shape_text
 from ..ops._recipes import BLOCK, blocks
 from ..ops.scaled import column_sums, quantize, scaled_mm
+from ._source import check_source
+from .dense import Linear
 
 # The recipes of the input and of the weight [N, K], which scaled_mm takes transposed.
 _RECIPES = {
@@ -51,8 +53,10 @@ class ScaledLinear(torch.nn.Module):
 
     The state dict has `weight` [N, K] in `dtype`, `weight_scale` in float32 and `bias` [N]; with
     symmetric=False also `weight_sum`, int32 [N], the sums over K that zero points need. Scales are
-    [1] (tensorwise), [N, 1] (rowwise) or [ceil(N / 128), ceil(K / 128)] (blockwise). half(),
-    bfloat16(), to(dtype) and the like change the bias alone.
+    [1] (tensorwise), [N, 1] (rowwise) or [ceil(N / 128), ceil(K / 128)] (blockwise).
+    load_state_dict takes a tensorwise scale of any shape with one element, and rowwise ones as [N],
+    too; it computes `weight_sum` where there is a weight without. half(), bfloat16(), to(dtype) and
+    the like change the bias alone.
 
     A new layer's weight is 0, its scales are 1: fill them by load_state_dict, or take from_linear.
 
@@ -137,15 +141,16 @@ class ScaledLinear(torch.nn.Module):
             recipe, dtype, symmetric, use_fast_accum, straight_through: as in the constructor
 
         Raises:
-            TypeError: `linear` is no torch.nn.Linear, or its weight has another dtype
-            ValueError: `linear` has an activation; options that do not go together
+            TypeError: `linear` is no torch.nn.Linear, or of a subclass with a forward of its own;
+                its weight has another dtype
+            ValueError: `linear` has an activation, hooks, or a forward set on the object; options
+                that do not go together
             NotImplementedError: its weight is on the CPU
         """
-        if not isinstance(linear, torch.nn.Linear):
-            raise TypeError(
-                f"ScaledLinear: linear is of type {type(linear).__name__}; expected a "
-                "torch.nn.Linear"
-            )
+        check_source(
+            *("ScaledLinear", "linear", linear, torch.nn.Linear),
+            (torch.nn.Linear.forward, Linear.forward),
+        )
         activation = getattr(linear, "activation", None)
         if activation is not None:
             raise ValueError(
@@ -296,8 +301,15 @@ class ScaledLinear(torch.nn.Module):
         given = dict(state_dict)
         name, scale_name = f"{prefix}weight", f"{prefix}weight_scale"
         weight, scale = given.get(name), given.get(scale_name)
-        if isinstance(scale, torch.Tensor) and scale.is_floating_point():
-            given[scale_name] = scale.float()
+        if isinstance(scale, torch.Tensor):
+            if scale.is_floating_point():
+                scale = scale.float()
+            # Checkpoints have the one of a tensor as [], those of rows as [N].
+            is_one = self.recipe == "tensorwise" and scale.numel() == 1
+            is_flat = self.recipe == "rowwise" and scale.shape == (self.out_features,)
+            if is_one or is_flat:
+                scale = scale.reshape(self.weight_scale.shape)
+            given[scale_name] = scale
         if isinstance(weight, torch.Tensor) and weight.dtype != self.weight.dtype:
             # Copied into the buffer, it would be cast without a word, and without a scale.
             error_msgs.append(
@@ -306,6 +318,14 @@ class ScaledLinear(torch.nn.Module):
                 "that with ScaledLinear.from_linear"
             )
             given[name] = self.weight
+        elif (
+            self.weight_sum is not None
+            and f"{prefix}weight_sum" not in given
+            and isinstance(weight, torch.Tensor)
+            and weight.shape == self.weight.shape
+        ):
+            # A checkpoint of a symmetric layer: the weight tells them.
+            given[f"{prefix}weight_sum"] = column_sums(weight.t())
         super()._load_from_state_dict(
             given, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
