@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -21,15 +20,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 def cpu_ops(cutwheel: ModuleType) -> Iterator[CpuOps]:
     """Runs the ops on CPU tensors of any dtype, in place of the kernels that only refuse them."""
     import torch
-    from cpu_reference import NAMES, CpuOps
+    from cpu_reference import CpuOps, install
 
     ops = CpuOps()
-    library = torch.library.Library("cutwheel", "IMPL")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name in NAMES:
-            function = getattr(ops, name.replace(".", "_"))
-            library.impl(name, function, "CPU", allow_override=True)
+    library = install(ops)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     yield ops

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -394,3 +395,14 @@ class CpuOps(ConvOps):
         right = b.float() * torch.stack([spread(scale, k, n) for scale in columns])
         result = self._rows(left, right, offs, None if bias is None else bias.float())
         return result.to(torch.bfloat16 if out_dtype is None else out_dtype)
+
+
+def install(ops: CpuOps) -> torch.library.Library:
+    """Makes the ops run on CPU tensors, until the library is destroyed."""
+    library = torch.library.Library("cutwheel", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in NAMES:
+            function = getattr(ops, name.replace(".", "_"))
+            library.impl(name, function, "CPU", allow_override=True)
+    return library

@@ -120,8 +120,9 @@ def fused_module(
     if isinstance(layer, torch.nn.Linear):
         kind = CastingLinear if activation in _IN_FLOAT32 else nn.Linear
         made = (ResidualLinear if has_residual else kind)(
-            *(layer.in_features, layer.out_features, layer.bias is not None),
-            *(activation, residual_after_activation, "meta"),
+            *(layer.in_features, layer.out_features, layer.bias is not None, "meta"),
+            activation=activation,
+            residual_after_activation=residual_after_activation,
         )
         made.weight, made.bias = layer.weight, layer.bias
         return made.train(layer.training)

@@ -5,12 +5,11 @@ State dicts are those of the torch.nn modules they stand for, in both directions
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from ..ops._elementwise import ACTIVATIONS
 from ..ops.gated import (
     GATED_ACTIVATIONS,
     gated_linear,
@@ -18,6 +17,7 @@ from ..ops.gated import (
     unpack_gated_weight,
 )
 from ..ops.linear import LINEAR_ACTIVATIONS, check_activation, linear
+from ._source import check_source, is_bare
 
 
 class Linear(torch.nn.Linear):
@@ -39,10 +39,11 @@ class Linear(torch.nn.Linear):
         in_features: int,
         out_features: int,
         bias: bool = True,
-        activation: str | None = None,
-        residual_after_activation: bool = False,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
+        *,
+        activation: str | None = None,
+        residual_after_activation: bool = False,
     ) -> None:
         if activation is not None:
             check_activation(activation, LINEAR_ACTIVATIONS, "Linear")
@@ -83,12 +84,17 @@ class Linear(torch.nn.Linear):
 class GatedMLP(torch.nn.Module):
     """down_proj(act(gate_proj(x)) * up_proj(x)): the MLP of Llama and its kin, without biases.
 
-    gate_proj and up_proj are one parameter, `gate_up_weight`, [2 * intermediate_size, hidden_size],
-    packed as pack_gated_weight does it. The state dict has them as gate_proj.weight and
-    up_proj.weight, each [intermediate_size, hidden_size], beside down_proj.weight, so checkpoints
-    go both ways. What it returns for the two are views of the parameter, every second row: they
-    follow it, as entries of a state dict do, and are not contiguous. What is loaded is copied, with
-    assign=True, too, into a parameter of the dtype and device of what is loaded.
+    gate_proj, up_proj and down_proj are linear layers, so parameters and entries of the state dict
+    are gate_proj.weight and up_proj.weight, [intermediate_size, hidden_size] each, and
+    down_proj.weight. All that works on the modules of torch works on these: sharding, pruning,
+    parametrizations, layers put in their place. A call runs a kernel for each, the activation in
+    that of the gate, and multiplies.
+
+    `pack_parameters` puts gate and up into one parameter, `gate_up_weight`, [2 * intermediate_size,
+    hidden_size], for gated_linear: one kernel for both and what follows them. It takes the place of
+    the two in parameters and state dict. `unpack_parameters` goes back.
+
+    load_state_dict takes the two weights or the packed one, whichever the module has.
 
     Args:
         hidden_size: features of input and output
@@ -100,7 +106,17 @@ class GatedMLP(torch.nn.Module):
         ValueError: an activation that is not known
     """
 
-    gate_up_weight: torch.nn.Parameter
+    # The kernel wants the rows of gate and up in turn, so no two contiguous parameters lie as it
+    # reads them, and views of a packed tensor are not contiguous: FSDP2, LBFGS and safetensors
+    # refuse those. A packed copy would have to be made at each call, which triples the memory
+    # traffic of one with few rows (of 16 bits, the product reads 4 F K bytes, the copy moves
+    # 8 F K), or kept. But nothing tells whether a copy that was kept is still right: parameters
+    # change at the same address and _version under `parameter.data.copy_()`, at FSDP2's all-gather,
+    # and when a CUDA graph is replayed. So the caller says which of the two the parameters are.
+    gate_proj: torch.nn.Module | None
+    up_proj: torch.nn.Module | None
+    down_proj: torch.nn.Module
+    gate_up_weight: torch.nn.Parameter | None
 
     def __init__(
         self,
@@ -115,23 +131,73 @@ class GatedMLP(torch.nn.Module):
         self.hidden_size = hidden_size
         self.intermediate_size = intermediate_size
         self.activation = activation
-        self.gate_up_weight = torch.nn.Parameter(
-            torch.empty(2 * intermediate_size, hidden_size, device=device, dtype=dtype)
-        )
-        self._reset_gate_and_up()
-        self.down_proj = Linear(
-            intermediate_size, hidden_size, bias=False, device=device, dtype=dtype
-        )
+        self.register_parameter("gate_up_weight", None)
+        options: Any = {"bias": False, "device": device, "dtype": dtype}
+        self.gate_proj = Linear(hidden_size, intermediate_size, **options)
+        self.up_proj = Linear(hidden_size, intermediate_size, **options)
+        self.down_proj = Linear(intermediate_size, hidden_size, **options)
 
     def reset_parameters(self) -> None:
         """Initialises each of gate, up and down as torch.nn.Linear does."""
-        self._reset_gate_and_up()
-        self.down_proj.reset_parameters()
+        packed = self.gate_up_weight
+        if packed is None:
+            layers = [self.gate_proj, self.up_proj, self.down_proj]
+        else:
+            layers = [self.down_proj]
+            if packed.numel():
+                # In place and as a whole, which sharded tensors can do, too.
+                bound = self.hidden_size**-0.5
+                torch.nn.init.uniform_(packed, -bound, bound)
+        for layer in layers:
+            layer.reset_parameters()  # type: ignore[operator, union-attr]
 
-    def _reset_gate_and_up(self) -> None:
-        with torch.no_grad():
-            for weight in unpack_gated_weight(self.gate_up_weight):
-                torch.nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
+    def pack_parameters(self) -> GatedMLP:
+        """Puts the weights of gate_proj and up_proj into one parameter, which one kernel reads.
+
+        That is `gate_up_weight`, packed as pack_gated_weight does it. gate_proj and up_proj are
+        None from then on. Do it before an optimizer is built, and before sharding; it takes the
+        memory of the two weights for a moment, and nothing where they are packed already.
+
+        Returns:
+            the module itself
+
+        Raises:
+            TypeError: gate_proj or up_proj is another module than a linear layer of torch or
+                cutwheel, or its weight is another tensor than a parameter (a DTensor, or computed)
+            ValueError: one of them has a bias, hooks or an activation; only one requires grad;
+                shapes, dtypes or devices differ
+        """
+        if self.gate_up_weight is not None:
+            return self
+        gate, up = self._weight_to_pack("gate_proj"), self._weight_to_pack("up_proj")
+        if gate.requires_grad != up.requires_grad:
+            raise ValueError(
+                f"GatedMLP: gate_proj.weight.requires_grad is {gate.requires_grad} and that of "
+                f"up_proj.weight is {up.requires_grad}; expected one value for both, as they "
+                "become one parameter"
+            )
+        packed = pack_gated_weight(gate.detach(), up.detach())
+        self.gate_proj = self.up_proj = None
+        self.gate_up_weight = torch.nn.Parameter(packed, gate.requires_grad)
+        return self
+
+    def unpack_parameters(self) -> GatedMLP:
+        """The reverse of pack_parameters: gate_proj and up_proj are linear layers again.
+
+        Raises:
+            TypeError: gate_up_weight is no parameter any more (a DTensor, or computed)
+        """
+        if self.gate_up_weight is None:
+            return self
+        packed = _own_parameter("gate_up_weight", self.gate_up_weight)
+        layers = []
+        for half in unpack_gated_weight(packed.detach()):
+            layer = Linear(self.hidden_size, self.intermediate_size, bias=False, device="meta")
+            layer.weight = torch.nn.Parameter(half.contiguous(), packed.requires_grad)
+            layers.append(layer.train(self.training))
+        self.gate_up_weight = None
+        self.gate_proj, self.up_proj = layers
+        return self
 
     def forward(self, input: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         """The MLP, and `residual` added to it.
@@ -143,8 +209,14 @@ class GatedMLP(torch.nn.Module):
         Returns:
             [..., hidden_size]
         """
-        hidden = gated_linear(input, self.gate_up_weight, self.activation)
-        result: torch.Tensor = self.down_proj(hidden, residual)
+        packed = self.gate_up_weight
+        if packed is not None:
+            hidden = gated_linear(input, packed, self.activation)
+        else:
+            hidden = self._activated_gate(input) * self.up_proj(input)  # type: ignore[misc]
+        result: torch.Tensor = (
+            self.down_proj(hidden) if residual is None else self.down_proj(hidden, residual)
+        )
         return result
 
     def extra_repr(self) -> str:
@@ -153,17 +225,29 @@ class GatedMLP(torch.nn.Module):
             f"activation={self.activation!r}"
         )
 
-    def _save_to_state_dict(
-        self, destination: dict[str, Any], prefix: str, keep_vars: bool
-    ) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        packed = destination.pop(f"{prefix}gate_up_weight")
-        for name, weight in zip(_names(prefix), unpack_gated_weight(packed), strict=True):
-            destination[name] = weight
+    def _activated_gate(self, input: torch.Tensor) -> torch.Tensor:
+        gate: Any = self.gate_proj
+        # A module that does more than its weight says (an adapter, pruning, a sharded one) is
+        # called; else the activation is in the kernel.
+        if type(gate) is Linear and is_bare(gate):
+            return linear(input, gate.weight, gate.bias, activation=self.activation)
+        return ACTIVATIONS[self.activation](gate(input))
+
+    def _weight_to_pack(self, name: str) -> torch.nn.Parameter:
+        layer: Any = getattr(self, name)
+        forwards = (torch.nn.Linear.forward, Linear.forward)
+        check_source("GatedMLP", name, layer, torch.nn.Linear, forwards)
+        for option in ("bias", "activation"):
+            if getattr(layer, option, None) is not None:
+                raise ValueError(
+                    f"GatedMLP: {name} has {option} {getattr(layer, option)!r}; expected none, "
+                    "which the packed weight has no place for"
+                )
+        return _own_parameter(f"{name}.weight", layer.weight)
 
     def _load_from_state_dict(
         self,
-        state_dict: Mapping[str, Any],
+        state_dict: dict[str, Any],
         prefix: str,
         local_metadata: Any,
         strict: bool,
@@ -171,36 +255,55 @@ class GatedMLP(torch.nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        packed = f"{prefix}gate_up_weight"
-        # A dictionary of its own: others may read what they have given.
-        given = dict(state_dict)
-        found = [given.pop(name, None) for name in _names(prefix)]
-        problems: list[str] = []
-        weights: list[torch.Tensor] = []
-        current = unpack_gated_weight(self.gate_up_weight.detach())
-        for name, weight, old in zip(_names(prefix), found, current, strict=True):
-            if weight is None and strict:
+        # load_state_dict hands over a dictionary of its own, of which submodules get their parts.
+        packed_name, names = f"{prefix}gate_up_weight", _names(prefix)
+        given = [state_dict.get(name) for name in names]
+        is_packed, has_parts = packed_name in state_dict, any(x is not None for x in given)
+        try:
+            if self.gate_up_weight is None and is_packed and not has_parts:
+                parts = unpack_gated_weight(state_dict[packed_name])
+                state_dict.update(zip(names, (part.contiguous() for part in parts), strict=True))
+                del state_dict[packed_name]
+            elif self.gate_up_weight is not None and has_parts and is_packed:
+                unexpected_keys += [name for name in names if name in state_dict]
+            elif self.gate_up_weight is not None and has_parts:
+                for name in names:
+                    state_dict.pop(name, None)
+                state_dict[packed_name] = self.gate_up_weight  # unless the parts fit
+                state_dict[packed_name] = self._joined(prefix, given, missing_keys)
+        except (TypeError, ValueError) as error:
+            error_msgs.append(str(error))
+        super()._load_from_state_dict(
+            *(state_dict, prefix, local_metadata, strict),
+            *(missing_keys, unexpected_keys, error_msgs),
+        )
+
+    def _joined(self, prefix: str, given: list[Any], missing_keys: list[str]) -> torch.Tensor:
+        """The packed weight of what was given, and of the module's own for what was not."""
+        assert self.gate_up_weight is not None
+        parts = []
+        own = unpack_gated_weight(self.gate_up_weight.detach())
+        for name, weight, old in zip(_names(prefix), given, own, strict=True):
+            if weight is None:
                 missing_keys.append(name)
-            elif weight is not None and not isinstance(weight, torch.Tensor):
-                problems.append(f'expected a Tensor for "{name}", got {type(weight)}.')
-            elif weight is not None and weight.shape != old.shape:
-                problems.append(
+            elif not isinstance(weight, torch.Tensor):
+                raise TypeError(f'expected a Tensor for "{name}", got {type(weight)}.')
+            elif weight.shape != old.shape:
+                raise ValueError(
                     f"size mismatch for {name}: copying a param with shape {weight.shape} from "
                     f"checkpoint, the shape in current model is {old.shape}."
                 )
-            weights.append(old if weight is None else weight)
-        if not problems and any(weight is not None for weight in found):
-            try:
-                with torch.no_grad():
-                    given[packed] = pack_gated_weight(*weights)
-            except (TypeError, ValueError) as error:
-                problems.append(f"{' and '.join(_names(prefix))}: {error}")
-        error_msgs += problems
-        super()._load_from_state_dict(
-            given, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+            parts.append(old if weight is None else weight.detach())
+        return pack_gated_weight(*parts)
+
+
+def _own_parameter(name: str, weight: torch.Tensor) -> torch.nn.Parameter:
+    if type(weight) is not torch.nn.Parameter:
+        raise TypeError(
+            f"GatedMLP: {name} is of type {type(weight).__name__}; expected a torch.nn.Parameter: "
+            "pack or unpack before sharding, pruning and parametrizations"
         )
-        if packed in missing_keys:
-            missing_keys.remove(packed)
+    return weight
 
 
 def _names(prefix: str) -> tuple[str, str]:
