@@ -82,6 +82,29 @@ def test_against_a_loop(
         torch.testing.assert_close(got, want)
 
 
+@pytest.mark.parametrize("weight", [float("inf"), float("nan")], ids=str)
+@pytest.mark.parametrize("none", [-1, G])
+def test_no_expert_adds_zeros_whatever_its_weight(
+    cutwheel: ModuleType, cpu_ops: CpuOps, none: int, weight: float
+) -> None:
+    experts = module(cutwheel, dtype=torch.float64)
+    x, ids, weights = routed(7)
+    plain = weights.detach().clone()
+    with torch.no_grad():
+        ids[::2, 1] = none
+        weights[::2, 1], plain[::2, 1] = weight, 0
+    plain.requires_grad_()
+    results = []
+    for given in (weights, plain):
+        y = experts(x, ids, given)
+        leaves = [x, given, *experts.parameters()]
+        results.append((y, *torch.autograd.grad(y.square().sum(), leaves)))
+    for got, want in zip(*results, strict=True):
+        torch.testing.assert_close(got, want)
+    assert not results[0][2][::2, 1].any()
+    assert not experts(x, torch.full_like(ids, none), torch.full_like(weights, weight)).any()
+
+
 def test_no_tokens(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
     experts = module(cutwheel, dtype=torch.float64)
     x, ids, weights = routed(0)

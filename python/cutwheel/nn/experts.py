@@ -101,7 +101,8 @@ class GroupedExperts(torch.nn.Module):
         tokens = input.reshape(-1, self.hidden_size)  # [T, H]
         ids = expert_ids.reshape(-1)  # [T k]
         # What has no expert is sorted behind the last group: the rows there are zeros.
-        ids = torch.where((ids < 0) | (ids >= self.num_experts), self.num_experts, ids).int()
+        is_none = (ids < 0) | (ids >= self.num_experts)
+        ids = torch.where(is_none, self.num_experts, ids).int()
         sorted_ids, order = torch.sort(ids, stable=True)
         # Of each of the T k rows, its place in the sorted ones.
         places = torch.empty_like(order).scatter_(
@@ -116,7 +117,9 @@ class GroupedExperts(torch.nn.Module):
         )
         results = grouped_mm(hidden, self.down_weight.mT, offs=offs)  # [T k, H]
         by_token = _take(results, places, order, 1).view(*expert_weights.shape, self.hidden_size)
-        return (by_token * expert_weights.unsqueeze(-1)).sum(-2).to(results.dtype)
+        # 0 times an infinite weight would be NaN.
+        factors = expert_weights.masked_fill(is_none.view(expert_weights.shape), 0)
+        return (by_token * factors.unsqueeze(-1)).sum(-2).to(results.dtype)
 
     def extra_repr(self) -> str:
         return (
