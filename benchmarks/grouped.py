@@ -224,7 +224,14 @@ def fp8(setting: Setting, fast: bool) -> Made:
     worst = scaled.WORST_FAST if fast else scaled.WORST
     case = harness.Case(sides, slots, expected, TOLERANCE, worst=worst)
     given = (x[0], w[0].mT, scale_x, scale_w)
-    chosen = kernel_of(ours.kernel, "scaled_grouped_mm", *given, offs=offs, use_fast_accum=fast)
+    chosen = kernel_of(
+        ours.kernel,
+        "scaled_grouped_mm",
+        *given[:3],
+        scale_b=given[3],
+        offs=offs,
+        use_fast_accum=fast,
+    )
     moved = shape.m * (shape.k + 2 * shape.n) + filled(spans) * shape.n * shape.k
     return Made(case, shape.flops, moved, {ours.name: chosen})
 

@@ -71,7 +71,13 @@ def library(name: str) -> Library:
         a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, offs: Tensor, fast: bool
     ) -> Tensor:
         result: Tensor = cutwheel.scaled_grouped_mm(
-            a, b, scale_a, scale_b, offs=offs, out_dtype=torch.bfloat16, use_fast_accum=fast
+            a,
+            b,
+            scale_a,
+            scale_b=scale_b,
+            offs=offs,
+            output_dtype=torch.bfloat16,
+            use_fast_accum=fast,
         )
         return result
 

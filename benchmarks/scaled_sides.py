@@ -112,7 +112,7 @@ def library(name: str) -> Library:
         x: Tensor, w: Tensor, scale_x: Tensor, scale_w: Tensor, fast: bool = False
     ) -> Tensor:
         result: Tensor = cutwheel.scaled_mm(
-            x, w.t(), scale_x, scale_w, out_dtype=torch.bfloat16, use_fast_accum=fast
+            x, w.t(), scale_x, scale_b=scale_w, output_dtype=torch.bfloat16, use_fast_accum=fast
         )
         return result
 
@@ -120,7 +120,7 @@ def library(name: str) -> Library:
         x: Tensor, w: Tensor, scale_x: Tensor, scale_w: Tensor, fast: bool = False
     ) -> str | None:
         row: str | None = cutwheel.explain(
-            "scaled_mm", x, w.t(), scale_x, scale_w, use_fast_accum=fast
+            "scaled_mm", x, w.t(), scale_x, scale_b=scale_w, use_fast_accum=fast
         ).row
         return row
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
+import re
 import sys
 from collections.abc import Callable, Generator
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -99,6 +101,28 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     if report.failed:
         report.sections.append(("seed", f"CUTWHEEL_TEST_SEED={SEED}"))
     return report
+
+
+# What torch's functions, too, raise as TypeError and nothing else.
+_WRONG_TYPE = re.compile(
+    r"expected a (Tensor|number|value of type|recipe)|is missing|is no operand"
+)
+
+
+@pytest.fixture
+def check_class() -> Callable[[BaseException, Any], None]:
+    """That an error is of a class, and of the one that torch's own functions raise."""
+
+    def check(error: BaseException, classes: type[BaseException] | tuple[Any, ...]) -> None:
+        assert isinstance(error, classes)
+        if classes in (RuntimeError, NotImplementedError):
+            assert type(error) is classes, "not a class of an argument that does not fit"
+        if type(error) is TypeError:
+            assert _WRONG_TYPE.search(str(error)), "torch raises RuntimeError"
+        else:
+            assert isinstance(error, RuntimeError)
+
+    return check
 
 
 @pytest.fixture

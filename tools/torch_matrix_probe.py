@@ -154,9 +154,11 @@ def scaled_calls(w: Any, torch: Any, make: Callable[..., Any]) -> dict[str, Call
     return {
         "quantize": lambda: w.quantize(x, "blockwise_1x128"),
         "quantize azp": lambda: w.quantize(x, "rowwise", torch.int8, symmetric=False),
-        "scaled_mm": lambda: w.scaled_mm(a, b, rows, columns),
-        "scaled_mm int8": lambda: w.scaled_mm(i, j, rows, columns, out_dtype=torch.float16),
-        "scaled_mm int32": lambda: w.scaled_mm(i, j, None, None, out_dtype=torch.int32),
+        "scaled_mm": lambda: w.scaled_mm(a, b, rows, scale_b=columns),
+        "scaled_mm int8": lambda: w.scaled_mm(
+            i, j, rows, scale_b=columns, output_dtype=torch.float16
+        ),
+        "scaled_mm int32": lambda: w.scaled_mm(i, j, output_dtype=torch.int32),
     }
 
 

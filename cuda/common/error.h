@@ -8,7 +8,7 @@
 
 namespace cutwheel {
 
-enum class ErrorKind { type, value, runtime, not_implemented, out_of_memory };
+enum class ErrorKind { type, value, shape, device, runtime, not_implemented, out_of_memory };
 
 class Error : public std::runtime_error {
  public:
@@ -19,6 +19,8 @@ class Error : public std::runtime_error {
     switch (kind) {
       case ErrorKind::type: return "cutwheel.TypeError: ";
       case ErrorKind::value: return "cutwheel.ValueError: ";
+      case ErrorKind::shape: return "cutwheel.ShapeError: ";
+      case ErrorKind::device: return "cutwheel.DeviceError: ";
       case ErrorKind::not_implemented: return "cutwheel.NotImplementedError: ";
       case ErrorKind::out_of_memory: return "cutwheel.OutOfMemoryError: ";
       case ErrorKind::runtime: break;

@@ -8,7 +8,7 @@
 namespace cutwheel {
 namespace {
 
-constexpr ErrorKind kType = ErrorKind::type, kValue = ErrorKind::value;
+constexpr ErrorKind kType = ErrorKind::type, kValue = ErrorKind::value, kShape = ErrorKind::shape;
 
 using Sizes = std::array<std::int64_t, 4>;
 
@@ -57,7 +57,7 @@ Sizes given_size(ConvCall const& call) {
 void check_not_empty(ConvCall const& call, char const* argument, Sizes const& sizes, std::size_t first) {
   for (std::size_t i = first; i < sizes.size(); ++i) {
     if (sizes[i] < 1) {
-      fail(kValue, call.names.op, ": ", argument, " has shape ", sizes_text(sizes), "; expected ",
+      fail(kShape, call.names.op, ": ", argument, " has shape ", sizes_text(sizes), "; expected ",
            first ? "no 0 but that of an empty batch" : "no 0");
     }
   }
@@ -73,14 +73,14 @@ std::int64_t out_extent(ConvCall const& call, ConvSizes const& sizes, std::size_
   std::int64_t const before = g.padding[2 * axis], after = g.padding[2 * axis + 1];
   std::int64_t const padded = sizes.x[axis + 2] + before + after;
   if (padded > kMaxExtent) {
-    fail(kValue, call.names.op, ": ", axis ? "W" : "H", " with its padding is ", padded, "; at most ", kMaxExtent,
+    fail(kShape, call.names.op, ": ", axis ? "W" : "H", " with its padding is ", padded, "; at most ", kMaxExtent,
          " is supported");
   }
   std::int64_t const taps = sizes.w[axis + 2];
   // What a filter spans; its extents are below 2^31, so this fits.
   std::int64_t const span = g.dilation[axis] * (taps - 1) + 1;
   if (span > padded) {
-    fail(kValue, call.names.op, ": along ", axis ? "W" : "H", " the filter spans ", span, " pixels (", taps,
+    fail(kShape, call.names.op, ": along ", axis ? "W" : "H", " the filter spans ", span, " pixels (", taps,
          " taps, dilation ", g.dilation[axis], ") and the input has ", padded, " with its padding (", before, " + ",
          sizes.x[axis + 2], " + ", after, "); expected a filter that fits: pad the input");
   }
@@ -91,7 +91,7 @@ void check_channels(ConvCall const& call, ConvSizes const& sizes) {
   std::int64_t const in = sizes.x[1], of_filter = sizes.w[1];
   if (in == of_filter) return;
   bool const grouped = of_filter < in && in % of_filter == 0 && sizes.w[0] % (in / of_filter) == 0;
-  fail(kValue, call.names.op, ": weight has shape ", sizes_text(sizes.w), " and input has ", in,
+  fail(kShape, call.names.op, ": weight has shape ", sizes_text(sizes.w), " and input has ", in,
        " channels; expected a weight [Ko, ", in, ", R, S]",
        grouped
            ? concat(", as kernels convolve in one group: for ", in / of_filter, " groups use torch.nn.functional.conv2d")
@@ -101,7 +101,7 @@ void check_channels(ConvCall const& call, ConvSizes const& sizes) {
 void check_grad_output(ConvCall const& call, ConvSizes const& sizes) {
   Sizes const given = sizes_of(*call.a);
   if (given == sizes.y) return;
-  fail(kValue, call.names.op, ": grad_output has shape ", sizes_text(given), "; expected ", sizes_text(sizes.y),
+  fail(kShape, call.names.op, ": grad_output has shape ", sizes_text(given), "; expected ", sizes_text(sizes.y),
        ", the shape of the result for an input ", sizes_text(sizes.x), " and a weight ", sizes_text(sizes.w));
 }
 
@@ -109,7 +109,7 @@ void check_count(ConvCall const& call, char const* what, std::int64_t a, std::in
   // Each is at most 2^31.
   bool const fits = a <= kMaxExtent && b <= kMaxExtent && c <= kMaxExtent && a * b <= kMaxExtent && a * b * c <= kMaxExtent;
   if (!fits) {
-    fail(kValue, call.names.op, ": ", what, " is ", a, " * ", b, " * ", c, "; at most ", kMaxExtent, " is supported");
+    fail(kShape, call.names.op, ": ", what, " is ", a, " * ", b, " * ", c, "; at most ", kMaxExtent, " is supported");
   }
 }
 
@@ -197,7 +197,7 @@ void check_scale(ConvCall const& call, char const* argument, Tensor const& scale
   }
   bool const fits = scale.numel() == 1 || (for_each_filter && scale.dim() == 1 && scale.size(0) == call.n);
   if (!fits) {
-    fail(kValue, call.names.op, ": ", argument, " has shape ", shape_text(scale), "; expected one element",
+    fail(kShape, call.names.op, ": ", argument, " has shape ", shape_text(scale), "; expected one element",
          for_each_filter ? concat(" or [", call.n, "], one for each filter") : "");
   }
 }
@@ -211,7 +211,7 @@ void check_bias(ConvCall const& call) {
          call.is_scaled ? ", the dtype of the result, or float32" : "");
   }
   if (bias.dim() != 1 || bias.size(0) != call.n) {
-    fail(kValue, call.names.op, ": bias has shape ", shape_text(bias), "; expected [", call.n, "]");
+    fail(kShape, call.names.op, ": bias has shape ", shape_text(bias), "; expected [", call.n, "]");
   }
 }
 
@@ -225,7 +225,7 @@ void check_residual(ConvCall const& call) {
   conv2d::ConvProblem const& p = call.problem;
   Sizes const wanted{p.images, p.k_out, p.p, p.q};
   if (residual.dim() != 4 || sizes_of(residual) != wanted) {
-    fail(kValue, call.names.op, ": residual has shape ", shape_text(residual), "; expected ", sizes_text(wanted),
+    fail(kShape, call.names.op, ": residual has shape ", shape_text(residual), "; expected ", sizes_text(wanted),
          ", the shape of the result");
   }
 }

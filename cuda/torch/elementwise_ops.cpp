@@ -47,7 +47,7 @@ void check_leading(Problem const& problem, Tensor const& tensor, Tensor const& f
   if (fits) return;
   std::string text = "[";
   for (std::size_t i = 0; i + 1 < wanted.size(); ++i) text += std::to_string(wanted[i]) + ", ";
-  fail(ErrorKind::value, "elementwise: ", name, " has shape ", shape_text(tensor), "; expected ", text, cols,
+  fail(ErrorKind::shape, "elementwise: ", name, " has shape ", shape_text(tensor), "; expected ", text, cols,
        "] for epilogue \"", problem.info.name, "\"");
 }
 
@@ -62,11 +62,11 @@ void check_problem(Problem& problem) {
     EpilogueOperandInfo const& operand = info.operands[i];
     if (!first) {
       if (!tensor->is_cuda()) {
-        fail(ErrorKind::value, "elementwise: ", operand.name, " is not on a CUDA device; all tensors must be");
+        fail(ErrorKind::device, "elementwise: ", operand.name, " is not on a CUDA device; all tensors must be");
       }
       std::int64_t const dims = tensor->dim();
       if (dims < 1 || dims > kMaxDims) {
-        fail(ErrorKind::value, "elementwise: ", operand.name, " has ", dims, " dimensions; expected 1 to ", kMaxDims);
+        fail(ErrorKind::shape, "elementwise: ", operand.name, " has ", dims, " dimensions; expected 1 to ", kMaxDims);
       }
       first = tensor;
       first_name = operand.name;
@@ -74,7 +74,7 @@ void check_problem(Problem& problem) {
       auto const sizes = tensor->sizes();
       std::int64_t const last = sizes[sizes.size() - 1];
       if (operand.kind == OperandKind::wide_matrix && last % 2 != 0) {
-        fail(ErrorKind::value, "elementwise: ", operand.name, " has shape ", shape_text(*tensor),
+        fail(ErrorKind::shape, "elementwise: ", operand.name, " has shape ", shape_text(*tensor),
              "; expected an even number of columns");
       }
       problem.n = operand.kind == OperandKind::wide_matrix ? last / 2 : last;
@@ -99,7 +99,7 @@ void check_problem(Problem& problem) {
   }
   for (std::int64_t extent : {problem.rows, 2 * problem.n}) {
     if (extent > kMaxExtent) {
-      fail(ErrorKind::value, "elementwise: a dimension has ", extent, " elements; at most ", kMaxExtent, " are supported");
+      fail(ErrorKind::shape, "elementwise: a dimension has ", extent, " elements; at most ", kMaxExtent, " are supported");
     }
   }
 }

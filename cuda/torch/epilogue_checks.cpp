@@ -24,7 +24,7 @@ void check_linear_matrix(GemmCall const& call, Tensor const& tensor, char const*
   if (fits) return;
   std::string text = "[";
   for (std::size_t i = 0; i + 1 < wanted.size(); ++i) text += std::to_string(wanted[i]) + ", ";
-  fail(ErrorKind::value, call.names.op, ": ", name, " has shape ", shape_text(tensor), "; expected ", text, cols,
+  fail(ErrorKind::shape, call.names.op, ": ", name, " has shape ", shape_text(tensor), "; expected ", text, cols,
        "], the shape of the result");
 }
 
@@ -47,7 +47,7 @@ void check_shape(GemmCall const& call, Tensor const& tensor, OperandKind kind, c
     }
   }
   if (fits) return;
-  fail(ErrorKind::value, call.names.op, ": ", name, " has shape ", shape_text(tensor), "; expected ",
+  fail(ErrorKind::shape, call.names.op, ": ", name, " has shape ", shape_text(tensor), "; expected ",
        expected_shape(call, kind, ""),
        call.names.dims == 3 ? " or " + expected_shape(call, kind, concat(call.batch, ", ")) : "");
 }
@@ -88,7 +88,7 @@ void use_classic_form(GemmCall& call) {
 void check_epilogue(GemmCall& call) {
   EpilogueInfo const& info = call.epilogue->info();
   if (info.width == Width::half && call.n % 2 != 0) {
-    fail(ErrorKind::value, call.names.op, ": ", call.names.b, " has shape ", shape_text(*call.b), "; epilogue \"",
+    fail(ErrorKind::shape, call.names.op, ": ", call.names.b, " has shape ", shape_text(*call.b), "; epilogue \"",
          info.name, "\" combines pairs of columns, so N must be even");
   }
   for (int i = 0; i < info.count; ++i) {

@@ -58,7 +58,7 @@ int stores_of(EpilogueInfo const& info) {
 OpNames const& gemm_names(Tensor const& a) {
   std::int64_t const dims = a.dim();
   if (dims != 2 && dims != 3) {
-    fail(ErrorKind::value, "gemm: a has ", dims, " dimensions (shape ", shape_text(a), "); expected [M, K] or [B, M, K]");
+    fail(ErrorKind::shape, "gemm: a has ", dims, " dimensions (shape ", shape_text(a), "); expected [M, K] or [B, M, K]");
   }
   return dims == 3 ? kBatchedGemm : kGemm;
 }

@@ -22,7 +22,7 @@ void check_broadcast(GemmCall const& call) {
     fits = size == want[3 - i] || size == 1;
   }
   if (!fits) {
-    fail(ErrorKind::value, call.names.op, ": ", call.names.c, " has shape ", shape_text(c),
+    fail(ErrorKind::shape, call.names.op, ": ", call.names.c, " has shape ", shape_text(c),
          "; expected one that broadcasts to [", dims == 3 ? concat(call.batch, ", ") : "", call.m, ", ", call.n, "]");
   }
 }
@@ -35,7 +35,7 @@ void check_c(GemmCall const& call) {
     fail(ErrorKind::type, names.op, ": ", names.c, " has dtype ", dtype_text(c_type), "; expected ", dtype_text(call.type));
   }
   if (call.linear && (call.c->dim() != 1 || call.c->size(0) != call.n)) {
-    fail(ErrorKind::value, names.op, ": ", names.c, " has shape ", shape_text(*call.c), "; expected [", call.n, "]");
+    fail(ErrorKind::shape, names.op, ": ", names.c, " has shape ", shape_text(*call.c), "; expected [", call.n, "]");
   }
   check_broadcast(call);
 }
@@ -62,7 +62,7 @@ void check_extents(GemmCall& call) {
     call.k = sizes[sizes.size() - 1];
     call.n = b.size(0);
     if (b.size(1) != call.k) {
-      fail(ErrorKind::value, names.op, ": ", names.b, " has shape ", shape_text(b), "; expected [N, ", call.k, "] as ",
+      fail(ErrorKind::shape, names.op, ": ", names.b, " has shape ", shape_text(b), "; expected [N, ", call.k, "] as ",
            names.a, " has shape ", shape_text(a));
     }
   } else {
@@ -78,10 +78,10 @@ void check_product(GemmCall& call) {
   check_devices(call);
   if (call.linear) {
     if (a.dim() > kMaxDims) {
-      fail(ErrorKind::value, names.op, ": ", names.a, " has ", a.dim(), " dimensions; at most ", kMaxDims,
+      fail(ErrorKind::shape, names.op, ": ", names.a, " has ", a.dim(), " dimensions; at most ", kMaxDims,
            " are supported");
     }
-    if (a.dim() < 1) fail(ErrorKind::value, names.op, ": ", names.a, " has no dimensions; expected [..., K]");
+    if (a.dim() < 1) fail(ErrorKind::shape, names.op, ": ", names.a, " has no dimensions; expected [..., K]");
   } else {
     check_dims(names, names.a, a, names.dims);
   }

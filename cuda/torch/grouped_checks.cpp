@@ -9,7 +9,7 @@
 namespace cutwheel {
 namespace {
 
-constexpr ErrorKind kType = ErrorKind::type, kValue = ErrorKind::value;
+constexpr ErrorKind kType = ErrorKind::type, kValue = ErrorKind::value, kShape = ErrorKind::shape;
 
 // A linear layer has no argument for a scalar: it is called with the neutral values.
 bool is_neutral(EpilogueOperandInfo const& operand) {
@@ -30,8 +30,8 @@ void check_dimensions(GroupedCall& call) {
   } else if (call.accumulates) {
     check_dims(names, names.b, b, 2);
   } else if (b.dim() != 2 && b.dim() != 3) {
-    fail(kValue, names.op, ": ", names.b, " has ", b.dim(), " dimensions (shape ", shape_text(b),
-         "); expected [G, K, N] for groups of a's rows, or [T, N] for groups of its columns");
+    fail(kShape, names.op, ": ", names.b, " has ", b.dim(), " dimensions (shape ", shape_text(b),
+         "); expected [G, K, N] for groups of mat_a's rows, or [T, N] for groups of its columns");
   }
   call.grouping = b.dim() == 3 ? Grouping::rows : Grouping::k;
 }
@@ -47,14 +47,15 @@ ScalarType fp8_type(char const* argument, Tensor const& tensor) {
 }
 
 void check_scaled_types(GroupedCall& call) {
-  call.type = fp8_type("a", *call.a);
-  call.b_type = fp8_type("b", *call.b);
+  call.type = fp8_type("mat_a", *call.a);
+  call.b_type = fp8_type("mat_b", *call.b);
   if (call.type == ScalarType::Float8_e5m2 && call.b_type == call.type) {
-    fail(kType, "scaled_grouped_mm: a and b have dtype float8_e5m2; expected float8_e4m3fn for one of them or both");
+    fail(kType,
+         "scaled_grouped_mm: mat_a and mat_b have dtype float8_e5m2; expected float8_e4m3fn for one of them or both");
   }
   call.d_type = call.out_dtype.value_or(ScalarType::BFloat16);
   if (!is_supported(call.d_type)) {
-    fail(kType, "scaled_grouped_mm: out_dtype is ", dtype_text(call.d_type), "; expected float16, bfloat16 or float32");
+    fail(kType, "scaled_grouped_mm: output_dtype is ", dtype_text(call.d_type), "; expected float16, bfloat16 or float32");
   }
 }
 
@@ -77,7 +78,7 @@ void check_extents(GroupedCall& call) {
   call.m = left.rows, call.k = left.cols, call.n = right.cols;
   if (right.rows != call.k) {
     char const* const open = call.grouping == Grouping::rows ? "[G, " : "[";
-    fail(kValue, names.op, ": ", names.b, " has shape ", shape_text(b), "; expected ", open,
+    fail(kShape, names.op, ": ", names.b, " has shape ", shape_text(b), "; expected ", open,
          call.linear ? concat("N, ", call.k) : concat(call.k, ", N"), "] as ", names.a, " has shape ", shape_text(a));
   }
   std::int64_t const widest = columns_of(call.width(), call.n);
@@ -93,16 +94,16 @@ void check_ends(GroupedCall& call) {
     fail(kType, names.op, ": offs has dtype ", dtype_text(type), "; expected int32 or int64");
   }
   if (ends.dim() != 1) {
-    fail(kValue, names.op, ": offs has ", ends.dim(), " dimensions (shape ", shape_text(ends),
+    fail(kShape, names.op, ": offs has ", ends.dim(), " dimensions (shape ", shape_text(ends),
          "); expected 1: the end of each group");
   }
   call.batch = ends.size(0);
   if (call.grouping == Grouping::rows && call.b->size(0) != call.batch) {
-    fail(kValue, names.op, ": offs has ", call.batch, " elements; expected ", call.b->size(0), ", one for each matrix of ",
+    fail(kShape, names.op, ": offs has ", call.batch, " elements; expected ", call.b->size(0), ", one for each matrix of ",
          names.b, " (shape ", shape_text(*call.b), ")");
   }
   if (call.batch < 1 || call.batch > kMaxGroups) {
-    fail(kValue, names.op, ": offs has ", call.batch, " elements, one for each group; expected 1 to ", kMaxGroups,
+    fail(kShape, names.op, ": offs has ", call.batch, " elements, one for each group; expected 1 to ", kMaxGroups,
          " groups", call.batch > kMaxGroups ? ": split the call" : "");
   }
 }
@@ -111,7 +112,7 @@ void check_bias(GroupedCall const& call) {
   OpNames const& names = call.names;
   Tensor const& bias = *call.bias;
   if (call.grouping == Grouping::k) {
-    fail(kValue, names.op, ": bias is given, and the groups are along K (b has 2 dimensions); expected None");
+    fail(kValue, names.op, ": bias is given, and the groups are along K (mat_b has 2 dimensions); expected None");
   }
   check_device(names.op, "bias", bias, call.device, names.a);
   ScalarType const type = type_of(bias), other = call.is_scaled ? ScalarType::Float : call.d_type;
@@ -120,7 +121,7 @@ void check_bias(GroupedCall const& call) {
          call.d_type == other ? ", the dtype of the result" : ", the dtype of the result, or float32");
   }
   if (bias.dim() != 2 || bias.size(0) != call.batch || bias.size(1) != call.n) {
-    fail(kValue, names.op, ": bias has shape ", shape_text(bias), "; expected [", call.batch, ", ", call.n,
+    fail(kShape, names.op, ": bias has shape ", shape_text(bias), "; expected [", call.batch, ", ", call.n,
          "], a row for each group");
   }
 }
@@ -128,7 +129,7 @@ void check_bias(GroupedCall const& call) {
 void check_epilogue(GroupedCall const& call) {
   EpilogueInfo const& info = info_of(*call.epilogue);
   if (info.width == Width::half && call.n % 2 != 0) {
-    fail(kValue, call.names.op, ": ", call.names.b, " has shape ", shape_text(*call.b), "; epilogue \"", info.name,
+    fail(kShape, call.names.op, ": ", call.names.b, " has shape ", shape_text(*call.b), "; epilogue \"", info.name,
          "\" combines pairs of columns, so N must be even");
   }
   bool const takes_bias = std::any_of(info.operands, info.operands + info.count, is_bias);
@@ -143,7 +144,7 @@ void check_accumulator(GroupedCall const& call) {
   check_device(names.op, "out", out, call.device, names.a);
   Matrix const target = matrix_of(out);
   if (out.dim() != 3 || target.batch != call.batch || target.rows != call.m || target.cols != call.n) {
-    fail(kValue, names.op, ": out has shape ", shape_text(out), "; expected [", call.batch, ", ", call.m, ", ", call.n,
+    fail(kShape, names.op, ": out has shape ", shape_text(out), "; expected [", call.batch, ", ", call.m, ", ", call.n,
          "], a matrix for each group");
   }
   std::int64_t stride = 1;

@@ -8,10 +8,10 @@
 
 namespace cutwheel {
 
-constexpr OpNames kGroupedMm{"grouped_mm", nullptr, "a", "b", 2};
-constexpr OpNames kGroupedMmAccumulate{"grouped_mm_accumulate", nullptr, "a", "b", 2};
+constexpr OpNames kGroupedMm{"grouped_mm", nullptr, "mat_a", "mat_b", 2};
+constexpr OpNames kGroupedMmAccumulate{"grouped_mm_accumulate", nullptr, "mat_a", "mat_b", 2};
 constexpr OpNames kGroupedLinear{"grouped_linear", nullptr, "input", "weight", 2};
-constexpr OpNames kScaledGroupedMm{"scaled_grouped_mm", nullptr, "a", "b", 2};
+constexpr OpNames kScaledGroupedMm{"scaled_grouped_mm", nullptr, "mat_a", "mat_b", 2};
 
 // A kernel keeps the places of all groups in shared memory.
 constexpr std::int64_t kMaxGroups = 1024;

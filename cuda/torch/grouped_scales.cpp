@@ -19,7 +19,7 @@ bool has_shape(Tensor const& tensor, std::initializer_list<std::int64_t> shape) 
 }
 
 void check_scale(GroupedCall const& call, char const* argument, Tensor const& scale) {
-  check_device(kOp, argument, scale, call.device, "a");
+  check_device(kOp, argument, scale, call.device, "mat_a");
   ScalarType const type = type_of(scale);
   if (type == ScalarType::Float) return;
   if (type == ScalarType::Float8_e8m0fnu || type == ScalarType::Float8_e4m3fn) fail_on_microscaling(kOp, argument, type);
@@ -41,11 +41,12 @@ void check_grouped_scales(GroupedCall& call) {
     if (call.k > 0) call.scales = BlockScales::a1x128_b128x128;
     return;
   }
-  fail(ErrorKind::value, kOp, ": scale_a has shape ", shape_text(a), " and scale_b has shape ", shape_text(b),
+  fail(ErrorKind::shape, kOp, ": scale_a has shape ", shape_text(a), " and scale_b has shape ", shape_text(b),
        " where T=", call.m, ", N=", call.n, ", K=", call.k, " in ", call.batch,
        " groups; expected row-wise scales: scale_a [", call.m, "] or [", call.m, ", 1], scale_b [", call.batch, ", ",
-       call.n, "] or [", call.batch, ", 1, ", call.n, "]; or block-wise ones (1x128 for a, 128x128 for b): scale_a [",
-       call.m, ", ", k_blocks, "], scale_b [", call.batch, ", ", k_blocks, ", ", n_blocks, "]");
+       call.n, "] or [", call.batch, ", 1, ", call.n,
+       "]; or block-wise ones (1x128 for mat_a, 128x128 for mat_b): scale_a [", call.m, ", ", k_blocks, "], scale_b [",
+       call.batch, ", ", k_blocks, ", ", n_blocks, "]");
 }
 
 ScaledForm choose_grouped_form(GroupedCall const& call) {

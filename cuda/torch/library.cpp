@@ -160,17 +160,18 @@ void register_schemas(torch::stable::detail::StableLibrary& m) {
       "bool allow_tf32=False) -> (Tensor, Tensor)");
   m.def("elementwise(Tensor[] operands, str epilogue, bool with_result=True, bool with_sums=False) -> (Tensor, Tensor)");
   m.def(
-      "scaled_mm(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias=None, Tensor? azp=None, "
-      "Tensor? azp_adj=None, ScalarType? out_dtype=None, int? recipe_a=None, int? recipe_b=None, "
+      "scaled_mm(Tensor mat_a, Tensor mat_b, Tensor? scale_a, Tensor? scale_b, Tensor? bias=None, Tensor? azp=None, "
+      "Tensor? azp_adj=None, ScalarType? output_dtype=None, int? scale_recipe_a=None, int? scale_recipe_b=None, "
       "bool use_fast_accum=False) -> Tensor");
   m.def(
-      "scaled_mm.out(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias=None, Tensor? azp=None, "
-      "Tensor? azp_adj=None, int? recipe_a=None, int? recipe_b=None, bool use_fast_accum=False, *, Tensor(a!) out) -> ()");
+      "scaled_mm.out(Tensor mat_a, Tensor mat_b, Tensor? scale_a, Tensor? scale_b, Tensor? bias=None, Tensor? azp=None, "
+      "Tensor? azp_adj=None, int? scale_recipe_a=None, int? scale_recipe_b=None, bool use_fast_accum=False, *, "
+      "Tensor(a!) out) -> ()");
   m.def("quantize(Tensor x, int recipe, ScalarType dtype, bool symmetric=True) -> (Tensor, Tensor, Tensor)");
   m.def(
-      "grouped_mm(Tensor a, Tensor b, Tensor offs, Tensor? bias=None, ScalarType? out_dtype=None, bool allow_tf32=False) "
-      "-> Tensor");
-  m.def("grouped_mm_accumulate(Tensor a, Tensor b, Tensor offs, bool allow_tf32=False, *, Tensor(a!) out) -> ()");
+      "grouped_mm(Tensor mat_a, Tensor mat_b, Tensor offs, Tensor? bias=None, ScalarType? out_dtype=None, "
+      "bool allow_tf32=False) -> Tensor");
+  m.def("grouped_mm_accumulate(Tensor mat_a, Tensor mat_b, Tensor offs, bool allow_tf32=False, *, Tensor(a!) out) -> ()");
   m.def(
       "grouped_linear_fused(Tensor input, Tensor weight, Tensor offs, Tensor? bias, str epilogue, bool allow_tf32=False) "
       "-> Tensor");
@@ -178,8 +179,8 @@ void register_schemas(torch::stable::detail::StableLibrary& m) {
       "grouped_linear_fused_aux(Tensor input, Tensor weight, Tensor offs, Tensor? bias, str epilogue, "
       "bool allow_tf32=False) -> (Tensor, Tensor)");
   m.def(
-      "scaled_grouped_mm(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor offs, Tensor? bias=None, "
-      "ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor");
+      "scaled_grouped_mm(Tensor mat_a, Tensor mat_b, Tensor scale_a, Tensor scale_b, Tensor offs, Tensor? bias=None, "
+      "ScalarType? output_dtype=None, bool use_fast_accum=False) -> Tensor");
   m.def("conv2d(Tensor input, Tensor weight, Tensor? bias, " CUTWHEEL_WHERE ", bool allow_tf32=False) -> Tensor");
   m.def("conv2d_fused(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, " CUTWHEEL_WHERE
         ", str epilogue, bool allow_tf32=False) -> Tensor");

@@ -5,24 +5,24 @@ namespace cutwheel {
 
 void check_device(char const* op, char const* argument, Tensor const& tensor, int device, char const* device_of) {
   if (!tensor.is_cuda()) {
-    fail(ErrorKind::value, op, ": ", argument, " is not on a CUDA device; all tensors must be on cuda:", device);
+    fail(ErrorKind::device, op, ": ", argument, " is not on a CUDA device; all tensors must be on cuda:", device);
   }
   if (tensor.get_device_index() != device) {
-    fail(ErrorKind::value, op, ": ", argument, " is on cuda:", tensor.get_device_index(), " and ", device_of,
+    fail(ErrorKind::device, op, ": ", argument, " is on cuda:", tensor.get_device_index(), " and ", device_of,
          " is on cuda:", device, "; all tensors must be on the same device");
   }
 }
 
 void check_dims(OpNames const& names, char const* argument, Tensor const& tensor, int dims) {
   if (tensor.dim() != dims) {
-    fail(ErrorKind::value, names.op, ": ", argument, " has ", tensor.dim(), " dimensions (shape ", shape_text(tensor),
+    fail(ErrorKind::shape, names.op, ": ", argument, " has ", tensor.dim(), " dimensions (shape ", shape_text(tensor),
          "); expected ", dims);
   }
 }
 
 void check_extent(char const* op, std::int64_t extent) {
   if (extent > kMaxExtent) {
-    fail(ErrorKind::value, op, ": a dimension has ", extent, " elements; at most ", kMaxExtent, " are supported");
+    fail(ErrorKind::shape, op, ": a dimension has ", extent, " elements; at most ", kMaxExtent, " are supported");
   }
 }
 
@@ -33,7 +33,7 @@ void check_devices(ProductCall& call) {
     fail(ErrorKind::not_implemented, names.op, ": ", names.a,
          " is not on a CUDA device; cutwheel's kernels run on CUDA devices");
   }
-  if (!a.is_cuda()) fail(ErrorKind::value, names.op, ": ", names.a, " is not on a CUDA device; all tensors must be");
+  if (!a.is_cuda()) fail(ErrorKind::device, names.op, ": ", names.a, " is not on a CUDA device; all tensors must be");
   call.device = a.get_device_index();
   check_device(names.op, names.b, b, call.device, names.a);
 }
@@ -73,7 +73,7 @@ void check_factors(ProductCall& call) {
   Matrix const left = matrix_of(a), right = matrix_of(b);
   call.batch = left.batch, call.m = left.rows, call.k = left.cols, call.n = right.cols;
   if (right.rows != call.k || right.batch != call.batch) {
-    fail(ErrorKind::value, names.op, ": ", names.b, " has shape ", shape_text(b), "; expected [",
+    fail(ErrorKind::shape, names.op, ": ", names.b, " has shape ", shape_text(b), "; expected [",
          names.dims == 3 ? concat(call.batch, ", ") : "", call.k, ", N] as ", names.a, " has shape ", shape_text(a));
   }
 }
@@ -94,7 +94,7 @@ void check_out(ProductCall const& call, Tensor const& out, char const* label, st
   Matrix const target = matrix_of(out);
   bool const fits = out.dim() == names.dims && target.batch == call.batch && target.rows == call.m && target.cols == cols;
   if (!fits) {
-    fail(ErrorKind::value, names.op, ": ", label, " has shape ", shape_text(out), "; expected [",
+    fail(ErrorKind::shape, names.op, ": ", label, " has shape ", shape_text(out), "; expected [",
          names.dims == 3 ? concat(call.batch, ", ") : "", call.m, ", ", cols, "] (out is never resized)");
   }
   if (overlaps_itself(target)) {

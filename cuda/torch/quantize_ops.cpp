@@ -59,7 +59,7 @@ void check_input(Problem& problem) {
   std::int64_t const dims = x.dim();
   bool const only_2d = problem.recipe == QuantizeRecipe::blockwise_128x128;
   if (dims < 2 || dims > (only_2d ? 2 : kMaxDims)) {
-    fail(ErrorKind::value, "quantize: x has ", dims, " dimensions (shape ", shape_text(x), "); expected ",
+    fail(ErrorKind::shape, "quantize: x has ", dims, " dimensions (shape ", shape_text(x), "); expected ",
          only_2d ? "[M, K] for blockwise_128x128" : "[..., K], at least 2");
   }
   for (std::size_t i = 0; i + 1 < sizes.size(); ++i) problem.m *= sizes[i];

@@ -4,7 +4,7 @@
 namespace cutwheel {
 namespace {
 
-constexpr ErrorKind kType = ErrorKind::type, kValue = ErrorKind::value;
+constexpr ErrorKind kType = ErrorKind::type, kValue = ErrorKind::value, kShape = ErrorKind::shape;
 
 bool is_fp8_type(ScalarType type) { return type == ScalarType::Float8_e4m3fn || type == ScalarType::Float8_e5m2; }
 
@@ -19,21 +19,21 @@ ScalarType factor_type(char const* argument, Tensor const& tensor) {
 }
 
 void check_factor_types(ScaledCall& call) {
-  call.type = factor_type("a", *call.a);
-  call.b_type = factor_type("b", *call.b);
+  call.type = factor_type("mat_a", *call.a);
+  call.b_type = factor_type("mat_b", *call.b);
   if (is_fp8_type(call.type) != is_fp8_type(call.b_type)) {
-    fail(kType, "scaled_mm: b has dtype ", dtype_text(call.b_type), " and a has dtype ", dtype_text(call.type),
+    fail(kType, "scaled_mm: mat_b has dtype ", dtype_text(call.b_type), " and mat_a has dtype ", dtype_text(call.type),
          "; expected both fp8 or both int8");
   }
   if (call.type == ScalarType::Float8_e5m2 && call.b_type == call.type) {
-    fail(kType, "scaled_mm: a and b have dtype float8_e5m2; expected float8_e4m3fn for one of them or both");
+    fail(kType, "scaled_mm: mat_a and mat_b have dtype float8_e5m2; expected float8_e4m3fn for one of them or both");
   }
 }
 
 // Whether this is the int32 sums of int8 products, and the type of D.
 void check_result_type(ScaledCall& call) {
   call.d_type = call.out ? type_of(*call.out) : call.out_dtype.value_or(ScalarType::BFloat16);
-  char const* const named = call.out ? "out has dtype " : "out_dtype is ";
+  char const* const named = call.out ? "out has dtype " : "output_dtype is ";
   if (!call.scale_a != !call.scale_b) {
     fail(kValue, "scaled_mm: ", call.scale_a ? "scale_b" : "scale_a", " is None and ", call.scale_a ? "scale_a" : "scale_b",
          " is given; expected both");
@@ -42,7 +42,8 @@ void check_result_type(ScaledCall& call) {
   if (call.is_unscaled()) {
     if (call.is_int8() && is_int32) return;
     fail(kValue, "scaled_mm: scale_a and scale_b are None; expected float32 tensors",
-         call.is_int8() ? ", or out_dtype=torch.int32 for the unscaled sums" : " (torch.ones(1) where there is no scale)");
+         call.is_int8() ? ", or output_dtype=torch.int32 for the unscaled sums"
+                        : " (torch.ones(1) where there is no scale)");
   }
   if (is_int32) {
     fail(kType, "scaled_mm: ", named, "int32, which is for the unscaled sums of int8 operands (scale_a and scale_b None)",
@@ -57,7 +58,7 @@ void check_result_type(ScaledCall& call) {
 }
 
 void check_scale(ScaledCall const& call, char const* argument, Tensor const& scale) {
-  check_device("scaled_mm", argument, scale, call.device, "a");
+  check_device("scaled_mm", argument, scale, call.device, "mat_a");
   ScalarType const type = type_of(scale);
   if (type == ScalarType::Float) return;
   if (type == ScalarType::Float8_e8m0fnu || type == ScalarType::Float8_e4m3fn)
@@ -67,14 +68,14 @@ void check_scale(ScaledCall const& call, char const* argument, Tensor const& sca
 
 void check_bias(ScaledCall const& call) {
   Tensor const& bias = *call.bias;
-  check_device("scaled_mm", "bias", bias, call.device, "a");
+  check_device("scaled_mm", "bias", bias, call.device, "mat_a");
   ScalarType const type = type_of(bias);
   if (type != call.d_type && type != ScalarType::Float) {
     fail(kType, "scaled_mm: bias has dtype ", dtype_text(type), "; expected ", dtype_text(call.d_type),
          call.d_type == ScalarType::Float ? "" : ", the dtype of the result, or float32");
   }
   if (bias.dim() != 1 || bias.size(0) != call.n) {
-    fail(kValue, "scaled_mm: bias has shape ", shape_text(bias), "; expected [", call.n, "]");
+    fail(kShape, "scaled_mm: bias has shape ", shape_text(bias), "; expected [", call.n, "]");
   }
 }
 
@@ -87,29 +88,30 @@ bool is_vector(Tensor const& tensor, std::int64_t extent, bool is_column) {
 
 void check_zero_point(ScaledCall const& call) {
   auto const check = [&](char const* argument, Tensor const& tensor) {
-    check_device("scaled_mm", argument, tensor, call.device, "a");
+    check_device("scaled_mm", argument, tensor, call.device, "mat_a");
     if (type_of(tensor) != ScalarType::Int) {
       fail(kType, "scaled_mm: ", argument, " has dtype ", dtype_text(type_of(tensor)), "; expected int32");
     }
   };
   if (!call.azp) {
-    fail(kValue, "scaled_mm: azp_adj is given without azp; expected azp, the zero point of a, or neither");
+    fail(kValue, "scaled_mm: azp_adj is given without azp; expected azp, the zero point of mat_a, or neither");
   }
   if (!call.is_int8()) {
-    fail(kValue, "scaled_mm: azp is given, and a has dtype ", dtype_text(call.type), "; only int8 has a zero point");
+    fail(kValue, "scaled_mm: azp is given, and mat_a has dtype ", dtype_text(call.type), "; only int8 has a zero point");
   }
   if (!call.azp_adj) {
-    fail(kValue, "scaled_mm: azp is given without azp_adj; expected the sums of b's columns, b.sum(0, dtype=torch.int32)");
+    fail(kValue,
+         "scaled_mm: azp is given without azp_adj; expected the sums of mat_b's columns, mat_b.sum(0, dtype=torch.int32)");
   }
   check("azp", *call.azp);
   check("azp_adj", *call.azp_adj);
   if (call.azp->numel() != 1 && !is_vector(*call.azp, call.m, /*is_column=*/true)) {
-    fail(kValue, "scaled_mm: azp has shape ", shape_text(*call.azp), "; expected one element, [", call.m, "] or [", call.m,
+    fail(kShape, "scaled_mm: azp has shape ", shape_text(*call.azp), "; expected one element, [", call.m, "] or [", call.m,
          ", 1]");
   }
   if (!is_vector(*call.azp_adj, call.n, /*is_column=*/false)) {
-    fail(kValue, "scaled_mm: azp_adj has shape ", shape_text(*call.azp_adj), "; expected [", call.n, "] or [1, ", call.n,
-         "], the sums of b's columns");
+    fail(kShape, "scaled_mm: azp_adj has shape ", shape_text(*call.azp_adj), "; expected [", call.n, "] or [1, ", call.n,
+         "], the sums of mat_b's columns");
   }
 }
 
@@ -130,8 +132,8 @@ void fail_on_microscaling(char const* op, char const* argument, ScalarType type)
 
 void check_scaled(ScaledCall& call) {
   check_devices(call);
-  check_dims(call.names, "a", *call.a, 2);
-  check_dims(call.names, "b", *call.b, 2);
+  check_dims(call.names, "mat_a", *call.a, 2);
+  check_dims(call.names, "mat_b", *call.b, 2);
   check_factor_types(call);
   check_factors(call);
   for (std::int64_t extent : {call.m, call.n, call.k}) check_extent("scaled_mm", extent);
@@ -140,8 +142,8 @@ void check_scaled(ScaledCall& call) {
     refuse_unscaled("bias", call.bias);
     refuse_unscaled("azp", call.azp);
     refuse_unscaled("azp_adj", call.azp_adj);
-    refuse_unscaled("recipe_a", call.recipe_a.has_value());
-    refuse_unscaled("recipe_b", call.recipe_b.has_value());
+    refuse_unscaled("scale_recipe_a", call.recipe_a.has_value());
+    refuse_unscaled("scale_recipe_b", call.recipe_b.has_value());
   } else {
     check_scale(call, "scale_a", *call.scale_a);
     check_scale(call, "scale_b", *call.scale_b);

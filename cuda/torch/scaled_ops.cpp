@@ -10,7 +10,7 @@ ScaledCall make_scaled_call(Tensor const& a, Tensor const& b, std::optional<Tens
                             std::optional<std::int64_t> recipe_a, std::optional<std::int64_t> recipe_b,
                             bool use_fast_accum) {
   auto const pointer = [](std::optional<Tensor> const& tensor) { return tensor ? &*tensor : nullptr; };
-  ScaledCall call{{{"scaled_mm", nullptr, "a", "b", 2}, &a, &b}};
+  ScaledCall call{{{"scaled_mm", nullptr, "mat_a", "mat_b", 2}, &a, &b}};
   call.scale_a = pointer(scale_a), call.scale_b = pointer(scale_b);
   call.bias = pointer(bias);
   call.azp = pointer(azp), call.azp_adj = pointer(azp_adj);

@@ -65,31 +65,33 @@ char const* name_of(ScaleRecipe recipe) { return kRecipeNames[static_cast<int>(r
 void check_given(Scales const& scales) {
   if (!scales.given || scales.fits(*scales.given)) return;
   if (scales.of_a && *scales.given == ScaleRecipe::blockwise_128x128) {
-    fail(ErrorKind::value, "scaled_mm: recipe_a is blockwise_128x128, which is for b; a takes blockwise_1x128 (scale_a ",
+    fail(ErrorKind::value,
+         "scaled_mm: scale_recipe_a is blockwise_128x128, which is for mat_b; mat_a takes blockwise_1x128 (scale_a ",
          scales.wanted(ScaleRecipe::blockwise_1x128), "), rowwise or tensorwise");
   }
-  fail(ErrorKind::value, "scaled_mm: ", scales.argument, " has shape ", shape_text(scales.tensor), "; expected ",
+  fail(ErrorKind::shape, "scaled_mm: ", scales.argument, " has shape ", shape_text(scales.tensor), "; expected ",
        scales.wanted(*scales.given), " as ", scales.recipe_argument, " is ", name_of(*scales.given));
 }
 
 [[noreturn]] void fail_on_pair(Scales const& a, Scales const& b, bool is_int8, std::string const& problem) {
   std::string text = concat("scaled_mm: ", problem, "; expected\n  tensorwise or rowwise: scale_a of one element or ",
                             a.wanted(ScaleRecipe::rowwise), ", scale_b of one element or ", b.wanted(ScaleRecipe::rowwise));
-  if (is_int8) fail(ErrorKind::value, text, "\n(blockwise scales are for fp8)");
+  if (is_int8) fail(ErrorKind::shape, text, "\n(blockwise scales are for fp8)");
   for (ScaleRecipe recipe : {ScaleRecipe::blockwise_128x128, ScaleRecipe::blockwise_1x128}) {
-    text += concat("\n  blockwise_1x128 for a and ", name_of(recipe), " for b: scale_a ",
+    text += concat("\n  blockwise_1x128 for mat_a and ", name_of(recipe), " for mat_b: scale_a ",
                    a.wanted(ScaleRecipe::blockwise_1x128), ", scale_b ", b.wanted(recipe));
   }
-  fail(ErrorKind::value, text, "\n(scale_b has the orientation of b, [K, N]: transpose the scales of a weight [N, K])");
+  fail(ErrorKind::shape, text, "\n(scale_b has the orientation of mat_b, [K, N]: transpose the scales of a weight [N, K])");
 }
 
 }  // namespace
 
 BlockScales find_scales(ScaledCall const& call) {
   std::int64_t const k_blocks = ceil_div(call.k, kScaleBlock);
-  Scales const a{"scale_a", "recipe_a", *call.scale_a, recipe_of(call.recipe_a, "recipe_a"), true, call.m, k_blocks, 0};
-  Scales const b{"scale_b", "recipe_b", *call.scale_b, recipe_of(call.recipe_b, "recipe_b"),
-                 false,     call.n,     k_blocks,      ceil_div(call.n, kScaleBlock)};
+  Scales const a{"scale_a", "scale_recipe_a", *call.scale_a, recipe_of(call.recipe_a, "scale_recipe_a"),
+                 true,      call.m,           k_blocks,      0};
+  Scales const b{"scale_b", "scale_recipe_b", *call.scale_b, recipe_of(call.recipe_b, "scale_recipe_b"),
+                 false,     call.n,           k_blocks,      ceil_div(call.n, kScaleBlock)};
   check_given(a);
   check_given(b);
   auto const one_or_each = [](Scales const& scales) {
@@ -103,7 +105,8 @@ BlockScales find_scales(ScaledCall const& call) {
   std::string problem = concat("scale_a has shape ", shape_text(*call.scale_a), " and scale_b has shape ",
                                shape_text(*call.scale_b), " where M=", call.m, ", N=", call.n, ", K=", call.k);
   if (a.given && b.given) {
-    problem = concat("recipe_a is ", name_of(*a.given), " and recipe_b is ", name_of(*b.given), ", which do not combine");
+    problem = concat("scale_recipe_a is ", name_of(*a.given), " and scale_recipe_b is ", name_of(*b.given),
+                     ", which do not combine");
   }
   fail_on_pair(a, b, call.is_int8(), problem);
 }

@@ -11,7 +11,7 @@ import torch
 
 from . import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ._explain_conv import CONV, ByTorch, answer_of, by_torch, conv_request, device_name
-from ._explain_grouped import GROUPED, grouped_request
+from ._explain_grouped import GROUPED, SCALED_MM, grouped_request, take_scales
 from .ops import epilogue, gated, linear, scaled
 from .ops._errors import RAISED, check_tensors, reraise
 from .ops._precision import autocast_operands, tf32_allowed
@@ -34,9 +34,7 @@ _KEYWORDS = {
     "linear": ("activation", "residual", "residual_after_activation"),
     "gated_linear": (),
     "gemm": ("out_dtype", "out"),
-    "scaled_mm": (
-        *("bias", "out_dtype", "use_fast_accum", "recipe_a", "recipe_b", "azp", "azp_adj", "out"),
-    ),
+    "scaled_mm": ("azp", "azp_adj", "out"),
 }
 _GEMM_ARGUMENTS = ("a", "b", "epilogue", *_KEYWORDS["gemm"])
 _SHOWN_CANDIDATES = 8
@@ -295,22 +293,23 @@ def _explain_gemm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
 
 
 def _explain_scaled_mm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
-    op, scales = "scaled_mm", ("scale_a", "scale_b")
-    given = _bind(op, ("a", "b", *scales), args, kwargs)
-    optional = (*scales, "bias", "azp", "azp_adj")
-    tensors: dict[str, Any] = {key: given.get(key) for key in ("a", "b", *optional)}
+    op = "scaled_mm"
+    given = _bind(op, SCALED_MM, args, kwargs)
+    take_scales(op, given)
+    optional = ("scale_a", "scale_b", "bias", "azp", "azp_adj")
+    tensors: dict[str, Any] = {key: given.get(key) for key in ("mat_a", "mat_b", *optional)}
     check_tensors(op, tensors, optional)
     return _ask(
         op,
         _SCALED_MM,
         scaled.operands(**tensors),
-        tensors["a"],
-        given.get("out_dtype", torch.bfloat16),
+        tensors["mat_a"],
+        given.get("output_dtype", torch.bfloat16),
         1,
         "",
         tensors,
-        scaled.code("recipe_a", given.get("recipe_a")),
-        scaled.code("recipe_b", given.get("recipe_b")),
+        scaled.code("scale_recipe_a", given.get("scale_recipe_a")),
+        scaled.code("scale_recipe_b", given.get("scale_recipe_b")),
         given.get("use_fast_accum", False),
     )
 
@@ -318,13 +317,15 @@ def _explain_scaled_mm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explana
 def _explain_grouped(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
     arguments = GROUPED[op]
     given = _bind(op, arguments.positional, args, kwargs)
+    if op == "scaled_grouped_mm":
+        take_scales(op, given)
     tensors: dict[str, Any] = {key: given.get(key) for key in arguments.tensors}
     check_tensors(op, tensors, arguments.optional)
     if op != "scaled_grouped_mm":
         tensors = dict(zip(tensors, _autocast(list(tensors.values())), strict=True))
     request = grouped_request(op, tensors, given)
     if request is None:  # grouped_mm of two batches
-        a, b, bias = tensors["a"], tensors["b"], tensors["bias"]
+        a, b, bias = tensors["mat_a"], tensors["mat_b"], tensors["bias"]
         if bias is None:
             return explain("bmm", a, b, out_dtype=given.get("out_dtype"))
         return explain("baddbmm", bias.unsqueeze(1), a, b, out_dtype=given.get("out_dtype"))

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 import torch
 
 from .ops import grouped_linear as layers
+from .ops import scaled_grouped
+from .ops._errors import check_tensors
+from .ops._torch_arguments import check_grouped_recipes, plain_scales
 from .ops.grouped import with_row_major
 
 
@@ -25,10 +28,15 @@ class Arguments(NamedTuple):
         return tuple(name for name in named if name not in self.positional)
 
 
+_RECIPES = ("scale_recipe_a", "scale_recipe_b")
+_FACTORS = ("mat_a", "mat_b", "scale_a", _RECIPES[0], "scale_b", _RECIPES[1])
+_SWIZZLES, _LAST = ("swizzle_a", "swizzle_b"), ("output_dtype", "contraction_dim", "use_fast_accum")
+SCALED_MM = (*_FACTORS, *_SWIZZLES, "bias", *_LAST)
+"""the arguments of scaled_mm that torch has, too"""
 GROUPED = {
     "grouped_mm": Arguments(
-        ("a", "b"),
-        ("a", "b", "offs", "bias", "accumulate_into"),
+        ("mat_a", "mat_b"),
+        ("mat_a", "mat_b", "offs", "bias", "accumulate_into"),
         ("offs", "bias", "accumulate_into"),
         ("out_dtype",),
     ),
@@ -39,10 +47,10 @@ GROUPED = {
         ("input", "weight"), ("input", "weight", "offs"), (), ("activation",)
     ),
     "scaled_grouped_mm": Arguments(
-        ("a", "b", "scale_a", "scale_b"),
-        ("a", "b", "scale_a", "scale_b", "offs", "bias"),
+        (*_FACTORS, *_SWIZZLES, "bias", "offs", *_LAST),
+        ("mat_a", "mat_b", "scale_a", "scale_b", "offs", "bias"),
         ("bias",),
-        ("out_dtype", "use_fast_accum"),
+        (),
     ),
 }
 
@@ -52,6 +60,15 @@ _MM, _ACCUMULATE, _LINEAR, _SCALED = 8, 9, 10, 11
 Request = tuple[int, list[Any], "torch.dtype | None", str, bool]
 
 
+def take_scales(op: str, given: dict[str, Any]) -> None:
+    """Of scaled_mm and scaled_grouped_mm: what they do with the arguments that only torch needs."""
+    a, b = (given.get(name) for name in ("mat_a", "mat_b"))
+    check_tensors(op, {"mat_a": a, "mat_b": b})
+    scales = given.get("scale_a"), given.get("scale_b")
+    rest = *(given.get(name) for name in _SWIZZLES), given.get("contraction_dim", ())
+    given["scale_a"], given["scale_b"] = plain_scales(op, a, b, *scales, *rest)
+
+
 def grouped_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Request | None:
     """Number of the op, operands, out_dtype, epilogue and use_fast_accum; None: nothing is grouped.
 
@@ -59,7 +76,10 @@ def grouped_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> 
         ValueError: as the op
     """
     if op == "scaled_grouped_mm":
-        out_dtype = given.get("out_dtype", torch.bfloat16)
+        codes = [scaled_grouped.code(name, given.get(name)) for name in _RECIPES]
+        if codes != [None, None]:
+            check_grouped_recipes(op, *list(tensors.values())[:4], *codes)
+        out_dtype = given.get("output_dtype", torch.bfloat16)
         return _SCALED, [*tensors.values()], out_dtype, "", given.get("use_fast_accum", False)
     if op == "grouped_mm":
         return _of_product(tensors, given.get("out_dtype"))

@@ -61,7 +61,7 @@ def run_product(cutwheel: Any, row: Row, device: str) -> None:
     if row["d"] == "s32":
         call = Call.random(67, 72, 208, device, (INT8, INT8))
         a, b, *_ = call.positional
-        result = cutwheel.scaled_mm(a, b, None, None, out_dtype=torch.int32).cpu()
+        result = cutwheel.scaled_mm(a, b, output_dtype=torch.int32).cpu()
         if not torch.equal(result, exact_integers(call.a.values.cpu(), call.b.values.cpu())):
             raise AssertionError(f"integers are wrong: {call}")
         return

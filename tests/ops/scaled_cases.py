@@ -144,11 +144,11 @@ class Call:
 
     @property
     def keywords(self) -> dict[str, Any]:
-        given: dict[str, Any] = {"out_dtype": self.d, "use_fast_accum": self.fast}
+        given: dict[str, Any] = {"output_dtype": self.d, "use_fast_accum": self.fast}
         if self.bias is not None:
             given["bias"] = self.bias
         if self.named:
-            given |= {"recipe_a": self.a.recipe, "recipe_b": self.b.recipe}
+            given |= {"scale_recipe_a": self.a.recipe, "scale_recipe_b": self.b.recipe}
         if self.a.azp is not None:
             given["azp"] = self.a.azp
             if self.with_adj:
@@ -156,12 +156,16 @@ class Call:
         return given
 
     def run(self, cutwheel: Any, **more: Any) -> torch.Tensor:
-        result: torch.Tensor = cutwheel.scaled_mm(*self.positional, **self.keywords, **more)
+        a, b, scale_a, scale_b = self.positional
+        keywords = {**self.keywords, **more}
+        result: torch.Tensor = cutwheel.scaled_mm(a, b, scale_a, scale_b=scale_b, **keywords)
         return result
 
     def row(self, cutwheel: Any) -> str | None:
         """The kernel that it runs."""
-        name: str | None = cutwheel.explain("scaled_mm", *self.positional, **self.keywords).row
+        a, b, scale_a, scale_b = self.positional
+        keywords = {**self.keywords, "scale_b": scale_b}
+        name: str | None = cutwheel.explain("scaled_mm", a, b, scale_a, **keywords).row
         return name
 
     def judge(self, result: torch.Tensor) -> None:
@@ -201,7 +205,7 @@ class Call:
 def integers(call: Call, cutwheel: Any) -> torch.Tensor:
     """The int32 product of a call's values, without scales; it has to be exact."""
     a, b, *_ = call.positional
-    result: torch.Tensor = cutwheel.scaled_mm(a, b, None, None, out_dtype=torch.int32)
+    result: torch.Tensor = cutwheel.scaled_mm(a, b, output_dtype=torch.int32)
     assert result.dtype == torch.int32
     wanted = exact_integers(call.a.values, call.b.values)
     assert result.shape == wanted.shape

@@ -88,8 +88,12 @@ class Grouped:
         )
 
     @property
+    def given(self) -> dict[str, torch.Tensor]:
+        return dict(zip(("mat_a", "mat_b", "scale_a", "scale_b"), self.positional, strict=True))
+
+    @property
     def keywords(self) -> dict[str, Any]:
-        given: dict[str, Any] = {"out_dtype": self.d, "use_fast_accum": self.fast}
+        given: dict[str, Any] = {"output_dtype": self.d, "use_fast_accum": self.fast}
         given["offs"] = offsets(self.ends, str(self.a.values.device), self.offs_dtype)
         if self.bias is not None:
             given["bias"] = self.bias
@@ -97,7 +101,7 @@ class Grouped:
 
     def run(self, cutwheel: Any, **changed: Any) -> torch.Tensor:
         result: torch.Tensor = cutwheel.scaled_grouped_mm(
-            *self.positional, **{**self.keywords, **changed}
+            **self.given, **{**self.keywords, **changed}
         )
         return result
 

@@ -387,14 +387,16 @@ ON_CPU = ("cpu_tensors", "cpu_weight", "cpu_bias", "cpu_residual")
 
 
 @pytest.mark.parametrize("name", [*_bad_calls("cpu"), *ON_CPU])
-def test_bad_input(cutwheel: ModuleType, device: str, name: str) -> None:
+def test_bad_input(
+    cutwheel: ModuleType, device: str, name: str, check_class: Callable[..., None]
+) -> None:
     calls = _bad_calls(device)
     if name not in calls:
         pytest.skip("needs CUDA tensors")
     error, argument, call = calls[name]
     with pytest.raises(error, match=argument) as raised:
         call(cutwheel)
-    assert type(raised.value) is error
+    check_class(raised.value, error)
     assert "cutwheel." not in str(raised.value), "the class prefix is not for people"
     conv = Conv.random("fprop", *EVEN, HALF, device, epilogue_of(None))
     check_public(cutwheel, conv)  # the context is alive
@@ -407,8 +409,8 @@ def test_gradients_of_other_sizes_are_refused(cutwheel: ModuleType, device: str)
     ops, where = torch.ops.cutwheel, EVEN[2].numbers
     x = torch.zeros(2, 24, 9, 14, dtype=HALF, device=device)
     for grad, size in ((dy, (9, 20)), (dy, (0, 14)), (dy, (9, -14)), (dy[:, 1:], (9, 14))):
-        with pytest.raises(RuntimeError, match="ValueError"):
+        with pytest.raises(RuntimeError, match=r"cutwheel\.(Shape|Value)Error"):
             ops.conv2d_input_grad(grad, weight, *size, *where)
     for image, size in ((x, (5, 5)), (x, (3, 0)), (x, (-3, 3)), (x[1:], (3, 3))):
-        with pytest.raises(RuntimeError, match="ValueError"):
+        with pytest.raises(RuntimeError, match=r"cutwheel\.(Shape|Value)Error"):
             ops.conv2d_weight_grad(dy, image, *size, *where)

@@ -268,7 +268,7 @@ def test_no_memory_is_kept(cutwheel: ModuleType, cuda: str) -> None:
         offs = calls[0].offs
         h = cutwheel.grouped_gated_linear(x, w, activation="silu", offs=offs)
         torch.autograd.grad(h.sum(), (x, w))
-        with pytest.raises(ValueError, match=r"\bb\b"):
+        with pytest.raises(ValueError, match="mat_b"):
             cutwheel.grouped_mm(x, w, offs=offs)
 
     work()
@@ -315,18 +315,18 @@ def _bad_calls(device: str) -> dict[str, tuple[type[Exception], str, Callable[[A
         "dtype_of_offs": (TypeError, "offs", mm(a, w, offs=offs.float())),
         "narrow_offs": (TypeError, "offs", mm(a, w, offs=offs.short())),
         "list_of_offs": (TypeError, "offs", mm(a, w, offs=[10, 20, 30])),
-        "rank_of_a": (ValueError, r"\ba\b", mm(a[0], w, offs=offs)),
-        "rank_of_b": (ValueError, r"\bb\b", mm(a, w[None], offs=offs)),
-        "inner_extent": (ValueError, r"\bb\b", mm(a, w[:, :-1], offs=offs)),
-        "inner_extent_of_k": (ValueError, r"\bb\b", mm(b, a[:-1], offs=offs)),
-        "number_of_batches": (ValueError, r"\bb\b", mm(w.mT, w[:2])),
-        "dtype_of_b": (TypeError, r"\bb\b", mm(a, w.bfloat16(), offs=offs)),
-        "double": (TypeError, r"\ba\b", mm(a.double(), w.double(), offs=offs)),
+        "rank_of_a": (ValueError, "mat_a", mm(a[0], w, offs=offs)),
+        "rank_of_b": (ValueError, "mat_b", mm(a, w[None], offs=offs)),
+        "inner_extent": (ValueError, "mat_b", mm(a, w[:, :-1], offs=offs)),
+        "inner_extent_of_k": (ValueError, "mat_b", mm(b, a[:-1], offs=offs)),
+        "number_of_batches": (ValueError, "mat_b", mm(w.mT, w[:2])),
+        "dtype_of_b": (TypeError, "mat_b", mm(a, w.bfloat16(), offs=offs)),
+        "double": (TypeError, "mat_a", mm(a.double(), w.double(), offs=offs)),
         "out_dtype": (TypeError, "out_dtype", mm(a, w, offs=offs, out_dtype=BRAIN)),
         "bias_extent": (ValueError, "bias", mm(a, w, offs=offs, bias=bias[:, :5])),
         "bias_groups": (ValueError, "bias", mm(a, w, offs=offs, bias=bias[:2])),
         "bias_of_k": (ValueError, "bias", mm(b, a, offs=offs, bias=bias)),
-        "not_a_tensor": (TypeError, r"\bb\b", mm(a, [[1.0]], offs=offs)),
+        "not_a_tensor": (TypeError, "mat_b", mm(a, [[1.0]], offs=offs)),
         "lists": (ValueError, r"\b[bB]", lambda c: c.grouped_mm_list([a], [])),
         **(
             {}
@@ -337,14 +337,16 @@ def _bad_calls(device: str) -> dict[str, tuple[type[Exception], str, Callable[[A
 
 
 @pytest.mark.parametrize("name", [*_bad_calls("meta"), "cpu_offs"])
-def test_bad_input(cutwheel: ModuleType, device: str, name: str) -> None:
+def test_bad_input(
+    cutwheel: ModuleType, device: str, name: str, check_class: Callable[..., None]
+) -> None:
     calls = _bad_calls(device)
     if name not in calls:
         pytest.skip("needs CUDA tensors")
     error, argument, call = calls[name]
     with pytest.raises(error, match=argument) as raised:
         call(cutwheel)
-    assert type(raised.value) is error
+    check_class(raised.value, error)
     Call.random("rows", 40, 56, 72, 3, HALF, device).check(cutwheel)  # the context is alive
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -143,15 +144,18 @@ def test_empty_extents(cutwheel: ModuleType, device: str) -> None:
 
 
 def test_stands_in_for_torchs_op(cutwheel: ModuleType, device: str) -> None:
-    """The very arguments of torch._scaled_grouped_mm, where it takes them."""
+    """The very arguments of torch's function, where it takes them."""
     if torch.device(device).type != "cuda":
         pytest.skip("torch has no such product on the CPU")
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("torch's op runs on compute capability 9.0")
     for how, fast in itertools.product(("uniform", "ends_empty"), (False, True)):
         call = Grouped.random(256, 384, 512, 4, device, how=how, fast=fast)
-        theirs = torch._scaled_grouped_mm(*call.positional, **call.keywords)
-        ours = call.check(cutwheel)
+        recipe = torch.nn.functional.ScalingType.RowWise
+        named = {**call.given, "scale_recipe_a": recipe, "scale_recipe_b": recipe, **call.keywords}
+        theirs = torch.nn.functional.scaled_grouped_mm(**named)
+        ours = cutwheel.scaled_grouped_mm(**named)
+        call.judge(ours)
         assert (ours.dtype, ours.shape, ours.stride()) == (BRAIN, theirs.shape, theirs.stride())
         norm = theirs.float().norm()
         assert (ours.float() - theirs.float()).norm() <= 4e-3 * norm
@@ -166,22 +170,22 @@ def test_cuda_graph_replays_with_other_offsets(
     if torch.device(device).type != "cuda":
         pytest.skip("needs CUDA graphs")
     call = Grouped.random(300, 264, 272, 6, device, recipes=recipes, how="uniform", bias="d")
-    given, keywords = call.positional, call.keywords
+    given, keywords = call.given, call.keywords
     offs = keywords["offs"]
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        cutwheel.scaled_grouped_mm(*given, **keywords)
+        cutwheel.scaled_grouped_mm(**given, **keywords)
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        cutwheel.scaled_grouped_mm(*given, **keywords)
+        cutwheel.scaled_grouped_mm(**given, **keywords)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        result = cutwheel.scaled_grouped_mm(*given, **keywords)
+        result = cutwheel.scaled_grouped_mm(**given, **keywords)
     for seed, how in enumerate(DRAWN):
         ends = draw_ends(300, 6, how, seed)
         offs.copy_(offsets(ends, device))
@@ -196,7 +200,7 @@ def test_compile(cutwheel: ModuleType, device: str) -> None:
         call = Grouped.random(72, 136, 272, 4, device, recipes=recipes, bias="d")
         torch._dynamo.reset()
         compiled = torch.compile(cutwheel.scaled_grouped_mm, fullgraph=True, backend="aot_eager")
-        call.judge(compiled(*call.positional, **call.keywords))
+        call.judge(compiled(**call.given, **call.keywords))
 
 
 def test_opcheck(cutwheel: ModuleType, device: str) -> None:
@@ -211,7 +215,7 @@ def test_opcheck(cutwheel: ModuleType, device: str) -> None:
         )
 
 
-def test_bad_input(cutwheel: ModuleType, device: str) -> None:
+def test_bad_input(cutwheel: ModuleType, device: str, check_class: Callable[..., None]) -> None:
     call = Grouped.random(30, 40, 272, 3, device, bias="d")
     a, b, scale_a, scale_b = call.positional
     offs, bias = call.keywords["offs"], call.bias
@@ -222,12 +226,14 @@ def test_bad_input(cutwheel: ModuleType, device: str) -> None:
         (ValueError, "scale_b", (a, b, scale_a, scale_b[:2]), {"offs": offs}),
         (ValueError, "offs", (a, b, scale_a, scale_b), {"offs": offs[:2]}),
         (ValueError, "bias", (a, b, scale_a, scale_b), {"offs": offs, "bias": bias[:, :5]}),
-        (ValueError, r"\bb\b", (a, b[:, :-1], scale_a, scale_b), {"offs": offs}),
+        (ValueError, "mat_b", (a, b[:, :-1], scale_a, scale_b), {"offs": offs}),
         (TypeError, "offs", (a, b, scale_a, scale_b), {"offs": offs.float()}),
-        (TypeError, r"\ba\b", (a.float(), b, scale_a, scale_b), {"offs": offs}),
+        (TypeError, "mat_a", (a.float(), b, scale_a, scale_b), {"offs": offs}),
         (TypeError, "scale_a", (a, b, scale_a.half(), scale_b), {"offs": offs}),
-        (TypeError, "out_dtype", (a, b, scale_a, scale_b), {"offs": offs, "out_dtype": E4M3}),
+        (TypeError, "output_dtype", (a, b, scale_a, scale_b), {"offs": offs, "output_dtype": E4M3}),
     ):
-        with pytest.raises(error, match=words):
-            cutwheel.scaled_grouped_mm(*given, **keywords)
+        named = dict(zip(call.given, given, strict=True))
+        with pytest.raises(error, match=words) as raised:
+            cutwheel.scaled_grouped_mm(**named, **keywords)
+        check_class(raised.value, error)
     call.check(cutwheel)

@@ -86,12 +86,12 @@ def test_is_the_product_of_quantised_operands(
             values,
             weight.t(),
             scales,
-            scale_w.reshape(1) if recipe_w == TENSOR else scale_w.t(),
+            scale_b=scale_w.reshape(1) if recipe_w == TENSOR else scale_w.t(),
             bias=scaled.bias.detach(),
-            out_dtype=BRAIN,
+            output_dtype=BRAIN,
             use_fast_accum=fast,
-            recipe_a=recipe_x,
-            recipe_b=recipe_w,
+            scale_recipe_a=recipe_x,
+            scale_recipe_b=recipe_w,
         )
         with torch.no_grad():
             assert_near(scaled(x), wanted, 2.0**-8)

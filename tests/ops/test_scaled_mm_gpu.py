@@ -156,8 +156,8 @@ def test_zero_points(
         given["azp"] = call.a.azp.reshape(shape)
         adj = b.sum(0, dtype=torch.int32)
         found += [
-            cutwheel.scaled_mm(a, b, scale_a, scale_b, **{**given, "azp_adj": adj}),
-            cutwheel.scaled_mm(a, b, scale_a, scale_b, **{**given, "azp_adj": adj[None]}),
+            cutwheel.scaled_mm(a, b, scale_a, scale_b=scale_b, **{**given, "azp_adj": adj}),
+            cutwheel.scaled_mm(a, b, scale_a, scale_b=scale_b, **{**given, "azp_adj": adj[None]}),
         ]
     assert all(torch.equal(other, found[0]) for other in found)
 
@@ -206,19 +206,24 @@ def test_recipes_are_told_from_shapes(
         assert torch.equal(replace(call, named=True).run(cutwheel), told)
 
 
-def test_recipes_may_be_torchs(cutwheel: ModuleType, device: str) -> None:
+def members() -> dict[str, Any]:
+    """The recipes, as torch has them."""
     kinds = getattr(torch.nn.functional, "ScalingType", None)
     if kinds is None:
         pytest.skip("this torch has no ScalingType")
-    members = {
+    return {
         TENSOR: kinds.TensorWise,
         ROW: kinds.RowWise,
         BY_128: kinds.BlockWise1x128,
         BY_128_128: kinds.BlockWise128x128,
     }
+
+
+def test_recipes_may_be_torchs(cutwheel: ModuleType, device: str) -> None:
     for recipes in (*SPREAD, *BLOCKWISE):
         call = Call.random(33, 264, 300, device, recipes=recipes)
-        result = call.run(cutwheel, recipe_a=members[recipes[0]], recipe_b=members[recipes[1]])
+        of_a, of_b = (members()[recipe] for recipe in recipes)
+        result = call.run(cutwheel, scale_recipe_a=of_a, scale_recipe_b=of_b)
         assert torch.equal(result, call.check(cutwheel))
 
 
@@ -227,18 +232,23 @@ def test_scales_of_any_rank(cutwheel: ModuleType, device: str) -> None:
     a, b, scale_a, scale_b = call.positional
     wanted = call.check(cutwheel)
     for shape in ((), (1,), (1, 1)):
-        result = cutwheel.scaled_mm(a, b, scale_a.reshape(shape), scale_b.reshape(shape))
+        result = cutwheel.scaled_mm(a, b, scale_a.reshape(shape), scale_b=scale_b.reshape(shape))
         assert torch.equal(result, wanted)
     call = Call.random(33, 72, 80, device, recipes=(ROW, ROW))
     a, b, scale_a, scale_b = call.positional
     flat = cutwheel.scaled_mm(
-        a, b, scale_a.flatten(), scale_b.flatten(), recipe_a="rowwise", recipe_b="rowwise"
+        a,
+        b,
+        scale_a.flatten(),
+        scale_b=scale_b.flatten(),
+        scale_recipe_a="rowwise",
+        scale_recipe_b="rowwise",
     )
     assert torch.equal(flat, call.check(cutwheel))
 
 
 def test_stands_in_for_torchs_op(cutwheel: ModuleType, device: str) -> None:
-    """The very arguments of torch._scaled_mm, where it takes them."""
+    """The very arguments of torch's function, where it takes them."""
     if torch.device(device).type != "cuda":
         pytest.skip("torch's op takes other layouts on the CPU")
     compared = 0
@@ -250,12 +260,17 @@ def test_stands_in_for_torchs_op(cutwheel: ModuleType, device: str) -> None:
                 scale_a = outer_major(scale_a)
             if recipes == BLOCKWISE[1]:
                 scale_b = outer_major(scale_b.t()).t()
-            keywords = {"bias": call.bias, "out_dtype": BRAIN, "use_fast_accum": False}
+            of_a, of_b = (members()[recipe] for recipe in recipes)
+            named = {"scale_a": scale_a, "scale_recipe_a": of_a, "contraction_dim": (-1, -2)}
+            named |= {"scale_b": scale_b, "scale_recipe_b": of_b, "swizzle_a": None}
+            named |= {"bias": call.bias, "output_dtype": BRAIN, "use_fast_accum": False}
             try:
-                theirs = torch._scaled_mm(a, b, scale_a, scale_b, **keywords)
+                theirs = torch.nn.functional.scaled_mm(mat_a=a, mat_b=b, **named)
             except (RuntimeError, ValueError):
                 continue
-            ours = cutwheel.scaled_mm(a, b, scale_a, scale_b, **keywords)
+            ours = cutwheel.scaled_mm(mat_a=a, mat_b=b, **named)
+            in_order = (a, b, [scale_a], [of_a], [scale_b], [of_b], None, None, call.bias)
+            assert torch.equal(cutwheel.scaled_mm(*in_order), ours)
             assert (ours.dtype, ours.shape, ours.stride()) == (BRAIN, theirs.shape, theirs.stride())
             call.judge(ours)
             compared += 1

@@ -70,11 +70,11 @@ class Layer:
             q,
             wq.t(),
             s,
-            scale_w,
+            scale_b=scale_w,
             bias=bias,
             use_fast_accum=self.fast,
-            recipe_a=self.recipe_x,
-            recipe_b=self.recipe_w,
+            scale_recipe_a=self.recipe_x,
+            scale_recipe_b=self.recipe_w,
         )
         return result
 
@@ -235,11 +235,11 @@ def test_device_that_is_not_current(cutwheel: ModuleType, cuda: str) -> None:
     call = Call.random(40, 72, 272, "cuda:1")
     a, b, scale_a, scale_b = call.positional
     for bad, name in (
-        ((a, b.to("cuda:0"), scale_a, scale_b), r"\bb\b"),
+        ((a, b.to("cuda:0"), scale_a, scale_b), "mat_b"),
         ((a, b, scale_a.to("cuda:0"), scale_b), "scale_a"),
     ):
         with pytest.raises(ValueError, match=name):
-            cutwheel.scaled_mm(*bad)
+            cutwheel.scaled_mm(*bad[:3], scale_b=bad[3])
 
 
 def test_no_memory_is_kept(cutwheel: ModuleType, cuda: str) -> None:
@@ -256,7 +256,7 @@ def test_no_memory_is_kept(cutwheel: ModuleType, cuda: str) -> None:
             cutwheel.quantize(x, recipe, dtype)
         a, b, scale_a, scale_b = calls[1].positional
         with pytest.raises(ValueError, match="scale"):
-            cutwheel.scaled_mm(a, b, scale_a[:5], scale_b)
+            cutwheel.scaled_mm(a, b, scale_a[:5], scale_b=scale_b)
 
     work()
     gc.collect()
@@ -296,8 +296,8 @@ def test_compile_with_other_arguments(cutwheel: ModuleType, device: str) -> None
     def run(
         a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        whole = cutwheel.scaled_mm(a, b, None, None, out_dtype=torch.int32)
-        return cutwheel.scaled_mm(a, b, scale_a, scale_b, **options), whole
+        whole = cutwheel.scaled_mm(a, b, output_dtype=torch.int32)
+        return cutwheel.scaled_mm(a, b, scale_a, scale_b=scale_b, **options), whole
 
     torch._dynamo.reset()
     scaled, whole = torch.compile(run, fullgraph=True, backend="aot_eager")(*call.positional)
@@ -330,10 +330,10 @@ def test_opcheck(cutwheel: ModuleType, device: str, recipes: tuple[str, str]) ->
         checks: dict[str, Any] = {"test_utils": CHECKS} if dtypes[0] != INT8 else {}
         for bias in (None, "f32"):
             call = Call.random(24, 56, 48, device, dtypes, recipes, SINGLE, bias)
-            codes = {"recipe_a": CODES[recipes[0]], "recipe_b": CODES[recipes[1]]}
+            codes = {"scale_recipe_a": CODES[recipes[0]], "scale_recipe_b": CODES[recipes[1]]}
             given = (*call.positional, call.bias)
             keywords = {**codes, "use_fast_accum": True}
-            torch.library.opcheck(op.default, given, {**keywords, "out_dtype": BRAIN}, **checks)
+            torch.library.opcheck(op.default, given, {**keywords, "output_dtype": BRAIN}, **checks)
             out = torch.zeros(24, 56, device=device)
             torch.library.opcheck(
                 op.out, given, {**keywords, "out": out}, test_utils=("test_faketensor",)
@@ -354,6 +354,8 @@ def test_explain(cutwheel: ModuleType, cuda: str) -> None:
     names = {kernel.name for kernel in cutwheel.kernels()}
     for recipes in (*SPREAD, *BLOCKWISE):
         call = Call.random(64, 512, 1024, cuda, recipes=recipes)
-        explanation = cutwheel.explain(cutwheel.scaled_mm, *call.positional, **call.keywords)
+        a, b, scale_a, scale_b = call.positional
+        keywords = {**call.keywords, "scale_b": scale_b}
+        explanation = cutwheel.explain(cutwheel.scaled_mm, a, b, scale_a, **keywords)
         assert explanation.row in names
         assert explanation.row in str(explanation)

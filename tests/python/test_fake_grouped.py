@@ -110,12 +110,13 @@ SCALES = {
 def test_scaled(cutwheel: ModuleType, fake: Make, recipe: str) -> None:
     a, b = fake(10, 260, dtype=E4M3), fake(3, 160, 260, dtype=E5M2).mT
     scales = [fake(*shape, dtype=SINGLE) for shape in SCALES[recipe]]
-    result = cutwheel.scaled_grouped_mm(a, b, *scales, offs=ends(fake))
+    result = cutwheel.scaled_grouped_mm(a, b, scales[0], scale_b=scales[1], offs=ends(fake))
     assert (result.shape, result.dtype) == ((10, 160), torch.bfloat16)
     for dtype in (HALF, SINGLE):
         bias = fake(3, 160, dtype=dtype)
-        arguments = {"offs": ends(fake), "bias": bias, "out_dtype": HALF, "use_fast_accum": True}
-        assert cutwheel.scaled_grouped_mm(a, b, *scales, **arguments).dtype == HALF
+        arguments = {"offs": ends(fake), "bias": bias, "output_dtype": HALF, "use_fast_accum": True}
+        arguments |= {"scale_a": scales[0], "scale_b": scales[1]}
+        assert cutwheel.scaled_grouped_mm(a, b, **arguments).dtype == HALF
 
 
 def test_compile(cutwheel: ModuleType, traced_on_cpu: CpuOps) -> None:
@@ -181,8 +182,8 @@ def test_compile_of_scaled_products(cutwheel: ModuleType, traced_on_cpu: CpuOps)
     def model(x: torch.Tensor, w: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
         a, scale_a = cutwheel.quantize(x, "rowwise")
         b, scale_b = cutwheel.quantize(w, "rowwise")
-        scales = scale_a, scale_b.view(3, 8)
-        result: torch.Tensor = cutwheel.scaled_grouped_mm(a, b.mT, *scales, offs=offs)
+        given = {"scale_a": scale_a, "scale_b": scale_b.view(3, 8), "offs": offs}
+        result: torch.Tensor = cutwheel.scaled_grouped_mm(a, b.mT, **given)
         return result
 
     torch._dynamo.reset()

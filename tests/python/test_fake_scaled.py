@@ -61,20 +61,20 @@ def test_recipes_are_told_from_shapes(
     shapes = scale_shapes(*extents)
     a, b = fake(m, k, dtype=E4M3), fake(n, k, dtype=E4M3).t()
     scale_a, scale_b = fake(*shapes[recipes[0]][0]), fake(*shapes[recipes[1]][1])
-    names = {"recipe_a": recipes[0], "recipe_b": recipes[1]}
+    names = {"scale_recipe_a": recipes[0], "scale_recipe_b": recipes[1]}
     for given in (
         {},
         names,
-        {"recipe_a": recipes[0]},
-        {"recipe_b": recipes[1]},
+        {"scale_recipe_a": recipes[0]},
+        {"scale_recipe_b": recipes[1]},
         {"bias": fake(n)},
         {"bias": fake(n, dtype=d), "use_fast_accum": True},
     ):
-        result = cutwheel.scaled_mm(a, b, scale_a, scale_b, out_dtype=d, **given)
+        result = cutwheel.scaled_mm(a, b, scale_a, scale_b=scale_b, output_dtype=d, **given)
         assert (result.shape, result.dtype, result.device) == ((m, n), d, a.device)
         assert result.is_contiguous()
     out = fake(n, m, dtype=d).t()
-    assert cutwheel.scaled_mm(a, b, scale_a, scale_b, out=out, **names) is out
+    assert cutwheel.scaled_mm(a, b, scale_a, scale_b=scale_b, out=out, **names) is out
 
 
 def test_members_of_scaling_type(cutwheel: ModuleType, fake: Make) -> None:
@@ -83,31 +83,34 @@ def test_members_of_scaling_type(cutwheel: ModuleType, fake: Make) -> None:
     for of_a, of_b in (("RowWise", "TensorWise"), ("BlockWise1x128", "BlockWise128x128")):
         ours = {"RowWise": ROW, "TensorWise": TENSOR, "BlockWise1x128": BY_128}
         scales = fake(*shapes[ours[of_a]][0]), fake(*shapes[ours.get(of_b, BY_128_128)][1])
-        recipes = {"recipe_a": getattr(ScalingType, of_a), "recipe_b": getattr(ScalingType, of_b)}
-        assert cutwheel.scaled_mm(a, b, *scales, **recipes).dtype == BRAIN
+        recipes = {
+            "scale_recipe_a": getattr(ScalingType, of_a),
+            "scale_recipe_b": getattr(ScalingType, of_b),
+        }
+        assert cutwheel.scaled_mm(a, b, scales[0], scale_b=scales[1], **recipes).dtype == BRAIN
 
 
 def test_other_shapes_of_scales(cutwheel: ModuleType, fake: Make) -> None:
     a, b = fake(5, 260, dtype=E4M3), fake(260, 300, dtype=E4M3)
     for scale in (fake(), fake(1), fake(1, 1), fake(1, 1, 1)):
-        assert cutwheel.scaled_mm(a, b, scale, fake(1, 300)).shape == (5, 300)
+        assert cutwheel.scaled_mm(a, b, scale, scale_b=fake(1, 300)).shape == (5, 300)
     rows, columns = fake(5), fake(300)
-    recipes = {"recipe_a": ROW, "recipe_b": ROW}
-    assert cutwheel.scaled_mm(a, b, rows, columns, **recipes).shape == (5, 300)
+    recipes = {"scale_recipe_a": ROW, "scale_recipe_b": ROW}
+    assert cutwheel.scaled_mm(a, b, rows, scale_b=columns, **recipes).shape == (5, 300)
     with pytest.raises(ValueError, match="scale_a has shape"):
-        cutwheel.scaled_mm(a, b, rows, columns)
+        cutwheel.scaled_mm(a, b, rows, scale_b=columns)
 
 
 def test_integers(cutwheel: ModuleType, fake: Make) -> None:
     a, b, one = fake(5, 260, dtype=INT8), fake(260, 300, dtype=INT8), fake(1)
-    unscaled = cutwheel.scaled_mm(a, b, None, None, out_dtype=INT32)
+    unscaled = cutwheel.scaled_mm(a, b, output_dtype=INT32)
     assert (unscaled.shape, unscaled.dtype) == ((5, 300), INT32)
     out = fake(5, 300, dtype=INT32)
-    assert cutwheel.scaled_mm(a, b, None, None, out=out) is out
+    assert cutwheel.scaled_mm(a, b, out=out) is out
     sums = fake(300, dtype=INT32)
     for azp in (fake(1, dtype=INT32), fake(dtype=INT32), fake(5, 1, dtype=INT32)):
         for adj in (None, sums, sums.unsqueeze(0)):
-            result = cutwheel.scaled_mm(a, b, one, one, azp=azp, azp_adj=adj)
+            result = cutwheel.scaled_mm(a, b, one, scale_b=one, azp=azp, azp_adj=adj)
             assert (result.shape, result.dtype) == ((5, 300), BRAIN)
 
 
@@ -158,7 +161,9 @@ def test_a_weight_goes_there_transposed(cutwheel: ModuleType, fake: Make, recipe
     x, weight = fake(5, 260, dtype=BRAIN), fake(300, 260, dtype=BRAIN)
     a, scale_a = cutwheel.quantize(x, BY_128 if recipe == BY_128_128 else recipe)
     b, scale_b = cutwheel.quantize(weight, recipe)
-    result = cutwheel.scaled_mm(a, b.t(), scale_a, scale_b if recipe == TENSOR else scale_b.t())
+    result = cutwheel.scaled_mm(
+        a, b.t(), scale_a, scale_b=scale_b if recipe == TENSOR else scale_b.t()
+    )
     assert result.shape == (5, 300)
 
 
@@ -170,9 +175,9 @@ def test_dynamic_shapes_trace_once(cutwheel: ModuleType) -> None:
         for recipe in (ROW, BY_128, BY_128_128):
             cutwheel.quantize(x, recipe)
         a, scale_a = cutwheel.quantize(x, ROW)
-        recipes = {"recipe_a": ROW, "recipe_b": ROW}
-        named: torch.Tensor = cutwheel.scaled_mm(a, weight.t(), scale_a, scale, **recipes)
-        return named + cutwheel.scaled_mm(a, weight.t(), scale_a, scale)
+        recipes = {"scale_recipe_a": ROW, "scale_recipe_b": ROW}
+        named: torch.Tensor = cutwheel.scaled_mm(a, weight.t(), scale_a, scale_b=scale, **recipes)
+        return named + cutwheel.scaled_mm(a, weight.t(), scale_a, scale_b=scale)
 
     graph = make_fx(model, tracing_mode="symbolic")(
         torch.empty(4, 260, device="meta", dtype=HALF),
@@ -190,12 +195,14 @@ def test_compile_traces_without_a_graph_break(cutwheel: ModuleType) -> None:
             a, scale_a = cutwheel.quantize(x, of_x)
             b, scale_b = cutwheel.quantize(weight, of_weight)
             scale_b = scale_b if of_weight == TENSOR else scale_b.t()
-            y = cutwheel.scaled_mm(a, b.t(), scale_a, scale_b, bias=bias, use_fast_accum=True)
+            y = cutwheel.scaled_mm(
+                a, b.t(), scale_a, scale_b=scale_b, bias=bias, use_fast_accum=True
+            )
             total = total + y.float().sum()
         # By name: the compiler of torch 2.12 does not know the members of torch's own ScalingType.
         a, scale_a, azp = cutwheel.quantize(x, ROW, INT8, symmetric=False)
         b, scale_b = cutwheel.quantize(weight, TENSOR, INT8)
-        return total + cutwheel.scaled_mm(a, b.t(), scale_a, scale_b, azp=azp).float().sum()
+        return total + cutwheel.scaled_mm(a, b.t(), scale_a, scale_b=scale_b, azp=azp).float().sum()
 
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)

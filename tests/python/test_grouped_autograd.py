@@ -295,13 +295,13 @@ def test_scaled(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
         b = torch.stack([values for values, _ in parts])
         scale_b = torch.stack([scales.t() for _, scales in parts])
         result = cutwheel.scaled_grouped_mm(
-            *(a, b.mT, scale_a, scale_b), offs=offs, bias=bias, out_dtype=torch.float32
+            *(a, b.mT, scale_a), scale_b=scale_b, offs=offs, bias=bias, output_dtype=torch.float32
         )
         difference = (result - want).square().mean() / want.square().mean()
         assert difference < 0.0025
-        given = {"a": a, "scale_b": scale_b, "bias": bias}
+        given = {"mat_a": a, "scale_b": scale_b, "bias": bias}
         for name in given:
             named = {**given, name: given[name].detach().requires_grad_()}
-            arguments = (named["a"], b.mT, scale_a, named["scale_b"])
+            others = {"mat_b": b.mT, "scale_a": scale_a, "offs": offs}
             with pytest.raises(RuntimeError, match=f"scaled_grouped_mm: {name} requires grad"):
-                cutwheel.scaled_grouped_mm(*arguments, offs=offs, bias=named["bias"])
+                cutwheel.scaled_grouped_mm(**named, **others)

@@ -18,12 +18,12 @@ _RESULT = "bool allow_tf32=False) -> Tensor"
 _OUT = "*, Tensor(a!) out) -> ()"
 _LINEAR = "Tensor input, Tensor weight, Tensor? bias, Tensor? residual"
 _SCALED = (
-    "Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias=None, Tensor? azp=None, "
-    "Tensor? azp_adj=None"
+    "Tensor mat_a, Tensor mat_b, Tensor? scale_a, Tensor? scale_b, Tensor? bias=None, "
+    "Tensor? azp=None, Tensor? azp_adj=None"
 )
-_RECIPES = "int? recipe_a=None, int? recipe_b=None, bool use_fast_accum=False"
+_RECIPES = "int? scale_recipe_a=None, int? scale_recipe_b=None, bool use_fast_accum=False"
 _GEMM = "Tensor a, Tensor b, str epilogue, Tensor?[] operands, float[] scalars"
-_GROUPED = "Tensor a, Tensor b, Tensor offs"
+_GROUPED = "Tensor mat_a, Tensor mat_b, Tensor offs"
 _GROUPED_LINEAR = "Tensor input, Tensor weight, Tensor offs, Tensor? bias, str epilogue"
 _WHERE = (
     "SymInt stride_h, SymInt stride_w, SymInt padding_top, SymInt padding_bottom, "
@@ -47,7 +47,7 @@ OPS = {
     "gemm.out": f"({_GEMM}, bool allow_tf32=False, *, Tensor(a!)[] out) -> ()",
     "elementwise": "(Tensor[] operands, str epilogue, bool with_result=True, bool with_sums=False) "
     "-> (Tensor, Tensor)",
-    "scaled_mm": f"({_SCALED}, ScalarType? out_dtype=None, {_RECIPES}) -> Tensor",
+    "scaled_mm": f"({_SCALED}, ScalarType? output_dtype=None, {_RECIPES}) -> Tensor",
     "scaled_mm.out": f"({_SCALED}, {_RECIPES}, {_OUT}",
     "quantize": "(Tensor x, int recipe, ScalarType dtype, bool symmetric=True) "
     "-> (Tensor, Tensor, Tensor)",
@@ -55,8 +55,9 @@ OPS = {
     "grouped_mm_accumulate": f"({_GROUPED}, bool allow_tf32=False, {_OUT}",
     "grouped_linear_fused": f"({_GROUPED_LINEAR}, {_RESULT}",
     "grouped_linear_fused_aux": f"({_GROUPED_LINEAR}, bool allow_tf32=False) -> (Tensor, Tensor)",
-    "scaled_grouped_mm": "(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor offs, "
-    "Tensor? bias=None, ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor",
+    "scaled_grouped_mm": "(Tensor mat_a, Tensor mat_b, Tensor scale_a, Tensor scale_b, "
+    "Tensor offs, Tensor? bias=None, ScalarType? output_dtype=None, bool use_fast_accum=False) "
+    "-> Tensor",
     "conv2d": f"(Tensor input, Tensor weight, Tensor? bias, {_WHERE}, {_RESULT}",
     "conv2d_fused": "(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, "
     f"{_WHERE}, str epilogue, {_RESULT}",
@@ -166,6 +167,12 @@ def test_functions_are_documented(cutwheel: ModuleType, name: str) -> None:
     assert function.__annotations__["return"]
 
 
+_TORCHS_SCALED = (
+    *("mat_a", "mat_b", "scale_a", "scale_recipe_a", "scale_b", "scale_recipe_b"),
+    *("swizzle_a", "swizzle_b"),
+)
+
+
 def test_parameters_are_named_as_torchs(cutwheel: ModuleType) -> None:
     import inspect
 
@@ -187,17 +194,18 @@ def test_parameters_are_named_as_torchs(cutwheel: ModuleType) -> None:
         "pack_gated_weight": ["gate", "up"],
         "unpack_gated_weight": ["weight"],
         "scaled_mm": [
-            *("a", "b", "scale_a", "scale_b", "bias", "out_dtype", "use_fast_accum"),
-            *("recipe_a", "recipe_b", "azp", "azp_adj", "out"),
+            *(*_TORCHS_SCALED, "bias", "output_dtype", "contraction_dim", "use_fast_accum"),
+            *("azp", "azp_adj", "out"),
         ],
         "quantize": ["x", "recipe", "dtype", "symmetric"],
         "epilogues": [],
-        "grouped_mm": ["a", "b", "offs", "bias", "out_dtype", "accumulate_into"],
+        "grouped_mm": ["mat_a", "mat_b", "offs", "bias", "out_dtype", "accumulate_into"],
         "grouped_mm_list": ["As", "Bs", "biases"],
         "grouped_linear": ["input", "weight", "offs", "bias", "activation"],
         "grouped_gated_linear": ["input", "weight", "offs", "activation"],
         "scaled_grouped_mm": [
-            *("a", "b", "scale_a", "scale_b", "offs", "bias", "out_dtype", "use_fast_accum"),
+            *(*_TORCHS_SCALED, "bias", "offs"),
+            *("output_dtype", "contraction_dim", "use_fast_accum"),
         ],
         **dict.fromkeys(("conv1d", "conv2d", "conv3d"), conv),
         "scaled_conv2d": [

@@ -24,7 +24,8 @@ def operands(
     x, weight = torch.randn(m, k), torch.randn(n, k)
     a, scale_a = w.quantize(x, recipes[0], dtype)
     b, scale_b = w.quantize(weight, recipes[1], dtype)
-    return x, weight, (a, b.t(), scale_a, scale_b if recipes[1] == TENSOR else scale_b.t())
+    scale_b = scale_b if recipes[1] == TENSOR else scale_b.t()
+    return x, weight, {"mat_a": a, "mat_b": b.t(), "scale_a": scale_a, "scale_b": scale_b}
 
 
 def assert_near(result: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
@@ -43,16 +44,18 @@ def test_quantised_products(
 ) -> None:
     x, weight, given = operands(cutwheel, recipes, dtype)
     bias = torch.randn(200)
-    result = cutwheel.scaled_mm(*given, bias=bias, out_dtype=torch.float32)
+    result = cutwheel.scaled_mm(**given, bias=bias, output_dtype=torch.float32)
     assert_near(result, x @ weight.t() + bias, 0.05)
     out = torch.empty(5, 200, dtype=torch.float16)
     version = out._version
-    assert cutwheel.scaled_mm(*given, bias=bias, out=out) is out
+    assert cutwheel.scaled_mm(**given, bias=bias, out=out) is out
     assert out._version > version
     torch.testing.assert_close(out, result.half())
     codes = {TENSOR: 0, ROW: 1, BY_128: 2, BY_128_128: 3}
     cpu_ops.calls.clear()
-    cutwheel.scaled_mm(*given, recipe_a=recipes[0], recipe_b=recipes[1], use_fast_accum=True)
+    cutwheel.scaled_mm(
+        **given, scale_recipe_a=recipes[0], scale_recipe_b=recipes[1], use_fast_accum=True
+    )
     assert cpu_ops.calls == [("scaled_mm", tuple(codes[recipe] for recipe in recipes), True)]
 
 
@@ -61,21 +64,20 @@ def test_zero_points(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
     b, scale_b = cutwheel.quantize(weight, ROW, INT8)
     for recipe in (TENSOR, ROW):
         a, scale_a, azp = cutwheel.quantize(x, recipe, INT8, symmetric=False)
-        given = (a, b.t(), scale_a, scale_b.t())
+        given = {"mat_a": a, "mat_b": b.t(), "scale_a": scale_a, "scale_b": scale_b.t()}
         torch.testing.assert_close(scale_a * (a - azp), x, rtol=0, atol=0.01)
         sums = b.sum(1, dtype=INT32)
         for adj in (None, sums, sums.unsqueeze(0)):
-            result = cutwheel.scaled_mm(*given, azp=azp, azp_adj=adj)
+            result = cutwheel.scaled_mm(**given, azp=azp, azp_adj=adj)
             assert_near(result, x @ weight.t(), 0.05)
-    unscaled = cutwheel.scaled_mm(a, b.t(), None, None, out_dtype=INT32)
+    unscaled = cutwheel.scaled_mm(a, b.t(), output_dtype=INT32)
     torch.testing.assert_close(unscaled, a.int() @ b.int().t())
 
 
-@pytest.mark.parametrize("name", ["a", "b", "scale_a", "scale_b", "bias", "out"])
+@pytest.mark.parametrize("name", ["mat_a", "mat_b", "scale_a", "scale_b", "bias", "out"])
 def test_gradients_are_refused(cutwheel: ModuleType, cpu_ops: CpuOps, name: str) -> None:
     _, _, given = operands(cutwheel, (ROW, ROW))
-    named: dict[str, Any] = dict(zip(("a", "b", "scale_a", "scale_b"), given, strict=True))
-    named["bias"] = torch.randn(200)
+    named: dict[str, Any] = {**given, "bias": torch.randn(200)}
     named["out"] = torch.empty(5, 200) if name == "out" else None
     named[name] = named[name].detach().requires_grad_()
     with pytest.raises(RuntimeError, match=f"scaled_mm: {name} requires grad.*ScaledLinear") as no:
@@ -127,11 +129,12 @@ def test_ops_pass_torchs_own_checks(
     codes = {TENSOR: 0, ROW: 1, BY_128: 2, BY_128_128: 3}
     ops = torch.ops.cutwheel
     _, _, given = operands(cutwheel, recipes, dtype)
-    zero = (torch.ones(1, dtype=INT32), given[1].sum(0, dtype=INT32)) if azp else (None, None)
+    tensors = list(given.values())
+    zero = (torch.ones(1, dtype=INT32), tensors[1].sum(0, dtype=INT32)) if azp else (None, None)
     numbers = [codes[recipe] for recipe in recipes]
-    check(ops.scaled_mm.default, *given, torch.randn(200), *zero, torch.float16, *numbers)
-    check(ops.scaled_mm.default, *given, None, *zero)
-    check(ops.scaled_mm.out, *given, None, *zero, *numbers, True, out=torch.empty(5, 200))
+    check(ops.scaled_mm.default, *tensors, torch.randn(200), *zero, torch.float16, *numbers)
+    check(ops.scaled_mm.default, *tensors, None, *zero)
+    check(ops.scaled_mm.out, *tensors, None, *zero, *numbers, True, out=torch.empty(5, 200))
     for recipe in numbers:
         check(ops.quantize.default, torch.randn(130, 300), recipe, dtype)
         check(ops.quantize.default, torch.randn(300, 130).half().t(), recipe, dtype)
@@ -146,7 +149,13 @@ def test_compiled(cutwheel: ModuleType, traced_on_cpu: CpuOps, recipes: tuple[st
         b, scale_b = cutwheel.quantize(weight, recipes[1])
         scale_b = scale_b if recipes[1] == TENSOR else scale_b.t()
         result: torch.Tensor = cutwheel.scaled_mm(
-            a, b.t(), scale_a, scale_b, bias=bias, recipe_a=recipes[0], recipe_b=recipes[1]
+            a,
+            b.t(),
+            scale_a,
+            scale_b=scale_b,
+            bias=bias,
+            scale_recipe_a=recipes[0],
+            scale_recipe_b=recipes[1],
         )
         return result
 
@@ -160,7 +169,7 @@ def test_compiled(cutwheel: ModuleType, traced_on_cpu: CpuOps, recipes: tuple[st
 def test_cpu_tensors_are_refused(cutwheel: ModuleType) -> None:
     x, one = torch.randn(4, 8), torch.ones(1)
     with pytest.raises(NotImplementedError, match="scaled_mm: the tensors are on the CPU"):
-        cutwheel.scaled_mm(x.to(E4M3), x.to(E4M3).t(), one, one)
+        cutwheel.scaled_mm(x.to(E4M3), x.to(E4M3).t(), one, scale_b=one)
     with pytest.raises(NotImplementedError, match="quantize: the tensors are on the CPU"):
         cutwheel.quantize(x, ROW)
 
@@ -175,25 +184,24 @@ def test_explain_asks_the_library(
         return '{"plans": [{"row": "scaled_mm_x"}], "request": {"m": 5}}'
 
     monkeypatch.setattr(torch.ops.cutwheel, "_explain", answer)
-    _, _, (a, b, scale_a, scale_b) = operands(cutwheel, (ROW, ROW), INT8)
-    assert cutwheel.explain("scaled_mm", a, b, scale_a, scale_b).row == "scaled_mm_x"
+    _, _, given = operands(cutwheel, (ROW, ROW), INT8)
+    assert cutwheel.explain("scaled_mm", **given).row == "scaled_mm_x"
     number, tensors, *rest = asked.pop()
     assert number == 7
-    assert all(x is y for x, y in zip(tensors, (a, b, scale_a, scale_b), strict=False))
+    assert all(x is y for x, y in zip(tensors, given.values(), strict=False))
     assert tensors[4:] == [None] * 3
     assert rest == [torch.bfloat16, 1, False, "", None, None, False]
-    zero, options = torch.ones(1, dtype=INT32), {"recipe_b": ROW, "use_fast_accum": True}
-    cutwheel.explain(
-        cutwheel.scaled_mm, a, b, scale_a, scale_b, azp=zero, out_dtype=torch.half, **options
-    )
+    zero, options = torch.ones(1, dtype=INT32), {"scale_recipe_b": ROW, "use_fast_accum": True}
+    cutwheel.explain(cutwheel.scaled_mm, **given, azp=zero, output_dtype=torch.half, **options)
     _, tensors, *rest = asked.pop()
-    torch.testing.assert_close(tensors[6], b.sum(0, dtype=INT32))
+    torch.testing.assert_close(tensors[6], given["mat_b"].sum(0, dtype=INT32))
     assert rest == [torch.half, 1, False, "", None, 1, True]
-    cutwheel.explain("scaled_mm", a, b, None, None, out_dtype=INT32)
+    a, b = given["mat_a"], given["mat_b"]
+    cutwheel.explain("scaled_mm", a, b, output_dtype=INT32)
     assert asked.pop()[1][2:] == [None] * 5
-    with pytest.raises(TypeError, match="scaled_mm: b is None"):
+    with pytest.raises(TypeError, match="scaled_mm: mat_b is None"):
         cutwheel.explain("scaled_mm", a)
     with pytest.raises(TypeError, match="explain: beta is no argument of scaled_mm"):
-        cutwheel.explain("scaled_mm", a, b, scale_a, scale_b, beta=1)
-    with pytest.raises(ValueError, match="recipe_a is 'row'"):
-        cutwheel.explain("scaled_mm", a, b, scale_a, scale_b, recipe_a="row")
+        cutwheel.explain("scaled_mm", **given, beta=1)
+    with pytest.raises(ValueError, match="scale_recipe_a is 'row'"):
+        cutwheel.explain("scaled_mm", **given, scale_recipe_a="row")

@@ -39,7 +39,7 @@ _TORCH_NAMES = {
 # Of the dispatcher, when a value does not fit the schema.
 _SCHEMA_MISMATCH = "Expected a value of type"
 
-_DTYPE_ARGUMENT = re.compile(r"'(?:Optional\[int\]|int)' for argument '(out_)?dtype'")
+_DTYPE_ARGUMENT = re.compile(r"'(?:Optional\[int\]|int)' for argument '((?:out_|output_)?dtype)'")
 
 # What a call of an op may raise before it is told in words: the library's own errors, and the
 # AttributeError of an argument that is no tensor, which the fast path does not look for.
@@ -128,6 +128,8 @@ def reraise(op: str, error: Exception, optional: tuple[str, ...] = (), **tensors
         # "cutwheel::mm() Expected a value of type 'float' for argument 'alpha' but ..."
         sentence = text.partition(_SCHEMA_MISMATCH)[2].partition("\n")[0]
         # The schema's name of a dtype means nothing to the caller.
-        sentence = _DTYPE_ARGUMENT.sub(r"torch.dtype for argument '\1dtype'", sentence)
-        raise TypeError(f"{op}: expected a value of type{sentence}") from None
+        sentence = _DTYPE_ARGUMENT.sub(r"torch.dtype for argument '\1'", sentence)
+        # torch takes a complex number for a number, of a dtype that does not fit.
+        kind = DtypeError if "found type 'complex'" in sentence else TypeError
+        raise kind(f"{op}: expected a value of type{sentence}") from None
     raise error

@@ -79,7 +79,7 @@ def _check_inner(op: str, b: torch.Tensor, a: torch.Tensor, expected: str, size:
     check_value(
         size == a.shape[1],
         lambda: (
-            f"{op}: b has shape {shape_text(b.shape)}; expected {expected} as a has shape "
+            f"{op}: mat_b has shape {shape_text(b.shape)}; expected {expected} as mat_a has shape "
             f"{shape_text(a.shape)}"
         ),
     )
@@ -94,53 +94,54 @@ def _check_k(op: str, a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> S
 def _check_rows(op: str, a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> Shape:
     """Shape of the result where the rows of A are grouped."""
     _check_inner(op, b, a, f"[G, {a.shape[1]}, N]", b.shape[1])
-    _check_ends(op, offs, "b", b)
+    _check_ends(op, offs, "mat_b", b)
     return a.shape[0], b.shape[2]
 
 
 def _grouped_mm(
-    a: torch.Tensor,
-    b: torch.Tensor,
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
     offs: torch.Tensor,
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     allow_tf32: bool = False,
 ) -> torch.Tensor:
-    check_devices(_MM, {"a": a, "b": b, "offs": offs, "bias": bias})
-    check_dims(_MM, "a", a, 2)
-    if b.dim() not in (2, 3):
+    check_devices(_MM, {"mat_a": mat_a, "mat_b": mat_b, "offs": offs, "bias": bias})
+    check_dims(_MM, "mat_a", mat_a, 2)
+    if mat_b.dim() not in (2, 3):
         raise ShapeError(
-            f"{_MM}: b has {b.dim()} dimensions (shape {shape_text(b.shape)}); expected [G, K, N] "
-            "for groups of a's rows, or [T, N] for groups of its columns"
+            f"{_MM}: mat_b has {mat_b.dim()} dimensions (shape {shape_text(mat_b.shape)}); "
+            "expected [G, K, N] for groups of mat_a's rows, or [T, N] for groups of its columns"
         )
-    dtype = result_dtype(_MM, ("a", "b"), a, b, out_dtype, allow_tf32)
-    if b.dim() == 3:
-        shape = _check_rows(_MM, a, b, offs)
-        _check_bias(_MM, bias, (b.shape[0], b.shape[2]), a.dtype, dtype)
-        return a.new_empty(shape, dtype=dtype)
+    dtype = result_dtype(_MM, ("mat_a", "mat_b"), mat_a, mat_b, out_dtype, allow_tf32)
+    if mat_b.dim() == 3:
+        shape = _check_rows(_MM, mat_a, mat_b, offs)
+        _check_bias(_MM, bias, (mat_b.shape[0], mat_b.shape[2]), mat_a.dtype, dtype)
+        return mat_a.new_empty(shape, dtype=dtype)
     if bias is not None:
         raise ArgumentError(
-            f"{_MM}: bias is given, and the groups are along K (b has 2 dimensions); expected None"
+            f"{_MM}: bias is given, and the groups are along K (mat_b has 2 dimensions); "
+            "expected None"
         )
-    return a.new_empty(_check_k(_MM, a, b, offs), dtype=dtype)
+    return mat_a.new_empty(_check_k(_MM, mat_a, mat_b, offs), dtype=dtype)
 
 
 def _grouped_mm_accumulate(
-    a: torch.Tensor,
-    b: torch.Tensor,
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
     offs: torch.Tensor,
     allow_tf32: bool = False,
     *,
     out: torch.Tensor,
 ) -> None:
     op = "grouped_mm_accumulate"
-    check_devices(op, {"a": a, "b": b, "offs": offs, "out": out})
-    check_dims(op, "a", a, 2)
-    check_dims(op, "b", b, 2)
-    result_dtype(op, ("a", "b"), a, b, None, allow_tf32)
+    check_devices(op, {"mat_a": mat_a, "mat_b": mat_b, "offs": offs, "out": out})
+    check_dims(op, "mat_a", mat_a, 2)
+    check_dims(op, "mat_b", mat_b, 2)
+    result_dtype(op, ("mat_a", "mat_b"), mat_a, mat_b, None, allow_tf32)
     if out.dtype != torch.float32:
         raise DtypeError(f"{op}: out has dtype {dtype_name(out.dtype)}; expected float32")
-    check_out(op, out, _check_k(op, a, b, offs))
+    check_out(op, out, _check_k(op, mat_a, mat_b, offs))
 
 
 def _check_linear(
@@ -208,7 +209,7 @@ def _grouped_linear_fused_aux(
 
 def _check_factors(a: torch.Tensor, b: torch.Tensor) -> None:
     """Their dtypes."""
-    for name, tensor in (("a", a), ("b", b)):
+    for name, tensor in (("mat_a", a), ("mat_b", b)):
         if dtype_name(tensor.dtype) == "float4_e2m1fn_x2":
             _recipes.refuse_microscaling(_SCALED, f"{name} has dtype float4_e2m1fn_x2")
         if tensor.dtype not in FP8:
@@ -218,8 +219,8 @@ def _check_factors(a: torch.Tensor, b: torch.Tensor) -> None:
             )
     if a.dtype == b.dtype == torch.float8_e5m2:
         raise ScaledDtypeError(
-            f"{_SCALED}: a and b have dtype float8_e5m2; expected float8_e4m3fn for one of them or "
-            "both"
+            f"{_SCALED}: mat_a and mat_b have dtype float8_e5m2; expected float8_e4m3fn for one of "
+            "them or both"
         )
 
 
@@ -250,36 +251,37 @@ def _check_scales(
         f"{shape_text(scale_b.shape)} where T={t}, G={groups}, N={n}, K={k}; expected\n"
         f"  rowwise: scale_a {' or '.join(map(shape_text, rows))}, scale_b "
         f"{' or '.join(map(shape_text, columns))}\n"
-        f"  blockwise_1x128 for a and blockwise_128x128 for b: scale_a {shape_text(tiles_a)}, "
-        f"scale_b {shape_text(tiles_b)}\n"
-        "(scale_b has the orientation of b, [G, K, N]: transpose the scales of weights [G, N, K])"
+        f"  blockwise_1x128 for mat_a and blockwise_128x128 for mat_b: scale_a "
+        f"{shape_text(tiles_a)}, scale_b {shape_text(tiles_b)}\n"
+        "(scale_b has the orientation of mat_b, [G, K, N]: transpose the scales of weights "
+        "[G, N, K])"
     )
 
 
 def _scaled_grouped_mm(
-    a: torch.Tensor,
-    b: torch.Tensor,
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
     scale_a: torch.Tensor,
     scale_b: torch.Tensor,
     offs: torch.Tensor,
     bias: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
+    output_dtype: torch.dtype | None = None,
     use_fast_accum: bool = False,
 ) -> torch.Tensor:
     scales = {"scale_a": scale_a, "scale_b": scale_b}
-    check_devices(_SCALED, {"a": a, "b": b, **scales, "offs": offs, "bias": bias})
-    check_dims(_SCALED, "a", a, 2)
-    check_dims(_SCALED, "b", b, 3)
-    _check_factors(a, b)
-    shape = _check_rows(_SCALED, a, b, offs)
-    dtype = torch.bfloat16 if out_dtype is None else out_dtype
+    check_devices(_SCALED, {"mat_a": mat_a, "mat_b": mat_b, **scales, "offs": offs, "bias": bias})
+    check_dims(_SCALED, "mat_a", mat_a, 2)
+    check_dims(_SCALED, "mat_b", mat_b, 3)
+    _check_factors(mat_a, mat_b)
+    shape = _check_rows(_SCALED, mat_a, mat_b, offs)
+    dtype = torch.bfloat16 if output_dtype is None else output_dtype
     if dtype not in DTYPES:
         raise ScaledDtypeError(
-            f"{_SCALED}: out_dtype is {dtype_name(dtype)}; expected float16, bfloat16 or float32"
+            f"{_SCALED}: output_dtype is {dtype_name(dtype)}; expected float16, bfloat16 or float32"
         )
-    _check_scales(scale_a, scale_b, a, b)
-    _check_bias(_SCALED, bias, (b.shape[0], b.shape[2]), torch.float32, dtype)
-    return a.new_empty(shape, dtype=dtype)
+    _check_scales(scale_a, scale_b, mat_a, mat_b)
+    _check_bias(_SCALED, bias, (mat_b.shape[0], mat_b.shape[2]), torch.float32, dtype)
+    return mat_a.new_empty(shape, dtype=dtype)
 
 
 def register() -> None:

@@ -27,7 +27,7 @@ QUANTIZED = (*FP8, torch.int8)
 
 def _check_factors(a: torch.Tensor, b: torch.Tensor) -> None:
     """Their dtypes."""
-    for name, tensor in (("a", a), ("b", b)):
+    for name, tensor in (("mat_a", a), ("mat_b", b)):
         if dtype_name(tensor.dtype) == "float4_e2m1fn_x2":
             _recipes.refuse_microscaling(_OP, f"{name} has dtype float4_e2m1fn_x2")
         if tensor.dtype not in QUANTIZED:
@@ -37,12 +37,13 @@ def _check_factors(a: torch.Tensor, b: torch.Tensor) -> None:
             )
     if (a.dtype == torch.int8) != (b.dtype == torch.int8):
         raise ScaledDtypeError(
-            f"{_OP}: b has dtype {dtype_name(b.dtype)} and a has dtype {dtype_name(a.dtype)}; "
-            "expected both fp8 or both int8"
+            f"{_OP}: mat_b has dtype {dtype_name(b.dtype)} and mat_a has dtype "
+            f"{dtype_name(a.dtype)}; expected both fp8 or both int8"
         )
     if a.dtype == b.dtype == torch.float8_e5m2:
         raise ScaledDtypeError(
-            f"{_OP}: a and b have dtype float8_e5m2; expected float8_e4m3fn for one of them or both"
+            f"{_OP}: mat_a and mat_b have dtype float8_e5m2; expected float8_e4m3fn for one of "
+            "them or both"
         )
 
 
@@ -64,7 +65,7 @@ def _check_result(
         if is_int8 and dtype == torch.int32:
             return
         rest = (
-            ", or out_dtype=torch.int32 for the unscaled sums"
+            ", or output_dtype=torch.int32 for the unscaled sums"
             if is_int8
             else " (torch.ones(1) where there is no scale)"
         )
@@ -118,19 +119,19 @@ def _check_zero_point(
     if azp is None:
         if azp_adj is not None:
             raise ArgumentError(
-                f"{_OP}: azp_adj is given without azp; expected azp, the zero point of a, or "
+                f"{_OP}: azp_adj is given without azp; expected azp, the zero point of mat_a, or "
                 "neither"
             )
         return
     if a.dtype != torch.int8:
         raise ArgumentError(
-            f"{_OP}: azp is given, and a has dtype {dtype_name(a.dtype)}; only int8 has a zero "
-            "point"
+            f"{_OP}: azp is given, and mat_a has dtype {dtype_name(a.dtype)}; only int8 has a "
+            "zero point"
         )
-    sums = "the sums of b's columns"
+    sums = "the sums of mat_b's columns"
     if azp_adj is None:
         raise ArgumentError(
-            f"{_OP}: azp is given without azp_adj; expected {sums}, b.sum(0, dtype=torch.int32)"
+            f"{_OP}: azp is given without azp_adj; expected {sums}, mat_b.sum(0, dtype=torch.int32)"
         )
     for name, tensor in (("azp", azp), ("azp_adj", azp_adj)):
         if tensor.dtype != torch.int32:
@@ -158,14 +159,14 @@ def _check(
     """The shape of the result."""
     extra = {"bias": bias, "azp": azp, "azp_adj": azp_adj}
     scales = {"scale_a": scale_a, "scale_b": scale_b}
-    check_devices(_OP, {"a": a, "b": b, **scales, **extra})
-    for name, tensor in (("a", a), ("b", b)):
+    check_devices(_OP, {"mat_a": a, "mat_b": b, **scales, **extra})
+    for name, tensor in (("mat_a", a), ("mat_b", b)):
         check_dims(_OP, name, tensor, 2)
     _check_factors(a, b)
-    m, n = result_shape(_OP, ("a", "b"), a, b, 2)
+    m, n = result_shape(_OP, ("mat_a", "mat_b"), a, b, 2)
     _check_result(a, scale_a, scale_b, dtype, out_name)
     if scale_a is None or scale_b is None:
-        _check_unscaled({**extra, "recipe_a": recipe_a, "recipe_b": recipe_b})
+        _check_unscaled({**extra, "scale_recipe_a": recipe_a, "scale_recipe_b": recipe_b})
         return m, n
     _recipes.check_scale_dtype(_OP, "scale_a", scale_a)
     _recipes.check_scale_dtype(_OP, "scale_b", scale_b)
@@ -178,41 +179,41 @@ def _check(
 
 
 def _scaled_mm(
-    a: torch.Tensor,
-    b: torch.Tensor,
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
     scale_a: torch.Tensor | None,
     scale_b: torch.Tensor | None,
     bias: torch.Tensor | None = None,
     azp: torch.Tensor | None = None,
     azp_adj: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
-    recipe_a: int | None = None,
-    recipe_b: int | None = None,
+    output_dtype: torch.dtype | None = None,
+    scale_recipe_a: int | None = None,
+    scale_recipe_b: int | None = None,
     use_fast_accum: bool = False,
 ) -> torch.Tensor:
-    dtype = torch.bfloat16 if out_dtype is None else out_dtype
-    operands = (a, b, scale_a, scale_b, bias, azp, azp_adj)
-    shape = _check(*operands, dtype, recipe_a, recipe_b, "out_dtype is")
-    return a.new_empty(shape, dtype=dtype)
+    dtype = torch.bfloat16 if output_dtype is None else output_dtype
+    operands = (mat_a, mat_b, scale_a, scale_b, bias, azp, azp_adj)
+    shape = _check(*operands, dtype, scale_recipe_a, scale_recipe_b, "output_dtype is")
+    return mat_a.new_empty(shape, dtype=dtype)
 
 
 def _scaled_mm_out(
-    a: torch.Tensor,
-    b: torch.Tensor,
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
     scale_a: torch.Tensor | None,
     scale_b: torch.Tensor | None,
     bias: torch.Tensor | None = None,
     azp: torch.Tensor | None = None,
     azp_adj: torch.Tensor | None = None,
-    recipe_a: int | None = None,
-    recipe_b: int | None = None,
+    scale_recipe_a: int | None = None,
+    scale_recipe_b: int | None = None,
     use_fast_accum: bool = False,
     *,
     out: torch.Tensor,
 ) -> None:
-    check_devices(_OP, {"a": a, "b": b, "out": out})
-    operands = (a, b, scale_a, scale_b, bias, azp, azp_adj)
-    shape = _check(*operands, out.dtype, recipe_a, recipe_b, "out has dtype")
+    check_devices(_OP, {"mat_a": mat_a, "mat_b": mat_b, "out": out})
+    operands = (mat_a, mat_b, scale_a, scale_b, bias, azp, azp_adj)
+    shape = _check(*operands, out.dtype, scale_recipe_a, scale_recipe_b, "out has dtype")
     check_out(_OP, out, shape)
 
 

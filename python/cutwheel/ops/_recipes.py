@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -13,6 +14,8 @@ TENSORWISE, ROWWISE, BLOCKWISE_1X128, BLOCKWISE_128X128 = range(4)
 """as the library numbers them"""
 NAMES = ("tensorwise", "rowwise", "blockwise_1x128", "blockwise_128x128")
 BLOCK = 128
+LISTS = (list, tuple)
+"""of scales and of recipes, which torch's functions take, too"""
 
 # Ours, and those of the members of torch.nn.functional.ScalingType.
 _CODES = {
@@ -38,18 +41,33 @@ def code_of(op: str, name: str, recipe: Any) -> int:
 
     Raises:
         ValueError: it is not known
+        TypeError: it is a tensor
         NotImplementedError: it is one of mxfp8 or nvfp4
     """
+    if type(recipe) in LISTS:
+        recipe = only(op, name, recipe)
     text = recipe if isinstance(recipe, str) else getattr(recipe, "name", None)
     code = _CODES.get(text)  # type: ignore[arg-type]
     if code is None:
         if text in _MICROSCALING:
             refuse_microscaling(op, f"{name} is {text}")
+        if isinstance(recipe, torch.Tensor):
+            raise TypeError(
+                f"{op}: {name} is a Tensor; expected a recipe, or None: the order is torch's, "
+                "scale_a, scale_recipe_a, scale_b, scale_recipe_b"
+            )
         raise ArgumentError(
             f"{op}: {name} is {recipe!r}; expected one of {', '.join(NAMES)}, or a member of "
             "torch.nn.functional.ScalingType"
         )
     return code
+
+
+def only(op: str, name: str, values: Sequence[Any]) -> Any:
+    """The one element of a list: more of them are scales of several levels."""
+    if len(values) != 1:
+        refuse_microscaling(op, f"{name} has {len(values)} elements")
+    return values[0]
 
 
 def refuse_microscaling(op: str, what: str) -> NoReturn:
@@ -90,14 +108,14 @@ class Scales(NamedTuple):
             return
         if not self.shapes[recipe]:
             raise ArgumentError(
-                f"{op}: recipe_a is {NAMES[recipe]}, which is for b; a takes blockwise_1x128 "
-                f"(scale_a {self.wanted(BLOCKWISE_1X128)}), rowwise or tensorwise"
+                f"{op}: scale_recipe_a is {NAMES[recipe]}, which is for mat_b; mat_a takes "
+                f"blockwise_1x128 (scale_a {self.wanted(BLOCKWISE_1X128)}), rowwise or tensorwise"
             )
 
         def text() -> str:
             return (
                 f"{op}: {self.name} has shape {shape_text(self.tensor.shape)}; expected "
-                f"{self.wanted(recipe)} as recipe_{self.name[-1]} is {NAMES[recipe]}"
+                f"{self.wanted(recipe)} as scale_recipe_{self.name[-1]} is {NAMES[recipe]}"
             )
 
         if recipe == TENSORWISE:
@@ -150,7 +168,8 @@ def check_scales(
     )
     if recipe_a is not None and recipe_b is not None:
         problem = (
-            f"recipe_a is {NAMES[recipe_a]} and recipe_b is {NAMES[recipe_b]}, which do not combine"
+            f"scale_recipe_a is {NAMES[recipe_a]} and scale_recipe_b is {NAMES[recipe_b]}, which "
+            "do not combine"
         )
     lines = [
         f"{op}: {problem}; expected",
@@ -162,11 +181,12 @@ def check_scales(
     else:
         for recipe in (BLOCKWISE_128X128, BLOCKWISE_1X128):
             lines.append(
-                f"  blockwise_1x128 for a and {NAMES[recipe]} for b: scale_a "
+                f"  blockwise_1x128 for mat_a and {NAMES[recipe]} for mat_b: scale_a "
                 f"{a.wanted(BLOCKWISE_1X128)}, scale_b {b.wanted(recipe)}"
             )
         lines.append(
-            "(scale_b has the orientation of b, [K, N]: transpose the scales of a weight [N, K])"
+            "(scale_b has the orientation of mat_b, [K, N]: transpose the scales of a weight "
+            "[N, K])"
         )
     raise ShapeError("\n".join(lines))
 

@@ -38,14 +38,14 @@ _k_with_grad: _Op = applier(GroupedK, 3)
 _OP = "grouped_mm"
 _OPTIONAL = ("offs", "bias", "accumulate_into")
 _BATCHED = {
-    "bmm": {"input": "a", "mat2": "b"},
-    "baddbmm": {"input": "bias", "batch1": "a", "batch2": "b"},
+    "bmm": {"input": "mat_a", "mat2": "mat_b"},
+    "baddbmm": {"input": "bias", "batch1": "mat_a", "batch2": "mat_b"},
 }
 
 
 def grouped_mm(
-    a: torch.Tensor,
-    b: torch.Tensor,
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
     *,
     offs: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
@@ -54,23 +54,23 @@ def grouped_mm(
 ) -> torch.Tensor:
     """Products of G groups, as torch.nn.functional.grouped_mm; the ranks tell what is grouped.
 
-        a            b            result
-        [T, K]       [G, K, N]    [T, N]       rows of a: sorted tokens, a weight for each expert
-        [G, M, K]    [K, T]       [M, T]       columns of b: the transpose of the first kind
+        mat_a        mat_b        result
+        [T, K]       [G, K, N]    [T, N]       rows of mat_a: sorted tokens, a weight by expert
+        [G, M, K]    [K, T]       [M, T]       columns of mat_b: the transpose of the first kind
         [M, T]       [T, N]       [G, M, N]    K, what is summed over: the gradient of the weights
         [G, M, K]    [G, K, N]    [G, M, N]    nothing: bmm
 
     Args:
-        a, b: of one dtype; any strides
-        offs: [G], int32 or int64, on the device of a: the end of each group along T; up to 1024
+        mat_a, mat_b: of one dtype; any strides
+        offs: [G], int32 or int64, on the device of mat_a: the end of each group along T; up to 1024
             groups. None if there is no T
-        bias: a row for each group, dtype of a or of the result: [G, N]; for the second kind, a
+        bias: a row for each group, dtype of mat_a or of the result: [G, N]; for the second kind, a
             column for each group, [G, M]. None where K is grouped
-        out_dtype: dtype of the result: that of a (default) or float32
+        out_dtype: dtype of the result: that of mat_a (default) or float32
         accumulate_into: float32. Where K is grouped, [G, M, N]: the products are added to it, and
-            it is returned. Where the rows of a are grouped, [G, K, N]: backward adds the gradient
-            of b to it, in float32, and b itself gets none. Contiguous, or the transpose of a
-            contiguous tensor
+            it is returned. Where the rows of mat_a are grouped, [G, K, N]: backward adds the
+            gradient of mat_b to it, in float32, and mat_b itself gets none. Contiguous, or the
+            transpose of a contiguous tensor
 
     Returns:
         as in the table; rows and columns behind offs[-1] are zeros. An empty group has no rows, or
@@ -81,13 +81,13 @@ def grouped_mm(
         TypeError, RuntimeError, NotImplementedError: as mm
     """
     try:
-        ranks = a.dim(), b.dim()
+        ranks = mat_a.dim(), mat_b.dim()
         if offs is None or accumulate_into is not None or (ranks != (2, 3) and ranks != (2, 2)):
-            return _less_common(a, b, ranks, offs, bias, out_dtype, accumulate_into)
-        return _by_ends(a, b, offs, bias, out_dtype)
+            return _less_common(mat_a, mat_b, ranks, offs, bias, out_dtype, accumulate_into)
+        return _by_ends(mat_a, mat_b, offs, bias, out_dtype)
     except RAISED as error:
-        tensors = {"a": a, "b": b, "offs": offs, "bias": bias, "accumulate_into": accumulate_into}
-        reraise(_OP, error, _OPTIONAL, **tensors)
+        others = {"offs": offs, "bias": bias, "accumulate_into": accumulate_into}
+        reraise(_OP, error, _OPTIONAL, mat_a=mat_a, mat_b=mat_b, **others)
 
 
 def _by_ends(
@@ -124,25 +124,25 @@ def _less_common(
     out_dtype: torch.dtype | None,
     accumulate_into: torch.Tensor | None,
 ) -> torch.Tensor:
-    for name, rank, shape in (("a", ranks[0], a.shape), ("b", ranks[1], b.shape)):
+    for name, rank, shape in (("mat_a", ranks[0], a.shape), ("mat_b", ranks[1], b.shape)):
         if rank not in (2, 3):
             raise ShapeError(
                 f"{_OP}: {name} has {rank} dimensions (shape {shape_text(shape)}); expected 2 or 3"
             )
     if (offs is None) != (ranks == (3, 3)):
         raise ArgumentError(
-            f"{_OP}: offs is None, and {'a' if ranks[0] == 2 else 'b'} has 2 dimensions; expected "
-            "the end of each group, [G]"
+            f"{_OP}: offs is None, and {'mat_a' if ranks[0] == 2 else 'mat_b'} has 2 dimensions; "
+            "expected the end of each group, [G]"
             if offs is None
-            else f"{_OP}: offs is given, and a and b have 3 dimensions, a matrix for each group; "
-            "expected None"
+            else f"{_OP}: offs is given, and mat_a and mat_b have 3 dimensions, a matrix for each "
+            "group; expected None"
         )
     if accumulate_into is not None:
         check_tensors(_OP, {"accumulate_into": accumulate_into})
         if ranks[0] == 3:
             raise ArgumentError(
-                f"{_OP}: accumulate_into is given, and a has 3 dimensions; expected None: it is "
-                "for products with grouped K, and for the gradient of b with grouped rows"
+                f"{_OP}: accumulate_into is given, and mat_a has 3 dimensions; expected None: it "
+                "is for products with grouped K, and for the gradient of mat_b with grouped rows"
             )
     if offs is None:
         return _batched(a, b, bias, out_dtype)
@@ -158,7 +158,8 @@ def _less_common(
 def _refuse_bias(bias: torch.Tensor | None) -> None:
     if bias is not None:
         raise ArgumentError(
-            f"{_OP}: bias is given, and the groups are along K (b has 2 dimensions); expected None"
+            f"{_OP}: bias is given, and the groups are along K (mat_b has 2 dimensions); expected "
+            "None"
         )
 
 
@@ -196,17 +197,18 @@ def _grouped_columns(
     groups, m, k = a.shape
     if b.shape[0] != k:
         raise ShapeError(
-            f"{_OP}: b has shape {shape_text(b.shape)}; expected [{k}, T] as a has shape "
+            f"{_OP}: mat_b has shape {shape_text(b.shape)}; expected [{k}, T] as mat_a has shape "
             f"{shape_text(a.shape)}"
         )
     if b.dtype != a.dtype and not is_autocast_enabled():
         raise DtypeError(
-            f"{_OP}: b has dtype {dtype_name(b.dtype)}; expected {dtype_name(a.dtype)} as a has"
+            f"{_OP}: mat_b has dtype {dtype_name(b.dtype)}; expected {dtype_name(a.dtype)} as "
+            "mat_a has"
         )
     if offs.dim() == 1 and offs.shape[0] != groups:
         raise ShapeError(
             f"{_OP}: offs has {offs.shape[0]} elements; expected {groups}, one for each matrix of "
-            f"a (shape {shape_text(a.shape)})"
+            f"mat_a (shape {shape_text(a.shape)})"
         )
     _check_bias_shape(bias, groups, m)
     return _by_ends(b.mT, a.mT, offs, bias, out_dtype).mT.contiguous()
@@ -225,8 +227,8 @@ def _check_total(total: torch.Tensor, shape: tuple[int, ...], b: torch.Tensor) -
         )
     if total.device != b.device:
         raise DeviceError(
-            f"{_OP}: accumulate_into is on {total.device} and b is on {b.device}; all tensors must "
-            "be on the same device"
+            f"{_OP}: accumulate_into is on {total.device} and mat_b is on {b.device}; all tensors "
+            "must be on the same device"
         )
     if not total.is_contiguous() and not total.mT.is_contiguous():
         raise ArgumentError(
@@ -256,7 +258,7 @@ def _accumulated(
         )
     check_tensors(_OP, {"offs": offs})
     if is_grad_enabled():
-        for name, tensor in (("a", a), ("b", b)):
+        for name, tensor in (("mat_a", a), ("mat_b", b)):
             if tensor.requires_grad:
                 raise RuntimeError(
                     f"{_OP}: {name} requires grad, and accumulate_into= does not support automatic "
@@ -264,12 +266,13 @@ def _accumulated(
                 )
     if a.shape[1] != b.shape[0]:
         raise ShapeError(
-            f"{_OP}: b has shape {shape_text(b.shape)}; expected [{a.shape[1]}, N] as a has shape "
-            f"{shape_text(a.shape)}"
+            f"{_OP}: mat_b has shape {shape_text(b.shape)}; expected [{a.shape[1]}, N] as mat_a "
+            f"has shape {shape_text(a.shape)}"
         )
     if a.dtype != b.dtype:
         raise DtypeError(
-            f"{_OP}: b has dtype {dtype_name(b.dtype)}; expected {dtype_name(a.dtype)} as a has"
+            f"{_OP}: mat_b has dtype {dtype_name(b.dtype)}; expected {dtype_name(a.dtype)} as "
+            "mat_a has"
         )
     _check_total(total, (offs.shape[0], a.shape[0], b.shape[1]), b)
     allow_tf32 = a.dtype == _float32 and tf32_allowed()

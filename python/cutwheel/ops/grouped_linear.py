@@ -30,7 +30,7 @@ _with_grad: _Op = applier(GroupedFused, 4)
 _with_z: Callable[..., tuple[torch.Tensor, torch.Tensor]] = applier(GroupedFusedAux, 4)
 
 GROUPED_ACTIVATIONS = tuple(ACTIVATIONS)
-_MADE_OF = {"grouped_mm": {"a is": "input is", "a has": "input has", "b": "weight"}}
+_MADE_OF = {"grouped_mm": {"mat_a": "input", "mat_b": "weight"}}
 # The epilogue, what stores z for backward (the result of relu tells as much), and the epilogue of
 # backward itself.
 _LINEAR = {

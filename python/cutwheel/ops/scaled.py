@@ -15,7 +15,7 @@ gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, overload
 
 import torch
@@ -25,10 +25,11 @@ from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ..errors import ScaledDtypeError
 from ._call import bump, direct, is_tracing
 from ._errors import RAISED, reraise
-from ._recipes import code_of
+from ._recipes import LISTS, code_of
+from ._torch_arguments import plain_scales
 
 if TYPE_CHECKING:
-    from torch.nn.functional import ScalingType
+    from torch.nn.functional import ScalingType, SwizzleType
 
 _ops = torch.ops.cutwheel
 _scaled_mm: Callable[..., torch.Tensor] = _ops.scaled_mm.default
@@ -41,76 +42,97 @@ _OPTIONAL = ("scale_a", "scale_b", "bias", "azp", "azp_adj", "out")
 
 
 def scaled_mm(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    scale_a: torch.Tensor | None,
-    scale_b: torch.Tensor | None,
-    *,
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
+    scale_a: torch.Tensor | list[torch.Tensor] | None = None,
+    scale_recipe_a: str | ScalingType | list[ScalingType] | None = None,
+    scale_b: torch.Tensor | list[torch.Tensor] | None = None,
+    scale_recipe_b: str | ScalingType | list[ScalingType] | None = None,
+    swizzle_a: SwizzleType | list[SwizzleType] | None = None,
+    swizzle_b: SwizzleType | list[SwizzleType] | None = None,
     bias: torch.Tensor | None = None,
-    out_dtype: torch.dtype = torch.bfloat16,
+    output_dtype: torch.dtype = torch.bfloat16,
+    contraction_dim: Sequence[int] = (),
     use_fast_accum: bool = False,
-    recipe_a: str | ScalingType | None = None,
-    recipe_b: str | ScalingType | None = None,
+    *,
     azp: torch.Tensor | None = None,
     azp_adj: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Product of two quantised matrices, as torch._scaled_mm and torch.nn.functional.scaled_mm.
+    """Product of two quantised matrices, as torch.nn.functional.scaled_mm, with its arguments.
 
     Args:
-        a: [M, K], float8_e4m3fn, float8_e5m2 or int8
-        b: [K, N], any of them with fp8 (but float8_e5m2 twice), int8 with int8. Read without a copy
-            as the transpose of a contiguous [N, K]
+        mat_a: [M, K], float8_e4m3fn, float8_e5m2 or int8
+        mat_b: [K, N], any of them with fp8 (but float8_e5m2 twice), int8 with int8. Read without a
+            copy as the transpose of a contiguous [N, K]
         scale_a: float32, any strides: one element (tensorwise), [M, 1] (rowwise) or
-            [M, ceil(K / 128)] (blockwise_1x128); None with out_dtype int32
+            [M, ceil(K / 128)] (blockwise_1x128); None with output_dtype int32
         scale_b: float32, any strides: one element (tensorwise), [1, N] (rowwise),
             [ceil(K / 128), ceil(N / 128)] (blockwise_128x128) or [ceil(K / 128), N]
-            (blockwise_1x128); None with out_dtype int32
-        bias: [N], out_dtype or float32
-        out_dtype: float16, bfloat16 or float32; of int8 also int32, the integer product as it is
+            (blockwise_1x128); None with output_dtype int32
+        scale_recipe_a, scale_recipe_b: what the scales belong to. None: told from their shapes,
+            tensorwise and rowwise first. Where it is given, rowwise scales may be [M] and [N]
+        swizzle_a, swizzle_b: None or NO_SWIZZLE: others belong to formats that have no kernel
+        bias: [N], output_dtype or float32
+        output_dtype: float16, bfloat16 or float32; of int8 also int32, the integer product as it is
+        contraction_dim: () or (-1, -2), which is K
         use_fast_accum: allows fp8 products to be summed in the tensor cores' own precision;
             otherwise their sums go to float32 registers every 128 elements of K. Of int8, and of
             blockwise scales, it changes nothing
-        recipe_a, recipe_b: what the scales belong to. None: told from their shapes, tensorwise and
-            rowwise first. Where it is given, rowwise scales may be [M] and [N]
-        azp: int32, zero point of a, where a_real = scale_a * (a - azp): one element, [M] or [M, 1].
-            int8 only
-        azp_adj: int32, [N] or [1, N]: b's columns summed, b.sum(0, dtype=torch.int32). None:
-            computed at each call, in a pass over b
+        azp: int32, zero point of mat_a, whose values mean scale_a * (mat_a - azp): one element, [M]
+            or [M, 1]. int8 only
+        azp_adj: int32, [N] or [1, N]: mat_b's columns summed, mat_b.sum(0, dtype=torch.int32).
+            None: computed at each call, in a pass over mat_b
         out: [M, N], any strides that do not overlap; never resized. Its dtype takes the place of
-            out_dtype
+            output_dtype
+
+    Scales, recipes and swizzles may be lists of one, as in torch.
 
     Returns:
-        scale_a * scale_b * (a @ b - azp * azp_adj) + bias, [M, N]; `out` if that was given. It is
-        computed in float32 (integer products in int32) and rounded once. NaN in scales stays NaN;
-        with K = 0 the result is bias, or zeros
+        scale_a * scale_b * (mat_a @ mat_b - azp * azp_adj) + bias, [M, N]; `out` if that was given.
+        It is computed in float32 (integer products in int32) and rounded once. NaN in scales stays
+        NaN; with K = 0 the result is bias, or zeros
 
     Raises:
         TypeError: an argument that is no tensor, or of a dtype that does not fit
         ValueError: shapes that fit no recipe (the message has those that would), an unknown recipe,
-            `out` that overlaps, azp_adj without azp
+            `out` that overlaps, azp_adj without azp, another contraction_dim
         NotImplementedError: fp8 on a GPU below compute capability 8.9, CPU tensors, and the formats
-            mxfp8 and nvfp4 (scales of float8_e8m0fnu, float4 operands, blocks of 16 or 32)
+            mxfp8 and nvfp4 (scales of float8_e8m0fnu, several of them, or swizzled; float4
+            operands; blocks of 16 or 32)
         RuntimeError: a tensor requires grad; as mm
     """
-    code_a = None if recipe_a is None else code("recipe_a", recipe_a)
-    code_b = None if recipe_b is None else code("recipe_b", recipe_b)
+    code_a = None if scale_recipe_a is None else code("scale_recipe_a", scale_recipe_a)
+    code_b = None if scale_recipe_b is None else code("scale_recipe_b", scale_recipe_b)
     try:
+        if (
+            swizzle_a is not None
+            or swizzle_b is not None
+            or contraction_dim
+            or type(scale_a) in LISTS
+            or type(scale_b) in LISTS
+        ):
+            others = swizzle_a, swizzle_b, contraction_dim
+            scale_a, scale_b = plain_scales("scaled_mm", mat_a, mat_b, scale_a, scale_b, *others)
         if is_grad_enabled():
-            _refuse_grad(a, b, scale_a, scale_b, bias, out)
+            _refuse_grad(mat_a, mat_b, scale_a, scale_b, bias, out)
         if azp is not None:
-            azp_adj = operands(a, b, scale_a, scale_b, bias, azp, azp_adj)[-1]
+            azp_adj = operands(mat_a, mat_b, scale_a, scale_b, bias, azp, azp_adj)[-1]
         how = code_a, code_b, use_fast_accum
         if out is not None:
-            _check_out_dtype(out, out_dtype)
-            _scaled_mm_out(a, b, scale_a, scale_b, bias, azp, azp_adj, *how, out=out)
+            _check_out_dtype(out, output_dtype)
+            _scaled_mm_out(mat_a, mat_b, scale_a, scale_b, bias, azp, azp_adj, *how, out=out)
             bump(out)
             return out
+        if output_dtype is None:
+            _refuse_quantised_result()
         call = _scaled_mm if is_tracing() else _scaled_mm_direct
-        return call(a, b, scale_a, scale_b, bias, azp, azp_adj, out_dtype, *how)
+        return call(mat_a, mat_b, scale_a, scale_b, bias, azp, azp_adj, output_dtype, *how)
     except RAISED as error:
-        named = {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "bias": bias}
-        reraise("scaled_mm", error, _OPTIONAL, **named, azp=azp, azp_adj=azp_adj, out=out)
+        named = {"mat_a": mat_a, "mat_b": mat_b, "scale_a": scale_a, "scale_b": scale_b}
+        reraise(
+            "scaled_mm", error, _OPTIONAL, **named, bias=bias, azp=azp, azp_adj=azp_adj, out=out
+        )
 
 
 def code(name: str, recipe: str | ScalingType | None) -> int | None:
@@ -118,8 +140,8 @@ def code(name: str, recipe: str | ScalingType | None) -> int | None:
 
 
 def operands(
-    a: torch.Tensor,
-    b: torch.Tensor,
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
     scale_a: torch.Tensor | None,
     scale_b: torch.Tensor | None,
     bias: torch.Tensor | None,
@@ -127,9 +149,9 @@ def operands(
     azp_adj: torch.Tensor | None,
 ) -> list[torch.Tensor | None]:
     """Of scaled_mm, in the library's order, and azp_adj where it is left out."""
-    if azp is not None and azp_adj is None and b.dtype == torch.int8:
-        azp_adj = column_sums(b)
-    return [a, b, scale_a, scale_b, bias, azp, azp_adj]
+    if azp is not None and azp_adj is None and mat_b.dtype == torch.int8:
+        azp_adj = column_sums(mat_b)
+    return [mat_a, mat_b, scale_a, scale_b, bias, azp, azp_adj]
 
 
 def column_sums(b: torch.Tensor) -> torch.Tensor:
@@ -154,8 +176,8 @@ def _refuse_grad(
         or (out is not None and out.requires_grad)
     ):
         return
-    tensors = {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "bias": bias, "out": out}
-    for name, tensor in tensors.items():
+    tensors = {"mat_a": a, "mat_b": b, "scale_a": scale_a, "scale_b": scale_b}
+    for name, tensor in {**tensors, "bias": bias, "out": out}.items():
         if tensor is not None and tensor.requires_grad:
             raise RuntimeError(
                 f"scaled_mm: {name} requires grad, and the derivative of scaled_mm is not "
@@ -164,11 +186,18 @@ def _refuse_grad(
             )
 
 
-def _check_out_dtype(out: torch.Tensor, out_dtype: torch.dtype) -> None:
+def _refuse_quantised_result() -> None:
+    raise ScaledDtypeError(
+        "scaled_mm: output_dtype is None, which in torch is the dtype of mat_a, and results are "
+        "not quantised here; expected float16, bfloat16 or float32"
+    )
+
+
+def _check_out_dtype(out: torch.Tensor, output_dtype: torch.dtype) -> None:
     # bfloat16, the default, cannot be told from what a caller has written.
-    if out_dtype not in (torch.bfloat16, None, out.dtype):
+    if output_dtype not in (torch.bfloat16, None, out.dtype):
         raise ScaledDtypeError(
-            f"scaled_mm: out has dtype {out.dtype}; expected {out_dtype} as out_dtype says"
+            f"scaled_mm: out has dtype {out.dtype}; expected {output_dtype} as output_dtype says"
         )
 
 
@@ -220,9 +249,9 @@ def quantize(
         azp: int32, [1] or [M, 1]; with lo = min(x, 0) and hi = max(x, 0) over the elements that
         share it, scale = (hi - lo) / 255 and azp = -128 - round(lo / scale)
 
-        They are what scaled_mm takes as a and scale_a. A weight [N, K], quantised as it is, goes
-        there transposed: b = values.t(), scale_b = scales.t() (scales itself if tensorwise).
-        Nothing of it has a gradient
+        They are what scaled_mm takes as mat_a and scale_a. A weight [N, K], quantised as it is,
+        goes there transposed: mat_b = values.t(), scale_b = scales.t() (scales itself if
+        tensorwise). Nothing of it has a gradient
 
     Raises:
         TypeError: x is no tensor, or a dtype is none of those above

@@ -243,7 +243,7 @@ def make_scaled(make: Maker) -> Case:
     fast = speed == "fast"
     # Told, since a K of one block makes scales of blocks look like those of rows.
     recipe_x, recipe_w = _RECIPES.get(recipe, (recipe, recipe))
-    codes = code("recipe_a", recipe_x), code("recipe_b", recipe_w)
+    codes = code("scale_recipe_a", recipe_x), code("scale_recipe_b", recipe_w)
     slots = make.slots(m * k + n * k)
     x = [make.eight_bits(m, k) for _ in range(slots)]
     w = [make.eight_bits(n, k) for _ in range(slots)]
@@ -258,9 +258,9 @@ def make_scaled(make: Maker) -> Case:
         scale_w = scale_w if square else outer_major(scale_w)
 
     def call(i: int) -> Tensor:
-        scales = scale_x, scale_w.t()
+        recipes = {"scale_recipe_a": recipe_x, "scale_recipe_b": recipe_w}
         return scaled_mm(
-            x[i], w[i].t(), *scales, use_fast_accum=fast, recipe_a=recipe_x, recipe_b=recipe_w
+            x[i], w[i].t(), scale_x, scale_b=scale_w.t(), use_fast_accum=fast, **recipes
         )
 
     def torchs() -> Tensor:

@@ -133,7 +133,9 @@ def make_scaled_grouped(make: Maker) -> Case:
     operands = [x[0], w[0].mT, *given, offs, None]
     return Case(
         slots,
-        lambda i: scaled_grouped_mm(x[i], w[i].mT, *given, offs=offs, use_fast_accum=fast),
+        lambda i: scaled_grouped_mm(
+            x[i], w[i].mT, given[0], scale_b=given[1], offs=offs, use_fast_accum=fast
+        ),
         lambda: explained(_SCALED_GROUPED_MM, operands, *rest),
         reference,
         torchs if recipe == "rowwise" else None,

@@ -45,4 +45,4 @@ class Classifier(torch.nn.Module):
         x = x.mean((2, 3))
         x = cutwheel.linear(x, self.hidden_weight, self.hidden_bias, activation="gelu")
         values, scales = cutwheel.quantize(x, "rowwise", torch.int8)
-        return cutwheel.scaled_mm(values, self.head.t(), scales, self.head_scale.t())
+        return cutwheel.scaled_mm(values, self.head.t(), scales, scale_b=self.head_scale.t())
