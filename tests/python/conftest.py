@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -28,6 +30,43 @@ def cpu_ops(cutwheel: ModuleType) -> Iterator[CpuOps]:
     torch.set_float32_matmul_precision("high")
     yield ops
     torch.set_float32_matmul_precision(before)
+    library._destroy()
+
+
+@pytest.fixture
+def opaque_ops(cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> Iterator[CpuOps]:
+    """cpu_ops as torch sees kernels: it cannot look into them, so no derivative passes through.
+
+    What torch computes in their place is computed on the CPU, too.
+    """
+    import torch
+    from cpu_reference import NAMES
+    from cutwheel.ops import _by_torch
+    from torch.autograd import forward_ad
+
+    def opaque(function: Callable[..., Any]) -> Callable[..., Any]:
+        def strip(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return [strip(each) for each in value] if isinstance(value, list) else value
+            if forward_ad._current_level >= 0:
+                value = forward_ad.unpack_dual(value).primal
+            return value.detach()
+
+        def call(*given: Any, **out: Any) -> Any:
+            with torch.no_grad():
+                return function(*map(strip, given), **out)
+
+        return call
+
+    library = torch.library.Library("cutwheel", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in NAMES:
+            function = getattr(cpu_ops, name.replace(".", "_"))
+            library.impl(name, opaque(function), "CPU", allow_override=True)
+    monkeypatch.setattr(_by_torch, "_is_refused", lambda x: x.dtype not in _by_torch.DTYPES)
+    monkeypatch.setattr(_by_torch, "check_devices", lambda op, tensors: None)
+    yield cpu_ops
     library._destroy()
 
 

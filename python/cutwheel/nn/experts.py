@@ -10,6 +10,7 @@ import torch
 from ..errors import DtypeError, ShapeError
 from ..ops._errors import check_tensors
 from ..ops._fake import dtype_name, shape_text
+from ..ops._transforms import REVERSE, is_transformed, refuse
 from ..ops.gated import GATED_ACTIVATIONS
 from ..ops.grouped import grouped_mm
 from ..ops.grouped_linear import grouped_gated_linear
@@ -97,6 +98,10 @@ class GroupedExperts(torch.nn.Module):
             RuntimeError, NotImplementedError: as mm
         """
         self._check(input, expert_ids, expert_weights)
+        if is_transformed():
+            weights = {"gate_up_weight": self.gate_up_weight, "down_weight": self.down_weight}
+            given = {"input": input, "expert_weights": expert_weights}
+            refuse("GroupedExperts", REVERSE, **given, **weights)
         k = expert_ids.shape[-1]
         tokens = input.reshape(-1, self.hidden_size)  # [T, H]
         ids = expert_ids.reshape(-1)  # [T k]

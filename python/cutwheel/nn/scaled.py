@@ -14,6 +14,7 @@ from ..ops._elementwise import sum_rows
 from ..ops._errors import check_tensors
 from ..ops._fake import DTYPES, dtype_name, shape_text
 from ..ops._recipes import BLOCK, blocks
+from ..ops._transforms import NO_DERIVATIVE, REVERSE, is_transformed, refuse
 from ..ops.scaled import column_sums, quantize, scaled_mm
 from ._source import check_source
 from .dense import Linear
@@ -194,6 +195,9 @@ class ScaledLinear(torch.nn.Module):
         # Looking up a buffer takes as long as a tenth of a call of an op: each is looked up once.
         weight, bias = self.weight, self.bias
         self._check_input(input, weight)
+        if is_transformed():
+            instead = REVERSE if self.straight_through else NO_DERIVATIVE
+            refuse("ScaledLinear", instead, input=input, bias=bias)
         if is_grad_enabled() and (input.requires_grad or (bias is not None and bias.requires_grad)):
             if not self.straight_through:
                 name = "input" if input.requires_grad else "bias"

@@ -23,6 +23,7 @@ from . import gemm
 from ._call import direct, is_tracing
 from ._errors import RAISED
 from ._precision import tf32_allowed
+from ._transforms import is_transformed
 
 _Op = Callable[..., torch.Tensor]
 _ops = torch.ops.cutwheel
@@ -46,7 +47,7 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a @ b for matrices or batches of matrices, by a shorter way than the public functions where
     there is nothing for autograd or autocast to do."""
     is_matrix = a.dim() == 2
-    if not (is_grad_enabled() or is_autocast_enabled() or is_tracing()):
+    if not (is_grad_enabled() or is_autocast_enabled() or is_tracing() or is_transformed()):
         try:
             allow_tf32 = a.dtype == torch.float32 and tf32_allowed()
             return (_mm_direct if is_matrix else _bmm_direct)(a, b, None, allow_tf32)

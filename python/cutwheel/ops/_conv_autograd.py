@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
@@ -28,6 +29,7 @@ from ._call import applier, direct, is_tracing
 from ._conv_geometry import Geometry
 from ._elementwise import Gradient, derivative, sum_rows
 from ._errors import out_of_memory
+from ._transforms import is_transformed
 
 _Op = Callable[..., torch.Tensor]
 _ops = torch.ops.cutwheel
@@ -56,9 +58,54 @@ def _pixels(image: torch.Tensor) -> torch.Tensor:
     return image.permute(0, 2, 3, 1)
 
 
+# ---- by torch, inside of transforms --------------------------------------------------------------
+def _padded(input: torch.Tensor, geometry: Geometry) -> torch.Tensor:
+    _, _, top, bottom, left, right, _, _ = geometry
+    return F.pad(input, (left, right, top, bottom))
+
+
+def _backward_by_torch(
+    grad: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    geometry: Geometry,
+    wanted: tuple[bool, bool, bool],
+) -> tuple[torch.Tensor, ...]:
+    """Of a convolution of what is padded already."""
+    strides, dilations = list(geometry[:2]), list(geometry[6:])
+    result: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward.default(
+        *(grad, input, weight, None, strides, [0, 0], dilations, False, [0, 0], 1, wanted)
+    )
+    return result
+
+
+def _input_grad_by_torch(
+    grad: torch.Tensor, weight: torch.Tensor, size: Sequence[int], geometry: Geometry
+) -> torch.Tensor:
+    _, _, top, bottom, left, right, _, _ = geometry
+    n, c, h, w = size
+    padded = grad.new_zeros(n, c, h + top + bottom, w + left + right)
+    of_padded = _backward_by_torch(grad, padded, weight, geometry, (True, False, False))[0]
+    return of_padded[:, :, top : top + h, left : left + w]
+
+
+def _weight_grad_by_torch(
+    grad: torch.Tensor, input: torch.Tensor, size: Sequence[int], geometry: Geometry
+) -> torch.Tensor:
+    weight = grad.new_zeros(tuple(size))
+    wanted = False, True, False
+    return _backward_by_torch(grad, _padded(input, geometry), weight, geometry, wanted)[1]
+
+
+# --------------------------------------------------------------------------------------------------
+
+
 def _conv(
     input: torch.Tensor, weight: torch.Tensor, geometry: Geometry, allow_tf32: bool
 ) -> torch.Tensor:
+    if is_transformed():
+        padded = _padded(input, geometry)
+        return F.conv2d(padded, weight, None, geometry[:2], 0, geometry[6:])
     if is_grad_enabled() and (input.requires_grad or weight.requires_grad):
         return _conv_with_grad(input, weight, None, None, geometry, None, allow_tf32)
     call = _conv2d if is_tracing() else _conv2d_direct
@@ -75,6 +122,8 @@ def _input_grad(
     geometry: Geometry,
     allow_tf32: bool,
 ) -> torch.Tensor:
+    if is_transformed():
+        return _input_grad_by_torch(grad, weight, size, geometry)
     if is_grad_enabled() and (grad.requires_grad or weight.requires_grad):
         return _input_grad_with_grad(grad, weight, size, geometry, allow_tf32)
     call = _conv2d_input_grad if is_tracing() else _conv2d_input_grad_direct
@@ -91,6 +140,8 @@ def _weight_grad(
     geometry: Geometry,
     allow_tf32: bool,
 ) -> torch.Tensor:
+    if is_transformed():
+        return _weight_grad_by_torch(grad, input, size, geometry)
     if is_grad_enabled() and (grad.requires_grad or input.requires_grad):
         return _weight_grad_with_grad(grad, input, size, geometry, allow_tf32)
     deterministic = torch.are_deterministic_algorithms_enabled()

@@ -19,6 +19,7 @@ from torch import is_grad_enabled
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ._call import applier, direct, is_tracing
 from ._errors import out_of_memory
+from ._transforms import is_transformed
 
 Gradient = torch.Tensor | None
 _Binary = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -90,6 +91,8 @@ def derivative(
     Returns:
         as `z`, and [N] ([2N] if gated)
     """
+    if is_transformed():
+        return _derivative_by_torch(grad, z, epilogue, with_result, with_sums)
     if is_grad_enabled() and (grad.requires_grad or z.requires_grad):
         return _derivative_with_grad(grad, z, epilogue, with_result, with_sums)
     return _elementwise([grad, z], epilogue, with_result, with_sums)
@@ -97,9 +100,30 @@ def derivative(
 
 def sum_rows(grad: torch.Tensor) -> torch.Tensor:
     """[..., N] -> [N], the gradient of a bias."""
+    if is_transformed():
+        return _sum_rows_by_torch(grad).to(grad.dtype)
     if is_grad_enabled() and grad.requires_grad:
         return _sum_rows_with_grad(grad)
     return _elementwise([grad], "identity_backward", False, True)[1]
+
+
+def _sum_rows_by_torch(grad: torch.Tensor) -> torch.Tensor:
+    """In float32, or wider."""
+    dtype = torch.promote_types(grad.dtype, torch.float32)
+    rows = list(range(grad.dim() - 1))
+    return grad.to(dtype).sum(rows) if rows else grad.to(dtype)
+
+
+def _derivative_by_torch(
+    grad: torch.Tensor, z: torch.Tensor, epilogue: str, with_result: bool, with_sums: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    dtype = torch.promote_types(z.dtype, torch.float32)
+    dz = _REFERENCES[epilogue](grad.to(dtype), z.to(dtype))
+    nothing = z.new_empty(0)
+    return (
+        dz.to(z.dtype) if with_result else nothing,
+        _sum_rows_by_torch(dz).to(z.dtype) if with_sums else nothing,
+    )
 
 
 def _leaf(tensor: torch.Tensor, create_graph: bool) -> torch.Tensor:

@@ -16,6 +16,7 @@ from torch import is_grad_enabled
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ._call import applier, direct, is_tracing
 from ._errors import out_of_memory
+from ._transforms import REVERSE, is_transformed, refuse
 
 _grouped_mm: Callable[..., torch.Tensor] = torch.ops.cutwheel.grouped_mm.default
 _grouped_mm_direct: Callable[..., torch.Tensor] = direct(_grouped_mm)
@@ -48,6 +49,8 @@ def _sum_groups(values: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
 
 def sum_groups(values: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
     """[T, N] -> [G, N] in float32: the sum of each group's rows; differentiable."""
+    if is_transformed():
+        refuse("grouped_mm", REVERSE, grad=values)
     if is_grad_enabled() and values.requires_grad:
         return _sum_with_grad(values, offs)
     return _sum_groups(values, offs)

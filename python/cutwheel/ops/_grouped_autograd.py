@@ -26,6 +26,7 @@ from ._elementwise import Gradient, derivative
 from ._errors import RAISED
 from ._group_sums import sum_groups
 from ._precision import tf32_allowed
+from ._transforms import is_transformed
 
 _Op = Callable[..., torch.Tensor]
 _ops = torch.ops.cutwheel
@@ -39,7 +40,7 @@ _fused_aux_direct: Callable[..., tuple[torch.Tensor, torch.Tensor]] = direct(_fu
 
 def _product(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
     """grouped_mm, by a shorter way where there is nothing for autograd or autocast to do."""
-    if not (is_grad_enabled() or is_autocast_enabled() or is_tracing()):
+    if not (is_grad_enabled() or is_autocast_enabled() or is_tracing() or is_transformed()):
         try:
             allow_tf32 = a.dtype == torch.float32 and tf32_allowed()
             return _grouped_mm_direct(a, b, offs, None, None, allow_tf32)

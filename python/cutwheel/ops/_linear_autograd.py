@@ -29,6 +29,7 @@ from ._call import direct, is_tracing
 from ._elementwise import Gradient, derivative, sum_rows
 from ._errors import RAISED, out_of_memory
 from ._precision import tf32_allowed
+from ._transforms import is_transformed
 
 _Op = Callable[..., torch.Tensor]
 _ops = torch.ops.cutwheel
@@ -59,7 +60,7 @@ def _times(input: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     """[..., N] @ [N, K], by a shorter way where there is nothing for autograd or autocast to do."""
     if input.dim() == 2:
         return product(input, matrix)
-    if not (is_grad_enabled() or is_autocast_enabled() or is_tracing()):
+    if not (is_grad_enabled() or is_autocast_enabled() or is_tracing() or is_transformed()):
         try:
             allow_tf32 = input.dtype == torch.float32 and tf32_allowed()
             return _linear_direct(input, matrix.t(), None, allow_tf32)
@@ -92,6 +93,11 @@ def _save(
     ctx.residual_is_last = residual_is_last
 
 
+def _has_kernel(input: torch.Tensor) -> bool:
+    """Whether a product of the input is not torch's to compute."""
+    return not is_transformed() and (input.dtype != torch.float32 or tf32_allowed())
+
+
 def _derivative_of_product(
     grad: torch.Tensor,
     input: torch.Tensor,
@@ -100,7 +106,7 @@ def _derivative_of_product(
     activation_backward: str,
 ) -> torch.Tensor:
     """grad * act'(X W^T + b) in one kernel: z is computed again, and never leaves its registers."""
-    allow_tf32 = input.dtype == torch.float32 and tf32_allowed()
+    allow_tf32 = input.dtype == torch.float32
     rows, operands = _rows(input), [bias, _rows(grad)]
     epilogue = f"bias_{activation_backward}"
     call = _gemm if is_tracing() else _gemm_direct
@@ -125,7 +131,7 @@ def _gradients(
         if ctx.activation_backward is None:
             dz = grad
         else:
-            if z is None and not is_grad_enabled():
+            if z is None and not is_grad_enabled() and _has_kernel(input):
                 dz = _derivative_of_product(grad, input, weight, bias, ctx.activation_backward)
             else:
                 if z is None:

@@ -22,13 +22,15 @@ from torch import is_autocast_enabled, is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ..errors import DeviceError, DtypeError, ShapeError
+from . import _by_torch
 from ._call import applier, direct, distinct, is_tracing
 from ._conv_autograd import Conv, channels_first, channels_last
 from ._conv_geometry import Geometry, Padding, Sizes, check_rank, geometry
 from ._elementwise import ACTIVATIONS
 from ._errors import RAISED, reraise
 from ._fake import DTYPES, dtype_name, shape_text
-from ._precision import autocast_operands, conv_tf32_allowed
+from ._precision import autocast_operands
+from ._transforms import is_transformed
 from .linear import COMPOSED, check_activation
 
 _Op = Callable[..., torch.Tensor]
@@ -133,16 +135,9 @@ def why_torch(input: torch.Tensor, groups: int) -> str | None:
     """Why no kernel serves the call, so that torch does; None: one does."""
     if groups != 1:
         return f"groups is {groups}; cutwheel's convolutions have one group"
-    if input.dtype == torch.float32:
-        if conv_tf32_allowed():
-            return None
-        return (
-            "input has dtype float32, and torch's setting for convolutions forbids TF32 "
-            '(torch.backends.cudnn.conv.fp32_precision = "tf32" allows it)'
-        )
     if input.dtype not in DTYPES:
         return f"input has dtype {dtype_name(input.dtype)}; expected float16, bfloat16 or float32"
-    return None
+    return _by_torch.why_convolution(input)
 
 
 def conv2d(
@@ -223,7 +218,9 @@ def convolve(
     where = geometry(op, weight, stride, padding, dilation)
     dtype = input.dtype
     is_16_bit = dtype is _bfloat16 or dtype is _float16
-    if (groups != 1 or not is_16_bit) and why_torch(input, groups) is not None:
+    if (groups != 1 or not is_16_bit or is_transformed()) and why_torch(input, groups) is not None:
+        if groups == 1 and dtype == torch.float32:
+            _by_torch.tell_of_convolution(op)
         z = F.conv2d(input, weight, bias, where[:2], padding, where[6:], groups)
         z = in_channels_last_order(z)
         return finish(op, z, activation, residual, residual_after_activation)
@@ -260,11 +257,18 @@ def _run(
         if is_tracing():
             input, weight, bias, residual = distinct(input, weight, bias, residual)
         return _with_grad(input, weight, bias, residual, where, epilogue, allow_tf32)
+    # What has its default is left out: each argument costs a tenth of a microsecond.
     if epilogue is None:
-        call = _conv2d if is_tracing() else _conv2d_direct
-        return call(input, weight, bias, *where, allow_tf32)
-    call = _conv2d_fused if is_tracing() else _conv2d_fused_direct
-    return call(input, weight, bias, residual, *where, epilogue, allow_tf32)
+        if is_tracing():
+            return _conv2d(input, weight, bias, *where, allow_tf32)
+        if allow_tf32:
+            return _conv2d_direct(input, weight, bias, *where, True)
+        return _conv2d_direct(input, weight, bias, *where)
+    if is_tracing():
+        return _conv2d_fused(input, weight, bias, residual, *where, epilogue, allow_tf32)
+    if allow_tf32:
+        return _conv2d_fused_direct(input, weight, bias, residual, *where, epilogue, True)
+    return _conv2d_fused_direct(input, weight, bias, residual, *where, epilogue)
 
 
 def _contiguous(tensor: torch.Tensor) -> torch.Tensor:

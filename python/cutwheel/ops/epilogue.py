@@ -16,9 +16,12 @@ from torch import is_autocast_enabled, is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ..errors import ArgumentError, DtypeError
+from .. import _library  # importing it registers torch.ops.cutwheel
+from . import _by_torch
 from ._call import bump, direct, is_tracing
 from ._errors import RAISED, check_tensors, reraise
-from ._precision import autocast_operands, tf32_allowed
+from ._precision import autocast_operands
+from ._transforms import is_transformed
 
 _ops = torch.ops.cutwheel
 _gemm = _ops.gemm.default
@@ -62,6 +65,8 @@ class Signature(NamedTuple):
     """What a call has to know of an epilogue."""
 
     tensors: tuple[str, ...]
+    kinds: tuple[str, ...]
+    """of each of `tensors`, as Epilogue.operands has them"""
     float32: tuple[bool, ...]
     """of each of `tensors`, whether it is float32 whatever the result is"""
     scalars: tuple[str, ...]
@@ -87,6 +92,7 @@ def _table() -> dict[str, tuple[Epilogue, Signature]]:
         )
         signature = Signature(
             tensors=tuple(o["name"] for o in tensors),
+            kinds=tuple(kinds[o["name"]] for o in tensors),
             float32=tuple(bool(o["float32"]) for o in tensors),
             scalars=tuple(o["name"] for o in operands if o["kind"] == "scalar"),
             stores=len(stores),
@@ -239,19 +245,72 @@ def gemm(
             _refuse_grad({"a": a, "b": b, **dict(zip(signature.tensors, tensors, strict=True))})
         if out is not None:
             targets = _targets(out, signature, out_dtype)
-            allow_tf32 = a.dtype == torch.float32 and tf32_allowed()
+            allow_tf32 = a.dtype == torch.float32
+            if (allow_tf32 or is_transformed()) and _by_torch.serves("gemm", a):
+                given = a, b, epilogue, tensors, scalars
+                results = _of_torch(*given, signature, targets[0].dtype, targets)
+                for target, result in zip(targets, results, strict=True):
+                    target.copy_(result)
+                return out
             _gemm_out(a, b, epilogue, tensors, scalars, allow_tf32, out=targets)
             for target in targets:
                 bump(target)
             return out
         if is_autocast_enabled():
             a, b, tensors = cast_operands(a, b, tensors, signature, out_dtype)
-        allow_tf32 = a.dtype == torch.float32 and tf32_allowed()
-        call = _gemm if is_tracing() else _gemm_direct
-        results = call(a, b, epilogue, tensors, scalars, out_dtype, allow_tf32)
+        allow_tf32 = a.dtype == torch.float32
+        if (allow_tf32 or is_transformed()) and _by_torch.serves("gemm", a):
+            results = _of_torch(a, b, epilogue, tensors, scalars, signature, out_dtype)
+        else:
+            call = _gemm if is_tracing() else _gemm_direct
+            results = call(a, b, epilogue, tensors, scalars, out_dtype, allow_tf32)
     except RAISED as error:
         reraise("gemm", error, (), a=a, b=b)
     return tuple(results) if signature.stores else cast(torch.Tensor, results[0])
+
+
+def _of_torch(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    epilogue: str,
+    tensors: list[torch.Tensor | None],
+    scalars: list[float],
+    signature: Signature,
+    out_dtype: torch.dtype | None,
+    targets: list[torch.Tensor] | None = None,
+) -> list[torch.Tensor]:
+    """D and what is stored, where torch computes them."""
+    if targets is not None:
+        named = {"a": a, **{f"out[{index}]": target for index, target in enumerate(targets)}}
+        given = (a, b, epilogue, tensors, scalars, True)
+        _by_torch.check("gemm", named, _gemm_out, *given, out=targets)
+    return _by_torch.gemm(
+        a,
+        b,
+        epilogue,
+        dict(zip(signature.tensors, zip(signature.kinds, tensors, strict=True), strict=True)),
+        dict(zip(signature.scalars, scalars, strict=True)),
+        expressions_of(epilogue),
+        out_dtype,
+    )
+
+
+def expressions_of(epilogue: str) -> tuple[tuple[str, str], ...]:
+    """Name and text of what an epilogue stores, in order, and of D, which has no name."""
+    declared = _table()[epilogue][0]
+    stored = _stored()[epilogue] if declared.aux else {}
+    return *((name, stored[name]) for name in declared.aux), ("", declared.expr)
+
+
+# torch.compile takes the answer as a constant.
+expressions_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _stored() -> dict[str, dict[str, str]]:
+    """By epilogue and name, the expressions of what is stored: the library tells only names."""
+    manifest = json.loads(_library.PATH.with_name("manifest.json").read_text("utf-8"))
+    return {name: entry["aux"] for name, entry in manifest["epilogues"].items()}
 
 
 def _refuse_grad(tensors: dict[str, torch.Tensor | None]) -> None:

@@ -11,11 +11,13 @@ import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
 from ..errors import DeviceError, DtypeError, ShapeError
+from . import _by_torch
 from ._call import applier, direct, distinct, is_tracing
 from ._elementwise import ACTIVATIONS
 from ._errors import RAISED, check_tensors, reraise
 from ._linear_autograd import STORED, LinearFused, LinearFusedAux
-from ._precision import autocast_operands, tf32_allowed
+from ._precision import autocast_operands
+from ._transforms import is_transformed
 from .linear import check_activation
 
 _Op = Callable[..., torch.Tensor]
@@ -53,7 +55,9 @@ def gated_linear(
     try:
         if is_autocast_enabled():
             input, weight = autocast_operands(input, weight)
-        allow_tf32 = input.dtype == torch.float32 and tf32_allowed()
+        allow_tf32 = input.dtype == torch.float32
+        if (allow_tf32 or is_transformed()) and _by_torch.serves("gated_linear", input):
+            return _by_torch.gated_linear(input, weight, ACTIVATIONS[activation])
         if is_grad_enabled() and (input.requires_grad or weight.requires_grad):
             if is_tracing():
                 input, weight = distinct(input, weight)
@@ -61,8 +65,12 @@ def gated_linear(
             if is_tracing():
                 return _with_grad(*operands, STORED, allow_tf32)
             return _with_z(*operands, allow_tf32)[0]
-        call = _linear_fused if is_tracing() else _linear_fused_direct
-        return call(input, weight, None, None, _EPILOGUES[activation], allow_tf32)
+        epilogue = _EPILOGUES[activation]
+        if is_tracing():
+            return _linear_fused(input, weight, None, None, epilogue, allow_tf32)
+        if allow_tf32:
+            return _linear_fused_direct(input, weight, None, None, epilogue, True)
+        return _linear_fused_direct(input, weight, None, None, epilogue)
     except RAISED as error:
         reraise("gated_linear", error, (), input=input, weight=weight)
 

@@ -25,10 +25,12 @@ from torch import is_autocast_enabled, is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ..errors import DtypeError
+from . import _by_torch
 from ._autograd import Addmm, Baddbmm, Bmm, Mm
 from ._call import applier, bump, direct, distinct, is_tracing
 from ._errors import RAISED, check_tensors, reraise
-from ._precision import autocast_operands, tf32_allowed
+from ._precision import autocast_operands
+from ._transforms import is_transformed
 
 _float32 = torch.float32
 
@@ -72,19 +74,26 @@ def mm(
     try:
         if out is not None:
             _check_out("mm", out, out_dtype, input=input, mat2=mat2)
-            _mm_out(input, mat2, input.dtype == _float32 and tf32_allowed(), out=out)
+            allow_tf32 = input.dtype == _float32
+            if (allow_tf32 or is_transformed()) and _by_torch.serves("mm", input):
+                return _by_torch.mm_out(input, mat2, out)
+            _mm_out(input, mat2, allow_tf32, out=out)
             bump(out)
             return out
         if is_autocast_enabled():
             input, mat2 = autocast_operands(input, mat2)
-        allow_tf32 = input.dtype == _float32 and tf32_allowed()
+        allow_tf32 = input.dtype == _float32
+        if (allow_tf32 or is_transformed()) and _by_torch.serves("mm", input):
+            return _by_torch.mm(input, mat2, out_dtype)
         if is_grad_enabled() and (input.requires_grad or mat2.requires_grad):
             if is_tracing():
                 input, mat2 = distinct(input, mat2)
             return _mm_with_grad(input, mat2, out_dtype, allow_tf32)
         if is_tracing():
             return _mm(input, mat2, out_dtype, allow_tf32)
-        return _mm_direct(input, mat2, out_dtype, allow_tf32)
+        if allow_tf32 or out_dtype is not None:
+            return _mm_direct(input, mat2, out_dtype, allow_tf32)
+        return _mm_direct(input, mat2)
     except RAISED as error:
         reraise("mm", error, ("out",), input=input, mat2=mat2, out=out)
 
@@ -110,19 +119,26 @@ def bmm(
     try:
         if out is not None:
             _check_out("bmm", out, out_dtype, input=input, mat2=mat2)
-            _bmm_out(input, mat2, input.dtype == _float32 and tf32_allowed(), out=out)
+            allow_tf32 = input.dtype == _float32
+            if (allow_tf32 or is_transformed()) and _by_torch.serves("bmm", input):
+                return _by_torch.bmm_out(input, mat2, out)
+            _bmm_out(input, mat2, allow_tf32, out=out)
             bump(out)
             return out
         if is_autocast_enabled():
             input, mat2 = autocast_operands(input, mat2)
-        allow_tf32 = input.dtype == _float32 and tf32_allowed()
+        allow_tf32 = input.dtype == _float32
+        if (allow_tf32 or is_transformed()) and _by_torch.serves("bmm", input):
+            return _by_torch.bmm(input, mat2, out_dtype)
         if is_grad_enabled() and (input.requires_grad or mat2.requires_grad):
             if is_tracing():
                 input, mat2 = distinct(input, mat2)
             return _bmm_with_grad(input, mat2, out_dtype, allow_tf32)
         if is_tracing():
             return _bmm(input, mat2, out_dtype, allow_tf32)
-        return _bmm_direct(input, mat2, out_dtype, allow_tf32)
+        if allow_tf32 or out_dtype is not None:
+            return _bmm_direct(input, mat2, out_dtype, allow_tf32)
+        return _bmm_direct(input, mat2)
     except RAISED as error:
         reraise("bmm", error, ("out",), input=input, mat2=mat2, out=out)
 
@@ -155,19 +171,26 @@ def addmm(
     try:
         if out is not None:
             _check_out("addmm", out, out_dtype, input=input, mat1=mat1, mat2=mat2)
-            allow_tf32 = mat1.dtype == _float32 and tf32_allowed()
+            allow_tf32 = mat1.dtype == _float32
+            if (allow_tf32 or is_transformed()) and _by_torch.serves("addmm", mat1):
+                return _by_torch.addmm_out(input, mat1, mat2, beta, alpha, out)
             _addmm_out(input, mat1, mat2, beta, alpha, allow_tf32, out=out)
             bump(out)
             return out
         if is_autocast_enabled():
             input, mat1, mat2 = autocast_operands(input, mat1, mat2)
-        allow_tf32 = mat1.dtype == _float32 and tf32_allowed()
+        allow_tf32 = mat1.dtype == _float32
+        if (allow_tf32 or is_transformed()) and _by_torch.serves("addmm", mat1):
+            return _by_torch.addmm(input, mat1, mat2, out_dtype, beta, alpha)
         if is_grad_enabled() and (input.requires_grad or mat1.requires_grad or mat2.requires_grad):
             if is_tracing():
                 input, mat1, mat2 = distinct(input, mat1, mat2)
             return _addmm_with_grad(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
-        call = _addmm if is_tracing() else _addmm_direct
-        return call(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
+        if is_tracing():
+            return _addmm(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
+        if allow_tf32:
+            return _addmm_direct(input, mat1, mat2, out_dtype, beta, alpha, True)
+        return _addmm_direct(input, mat1, mat2, out_dtype, beta, alpha)
     except RAISED as error:
         reraise("addmm", error, ("out",), input=input, mat1=mat1, mat2=mat2, out=out)
 
@@ -199,21 +222,28 @@ def baddbmm(
     try:
         if out is not None:
             _check_out("baddbmm", out, out_dtype, input=input, batch1=batch1, batch2=batch2)
-            allow_tf32 = batch1.dtype == _float32 and tf32_allowed()
+            allow_tf32 = batch1.dtype == _float32
+            if (allow_tf32 or is_transformed()) and _by_torch.serves("baddbmm", batch1):
+                return _by_torch.baddbmm_out(input, batch1, batch2, beta, alpha, out)
             _baddbmm_out(input, batch1, batch2, beta, alpha, allow_tf32, out=out)
             bump(out)
             return out
         if is_autocast_enabled():
             input, batch1, batch2 = autocast_operands(input, batch1, batch2)
-        allow_tf32 = batch1.dtype == _float32 and tf32_allowed()
+        allow_tf32 = batch1.dtype == _float32
+        if (allow_tf32 or is_transformed()) and _by_torch.serves("baddbmm", batch1):
+            return _by_torch.baddbmm(input, batch1, batch2, out_dtype, beta, alpha)
         if is_grad_enabled() and (
             input.requires_grad or batch1.requires_grad or batch2.requires_grad
         ):
             if is_tracing():
                 input, batch1, batch2 = distinct(input, batch1, batch2)
             return _baddbmm_with_grad(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)
-        call = _baddbmm if is_tracing() else _baddbmm_direct
-        return call(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)
+        if is_tracing():
+            return _baddbmm(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)
+        if allow_tf32:
+            return _baddbmm_direct(input, batch1, batch2, out_dtype, beta, alpha, True)
+        return _baddbmm_direct(input, batch1, batch2, out_dtype, beta, alpha)
     except RAISED as error:
         reraise("baddbmm", error, ("out",), input=input, batch1=batch1, batch2=batch2, out=out)
 

@@ -24,6 +24,7 @@ from ._errors import RAISED, check_tensors, raise_as, reraise
 from ._fake import dtype_name, shape_text
 from ._grouped_autograd import GroupedK, GroupedRows
 from ._precision import autocast_operands, tf32_allowed
+from ._transforms import REVERSE, is_transformed, refuse
 from .gemm import addmm, baddbmm, bmm, mm
 
 _float32 = torch.float32
@@ -99,6 +100,8 @@ def _by_ends(
     accumulate_into: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The two kinds that are kernels: a is [T, K] or [M, T]."""
+    if is_transformed():
+        refuse(_OP, REVERSE, a=a, b=b, bias=bias)
     if is_autocast_enabled():
         a, b, bias = autocast_operands(a, b, bias)
     allow_tf32 = a.dtype == _float32 and tf32_allowed()
@@ -250,6 +253,8 @@ def _accumulated(
     total: torch.Tensor,
 ) -> torch.Tensor:
     """total[g] += a_g @ b_g"""
+    if is_transformed():
+        refuse(_OP, REVERSE, a=a, b=b, accumulate_into=total)
     _refuse_bias(bias)
     if out_dtype not in (None, _float32):
         raise DtypeError(

@@ -19,6 +19,7 @@ from ._errors import RAISED, raise_as, reraise
 from ._fake import dtype_name, shape_text
 from ._grouped_autograd import GroupedFused, GroupedFusedAux
 from ._precision import autocast_operands, tf32_allowed
+from ._transforms import REVERSE, is_transformed, refuse
 from .gated import GATED_ACTIVATIONS
 from .grouped import grouped_mm
 from .linear import check_activation
@@ -73,6 +74,8 @@ def grouped_linear(
         check_activation(activation, GROUPED_ACTIVATIONS, op)
         return _apply(op, input, weight, offs, bias, *_LINEAR[activation])
     try:
+        if is_transformed():
+            refuse(op, REVERSE, input=input, weight=weight, bias=bias)
         _check_operands(op, input, weight)
         return grouped_mm(input, weight.mT, offs=offs, bias=bias)
     except AttributeError as error:
@@ -142,6 +145,8 @@ def _apply(
     epilogue_backward: str,
 ) -> torch.Tensor:
     try:
+        if is_transformed():
+            refuse(op, REVERSE, input=input, weight=weight, bias=bias)
         if is_autocast_enabled():
             input, weight, bias = autocast_operands(input, weight, bias)
         allow_tf32 = input.dtype == torch.float32 and tf32_allowed()

@@ -13,6 +13,7 @@ from torch import is_autocast_enabled, is_grad_enabled
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ..errors import ArgumentError, DeviceError, DtypeError, ShapeError
+from . import _by_torch
 from ._call import applier, direct, distinct, is_tracing
 from ._elementwise import ACTIVATIONS
 from ._errors import RAISED, reraise
@@ -26,7 +27,8 @@ from ._linear_autograd import (
     LinearFused,
     LinearFusedAux,
 )
-from ._precision import autocast_operands, tf32_allowed
+from ._precision import autocast_operands
+from ._transforms import is_transformed
 
 _float32 = torch.float32
 _Op = Callable[..., torch.Tensor]
@@ -136,7 +138,9 @@ def linear(
             )
         if is_autocast_enabled():
             input, weight, bias = autocast_operands(input, weight, bias)
-        allow_tf32 = input.dtype == _float32 and tf32_allowed()
+        allow_tf32 = input.dtype == _float32
+        if (allow_tf32 or is_transformed()) and _by_torch.serves("linear", input):
+            return _by_torch.linear(input, weight, bias)
         if is_grad_enabled() and (
             input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
         ):
@@ -145,7 +149,9 @@ def linear(
             return _linear_with_grad(input, weight, bias, allow_tf32)
         if is_tracing():
             return _linear(input, weight, bias, allow_tf32)
-        return _linear_direct(input, weight, bias, allow_tf32)
+        if allow_tf32:
+            return _linear_direct(input, weight, bias, True)
+        return _linear_direct(input, weight, bias)
     except RAISED as error:
         tensors = {"input": input, "weight": weight, "bias": bias, "residual": residual}
         reraise("linear", error, ("bias", "residual"), **tensors)
@@ -168,14 +174,21 @@ def _with_epilogue(
 ) -> torch.Tensor:
     if is_autocast_enabled():
         input, weight, bias, residual = autocast_operands(input, weight, bias, residual)
+    allow_tf32 = input.dtype == _float32
+    if (allow_tf32 or is_transformed()) and _by_torch.serves("linear", input):
+        function = _torchs(activation)
+        last = residual_after_activation
+        return _by_torch.linear(input, weight, bias, function, residual, last)
     if activation is not None and activation not in ACTIVATIONS:
         return _composed(input, weight, bias, activation, residual, residual_after_activation)
-    allow_tf32 = input.dtype == _float32 and tf32_allowed()
     placement = _placement(residual, residual_after_activation)
     fusion = _FUSIONS[activation, placement]
     if not (is_grad_enabled() and _requires_grad(input, weight, bias, residual)):
-        call = _linear_fused if is_tracing() else _linear_fused_direct
-        return call(input, weight, bias, residual, fusion.epilogue, allow_tf32)
+        if is_tracing():
+            return _linear_fused(input, weight, bias, residual, fusion.epilogue, allow_tf32)
+        if allow_tf32:
+            return _linear_fused_direct(input, weight, bias, residual, fusion.epilogue, True)
+        return _linear_fused_direct(input, weight, bias, residual, fusion.epilogue)
     z_from = _z_from(fusion, input, weight, bias, residual, placement)
     epilogue = fusion.epilogue_aux if z_from == STORED else fusion.epilogue
     how = (epilogue, fusion.activation_backward, placement == RESIDUAL_LAST)
@@ -184,6 +197,14 @@ def _with_epilogue(
     elif z_from == STORED:
         return _fused_with_z(input, weight, bias, residual, *how, allow_tf32)[0]
     return _fused_with_grad(input, weight, bias, residual, *how, z_from, allow_tf32)
+
+
+def _torchs(activation: str | None) -> _Op | None:
+    """torch's function for an activation."""
+    if activation is None:
+        return None
+    check_activation(activation, LINEAR_ACTIVATIONS, "linear")
+    return ACTIVATIONS[activation] if activation in ACTIVATIONS else COMPOSED[activation]
 
 
 def _placement(residual: torch.Tensor | None, residual_after_activation: bool) -> int:
@@ -263,11 +284,11 @@ def _composed(
 ) -> torch.Tensor:
     check_activation(activation, LINEAR_ACTIVATIONS, "linear")
     if residual is None and not (is_grad_enabled() and _requires_grad(input, weight, bias)):
-        allow_tf32 = input.dtype == _float32 and tf32_allowed()
+        allow_tf32 = input.dtype == _float32
         if activation != "leaky_relu":
             call = _linear_fused if is_tracing() else _linear_fused_direct
             return call(input, weight, bias, None, _COMPOSED_EPILOGUES[activation], allow_tf32)
-        if _fits(input, weight, bias, allow_tf32):
+        if _fits(input, weight, bias):
             # The slope is an operand, which the op for linear layers does not take.
             rows, scalars = input.flatten(0, -2), [1.0, LEAKY_RELU_SLOPE]
             operands = (rows, weight.t(), "bias_leaky_relu", [bias], scalars, None, allow_tf32)
@@ -301,9 +322,7 @@ def _check_residual(residual: torch.Tensor, result: torch.Tensor) -> None:
         )
 
 
-def _fits(
-    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, allow_tf32: bool
-) -> bool:
+def _fits(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
     """Whether the product can be asked for as one of matrices: its errors would name other
     arguments than the caller's."""
     return (
@@ -312,5 +331,4 @@ def _fits(
         and input.shape[-1] == weight.shape[1]
         and (bias is None or bias.shape == weight.shape[:1])
         and all(t is None or t.dtype == input.dtype for t in (weight, bias))
-        and (allow_tf32 or input.dtype != _float32)
     )

@@ -27,6 +27,8 @@ from ._call import bump, direct, is_tracing
 from ._errors import RAISED, reraise
 from ._recipes import LISTS, code_of
 from ._torch_arguments import plain_scales
+from ._recipes import code_of
+from ._transforms import NO_DERIVATIVE, is_transformed, refuse
 
 if TYPE_CHECKING:
     from torch.nn.functional import ScalingType, SwizzleType
@@ -116,6 +118,9 @@ def scaled_mm(
             scale_a, scale_b = plain_scales("scaled_mm", mat_a, mat_b, scale_a, scale_b, *others)
         if is_grad_enabled():
             _refuse_grad(mat_a, mat_b, scale_a, scale_b, bias, out)
+        if is_transformed():
+            given = {"mat_a": mat_a, "mat_b": mat_b, "scale_a": scale_a, "scale_b": scale_b}
+            refuse("scaled_mm", NO_DERIVATIVE, **given, bias=bias, out=out)
         if azp is not None:
             azp_adj = operands(mat_a, mat_b, scale_a, scale_b, bias, azp, azp_adj)[-1]
         how = code_a, code_b, use_fast_accum
@@ -261,6 +266,8 @@ def quantize(
     """
     code = code_of("quantize", "recipe", recipe)
     try:
+        if is_transformed():
+            refuse("quantize", NO_DERIVATIVE, x=x)
         if x.requires_grad:
             x = x.detach()
         call = _quantize if is_tracing() else _quantize_direct

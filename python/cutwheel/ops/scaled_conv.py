@@ -15,6 +15,7 @@ from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ._call import direct, is_tracing
 from ._conv_geometry import check_rank, geometry
 from ._errors import RAISED, reraise
+from ._transforms import NO_DERIVATIVE, is_transformed, refuse
 
 _scaled: Callable[..., torch.Tensor] = torch.ops.cutwheel.scaled_conv2d.default
 _scaled_direct: Callable[..., torch.Tensor] = direct(_scaled)
@@ -58,6 +59,9 @@ def scaled_conv2d(
     try:
         if is_grad_enabled():
             _refuse_grad(input, weight, scale_input, scale_weight, bias)
+        if is_transformed():
+            scales = {"scale_input": scale_input, "scale_weight": scale_weight}
+            refuse(op, NO_DERIVATIVE, input=input, weight=weight, **scales, bias=bias)
         if input.dim() != 4:
             check_rank(op, "input", input, "[N, C, H, W]", "[C, H, W]")
         where = geometry(op, weight, stride, padding, dilation)

@@ -18,6 +18,7 @@ from ._call import direct, is_tracing
 from ._errors import RAISED, reraise
 from ._recipes import LISTS, code_of
 from ._torch_arguments import check_grouped_recipes, plain_scales
+from ._transforms import NO_DERIVATIVE, is_transformed, refuse
 
 if TYPE_CHECKING:
     from torch.nn.functional import ScalingType, SwizzleType
@@ -87,6 +88,9 @@ def scaled_grouped_mm(
             check_grouped_recipes(_OP, mat_a, mat_b, scale_a, scale_b, *codes)
         if is_grad_enabled():
             _refuse_grad(mat_a, mat_b, scale_a, scale_b, bias)
+        if is_transformed():
+            given = {"mat_a": mat_a, "mat_b": mat_b, "scale_a": scale_a, "scale_b": scale_b}
+            refuse(_OP, NO_DERIVATIVE, **given, bias=bias)
         call = _scaled if is_tracing() else _scaled_direct
         return call(mat_a, mat_b, scale_a, scale_b, offs, bias, output_dtype, use_fast_accum)
     except RAISED as error:

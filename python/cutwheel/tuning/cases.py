@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from .. import _library
-from ..ops.epilogue import find, gemm
+from ..ops._expressions import evaluate
+from ..ops.epilogue import expressions_of, find, gemm
 from ..ops.gemm import addmm, mm
 from ..ops.linear import linear
 from ..ops.scaled import code, scaled_mm
-from .expressions import evaluate
 from .jobs import Family, Job
 
 Tensor = torch.Tensor
@@ -194,11 +193,9 @@ def make_gemm(make: Maker) -> Case:
     def composed(x: Tensor, w: Tensor) -> Tensor:
         wide = {key: v.float() if _is_tensor(v) else v for key, v in operands.items()}
         values = {"alpha": 1.0, "beta": 1.0, **wide, "accum": x @ w.t()}
-        # What is stored, by its expression: the library itself tells only names.
-        manifest = json.loads(_library.PATH.with_name("manifest.json").read_text("utf-8"))
-        for key, text in manifest["epilogues"][name]["aux"].items():
+        for key, text in expressions_of(name):
             values[key] = evaluate(text, values)
-        result: Tensor = evaluate(epilogue.expr, values)
+        result: Tensor = values[""]
         return result
 
     positional = list(given.values())
