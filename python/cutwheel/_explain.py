@@ -12,7 +12,7 @@ import torch
 from . import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ._explain_conv import CONV, ByTorch, answer_of, by_torch, conv_request, device_name
 from ._explain_grouped import GROUPED, SCALED_MM, grouped_request, take_scales
-from .ops import epilogue, gated, linear, scaled
+from .ops import _by_torch, epilogue, gated, linear, scaled
 from .ops._errors import RAISED, check_tensors, reraise
 from .ops._precision import autocast_operands, tf32_allowed
 
@@ -187,7 +187,7 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     Returns:
         What is said of linear layers, grouped ones too, is their product, with the epilogue that
         stores what backward needs if a tensor requires grad. Of a convolution it is the forward
-        one; where torch serves it, row is None, and parameters say why
+        one. Where torch computes the call, row is None, and parameters say why
 
     Raises:
         ValueError: an unknown op, or arguments the op refuses
@@ -219,10 +219,14 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
         activation, is_last = given.get("activation"), given.get("residual_after_activation", False)
         input, weight, bias, residual = operands
         fused = linear.epilogue_of(input, weight, bias, activation, residual, is_last)
+        added = None if residual is None else "residual"
+        served = _of_torch(name, input, tensors, activation, added)
+        if served is not None:
+            return served
         if fused is not None:
             return _explain_linear(name, operands, fused, tensors)
     factor = operands[0 if name == "linear" else -1]
-    return _ask(
+    return _of_torch(name, factor, tensors) or _ask(
         name,
         _NUMBERS[name],
         [tensor for tensor in operands[:3] if tensor is not None],
@@ -272,8 +276,10 @@ def _explain_gated_linear(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Expl
     tensors = {key: given.get(key) for key in ("input", "weight")}
     check_tensors(op, tensors)
     input, weight = _autocast(list(tensors.values()))
-    fused = gated.epilogue_of(input, weight, given.get("activation", "silu"))
-    return _explain_linear(op, [input, weight, None, None], fused, tensors)
+    activation = given.get("activation", "silu")
+    fused = gated.epilogue_of(input, weight, activation)
+    served = _of_torch(op, input, tensors, activation, "gate")
+    return served or _explain_linear(op, [input, weight, None, None], fused, tensors)
 
 
 def _explain_gemm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
@@ -289,7 +295,10 @@ def _explain_gemm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
     if torch.is_autocast_enabled():
         a, b, positional = epilogue.cast_operands(a, b, positional, signature, out_dtype)
     beta = dict(zip(signature.scalars, scalars, strict=True)).get("beta", 1)
-    return _ask("gemm", _GEMM, [a, b, *positional], a, out_dtype, beta, name, tensors)
+    declared = epilogue.find(name)
+    served = _of_torch("gemm", a, tensors, declared and declared.expr)
+    request = (_GEMM, [a, b, *positional], a, out_dtype, beta, name, tensors)
+    return served or _ask("gemm", *request)
 
 
 def _explain_scaled_mm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
@@ -379,6 +388,22 @@ def _ask(
     except RAISED as error:
         reraise(op, error, tuple(tensors), **tensors)
     return _explanation(op, json.loads(text))
+
+
+def _of_torch(
+    op: str, factor: torch.Tensor, tensors: dict[str, Any], *after: str | None
+) -> Explanation | None:
+    """None: torch does not compute the product.
+
+    Args:
+        after: what follows the product
+    """
+    because = _by_torch.why(factor)
+    if because is None:
+        return None
+    afterwards = ", ".join(each for each in after if each is not None)
+    request = ByTorch(_by_torch.FUNCTIONS[op], because, afterwards and f"torch: {afterwards}")
+    return Explanation(op, None, by_torch(request, tensors), (), device_name(factor))
 
 
 def _explanation(op: str, data: dict[str, Any]) -> Explanation:

@@ -126,13 +126,13 @@ def answer_of(request: Request) -> str:
 
 def by_torch(request: ByTorch, tensors: dict[str, Any]) -> dict[str, Any]:
     """The parameters of an explanation."""
-    input, weight = tensors["input"], tensors["weight"]
     parameters: dict[str, Any] = {"served_by": request.function, "because": request.because}
     if request.afterwards:
         parameters["afterwards"] = request.afterwards
     parameters["request"] = {
-        "input": f"{dtype_name(input.dtype)} {shape_text(input.shape)}",
-        "weight": f"{dtype_name(weight.dtype)} {shape_text(weight.shape)}",
+        name: f"{dtype_name(tensor.dtype)} {shape_text(tensor.shape)}"
+        for name, tensor in tensors.items()
+        if tensor is not None
     }
     return parameters
 

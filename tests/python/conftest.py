@@ -41,8 +41,9 @@ def opaque_ops(cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cpu
     """
     import torch
     from cpu_reference import NAMES
-    from cutwheel.ops import _by_torch
     from torch.autograd import forward_ad
+
+    from cutwheel.ops import _by_torch
 
     def opaque(function: Callable[..., Any]) -> Callable[..., Any]:
         def strip(value: Any) -> Any:

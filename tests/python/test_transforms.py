@@ -185,9 +185,7 @@ def test_gemm(cutwheel: ModuleType) -> None:
     a, b, bias, c = make(4, 5), make(5, 6), make(6), make(4, 6)
 
     def ours(a: Tensor, b: Tensor, bias: Tensor, c: Tensor) -> Tensor:
-        result: Tensor = cutwheel.gemm(
-            a, b, "bias_silu_residual", alpha=0.5, bias=bias, residual=c
-        )
+        result: Tensor = cutwheel.gemm(a, b, "bias_silu_residual", alpha=0.5, bias=bias, residual=c)
         return result
 
     tensors = (a, b, bias, c)
@@ -264,8 +262,8 @@ REFUSED: dict[str, tuple[str, Function]] = {
     "k": ("grouped_mm", lambda w: lambda x: w.grouped_mm(x.t(), ROWS, offs=OFFS)),
     "accumulate": (
         "grouped_mm",
-        lambda w: lambda x: w.grouped_mm(
-            x.t(), ROWS, offs=OFFS, accumulate_into=torch.zeros(2, 128, 6)
+        lambda w: (
+            lambda x: w.grouped_mm(x.t(), ROWS, offs=OFFS, accumulate_into=torch.zeros(2, 128, 6))
         ),
     ),
     "linear": ("grouped_linear", lambda w: lambda x: w.grouped_linear(x, WEIGHT, offs=OFFS)),
@@ -285,14 +283,18 @@ REFUSED: dict[str, tuple[str, Function]] = {
     ),
     "scaled_grouped": (
         "scaled_grouped_mm",
-        lambda w: lambda x: w.scaled_grouped_mm(
-            FP8, FP8.t().expand(2, 128, 4), x[:, 0], x[:2, :4], offs=OFFS
+        lambda w: (
+            lambda x: w.scaled_grouped_mm(
+                FP8, FP8.t().expand(2, 128, 4), x[:, 0], x[:2, :4], offs=OFFS
+            )
         ),
     ),
     "scaled_conv": (
         "scaled_conv2d",
-        lambda w: lambda x: w.scaled_conv2d(
-            *(BYTES.view(1, 4, 8, 16), BYTES[:, :4].reshape(4, 4, 1, 1), x[0, :1], x[:, 0])
+        lambda w: (
+            lambda x: w.scaled_conv2d(
+                *(BYTES.view(1, 4, 8, 16), BYTES[:, :4].reshape(4, 4, 1, 1), x[0, :1], x[:, 0])
+            )
         ),
     ),
     "layer": ("ScaledLinear", scaled_linear),

@@ -43,13 +43,18 @@ def is_column_major(matrix: torch.Tensor) -> bool:
     return not matrix.is_contiguous() and matrix.stride(-2) == 1
 
 
+def has_kernel(is_single: bool) -> bool:
+    """Whether a product, of float32 operands or of others, is not torch's to compute."""
+    return not is_transformed() and (not is_single or tf32_allowed())
+
+
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a @ b for matrices or batches of matrices, by a shorter way than the public functions where
     there is nothing for autograd or autocast to do."""
     is_matrix = a.dim() == 2
-    if not (is_grad_enabled() or is_autocast_enabled() or is_tracing() or is_transformed()):
+    allow_tf32 = a.dtype == torch.float32
+    if not (is_grad_enabled() or is_autocast_enabled() or is_tracing()) and has_kernel(allow_tf32):
         try:
-            allow_tf32 = a.dtype == torch.float32 and tf32_allowed()
             return (_mm_direct if is_matrix else _bmm_direct)(a, b, None, allow_tf32)
         except RAISED:
             pass  # the public function says it in its own words

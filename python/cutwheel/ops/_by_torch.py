@@ -39,6 +39,14 @@ _TRANSFORMED = (
 )
 
 
+# What computes the product of each function.
+FUNCTIONS = {
+    **{op: f"torch.{op}" for op in ("mm", "bmm", "addmm", "baddbmm")},
+    **dict.fromkeys(("linear", "gated_linear"), "torch.nn.functional.linear"),
+    "gemm": "torch.matmul",
+}
+
+
 def tell(op: str, allow: str) -> None:
     """Says once for each op that torch computes its float32 calls."""
     if op not in _told:
@@ -155,7 +163,7 @@ def _wide(out_dtype: torch.dtype | None, *tensors: torch.Tensor) -> tuple[torch.
 
 def mm(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None) -> torch.Tensor:
     tensors = {"input": a, "mat2": b}
-    fits = out_dtype in (None, _float32)
+    fits = out_dtype in (None, _float32) and a.dtype == b.dtype
     given = (_ops.mm.default, a, b, out_dtype, True)
     result: torch.Tensor = _compute(
         lambda: torch.mm(*_wide(out_dtype, a, b)), fits, "mm", tensors, *given
@@ -165,7 +173,7 @@ def mm(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None) -> torch
 
 def bmm(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None) -> torch.Tensor:
     tensors = {"input": a, "mat2": b}
-    fits = out_dtype in (None, _float32)
+    fits = out_dtype in (None, _float32) and a.dtype == b.dtype
     given = (_ops.bmm.default, a, b, out_dtype, True)
     result: torch.Tensor = _compute(
         lambda: torch.bmm(*_wide(out_dtype, a, b)), fits, "bmm", tensors, *given
@@ -197,7 +205,7 @@ def addmm(
 ) -> torch.Tensor:
     tensors = {"mat1": a, "mat2": b, "input": c}
     # Without an addend torch does not look at it.
-    fits = out_dtype in (None, _float32) and beta != 0
+    fits = out_dtype in (None, _float32) and a.dtype == b.dtype == c.dtype and beta != 0
     operands = c, a, b
     result: torch.Tensor = _compute(
         lambda: _added(torch.addmm, torch.mm, operands, out_dtype, beta, alpha),
@@ -216,7 +224,7 @@ def baddbmm(
     alpha: float,
 ) -> torch.Tensor:
     tensors = {"batch1": a, "batch2": b, "input": c}
-    fits = out_dtype in (None, _float32) and beta != 0
+    fits = out_dtype in (None, _float32) and a.dtype == b.dtype == c.dtype and beta != 0
     operands = c, a, b
     result: torch.Tensor = _compute(
         lambda: _added(torch.baddbmm, torch.bmm, operands, out_dtype, beta, alpha),
@@ -262,9 +270,7 @@ def addmm_out(
 ) -> torch.Tensor:
     tensors = {"mat1": a, "mat2": b, "input": c}
     given = (_ops.addmm.out, c, a, b, beta, alpha, True)
-    return write(
-        out, lambda: addmm(c, a, b, out.dtype, beta, alpha), "addmm", tensors, *given
-    )
+    return write(out, lambda: addmm(c, a, b, out.dtype, beta, alpha), "addmm", tensors, *given)
 
 
 def baddbmm_out(
@@ -277,9 +283,7 @@ def baddbmm_out(
 ) -> torch.Tensor:
     tensors = {"batch1": a, "batch2": b, "input": c}
     given = (_ops.baddbmm.out, c, a, b, beta, alpha, True)
-    return write(
-        out, lambda: baddbmm(c, a, b, out.dtype, beta, alpha), "baddbmm", tensors, *given
-    )
+    return write(out, lambda: baddbmm(c, a, b, out.dtype, beta, alpha), "baddbmm", tensors, *given)
 
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
@@ -295,7 +299,9 @@ def linear(
 ) -> torch.Tensor:
     tensors = {"input": input, "weight": weight, "bias": bias, "residual": residual}
     # torch would broadcast them.
-    fits = weight.dim() == 2 and (bias is None or bias.shape == weight.shape[:1])
+    fits = weight.dim() == 2 and weight.dtype == input.dtype
+    if bias is not None:
+        fits = fits and bias.shape == weight.shape[:1] and bias.dtype == input.dtype
     if residual is None:
         given = (_ops.linear.default, input, weight, bias, True)
     else:
@@ -317,7 +323,7 @@ def linear(
 
 
 def gated_linear(input: torch.Tensor, weight: torch.Tensor, activation: Activation) -> torch.Tensor:
-    fits = weight.dim() == 2 and weight.shape[0] % 2 == 0
+    fits = weight.dtype == input.dtype and weight.dim() == 2 and weight.shape[0] % 2 == 0
 
     def compute() -> torch.Tensor:
         z = F.linear(input, weight)

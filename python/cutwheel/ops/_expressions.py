@@ -137,7 +137,7 @@ def _tree(node: ast.expr) -> Tree:
         return type(node.op).__name__, (_tree(node.operand),)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _OPERATORS:
         return type(node.ops[0]).__name__, (_tree(node.left), _tree(node.comparators[0]))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        if node.func.id in _FUNCTIONS:
-            return node.func.id, tuple(_tree(argument) for argument in node.args)
+    name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+    if isinstance(node, ast.Call) and name in _FUNCTIONS:
+        return name, tuple(_tree(argument) for argument in node.args)
     raise ValueError(f"{ast.unparse(node)} is not known here")

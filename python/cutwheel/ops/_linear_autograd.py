@@ -24,12 +24,10 @@ from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
 # Circular, and used at call time only: the gradients are made of the public functions.
 from . import gemm  # noqa: F401  (comes before its own gradients, which are taken from below)
 from . import linear as _public
-from ._autograd import is_column_major, product
+from ._autograd import has_kernel, is_column_major, product
 from ._call import direct, is_tracing
 from ._elementwise import Gradient, derivative, sum_rows
 from ._errors import RAISED, out_of_memory
-from ._precision import tf32_allowed
-from ._transforms import is_transformed
 
 _Op = Callable[..., torch.Tensor]
 _ops = torch.ops.cutwheel
@@ -60,9 +58,9 @@ def _times(input: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     """[..., N] @ [N, K], by a shorter way where there is nothing for autograd or autocast to do."""
     if input.dim() == 2:
         return product(input, matrix)
-    if not (is_grad_enabled() or is_autocast_enabled() or is_tracing() or is_transformed()):
+    allow_tf32 = input.dtype == torch.float32
+    if not (is_grad_enabled() or is_autocast_enabled() or is_tracing()) and has_kernel(allow_tf32):
         try:
-            allow_tf32 = input.dtype == torch.float32 and tf32_allowed()
             return _linear_direct(input, matrix.t(), None, allow_tf32)
         except RAISED:
             pass  # the public function says it in its own words
@@ -91,11 +89,6 @@ def _save(
     ctx.weight_is_column_major = needs[1] and is_column_major(weight)
     ctx.activation_backward = activation_backward
     ctx.residual_is_last = residual_is_last
-
-
-def _has_kernel(input: torch.Tensor) -> bool:
-    """Whether a product of the input is not torch's to compute."""
-    return not is_transformed() and (input.dtype != torch.float32 or tf32_allowed())
 
 
 def _derivative_of_product(
@@ -131,7 +124,8 @@ def _gradients(
         if ctx.activation_backward is None:
             dz = grad
         else:
-            if z is None and not is_grad_enabled() and _has_kernel(input):
+            is_single = grad.dtype == torch.float32
+            if z is None and not is_grad_enabled() and has_kernel(is_single):
                 dz = _derivative_of_product(grad, input, weight, bias, ctx.activation_backward)
             else:
                 if z is None:

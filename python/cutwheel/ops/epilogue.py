@@ -14,9 +14,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
-from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
-from ..errors import ArgumentError, DtypeError
 from .. import _library  # importing it registers torch.ops.cutwheel
+from ..errors import ArgumentError, DtypeError
 from . import _by_torch
 from ._call import bump, direct, is_tracing
 from ._errors import RAISED, check_tensors, reraise
