@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from gemm_cases import BRAIN, DTYPES, HALF, SINGLE, dtype_id, random_tensor
+from reference import Problem
 
 pytestmark = pytest.mark.gpu
 
@@ -244,12 +245,15 @@ def test_compile_follows_the_tf32_setting(cutwheel: ModuleType, device: str) -> 
     a, b = (random_tensor((16, 16), SINGLE, device) for _ in range(2))
     torch._dynamo.reset()
     compiled = torch.compile(cutwheel.mm, fullgraph=True, backend="eager")
-    compiled(a, b)
+    problem = Problem.of(a, b)
+    of_tf32 = problem.errors(compiled(a, b))[0]
     torch.set_float32_matmul_precision("highest")
-    with pytest.raises(RuntimeError, match="TF32"):
-        compiled(a, b)
+    exact = compiled(a, b)
+    assert torch.equal(exact, torch.mm(a, b))
+    if device != "cpu":
+        assert problem.errors(exact)[0] < of_tf32 / 10
     torch.set_float32_matmul_precision("high")
-    compiled(a, b)
+    assert problem.errors(compiled(a, b))[0] == of_tf32
 
 
 OPCHECK = {

@@ -200,7 +200,6 @@ def bad_calls(make: Make) -> dict[str, tuple[type[Exception], str, Callable[[Any
             "out requires grad",
             lambda g: g(a, b, out=make(4, 8).requires_grad_()),
         ),
-        "tf32": (RuntimeError, "TF32", lambda g: g(a.float(), b.float())),
     }
 
 

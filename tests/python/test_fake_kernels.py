@@ -176,7 +176,7 @@ def bad_calls(make: Make) -> dict[str, tuple[type[Exception], str, Callable[[Any
             "out overlaps itself",
             lambda w: w.mm(a, b, out=make(4, 1).expand(4, 8)),
         ),
-        "tf32": (RuntimeError, "TF32", lambda w: w.mm(*single)),
+        "tf32": (RuntimeError, "TF32", lambda w: torch.ops.cutwheel.mm(*single)),
         "matmul_scalar": (ValueError, "input has no dimensions", lambda w: w.matmul(make(), b)),
         "matmul_inner": (ValueError, "other has shape", lambda w: w.matmul(a3, make(5, 8))),
         "matmul_batch": (ValueError, "do not broadcast", lambda w: w.matmul(a3, make(3, 6, 8))),

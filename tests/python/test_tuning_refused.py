@@ -18,9 +18,6 @@ from tuning_tables import EXTENTS, gpu_of, measured, table
 
 cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
 
-from cutwheel.tuning import lines_of
-from cutwheel.tuning.table import parse
-
 narrow = pytest.mark.skipif(
     bool(os.environ.get("CUTWHEEL_NARROW")),
     reason="the built package holds a selection of the declared kernels",
@@ -97,10 +94,13 @@ def test_a_kernel_that_computes_no_product_is_refused() -> None:
 @pytest.mark.parametrize(("word", "value"), [("swizzle", 65), ("splits", 16385)])
 def test_the_library_bounds_plans_itself(word: str, value: int) -> None:
     """Whoever hands it lines has not gone through the parser of documents."""
-    plan = parse(good(), "table").entries[0].plans[0]
-    damaged = replace(parse(good(), "table"), entries=())
-    entry = replace(parse(good(), "table").entries[0], plans=(replace(plan, **{word: value}),))
-    text = lines_of(replace(damaged, entries=(entry,)))
+    from cutwheel.tuning import lines_of
+    from cutwheel.tuning.table import parse
+
+    found = parse(good(), "table")
+    (entry,) = found.entries
+    damaged = replace(entry, plans=(replace(entry.plans[0], **{word: value}),))
+    text = lines_of(replace(found, entries=(damaged,)))
     with pytest.raises(RuntimeError, match=rf"\(plan\): {word} is {value}, and at most"):
         torch.ops.cutwheel._load_tuning(text)
 
