@@ -67,7 +67,9 @@ def orders(program: Path, asked: list[tuple[int, ...]]) -> list[list[tuple[int, 
 
 
 def test_every_tile_is_visited_once(program: Path) -> None:
-    asked = [(*tiles, swizzle, along) for tiles in TILES for swizzle in SWIZZLES for along in (0, 1)]
+    asked = [
+        (*tiles, swizzle, along) for tiles in TILES for swizzle in SWIZZLES for along in (0, 1)
+    ]
     for (m, n, batch, *_), visited in zip(asked, orders(program, asked), strict=True):
         every = [(b, y, x) for b in range(batch) for y in range(m) for x in range(n)]
         assert sorted(visited) == every

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -266,7 +266,9 @@ LONG = 1 << 17
 """The longest sum that one accumulator takes."""
 
 
-@pytest.mark.parametrize("gpu", [A100, L40S, H200, B200], ids=lambda gpu: f"cc{gpu.major}{gpu.minor}")
+@pytest.mark.parametrize(
+    "gpu", [A100, L40S, H200, B200], ids=lambda gpu: f"cc{gpu.major}{gpu.minor}"
+)
 @pytest.mark.parametrize("k", [LONG + 1, 3 * LONG, (1 << 27) + 24])
 @pytest.mark.parametrize(
     ("a", "options"),

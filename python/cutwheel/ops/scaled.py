@@ -27,7 +27,6 @@ from ._call import bump, direct, is_tracing
 from ._errors import RAISED, reraise
 from ._recipes import LISTS, code_of
 from ._torch_arguments import plain_scales
-from ._recipes import code_of
 from ._transforms import NO_DERIVATIVE, is_transformed, refuse
 
 if TYPE_CHECKING:
