@@ -155,7 +155,7 @@ def test_the_gradient_of_a_weight_over_many_rows(cutwheel: ModuleType, device: s
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_groups_along_a_long_k(cutwheel: ModuleType, device: str, dtype: torch.dtype) -> None:
-    """One group has nearly everything; others lie on both sides of where K is cut, and one across."""
+    """One group has nearly everything; others lie on both sides of where K is cut, one across."""
     total = 18 * LONG + 72
     ends = [5, 5, 16 * LONG - 3, 16 * LONG + 9, 18 * LONG + 40]
     offs = torch.tensor(ends, device=device, dtype=torch.int32)
