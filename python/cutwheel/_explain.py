@@ -10,7 +10,15 @@ from typing import Any
 import torch
 
 from . import _library  # noqa: F401  (registers torch.ops.cutwheel)
-from ._explain_conv import CONV, ByTorch, answer_of, by_torch, conv_request, device_name
+from ._explain_conv import (
+    CONV,
+    ByTorch,
+    answer_of,
+    by_torch,
+    by_torch_text,
+    conv_request,
+    device_name,
+)
 from ._explain_grouped import GROUPED, SCALED_MM, grouped_request, take_scales
 from .ops import _by_torch, epilogue, gated, linear, scaled
 from .ops._errors import RAISED, check_tensors, reraise
@@ -214,28 +222,12 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     if name == "linear":
         tensors["residual"] = given.get("residual")
     check_tensors(name, tensors, optional)
-    operands = _autocast(list(tensors.values()))
     if name == "linear":
-        activation, is_last = given.get("activation"), given.get("residual_after_activation", False)
-        input, weight, bias, residual = operands
-        fused = linear.epilogue_of(input, weight, bias, activation, residual, is_last)
-        added = None if residual is None else "residual"
-        served = _of_torch(name, input, tensors, activation, added)
-        if served is not None:
-            return served
-        if fused is not None:
-            return _explain_linear(name, operands, fused, tensors)
-    factor = operands[0 if name == "linear" else -1]
-    return _of_torch(name, factor, tensors) or _ask(
-        name,
-        _NUMBERS[name],
-        [tensor for tensor in operands[:3] if tensor is not None],
-        factor,
-        given.get("out_dtype"),
-        given.get("beta", 1),
-        "",
-        tensors,
-    )
+        return _explain_linear_layer(given, tensors)
+    operands, beta = _autocast(list(tensors.values())), given.get("beta", 1)
+    out_dtype, factor = given.get("out_dtype"), operands[-1]
+    served = _of_torch(name, factor, tensors)
+    return served or _ask(name, _NUMBERS[name], operands, factor, out_dtype, beta, "", tensors)
 
 
 def _bind(
@@ -256,6 +248,30 @@ def _bind(
 
 def _autocast(operands: list[Any]) -> list[Any]:
     return list(autocast_operands(*operands)) if torch.is_autocast_enabled() else operands
+
+
+def _explain_linear_layer(given: dict[str, Any], tensors: dict[str, Any]) -> Explanation:
+    activation, is_last = given.get("activation"), given.get("residual_after_activation", False)
+    input, weight, bias = _autocast(list(tensors.values())[:3])
+    residual, afterwards = tensors["residual"], ""
+    if residual is not None and residual.dtype != input.dtype and torch.is_autocast_enabled():
+        afterwards = by_torch_text(None if is_last else activation, True)
+        activation, residual = activation if is_last else None, None
+    fused = linear.epilogue_of(input, weight, bias, activation, residual, is_last)
+    served = _of_torch(
+        "linear", input, tensors, activation, None if residual is None else "residual"
+    )
+    if served is not None:
+        return served
+    if fused is None:
+        operands = [tensor for tensor in (input, weight, bias) if tensor is not None]
+        explanation = _ask("linear", _NUMBERS["linear"], operands, input, None, 1, "", tensors)
+    else:
+        operands = [input, weight, bias, residual]
+        explanation = _explain_linear("linear", operands, fused, tensors)
+    if afterwards:
+        explanation.parameters["afterwards"] = afterwards
+    return explanation
 
 
 def _explain_linear(
@@ -349,7 +365,9 @@ def _explain_conv(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exp
     tensors: dict[str, Any] = {key: given.get(key) for key in arguments.tensors}
     check_tensors(op, tensors, arguments.optional)
     if op != "scaled_conv2d":
-        tensors = dict(zip(tensors, _autocast(list(tensors.values())), strict=True))
+        of_product = {key: value for key, value in tensors.items() if key != "residual"}
+        cast = dict(zip(of_product, _autocast(list(of_product.values())), strict=True))
+        tensors = {**cast, "residual": tensors["residual"]}
     request = conv_request(op, tensors, given)
     if isinstance(request, ByTorch):
         return Explanation(op, None, by_torch(request, tensors), (), device_name(tensors["input"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch import is_grad_enabled
+from torch import is_autocast_enabled, is_grad_enabled
 
 from ._explain_grouped import Arguments
 from .ops import conv
@@ -79,7 +79,7 @@ def conv_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Req
     )
     dims, groups = int(op[4]), given.get("groups", 1)
     input, residual = _batch(input, dims + 2), _batch(residual, dims + 2)
-    composed = _text(activation, residual is not None)
+    composed = by_torch_text(activation, residual is not None)
     if dims != 2:
         fold = fold_signal if dims == 1 else fold_volume
         folded: Folded | str = fold(op, input, weight, stride, padding, dilation, residual)
@@ -92,10 +92,14 @@ def conv_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Req
     if because is not None:
         return ByTorch("torch.nn.functional.conv2d", because, composed)
     is_last = given.get("residual_after_activation", False)
+    is_wide = residual is not None and residual.dtype != input.dtype and is_autocast_enabled()
+    behind = activation if is_wide and not is_last else None
+    if is_wide:  # torch adds it
+        activation, residual = activation if is_last else None, None
     how = activation, residual is not None, is_last, needs_grad
     plan = conv.plan_of(*how, conv.is_served_by(input))
     allow_tf32 = input.dtype == torch.float32
-    afterwards = _text(plan.activation, plan.adds_residual)
+    afterwards = by_torch_text(plan.activation or behind, plan.adds_residual or is_wide)
     if plan.epilogue is None:
         return Request(_PLAIN, [input, weight, bias], where, None, allow_tf32, "", afterwards)
     operands = [input, weight, bias, None if plan.adds_residual else residual]
@@ -107,7 +111,7 @@ def _batch(tensor: Any, dims: int) -> Any:
     return tensor.unsqueeze(0) if tensor is not None and tensor.dim() == dims - 1 else tensor
 
 
-def _text(activation: str | None, has_residual: bool) -> str:
+def by_torch_text(activation: str | None, has_residual: bool) -> str:
     """What torch computes behind the convolution."""
     parts = [activation] if activation is not None else []
     if has_residual:

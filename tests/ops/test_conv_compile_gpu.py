@@ -30,7 +30,8 @@ def test_autocast(cutwheel: ModuleType, device: str, dtype: torch.dtype) -> None
         exact = in_double(given)
         with torch.autocast("cuda", dtype=dtype):
             result = ours(*given)
-        assert result.dtype == dtype
+        # A float32 residual is not cast.
+        assert result.dtype == (dtype if place == "no_residual" else SINGLE)
         result.sum().backward()
         theirs(*exact).sum().backward()
         for got, want in zip(given, exact, strict=True):

@@ -291,3 +291,22 @@ def test_gated_mlp_in_half_precision(cutwheel: ModuleType, device: str) -> None:
         for parameter in ours.parameters():
             parameter.zero_()  # and follow a change in place
     assert not ours(x).any()
+
+
+def test_mlp_with_a_float32_residual_under_autocast(cutwheel: ModuleType, device: str) -> None:
+    if device == "cpu":
+        pytest.skip("autocast of CUDA tensors")
+    theirs = TorchGatedMLP(64, 72, "silu").to(device)
+    ours = cutwheel.nn.GatedMLP(64, 72, device=device)
+    ours.load_state_dict(theirs.state_dict())
+    x, residual = (torch.randn(40, 64, device=device).requires_grad_() for _ in range(2))
+    with torch.autocast("cuda", dtype=BRAIN):
+        result, eager = ours(x, residual), theirs(x) + residual
+    assert result.dtype == eager.dtype == torch.float32
+    exact = copy.deepcopy(theirs).double()(x.double()) + residual.double()
+    assert_near(result.detach(), exact.detach(), BRAIN)
+    # What is added is not rounded to 16 bits.
+    error, of_torch = ((y - exact).detach().norm() for y in (result, eager))
+    assert error <= 2 * of_torch
+    for got in torch.autograd.grad(result.sum(), (x, residual)):
+        assert got.dtype == torch.float32

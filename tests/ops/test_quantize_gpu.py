@@ -230,7 +230,10 @@ def test_cpu_tensors_are_refused(cutwheel: ModuleType, device: str) -> None:
 def test_results_do_not_require_grad(cutwheel: ModuleType, device: str) -> None:
     x = random_input(40, 72, BRAIN, device).requires_grad_()
     for kind in KINDS:
-        run(cutwheel, x, kind)
+        with torch.no_grad():
+            run(cutwheel, x, kind)
+        with pytest.raises(RuntimeError, match=r"quantize: x requires grad.*pass x\.detach\(\)"):
+            run(cutwheel, x, kind)
 
 
 @pytest.mark.slow

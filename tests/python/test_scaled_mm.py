@@ -90,7 +90,11 @@ def test_gradients_are_refused(cutwheel: ModuleType, cpu_ops: CpuOps, name: str)
 def test_quantisation_has_no_gradient(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
     x = torch.randn(5, 300, requires_grad=True)
     for recipe in (TENSOR, ROW, BY_128, BY_128_128):
-        assert not any(t.requires_grad for t in cutwheel.quantize(x, recipe))
+        with pytest.raises(RuntimeError, match=r"quantize: x requires grad.*pass x\.detach\(\)"):
+            cutwheel.quantize(x, recipe)
+        assert not any(t.requires_grad for t in cutwheel.quantize(x.detach(), recipe))
+        with torch.no_grad():
+            assert not any(t.requires_grad for t in cutwheel.quantize(x, recipe))
 
 
 def test_definition_of_scales(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:

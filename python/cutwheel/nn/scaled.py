@@ -169,7 +169,9 @@ class ScaledLinear(torch.nn.Module):
             straight_through=straight_through,
             device="meta",
         )
-        layer.weight, layer.weight_scale = quantize(linear.weight, _RECIPES[recipe][1], dtype)
+        layer.weight, layer.weight_scale = quantize(
+            linear.weight.detach(), _RECIPES[recipe][1], dtype
+        )
         if not symmetric:
             layer.weight_sum = column_sums(layer.weight.t())
         if linear.bias is not None:

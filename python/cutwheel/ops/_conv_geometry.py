@@ -9,6 +9,7 @@ import torch
 
 from ..errors import ArgumentError, ShapeError
 from ._fake import shape_text
+from ._numbers import integer
 
 Sizes = int | Sequence[int]
 """a number for all dimensions, or one for each"""
@@ -26,11 +27,9 @@ def spread(op: str, name: str, value: Sizes, dims: int) -> tuple[int, ...]:
         return (value,) * dims
     if type(value) is tuple and len(value) == dims:
         return value
-    if isinstance(value, (int, torch.SymInt)):
-        return (value,) * dims
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise TypeError(f"{op}: {name} is {value!r}; expected a number, or one for each dimension")
-    given = tuple(value)
+        return (integer(op, name, value),) * dims
+    given = tuple(integer(op, name, each) for each in value)
     if len(given) == 1:
         return given * dims
     if len(given) != dims:

@@ -165,13 +165,14 @@ def conv2d(
         activation: None, "relu", "gelu" (of erf), "gelu_tanh" or "silu"; or "sigmoid", "tanh",
             "hardswish", "softplus" or "leaky_relu" (slope 0.01), which take a second kernel, as all
             but "relu" do where a gradient is needed
-        residual: [N, Ko, P, Q], exactly the shape of the result, dtype of input, any strides
+        residual: [N, Ko, P, Q], exactly the shape of the result, dtype of input, any strides. Under
+            autocast of any dtype: one that is not autocast's is not cast, and added by torch
         residual_after_activation: where the residual is added; means nothing without both
 
     Returns:
         act(conv + bias + residual), or act(conv + bias) + residual if residual_after_activation,
         [N, Ko, P, Q] in channels-last strides, or [Ko, P, Q]; what is computed in one kernel is
-        rounded once
+        rounded once. With a float32 residual under autocast it is float32
 
     Raises:
         ValueError: an activation that is not known, or shapes that do not fit
@@ -214,7 +215,14 @@ def convolve(
     if dims != 4:
         check_rank(op, "input", input, "[N, C, H, W]", "[C, H, W]")
     if is_autocast_enabled():
-        input, weight, bias, residual = autocast_operands(input, weight, bias, residual)
+        input, weight, bias = autocast_operands(input, weight, bias)
+        if residual is not None and residual.dtype != input.dtype:
+            # What is added keeps its dtype, and the sum is promoted, as that of torch's functions.
+            is_last = residual_after_activation
+            inside, behind = (activation, None) if is_last else (None, activation)
+            given = (stride, padding, dilation, groups, inside, None, False)
+            z = convolve(op, input, weight, bias, *given)
+            return finish(op, z, behind, residual, False)
     where = geometry(op, weight, stride, padding, dilation)
     dtype = input.dtype
     is_16_bit = dtype is _bfloat16 or dtype is _float16
@@ -301,7 +309,7 @@ def finish(
         result, added = _contiguous(result + added), None
     if activation is not None:
         # Autocast has float32 rules for some of these.
-        result = _ALL_ACTIVATIONS[activation](result).to(z.dtype)
+        result = _ALL_ACTIVATIONS[activation](result).to(result.dtype)
     if added is not None:
         result = _contiguous(result + added)
     return channels_first(result)
@@ -314,7 +322,7 @@ def _check_residual(op: str, residual: torch.Tensor, z: torch.Tensor) -> None:
             f"{op}: residual is on {residual.device} and input is on {z.device}; all tensors must "
             "be on the same device"
         )
-    if residual.dtype != z.dtype:
+    if residual.dtype != z.dtype and not is_autocast_enabled():
         raise DtypeError(
             f"{op}: residual has dtype {dtype_name(residual.dtype)}; expected {dtype_name(z.dtype)}"
         )

@@ -127,7 +127,7 @@ def conv3d(
         if not isinstance(folded, str):
             return _run(op, folded, bias, groups, activation, residual_after_activation)
         if is_autocast_enabled():
-            input, weight, bias, residual = autocast_operands(input, weight, bias, residual)
+            input, weight, bias = autocast_operands(input, weight, bias)
         z = F.conv3d(input, weight, bias, stride, padding, dilation, groups)
         z = in_channels_last_order(z)
         return finish(op, z, activation, residual, residual_after_activation)

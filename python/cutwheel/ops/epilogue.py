@@ -19,6 +19,7 @@ from ..errors import ArgumentError, DtypeError
 from . import _by_torch
 from ._call import bump, direct, is_tracing
 from ._errors import RAISED, check_tensors, reraise
+from ._numbers import number
 from ._precision import autocast_operands
 from ._transforms import is_transformed
 
@@ -162,13 +163,8 @@ def positional_operands(
         if name not in operands and name not in ("alpha", "beta"):
             raise TypeError(f"gemm: {name}, a scalar of epilogue {epilogue!r}, is missing")
         value = operands.get(name, 1.0)
-        if isinstance(value, torch.Tensor):
-            raise TypeError(
-                f"gemm: {name} is a Tensor; expected a number, as it is a scalar of epilogue "
-                f"{epilogue!r}"
-            )
         if not isinstance(value, (int, float)):
-            raise TypeError(f"gemm: {name} is of type {type(value).__name__}; expected a number")
+            value = number("gemm", name, value)
         scalars.append(float(value))
     known = (*signature.scalars, *signature.tensors)
     for name in operands:
@@ -221,10 +217,10 @@ def gemm(
         out_dtype: dtype of the result D: that of a (default) or float32
         out: D, or a tuple of D and what the epilogue stores: exactly their shapes, any strides that
             do not overlap; never resized. It may be the very same view as a matrix operand
-        operands: by name. Scalars are numbers; alpha and beta are 1 unless given. Tensors have the
-            dtype of D (or float32, where the epilogue says so); None, or none given, stands for
-            zeros, and nothing is read. row[N]: [N] or [B, N]. col[M]: [M] or [B, M].
-            matrix[M,N]: [M, N] or [B, M, N]
+        operands: by name. Scalars are numbers, numpy's and tensors of no dimension too; alpha and
+            beta are 1 unless given. Tensors have the dtype of D (or float32, where the epilogue
+            says so); None, or none given, stands for zeros, and nothing is read. row[N]: [N] or
+            [B, N]. col[M]: [M] or [B, M]. matrix[M,N]: [M, N] or [B, M, N]
 
     Returns:
         D, [M, N] or [B, M, N] ([M, N / 2] if the epilogue's width is "half", [M, 2 N] if "twice"),

@@ -98,7 +98,8 @@ COMPOSED: dict[str, _Op] = {
 }
 _COMPOSED_EPILOGUES = {name: f"bias_{name}" for name in COMPOSED}
 
-LINEAR_ACTIVATIONS = (*ACTIVATIONS, *COMPOSED)
+_BY_TORCH = {**ACTIVATIONS, **COMPOSED}
+LINEAR_ACTIVATIONS = tuple(_BY_TORCH)
 
 
 def linear(
@@ -119,12 +120,14 @@ def linear(
         activation: None, "relu", "gelu" (of erf), "gelu_tanh" or "silu"; or "sigmoid", "tanh",
             "hardswish", "softplus" or "leaky_relu" (slope 0.01), which take a second kernel where a
             gradient or a residual is asked for. Formulas are those of torch.nn.functional
-        residual: [..., N], exactly the shape of the result, dtype of input
+        residual: [..., N], exactly the shape of the result, dtype of input. Under autocast of any
+            dtype: one that is not autocast's is not cast, and added by torch
         residual_after_activation: where the residual is added; means nothing without both
 
     Returns:
         act(input @ weight.T + bias + residual), or act(input @ weight.T + bias) + residual if
-        residual_after_activation, [..., N]; rounded once, after all of it
+        residual_after_activation, [..., N]; rounded once, after all of it. With a float32 residual
+        under autocast it is float32, as that of torch's functions
 
     Raises:
         ValueError: an activation that is not known, or shapes that do not fit
@@ -173,7 +176,9 @@ def _with_epilogue(
     residual_after_activation: bool,
 ) -> torch.Tensor:
     if is_autocast_enabled():
-        input, weight, bias, residual = autocast_operands(input, weight, bias, residual)
+        input, weight, bias = autocast_operands(input, weight, bias)
+        if residual is not None and residual.dtype != input.dtype:
+            return _plus_wide(input, weight, bias, activation, residual, residual_after_activation)
     allow_tf32 = input.dtype == _float32
     if (allow_tf32 or is_transformed()) and _by_torch.serves("linear", input):
         function = _torchs(activation)
@@ -204,7 +209,27 @@ def _torchs(activation: str | None) -> _Op | None:
     if activation is None:
         return None
     check_activation(activation, LINEAR_ACTIVATIONS, "linear")
-    return ACTIVATIONS[activation] if activation in ACTIVATIONS else COMPOSED[activation]
+    return _BY_TORCH[activation]
+
+
+def _plus_wide(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str | None,
+    residual: torch.Tensor,
+    residual_after_activation: bool,
+) -> torch.Tensor:
+    """With a residual that autocast leaves in another dtype than the product, which is promoted for
+    the sum and for what follows it, as that of torch's functions is."""
+    if activation is not None:
+        check_activation(activation, LINEAR_ACTIVATIONS, "linear")
+    z = linear(input, weight, bias, activation=activation if residual_after_activation else None)
+    _check_place(residual, z)
+    result = z + residual
+    if activation is None or residual_after_activation:
+        return result
+    return _BY_TORCH[activation](result).to(result.dtype)
 
 
 def _placement(residual: torch.Tensor | None, residual_after_activation: bool) -> int:
@@ -305,15 +330,19 @@ def _composed(
 
 def _check_residual(residual: torch.Tensor, result: torch.Tensor) -> None:
     """What the library checks where the residual is an operand of it."""
-    if residual.device != result.device:
-        raise DeviceError(
-            f"linear: residual is on {residual.device} and input is on {result.device}; all "
-            "tensors must be on the same device"
-        )
     if residual.dtype != result.dtype:
         raise DtypeError(
             f"linear: residual has dtype {dtype_name(residual.dtype)}; expected "
             f"{dtype_name(result.dtype)}"
+        )
+    _check_place(residual, result)
+
+
+def _check_place(residual: torch.Tensor, result: torch.Tensor) -> None:
+    if residual.device != result.device:
+        raise DeviceError(
+            f"linear: residual is on {residual.device} and input is on {result.device}; all "
+            "tensors must be on the same device"
         )
     if residual.shape != result.shape:
         raise ShapeError(

@@ -261,13 +261,19 @@ def quantize(
         TypeError: x is no tensor, or a dtype is none of those above
         ValueError: an unknown recipe, fewer than two dimensions, or what has no kernel: int8 by
             blocks, a zero point for fp8
-        NotImplementedError, RuntimeError: as mm
+        RuntimeError: x requires grad, unless gradients are disabled; as mm
+        NotImplementedError: as mm
     """
     code = code_of("quantize", "recipe", recipe)
     try:
         if is_transformed():
             refuse("quantize", NO_DERIVATIVE, x=x)
         if x.requires_grad:
+            if is_grad_enabled():
+                raise RuntimeError(
+                    "quantize: x requires grad, and the derivative of quantize is not implemented: "
+                    "pass x.detach(), or call it under torch.no_grad()"
+                )
             x = x.detach()
         call = _quantize if is_tracing() else _quantize_direct
         values, scales, azp = call(x, code, dtype, symmetric)
