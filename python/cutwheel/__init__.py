@@ -3,7 +3,7 @@
     import cutwheel
     y = cutwheel.linear(x, weight, bias)      # x: [..., K], weight: [N, K], bias: [N]
     y = cutwheel.linear(x, weight, bias, activation="gelu")   # in one kernel
-    y = cutwheel.scaled_mm(a, b, scale_a, scale_b)            # fp8 or int8
+    y = cutwheel.scaled_mm(a, b, scale_a, scale_b=scale_b)    # fp8 or int8
     y = cutwheel.grouped_mm(x, weights.mT, offs=ends)         # a weight for each group of rows
     y = cutwheel.conv2d(x, filters, bias, padding=1, activation="relu")   # in one kernel
 

@@ -13,7 +13,9 @@ and with autocast, and runs on the current stream of its tensors' device.
 
 Errors of every op: TypeError for an argument that is no tensor or of a wrong dtype, ValueError for
 a wrong shape, a tensor on another device or an ``out`` that overlaps, NotImplementedError for CPU
-tensors, RuntimeError for a driver that is missing or too old, or TF32 that is not allowed.
+tensors, RuntimeError for a driver that is missing or too old, or TF32 that is not allowed. For a
+dtype, a shape and the like they are classes of cutwheel.errors, which are RuntimeError, too, as
+torch's own functions raise.
 """
 
 from __future__ import annotations
