@@ -4,8 +4,8 @@ Kernels work on channels-last images (NHWC) and filters. Tensors have torch's sh
 and memory format; what does not lie channels last is copied first. A result is channels last.
 
 The kernels take float16, bfloat16, and float32 where torch allows TF32 for convolutions. What they
-do not take (groups, another dtype, float32 in full precision) is computed by
-torch.nn.functional.conv2d, on any device, and explain says so.
+do not take (groups, another dtype, float32 in full precision, torch.func's transforms) is computed
+by torch.nn.functional.conv2d, on any device, and explain says so; of float32 a message, too.
 
 Autocast, torch.compile and errors are those of cutwheel.ops.gemm.
 """

@@ -1,6 +1,6 @@
 """gemm: a matrix product with any epilogue that the manifest declares.
 
-Dtypes, strides, TF32 and errors are those of cutwheel.ops.gemm.
+Dtypes, strides, TF32, transforms and errors are those of cutwheel.ops.gemm.
 """
 
 from __future__ import annotations

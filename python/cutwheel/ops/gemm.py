@@ -1,21 +1,22 @@
 """Dense matrix products on tensor cores: mm, bmm, addmm and baddbmm.
 
 All accumulate in float32. Operands are float16, bfloat16 or float32 CUDA tensors of one dtype and
-device. float32 is multiplied on TF32 tensor cores, and only if torch's own setting allows TF32
+device. float32 is multiplied on TF32 tensor cores if torch's own setting allows TF32
 (``torch.backends.cuda.matmul.fp32_precision = "tf32"`` or
-``torch.set_float32_matmul_precision("high")``); else RuntimeError is raised.
+``torch.set_float32_matmul_precision("high")``); else torch computes it in full precision, and the
+logger "cutwheel" says so once for each op.
 
 Row- and column-major operands with any pitch of 16 bytes are used as they lie. Other strides,
 offsets and pitches give the same results by way of a copy. Results are contiguous.
 
 Every op is differentiable, twice and more, works in torch.compile(fullgraph=True), in CUDA graphs
-and with autocast, and runs on the current stream of its tensors' device.
+and with autocast, and runs on the current stream of its tensors' device. Inside of torch.func's
+transforms and of forward-mode AD torch computes it, so that derivatives are right.
 
 Errors of every op: TypeError for an argument that is no tensor or of a wrong dtype, ValueError for
 a wrong shape, a tensor on another device or an ``out`` that overlaps, NotImplementedError for CPU
-tensors, RuntimeError for a driver that is missing or too old, or TF32 that is not allowed. For a
-dtype, a shape and the like they are classes of cutwheel.errors, which are RuntimeError, too, as
-torch's own functions raise.
+tensors, RuntimeError for a driver that is missing or too old. For a dtype, a shape and the like
+they are classes of cutwheel.errors, which are RuntimeError, too, as torch's own functions raise.
 """
 
 from __future__ import annotations

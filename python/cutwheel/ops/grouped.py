@@ -7,7 +7,9 @@ first one begins at 0. It is a tensor on the GPU, int32 or int64, which the host
 waits for nothing, can be captured in a CUDA graph, and is replayed with other ends. Ends do not
 decrease; what lies behind the last one belongs to no group.
 
-Dtypes, strides, TF32, autocast, torch.compile and errors are those of cutwheel.ops.gemm.
+Dtypes, strides, autocast, torch.compile and errors are those of cutwheel.ops.gemm. float32 needs
+torch's permission for TF32, else RuntimeError is raised: torch's own function would read `offs` on
+the host. torch.func's transforms and forward-mode AD find no derivative: NotImplementedError.
 """
 
 from __future__ import annotations

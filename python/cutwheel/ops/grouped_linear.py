@@ -1,7 +1,7 @@
 """Linear layers of many experts: grouped rows, with an activation or a gate in the same kernel.
 
-Groups are those of cutwheel.grouped_mm. Dtypes, strides, TF32, autocast, torch.compile and errors
-are those of cutwheel.ops.gemm.
+Groups are those of cutwheel.grouped_mm, and so are dtypes, strides, TF32, autocast, torch.compile
+and errors.
 """
 
 from __future__ import annotations
