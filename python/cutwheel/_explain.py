@@ -19,7 +19,13 @@ from ._explain_conv import (
     conv_request,
     device_name,
 )
-from ._explain_grouped import GROUPED, SCALED_MM, grouped_request, take_scales
+from ._explain_grouped import (
+    GROUPED,
+    SCALED_MM,
+    grouped_afterwards,
+    grouped_request,
+    take_scales,
+)
 from .ops import _by_torch, epilogue, gated, linear, scaled
 from .ops._errors import RAISED, check_tensors, reraise
 from .ops._precision import autocast_operands, tf32_allowed
@@ -356,7 +362,12 @@ def _explain_grouped(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return explain("baddbmm", bias.unsqueeze(1), a, b, out_dtype=given.get("out_dtype"))
     number, operands, out_dtype, epilogue_name, use_fast_accum = request
     scaling = (None, None, use_fast_accum)
-    return _ask(op, number, operands, operands[0], out_dtype, 1, epilogue_name, tensors, *scaling)
+    given_to = (number, operands, operands[0], out_dtype, 1, epilogue_name, tensors)
+    explanation = _ask(op, *given_to, *scaling)
+    afterwards = grouped_afterwards(op, tensors, given)
+    if afterwards:
+        explanation.parameters["afterwards"] = afterwards
+    return explanation
 
 
 def _explain_conv(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:

@@ -85,11 +85,22 @@ def grouped_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> 
         return _of_product(tensors, given.get("out_dtype"))
     input, weight, offs = tensors["input"], tensors["weight"], tensors["offs"]
     bias = tensors.get("bias")
-    activation = given.get("activation", "silu" if op == "grouped_gated_linear" else None)
+    activation = _activation(op, given)
     name = layers.epilogue_of(op, input, weight, bias, activation)
     if name is None:
         return _MM, [input, weight.mT, offs, bias], None, "", False
     return _LINEAR, [input, weight, offs, bias], None, name, False
+
+
+def grouped_afterwards(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> str:
+    """What torch computes behind the kernel; "": nothing."""
+    if op not in ("grouped_linear", "grouped_gated_linear"):
+        return ""
+    return layers.afterwards(op, tensors["input"], _activation(op, given))
+
+
+def _activation(op: str, given: dict[str, Any]) -> Any:
+    return given.get("activation", "silu" if op == "grouped_gated_linear" else None)
 
 
 def _of_product(tensors: dict[str, Any], out_dtype: torch.dtype | None) -> Request | None:

@@ -184,3 +184,36 @@ def test_module_with_an_activation_and_a_residual(cutwheel: ModuleType, device: 
         y = activate(activation, z) + x if is_last else activate(activation, z + x)
         assert_near(module(x, x).detach(), y.detach(), BRAIN)
         assert_near(module(x).detach(), activate(activation, z).detach(), BRAIN)
+
+
+@pytest.mark.parametrize("dtype", [BRAIN, SINGLE], ids=dtype_id)
+def test_module_reads_its_weight_however_it_lies(
+    cutwheel: ModuleType, device: str, dtype: torch.dtype
+) -> None:
+    """Contiguous or channels last: one result, forward and backward, also in a CUDA graph."""
+    module = cutwheel.nn.Conv2d(16, 24, 3, padding=1, activation="relu", device=device, dtype=dtype)
+    last = copy.deepcopy(module).to(memory_format=torch.channels_last)
+    assert module.weight.is_contiguous()
+    assert last.weight.is_contiguous(memory_format=torch.channels_last)
+    x = values((2, 16, 9, 8), dtype, device)
+    found = []
+    for each in (module, last):
+        y = each(x)
+        y.square().sum().backward()
+        assert each.weight.grad.stride() == each.weight.stride()
+        found.append((y.detach(), each.weight.grad, each.bias.grad))
+    for got, want in zip(*found, strict=True):
+        assert torch.equal(got, want)
+    if device == "cpu":
+        return
+    with torch.no_grad():
+        for each in (module, last):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                result = each(x)
+            each.weight.data.copy_(values(each.weight.shape, dtype, device) / 8)
+            result.fill_(float("nan"))
+            graph.replay()
+            exact = fprop(x.double(), each.weight.double(), Geometry((1, 1), (1, 1, 1, 1)))
+            wanted = (exact + each.bias.double().view(-1, 1, 1)).relu()
+            assert_near(result, wanted, dtype)

@@ -228,6 +228,8 @@ def check_training(ours: torch.nn.Module, theirs: torch.nn.Module, n: int, devic
     expected = train(exact, x.double(), target.double())
     assert losses == pytest.approx(expected, rel=5e-3)
     assert losses[-1] < losses[0]
+    if hasattr(ours, "unpack_parameters"):
+        ours.unpack_parameters()  # type: ignore[operator]
     state = ours.state_dict()
     assert list(state) == list(exact.state_dict())
     for name, wanted in exact.state_dict().items():
@@ -266,30 +268,43 @@ def test_linear_module_takes_a_residual(cutwheel: ModuleType, device: str, after
     assert "gelu" in repr(module)
 
 
+each_form = pytest.mark.parametrize("packed", [False, True], ids=["separate", "packed"])
+
+
+@each_form
 @pytest.mark.parametrize("activation", TRAINED)
-def test_gated_mlp_trains_as_torchs(cutwheel: ModuleType, device: str, activation: str) -> None:
+def test_gated_mlp_trains_as_torchs(
+    cutwheel: ModuleType, device: str, activation: str, packed: bool
+) -> None:
     theirs = TorchGatedMLP(40, 28, activation).to(device)
     ours = cutwheel.nn.GatedMLP(40, 28, activation=activation, device=device)
+    if packed:
+        ours.pack_parameters()
     ours.load_state_dict(theirs.state_dict())
     check_training(ours, theirs, 40, device)
     theirs.load_state_dict(ours.state_dict())
+    if packed:
+        ours.pack_parameters()
     x = values((24, 40), SINGLE, device)
     with torch.no_grad():
         assert_near(ours(x), theirs.double()(x.double()), BRAIN)
 
 
-def test_gated_mlp_in_half_precision(cutwheel: ModuleType, device: str) -> None:
+@each_form
+def test_gated_mlp_in_half_precision(cutwheel: ModuleType, device: str, packed: bool) -> None:
     theirs = TorchGatedMLP(64, 72, "silu").to(device, BRAIN)
     ours = cutwheel.nn.GatedMLP(64, 72, device=device, dtype=BRAIN)
+    if packed:
+        ours.pack_parameters()
     ours.load_state_dict(theirs.state_dict())
     x = values((2, 5, 64), BRAIN, device)
     wanted = copy.deepcopy(theirs).double()(x.double())
     assert_near(ours(x).detach(), wanted.detach(), BRAIN)
-    moved = copy.deepcopy(ours).half()  # packed weights, if it keeps them, follow
+    moved = copy.deepcopy(ours).half()
     assert_near(moved(x.half()).detach(), wanted.detach(), BRAIN)
     with torch.no_grad():
         for parameter in ours.parameters():
-            parameter.zero_()  # and follow a change in place
+            parameter.zero_()
     assert not ours(x).any()
 
 
@@ -310,3 +325,55 @@ def test_mlp_with_a_float32_residual_under_autocast(cutwheel: ModuleType, device
     assert error <= 2 * of_torch
     for got in torch.autograd.grad(result.sum(), (x, residual)):
         assert got.dtype == torch.float32
+
+
+@each_form
+def test_gated_mlp_in_a_graph_follows_its_parameters(
+    cutwheel: ModuleType, device: str, packed: bool
+) -> None:
+    """Whatever changes them between replays, behind autograd's back, too."""
+    if device == "cpu":
+        pytest.skip("CUDA graphs")
+    theirs = TorchGatedMLP(64, 72, "silu").to(device, BRAIN)
+    ours = cutwheel.nn.GatedMLP(64, 72, device=device, dtype=BRAIN)
+    if packed:
+        ours.pack_parameters()
+    x = values((24, 64), BRAIN, device)
+    with torch.no_grad():
+        ours(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = ours(x)
+        for _ in range(2):
+            for parameter in theirs.parameters():
+                parameter.copy_(values(parameter.shape, BRAIN, device) / 8)
+            news = [parameter.data for parameter in theirs.parameters()]
+            if packed:
+                news = [cutwheel.pack_gated_weight(*news[:2]), news[2]]
+            for parameter, new in zip(ours.parameters(), news, strict=True):
+                parameter.data.copy_(new)
+            result.fill_(float("nan"))
+            graph.replay()
+            wanted = copy.deepcopy(theirs).double()(x.double())
+            assert_near(result, wanted, BRAIN)
+            assert_near(ours(x), wanted, BRAIN)
+
+
+@each_form
+@pytest.mark.parametrize("name", ["fused", "foreach"])
+def test_gated_mlp_is_optimised(cutwheel: ModuleType, device: str, packed: bool, name: str) -> None:
+    """By optimizers that want dense, contiguous parameters and gradients."""
+    ours = cutwheel.nn.GatedMLP(40, 28, device=device)
+    if packed:
+        ours.pack_parameters()
+    optimizer = torch.optim.AdamW(ours.parameters(), 0.01, **{name: True})
+    x, losses = values((48, 40), SINGLE, device), []
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss = (ours(x) - 1).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        for parameter in ours.parameters():
+            assert parameter.grad.stride() == parameter.stride()
+    assert losses[-1] < losses[0]

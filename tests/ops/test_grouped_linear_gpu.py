@@ -103,6 +103,77 @@ def test_linear_gradients(
             compare_second_gradients(ours, theirs, [x, w, bias])
 
 
+def without_activations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU whose kernels have none in float32."""
+    from cutwheel.ops import grouped_linear as layers
+
+    require(SINGLE, "plain", "bias")
+    monkeypatch.setattr(layers, "is_served", lambda *_: False)
+
+
+@pytest.mark.parametrize("activation", TRAINED)
+def test_what_has_a_kernel(cutwheel: ModuleType, device: str, activation: str) -> None:
+    from cutwheel.ops import grouped_linear as layers
+
+    if device == "cpu":
+        pytest.skip("kernels")
+    for dtype in DTYPES:
+        x = torch.empty(1, dtype=dtype, device=device)
+        for name in (f"gated_{activation}", f"bias_{activation}"):
+            assert layers.is_served(x, name) == serves("rows", dtype, dtype, name)
+
+
+@pytest.mark.parametrize("activation", TRAINED)
+def test_float32_without_a_kernel(
+    cutwheel: ModuleType, device: str, activation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_activations(monkeypatch)
+    act, bias = ACTIVATIONS[activation], random_tensor((5, 48), BRAIN, device).to(SINGLE) / 8
+    for how in ("random", "short", "all_empty"):
+        ours, theirs = gated(cutwheel, activation, device, how)
+        given = gated_leaves(SINGLE, device)
+        assert_near(ours(*given).detach(), theirs(*(x.double() for x in given)).detach(), SINGLE)
+        compare_gradients(ours, theirs, given, SINGLE)
+        ends = draw_ends(60, GROUPS, how)
+        layer = functools.partial(
+            cutwheel.grouped_linear, offs=offsets(ends, device), activation=activation
+        )
+        leaves = [*given, bias.clone().requires_grad_()]
+        compare_gradients(
+            lambda x, w, b: layer(x, w, bias=b),  # noqa: B023
+            lambda x, w, b: act(loop(x, w.mT, ends, b)),  # noqa: B023
+            leaves,
+            SINGLE,
+        )
+
+
+@pytest.mark.parametrize("dtype", [BRAIN, SINGLE], ids=dtype_id)
+@pytest.mark.parametrize("composed", [False, True])
+def test_experts_and_tokens_without_one(
+    cutwheel: ModuleType,
+    device: str,
+    dtype: torch.dtype,
+    composed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An id of no expert adds zeros, with an infinite weight, too."""
+    if composed:
+        without_activations(monkeypatch)
+    experts = cutwheel.nn.GroupedExperts(3, 40, 24, device=device, dtype=dtype)
+    x = random_tensor((50, 40), BRAIN, device).to(dtype)
+    ids = torch.randint(-1, 4, (50, 2), device=device)
+    weights = torch.rand(50, 2, device=device)
+    with torch.no_grad():
+        got = experts(x, ids, weights.masked_fill((ids < 0) | (ids > 2), float("inf")))
+        wanted = torch.zeros(50, 40, dtype=torch.float64, device=device)
+        for expert in range(3):
+            gate, up = (w.double() for w in cutwheel.unpack_gated_weight(experts.gate_up_weight))
+            hidden = ACTIVATIONS["silu"](x.double() @ gate[expert].T) * (x.double() @ up[expert].T)
+            factor = (weights.double() * (ids == expert)).sum(-1, keepdim=True)
+            wanted += factor * (hidden @ experts.down_weight[expert].double().T)
+    assert_near(got, wanted, dtype)
+
+
 @pytest.mark.parametrize("lay", ["column", "row_padded_3", "row_offset", "every_second"])
 def test_inputs_may_lie_anyhow(cutwheel: ModuleType, device: str, lay: str) -> None:
     ours, theirs = gated(cutwheel, "silu", device)

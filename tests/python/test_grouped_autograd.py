@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -250,6 +251,108 @@ def test_activations(
         for got, want in zip(*results, strict=True):
             torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
         cpu_ops.calls.clear()
+
+
+@pytest.mark.parametrize("activation", FUSED)
+@pytest.mark.parametrize("is_gated", [False, True])
+def test_activations_without_a_kernel(
+    cutwheel: ModuleType,
+    traced_on_cpu: CpuOps,
+    monkeypatch: pytest.MonkeyPatch,
+    is_gated: bool,
+    activation: str,
+) -> None:
+    """The product is a kernel, what follows it is torch's: the same function, compiled, too."""
+    from cutwheel.ops import grouped_linear as layers
+
+    ends = ENDS[1]
+    offs = torch.tensor(ends)
+    x = torch.randn(T, K).requires_grad_()
+    w = (torch.randn(GROUPS, N, K) / 4).requires_grad_()
+    bias = torch.randn(GROUPS, N).requires_grad_()
+    name = f"gated_{activation}" if is_gated else activation
+
+    def ours(x: Tensor, w: Tensor, bias: Any = None) -> Tensor:
+        function = cutwheel.grouped_gated_linear if is_gated else cutwheel.grouped_linear
+        options = {} if is_gated else {"bias": bias}
+        result: Tensor = function(x, w, offs=offs, activation=activation, **options)
+        return result
+
+    monkeypatch.setattr(layers, "is_served", lambda *_: False)
+    torch._dynamo.reset()
+    compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
+    close = {"rtol": 1e-4, "atol": 1e-5}
+    for given in ([x, w],) if is_gated else ([x, w], [x, w, bias]):
+        want = activated(*given[:2], ends, name, given[2] if given[2:] else None)
+        grads = torch.autograd.grad(want.square().sum(), given)
+        for function in (ours, compiled):
+            traced_on_cpu.calls.clear()
+            got = function(*given)
+            assert {call[0] for call in traced_on_cpu.calls} == {"grouped_mm"}
+            torch.testing.assert_close(got, want, **close)
+            assert not got[ends[-1] :].any()
+            found = torch.autograd.grad(got.square().sum(), given)
+            for mine, theirs in zip(found, grads, strict=True):
+                torch.testing.assert_close(mine, theirs, **close)
+
+
+def test_errors_without_a_kernel(
+    cutwheel: ModuleType, cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the words of the op that was called."""
+    from cutwheel.ops import grouped_linear as layers
+
+    monkeypatch.setattr(layers, "is_served", lambda *_: False)
+    x, w, offs = torch.randn(T, K), torch.randn(GROUPS, N, K), torch.tensor(ENDS[0])
+    for message, call in (
+        (r"grouped_gated_linear: .*\[4, 7, 6\]; expected an even", (x, w[:, :7])),
+        (r"grouped_gated_linear: weight has shape .*; expected \[G, N, 6\]", (x, w.mT)),
+        (r"grouped_gated_linear: input has 1 dimensions", (x[0], w)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            cutwheel.grouped_gated_linear(*call, offs=offs)
+    with pytest.raises(TypeError, match="grouped_linear: weight has dtype float16"):
+        cutwheel.grouped_linear(x, w.half(), offs=offs, activation="relu")
+    with pytest.raises(TypeError, match="grouped_gated_linear: weight is None"):
+        cutwheel.grouped_gated_linear(x, None, offs=offs)
+
+
+ROWS = [
+    {"op": op, "grouping": grouping, "a": a, "arch": arch, "ptx": ptx, "epilogue": epilogue}
+    for op, grouping, a, arch, ptx, epilogue in (
+        ("grouped_mm", "rows", "tf32", "sm80", True, "plain"),
+        ("grouped_mm", "rows", "tf32", "sm90a", False, "gated_silu"),
+        ("grouped_mm", "rows", "bf16", "sm80", True, "gated_silu"),
+        ("grouped_mm", "k", "tf32", "sm80", True, "linear_combination"),
+        ("mm", None, "tf32", "sm80", True, "bias_gelu"),
+        ("grouped_mm", "rows", "tf32", "sm80", False, "bias"),
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("archs", "wanted"),
+    [
+        (["sm80"], {"plain", "bias"}),
+        (["sm90a", "sm80 (PTX)"], {"plain", "gated_silu"}),
+        (["sm89 (PTX)", "sm80 (PTX)"], {"plain"}),
+    ],
+    ids=str,
+)
+def test_which_epilogues_have_a_float32_kernel(
+    cutwheel: ModuleType, monkeypatch: pytest.MonkeyPatch, archs: list[str], wanted: set[str]
+) -> None:
+    from cutwheel.ops import grouped_linear as layers
+
+    ops = torch.ops.cutwheel
+    monkeypatch.setattr(ops, "_kernels", lambda: json.dumps(ROWS))
+    monkeypatch.setattr(ops, "_device_info", lambda index: json.dumps({"archs_served": archs}))
+    layers._float32_epilogues.cache_clear()
+    try:
+        assert layers._float32_epilogues(0) == wanted
+    finally:
+        layers._float32_epilogues.cache_clear()
+    assert layers.is_served(torch.ones(1), "gated_silu"), "of another device, the op says so"
 
 
 def test_linear_without_an_activation(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:

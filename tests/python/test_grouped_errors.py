@@ -252,6 +252,32 @@ def test_accumulation_refuses_gradients(cutwheel: ModuleType) -> None:
         cutwheel.grouped_mm(a, g, offs=offs, accumulate_into=total)
 
 
+def test_explain_says_what_torch_computes(
+    cutwheel: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cutwheel.ops import grouped_linear as layers
+
+    asked: list[tuple[Any, ...]] = []
+
+    def answer(*args: Any) -> str:
+        asked.append(args)
+        return '{"plans": [{"row": "grouped_mm_x"}]}'
+
+    monkeypatch.setattr(torch.ops.cutwheel, "_explain", answer)
+    a, w, offs = on_meta(10, 6).detach(), on_meta(3, 8, 6), on_meta(3, dtype=torch.int32)
+    for is_served in (True, False):
+        monkeypatch.setattr(layers, "is_served", lambda *_: is_served)  # noqa: B023
+        for op, options, after in (
+            ("grouped_linear", {}, None),
+            ("grouped_linear", {"activation": "gelu"}, "torch: gelu"),
+            ("grouped_gated_linear", {}, "torch: gated_silu"),
+        ):
+            told = cutwheel.explain(op, a, w, offs=offs, **options)
+            assert told.parameters.get("afterwards") == (None if is_served else after)
+            product = after is None or not is_served
+            assert (asked.pop()[0] == 8) == product
+
+
 def test_explain_asks_the_library(cutwheel: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, ...]] = []
 

@@ -6,6 +6,8 @@ and errors.
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Callable
 
 import torch
@@ -25,7 +27,8 @@ from .grouped import grouped_mm
 from .linear import check_activation
 
 _Op = Callable[..., torch.Tensor]
-_fused: _Op = torch.ops.cutwheel.grouped_linear_fused.default
+_ops = torch.ops.cutwheel
+_fused: _Op = _ops.grouped_linear_fused.default
 _fused_direct: _Op = direct(_fused)
 _with_grad: _Op = applier(GroupedFused, 4)
 _with_z: Callable[..., tuple[torch.Tensor, torch.Tensor]] = applier(GroupedFusedAux, 4)
@@ -63,7 +66,8 @@ def grouped_linear(
 
     Returns:
         act(input_g @ weight_g.T + bias_g) for each group's rows, [T, N]; rows behind offs[-1] are
-        zeros. Rounded once, after all of it
+        zeros. Rounded once, after all of it. In float32 a GPU other than Hopper's computes the
+        activation in a second kernel, torch's
 
     Raises:
         ValueError: an activation that is not known, or shapes that do not fit
@@ -123,7 +127,8 @@ def grouped_gated_linear(
     Returns:
         act(input_g @ gate_g.T) * (input_g @ up_g.T) for each group's rows, [T, F]; rows behind
         offs[-1] are zeros. The products are not rounded before they are multiplied, unless a
-        gradient is needed: then backward reads them, [T, 2F], in the dtype of input
+        gradient is needed: then backward reads them, [T, 2F], in the dtype of input. In float32 a
+        GPU other than Hopper's computes the product alone, and torch what follows it
 
     Raises:
         ValueError: an activation that is not known, or shapes that do not fit
@@ -150,6 +155,8 @@ def _apply(
         if is_autocast_enabled():
             input, weight, bias = autocast_operands(input, weight, bias)
         allow_tf32 = input.dtype == torch.float32 and tf32_allowed()
+        if allow_tf32 and not is_served(input, epilogue):
+            return _composed(op, input, weight, offs, bias, epilogue)
         if not is_grad_enabled() or not (
             input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
         ):
@@ -163,6 +170,71 @@ def _apply(
         return _with_z(*operands, allow_tf32)[0]
     except RAISED as error:
         reraise(op, error, ("bias",), input=input, weight=weight, offs=offs, bias=bias)
+
+
+def is_served(input: torch.Tensor, epilogue: str) -> bool:
+    """Whether this wheel has kernels for an epilogue, the input's dtype and its GPU.
+
+    Every epilogue is there in 16 bits; in float32 only Hopper's kernels have activations.
+    """
+    if input.dtype != torch.float32 or not input.is_cuda:
+        return True
+    return _has_float32_kernel(input.get_device(), epilogue)
+
+
+def _has_float32_kernel(device: int, epilogue: str) -> bool:
+    return not torch.cuda.is_available() or epilogue in _float32_epilogues(device)
+
+
+# torch.compile takes the answer at trace time as a constant.
+_has_float32_kernel._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _float32_epilogues(device: int) -> frozenset[str]:
+    """Of kernels for groups of rows that a GPU can run."""
+    served = json.loads(_ops._device_info(device))["archs_served"]
+    return frozenset(
+        row["epilogue"]
+        for row in json.loads(_ops._kernels())
+        if (row["op"], row["grouping"], row["a"]) == ("grouped_mm", "rows", "tf32")
+        and (row["arch"] in served or (row["ptx"] and f"{row['arch']} (PTX)" in served))
+    )
+
+
+def _composed(
+    op: str,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    offs: torch.Tensor,
+    bias: torch.Tensor | None,
+    epilogue: str,
+) -> torch.Tensor:
+    """The product by a kernel, what follows it by torch. Rows of no group stay zeros: an activation
+    of 0 is 0."""
+    kind, activation = epilogue.split("_", 1)
+    _check_operands(op, input, weight)
+    if kind == "gated" and weight.shape[1] % 2:
+        raise ValueError(
+            f"{op}: weight has shape {shape_text(weight.shape)}; expected an even number of rows "
+            "for each group, those of gate and up in turn"
+        )
+    try:
+        z = grouped_mm(input, weight.mT, offs=offs, bias=bias)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise_as(op, error, _MADE_OF)
+    if kind == "gated":
+        return ACTIVATIONS[activation](z[:, 0::2]) * z[:, 1::2]
+    return ACTIVATIONS[activation](z)
+
+
+def afterwards(op: str, input: torch.Tensor, activation: str | None) -> str:
+    """What torch computes behind the product for want of a kernel; "": nothing."""
+    if activation is None:
+        return ""
+    table = _LINEAR if op == "grouped_linear" else _GATED
+    plain = table[activation][0]
+    return "" if is_served(input, plain) else f"torch: {plain.removeprefix('bias_')}"
 
 
 def epilogue_of(
@@ -180,6 +252,8 @@ def epilogue_of(
     )
     check_activation(activation, known, op)
     plain, stores_z, _ = table[str(activation)]
+    if not is_served(input, plain):
+        return None
     needs_grad = is_grad_enabled() and any(
         tensor is not None and tensor.requires_grad for tensor in (input, weight, bias)
     )
