@@ -10,6 +10,7 @@ import torch
 from ..errors import DtypeError, ShapeError
 from ..ops._errors import check_tensors
 from ..ops._fake import dtype_name, shape_text
+from ..ops._sizes import shapes_differ
 from ..ops._transforms import REVERSE, is_transformed, refuse
 from ..ops.gated import GATED_ACTIVATIONS
 from ..ops.grouped import grouped_mm
@@ -153,13 +154,15 @@ class GroupedExperts(torch.nn.Module):
                 f"{op}: expert_weights has dtype {dtype_name(expert_weights.dtype)}; expected a "
                 "floating-point dtype"
             )
-        if expert_ids.dim() != input.dim() or expert_ids.shape[:-1] != input.shape[:-1]:
+        if expert_ids.dim() != input.dim() or shapes_differ(
+            expert_ids.shape[:-1], input.shape[:-1]
+        ):
             raise ShapeError(
                 f"{op}: expert_ids has shape {shape_text(expert_ids.shape)}; expected "
                 f"{shape_text((*input.shape[:-1], 'k'))} as input has shape "
                 f"{shape_text(input.shape)}"
             )
-        if expert_weights.shape != expert_ids.shape:
+        if shapes_differ(expert_weights.shape, expert_ids.shape):
             raise ShapeError(
                 f"{op}: expert_weights has shape {shape_text(expert_weights.shape)}; expected "
                 f"{shape_text(expert_ids.shape)} as expert_ids has"

@@ -23,6 +23,7 @@ from . import gemm
 from ._call import direct, is_tracing
 from ._errors import RAISED
 from ._precision import tf32_allowed
+from ._sizes import is_one_dimension, known
 from ._transforms import is_transformed
 
 _Op = Callable[..., torch.Tensor]
@@ -39,8 +40,14 @@ _baddbmm_direct: _Op = direct(_baddbmm)
 Gradient = torch.Tensor | None
 
 
-def is_column_major(matrix: torch.Tensor) -> bool:
-    return not matrix.is_contiguous() and matrix.stride(-2) == 1
+def is_column_major(matrix: torch.Tensor, tracing: bool) -> bool:
+    """How a gradient is to be laid out; `tracing` is is_tracing(), which callers know."""
+    if not tracing:
+        try:
+            return not matrix.is_contiguous() and matrix.stride(-2) == 1
+        except RuntimeError:  # sizes that a trace does not know
+            pass
+    return known(matrix.stride(-2) == 1) and not known(matrix.stride(-1) == 1)
 
 
 def has_kernel(is_single: bool) -> bool:
@@ -72,12 +79,12 @@ def _multiply(a: torch.Tensor, b: torch.Tensor, alpha: float) -> torch.Tensor:
 
 
 def _save_operands(
-    ctx: Any, a: torch.Tensor, b: torch.Tensor, needs_a: bool, needs_b: bool
+    ctx: Any, a: torch.Tensor, b: torch.Tensor, needs_a: bool, needs_b: bool, tracing: bool
 ) -> None:
     # Each gradient needs the other operand, and how its own is laid out.
     ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
-    ctx.ais_column_major = needs_a and is_column_major(a)
-    ctx.bis_column_major = needs_b and is_column_major(b)
+    ctx.a_is_column_major = needs_a and is_column_major(a, tracing)
+    ctx.b_is_column_major = needs_b and is_column_major(b, tracing)
 
 
 def _operand_gradients(ctx: Any, grad: torch.Tensor, alpha: float = 1) -> tuple[Gradient, Gradient]:
@@ -89,12 +96,12 @@ def _operand_gradients(ctx: Any, grad: torch.Tensor, alpha: float = 1) -> tuple[
     grad_a: Gradient = None
     grad_b: Gradient = None
     if b is not None:
-        if ctx.ais_column_major:
+        if ctx.a_is_column_major:
             grad_a = _multiply(b, grad.mT, alpha).mT
         else:
             grad_a = _multiply(grad, b.mT, alpha)
     if a is not None:
-        if ctx.bis_column_major:
+        if ctx.b_is_column_major:
             grad_b = _multiply(grad.mT, a, alpha).mT
         else:
             grad_b = _multiply(a.mT, grad, alpha)
@@ -105,7 +112,18 @@ def _addend_gradient(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
     if ctx.beta != 1:
         grad = grad * ctx.beta
     # Summed before it is rounded to the dtype of C.
-    return grad.sum_to_size(ctx.c_shape).to(ctx.c_dtype)
+    return sum_to_size(grad, ctx.c_shape).to(ctx.c_dtype)
+
+
+def sum_to_size(tensor: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """What torch's does, which takes no sizes that a trace does not know."""
+    if not is_tracing():
+        return tensor.sum_to_size(shape)
+    added = tensor.dim() - len(shape)
+    ones = [added + dim for dim, size in enumerate(shape) if known(size == 1)]
+    if ones:
+        tensor = tensor.sum(ones, keepdim=True)
+    return tensor.sum(tuple(range(added))) if added else tensor
 
 
 class Mm(torch.autograd.Function):
@@ -117,9 +135,9 @@ class Mm(torch.autograd.Function):
         out_dtype: torch.dtype | None,
         allow_tf32: bool,
     ) -> torch.Tensor:
-        needs = ctx.needs_input_grad
-        _save_operands(ctx, input, mat2, needs[0], needs[1])
-        call = _mm if is_tracing() else _mm_direct
+        needs, tracing = ctx.needs_input_grad, is_tracing()
+        _save_operands(ctx, input, mat2, needs[0], needs[1], tracing)
+        call = _mm if tracing else _mm_direct
         return call(input, mat2, out_dtype, allow_tf32)
 
     @staticmethod
@@ -136,14 +154,89 @@ class Bmm(torch.autograd.Function):
         out_dtype: torch.dtype | None,
         allow_tf32: bool,
     ) -> torch.Tensor:
-        needs = ctx.needs_input_grad
-        _save_operands(ctx, input, mat2, needs[0], needs[1])
-        call = _bmm if is_tracing() else _bmm_direct
+        needs, tracing = ctx.needs_input_grad, is_tracing()
+        _save_operands(ctx, input, mat2, needs[0], needs[1], tracing)
+        call = _bmm if tracing else _bmm_direct
         return call(input, mat2, out_dtype, allow_tf32)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
         return (*_operand_gradients(ctx, grad), None, None)
+
+
+def as_batch(tensor: torch.Tensor, batch: torch.Size) -> torch.Tensor:
+    """[..., rows, columns] expanded to [*batch, rows, columns] and seen as [B, rows, columns]."""
+    expanded = tensor.expand(*batch, *tensor.shape[-2:])
+    # Copies only where no single stride describes the batch.
+    return expanded if len(batch) == 1 else expanded.flatten(0, -3)
+
+
+def is_broadcast(shape: torch.Size, batch: torch.Size) -> bool:
+    """Whether [..., rows, columns] has not all of the batch."""
+    return len(shape) - 2 < len(batch) or any(
+        known(size == 1) and not known(whole == 1)
+        for size, whole in zip(shape, batch, strict=False)
+    )
+
+
+def _over_batch(
+    left: torch.Tensor,
+    right: torch.Tensor,
+    shape: torch.Size,
+    batch: torch.Size,
+    is_column_major: bool,
+) -> torch.Tensor:
+    """The products [B, P, Q] @ [B, Q, S] as [..., P, S], summed over what that lacks of the batch.
+
+    Sums are those of float32, and rounded once.
+    """
+    if is_column_major:
+        turned = torch.Size((*shape[:-2], shape[-1], shape[-2]))
+        return _over_batch(right.mT, left.mT, turned, batch, False).mT
+    if not is_broadcast(shape, batch):
+        return product(left, right).view(shape)
+    p, q, s = *left.shape[1:], right.shape[2]
+    if all(known(size == 1) for size in shape[:-2]):
+        # Of all of the batch: one product, in which K goes on from matrix to matrix. It may take
+        # copies of operands that do not lie so, as long as these are smaller than the batch.
+        l_strides, r_strides = left.stride(), right.stride()
+        copied = 0
+        if not is_one_dimension((left.shape[0], q), (l_strides[0], l_strides[2])):
+            copied = copied + p * q
+        if not is_one_dimension((right.shape[0], q), (r_strides[0], r_strides[1])):
+            copied = copied + q * s
+        if known(copied <= 2 * p * s):
+            return product(left.transpose(0, 1).flatten(1), right.flatten(0, 1)).view(shape)
+    products = gemm.bmm(left, right, torch.float32).view(*batch, p, s)
+    return sum_to_size(products, shape).to(left.dtype)
+
+
+class Broadcast(torch.autograd.Function):
+    """[..., M, K] @ [..., K, N] -> [*batch, M, N], where an operand lacks some of the batch."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, input: torch.Tensor, other: torch.Tensor, batch: torch.Size, allow_tf32: bool
+    ) -> torch.Tensor:
+        needs, tracing = ctx.needs_input_grad, is_tracing()
+        _save_operands(ctx, input, other, needs[0], needs[1], tracing)
+        ctx.shapes = input.shape, other.shape
+        call = _bmm if tracing else _bmm_direct
+        result = call(as_batch(input, batch), as_batch(other, batch), None, allow_tf32)
+        return result.view(*batch, input.shape[-2], other.shape[-1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
+        input, other = ctx.saved_tensors
+        batch = grad.shape[:-2]
+        grads, grad_input, grad_other = as_batch(grad, batch), None, None
+        if other is not None:
+            right = as_batch(other, batch).mT
+            grad_input = _over_batch(grads, right, ctx.shapes[0], batch, ctx.a_is_column_major)
+        if input is not None:
+            left = as_batch(input, batch).mT
+            grad_other = _over_batch(left, grads, ctx.shapes[1], batch, ctx.b_is_column_major)
+        return grad_input, grad_other, None, None
 
 
 class _WithAddend(torch.autograd.Function):
@@ -157,9 +250,10 @@ class _WithAddend(torch.autograd.Function):
         b: torch.Tensor,
         beta: float,
         alpha: float,
+        tracing: bool,
     ) -> None:
         needs = ctx.needs_input_grad
-        _save_operands(ctx, a, b, needs[1], needs[2])
+        _save_operands(ctx, a, b, needs[1], needs[2], tracing)
         ctx.c_shape, ctx.c_dtype = input.shape, input.dtype
         ctx.beta, ctx.alpha = beta, alpha
 
@@ -181,8 +275,9 @@ class Addmm(_WithAddend):
         alpha: float,
         allow_tf32: bool,
     ) -> torch.Tensor:
-        _WithAddend.save(ctx, input, mat1, mat2, beta, alpha)
-        call = _addmm if is_tracing() else _addmm_direct
+        tracing = is_tracing()
+        _WithAddend.save(ctx, input, mat1, mat2, beta, alpha, tracing)
+        call = _addmm if tracing else _addmm_direct
         return call(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
 
 
@@ -198,6 +293,7 @@ class Baddbmm(_WithAddend):
         alpha: float,
         allow_tf32: bool,
     ) -> torch.Tensor:
-        _WithAddend.save(ctx, input, batch1, batch2, beta, alpha)
-        call = _baddbmm if is_tracing() else _baddbmm_direct
+        tracing = is_tracing()
+        _WithAddend.save(ctx, input, batch1, batch2, beta, alpha, tracing)
+        call = _baddbmm if tracing else _baddbmm_direct
         return call(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)

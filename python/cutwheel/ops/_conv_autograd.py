@@ -29,6 +29,7 @@ from ._call import applier, direct, is_tracing
 from ._conv_geometry import Geometry
 from ._elementwise import Gradient, derivative, sum_rows
 from ._errors import out_of_memory
+from ._sizes import known
 from ._transforms import is_transformed
 
 _Op = Callable[..., torch.Tensor]
@@ -154,9 +155,11 @@ def _weight_grad(
 
 def _in_order(grad: torch.Tensor) -> torch.Tensor:
     """With contiguous channels: each op would make that copy for itself."""
-    if grad.stride()[1] == 1 or grad.shape[1] == 1:
-        return grad
-    return grad.contiguous(memory_format=torch.channels_last)
+    if is_tracing():
+        is_in_order = known(grad.stride()[1] == 1) or known(grad.shape[1] == 1)
+    else:
+        is_in_order = grad.stride()[1] == 1 or grad.shape[1] == 1
+    return grad if is_in_order else grad.contiguous(memory_format=torch.channels_last)
 
 
 class Conv(torch.autograd.Function):

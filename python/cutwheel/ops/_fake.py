@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentError, DeviceError, DtypeError, ShapeError
+from ._sizes import known
 
 # Takes conditions on sizes that torch.export does not know, unlike `if`.
 check_value: Callable[[Any, Callable[[], str]], None] = functools.partial(
@@ -65,6 +66,12 @@ def check_devices(op: str, tensors: Mapping[str, torch.Tensor | None]) -> None:
                 f"{op}: {name} is on {tensor.device} and {first} is on {reference.device}; "
                 "all tensors must be on the same device"
             )
+
+
+def check_shape(shape: Shape, expected: Shape, text: Callable[[], str]) -> None:
+    check_value(len(shape) == len(expected), text)
+    for size, wanted in zip(shape, expected, strict=True):
+        check_value(size == wanted, text)
 
 
 def check_dims(op: str, name: str, tensor: torch.Tensor, dims: int) -> None:
@@ -130,23 +137,32 @@ def _check_addend(
         raise DtypeError(
             f"{op}: input has dtype {dtype_name(c.dtype)}; expected {dtype_name(operand)}"
         )
-    pairs = zip(reversed(c.shape), reversed(shape), strict=False)
-    if c.dim() > len(shape) or any(size != 1 and size != wanted for size, wanted in pairs):
-        raise ShapeError(
+
+    def text() -> str:
+        return (
             f"{op}: input has shape {shape_text(c.shape)}; expected one that broadcasts to "
             f"{shape_text(shape)}"
         )
 
+    check_value(c.dim() <= len(shape), text)
+    for size, wanted in zip(reversed(c.shape), reversed(shape), strict=False):
+        # As torch's own ops do, this takes a size that is not known for none of 1.
+        if not known(size == 1):
+            check_value(size == wanted, text)
+
 
 def check_out(op: str, out: torch.Tensor, shape: Shape) -> None:
     """Of its shape and strides; its dtype is part of result_dtype."""
-    fits = out.dim() == len(shape)
-    if not fits or any(size != want for size, want in zip(out.shape, shape, strict=True)):
-        raise ShapeError(
+    check_shape(
+        out.shape,
+        shape,
+        lambda: (
             f"{op}: out has shape {shape_text(out.shape)}; expected {shape_text(shape)} (out is "
             "never resized)"
-        )
-    if any(stride == 0 and size > 1 for size, stride in zip(out.shape, out.stride(), strict=True)):
+        ),
+    )
+    places = zip(out.shape, out.stride(), strict=True)
+    if any(known(stride == 0) and known(size > 1) for size, stride in places):
         raise ArgumentError(
             f"{op}: out overlaps itself (an expanded view?); expected memory of its own for each "
             "element"
@@ -240,8 +256,11 @@ def check_linear(
             raise DtypeError(
                 f"{op}: bias has dtype {dtype_name(bias.dtype)}; expected {dtype_name(dtype)}"
             )
-        if bias.dim() != 1 or bias.shape[0] != n:
-            raise ShapeError(f"{op}: bias has shape {shape_text(bias.shape)}; expected [{n}]")
+        check_shape(
+            bias.shape,
+            (n,),
+            lambda: f"{op}: bias has shape {shape_text(bias.shape)}; expected [{n}]",
+        )
     return dtype, (*input.shape[:-1], n)
 
 

@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import ArgumentError, DtypeError, ShapeError
+from ..errors import ArgumentError, DtypeError
 from ._conv_geometry import output_size
 from ._fake import (
     DTYPES,
     Shape,
     check_devices,
     check_dims,
+    check_shape,
     check_value,
     dtype_name,
     shape_text,
@@ -164,8 +165,11 @@ def _check_bias(
             f"{op}: bias has dtype {dtype_name(bias.dtype)}; expected {dtype_name(dtype)}"
             + (", the dtype of the result, or float32" if or_float32 else "")
         )
-    if bias.dim() != 1 or bias.shape[0] != ko:
-        raise ShapeError(f"{op}: bias has shape {shape_text(bias.shape)}; expected [{ko}]")
+    check_shape(
+        bias.shape,
+        (ko,),
+        lambda: f"{op}: bias has shape {shape_text(bias.shape)}; expected [{ko}]",
+    )
 
 
 def _conv2d(
@@ -209,28 +213,29 @@ def _conv2d_fused(
                 f"{_OP}: residual has dtype {dtype_name(residual.dtype)}; expected "
                 f"{dtype_name(result.dtype)}"
             )
-        if residual.dim() != 4 or any(
-            size != wanted for size, wanted in zip(residual.shape, result.shape, strict=True)
-        ):
-            raise ShapeError(
+        check_shape(
+            residual.shape,
+            result.shape,
+            lambda: (
                 f"{_OP}: residual has shape {shape_text(residual.shape)}; expected "
                 f"{shape_text(result.shape)}, the shape of the result"
-            )
+            ),
+        )
     return result
 
 
 def _check_gradient(
     op: str, grad_output: torch.Tensor, shape: Shape, input_size: Shape, weight_size: Shape
 ) -> None:
-    for size, wanted in zip(grad_output.shape, shape, strict=True):
-        check_value(
-            size == wanted,
-            lambda: (
-                f"{op}: grad_output has shape {shape_text(grad_output.shape)}; expected "
-                f"{shape_text(shape)}, the shape of the result for an input "
-                f"{shape_text(input_size)} and a weight {shape_text(weight_size)}"
-            ),
-        )
+    check_shape(
+        grad_output.shape,
+        shape,
+        lambda: (
+            f"{op}: grad_output has shape {shape_text(grad_output.shape)}; expected "
+            f"{shape_text(shape)}, the shape of the result for an input "
+            f"{shape_text(input_size)} and a weight {shape_text(weight_size)}"
+        ),
+    )
 
 
 def _conv2d_input_grad(
@@ -273,10 +278,14 @@ def _conv2d_weight_grad(
 
 def _check_scale(name: str, scale: torch.Tensor, ko: Any = None) -> None:
     check_scale_dtype(_SCALED, name, scale)
-    if scale.numel() == 1 or (ko is not None and scale.dim() == 1 and scale.shape[0] == ko):
-        return
+    fits = scale.numel() == 1
+    if ko is not None and scale.dim() == 1:
+        fits = fits | (scale.shape[0] == ko)
     expected = "one element" + ("" if ko is None else f" or [{ko}], one for each filter")
-    raise ShapeError(f"{_SCALED}: {name} has shape {shape_text(scale.shape)}; expected {expected}")
+    check_value(
+        fits,
+        lambda: f"{_SCALED}: {name} has shape {shape_text(scale.shape)}; expected {expected}",
+    )
 
 
 def _scaled_conv2d(

@@ -14,6 +14,7 @@ from ._fake import (
     check_dims,
     check_linear,
     check_out,
+    check_shape,
     check_value,
     dtype_name,
     result_dtype,
@@ -57,14 +58,15 @@ def _check_dtype(op: str, name: str, tensor: torch.Tensor, dtype: torch.dtype) -
 
 
 def _check_shape(op: str, name: str, tensor: torch.Tensor, *allowed: Shape) -> None:
-    for shape in allowed:
-        if tensor.dim() == len(shape) and all(
-            size == wanted for size, wanted in zip(tensor.shape, shape, strict=True)
-        ):
-            return
-    raise ShapeError(
-        f"{op}: {name} has shape {shape_text(tensor.shape)}; expected "
-        f"{' or '.join(shape_text(shape) for shape in allowed)}"
+    """That it is one of the shapes, which are of different lengths."""
+    expected = next((shape for shape in allowed if len(shape) == tensor.dim()), allowed[0])
+    check_shape(
+        tensor.shape,
+        expected,
+        lambda: (
+            f"{op}: {name} has shape {shape_text(tensor.shape)}; expected "
+            f"{' or '.join(shape_text(shape) for shape in allowed)}"
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from ._fake import (
     check_devices,
     check_dims,
     check_out,
+    check_shape,
     check_value,
     dtype_name,
     result_dtype,
@@ -21,6 +22,7 @@ from ._fake import (
 )
 from ._fake_fused import check_even, declared_epilogue, result_width
 from ._fake_scaled import FP8
+from ._sizes import fits
 
 _MM, _SCALED = "grouped_mm", "scaled_grouped_mm"
 # As many as the kernels keep the places of in shared memory.
@@ -68,11 +70,14 @@ def _check_bias(op: str, bias: torch.Tensor | None, shape: Shape, *dtypes: torch
     if bias.dtype not in dtypes:
         wanted = " or ".join(dict.fromkeys(dtype_name(dtype) for dtype in dtypes))
         raise DtypeError(f"{op}: bias has dtype {dtype_name(bias.dtype)}; expected {wanted}")
-    if bias.dim() != 2 or any(s != wanted for s, wanted in zip(bias.shape, shape, strict=True)):
-        raise ShapeError(
+    check_shape(
+        bias.shape,
+        shape,
+        lambda: (
             f"{op}: bias has shape {shape_text(bias.shape)}; expected {shape_text(shape)}, a row "
             "for each group"
-        )
+        ),
+    )
 
 
 def _check_inner(op: str, b: torch.Tensor, a: torch.Tensor, expected: str, size: Any) -> None:
@@ -224,14 +229,6 @@ def _check_factors(a: torch.Tensor, b: torch.Tensor) -> None:
         )
 
 
-def _has_shape(tensor: torch.Tensor, *shapes: Shape) -> bool:
-    return any(
-        tensor.dim() == len(shape)
-        and all(size == wanted for size, wanted in zip(tensor.shape, shape, strict=True))
-        for shape in shapes
-    )
-
-
 def _check_scales(
     scale_a: torch.Tensor, scale_b: torch.Tensor, a: torch.Tensor, b: torch.Tensor
 ) -> None:
@@ -242,19 +239,20 @@ def _check_scales(
     tiles_a, tiles_b = (t, blocks), (groups, blocks, _recipes.blocks(n))
     for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
         _recipes.check_scale_dtype(_SCALED, name, scale)
-    if _has_shape(scale_a, *rows) and _has_shape(scale_b, *columns):
-        return
-    if _has_shape(scale_a, tiles_a) and _has_shape(scale_b, tiles_b):
-        return
-    raise ShapeError(
-        f"{_SCALED}: scale_a has shape {shape_text(scale_a.shape)} and scale_b has shape "
-        f"{shape_text(scale_b.shape)} where T={t}, G={groups}, N={n}, K={k}; expected\n"
-        f"  rowwise: scale_a {' or '.join(map(shape_text, rows))}, scale_b "
-        f"{' or '.join(map(shape_text, columns))}\n"
-        f"  blockwise_1x128 for mat_a and blockwise_128x128 for mat_b: scale_a "
-        f"{shape_text(tiles_a)}, scale_b {shape_text(tiles_b)}\n"
-        "(scale_b has the orientation of mat_b, [G, K, N]: transpose the scales of weights "
-        "[G, N, K])"
+    is_rowwise = fits(scale_a.shape, *rows) & fits(scale_b.shape, *columns)
+    is_blockwise = fits(scale_a.shape, tiles_a) & fits(scale_b.shape, tiles_b)
+    check_value(
+        is_rowwise | is_blockwise,
+        lambda: (
+            f"{_SCALED}: scale_a has shape {shape_text(scale_a.shape)} and scale_b has shape "
+            f"{shape_text(scale_b.shape)} where T={t}, G={groups}, N={n}, K={k}; expected\n"
+            f"  rowwise: scale_a {' or '.join(map(shape_text, rows))}, scale_b "
+            f"{' or '.join(map(shape_text, columns))}\n"
+            f"  blockwise_1x128 for mat_a and blockwise_128x128 for mat_b: scale_a "
+            f"{shape_text(tiles_a)}, scale_b {shape_text(tiles_b)}\n"
+            "(scale_b has the orientation of mat_b, [G, K, N]: transpose the scales of weights "
+            "[G, N, K])"
+        ),
     )
 
 

@@ -14,11 +14,13 @@ from ._fake import (
     check_devices,
     check_dims,
     check_out,
+    check_shape,
     check_value,
     dtype_name,
     result_shape,
     shape_text,
 )
+from ._sizes import fits
 
 _OP = "scaled_mm"
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -91,26 +93,17 @@ def _check_unscaled(given: dict[str, object]) -> None:
             )
 
 
-def _check_vector(name: str, tensor: torch.Tensor, expected: str, *shapes: Shape) -> None:
-    """That the tensor has one of the shapes, which are of different lengths."""
-
-    def text() -> str:
-        return f"{_OP}: {name} has shape {shape_text(tensor.shape)}; expected {expected}"
-
-    shape = next((shape for shape in shapes if len(shape) == tensor.dim()), None)
-    if shape is None:
-        raise ShapeError(text())
-    for size, wanted in zip(tensor.shape, shape, strict=True):
-        check_value(size == wanted, text)
-
-
 def _check_bias(bias: torch.Tensor, dtype: torch.dtype, n: Any) -> None:
     if bias.dtype not in (dtype, torch.float32):
         raise ScaledDtypeError(
             f"{_OP}: bias has dtype {dtype_name(bias.dtype)}; expected {dtype_name(dtype)}"
             + ("" if dtype == torch.float32 else ", the dtype of the result, or float32")
         )
-    _check_vector("bias", bias, f"[{n}]", (n,))
+    check_shape(
+        bias.shape,
+        (n,),
+        lambda: f"{_OP}: bias has shape {shape_text(bias.shape)}; expected [{n}]",
+    )
 
 
 def _check_zero_point(
@@ -124,7 +117,7 @@ def _check_zero_point(
             )
         return
     if a.dtype != torch.int8:
-        raise ArgumentError(
+        raise ScaledDtypeError(
             f"{_OP}: azp is given, and mat_a has dtype {dtype_name(a.dtype)}; only int8 has a "
             "zero point"
         )
@@ -138,9 +131,19 @@ def _check_zero_point(
             raise ScaledDtypeError(
                 f"{_OP}: {name} has dtype {dtype_name(tensor.dtype)}; expected int32"
             )
-    if azp.numel() != 1:
-        _check_vector("azp", azp, f"one element, [{m}] or [{m}, 1]", (m,), (m, 1))
-    _check_vector("azp_adj", azp_adj, f"[{n}] or [1, {n}], {sums}", (n,), (1, n))
+    check_value(
+        (azp.numel() == 1) | fits(azp.shape, (m,), (m, 1)),
+        lambda: (
+            f"{_OP}: azp has shape {shape_text(azp.shape)}; expected one element, [{m}] or [{m}, 1]"
+        ),
+    )
+    check_value(
+        fits(azp_adj.shape, (n,), (1, n)),
+        lambda: (
+            f"{_OP}: azp_adj has shape {shape_text(azp_adj.shape)}; expected [{n}] or [1, {n}], "
+            f"{sums}"
+        ),
+    )
 
 
 def _check(

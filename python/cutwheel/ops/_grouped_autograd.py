@@ -26,6 +26,7 @@ from ._elementwise import Gradient, derivative
 from ._errors import RAISED
 from ._group_sums import sum_groups
 from ._precision import tf32_allowed
+from ._sizes import is_contiguous
 from ._transforms import is_transformed
 
 _Op = Callable[..., torch.Tensor]
@@ -77,12 +78,13 @@ class GroupedRows(torch.autograd.Function):
     ) -> torch.Tensor:
         needs = ctx.needs_input_grad
         ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None, offs)
-        ctx.b_is_column_major = needs[1] and is_column_major(b)
+        tracing = is_tracing()
+        ctx.b_is_column_major = needs[1] and is_column_major(b, tracing)
         ctx.dtype = a.dtype
         ctx.bias_dtype = None if bias is None else bias.dtype
         # Not among the saved tensors: it is meant to change before backward comes.
         ctx.accumulate_into = accumulate_into
-        call = _grouped_mm if is_tracing() else _grouped_mm_direct
+        call = _grouped_mm if tracing else _grouped_mm_direct
         return call(a, b, offs, bias, out_dtype, allow_tf32)
 
     @staticmethod
@@ -123,9 +125,10 @@ class GroupedK(torch.autograd.Function):
     ) -> torch.Tensor:
         needs = ctx.needs_input_grad
         ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None, offs)
-        ctx.a_is_row_major = needs[0] and a.is_contiguous()
+        tracing = is_tracing()
+        ctx.a_is_row_major = needs[0] and is_contiguous(a, tracing)
         ctx.dtype = a.dtype
-        call = _grouped_mm if is_tracing() else _grouped_mm_direct
+        call = _grouped_mm if tracing else _grouped_mm_direct
         return call(a, b, offs, None, out_dtype, allow_tf32)
 
     @staticmethod
@@ -155,7 +158,7 @@ def _save(
 ) -> None:
     needs = ctx.needs_input_grad
     ctx.save_for_backward(input if needs[1] else None, weight if needs[0] else None, offs, z)
-    ctx.weight_is_column_major = needs[1] and is_column_major(weight)
+    ctx.weight_is_column_major = needs[1] and is_column_major(weight, is_tracing())
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.activation_backward = activation_backward
 

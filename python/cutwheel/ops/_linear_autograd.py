@@ -86,7 +86,7 @@ def _save(
 ) -> None:
     needs = ctx.needs_input_grad
     ctx.save_for_backward(input if needs[1] else None, weight if needs[0] else None, bias, z)
-    ctx.weight_is_column_major = needs[1] and is_column_major(weight)
+    ctx.weight_is_column_major = needs[1] and is_column_major(weight, is_tracing())
     ctx.activation_backward = activation_backward
     ctx.residual_is_last = residual_is_last
 
@@ -162,8 +162,9 @@ class Linear(torch.autograd.Function):
     ) -> torch.Tensor:
         needs = ctx.needs_input_grad
         ctx.save_for_backward(input if needs[1] else None, weight if needs[0] else None)
-        ctx.weight_is_column_major = needs[1] and is_column_major(weight)
-        call = _linear if is_tracing() else _linear_direct
+        tracing = is_tracing()
+        ctx.weight_is_column_major = needs[1] and is_column_major(weight, tracing)
+        call = _linear if tracing else _linear_direct
         return call(input, weight, bias, allow_tf32)
 
     @staticmethod

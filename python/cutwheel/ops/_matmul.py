@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from torch import is_autocast_enabled, is_grad_enabled
 
 from ..errors import ShapeError
-from ._errors import check_tensors, raise_as
+from ._autograd import Broadcast, as_batch, has_kernel, is_broadcast
+from ._call import applier, distinct, is_tracing
+from ._errors import RAISED, check_tensors, raise_as, reraise
+from ._precision import autocast_operands, tf32_allowed
+from ._sizes import differ, is_one_dimension
 from .gemm import bmm, mm
 from .linear import linear
 
+_broadcast_with_grad: Callable[..., torch.Tensor] = applier(Broadcast, 2)
 _MADE_OF = {"mm": {"mat2": "other"}, "bmm": {"mat2": "other"}, "linear": {"weight": "other"}}
 
 
@@ -39,7 +47,10 @@ def _matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     dims, other_dims = input.dim(), other.dim()
     if dims == 2 and other_dims == 2:
         return mm(input, other)
-    _check_shapes(input, other)
+    if dims == 0 or other_dims == 0:
+        name = "input" if dims == 0 else "other"
+        raise ShapeError(f"matmul: {name} has no dimensions; expected at least one")
+    _check_inner(input, other)
     if dims == 1:
         return _matmul(input.unsqueeze(0), other).squeeze(-2 if other_dims > 1 else 0)
     if other_dims == 1:
@@ -49,12 +60,9 @@ def _matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return _batched(input, other)
 
 
-def _check_shapes(input: torch.Tensor, other: torch.Tensor) -> None:
-    for name, tensor in (("input", input), ("other", other)):
-        if tensor.dim() == 0:
-            raise ShapeError(f"matmul: {name} has no dimensions; expected at least one")
+def _check_inner(input: torch.Tensor, other: torch.Tensor) -> None:
     k = input.shape[-1]
-    if other.shape[max(other.dim() - 2, 0)] != k:
+    if differ(other.shape[max(other.dim() - 2, 0)], k):
         raise ShapeError(
             f"matmul: other has shape {list(other.shape)}; expected "
             f"{f'[{k}]' if other.dim() == 1 else f'[..., {k}, N]'} as input has shape "
@@ -64,17 +72,13 @@ def _check_shapes(input: torch.Tensor, other: torch.Tensor) -> None:
 
 def _rows_are_one_matrix(tensor: torch.Tensor) -> bool:
     """Whether [..., M, K] can be seen as [rows, K] without a copy."""
-    if tensor.is_contiguous():
-        return True
-    shape, strides = tensor.shape, tensor.stride()
-    expected = None  # the stride the next outer dimension must have
-    for size, stride in zip(reversed(shape[:-1]), reversed(strides[:-1]), strict=True):
-        if size == 1:
-            continue
-        if expected is not None and stride != expected:
-            return False
-        expected = stride * size
-    return True
+    if not is_tracing():
+        try:
+            if tensor.is_contiguous():
+                return True
+        except RuntimeError:  # sizes that a trace does not know
+            pass
+    return is_one_dimension(tensor.shape[:-1], tensor.stride()[:-1])
 
 
 def _batched(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -85,15 +89,23 @@ def _batched(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
             f"matmul: the leading dimensions of input (shape {list(input.shape)}) and other "
             f"(shape {list(other.shape)}) do not broadcast"
         ) from None
+    has = is_grad_enabled() and has_kernel(input.dtype == torch.float32)
+    if has and (
+        (input.requires_grad and is_broadcast(input.shape, batch))
+        or (other.requires_grad and is_broadcast(other.shape, batch))
+    ):
+        return _with_grad(input, other, batch)
     m, n = input.shape[-2], other.shape[-1]
-    return bmm(_as_batch(input, batch), _as_batch(other, batch)).view(*batch, m, n)
+    return bmm(as_batch(input, batch), as_batch(other, batch)).view(*batch, m, n)
 
 
-def _as_batch(tensor: torch.Tensor, batch: torch.Size) -> torch.Tensor:
-    """Expanded to [*batch, rows, columns] and seen as [B, rows, columns]."""
-    rows, columns = tensor.shape[-2:]
-    expanded = tensor.expand(*batch, rows, columns)
-    if len(batch) == 1:
-        return expanded
-    # Copies only where no single stride describes the batch.
-    return expanded.reshape(batch.numel(), rows, columns)
+def _with_grad(input: torch.Tensor, other: torch.Tensor, batch: torch.Size) -> torch.Tensor:
+    try:
+        if is_autocast_enabled():
+            input, other = autocast_operands(input, other)
+        if is_tracing():
+            input, other = distinct(input, other)
+        allow_tf32 = input.dtype == torch.float32 and tf32_allowed()
+        return _broadcast_with_grad(input, other, batch, allow_tf32)
+    except RAISED as error:
+        reraise("bmm", error, (), input=input, mat2=other)

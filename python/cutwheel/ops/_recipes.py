@@ -7,8 +7,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from ..errors import ArgumentError, ScaledDtypeError, ShapeError
-from ._fake import check_value, dtype_name, shape_text
+from ..errors import ArgumentError, ScaledDtypeError
+from ._fake import check_shape, check_value, dtype_name, shape_text
+from ._sizes import fits
 
 TENSORWISE, ROWWISE, BLOCKWISE_1X128, BLOCKWISE_128X128 = range(4)
 """as the library numbers them"""
@@ -121,21 +122,15 @@ class Scales(NamedTuple):
         if recipe == TENSORWISE:
             check_value(self.tensor.numel() == 1, text)
             return
-        sizes, shape = self.sizes(), self.shapes[recipe]
-        if len(sizes) != len(shape):
-            raise ShapeError(text())
-        for size, expected in zip(sizes, shape, strict=True):
-            check_value(size == expected, text)
+        check_shape(self.sizes(), self.shapes[recipe], text)
 
-    def fits(self, recipe: int) -> bool:
+    def fits(self, recipe: int) -> Any:
+        """As a condition for check_value."""
         if self.recipe is not None:
             return recipe == self.recipe
         if recipe == TENSORWISE:
-            return bool(self.tensor.numel() == 1)
-        sizes, shape = tuple(self.tensor.shape), self.shapes[recipe]
-        return len(sizes) == len(shape) and all(
-            size == expected for size, expected in zip(sizes, shape, strict=True)
-        )
+            return self.tensor.numel() == 1
+        return fits(self.tensor.shape, self.shapes[recipe])
 
 
 def check_scales(
@@ -160,15 +155,21 @@ def check_scales(
     a.check_given(op)
     b.check_given(op)
     pairs = _PAIRS[:4] if is_int8 else _PAIRS
-    if any(a.fits(of_a) and b.fits(of_b) for of_a, of_b in pairs):
-        return
+    found: Any = False
+    for of_a, of_b in pairs:
+        found = found | (a.fits(of_a) & b.fits(of_b))
+    check_value(found, lambda: _text(op, a, b, m, n, k, is_int8))
+
+
+def _text(op: str, a: Scales, b: Scales, m: Any, n: Any, k: Any, is_int8: bool) -> str:
+    """Of scales that fit no pair of recipes."""
     problem = (
-        f"scale_a has shape {shape_text(scale_a.shape)} and scale_b has shape "
-        f"{shape_text(scale_b.shape)} where M={m}, N={n}, K={k}"
+        f"scale_a has shape {shape_text(a.tensor.shape)} and scale_b has shape "
+        f"{shape_text(b.tensor.shape)} where M={m}, N={n}, K={k}"
     )
-    if recipe_a is not None and recipe_b is not None:
+    if a.recipe is not None and b.recipe is not None:
         problem = (
-            f"scale_recipe_a is {NAMES[recipe_a]} and scale_recipe_b is {NAMES[recipe_b]}, which "
+            f"scale_recipe_a is {NAMES[a.recipe]} and scale_recipe_b is {NAMES[b.recipe]}, which "
             "do not combine"
         )
     lines = [
@@ -188,7 +189,7 @@ def check_scales(
             "(scale_b has the orientation of mat_b, [K, N]: transpose the scales of a weight "
             "[N, K])"
         )
-    raise ShapeError("\n".join(lines))
+    return "\n".join(lines)
 
 
 def check_scale_dtype(op: str, name: str, scale: torch.Tensor) -> None:

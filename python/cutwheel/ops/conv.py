@@ -30,6 +30,7 @@ from ._elementwise import ACTIVATIONS
 from ._errors import RAISED, reraise
 from ._fake import DTYPES, dtype_name, shape_text
 from ._precision import autocast_operands
+from ._sizes import shapes_differ
 from ._transforms import is_transformed
 from .linear import COMPOSED, check_activation
 
@@ -326,7 +327,7 @@ def _check_residual(op: str, residual: torch.Tensor, z: torch.Tensor) -> None:
         raise DtypeError(
             f"{op}: residual has dtype {dtype_name(residual.dtype)}; expected {dtype_name(z.dtype)}"
         )
-    if residual.shape != z.shape:
+    if shapes_differ(residual.shape, z.shape):
         raise ShapeError(
             f"{op}: residual has shape {shape_text(residual.shape)}; expected "
             f"{shape_text(z.shape)}, the shape of the result"

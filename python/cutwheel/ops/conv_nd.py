@@ -19,6 +19,7 @@ from ._conv_geometry import Padding, Sizes, check_padding_name, check_rank, spre
 from ._errors import RAISED, raise_as, reraise
 from ._fake import shape_text
 from ._precision import autocast_operands
+from ._sizes import differ
 from .conv import CONV_ACTIVATIONS, convolve, finish, in_channels_last_order
 from .linear import check_activation
 
@@ -216,7 +217,7 @@ def fold_volume(
     images, depth = input.shape[0], input.shape[2]
     if residual is not None:
         check_rank(op, "residual", residual, "[N, Ko, D, P, Q]")
-        if residual.shape[0] != images or residual.shape[2] != depth:
+        if differ(residual.shape[0], images) or differ(residual.shape[2], depth):
             raise ShapeError(
                 f"{op}: residual has shape {shape_text(residual.shape)}; expected "
                 f"[{images}, {weight.shape[0]}, {depth}, P, Q], the shape of the result"

@@ -17,6 +17,7 @@ from ._elementwise import ACTIVATIONS
 from ._errors import RAISED, check_tensors, reraise
 from ._linear_autograd import STORED, LinearFused, LinearFusedAux
 from ._precision import autocast_operands
+from ._sizes import differ, shapes_differ
 from ._transforms import is_transformed
 from .linear import check_activation
 
@@ -103,7 +104,7 @@ def pack_gated_weight(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         raise ShapeError(
             f"pack_gated_weight: gate has shape {list(gate.shape)}; expected [F, K] or [G, F, K]"
         )
-    if up.shape != gate.shape:
+    if shapes_differ(up.shape, gate.shape):
         raise ShapeError(
             f"pack_gated_weight: up has shape {list(up.shape)}; expected {list(gate.shape)} as "
             "gate has"
@@ -134,7 +135,7 @@ def unpack_gated_weight(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
         ValueError: weight is neither [2F, K] nor [G, 2F, K]
     """
     check_tensors("unpack_gated_weight", {"weight": weight})
-    if weight.dim() not in (2, 3) or weight.shape[-2] % 2:
+    if weight.dim() not in (2, 3) or differ(weight.shape[-2] % 2, 0):
         raise ShapeError(
             f"unpack_gated_weight: weight has shape {list(weight.shape)}; expected [2F, K] or "
             "[G, 2F, K]"

@@ -26,6 +26,7 @@ from ._errors import RAISED, check_tensors, raise_as, reraise
 from ._fake import dtype_name, shape_text
 from ._grouped_autograd import GroupedK, GroupedRows
 from ._precision import autocast_operands, tf32_allowed
+from ._sizes import differ, shapes_differ
 from ._transforms import REVERSE, is_transformed, refuse
 from .gemm import addmm, baddbmm, bmm, mm
 
@@ -169,7 +170,7 @@ def _refuse_bias(bias: torch.Tensor | None) -> None:
 
 
 def _check_bias_shape(bias: torch.Tensor | None, groups: int, size: int) -> None:
-    if bias is not None and tuple(bias.shape) != (groups, size):
+    if bias is not None and shapes_differ(bias.shape, (groups, size)):
         raise ShapeError(
             f"{_OP}: bias has shape {shape_text(bias.shape)}; expected [{groups}, {size}], a row "
             "for each group"
@@ -200,7 +201,7 @@ def _grouped_columns(
     What concerns one operand alone is checked here: the product knows each by the other's name.
     """
     groups, m, k = a.shape
-    if b.shape[0] != k:
+    if differ(b.shape[0], k):
         raise ShapeError(
             f"{_OP}: mat_b has shape {shape_text(b.shape)}; expected [{k}, T] as mat_a has shape "
             f"{shape_text(a.shape)}"
@@ -210,7 +211,7 @@ def _grouped_columns(
             f"{_OP}: mat_b has dtype {dtype_name(b.dtype)}; expected {dtype_name(a.dtype)} as "
             "mat_a has"
         )
-    if offs.dim() == 1 and offs.shape[0] != groups:
+    if offs.dim() == 1 and differ(offs.shape[0], groups):
         raise ShapeError(
             f"{_OP}: offs has {offs.shape[0]} elements; expected {groups}, one for each matrix of "
             f"mat_a (shape {shape_text(a.shape)})"
@@ -225,7 +226,7 @@ def _check_total(total: torch.Tensor, shape: tuple[int, ...], b: torch.Tensor) -
         raise DtypeError(
             f"{_OP}: accumulate_into has dtype {dtype_name(total.dtype)}; expected float32"
         )
-    if tuple(total.shape) != shape:
+    if shapes_differ(total.shape, shape):
         raise ShapeError(
             f"{_OP}: accumulate_into has shape {shape_text(total.shape)}; expected "
             f"{shape_text(shape)}"
@@ -271,7 +272,7 @@ def _accumulated(
                     f"{_OP}: {name} requires grad, and accumulate_into= does not support automatic "
                     "differentiation where K is grouped: call without it, or under torch.no_grad()"
                 )
-    if a.shape[1] != b.shape[0]:
+    if differ(a.shape[1], b.shape[0]):
         raise ShapeError(
             f"{_OP}: mat_b has shape {shape_text(b.shape)}; expected [{a.shape[1]}, N] as mat_a "
             f"has shape {shape_text(a.shape)}"

@@ -21,6 +21,7 @@ from ._errors import RAISED, raise_as, reraise
 from ._fake import dtype_name, shape_text
 from ._grouped_autograd import GroupedFused, GroupedFusedAux
 from ._precision import autocast_operands, tf32_allowed
+from ._sizes import differ
 from ._transforms import REVERSE, is_transformed, refuse
 from .gated import GATED_ACTIVATIONS
 from .grouped import grouped_mm
@@ -96,7 +97,7 @@ def _check_operands(op: str, input: torch.Tensor, weight: torch.Tensor) -> None:
                 f"{op}: {name} has {tensor.dim()} dimensions (shape {shape_text(tensor.shape)}); "
                 f"expected {rank}"
             )
-    if weight.shape[2] != input.shape[1]:
+    if differ(weight.shape[2], input.shape[1]):
         raise ShapeError(
             f"{op}: weight has shape {shape_text(weight.shape)}; expected "
             f"[G, N, {input.shape[1]}] as input has shape {shape_text(input.shape)}"

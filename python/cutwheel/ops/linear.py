@@ -28,6 +28,7 @@ from ._linear_autograd import (
     LinearFusedAux,
 )
 from ._precision import autocast_operands
+from ._sizes import shapes_differ
 from ._transforms import is_transformed
 
 _float32 = torch.float32
@@ -344,7 +345,7 @@ def _check_place(residual: torch.Tensor, result: torch.Tensor) -> None:
             f"linear: residual is on {residual.device} and input is on {result.device}; all "
             "tensors must be on the same device"
         )
-    if residual.shape != result.shape:
+    if shapes_differ(residual.shape, result.shape):
         raise ShapeError(
             f"linear: residual has shape {shape_text(residual.shape)}; expected "
             f"{shape_text(result.shape)}"
