@@ -29,7 +29,7 @@ def spread(op: str, name: str, value: Sizes, dims: int) -> tuple[int, ...]:
         return value
     if not isinstance(value, Sequence) or isinstance(value, str):
         return (integer(op, name, value),) * dims
-    given = tuple(integer(op, name, each) for each in value)
+    given = tuple([each if type(each) is int else integer(op, name, each) for each in value])
     if len(given) == 1:
         return given * dims
     if len(given) != dims:

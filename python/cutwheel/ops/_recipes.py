@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -15,8 +14,6 @@ TENSORWISE, ROWWISE, BLOCKWISE_1X128, BLOCKWISE_128X128 = range(4)
 """as the library numbers them"""
 NAMES = ("tensorwise", "rowwise", "blockwise_1x128", "blockwise_128x128")
 BLOCK = 128
-LISTS = (list, tuple)
-"""of scales and of recipes, which torch's functions take, too"""
 
 # Ours, and those of the members of torch.nn.functional.ScalingType.
 _CODES = {
@@ -45,11 +42,11 @@ def code_of(op: str, name: str, recipe: Any) -> int:
         TypeError: it is a tensor
         NotImplementedError: it is one of mxfp8 or nvfp4
     """
-    if type(recipe) in LISTS:
-        recipe = only(op, name, recipe)
     text = recipe if isinstance(recipe, str) else getattr(recipe, "name", None)
     code = _CODES.get(text)  # type: ignore[arg-type]
     if code is None:
+        if type(recipe) is list:
+            return code_of(op, name, only(op, name, recipe))
         if text in _MICROSCALING:
             refuse_microscaling(op, f"{name} is {text}")
         if isinstance(recipe, torch.Tensor):
@@ -64,8 +61,8 @@ def code_of(op: str, name: str, recipe: Any) -> int:
     return code
 
 
-def only(op: str, name: str, values: Sequence[Any]) -> Any:
-    """The one element of a list: more of them are scales of several levels."""
+def only(op: str, name: str, values: list[Any]) -> Any:
+    """The one element of a list, as torch takes it; more are scales of several levels."""
     if len(values) != 1:
         refuse_microscaling(op, f"{name} has {len(values)} elements")
     return values[0]

@@ -15,7 +15,6 @@ from ._fake import shape_text
 from ._recipes import (
     BLOCKWISE_1X128,
     BLOCKWISE_128X128,
-    LISTS,
     NAMES,
     ROWWISE,
     blocks,
@@ -44,7 +43,7 @@ def plain_scales(
         ValueError: contraction_dim is not what K is
     """
     for name, given in (("swizzle_a", swizzle_a), ("swizzle_b", swizzle_b)):
-        for swizzle in given if type(given) in LISTS else (given,):
+        for swizzle in given if type(given) is list else (given,):
             text = getattr(swizzle, "name", swizzle)
             if text not in (None, "NO_SWIZZLE"):
                 refuse_microscaling(op, f"{name} is {text}")
@@ -55,9 +54,9 @@ def plain_scales(
             f"{op}: contraction_dim is {dims}; expected (), or (-1, -2): K is the last dimension "
             "of mat_a and the last but one of mat_b"
         )
-    if type(scale_a) in LISTS:
+    if type(scale_a) is list:
         scale_a = only(op, "scale_a", scale_a)
-    if type(scale_b) in LISTS:
+    if type(scale_b) is list:
         scale_b = only(op, "scale_b", scale_b)
     return scale_a, scale_b
 

@@ -25,7 +25,7 @@ from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ..errors import ScaledDtypeError
 from ._call import bump, direct, is_tracing
 from ._errors import RAISED, reraise
-from ._recipes import LISTS, code_of
+from ._recipes import code_of
 from ._torch_arguments import plain_scales
 from ._transforms import NO_DERIVATIVE, is_transformed, refuse
 
@@ -110,8 +110,8 @@ def scaled_mm(
             swizzle_a is not None
             or swizzle_b is not None
             or contraction_dim
-            or type(scale_a) in LISTS
-            or type(scale_b) in LISTS
+            or type(scale_a) is list
+            or type(scale_b) is list
         ):
             others = swizzle_a, swizzle_b, contraction_dim
             scale_a, scale_b = plain_scales("scaled_mm", mat_a, mat_b, scale_a, scale_b, *others)
