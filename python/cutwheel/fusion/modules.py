@@ -132,7 +132,8 @@ def fused_module(
     result = conv.from_conv(layer, activation, residual_after_activation)
     if parameters is not None:
         result.weight, result.bias = parameters
-    return result
+    # The layer is the copy's own, so its weight may lie as the kernels read it.
+    return result.to(memory_format=torch.channels_last)
 
 
 class FoldError(Exception):
