@@ -337,7 +337,7 @@ ROWS = [
         (["sm90a", "sm80 (PTX)"], {"plain", "gated_silu"}),
         (["sm89 (PTX)", "sm80 (PTX)"], {"plain"}),
     ],
-    ids=str,
+    ids=["A100", "H100", "B200"],
 )
 def test_which_epilogues_have_a_float32_kernel(
     cutwheel: ModuleType, monkeypatch: pytest.MonkeyPatch, archs: list[str], wanted: set[str]
