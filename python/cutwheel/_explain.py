@@ -318,7 +318,13 @@ def _explain_gemm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
         a, b, positional = epilogue.cast_operands(a, b, positional, signature, out_dtype)
     beta = dict(zip(signature.scalars, scalars, strict=True)).get("beta", 1)
     declared = epilogue.find(name)
-    served = _of_torch("gemm", a, tensors, declared and declared.expr)
+    expression = declared.expr if declared else None
+    served = _of_torch("gemm", a, tensors, expression)
+    if served is None and out_dtype == torch.float32 and epilogue.is_composed(a, name):
+        product = _NUMBERS["mm" if a.dim() == 2 else "bmm"]
+        explanation = _ask("gemm", product, [a, b], a, out_dtype, 1, "", tensors)
+        explanation.parameters["afterwards"] = f"torch: {expression}"
+        return explanation
     request = (_GEMM, [a, b, *positional], a, out_dtype, beta, name, tensors)
     return served or _ask("gemm", *request)
 

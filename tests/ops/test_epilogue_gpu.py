@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from epilogue_cases import Call, Served, products, representatives, served
+from epilogue_cases import Call, Served, declared, nan_outs, products, representatives, served
 from gemm_cases import BRAIN, HALF, LAYOUTS, SINGLE, random_tensor, require_arch
 
 pytestmark = pytest.mark.gpu
@@ -206,3 +206,24 @@ def test_two_runs_give_the_same_bits(cutwheel: ModuleType, device: str, dtype: t
             continue
         for first, second in zip(call.run(cutwheel), call.run(cutwheel), strict=True):
             assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("name", sorted(e.name for e in products()))
+@pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=str)
+def test_float32_results_of_16_bit_operands(
+    cutwheel: ModuleType, device: str, name: str, dtype: torch.dtype
+) -> None:
+    """Of every epilogue, with out=, too, which may be the view of an operand."""
+    epilogue = declared()[name]
+    for batch in ((), (3,)):
+        call = Call.random(epilogue, 67, 132, 77, dtype, device, SINGLE, batch)
+        results = call.check(cutwheel)
+        outs = nan_outs(call)
+        targets = tuple(outs) if epilogue.aux else outs[0]
+        replace(call, out=targets).run(cutwheel)
+        for result, out in zip(results, outs, strict=True):
+            assert torch.equal(result, out)
+    answer = call.explain(cutwheel)
+    assert answer.row
+    is_composed = name not in ("plain", "bias", "linear_combination")
+    assert ("afterwards" in answer.parameters) == is_composed

@@ -343,18 +343,20 @@ def gemm(
     scalars: Mapping[str, float],
     expressions: Sequence[tuple[str, str]],
     out_dtype: torch.dtype | None,
+    multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
 ) -> list[torch.Tensor]:
     """D, and what the epilogue stores, each rounded once.
 
     Args:
         tensors: kind and value of each tensor operand by name
         expressions: name and text of what is stored, in order, and of D at last
+        multiply: computes the product in float32; None: torch.matmul of the operands in float32
     """
     operands = [value for _, value in tensors.values()]
     dtype = a.dtype if out_dtype is None else out_dtype
 
     def compute() -> list[torch.Tensor]:
-        accum = torch.matmul(*_wide(_float32, a, b))
+        accum = torch.matmul(*_wide(_float32, a, b)) if multiply is None else multiply(a, b)
         values: dict[str, Any] = {**scalars, "accum": accum}
         for name, (kind, value) in tensors.items():
             values[name] = _as_matrix(kind, value, accum)

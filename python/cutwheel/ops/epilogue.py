@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -22,6 +22,7 @@ from ._errors import RAISED, check_tensors, reraise
 from ._numbers import number
 from ._precision import autocast_operands
 from ._transforms import is_transformed
+from .gemm import bmm, mm
 
 _ops = torch.ops.cutwheel
 _gemm = _ops.gemm.default
@@ -247,6 +248,11 @@ def gemm(
                 for target, result in zip(targets, results, strict=True):
                     target.copy_(result)
                 return out
+            if targets[0].dtype == torch.float32 and is_composed(a, epilogue):
+                results = _composed(a, b, epilogue, tensors, scalars, signature, targets)
+                for target, result in zip(targets, results, strict=True):
+                    target.copy_(result)
+                return out
             _gemm_out(a, b, epilogue, tensors, scalars, allow_tf32, out=targets)
             for target in targets:
                 bump(target)
@@ -256,12 +262,42 @@ def gemm(
         allow_tf32 = a.dtype == torch.float32
         if (allow_tf32 or is_transformed()) and _by_torch.serves("gemm", a):
             results = _of_torch(a, b, epilogue, tensors, scalars, signature, out_dtype)
+        elif out_dtype == torch.float32 and is_composed(a, epilogue):
+            results = _composed(a, b, epilogue, tensors, scalars, signature)
         else:
             call = _gemm if is_tracing() else _gemm_direct
             results = call(a, b, epilogue, tensors, scalars, out_dtype, allow_tf32)
     except RAISED as error:
         reraise("gemm", error, (), a=a, b=b)
     return tuple(results) if signature.stores else cast(torch.Tensor, results[0])
+
+
+def is_composed(a: torch.Tensor, epilogue: str) -> bool:
+    """Whether a float32 result needs two steps: kernels that write one have 32-bit operands, or an
+    epilogue of mm and addmm."""
+    return a.dtype in _HALVES and epilogue not in _CLASSIC
+
+
+_HALVES = (torch.float16, torch.bfloat16)
+_CLASSIC = ("plain", "bias", "linear_combination")
+
+
+def _composed(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    epilogue: str,
+    tensors: list[torch.Tensor | None],
+    scalars: list[float],
+    signature: Signature,
+    targets: list[torch.Tensor] | None = None,
+) -> list[torch.Tensor]:
+    """D and what is stored in float32: the product by a kernel, and torch's functions on it."""
+
+    def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (mm if a.dim() == 2 else bmm)(a, b, torch.float32)
+
+    given = a, b, epilogue, tensors, scalars, signature
+    return _of_torch(*given, torch.float32, targets, multiply)
 
 
 def _of_torch(
@@ -273,6 +309,7 @@ def _of_torch(
     signature: Signature,
     out_dtype: torch.dtype | None,
     targets: list[torch.Tensor] | None = None,
+    multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
 ) -> list[torch.Tensor]:
     """D and what is stored, where torch computes them."""
     if targets is not None:
@@ -287,6 +324,7 @@ def _of_torch(
         dict(zip(signature.scalars, scalars, strict=True)),
         expressions_of(epilogue),
         out_dtype,
+        multiply,
     )
 
 
