@@ -115,10 +115,11 @@ void check_bias(GroupedCall const& call) {
     fail(kValue, names.op, ": bias is given, and the groups are along K (mat_b has 2 dimensions); expected None");
   }
   check_device(names.op, "bias", bias, call.device, names.a);
-  ScalarType const type = type_of(bias), other = call.is_scaled ? ScalarType::Float : call.d_type;
+  // What differs from the result is converted: a row for each group is little.
+  ScalarType const type = type_of(bias), other = call.is_scaled ? ScalarType::Float : call.type;
   if (type != call.d_type && type != other) {
-    fail(kType, names.op, ": bias has dtype ", dtype_text(type), "; expected ", dtype_text(call.d_type),
-         call.d_type == other ? ", the dtype of the result" : ", the dtype of the result, or float32");
+    fail(kType, names.op, ": bias has dtype ", dtype_text(type), "; expected ", dtype_text(other),
+         other == call.d_type ? "" : concat(" or ", dtype_text(call.d_type)));
   }
   if (bias.dim() != 2 || bias.size(0) != call.batch || bias.size(1) != call.n) {
     fail(kShape, names.op, ": bias has shape ", shape_text(bias), "; expected [", call.batch, ", ", call.n,

@@ -97,7 +97,7 @@ void check_zero_point(ScaledCall const& call) {
     fail(kValue, "scaled_mm: azp_adj is given without azp; expected azp, the zero point of mat_a, or neither");
   }
   if (!call.is_int8()) {
-    fail(kValue, "scaled_mm: azp is given, and mat_a has dtype ", dtype_text(call.type), "; only int8 has a zero point");
+    fail(kType, "scaled_mm: azp is given, and mat_a has dtype ", dtype_text(call.type), "; only int8 has a zero point");
   }
   if (!call.azp_adj) {
     fail(kValue,

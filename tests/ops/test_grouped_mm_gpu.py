@@ -287,6 +287,27 @@ def test_bias(
         assert torch.equal(call.run(cutwheel, bias=wide[:, :-3]), result)
 
 
+@pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=dtype_id)
+@pytest.mark.parametrize("kind", ["rows", "columns", "batched"])
+def test_bias_of_the_operands_dtype(
+    cutwheel: ModuleType, device: str, kind: str, dtype: torch.dtype
+) -> None:
+    """Of a float32 result: what a bias of the same values in float32 gives, bit for bit."""
+    for seed, (m, n, k) in enumerate(((300, 136, 72), (65, 33, 41))):
+        call = Call.random(kind, m, n, k, 6, dtype, device, SINGLE, "short", seed, bias=True)
+        if not call.is_served:
+            pytest.skip("no kernel with a bias for these dtypes")
+        assert call.bias is not None
+        bias = call.bias.to(dtype)
+        wanted = replace(call, bias=bias.float()).check(cutwheel)
+        assert torch.equal(replace(call, bias=bias).check(cutwheel), wanted)
+        with pytest.raises(TypeError, match="bias has dtype float64; expected"):
+            call.run(cutwheel, bias=bias.double())
+        call.run(cutwheel, bias=bias.requires_grad_()).sum().backward()
+        assert bias.grad is not None
+        assert bias.grad.dtype == dtype
+
+
 @pytest.mark.parametrize("dtypes", DTYPE_PAIRS, ids=dtype_id)
 def test_accumulate(cutwheel: ModuleType, device: str, dtypes: tuple[torch.dtype, ...]) -> None:
     for seed, ((m, n, k), how) in enumerate(

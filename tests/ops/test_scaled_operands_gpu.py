@@ -274,7 +274,7 @@ BAD: dict[str, Bad] = {
         lambda f, t: f(t.a, t.b, t.sa, scale_b=t.sb, bias=t.bias.to(HALF)),
     ),
     "azp_of_fp8": (
-        REFUSED,
+        TYPE,
         "azp",
         lambda f, t: f(t.a, t.b, t.sa, scale_b=t.sb, azp=t.zero, azp_adj=t.adj),
     ),

@@ -70,6 +70,11 @@ def spans(offs: Tensor, total: int) -> list[tuple[int, int]]:
     return found
 
 
+def _product(a: Tensor, b: Tensor, out_dtype: torch.dtype | None) -> Tensor:
+    wide = torch.promote_types(a.dtype, torch.float32)
+    return (a.to(wide) @ b.to(wide)).to(a.dtype if out_dtype is None else out_dtype)
+
+
 class CpuOps(ConvOps):
     """Reference kernels, and the calls that they have served.
 
@@ -86,16 +91,16 @@ class CpuOps(ConvOps):
         return found
 
     def mm(
-        self, a: Tensor, b: Tensor, out_dtype: object = None, allow_tf32: bool = False
+        self, a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None, allow_tf32: bool = False
     ) -> Tensor:
         self.calls.append(("mm", "plain"))
-        return a @ b
+        return _product(a, b, out_dtype)
 
     def bmm(
-        self, a: Tensor, b: Tensor, out_dtype: object = None, allow_tf32: bool = False
+        self, a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None, allow_tf32: bool = False
     ) -> Tensor:
         self.calls.append(("bmm", "plain"))
-        return a @ b
+        return _product(a, b, out_dtype)
 
     def addmm(
         self,

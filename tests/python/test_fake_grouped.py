@@ -68,6 +68,8 @@ def test_products(
         bias = fake(3, 8, dtype=out_dtype or HALF)
         arguments = {"offs": offs, "bias": bias, "out_dtype": out_dtype}
         assert cutwheel.grouped_mm(fake(*a), fake(*b), **arguments).shape == shape
+        arguments["bias"] = fake(3, 8, dtype=HALF)
+        assert cutwheel.grouped_mm(fake(*a), fake(*b), **arguments).shape == shape
 
 
 @pytest.mark.parametrize("kind", PRODUCTS)

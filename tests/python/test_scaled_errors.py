@@ -179,7 +179,7 @@ def bad_calls(make: Make) -> dict[str, tuple[type[Exception], str, Callable[[Any
             lambda w: w.scaled_mm(a, b, one, scale_b=one, bias=make(1, 300)),
         ),
         "azp_of_fp8": (
-            ValueError,
+            TypeError,
             "only int8 has a zero point",
             lambda w: w.scaled_mm(a, b, one, scale_b=one, azp=zero),
         ),

@@ -68,8 +68,8 @@ def grouped_mm(
         mat_a, mat_b: of one dtype; any strides
         offs: [G], int32 or int64, on the device of mat_a: the end of each group along T; up to 1024
             groups. None if there is no T
-        bias: a row for each group, dtype of mat_a or of the result: [G, N]; for the second kind, a
-            column for each group, [G, M]. None where K is grouped
+        bias: a row for each group, dtype of mat_a or of the result (so is its gradient): [G, N];
+            for the second kind, a column for each group, [G, M]. None where K is grouped
         out_dtype: dtype of the result: that of mat_a (default) or float32
         accumulate_into: float32. Where K is grouped, [G, M, N]: the products are added to it, and
             it is returned. Where the rows of mat_a are grouped, [G, K, N]: backward adds the

@@ -95,7 +95,7 @@ def scaled_mm(
         NaN; with K = 0 the result is bias, or zeros
 
     Raises:
-        TypeError: an argument that is no tensor, or of a dtype that does not fit
+        TypeError: an argument that is no tensor, or of a dtype that does not fit; azp with fp8
         ValueError: shapes that fit no recipe (the message has those that would), an unknown recipe,
             `out` that overlaps, azp_adj without azp, another contraction_dim
         NotImplementedError: fp8 on a GPU below compute capability 8.9, CPU tensors, and the formats
