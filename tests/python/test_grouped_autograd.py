@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from cpu_reference import ACTIVATIONS, CpuOps, spans
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 Tensor = torch.Tensor
 FUSED = ("relu", "gelu", "gelu_tanh", "silu")
@@ -345,14 +346,21 @@ def test_which_epilogues_have_a_float32_kernel(
     from cutwheel.ops import grouped_linear as layers
 
     ops = torch.ops.cutwheel
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(ops, "_kernels", lambda: json.dumps(ROWS))
     monkeypatch.setattr(ops, "_device_info", lambda index: json.dumps({"archs_served": archs}))
     layers._float32_epilogues.cache_clear()
     try:
         assert layers._float32_epilogues(0) == wanted
+        for name in ("plain", "bias", "gated_silu", "bias_gelu"):
+            assert layers._has_float32_kernel(0, name) == (name in wanted)
     finally:
         layers._float32_epilogues.cache_clear()
     assert layers.is_served(torch.ones(1), "gated_silu"), "of another device, the op says so"
+    with FakeTensorMode():
+        fake = torch.empty(1, device="cuda")
+    monkeypatch.undo()
+    assert layers.is_served(fake, "gated_silu") or torch.cuda.is_available()
 
 
 def test_linear_without_an_activation(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:

@@ -184,7 +184,8 @@ def is_served(input: torch.Tensor, epilogue: str) -> bool:
 
 
 def _has_float32_kernel(device: int, epilogue: str) -> bool:
-    return not torch.cuda.is_available() or epilogue in _float32_epilogues(device)
+    served = _float32_epilogues(device)
+    return served is None or epilogue in served
 
 
 # torch.compile takes the answer at trace time as a constant.
@@ -192,8 +193,11 @@ _has_float32_kernel._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @functools.cache
-def _float32_epilogues(device: int) -> frozenset[str]:
-    """Of kernels for groups of rows that a GPU can run."""
+def _float32_epilogues(device: int) -> frozenset[str] | None:
+    """Of kernels for groups of rows that a GPU can run; None: there is no GPU, only fake tensors
+    that stand for its."""
+    if not torch.cuda.is_available():
+        return None
     served = json.loads(_ops._device_info(device))["archs_served"]
     return frozenset(
         row["epilogue"]
