@@ -134,8 +134,8 @@ def bad_calls(make: Make) -> dict[str, tuple[type[Exception], str, Callable[[Any
         ),
         "tensor_for_scalar": (
             TypeError,
-            "alpha is a Tensor; expected a number",
-            lambda g: g(a, b, alpha=make()),
+            "alpha is a Tensor that has 1 dimensions; expected a number",
+            lambda g: g(a, b, alpha=make(1)),
         ),
         "none_for_scalar": (TypeError, "alpha is of type None", lambda g: g(a, b, alpha=None)),
         "scalar_for_tensor": (
