@@ -212,20 +212,22 @@ class CpuOps(ConvOps):
         allow_tf32: bool = False,
     ) -> list[Tensor]:
         self.calls.append(("gemm", epilogue))
-        accum = a @ b
+        wide = torch.promote_types(a.dtype, torch.float32)
+        dtype = a.dtype if out_dtype is None else out_dtype
+        accum = a.to(wide) @ b.to(wide)
         if epilogue == "linear_combination":
             (c,), (alpha, beta) = operands, scalars
-            return [alpha * accum + (0 if c is None else beta * c)]
+            return [(alpha * accum + (0 if c is None else beta * c)).to(dtype)]
         if epilogue.endswith("_backward"):
             (bias, grad), (alpha,) = operands, scalars
             assert grad is not None
             z = (alpha * accum + (0 if bias is None else bias)).detach().requires_grad_()
             with torch.enable_grad():
                 d = ACTIVATIONS[epilogue.removeprefix("bias_").removesuffix("_backward")](z)
-            return list(torch.autograd.grad(d, z, grad))
+            return [torch.autograd.grad(d, z, grad.to(wide))[0].to(dtype)]
         assert epilogue == "bias_leaky_relu"
         (bias,), (alpha, slope) = operands, scalars
-        return [F.leaky_relu(alpha * accum + (0 if bias is None else bias), slope)]
+        return [F.leaky_relu(alpha * accum + (0 if bias is None else bias), slope).to(dtype)]
 
     def scaled_mm(
         self,
