@@ -118,9 +118,9 @@ class Kernel:
     def __init__(self, call: Call, spoil: Any = None) -> None:
         self.call, self.spoil = call, spoil
 
-    def scaled_mm(self, *_: object, out_dtype: torch.dtype, **__: object) -> torch.Tensor:
+    def scaled_mm(self, *_: object, output_dtype: torch.dtype, **__: object) -> torch.Tensor:
         value = ScaledProblem.of_operands(self.call.a, self.call.b, self.call.bias).value.float()
-        return (self.spoil(value) if self.spoil else value).to(out_dtype).contiguous()
+        return (self.spoil(value) if self.spoil else value).to(output_dtype).contiguous()
 
 
 @pytest.mark.parametrize(("dtype", "recipes"), EVERYWHERE, ids=str)
@@ -195,11 +195,11 @@ def test_left_out_operands_fail() -> None:
 def test_integers_off_by_one_fail() -> None:
     call = Call.random(9, 7, 40, "cpu", (INT8, INT8))
     wanted = call.a.values.int() @ call.b.values.int().t()
-    integers(call, SimpleNamespace(scaled_mm=lambda *_, out_dtype: wanted))
+    integers(call, SimpleNamespace(scaled_mm=lambda *_, output_dtype: wanted))
     wrong = wanted.clone()
     wrong[8, 6] += 1
     with pytest.raises(AssertionError, match="1 of 63"):
-        integers(call, SimpleNamespace(scaled_mm=lambda *_, out_dtype: wrong))
+        integers(call, SimpleNamespace(scaled_mm=lambda *_, output_dtype: wrong))
 
 
 @pytest.mark.parametrize("dtypes", FP8_PAIRS, ids=str)

@@ -279,13 +279,13 @@ REFUSED: dict[str, tuple[str, Function]] = {
     "quantize": ("quantize", lambda w: lambda x: w.quantize(x, "rowwise", torch.int8)[1]),
     "scaled_mm": (
         "scaled_mm",
-        lambda w: lambda x: w.scaled_mm(BYTES, BYTES.t(), x[:, :1], x[:1, :4].clone()),
+        lambda w: lambda x: w.scaled_mm(BYTES, BYTES.t(), x[:, :1], scale_b=x[:1, :4].clone()),
     ),
     "scaled_grouped": (
         "scaled_grouped_mm",
         lambda w: (
             lambda x: w.scaled_grouped_mm(
-                FP8, FP8.t().expand(2, 128, 4), x[:, 0], x[:2, :4], offs=OFFS
+                FP8, FP8.t().expand(2, 128, 4), x[:, 0], scale_b=x[:2, :4], offs=OFFS
             )
         ),
     ),

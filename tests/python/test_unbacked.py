@@ -133,7 +133,12 @@ FLOATS: dict[str, tuple[Bind, tuple[Operand, ...]]] = {
     "conv2d, groups": (of("conv2d", groups=2), (IMAGES, normal(12, 4, 3, 3))),
     "conv1d": (
         named("conv1d", "residual", padding=1),
-        (normal(B, 8, 9, unknown=(0, 2)), normal(12, 8, 3), CHANNELS, normal(B, 12, 9, unknown=(0, 2))),
+        (
+            normal(B, 8, 9, unknown=(0, 2)),
+            normal(12, 8, 3),
+            CHANNELS,
+            normal(B, 12, 9, unknown=(0, 2)),
+        ),
     ),
     "conv3d": (
         named("conv3d", "residual", padding=(0, 1, 1)),
@@ -170,13 +175,22 @@ def scaled(of_x: str, of_weight: str, dtype: torch.dtype, is_named: bool = False
         def call(x: Tensor, weight: Tensor) -> Any:
             a, scale_a = cutwheel.quantize(x, of_x, dtype)
             b, scale_b = cutwheel.quantize(weight, of_weight, dtype)
-            recipes = {"recipe_a": of_x, "recipe_b": of_weight} if is_named else {}
+            recipes = (of_x, of_weight) if is_named else (None, None)
             scale_b = scale_b if of_weight == "tensorwise" else scale_b.t()
-            return cutwheel.scaled_mm(a, b.t(), scale_a, scale_b, **recipes)
+            return cutwheel.scaled_mm(a, b.t(), scale_a, recipes[0], scale_b, recipes[1])
 
         return call
 
     return bind
+
+
+def scales_and(name: str) -> Bind:
+    """scaled_mm of operands and scales, and another argument."""
+    return lambda cw: (
+        lambda a, b, scale_a, scale_b, other: cw.scaled_mm(
+            a, b, scale_a, scale_b=scale_b, **{name: other}
+        )
+    )
 
 
 def scaled_layer(recipe: str, dtype: torch.dtype, **options: Any) -> Bind:
@@ -196,8 +210,8 @@ OTHERS: dict[str, tuple[Bind, tuple[Operand, ...]]] = {
     "gemm": (named("gemm", "c", epilogue="linear_combination"), (ROWS, RIGHT, RESULT)),
     "gemm, batch": (named("gemm", "c", epilogue="linear_combination"), (BATCH, RIGHTS, RESULTS)),
     "accumulate_into": (
-        lambda cw: lambda a, b, ends, sums: cw.grouped_mm(
-            a.t(), b, offs=ends, accumulate_into=sums
+        lambda cw: (
+            lambda a, b, ends, sums: cw.grouped_mm(a.t(), b, offs=ends, accumulate_into=sums)
         ),
         (TOKENS, normal(T, N, unknown=(0,)), ENDS, normal(G, K, N)),
     ),
@@ -216,7 +230,7 @@ OTHERS: dict[str, tuple[Bind, tuple[Operand, ...]]] = {
         )
     },
     "scaled_mm, azp": (
-        named("scaled_mm", "azp"),
+        scales_and("azp"),
         (
             integers(M, WIDE, unknown=(0,)),
             integers(WIDE, N),
@@ -226,11 +240,11 @@ OTHERS: dict[str, tuple[Bind, tuple[Operand, ...]]] = {
         ),
     ),
     "scaled_mm, out": (
-        named("scaled_mm", "out"),
+        scales_and("out"),
         (integers(M, WIDE, unknown=(0,)), integers(WIDE, N), SCALES, SCALE, RESULT),
     ),
     "scaled_mm, int32": (
-        lambda cw: lambda a, b: cw.scaled_mm(a, b, None, None, out_dtype=INT32),
+        lambda cw: lambda a, b: cw.scaled_mm(a, b, None, output_dtype=INT32),
         (integers(M, WIDE, unknown=(0,)), integers(WIDE, N)),
     ),
     "quantize": (lambda cw: lambda x: [cw.quantize(x, r)[1] for r in RECIPES], (QUANTISED_ROWS,)),
@@ -239,8 +253,10 @@ OTHERS: dict[str, tuple[Bind, tuple[Operand, ...]]] = {
         (normal(B, M, WIDE, unknown=(0, 1)),),
     ),
     "scaled_grouped_mm": (
-        lambda cw: lambda a, b, scale_a, scale_b, ends: cw.scaled_grouped_mm(
-            a, b.mT, scale_a, scale_b, offs=ends
+        lambda cw: (
+            lambda a, b, scale_a, scale_b, ends: cw.scaled_grouped_mm(
+                a, b.mT, scale_a, scale_b=scale_b, offs=ends
+            )
         ),
         (
             normal(T, WIDE, unknown=(0,), dtype=E4M3),
