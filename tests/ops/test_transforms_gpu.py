@@ -136,7 +136,7 @@ def test_refused(cutwheel: ModuleType, device: str) -> None:
         lambda x: cutwheel.grouped_linear(x, w, offs=offs, activation="relu"),
         lambda x: cutwheel.grouped_gated_linear(x, w, offs=offs),
         lambda x: cutwheel.quantize(x, "tensorwise", torch.int8)[1],
-        lambda x: cutwheel.scaled_mm(values, values.t(), scales * x.float().sum(), scales),
+        lambda x: cutwheel.scaled_mm(values, values.t(), scales * x.float().sum(), scale_b=scales),
     ):
         with pytest.raises(NotImplementedError, match="is differentiated by torch"):
             func.jvp(call, (x,), (x,))
