@@ -368,11 +368,9 @@ def _explain_grouped(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return explain("baddbmm", bias.unsqueeze(1), a, b, out_dtype=given.get("out_dtype"))
     number, operands, out_dtype, epilogue_name, use_fast_accum = request
     scaling = (None, None, use_fast_accum)
-    given_to = (number, operands, operands[0], out_dtype, 1, epilogue_name, tensors)
-    explanation = _ask(op, *given_to, *scaling)
-    afterwards = grouped_afterwards(op, tensors, given)
-    if afterwards:
-        explanation.parameters["afterwards"] = afterwards
+    asked = (number, operands, operands[0], out_dtype, 1, epilogue_name, tensors)
+    explanation = _ask(op, *asked, *scaling)
+    explanation.parameters.update(grouped_afterwards(op, tensors, given))
     return explanation
 
 

@@ -92,11 +92,12 @@ def grouped_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> 
     return _LINEAR, [input, weight, offs, bias], None, name, False
 
 
-def grouped_afterwards(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> str:
-    """What torch computes behind the kernel; "": nothing."""
+def grouped_afterwards(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> dict[str, str]:
+    """What torch computes behind the kernel, as a parameter of the explanation, if anything."""
     if op not in ("grouped_linear", "grouped_gated_linear"):
-        return ""
-    return layers.afterwards(op, tensors["input"], _activation(op, given))
+        return {}
+    text = layers.afterwards(op, tensors["input"], _activation(op, given))
+    return {"afterwards": text} if text else {}
 
 
 def _activation(op: str, given: dict[str, Any]) -> Any:

@@ -133,7 +133,8 @@ def fused_module(
     if parameters is not None:
         result.weight, result.bias = parameters
     # The layer is the copy's own, so its weight may lie as the kernels read it.
-    return result.to(memory_format=torch.channels_last)
+    result.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return result
 
 
 class FoldError(Exception):
