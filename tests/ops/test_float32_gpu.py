@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 Tensor = torch.Tensor
 Function = Callable[..., Any]
 # Of the norm; TF32 has 3e-4.
-FLOOR = 2e-6
+FLOOR = 5e-6
 
 
 @pytest.fixture(autouse=True)
@@ -195,7 +195,7 @@ def test_captured_and_compiled(cutwheel: ModuleType, device: str) -> None:
         captured = call(x)
     captured.fill_(torch.nan)
     graph.replay()
-    assert torch.equal(captured, wanted)
+    torch.testing.assert_close(captured, wanted, rtol=1e-5, atol=1e-5)
     torch._dynamo.reset()
     compiled = torch.compile(call, fullgraph=True)
     torch.testing.assert_close(compiled(x), wanted, rtol=1e-5, atol=1e-5)

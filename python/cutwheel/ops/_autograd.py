@@ -62,7 +62,8 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     allow_tf32 = a.dtype == torch.float32
     if not (is_grad_enabled() or is_autocast_enabled() or is_tracing()) and has_kernel(allow_tf32):
         try:
-            return (_mm_direct if is_matrix else _bmm_direct)(a, b, None, allow_tf32)
+            call = _mm_direct if is_matrix else _bmm_direct
+            return call(a, b, None, True) if allow_tf32 else call(a, b)
         except RAISED:
             pass  # the public function says it in its own words
     return gemm.mm(a, b) if is_matrix else gemm.bmm(a, b)
@@ -137,8 +138,11 @@ class Mm(torch.autograd.Function):
     ) -> torch.Tensor:
         needs, tracing = ctx.needs_input_grad, is_tracing()
         _save_operands(ctx, input, mat2, needs[0], needs[1], tracing)
-        call = _mm if tracing else _mm_direct
-        return call(input, mat2, out_dtype, allow_tf32)
+        if tracing:
+            return _mm(input, mat2, out_dtype, allow_tf32)
+        if allow_tf32 or out_dtype is not None:
+            return _mm_direct(input, mat2, out_dtype, allow_tf32)
+        return _mm_direct(input, mat2)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
@@ -156,8 +160,11 @@ class Bmm(torch.autograd.Function):
     ) -> torch.Tensor:
         needs, tracing = ctx.needs_input_grad, is_tracing()
         _save_operands(ctx, input, mat2, needs[0], needs[1], tracing)
-        call = _bmm if tracing else _bmm_direct
-        return call(input, mat2, out_dtype, allow_tf32)
+        if tracing:
+            return _bmm(input, mat2, out_dtype, allow_tf32)
+        if allow_tf32 or out_dtype is not None:
+            return _bmm_direct(input, mat2, out_dtype, allow_tf32)
+        return _bmm_direct(input, mat2)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:

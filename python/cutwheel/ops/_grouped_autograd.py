@@ -44,7 +44,9 @@ def _product(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> torch.Tens
     if not (is_grad_enabled() or is_autocast_enabled() or is_tracing() or is_transformed()):
         try:
             allow_tf32 = a.dtype == torch.float32 and tf32_allowed()
-            return _grouped_mm_direct(a, b, offs, None, None, allow_tf32)
+            if allow_tf32:
+                return _grouped_mm_direct(a, b, offs, None, None, True)
+            return _grouped_mm_direct(a, b, offs)
         except RAISED:
             pass  # the public function says it in its own words
     return grouped.grouped_mm(a, b, offs=offs)

@@ -61,7 +61,9 @@ def _times(input: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     allow_tf32 = input.dtype == torch.float32
     if not (is_grad_enabled() or is_autocast_enabled() or is_tracing()) and has_kernel(allow_tf32):
         try:
-            return _linear_direct(input, matrix.t(), None, allow_tf32)
+            if allow_tf32:
+                return _linear_direct(input, matrix.t(), None, True)
+            return _linear_direct(input, matrix.t())
         except RAISED:
             pass  # the public function says it in its own words
     return _public.linear(input, matrix.t())
@@ -164,8 +166,11 @@ class Linear(torch.autograd.Function):
         ctx.save_for_backward(input if needs[1] else None, weight if needs[0] else None)
         tracing = is_tracing()
         ctx.weight_is_column_major = needs[1] and is_column_major(weight, tracing)
-        call = _linear if tracing else _linear_direct
-        return call(input, weight, bias, allow_tf32)
+        if tracing:
+            return _linear(input, weight, bias, allow_tf32)
+        if allow_tf32:
+            return _linear_direct(input, weight, bias, True)
+        return _linear_direct(input, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:

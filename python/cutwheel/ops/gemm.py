@@ -94,6 +94,7 @@ def mm(
             return _mm_with_grad(input, mat2, out_dtype, allow_tf32)
         if is_tracing():
             return _mm(input, mat2, out_dtype, allow_tf32)
+        # What has its default is left out: each argument costs a tenth of a microsecond.
         if allow_tf32 or out_dtype is not None:
             return _mm_direct(input, mat2, out_dtype, allow_tf32)
         return _mm_direct(input, mat2)
@@ -191,9 +192,9 @@ def addmm(
             return _addmm_with_grad(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
         if is_tracing():
             return _addmm(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
-        if allow_tf32:
-            return _addmm_direct(input, mat1, mat2, out_dtype, beta, alpha, True)
-        return _addmm_direct(input, mat1, mat2, out_dtype, beta, alpha)
+        if allow_tf32 or out_dtype is not None or beta != 1 or alpha != 1:
+            return _addmm_direct(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
+        return _addmm_direct(input, mat1, mat2)
     except RAISED as error:
         reraise("addmm", error, ("out",), input=input, mat1=mat1, mat2=mat2, out=out)
 
@@ -244,9 +245,9 @@ def baddbmm(
             return _baddbmm_with_grad(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)
         if is_tracing():
             return _baddbmm(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)
-        if allow_tf32:
-            return _baddbmm_direct(input, batch1, batch2, out_dtype, beta, alpha, True)
-        return _baddbmm_direct(input, batch1, batch2, out_dtype, beta, alpha)
+        if allow_tf32 or out_dtype is not None or beta != 1 or alpha != 1:
+            return _baddbmm_direct(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)
+        return _baddbmm_direct(input, batch1, batch2)
     except RAISED as error:
         reraise("baddbmm", error, ("out",), input=input, batch1=batch1, batch2=batch2, out=out)
 

@@ -161,8 +161,10 @@ def _apply(
         if not is_grad_enabled() or not (
             input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
         ):
-            call = _fused if is_tracing() else _fused_direct
-            return call(input, weight, offs, bias, epilogue, allow_tf32)
+            if allow_tf32 or is_tracing():
+                call = _fused if is_tracing() else _fused_direct
+                return call(input, weight, offs, bias, epilogue, allow_tf32)
+            return _fused_direct(input, weight, offs, bias, epilogue)
         if is_tracing():
             input, weight, bias = distinct(input, weight, bias)
         operands = (input, weight, offs, bias, epilogue_aux or epilogue, epilogue_backward)

@@ -189,7 +189,12 @@ def _with_epilogue(
         return _composed(input, weight, bias, activation, residual, residual_after_activation)
     placement = _placement(residual, residual_after_activation)
     fusion = _FUSIONS[activation, placement]
-    if not (is_grad_enabled() and _requires_grad(input, weight, bias, residual)):
+    if not is_grad_enabled() or not (
+        input.requires_grad
+        or weight.requires_grad
+        or (bias is not None and bias.requires_grad)
+        or (residual is not None and residual.requires_grad)
+    ):
         if is_tracing():
             return _linear_fused(input, weight, bias, residual, fusion.epilogue, allow_tf32)
         if allow_tf32:

@@ -130,8 +130,12 @@ def scaled_mm(
             return out
         if output_dtype is None:
             _refuse_quantised_result()
-        call = _scaled_mm if is_tracing() else _scaled_mm_direct
-        return call(mat_a, mat_b, scale_a, scale_b, bias, azp, azp_adj, output_dtype, *how)
+        tensors = mat_a, mat_b, scale_a, scale_b, bias, azp, azp_adj
+        if is_tracing():
+            return _scaled_mm(*tensors, output_dtype, *how)
+        if use_fast_accum or code_a is not None or code_b is not None:
+            return _scaled_mm_direct(*tensors, output_dtype, *how)
+        return _scaled_mm_direct(*tensors, output_dtype)
     except RAISED as error:
         named = {"mat_a": mat_a, "mat_b": mat_b, "scale_a": scale_a, "scale_b": scale_b}
         reraise(
