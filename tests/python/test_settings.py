@@ -73,7 +73,7 @@ def test_autocast_casts_as_torch_does(cutwheel: ModuleType) -> None:
 
     with FakeTensorMode():
         single = torch.empty(4, 4, device="cuda")
-        half, double = single.half(), single.double()
+        half, double, brain = single.half(), single.double(), single.bfloat16()
         row = torch.empty(4, device="cuda")
         torch.set_autocast_enabled("cuda", True)
         torch.set_autocast_dtype("cuda", torch.bfloat16)
@@ -84,14 +84,19 @@ def test_autocast_casts_as_torch_does(cutwheel: ModuleType) -> None:
             cutwheel.baddbmm(single, half.unsqueeze(0), single.unsqueeze(0)),
             cutwheel.linear(single, half, torch.empty(4, device="cuda")),
             cutwheel.matmul(single.unsqueeze(0), half),
-            cutwheel.linear(single, half, residual=single.bfloat16()),
-            cutwheel.linear(single, half, row, activation="gelu", residual=single.bfloat16()),
+            cutwheel.linear(single, half, residual=brain),
+            cutwheel.linear(single, half, row, activation="gelu", residual=brain),
             cutwheel.linear(single, half, row, activation="softplus"),
             cutwheel.linear(single, half, activation="leaky_relu"),
-            cutwheel.linear(single, half, activation="softplus", residual=single.bfloat16()),
+            cutwheel.linear(single, half, activation="softplus", residual=brain),
             cutwheel.gated_linear(single, half),
         ):
             assert result.dtype == torch.bfloat16
+        # What is added is not cast.
+        for residual in (single, half):
+            for how in ({}, {"activation": "gelu"}, {"activation": "softplus"}):
+                result = cutwheel.linear(single, half, row, residual=residual, **how)
+                assert result.dtype == torch.float32
         with pytest.raises(TypeError, match="float64"):
             cutwheel.mm(double, double)
         torch.set_autocast_enabled("cuda", False)
