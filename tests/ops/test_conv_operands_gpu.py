@@ -264,3 +264,18 @@ def test_more_than_2_to_the_31_of_result(
         assert y.numel() >= elements
         for i in some:
             assert_near(y[i : i + 1], fprop(x[i : i + 1].double(), weight.double(), g), BRAIN)
+
+
+@pytest.mark.parametrize("stride", [(65536, 65536), (2**31 - 2**16, 2**31 - 2**16), (1, 2**30)])
+def test_strides_whose_product_is_no_int(
+    cutwheel: ModuleType, device: str, stride: tuple[int, int]
+) -> None:
+    x, weight = values((2, 16, 8, 8), BRAIN, device), values((8, 16, 3, 3), BRAIN, device)
+    explanation = cutwheel.explain("conv2d", x, weight, stride=stride)
+    predicted = [plan["predicted_us"] for plan in explanation.candidates if "predicted_us" in plan]
+    assert predicted
+    assert all(0 < us < float("inf") for us in predicted)
+    result = cutwheel.conv2d(x, weight, stride=stride)
+    everywhere = torch.nn.functional.conv2d(x.double(), weight.double())
+    expected = everywhere[:, :, :: stride[0], :: stride[1]]
+    torch.testing.assert_close(result.double(), expected, rtol=2**-7, atol=2**-5)
