@@ -152,7 +152,12 @@ def reordered(m: Any, x: Tensor, r: Tensor) -> Any:
 
 
 def with_kept_layers(m: Any, x: Tensor, r: Tensor) -> Any:
-    return m.relu(m.other(m.depthwise(m.relu(m.conv(x)))))
+    return m.relu(m.other(m.depthwise(m.relu(m.conv(x))))), m.depthwise(input=m.relu(m.conv(x)))
+
+
+def with_keywords(m: Any, x: Tensor, r: Tensor) -> Any:
+    y = F.relu(input=m.conv(x))
+    return F.interpolate(input=y, scale_factor=2), F.conv2d(input=y, weight=m.other.weight)
 
 
 FORWARDS: dict[str, Forward] = {
@@ -173,6 +178,8 @@ FORWARDS: dict[str, Forward] = {
     "pool": lambda m, x, r: (m.pool(m.relu(m.conv(x))), F.avg_pool2d(m.conv(x), 2)),
     "indices": lambda m, x, r: F.max_pool2d(m.relu(m.conv(x)), 2, return_indices=True),
     "means": lambda m, x, r: (m.conv(x).mean((2, 3)), m.conv(x).sum(1), m.conv(x).amax()),
+    "together": lambda m, x, r: torch.cat((m.relu(m.conv(x)), m.relu(m.other(r))), 1),
+    "together with the input": lambda m, x, r: torch.cat((x, m.relu(m.conv(x))), 1) * 2,
     "item": lambda m, x, r: (m.conv(x)[0], m.conv(x)[..., 1], m.conv(x)[:, None] * 2),
     "index": lambda m, x, r: m.conv(x)[:, torch.arange(2)],
     "item of a product": lambda m, x, r: (m.conv(x)[:, 1:3] * 2, m.conv(x)[0] * 2),
@@ -185,7 +192,7 @@ FORWARDS: dict[str, Forward] = {
         function.__name__: function
         for function in (
             *(squeeze_and_excite, excite_first, parts_of, tokens, channels_behind, pyramid),
-            *(in_place, written_later, unknown, tied, reordered, with_kept_layers),
+            *(in_place, written_later, unknown, tied, reordered, with_kept_layers, with_keywords),
         )
     },
 }

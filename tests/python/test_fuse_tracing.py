@@ -279,6 +279,10 @@ QUESTIONS: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
     "name of the type": (lambda m, x, r: m.a(x) if type(x).__name__ == "Tensor" else x, "type"),
     "issubclass": (lambda m, x, r: m.a(x) if issubclass(type(x), Tensor) else x, "the type"),
     "__class__": (lambda m, x, r: m.a(x) if x.__class__ is Tensor else x, "the type"),
+    "getattr of __class__": (
+        lambda m, x, r: m.a(x) if getattr(x, "__class__") is Tensor else x,  # noqa: B009
+        "the type",
+    ),
     "isinstance": (lambda m, x, r: m.a(x) if isinstance(x, Tensor) else x, "the type"),
     "isinstance of a shape": (
         lambda m, x, r: m.a(x) if isinstance(x.shape, torch.Size) else x,

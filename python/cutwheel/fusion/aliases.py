@@ -124,7 +124,8 @@ def _written_by_function(node: Node, first: list[Node]) -> list[Node]:
     if isinstance(node.target, OpOverload):
         return _written_by_schema(node, node.target)
     if isinstance(node.target, OpOverloadPacket):
-        overloads = [getattr(node.target, each) for each in node.target.overloads()]
+        names: list[str] = node.target.overloads()  # type: ignore[no-untyped-call]
+        overloads = [getattr(node.target, name) for name in names]
         return [each for op in overloads for each in _written_by_schema(node, op)]
     name = getattr(node.target, "__name__", "")
     if (getattr(node.target, "__module__", None) or "torch").split(".")[0] not in _PURE:

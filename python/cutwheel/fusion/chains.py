@@ -12,7 +12,7 @@ from ..ops._fake import dtype_name
 from ..ops._precision import conv_tf32_allowed, tf32_allowed
 from .activations import activation_of, sum_of
 from .aliases import Aliases
-from .modules import FoldError, can_fuse, fused_module
+from .modules import FoldError, ResidualConv2d, ResidualLinear, can_fuse, fused_module
 from .opaque import why_opaque
 
 NORMS = (torch.nn.BatchNorm2d, torch.nn.SyncBatchNorm)
@@ -134,7 +134,7 @@ class Matcher:
             *(chain.layer, chain.norm, chain.activation, chain.sum is not None),
             chain.residual_after_activation,
         )
-        if chain.sum is not None:
+        if isinstance(chain.module, (ResidualConv2d, ResidualLinear)):
             chain.module.sum_is_in_place = chain.sum_is_in_place
             chain.module.sum_is_reversed = chain.sum_is_reversed
 

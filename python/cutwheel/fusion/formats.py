@@ -67,7 +67,7 @@ def is_channels_last(image: torch.Tensor) -> bool:
     return True
 
 
-def weight_formats(model: nn.Module) -> dict[nn.Parameter, bool]:
+def weight_formats(model: nn.Module) -> dict[torch.Tensor, bool]:
     """Which weights of images are channels last."""
     return {
         parameter: is_channels_last(parameter)
@@ -93,6 +93,7 @@ def _named(*names: str) -> frozenset[object]:
 _OF_TWO = _named("add", "sub", "mul", "div", "truediv", "true_divide", "maximum", "minimum")
 """whose result has the format of the first operand that decides"""
 _OF_ALL = frozenset((torch.cat, torch.concat, torch.concatenate))
+"""whose result has the format of the operands if they all have the same"""
 _OF_ONE = _named(
     *("relu", "relu6", "silu", "gelu", "sigmoid", "tanh", "hardswish", "hardsigmoid", "hardtanh"),
     *("softplus", "leaky_relu", "elu", "celu", "selu", "mish", "clamp", "clamp_min", "clamp_max"),
@@ -128,7 +129,7 @@ class Fused(NamedTuple):
     """A call of a fused convolution."""
 
     node: Node
-    weight: nn.Parameter
+    weight: torch.Tensor
     """of the convolution that it stands for"""
     sum_is_reversed: bool
 
@@ -142,6 +143,11 @@ class _Value(NamedTuple):
     kind: str
 
 
+def _first(node: Node) -> Node | None:
+    found = node.args[0] if node.args else node.kwargs.get("input")
+    return found if isinstance(found, Node) else None
+
+
 class Formats:
     """Of the values of one graph, which it changes.
 
@@ -150,13 +156,15 @@ class Formats:
     """
 
     def __init__(
-        self, module: GraphModule, fused: list[Fused], before: Mapping[nn.Parameter, bool]
+        self, module: GraphModule, fused: list[Fused], before: Mapping[torch.Tensor, bool]
     ) -> None:
         self._module, self._graph, self._before = module, module.graph, before
         self._modules = dict(module.named_modules(remove_duplicate=False))
         self._parameters = dict(module.named_parameters(remove_duplicate=False))
         self._fused = {each.node: each for each in fused}
         self._values: dict[Node, _Value] = {}
+        self._at_once: set[Node] = set()
+        self._first: dict[Node, _Value] = {}  # of those that are restored at once
         self._restored: dict[Node, Node] = {}
         self._decisions: dict[tuple[Node, bool], Node] = {}
         self._helpers: dict[type[nn.Module], str] = {}
@@ -164,31 +172,43 @@ class Formats:
     def restore(self) -> None:
         """Puts what is asked for its strides into the format that it has without cutwheel."""
         aliases = Aliases(self._graph, self._modules)
-        uses: list[tuple[Node, Node]] = []
-        for node in self._graph.nodes:
-            value, dependent = self._look_at(node)
-            if value is not None:
-                self._values[node] = value
-            uses += [(arg, node) for arg in dependent]
-        needed = {each for arg, _ in uses for each in self._made_of(arg)}
-        if any(aliases.is_written_behind(each) for each in needed):
-            self._restore_at_once()
-            return
+        while True:
+            uses = self._look()
+            needed = {each for arg, _ in uses for each in self._made_of(arg)}
+            late = [each for each in needed if aliases.is_written_behind(each)]
+            if not late:
+                break
+            self._at_once |= {self._root(each, aliases) for each in late}
+        for node in self._first:
+            made = self._in_format(node)
+            node.replace_all_uses_with(made, lambda user, made=made: user is not made)
         for arg, user in uses:
             user.replace_input_with(arg, self._in_format(arg))
         for node, value in reversed(self._values.items()):
             if not node.users and value.kind != IMAGE:
                 self._graph.erase_node(node)
 
-    def _restore_at_once(self) -> None:
-        """Behind each convolution: a copy that is made later would miss what is written to it."""
+    def _look(self) -> list[tuple[Node, Node]]:
+        """At all nodes; arguments that must be in the format that they would have, and whose."""
         self._values.clear()
-        for node in list(self._graph.nodes):
-            asked = self._asked_by_convolution(node)
-            if asked:
-                self._values[node] = _Value(tuple(asked), IMAGE)
-                made = self._in_format(node)
-                node.replace_all_uses_with(made, lambda user, made=made: user is not made)
+        self._first.clear()
+        uses: list[tuple[Node, Node]] = []
+        for node in self._graph.nodes:
+            value, dependent = self._look_at(node)
+            if value is not None:
+                (self._first if node in self._at_once else self._values)[node] = value
+            uses += [(arg, node) for arg in dependent]
+        return uses
+
+    def _root(self, node: Node, aliases: Aliases) -> Node:
+        """The image whose memory the value may be in. It is restored as soon as it is there: a copy
+        that is made later would miss what is written to it."""
+        origins = aliases.origins([node])
+        return next(
+            each
+            for each, value in self._values.items()
+            if value.kind == IMAGE and not origins.isdisjoint(aliases.origins([each]))
+        )
 
     def _look_at(self, node: Node) -> tuple[_Value | None, list[Node]]:
         """What the node's value is, if it may be in another format; and arguments of the node that
@@ -200,7 +220,7 @@ class Formats:
             return (self._value(asked, IMAGE) if asked else None), views
         if not strange:
             return None, []
-        first = node.args[0] if node.args and isinstance(node.args[0], Node) else None
+        first = _first(node)
         others = [arg for arg in strange if arg is not first]
         if self._ignores_strides(node):
             return None, others
@@ -211,9 +231,12 @@ class Formats:
         operands = [] if views else self._operands(node)
         if any(arg not in operands for arg in strange):
             return None, strange
+        asked = [(each, len(operands) > 1 and node.target not in _OF_ALL) for each in operands]
+        if node.target in _OF_ALL and len({self._value([each], IMAGE) for each in asked}) > 1:
+            return None, strange
         written = written_by(node, self._modules)
         if not written:
-            return self._value([(each, len(operands) > 1) for each in operands], IMAGE), []
+            return self._value(asked, IMAGE), []
         if written != [first] or first is None:
             return None, strange
         if first not in self._values:
@@ -225,28 +248,30 @@ class Formats:
         deciding: dict[tuple[Node, bool], None] = {}
         for each in asked:
             found = self._values.get(each[0])
-            is_itself = found is None or found.kind == VIEW
-            deciding |= dict.fromkeys((each,) if is_itself else found.deciding)
+            if found is None or found.kind == VIEW:
+                deciding[each] = None
+            else:
+                deciding |= dict.fromkeys(found.deciding)
         return _Value(tuple(deciding), kind)
 
-    def _weight(self, node: Node) -> nn.Parameter | None:
+    def _weight(self, node: Node) -> torch.Tensor | None:
         """That of a convolution of images."""
         if node in self._fused:
             return self._fused[node].weight
         if node.op == "call_module":
             module = self._modules[str(node.target)]
             is_known = type(module) in _CONVOLUTIONS and not why_opaque(module)
-            return module.weight if is_known else None  # type: ignore[return-value]
-        if node.target is F.conv2d and len(node.args) > 1:
-            weight = node.args[1]
+            return module.weight if is_known else None
+        if node.target is F.conv2d:
+            weight = node.args[1] if len(node.args) > 1 else node.kwargs.get("weight")
             if isinstance(weight, Node) and weight.op == "get_attr":
                 return self._parameters.get(str(weight.target))
         return None
 
     def _asked_by_convolution(self, node: Node) -> list[tuple[Node, bool]]:
         """Whom torch would ask for the format of a result that is channels last here."""
-        weight = self._weight(node)
-        if weight is None or not node.args or not isinstance(node.args[0], Node):
+        weight, image = self._weight(node), _first(node)
+        if weight is None or image is None:
             return []
         asked: list[tuple[Node, bool]] = []
         fused = self._fused.get(node)
@@ -254,8 +279,8 @@ class Formats:
             asked = [(arg, True) for arg in node.args[1:] if isinstance(arg, Node)]
         if self._before.get(weight, True):
             return asked
-        is_new = fused is not None or is_channels_last(weight) or node.args[0] in self._values
-        return [*asked, (node.args[0], False)] if is_new else asked
+        is_new = fused is not None or is_channels_last(weight) or image in self._values
+        return [*asked, (image, False)] if is_new else asked
 
     def _module_of(self, node: Node) -> nn.Module | None:
         module = self._modules[str(node.target)] if node.op == "call_module" else None
@@ -289,8 +314,8 @@ class Formats:
         else:
             count = 2 if node.target in _OF_TWO else 1 if node.target in (_OF_ONE | _OF_ALL) else 0
         found: list[Node] = []
-        torch.fx.map_arg(node.args[:count], found.append)
-        return found
+        torch.fx.map_arg(node.args[:count] or _first(node), found.append)
+        return found if count else []
 
     def _made_of(self, node: Node) -> Iterator[Node]:
         yield node
@@ -300,7 +325,7 @@ class Formats:
                     yield from self._made_of(arg)
 
     def _in_format(self, node: Node) -> Node:
-        value = self._values.get(node)
+        value = self._values.get(node) or self._first.get(node)
         if value is None:
             return node
         if node not in self._restored:

@@ -22,7 +22,7 @@ def fuse(model: torch.nn.Module) -> torch.nn.Module:
     is added, and ReLU, SiLU or GELU; linear layers a residual and an activation of
     cutwheel.linear. They become cutwheel.nn.Conv2d and cutwheel.nn.Linear, found in a graph of the
     model by torch.fx. A module that cannot be traced stays, and its children are traced on their
-    own.
+    own. Results have the dtypes and strides of the model's.
 
     The model is not changed, and shares no tensor with the copy, which does not follow it: load
     weights and convert dtypes before.

@@ -27,7 +27,7 @@ class ResidualConv2d(nn.Conv2d):
     sum_is_reversed = False
     """residual + z, whose strides are those of the residual"""
 
-    def forward(self, input: torch.Tensor, residual: Any) -> torch.Tensor:  # type: ignore[override]
+    def forward(self, input: torch.Tensor, residual: Any) -> Any:  # type: ignore[override]
         if _is_like_result(residual, input, self.result_shape(input)):
             return super().forward(input, residual)
         return _by_torch(self, torch.nn.Conv2d.forward(self, input), residual)
@@ -49,7 +49,7 @@ class ResidualLinear(nn.Linear):
     sum_is_in_place = False
     sum_is_reversed = False
 
-    def forward(self, input: torch.Tensor, residual: Any) -> torch.Tensor:  # type: ignore[override]
+    def forward(self, input: torch.Tensor, residual: Any) -> Any:  # type: ignore[override]
         shape = (*input.shape[:-1], self.out_features)
         if _is_like_result(residual, input, shape) and (
             not self.sum_is_reversed or residual.is_contiguous()

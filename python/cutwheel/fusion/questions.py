@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.fx import Proxy
@@ -40,9 +40,10 @@ class Watch:
     def note(self, reason: str) -> None:
         self.reason = self.reason or reason
 
-    def refuse(self, reason: str) -> NoReturn:
+    def refused(self, reason: str) -> UntraceableError:
+        """What is to be raised."""
         self.note(reason)
-        raise UntraceableError(reason)
+        return UntraceableError(reason)
 
 
 class _Watched:
@@ -59,14 +60,15 @@ class _Watched:
     def __setattr__(self, name: str, value: object) -> None:
         asker = _asker(sys._getframe(1))
         if asker is not None:
-            self.tracer.watch.refuse(f"{asker} sets {name} of a value, which a graph would not")
+            reason = f"{asker} sets {name} of a value, which a graph would not"
+            raise self.tracer.watch.refused(reason)
         object.__setattr__(self, name, value)
 
-    @property  # type: ignore[misc]
+    @property  # type: ignore[misc, override]
     def __class__(self) -> Any:
         # Functions of torch ask for it, too, before they hand the call to the tracer.
         now = _instruction(sys._getframe(1))
-        if now.opname == "MATCH_CLASS" or now.argval == "__class__":
+        if now is not None and (now.opname == "MATCH_CLASS" or now.argval == "__class__"):
             _refuse(self, "the type")
         return _type(self)
 
@@ -79,7 +81,8 @@ class _Watched:
         return f"Proxy({self.node.name})"
 
     def __len__(self) -> int:
-        self.tracer.watch.refuse("RuntimeError: 'len' is not supported in symbolic tracing")
+        reason = "RuntimeError: 'len' is not supported in symbolic tracing"
+        raise self.tracer.watch.refused(reason)
 
 
 class WatchedProxy(_Watched, Proxy):
@@ -115,13 +118,14 @@ def _refuse(value: Any, what: str) -> None:
     asker = _asker(sys._getframe(2))
     if asker is not None:
         tracer = object.__getattribute__(value, "tracer")
-        tracer.watch.refuse(f"{asker} asks for {what} of a value, which a trace does not know")
+        reason = f"{asker} asks for {what} of a value, which a trace does not know"
+        raise tracer.watch.refused(reason)
 
 
 def _is_compared_by_identity(frame: FrameType, name: str) -> bool:
     """Whether the attribute that the frame loads now is an operand of `is`."""
     now = _instruction(frame)
-    if now.opname != "LOAD_ATTR" or now.argval != name:
+    if now is None or now.opname != "LOAD_ATTR" or now.argval != name:
         return False
     behind = 0  # values on the stack above the attribute
     for instruction in _instructions(frame.f_code):
@@ -139,10 +143,10 @@ def _is_compared_by_identity(frame: FrameType, name: str) -> bool:
     return False
 
 
-def _instruction(frame: FrameType) -> dis.Instruction:
+def _instruction(frame: FrameType) -> dis.Instruction | None:
     """What the frame does now."""
     found = _instructions(frame.f_code)
-    return next(each for each in found if each.offset == frame.f_lasti)
+    return next((each for each in found if each.offset == frame.f_lasti), None)
 
 
 @functools.lru_cache(maxsize=256)
@@ -167,8 +171,11 @@ def _asking(function: Callable[..., Any], what: str) -> Callable[..., Any]:
 
 def _with_default(get: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
-        if len(args) == 3 and _is_value(args[0]):
-            _refuse(args[0], f"the attribute {args[1]}, or a default,")
+        if len(args) > 1 and _is_value(args[0]):
+            if args[1] == "__class__":
+                _refuse(args[0], "the type")
+            if len(args) == 3:
+                _refuse(args[0], f"the attribute {args[1]}, or a default,")
         return get(*args)
 
     return call
@@ -204,7 +211,7 @@ class _Type(type, metaclass=_TypeOfType):
 
 def _namespaces(module: torch.nn.Module) -> Iterator[dict[str, Any]]:
     """Of all code that may be the model's, or called by it."""
-    found = [getattr(each, "__dict__", None) for each in list(sys.modules.values())]
+    found: list[Any] = [getattr(each, "__dict__", None) for each in list(sys.modules.values())]
     for kind in {base for each in module.modules() for base in _type(each).__mro__}:
         found.append(getattr(vars(kind).get("forward"), "__globals__", None))
     for names in found:
@@ -223,7 +230,7 @@ def watched(module: torch.nn.Module, watch: Watch) -> Iterator[None]:
     """
 
     def refuse(self: Any) -> None:
-        watch.refuse("forward enters torch.autocast, which a graph would not")
+        raise watch.refused("forward enters torch.autocast, which a graph would not")
 
     replaced: list[tuple[Any, str, Any]] = [
         (torch.autocast, "__enter__", refuse),

@@ -28,7 +28,7 @@ class Rewriter:
         root: torch.nn.Module,
         graph: Graph,
         path: str,
-        weight_formats: Mapping[torch.nn.Parameter, bool],
+        weight_formats: Mapping[torch.Tensor, bool],
     ) -> None:
         self.replaced: list[Replacement] = []
         self.kept: list[Kept] = []

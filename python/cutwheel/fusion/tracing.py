@@ -57,14 +57,14 @@ class ModuleTracer(Tracer):
         if constant.is_inference():  # made elsewhere: such tensors have no version
             return
         if self._versions.setdefault(constant, constant._version) != constant._version:
-            self.watch.refuse(WRITES)
+            raise self.watch.refused(WRITES)
 
     def check_constants(self) -> None:
         for constant in list(self._versions):
             self._check_version(constant)
 
     def to_bool(self, obj: Proxy) -> bool:
-        return self._noted(super().to_bool, obj)
+        return bool(self._noted(super().to_bool, obj))
 
     def iter(self, obj: Proxy) -> Any:
         return self._noted(super().iter, obj)
