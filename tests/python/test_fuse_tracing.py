@@ -307,6 +307,7 @@ QUESTIONS: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
     "dtype in a set": (lambda m, x, r: m.a(x) if x.dtype in {torch.float32} else x, "the hash"),
     "text of a device": (lambda m, x, r: m.a(x) if str(x.device) == "cpu" else x, "the text"),
     "formatted": (lambda m, x, r: m.a(x) if f"{x.dtype}" == "torch.float32" else x, "the text"),
+    "printed": (lambda m, x, r: m.a(x) if print(x.shape) is None else x, "the text"),
     "refusals caught": (goes_on, "the type"),
     "truth caught": (goes_on_without_a_value, "control flow"),
     "length caught": (goes_on_without_a_length, "'len' is not supported"),
@@ -341,6 +342,20 @@ def test_questions_elsewhere(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
 
     made = fused(cutwheel, Net(forward), *images())
     assert parts(made) == ["conv + bias + batch norm + relu"]
+
+
+def test_messages_of_assertions(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
+    """Are made whether they are needed or not, and nothing depends on them."""
+
+    def forward(m: Any, x: Tensor, r: Tensor) -> Any:
+        torch._assert(x.dim() == 4, f"expected an image, got {x.shape}")
+        torch._assert(x.shape[1] == C, f"expected other channels than {x!r} of {r}")
+        return m.relu(m.conv(x))
+
+    made = fused(cutwheel, Net(forward), *images())
+    assert parts(made) == ["conv + bias + relu"]
+    with pytest.raises(AssertionError, match="expected an image"):
+        made(torch.randn(C, 5, 5), torch.randn(1))
 
 
 def test_what_is_replaced_in_a_trace_is_put_back(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:

@@ -180,8 +180,10 @@ class Formats:
                 break
             self._at_once |= {self._root(each, aliases) for each in late}
         for node in self._first:
+            users = list(node.users)
             made = self._in_format(node)
-            node.replace_all_uses_with(made, lambda user, made=made: user is not made)
+            for user in users:
+                user.replace_input_with(node, made)
         for arg, user in uses:
             user.replace_input_with(arg, self._in_format(arg))
         for node, value in reversed(self._values.items()):

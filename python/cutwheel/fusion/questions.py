@@ -36,6 +36,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.reason = ""
+        self._texts: dict[str, str] = {}
 
     def note(self, reason: str) -> None:
         self.reason = self.reason or reason
@@ -44,6 +45,18 @@ class Watch:
         """What is to be raised."""
         self.note(reason)
         return UntraceableError(reason)
+
+    def text(self, asker: str) -> str:
+        """Of a value: for the message of torch._assert, where check_texts finds it."""
+        text = f"<a value, {len(self._texts)}>"
+        self._texts[text] = f"{asker} asks for the text of a value, which a trace does not know"
+        return text
+
+    def check_texts(self, graph: torch.fx.Graph) -> None:
+        messages = [str(node.args[1:]) for node in graph.nodes if node.target is torch._assert]
+        for text, reason in self._texts.items():
+            if not any(text in message for message in messages):
+                raise self.refused(reason)
 
 
 class _Watched:
@@ -64,7 +77,7 @@ class _Watched:
             raise self.tracer.watch.refused(reason)
         object.__setattr__(self, name, value)
 
-    @property  # type: ignore[misc, override]
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         # Functions of torch ask for it, too, before they hand the call to the tracer.
         now = _instruction(sys._getframe(1))
@@ -77,8 +90,8 @@ class _Watched:
         return object.__hash__(self)
 
     def __repr__(self) -> str:
-        _refuse(self, "the text")
-        return f"Proxy({self.node.name})"
+        asker = _asker(sys._getframe(1))
+        return f"Proxy({self.node.name})" if asker is None else self.tracer.watch.text(asker)
 
     def __len__(self) -> int:
         reason = "RuntimeError: 'len' is not supported in symbolic tracing"
@@ -93,7 +106,7 @@ class WatchedAttribute(_Watched, Attribute):
     """The attribute of a value, likewise."""
 
     @property
-    def node(self) -> torch.fx.Node:
+    def node(self) -> torch.fx.Node:  # type: ignore[override]
         if self._node is None:  # torch.fx would write down the function in place of getattr
             args = (self.root, self.attr)
             self._node = self.tracer.create_proxy("call_function", _getattr, args, {}).node

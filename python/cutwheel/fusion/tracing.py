@@ -94,6 +94,7 @@ def trace(module: torch.nn.Module) -> Graph:
         with watched(module, tracer.watch), torch.inference_mode(False):
             graph = tracer.trace(module)
             tracer.check_constants()
+            tracer.watch.check_texts(graph)
     except Exception as error:  # whatever the model's code raises when it meets a proxy
         reason = str(error) if isinstance(error, UntraceableError) else _text(error)
     reason = tracer.watch.reason or reason
