@@ -84,12 +84,14 @@ def conv_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Req
         fold = fold_signal if dims == 1 else fold_volume
         folded: Folded | str = fold(op, input, weight, stride, padding, dilation, residual)
         if isinstance(folded, str):
+            conv.check_torch_dtype(op, input)
             return ByTorch("torch.nn.functional.conv3d", folded, composed)
         input, weight, residual, stride, padding, dilation, _ = folded
     check_rank(op, "input", input, "[N, C, H, W]", "[C, H, W]")
     where = geometry(op, weight, stride, padding, dilation)
     because = conv.why_torch(input, groups)
     if because is not None:
+        conv.check_torch_dtype(op, input)
         return ByTorch("torch.nn.functional.conv2d", because, composed)
     is_last = given.get("residual_after_activation", False)
     is_wide = residual is not None and residual.dtype != input.dtype and is_autocast_enabled()

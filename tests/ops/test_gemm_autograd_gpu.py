@@ -35,6 +35,9 @@ CASES: list[tuple[str, Shapes, dict[str, Any]]] = [
     ("linear", ((40,), (56, 40), (56,)), {}),
     ("matmul", ((2, 24, 40), (40, 56)), {}),
     ("matmul", ((2, 1, 24, 40), (3, 40, 56)), {}),
+    ("matmul", ((24, 40), (3, 40, 56)), {}),
+    ("matmul", ((23, 41), (3, 41, 500)), {}),
+    ("matmul", ((5, 24, 40), (1, 40, 56)), {}),
     ("matmul", ((40,), (40, 56)), {}),
 ]
 IDS = [f"{op}-{'-'.join('x'.join(map(str, s)) or '0d' for s in shapes)}" for op, shapes, _ in CASES]
@@ -142,6 +145,41 @@ def test_out_dtype_gradients_have_the_operands_dtype(cutwheel: ModuleType, devic
     c = random_tensor((56,), SINGLE, device).requires_grad_()
     cutwheel.addmm(c, a, b, torch.float32).square().sum().backward()
     assert (a.grad.dtype, b.grad.dtype, c.grad.dtype) == (BRAIN, BRAIN, SINGLE)
+
+
+@pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=dtype_id)
+@pytest.mark.parametrize(
+    ("broadcast", "shapes"),
+    [
+        (0, ((24, 40), (4, 40, 56))),
+        (0, ((24, 40), (4, 40, 500))),
+        (1, ((4, 24, 40), (1, 40, 56))),
+        (1, ((4, 24, 40), (40, 56))),
+    ],
+    ids=str,
+)
+def test_sums_over_a_batch_are_rounded_once(
+    cutwheel: ModuleType, device: str, broadcast: int, shapes: Shapes, dtype: torch.dtype
+) -> None:
+    """Terms that nearly cancel: rounded before, they would leave nothing right."""
+    inputs = leaves(shapes, dtype, device)
+    with torch.no_grad():
+        batch = inputs[1 - broadcast]
+        batch[2:] = batch[:2]
+        if len(shapes[1]) == 2:  # rows that are no matrix as they lie
+            batch = batch.transpose(0, 1).contiguous().transpose(0, 1)
+    inputs[1 - broadcast] = batch.requires_grad_()
+    seed = random_tensor((4, shapes[0][-2], shapes[1][-1]), dtype, device)
+    seed[2:] = -seed[:2] * (1 + 2**-5)
+    exact = in_double(inputs)
+    sizes = [tensor.detach().abs().requires_grad_() for tensor in exact]
+    (got,) = torch.autograd.grad(cutwheel.matmul(*inputs), inputs[broadcast], seed)
+    (want,) = torch.autograd.grad(torch.matmul(*exact), exact[broadcast], seed.double())
+    (size,) = torch.autograd.grad(torch.matmul(*sizes), sizes[broadcast], seed.double().abs())
+    assert got.dtype == dtype
+    assert (
+        (got.double() - want).abs() <= torch.finfo(dtype).eps * want.abs() + 2**-18 * size
+    ).all()
 
 
 def test_weights_gradient_lies_as_the_weight(cutwheel: ModuleType, device: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -52,6 +53,32 @@ def bad_calls() -> dict[str, tuple[type[Exception], str, Call]]:
             TypeError,
             conv + "weight has dtype float32; expected float16 as input has",
             lambda m: m.conv2d(x, w.float()),
+        ),
+        "bool": (
+            TypeError,
+            conv + "input has dtype bool; expected float16, bfloat16, float32, float64 or a "
+            "complex dtype$",
+            lambda m: m.conv2d(x.detach().bool(), w.detach().bool()),
+        ),
+        "bool_in_groups": (
+            TypeError,
+            conv + "input has dtype bool",
+            lambda m: m.conv2d(x.detach().bool(), w[:, :3].detach().bool(), groups=2),
+        ),
+        "bool_signal": (
+            TypeError,
+            "conv1d: input has dtype bool",
+            lambda m: m.conv1d(x[:, :, 0].detach().bool(), w[..., 0].detach().bool()),
+        ),
+        "bool_volume": (
+            TypeError,
+            "conv3d: input has dtype bool",
+            lambda m: m.conv3d(meta(2, 6, 5, 8, 9).bool(), meta(4, 6, 2, 3, 3).bool()),
+        ),
+        "fp8": (
+            TypeError,
+            conv + "input has dtype float8_e4m3fn; .*scaled_conv2d",
+            lambda m: m.conv2d(q, v),
         ),
         "bias_dtype": (
             TypeError,
@@ -214,6 +241,24 @@ def test_cpu_tensors_are_refused(cutwheel: ModuleType, op: str) -> None:
     with pytest.raises(NotImplementedError, match=f"^{op}: the tensors are on the CPU") as raised:
         getattr(cutwheel, op)(x, w, *rest)
     assert rest or str(raised.value).endswith(f"or use torch.nn.functional.{op}")
+
+
+def test_dtypes_that_torch_serves(cutwheel: ModuleType) -> None:
+    """Integers on the CPU alone."""
+    x, w = torch.arange(200).reshape(2, 4, 5, 5), torch.arange(32).reshape(8, 4, 1, 1)
+    for dtype in (torch.int8, torch.uint8, torch.int64, torch.float64, torch.complex64):
+        given = x.to(dtype), w.to(dtype)
+        result = cutwheel.conv2d(*given)
+        assert result.dtype == dtype
+        torch.testing.assert_close(result, torch.nn.functional.conv2d(*given), check_stride=False)
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            on_gpu = [torch.empty_like(t, device="cuda") for t in given]
+        if dtype.is_floating_point or dtype.is_complex:
+            assert cutwheel.conv2d(*on_gpu).dtype == dtype
+            continue
+        for call in (cutwheel.conv2d, functools.partial(cutwheel.explain, "conv2d")):
+            with pytest.raises(TypeError, match="conv2d: input has dtype u?int"):
+                call(*on_gpu)
 
 
 def test_other_devices(cutwheel: ModuleType) -> None:

@@ -171,6 +171,15 @@ class Bmm(torch.autograd.Function):
         return (*_operand_gradients(ctx, grad), None, None)
 
 
+# Of a product that a batch is folded into: sums of more than that lose accuracy in one accumulator.
+_LONGEST_K = 2**27
+
+
+def broadcast_batch(a: torch.Tensor, b: torch.Tensor) -> torch.Size:
+    """Of [..., M, K] and [..., K, N]; RuntimeError: they do not broadcast."""
+    return torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # type: ignore[no-untyped-call, no-any-return]
+
+
 def as_batch(tensor: torch.Tensor, batch: torch.Size) -> torch.Tensor:
     """[..., rows, columns] expanded to [*batch, rows, columns] and seen as [B, rows, columns]."""
     expanded = tensor.expand(*batch, *tensor.shape[-2:])
@@ -202,19 +211,20 @@ def _over_batch(
         return _over_batch(right.mT, left.mT, turned, batch, False).mT
     if not is_broadcast(shape, batch):
         return product(left, right).view(shape)
-    p, q, s = *left.shape[1:], right.shape[2]
-    if all(known(size == 1) for size in shape[:-2]):
-        # Of all of the batch: one product, in which K goes on from matrix to matrix. It may take
-        # copies of operands that do not lie so, as long as these are smaller than the batch.
+    b, p, q, s = *left.shape, right.shape[2]
+    if all(known(size == 1) for size in shape[:-2]) and not known(b * q >= _LONGEST_K):
+        # Summed over all of the batch: one product, in which K goes on from matrix to matrix. It
+        # may take copies of operands that do not lie so, if these are smaller than the batch.
         l_strides, r_strides = left.stride(), right.stride()
         copied = 0
-        if not is_one_dimension((left.shape[0], q), (l_strides[0], l_strides[2])):
+        if not is_one_dimension((b, q), (l_strides[0], l_strides[2])):
             copied = copied + p * q
-        if not is_one_dimension((right.shape[0], q), (r_strides[0], r_strides[1])):
+        if not is_one_dimension((b, q), (r_strides[0], r_strides[1])):
             copied = copied + q * s
         if known(copied <= 2 * p * s):
             return product(left.transpose(0, 1).flatten(1), right.flatten(0, 1)).view(shape)
-    products = gemm.bmm(left, right, torch.float32).view(*batch, p, s)
+    wide = torch.promote_types(left.dtype, torch.float32)
+    products = gemm.bmm(left, right, wide).view(*batch, p, s)
     return sum_to_size(products, shape).to(left.dtype)
 
 
@@ -223,8 +233,14 @@ class Broadcast(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, input: torch.Tensor, other: torch.Tensor, batch: torch.Size, allow_tf32: bool
+        ctx: Any,
+        input: torch.Tensor,
+        other: torch.Tensor,
+        batch: torch.Size | None,
+        allow_tf32: bool,
     ) -> torch.Tensor:
+        if batch is None:
+            batch = broadcast_batch(input, other)
         needs, tracing = ctx.needs_input_grad, is_tracing()
         _save_operands(ctx, input, other, needs[0], needs[1], tracing)
         ctx.shapes = input.shape, other.shape

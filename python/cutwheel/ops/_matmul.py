@@ -8,7 +8,7 @@ import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
 from ..errors import ShapeError
-from ._autograd import Broadcast, as_batch, has_kernel, is_broadcast
+from ._autograd import Broadcast, as_batch, broadcast_batch, has_kernel, is_broadcast
 from ._call import applier, distinct, is_tracing
 from ._errors import RAISED, check_tensors, raise_as, reraise
 from ._precision import autocast_operands, tf32_allowed
@@ -83,7 +83,7 @@ def _rows_are_one_matrix(tensor: torch.Tensor) -> bool:
 
 def _batched(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     try:
-        batch = torch.broadcast_shapes(input.shape[:-2], other.shape[:-2])  # type: ignore[no-untyped-call]
+        batch = broadcast_batch(input, other)
     except RuntimeError:
         raise ShapeError(
             f"matmul: the leading dimensions of input (shape {list(input.shape)}) and other "
@@ -103,9 +103,11 @@ def _with_grad(input: torch.Tensor, other: torch.Tensor, batch: torch.Size) -> t
     try:
         if is_autocast_enabled():
             input, other = autocast_operands(input, other)
+        allow_tf32 = input.dtype == torch.float32 and tf32_allowed()
         if is_tracing():
             input, other = distinct(input, other)
-        allow_tf32 = input.dtype == torch.float32 and tf32_allowed()
+            # torch.compile of torch 2.10 takes no size that it does not know for an argument.
+            return _broadcast_with_grad(input, other, None, allow_tf32)
         return _broadcast_with_grad(input, other, batch, allow_tf32)
     except RAISED as error:
         reraise("bmm", error, (), input=input, mat2=other)

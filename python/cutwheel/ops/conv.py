@@ -141,6 +141,22 @@ def why_torch(input: torch.Tensor, groups: int) -> str | None:
     return _by_torch.why_convolution(input)
 
 
+def check_torch_dtype(op: str, input: torch.Tensor) -> None:
+    """That torch convolves the input's dtype: on GPUs no integers, and nowhere bool or fp8."""
+    dtype = input.dtype
+    if dtype.is_floating_point or dtype.is_complex:
+        if dtype.itemsize > 1:
+            return
+    elif dtype != torch.bool and not input.is_cuda:
+        return
+    quantized = dtype in (torch.int8, torch.float8_e4m3fn)
+    raise DtypeError(
+        f"{op}: input has dtype {dtype_name(dtype)}; expected float16, bfloat16, float32, float64 "
+        "or a complex dtype"
+        + (" (scaled_conv2d convolves int8 and float8_e4m3fn with scales)" if quantized else "")
+    )
+
+
 def conv2d(
     input: torch.Tensor,
     weight: torch.Tensor,
@@ -177,7 +193,8 @@ def conv2d(
 
     Raises:
         ValueError: an activation that is not known, or shapes that do not fit
-        TypeError: a weight, bias or residual of another dtype than input
+        TypeError: a weight, bias or residual of another dtype than input; an input of bool or fp8,
+            and of integers on a GPU, which torch does not convolve either
         RuntimeError, NotImplementedError: as mm; as torch's conv2d where that serves the call
     """
     op = "conv2d"
@@ -228,6 +245,7 @@ def convolve(
     dtype = input.dtype
     is_16_bit = dtype is _bfloat16 or dtype is _float16
     if (groups != 1 or not is_16_bit or is_transformed()) and why_torch(input, groups) is not None:
+        check_torch_dtype(op, input)
         if groups == 1 and dtype == torch.float32:
             _by_torch.tell_of_convolution(op)
         z = F.conv2d(input, weight, bias, where[:2], padding, where[6:], groups)

@@ -20,7 +20,13 @@ from ._errors import RAISED, raise_as, reraise
 from ._fake import shape_text
 from ._precision import autocast_operands
 from ._sizes import differ
-from .conv import CONV_ACTIVATIONS, convolve, finish, in_channels_last_order
+from .conv import (
+    CONV_ACTIVATIONS,
+    check_torch_dtype,
+    convolve,
+    finish,
+    in_channels_last_order,
+)
 from .linear import check_activation
 
 
@@ -129,6 +135,7 @@ def conv3d(
             return _run(op, folded, bias, groups, activation, residual_after_activation)
         if is_autocast_enabled():
             input, weight, bias = autocast_operands(input, weight, bias)
+        check_torch_dtype(op, input)
         z = F.conv3d(input, weight, bias, stride, padding, dilation, groups)
         z = in_channels_last_order(z)
         return finish(op, z, activation, residual, residual_after_activation)
