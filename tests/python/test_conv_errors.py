@@ -257,7 +257,7 @@ def test_dtypes_that_torch_serves(cutwheel: ModuleType) -> None:
             assert cutwheel.conv2d(*on_gpu).dtype == dtype
             continue
         for call in (cutwheel.conv2d, functools.partial(cutwheel.explain, "conv2d")):
-            with pytest.raises(TypeError, match="conv2d: input has dtype u?int"):
+            with pytest.raises(TypeError, match=r"conv2d: input has dtype u?int"):
                 call(*on_gpu)
 
 
