@@ -67,8 +67,8 @@ void run_grouped(PreparedGemm& prepared, GroupedCall& call) {
     if (!call.empty() && !call.accumulates) torch::stable::zero_(*prepared.d.tensor);
     return;
   }
-  // A part reads and writes the results of all groups: the more groups, the longer it is, and the less likely has one of them
-  // all of it.
+  // A part reads and writes the results of all groups: the more groups, the longer it is, and the less likely has one of
+  // them all of it.
   std::int64_t const part = kLongestSum * std::clamp<std::int64_t>(call.batch / 8, 1, 8);
   if (call.grouping == Grouping::k && call.k > part) {
     run_in_parts(*prepared.d.tensor, call, part);
