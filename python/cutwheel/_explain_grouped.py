@@ -62,7 +62,8 @@ Request = tuple[int, list[Any], "torch.dtype | None", str, bool]
 
 def take_scales(op: str, given: dict[str, Any]) -> None:
     """Of scaled_mm and scaled_grouped_mm: what they do with the arguments that only torch needs."""
-    a, b = (given.get(name) for name in ("mat_a", "mat_b"))
+    a: Any = given.get("mat_a")
+    b: Any = given.get("mat_b")
     check_tensors(op, {"mat_a": a, "mat_b": b})
     scales = given.get("scale_a"), given.get("scale_b")
     rest = *(given.get(name) for name in _SWIZZLES), given.get("contraction_dim", ())

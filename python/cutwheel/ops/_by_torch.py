@@ -302,6 +302,7 @@ def linear(
     fits = weight.dim() == 2 and weight.dtype == input.dtype
     if bias is not None:
         fits = fits and bias.shape == weight.shape[:1] and bias.dtype == input.dtype
+    given: tuple[Any, ...]
     if residual is None:
         given = (_ops.linear.default, input, weight, bias, True)
     else:

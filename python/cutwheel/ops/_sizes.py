@@ -85,9 +85,11 @@ def is_one_dimension(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
         if inner is not None:
             inside, step = inner
             # Strides that torch makes of sizes that it does not know are those of no 0.
-            if not known(stride == step * inside) and (
-                isinstance(inside, int) or not known(stride == step * torch.sym_max(inside, 1))
-            ):
-                return False
+            if not known(stride == step * inside):
+                if isinstance(inside, int):
+                    return False
+                at_least_one = torch.sym_max(inside, 1)  # type: ignore[no-untyped-call]
+                if not known(stride == step * at_least_one):
+                    return False
         inner = size, stride
     return True

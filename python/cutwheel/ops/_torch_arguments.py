@@ -65,8 +65,8 @@ def check_grouped_recipes(
     op: str,
     a: torch.Tensor,
     b: torch.Tensor,
-    scale_a: torch.Tensor,
-    scale_b: torch.Tensor,
+    scale_a: Any,
+    scale_b: Any,
     recipe_a: int | None,
     recipe_b: int | None,
 ) -> None:

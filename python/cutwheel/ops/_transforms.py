@@ -69,7 +69,7 @@ def _is_differentiated(tensor: torch.Tensor) -> bool:
 
 
 def _has_tangent(tensor: torch.Tensor) -> bool:
-    return forward_ad.unpack_dual(tensor).tangent is not None
+    return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
 
 
 def _outside_of_transforms() -> AbstractContextManager[Any]:

@@ -237,10 +237,10 @@ def convolve(
         if residual is not None and residual.dtype != input.dtype:
             # What is added keeps its dtype, and the sum is promoted, as that of torch's functions.
             is_last = residual_after_activation
-            inside, behind = (activation, None) if is_last else (None, activation)
-            given = (stride, padding, dilation, groups, inside, None, False)
+            first, last = (activation, None) if is_last else (None, activation)
+            given = (stride, padding, dilation, groups, first, None, False)
             z = convolve(op, input, weight, bias, *given)
-            return finish(op, z, behind, residual, False)
+            return finish(op, z, last, residual, False)
     where = geometry(op, weight, stride, padding, dilation)
     dtype = input.dtype
     is_16_bit = dtype is _bfloat16 or dtype is _float16

@@ -9,7 +9,7 @@ import functools
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
@@ -269,7 +269,7 @@ def gemm(
             results = call(a, b, epilogue, tensors, scalars, out_dtype, allow_tf32)
     except RAISED as error:
         reraise("gemm", error, (), a=a, b=b)
-    return tuple(results) if signature.stores else cast(torch.Tensor, results[0])
+    return tuple(results) if signature.stores else results[0]
 
 
 def is_composed(a: torch.Tensor, epilogue: str) -> bool:

@@ -16,7 +16,7 @@ gradient.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import is_grad_enabled
@@ -118,6 +118,7 @@ def scaled_mm(
         if is_grad_enabled():
             _refuse_grad(mat_a, mat_b, scale_a, scale_b, bias, out)
         if is_transformed():
+            given: dict[str, Any]
             given = {"mat_a": mat_a, "mat_b": mat_b, "scale_a": scale_a, "scale_b": scale_b}
             refuse("scaled_mm", NO_DERIVATIVE, **given, bias=bias, out=out)
         if azp is not None:
@@ -143,15 +144,15 @@ def scaled_mm(
         )
 
 
-def code(name: str, recipe: str | ScalingType | None) -> int | None:
+def code(name: str, recipe: str | ScalingType | list[ScalingType] | None) -> int | None:
     return None if recipe is None else code_of("scaled_mm", name, recipe)
 
 
 def operands(
     mat_a: torch.Tensor,
     mat_b: torch.Tensor,
-    scale_a: torch.Tensor | None,
-    scale_b: torch.Tensor | None,
+    scale_a: Any,
+    scale_b: Any,
     bias: torch.Tensor | None,
     azp: torch.Tensor | None,
     azp_adj: torch.Tensor | None,
@@ -170,8 +171,8 @@ def column_sums(b: torch.Tensor) -> torch.Tensor:
 def _refuse_grad(
     a: torch.Tensor,
     b: torch.Tensor,
-    scale_a: torch.Tensor | None,
-    scale_b: torch.Tensor | None,
+    scale_a: Any,
+    scale_b: Any,
     bias: torch.Tensor | None,
     out: torch.Tensor | None,
 ) -> None:

@@ -7,7 +7,7 @@ gradient.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import is_grad_enabled
@@ -89,6 +89,7 @@ def scaled_grouped_mm(
         if is_grad_enabled():
             _refuse_grad(mat_a, mat_b, scale_a, scale_b, bias)
         if is_transformed():
+            given: dict[str, Any]
             given = {"mat_a": mat_a, "mat_b": mat_b, "scale_a": scale_a, "scale_b": scale_b}
             refuse(_OP, NO_DERIVATIVE, **given, bias=bias)
         call = _scaled if is_tracing() else _scaled_direct
@@ -109,8 +110,8 @@ def code(name: str, recipe: str | ScalingType | list[ScalingType] | None) -> int
 def _refuse_grad(
     a: torch.Tensor,
     b: torch.Tensor,
-    scale_a: torch.Tensor,
-    scale_b: torch.Tensor,
+    scale_a: Any,
+    scale_b: Any,
     bias: torch.Tensor | None,
 ) -> None:
     if not (

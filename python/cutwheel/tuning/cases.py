@@ -255,9 +255,8 @@ def make_scaled(make: Maker) -> Case:
         scale_w = scale_w if square else outer_major(scale_w)
 
     def call(i: int) -> Tensor:
-        recipes = {"scale_recipe_a": recipe_x, "scale_recipe_b": recipe_w}
         return scaled_mm(
-            x[i], w[i].t(), scale_x, scale_b=scale_w.t(), use_fast_accum=fast, **recipes
+            x[i], w[i].t(), scale_x, recipe_x, scale_w.t(), recipe_w, use_fast_accum=fast
         )
 
     def torchs() -> Tensor:
