@@ -1,8 +1,9 @@
 """cutwheel.fuse: the fused modules in place of the layers of a model, by a pass over its graph.
 
-`model` says how a model is taken apart, `tracing` what can be traced, `chains` what is fused,
-`aliases` what must not be moved, `rewriting` puts the new modules, `modules`, into the graph, and
-`report` says what was done.
+`model` says how a model is taken apart. `tracing` makes the graph of what can be traced; `opaque`
+says what is not looked into, `questions` and `constants` what a graph would not do as forward does.
+`chains` says what is fused, `aliases` what must not be moved. `rewriting` puts the new modules,
+`modules`, into the graph, `formats` keeps memory formats, and `report` says what was done.
 """
 
 from __future__ import annotations
