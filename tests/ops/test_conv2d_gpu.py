@@ -151,6 +151,24 @@ def test_float32_without_tf32(cutwheel: ModuleType, device: str) -> None:
     check_public(cutwheel, conv)
 
 
+@pytest.mark.parametrize("name", ["float64", "complex64", "bool", "uint8", "int8", "int64", "fp8"])
+def test_dtypes_without_a_kernel(cutwheel: ModuleType, device: str, name: str) -> None:
+    """What torch convolves goes through; the rest is refused in our words, not in cuDNN's."""
+    dtype = torch.float8_e4m3fn if name == "fp8" else getattr(torch, name)
+    x, weight = (values(shape, SINGLE, device).to(dtype) for shape in ((2, 6, 9, 8), (4, 6, 3, 3)))
+    conv2d = torch.nn.functional.conv2d
+    if name in ("float64", "complex64"):
+        result, wanted = cutwheel.conv2d(x, weight, padding=1), conv2d(x, weight, padding=1)
+        torch.testing.assert_close(result, wanted, check_stride=False)
+        return
+    if torch.device(device).type != "cuda":
+        pytest.skip("torch convolves integers on the CPU")
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        conv2d(x, weight, padding=1)
+    with pytest.raises(TypeError, match=r"^conv2d: input has dtype .*; expected float16, bfloat"):
+        cutwheel.conv2d(x, weight, padding=1)
+
+
 # ---- arguments
 @pytest.mark.parametrize("groups", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)

@@ -177,9 +177,8 @@ def test_sums_over_a_batch_are_rounded_once(
     (want,) = torch.autograd.grad(torch.matmul(*exact), exact[broadcast], seed.double())
     (size,) = torch.autograd.grad(torch.matmul(*sizes), sizes[broadcast], seed.double().abs())
     assert got.dtype == dtype
-    assert (
-        (got.double() - want).abs() <= torch.finfo(dtype).eps * want.abs() + 2**-18 * size
-    ).all()
+    limit = torch.finfo(dtype).eps * want.abs() + 2**-18 * size
+    assert ((got.double() - want).abs() <= limit).all()
 
 
 def test_weights_gradient_lies_as_the_weight(cutwheel: ModuleType, device: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -285,6 +286,27 @@ def test_compile_of_lists(cutwheel: ModuleType, device: str) -> None:
     wanted = torch.autograd.grad(model(*given), given)
     for got, want in zip(grads, wanted, strict=True):
         assert_near(got, want.double(), BRAIN)
+
+
+def test_compiled_sums_of_a_bias_are_exact(cutwheel: ModuleType, device: str) -> None:
+    """All 24 bits of float32 gradients go into the gradient of a bias."""
+    a, b, bias = leaves("rows", SINGLE, device, bias=True)
+    assert a is not None
+    assert bias is not None
+    ends = draw_ends(60, GROUPS, "random")
+    seed = torch.randn(a.shape[0], bias.shape[1], device=device)
+    torch._dynamo.reset()
+    compiled = torch.compile(cutwheel.grouped_mm, fullgraph=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = compiled(a, b, offs=offsets(ends, device), bias=bias)
+        (got,) = torch.autograd.grad(result, bias, seed)
+    first = 0
+    for group, last in enumerate(ends):
+        rows = seed[first:last].double()
+        error = (got[group].double() - rows.sum(0)).abs()
+        assert (error <= 2.0**-20 * rows.abs().sum(0)).all()
+        first = last
 
 
 def test_opcheck(cutwheel: ModuleType, device: str) -> None:

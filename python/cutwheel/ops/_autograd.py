@@ -189,9 +189,9 @@ def as_batch(tensor: torch.Tensor, batch: torch.Size) -> torch.Tensor:
 
 def is_broadcast(shape: torch.Size, batch: torch.Size) -> bool:
     """Whether [..., rows, columns] has not all of the batch."""
+    pairs = zip(shape, batch, strict=False)
     return len(shape) - 2 < len(batch) or any(
-        known(size == 1) and not known(whole == 1)
-        for size, whole in zip(shape, batch, strict=False)
+        known(size == 1) and not known(whole == 1) for size, whole in pairs
     )
 
 

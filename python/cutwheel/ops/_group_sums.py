@@ -16,6 +16,7 @@ from torch import is_grad_enabled
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ._call import applier, direct, is_tracing
 from ._errors import out_of_memory
+from ._sizes import known
 from ._transforms import REVERSE, is_transformed, refuse
 
 _grouped_mm: Callable[..., torch.Tensor] = torch.ops.cutwheel.grouped_mm.default
@@ -25,12 +26,22 @@ _grouped_mm_direct: Callable[..., torch.Tensor] = direct(_grouped_mm)
 _ONES = 8
 
 
+def _leading_bits(values: torch.Tensor) -> torch.Tensor:
+    """float32 values as bfloat16, in which the first 8 bits are right."""
+    if is_tracing():
+        # torch.compile goes on with values as they were before they were rounded to 16 bits, and
+        # the rest would be 0. It cannot do so where bits are cut off.
+        cut = (values.view(torch.int32) & -(2**16)).view(torch.float32)
+        values = torch.where(values.isnan(), values, cut)
+    return values.to(torch.bfloat16)
+
+
 def _pieces(values: torch.Tensor) -> torch.Tensor:
     """[T, N] float32 -> [T, 3 N] bfloat16, of which the three parts add up to the values."""
-    first = values.to(torch.bfloat16)
+    first = _leading_bits(values)
     # 0 where the first piece is all there is to say: of an infinity the rest would be NaN.
     rest = (values - first).nan_to_num(0, 0, 0)
-    second = rest.to(torch.bfloat16)
+    second = _leading_bits(rest)
     return torch.cat((first, second, (rest - second).to(torch.bfloat16)), dim=1)
 
 
@@ -38,10 +49,15 @@ def _sum_groups(values: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
     n = values.shape[1]
     is_16_bit = values.dtype in (torch.float16, torch.bfloat16)
     terms = values if is_16_bit else _pieces(values)
-    ones = terms.new_ones(terms.shape[0], _ONES)
-    call = _grouped_mm if is_tracing() else _grouped_mm_direct
+    rows, tracing = terms.shape[0], is_tracing()
+    if tracing and not known(rows >= 2):
+        # torch.compile takes no transposed constant of a size that it does not know.
+        ones = terms.new_ones(_ONES, rows)
+    else:
+        ones = terms.new_ones(rows, _ONES).mT
+    call = _grouped_mm if tracing else _grouped_mm_direct
     try:
-        sums = call(ones.mT, terms, offs, None, torch.float32, False)[:, 0]
+        sums = call(ones, terms, offs, None, torch.float32, False)[:, 0]
     except RuntimeError as error:
         raise out_of_memory(error) from None
     return sums if is_16_bit else sums.reshape(sums.shape[0], 3, n).sum(1)
