@@ -105,3 +105,20 @@ def test_no_batch_in_float32_where_one_product_does(cutwheel: ModuleType, cpu_op
     cpu_ops.calls.clear()
     torch.autograd.grad(result, weight, torch.ones_like(result))
     assert cpu_ops.calls == [("mm", "plain")]
+
+
+@pytest.mark.parametrize("turned", itertools.product((False, True), repeat=2), ids=str)
+@pytest.mark.parametrize("op", ["mm", "bmm", "addmm", "baddbmm"])
+def test_gradients_lie_as_their_operands(
+    cutwheel: ModuleType, cpu_ops: CpuOps, op: str, turned: tuple[bool, bool]
+) -> None:
+    batch = (2,) if "bmm" in op else ()
+    operands = [torch.randn(*batch, 24, 40), torch.randn(*batch, 40, 56)]
+    operands = [
+        (column_major(tensor) if turn else tensor).requires_grad_()
+        for tensor, turn in zip(operands, turned, strict=True)
+    ]
+    addend = [torch.randn(56, requires_grad=True)] if "add" in op else []
+    result = getattr(cutwheel, op)(*addend, *operands)
+    grads = torch.autograd.grad(result, operands, torch.randn_like(result))
+    assert [grad.stride() for grad in grads] == [tensor.stride() for tensor in operands]

@@ -16,6 +16,7 @@ from ._call import is_tracing
 
 # Of torch's checks the one that torch.compile knows since 2.10.
 _assert: Callable[[Any], None] = torch._check
+_max: Callable[[Any, Any], Any] = torch.sym_max
 
 
 def known(condition: Any) -> bool:
@@ -85,11 +86,9 @@ def is_one_dimension(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
         if inner is not None:
             inside, step = inner
             # Strides that torch makes of sizes that it does not know are those of no 0.
-            if not known(stride == step * inside):
-                if isinstance(inside, int):
-                    return False
-                at_least_one = torch.sym_max(inside, 1)  # type: ignore[no-untyped-call]
-                if not known(stride == step * at_least_one):
-                    return False
+            if not known(stride == step * inside) and (
+                isinstance(inside, int) or not known(stride == step * _max(inside, 1))
+            ):
+                return False
         inner = size, stride
     return True
