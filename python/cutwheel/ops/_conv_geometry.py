@@ -29,7 +29,11 @@ def spread(op: str, name: str, value: Sizes, dims: int) -> tuple[int, ...]:
         return value
     if not isinstance(value, Sequence) or isinstance(value, str):
         return (integer(op, name, value),) * dims
-    given = tuple([each if type(each) is int else integer(op, name, each) for each in value])
+    given = tuple(value)
+    for each in given:
+        if type(each) is not int:
+            given = tuple([integer(op, name, one) for one in given])
+            break
     if len(given) == 1:
         return given * dims
     if len(given) != dims:
