@@ -54,10 +54,11 @@ struct GemmRequest {
 };
 
 // The longest K of one accumulator. Tensor cores truncate as they add, so a sum loses in proportion to its length. Measured
-// on an H100 with wgmma and mma.sync, 16-bit and tf32 operands alike: of numbers of one sign 7.5e-4 of the result at this
-// length (half of what rounding it to bfloat16 costs), 6e-3 at 2^20, half of it at 2^27; of both signs a fifth of that.
-// Longer sums are split, and the parts are added with rounding. That takes less than 1 % of the time of such a part.
-constexpr int kLongestSum = 1 << 17;
+// on an H100 with wgmma and mma.sync, 16-bit and tf32 operands alike: of numbers of one sign 1.5e-3 of the result at this
+// length (what rounding it to bfloat16 costs), 6e-3 at 2^20, half of it at 2^27; of both signs a fifth of that. Longer sums
+// are split, and the parts are added with rounding. Half of this length would cost weight gradients of 2^18 rows 1.5 times
+// their time: kernels that write float32 have fewer tiles.
+constexpr int kLongestSum = 1 << 18;
 
 // Bounds of what a table of measurements may ask for.
 constexpr int kMaxSwizzle = 64, kMaxSplits = 16384;

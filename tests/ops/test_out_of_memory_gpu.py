@@ -114,7 +114,9 @@ def test_copies_of_operands(cutwheel: ModuleType, cuda: str) -> None:
 
 @pytest.mark.parametrize("activation", [None, "relu", "gelu"])
 def test_backward(cutwheel: ModuleType, cuda: str, activation: str | None) -> None:
-    input = random_tensor((65536, 1024), BRAIN, cuda).requires_grad_()
+    torch.cuda.empty_cache()
+    # Made at once: what a temporary leaves of its memory would be room for the gradient.
+    input = torch.randn(65536, 1024, dtype=BRAIN, device=cuda).requires_grad_()
     weight = random_tensor((64, 1024), BRAIN, cuda).requires_grad_()
     result = cutwheel.linear(input, weight, activation=activation)
     grad = torch.ones_like(result)
@@ -126,8 +128,9 @@ def test_backward(cutwheel: ModuleType, cuda: str, activation: str | None) -> No
 
 
 def test_backward_of_a_convolution(cutwheel: ModuleType, cuda: str) -> None:
-    images = random_tensor((64, 64, 128, 128), BRAIN, cuda)
-    images = images.contiguous(memory_format=torch.channels_last).requires_grad_()
+    torch.cuda.empty_cache()
+    images = torch.randn(64, 128, 128, 64, dtype=BRAIN, device=cuda).permute(0, 3, 1, 2)
+    images.requires_grad_()
     filters = random_tensor((8, 64, 3, 3), BRAIN, cuda).requires_grad_()
     result = cutwheel.conv2d(images, filters, padding=1)
     grad = torch.ones_like(result)

@@ -59,7 +59,7 @@ def of_scaled_mm(dtype: torch.dtype) -> Callable[..., Callable[..., Any]]:
 
         def call(x: torch.Tensor) -> Any:
             a, scale_a = cutwheel.quantize(x, "rowwise", dtype)
-            return cutwheel.scaled_mm(a, b.t(), scale_a, scale_b.t())
+            return cutwheel.scaled_mm(a, b.t(), scale_a, scale_b=scale_b.t())
 
         return call
 

@@ -262,7 +262,7 @@ def test_splits_divide_k_and_carry_a_reduce_kernel() -> None:
         assert "_bf16_bf16_f32_f32_" in plan["row"]
 
 
-LONG = 1 << 17
+LONG = 1 << 18
 """The longest sum that one accumulator takes."""
 
 

@@ -222,7 +222,7 @@ def _composed(
     kind, activation = epilogue.split("_", 1)
     _check_operands(op, input, weight)
     if kind == "gated" and weight.shape[1] % 2:
-        raise ValueError(
+        raise ShapeError(
             f"{op}: weight has shape {shape_text(weight.shape)}; expected an even number of rows "
             "for each group, those of gate and up in turn"
         )
