@@ -193,22 +193,24 @@ def note_fake_errors(notes: Notes, torch: Any, cutwheel: Any) -> None:
             return torch.empty(shape, dtype=dtype, device="cuda")
 
         a, b, row, single = make(4, 16), make(16, 8), make(8), make(4, 4, dtype=torch.float32)
+        ends, batch = make(2, dtype=torch.int32), make(2, 4, 4, dtype=torch.float32)
+        of = w.errors
         errors: list[tuple[type[Exception], str, Callable[[], object]]] = [
-            (ValueError, "rank", lambda: w.mm(a, row)),
-            (ValueError, "inner extent", lambda: w.mm(a, make(15, 8))),
-            (ValueError, "out shape", lambda: w.mm(a, b, out=make(4, 7))),
-            (ValueError, "bias shape", lambda: w.linear(a, b.t(), a)),
-            (ValueError, "activation", lambda: w.linear(a, b.t(), activation="swish")),
-            (ValueError, "epilogue", lambda: w.gemm(a, b, "nonsense")),
-            (ValueError, "residual", lambda: w.linear(a, b.t(), activation="relu", residual=a)),
-            (TypeError, "dtype", lambda: w.mm(a.double(), b.double())),
-            (TypeError, "mixed dtypes", lambda: w.mm(a, b.bfloat16())),
+            (of.ShapeError, "rank", lambda: w.mm(a, row)),
+            (of.ShapeError, "inner extent", lambda: w.mm(a, make(15, 8))),
+            (of.ShapeError, "out shape", lambda: w.mm(a, b, out=make(4, 7))),
+            (of.ShapeError, "bias shape", lambda: w.linear(a, b.t(), a)),
+            (of.ArgumentError, "activation", lambda: w.linear(a, b.t(), activation="swish")),
+            (of.ArgumentError, "epilogue", lambda: w.gemm(a, b, "nonsense")),
+            (of.ShapeError, "residual", lambda: w.linear(a, b.t(), activation="relu", residual=a)),
+            (of.DtypeError, "dtype", lambda: w.mm(a.double(), b.double())),
+            (of.DtypeError, "mixed dtypes", lambda: w.mm(a, b.bfloat16())),
             (TypeError, "no tensor", lambda: w.mm(a, [1])),
             (TypeError, "None", lambda: w.linear(None, b)),
             (TypeError, "alpha", lambda: w.addmm(row, a, b, alpha="two")),
             (TypeError, "out_dtype", lambda: w.mm(a, b, "float32")),
             (TypeError, "operand", lambda: w.gemm(a, b, "bias_gelu", column=row)),
-            (RuntimeError, "TF32", lambda: w.mm(single, single)),
+            (RuntimeError, "TF32", lambda: w.grouped_mm(single, batch, offs=ends)),
         ]
         for error, name, call in errors:
             notes.add(f"error: {name}", call, error)
