@@ -42,7 +42,7 @@ class ArchListError(ValueError):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a list asks for."""
+    """The architectures that a list asks for."""
 
     archs: tuple[str, ...]
     """to build for, as CUTWHEEL_ARCHS has them"""

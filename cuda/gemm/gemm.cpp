@@ -83,7 +83,7 @@ Status run_split(GemmPlan const& plan, GemmArgs const& args, DType a) {
   return plan.reduce->launch(sum);
 }
 
-// Of a problem of a batch, as args of its own.
+// Arguments for `count` problems of a batch, from the first one on.
 GemmArgs problem_of(GemmArgs const& args, EpilogueInfo const& epilogue, int first, int count, DType a, DType d) {
   GemmArgs part = args;
   part.batch = count;

@@ -115,7 +115,7 @@ void check_bias(GroupedCall const& call) {
     fail(kValue, names.op, ": bias is given, and the groups are along K (mat_b has 2 dimensions); expected None");
   }
   check_device(names.op, "bias", bias, call.device, names.a);
-  // What differs from the result is converted: a row for each group is little.
+  // A bias in another dtype than the result is converted: a row for each group is little.
   ScalarType const type = type_of(bias), other = call.is_scaled ? ScalarType::Float : call.type;
   if (type != call.d_type && type != other) {
     fail(kType, names.op, ": bias has dtype ", dtype_text(type), "; expected ", dtype_text(other),

@@ -67,7 +67,7 @@ GemmRequest request_of(GroupedCall const& call);
 // Of a checked call, with results in prepared.
 void prepare_grouped(PreparedGemm& prepared, GroupedCall const& call, Forced forced);
 
-// Of a checked call: makes the results. Says whether there is anything to multiply.
+// Makes the results of a checked call. Says whether there is anything to multiply.
 bool start_grouped(PreparedGemm& prepared, GroupedCall const& call);
 
 // Prepares the call for the kernel of the plan.

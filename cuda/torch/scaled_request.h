@@ -64,7 +64,7 @@ GemmRequest request_of(ScaledCall const& call, ScaledForm form);
 // Of a call with a form, and a result in prepared.d.
 void prepare_scaled(PreparedGemm& prepared, ScaledCall const& call, Forced forced);
 
-// Of a checked call: makes the result. Says whether there is anything to multiply: the result of no extent is empty, that
+// Makes the result of a checked call. Says whether there is anything to multiply: the result of no extent is empty, that
 // over an empty K is the bias.
 bool start_scaled(PreparedGemm& prepared, ScaledCall const& call);
 

@@ -9,7 +9,7 @@ namespace cutwheel {
 // Throws RuntimeError: torch could not <what>.
 [[noreturn]] void fail_shim(char const* what);
 
-// Of an allocation. Throws OutOfMemoryError with the allocator's text. Where torch does not tell it, the text says how many
+// Throws OutOfMemoryError with the allocator's text. Where torch does not tell it, the text says how many
 // bytes of which GPU it was about, for whoever is able to ask the allocator again (python/cutwheel/ops/_errors.py).
 [[noreturn]] void fail_allocation(std::int64_t const* sizes, int dims, int element_bytes, int device);
 
