@@ -9,7 +9,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # CUDACXX and CUDA_HOME are inherited: they say where the compiler is.
-NOT_INHERITED = ("MAX_JOBS", "TORCH_CUDA_ARCH_LIST")
+# `make test WHEEL=…` hands its arguments to every process below it, by MAKEFLAGS and by name.
+NOT_INHERITED = (
+    *("MAX_JOBS", "TORCH_CUDA_ARCH_LIST"),
+    *("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "WHEEL", "KERNELS", "ARCHS"),
+)
 
 
 def environment(**changes: str) -> dict[str, str]:
