@@ -145,8 +145,7 @@ def _source(kernels: Sequence[Kernel], epilogues: Sequence[Epilogue]) -> str:
     return _fill(
         "kernels.cu.in",
         op=first.op,
-        home=FAMILIES[first.family].home,
-        family=first.family,
+        header=FAMILIES[first.family].header,
         using=_using(first.op),
         defines="#define CUTLASS_ENABLE_GDC_FOR_SM90 1\n" if launch_control else "",
         includes="".join(

@@ -34,11 +34,11 @@ CPP_LAYOUTS = {"t": "Layout::row", "n": "Layout::column"}
 
 
 def by_op(**dtypes: tuple[DTypes, ...]) -> Mapping[str, tuple[DTypes, ...]]:
-    """The ops that a family serves, each with its own types: so that no name is declared twice."""
+    """The ops that a family serves, each with dtypes of its own: they tell the op of a kernel."""
     return MappingProxyType(dtypes)
 
 
-GROUP_ENDS_BYTES = 2 * 1025 * 4  # of the table in cuda/gemm/group_ends.cuh
+GROUP_ENDS_BYTES = 2 * 1025 * 4  # of the table in cuda/core/group_ends.cuh
 SCALE_BLOCK = 128  # of K, and of B's columns where its scales are 128x128
 
 
@@ -50,7 +50,7 @@ class Family(ABC):
     """
 
     name: str
-    home = "gemm"  # cuda/<home>/<family>.cuh
+    header: str  # below cuda/
     archs: tuple[str, ...]
     dtypes: Mapping[str, tuple[DTypes, ...]]
     layouts: tuple[str, ...] = GEMM_LAYOUTS
@@ -61,6 +61,9 @@ class Family(ABC):
     tiles_share_source = False  # where a tile costs little next to the headers
     schedules: tuple[str, ...]
     mode = ""  # in names, instead of the schedule
+
+    def op(self, dtypes: DTypes) -> str:
+        return next(op for op, combinations in self.dtypes.items() if dtypes in combinations)
 
     @abstractmethod
     def check(self, kernel: Kernel) -> Iterator[str]:

@@ -38,6 +38,7 @@ class Sm80Multistage(Family):
     """cp.async pipeline and mma.sync; also the family that carries PTX to newer GPUs."""
 
     name = "sm80_multistage"
+    header = "sm80/multistage.cuh"
     archs = ("80", "89")
     dtypes = by_op(gemm=GEMM_DTYPES, scaled_mm=(*FP8_PRODUCTS, *INT8_PRODUCTS))
     tile_keys = ("tile", "warp", "stages")
@@ -85,6 +86,7 @@ class Sm80Grouped(Family):
     """Products of groups whose extents the kernel reads from the device."""
 
     name = "sm80_grouped"
+    header = "sm80/grouped.cuh"
     archs = ("80", "89")
     dtypes = by_op(grouped_mm=(*GEMM_DTYPES, *FP8_PRODUCTS))
     layouts = ("tnt", "ttt", "ntt")
@@ -139,7 +141,7 @@ class Sm80Conv(Family):
     """Convolutions as implicit GEMMs: threads find the elements of A and B in images."""
 
     name = "sm80_conv"
-    home = "conv2d"
+    header = "sm80/conv.cuh"
     archs = ("80", "89")
     dtypes = by_op(conv2d=CONV_DTYPES)
     layouts = tuple(DIRECTIONS.values())
@@ -177,7 +179,7 @@ class Sm89Blockwise(Family):
     """fp8 with scales that differ along K, on Ada and, as PTX, on what follows."""
 
     name = "sm89_blockwise"
-    home = "scaled_mm"
+    header = "sm80/sm89_blockwise.cuh"
     archs = ("89",)
     dtypes = by_op(scaled_mm=FP8_PRODUCTS)
     layouts = ("tnt",)
@@ -225,7 +227,7 @@ def _check_mma(kernel: Kernel) -> Iterator[str]:
 
 
 def _check_block_scaled_mma(kernel: Kernel) -> Iterator[str]:
-    """Rules of cuda/gemm/sm89_block_scaled_mma.cuh."""
+    """Rules of cuda/sm80/sm89_block_scaled_mma.cuh."""
     k, warp = kernel.tile.shape[2], kernel.tile.warp
     assert warp is not None
     yield from check_warps(kernel, (16, 16, 32), "pairs of mma 16x8x32")

@@ -30,6 +30,7 @@ class Sm90WarpSpecialized(Family):
     """TMA and wgmma, producer and consumer warpgroups."""
 
     name = "sm90_warpspecialized"
+    header = "sm90/cutlass/warpspecialized.cuh"
     archs = ("90a",)
     dtypes = by_op(gemm=GEMM_DTYPES, scaled_mm=(*FP8_PRODUCTS, *INT8_PRODUCTS))
     tile_keys = ("tile", "cluster", "schedule")
@@ -93,7 +94,7 @@ class Sm90Blockwise(Family):
     """fp8 with scales that differ along K, which consumers apply to each block's sum."""
 
     name = "sm90_blockwise"
-    home = "scaled_mm"
+    header = "sm90/cutlass/blockwise.cuh"
     archs = ("90a",)
     dtypes = by_op(scaled_mm=FP8_PRODUCTS)
     layouts = ("tnt",)

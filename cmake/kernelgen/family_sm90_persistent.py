@@ -128,6 +128,7 @@ class Sm90Persistent(_Persistent):
     """Products of two matrices. A cluster along K shares out the K of a tile."""
 
     name = "sm90_persistent"
+    header = "sm90/native/dense.cuh"
     dtypes = by_op(gemm=GEMM_DTYPES, scaled_mm=FP8_PRODUCTS)
     optional_lists = ("scales",)
     optional_tile_keys = ("swap_ab", "fast_accum", "cluster")
@@ -178,6 +179,7 @@ class Sm90Grouped(_Persistent):
     """Products of groups whose extents the kernel reads from the device."""
 
     name = "sm90_grouped"
+    header = "sm90/native/grouped.cuh"
     dtypes = by_op(grouped_mm=(*GEMM_DTYPES, *FP8_PRODUCTS))
     layouts = ("tnt", "ttt", "ntt")
     lists = ("layouts", "grouping", "epilogue", "tiles")
@@ -207,7 +209,7 @@ class Sm90Conv(_Persistent):
     """Convolutions as implicit GEMMs: TMA finds the elements of A and B in images."""
 
     name = "sm90_conv"
-    home = "conv2d"
+    header = "sm90/native/conv.cuh"
     dtypes = by_op(conv2d=CONV_DTYPES)
     layouts = tuple(DIRECTIONS.values())
     lists = ("direction", "epilogue", "tiles")

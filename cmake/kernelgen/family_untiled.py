@@ -25,6 +25,7 @@ class SplitkReduce(_WithoutTiles):
     """Sums float32 partial results of split-K kernels; nothing to choose but the output type."""
 
     name = "splitk_reduce"
+    header = "elementwise/splitk_reduce.cuh"
     dtypes = by_op(gemm=tuple(DTypes("f32", "f32", "f32", d) for d in _FLOATS))
     lists = ()
 
@@ -40,6 +41,7 @@ class Elementwise(_WithoutTiles):
     """An expression of matrices alone, with sums over its rows: the backward passes."""
 
     name = "elementwise"
+    header = "elementwise/elementwise.cuh"
     dtypes = by_op(gemm=tuple(DTypes(x, x, "f32", x) for x in _FLOATS))
     lists = ("epilogue",)
 
@@ -67,7 +69,7 @@ class Quantize(_WithoutTiles):
     """8-bit values of a matrix, with their scales: A is read, D is written."""
 
     name = "quantize"
-    home = "scaled_mm"
+    header = "elementwise/quantize.cuh"
     dtypes = by_op(
         scaled_mm=tuple(DTypes(x, x, "f32", d) for x in _FLOATS for d in (*FP8_DTYPES, "s8"))
     )

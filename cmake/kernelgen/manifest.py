@@ -34,7 +34,9 @@ from kernelgen.kernel import (
 from kernelgen.naming import procedural_name
 from kernelgen.schema import Checker, InvalidManifestError, ManifestError
 
-__all__ = ["InvalidManifestError", "Manifest", "ManifestError", "find", "load", "parse"]
+__all__ = ["InvalidManifestError", "Manifest", "ManifestError", "load", "parse"]
+
+FOLDER = Path("cuda/manifests")
 
 # What an item of a list of names is called in errors.
 _SINGULAR = {
@@ -55,19 +57,13 @@ class Manifest:
     epilogues: tuple[Epilogue, ...]  # in order of declaration: the value of the C++ enumerator
 
 
-def find(source_dir: Path) -> list[Path]:
-    """The manifests of every op: cuda/<op>/kernels.toml, then the others in its folder."""
-    paths = source_dir.glob("cuda/*/*.toml")
-    return sorted(paths, key=lambda path: (path.parent, path.name != "kernels.toml", path))
-
-
 def load(source_dir: Path) -> Manifest:
     """Reads, validates and expands every manifest below `source_dir`."""
     reader = _Reader()
-    paths = find(source_dir)
+    paths = sorted((source_dir / FOLDER).glob("*.toml"))
     if not paths:
-        reader.error("cuda/*/*.toml", "no manifest found below the source directory")
-    documents: list[tuple[str, str, dict[str, Any]]] = []
+        reader.error(f"{FOLDER}/*.toml", "no manifest found below the source directory")
+    documents: list[tuple[str, dict[str, Any]]] = []
     for path in paths:
         reader.file = path.relative_to(source_dir).as_posix()
         try:
@@ -75,21 +71,21 @@ def load(source_dir: Path) -> Manifest:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             reader.error("", f"not valid TOML: {error}")
         else:
-            documents.append((reader.file, path.parent.name, data))
+            documents.append((reader.file, data))
     # Kernels use the epilogues of every manifest, of those that come later, too.
-    for reader.file, _, data in documents:
+    for reader.file, data in documents:
         reader.read_epilogues(data)
-    for reader.file, op, data in documents:
-        reader.read_kernels(data, op)
+    for reader.file, data in documents:
+        reader.read_kernels(data)
     return reader.result()
 
 
-def parse(data: Mapping[str, Any], file: str = "kernels.toml", op: str = "gemm") -> Manifest:
+def parse(data: Mapping[str, Any], file: str = "kernels.toml") -> Manifest:
     """Validates and expands one manifest that is already read."""
     reader = _Reader()
     reader.file = file
     reader.read_epilogues(data)
-    reader.read_kernels(data, op)
+    reader.read_kernels(data)
     return reader.result()
 
 
@@ -114,13 +110,13 @@ class _Reader(Checker):
                 for full, alternative in self._expand(f"[epilogue.{name}]", name):
                     self._read_epilogue(f"[epilogue.{full}]", full, braces.fill(body, alternative))
 
-    def read_kernels(self, data: Mapping[str, Any], op: str) -> None:
+    def read_kernels(self, data: Mapping[str, Any]) -> None:
         entries = data.get("kernel", [])
         if not isinstance(entries, list):
             self.error("kernel", "must be an array of tables: [[kernel]]")
             return
         for number, entry in enumerate(entries, start=1):
-            self._read_kernel(f"[[kernel]] #{number}", entry, op)
+            self._read_kernel(f"[[kernel]] #{number}", entry)
 
     def _expand(self, where: str, name: str) -> list[tuple[str, str | None]]:
         try:
@@ -157,7 +153,7 @@ class _Reader(Checker):
             self.error(where, "declared with another expression in another manifest")
         self._epilogues[name] = built
 
-    def _read_kernel(self, where: str, entry: Any, op: str) -> None:
+    def _read_kernel(self, where: str, entry: Any) -> None:
         if not self.table(where, entry):
             return
         if "family" not in entry:
@@ -167,17 +163,13 @@ class _Reader(Checker):
         if family is None:
             return
         where = f"{where} (family {family.name})"
-        if op not in family.dtypes:
-            homes = " or ".join(f"cuda/{served}" for served in family.dtypes)
-            self.error(where, f"belongs to {homes}")
-            return
         self.keys(where, entry, ("family", "arch", "dtypes", *family.lists), family.optional_lists)
 
         archs = [ARCHS[arch] for arch in self._names(where, entry, "arch", family.archs)]
         dtypes = [
             combination
             for at, value in self.items(where, entry, "dtypes")
-            if (combination := self._dtypes(at, value, family, op))
+            if (combination := self._dtypes(at, value, family))
         ]
         # What the family leaves no choice of has one value.
         layouts: list[str] = list(family.layouts)
@@ -223,7 +215,9 @@ class _Reader(Checker):
                 groupings or [None],
                 directions or [None],
             )
-            kernels = [Kernel(op, family.name, *axis, self.file, at) for axis in axes]
+            kernels = [
+                Kernel(family.op(axis[1]), family.name, *axis, self.file, at) for axis in axes
+            ]
             if "direction" in family.lists:
                 # It says how operands lie.
                 kernels = [k for k in kernels if k.layout == DIRECTIONS[k.direction or "fprop"]]
@@ -265,7 +259,7 @@ class _Reader(Checker):
             if (name := self.name(at, _SINGULAR[key], value, allowed))
         ]
 
-    def _dtypes(self, where: str, value: Any, family: Family, op: str) -> DTypes | None:
+    def _dtypes(self, where: str, value: Any, family: Family) -> DTypes | None:
         keys = ("a", "b", "acc", "d")
         if not self.table(where, value) or not self.keys(where, value, keys):
             return None
@@ -274,13 +268,12 @@ class _Reader(Checker):
         if len(known) < len(keys):
             return None
         dtypes = DTypes(*known)
-        if dtypes in family.dtypes[op]:
+        supported = [served for combinations in family.dtypes.values() for served in combinations]
+        if dtypes in supported:
             return dtypes
-        supported = ", ".join(map(str, family.dtypes[op]))
-        others = [other for other, combinations in family.dtypes.items() if dtypes in combinations]
-        elsewhere = "".join(f"; it belongs to cuda/{other}" for other in others)
         self.error(
-            where, f"dtype combination {dtypes} (a_b_acc_d){elsewhere}; supported: {supported}"
+            where,
+            f"dtype combination {dtypes} (a_b_acc_d); supported: {', '.join(map(str, supported))}",
         )
         return None
 

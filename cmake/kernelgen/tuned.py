@@ -1,4 +1,4 @@
-"""Tables of measurements (cuda/dispatch/tuned/*.json) as constant data: tuned_tables.cpp.
+"""Tables of measurements (cuda/dispatch/tuning/*.json) as constant data: tuned_tables.cpp.
 
 The format and its checks are those of the package, in python/cutwheel/tuning/table.py.
 """
@@ -17,7 +17,7 @@ from kernelgen.family import CPP_LAYOUTS, cpp_bool
 from kernelgen.kernel import BLOCK_SCALES, Kernel
 from kernelgen.naming import procedural_name
 
-FOLDER = Path("cuda/dispatch/tuned")
+FOLDER = Path("cuda/dispatch/tuning")
 _FORMAT = Path(__file__).resolve().parents[2] / "python/cutwheel/tuning/table.py"
 
 
@@ -117,7 +117,7 @@ def _check(table: Any, number: dict[str, int], epilogues: set[str]) -> None:
                 )
 
 
-_REMEDY = "measure again with tools/tune.py, or delete the entries"
+_REMEDY = "measure again with `python -m cutwheel tune`, or delete the entries"
 
 
 def _request(r: Any) -> str:

@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include "dispatch/calibration.h"
 #include "dispatch/float_math.h"
+#include "dispatch/tuning/calibration.h"
 
 namespace cutwheel {
 namespace {
 
 // Threadblocks of one kernel that are in flight at once.
-double slots_of(KernelRow const& row, DeviceInfo const& device) {
+double slots_of(KernelDescriptor const& row, DeviceInfo const& device) {
   // Of kernels that are not persistent as many as shared memory holds.
   if (is_persistent(row)) return device.sm_count;
   int const resident = *row.shared_memory_bytes > 0 ? device.shared_memory_bytes / *row.shared_memory_bytes : 1;
@@ -51,7 +51,7 @@ double epilogue_bytes(GemmPlan const& plan, GemmRequest const& r) {
 // Lines of L2 that TMA reads for each line of an operand that lies in shared memory. Where a row of the matrix is no whole
 // number of lines, its pieces of 128 bytes lie across two, and where it is no whole number of sectors of 32 bytes, across
 // five of these.
-double lines_of_l2(KernelRow const& row, Layout layout, Layout k_major, int k, int other) {
+double lines_of_l2(KernelDescriptor const& row, Layout layout, Layout k_major, int k, int other) {
   std::int64_t const bytes = std::int64_t{layout == k_major ? k : other} * element_bytes(row.a);
   if (row.arch != Arch::sm90a || bytes % 128 == 0) return 1;
   return limits_of(row).split_lines[bytes % 64 == 0 ? 0 : bytes % 32 == 0 ? 1 : 2];
@@ -59,7 +59,7 @@ double lines_of_l2(KernelRow const& row, Layout layout, Layout k_major, int k, i
 
 // What rows that lie beyond the ends of A and B cost a step of the mainloop of a tile at the end: TMA takes longer for
 // their zeros than for memory. Kernels of our own do not ask for them.
-double beyond_us(KernelRow const& row, GemmRequest const& r, Limits const& limits) {
+double beyond_us(KernelDescriptor const& row, GemmRequest const& r, Limits const& limits) {
   if (row.family != Family::sm90_warpspecialized) return 0;
   auto const beyond = [](int extent, int tile) { return (tile - extent % tile) % tile; };
   int const rows = beyond(row.swap_ab ? r.n : r.m, row.tile.m) + beyond(row.swap_ab ? r.m : r.n, row.tile.n);
@@ -78,15 +78,15 @@ bool has_matrix(Epilogue epilogue) {
 
 }  // namespace
 
-TileCount count_tiles(KernelRow const& row, GemmRequest const& r, int splits) {
-  if (is_by_windows(row)) {
-    bool const by_blocks = row.family == Family::sm90_conv_blocks;
-    WindowTiles const& known = by_blocks ? r.blocks : r.windows;
-    double const phases = by_blocks ? 1 : r.step;
-    // A table does not say how many rectangles there were: of most images nine tenths of the positions are pixels. Nor how
-    // many steps: behind a stride some taps are of zeros.
-    double const steps = by_blocks ? static_cast<double>(r.k) / row.tile.k : r.taps / phases;
-    return {(known.rectangles > 0 ? known.rectangles : std::ceil(r.m / phases / (0.9 * row.tile.n))) *
+TileCount count_tiles(KernelDescriptor const& row, GemmRequest const& r, int splits) {
+  if (is_direct_conv(row)) {
+    bool const is_space_to_depth = row.family == Family::sm90_space_to_depth;
+    DirectConvTiles const& known = is_space_to_depth ? r.space_to_depth : r.direct_conv;
+    double const phases = is_space_to_depth ? 1 : r.step;
+    // A table does not say how many output tiles there were: in most images nine tenths of the positions are pixels. Nor
+    // how many steps: behind a stride some taps are of zeros.
+    double const steps = is_space_to_depth ? static_cast<double>(r.k) / row.tile.k : r.taps / phases;
+    return {(known.output_tiles > 0 ? known.output_tiles : std::ceil(r.m / phases / (0.9 * row.tile.n))) *
                 std::ceil(r.n * phases / row.tile.m),
             known.steps > 0 ? known.steps : std::ceil(steps * (r.step > 1 ? 1.4 : 1))};
   }
@@ -118,7 +118,7 @@ TileCount count_tiles(KernelRow const& row, GemmRequest const& r, int splits) {
 }
 
 double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& device) {
-  KernelRow const& row = *plan.row;
+  KernelDescriptor const& row = *plan.row;
   Calibration const cost = calibration_of(row, device);
   Limits const limits = limits_of(row);
   auto const [tiles, k_tiles] = count_tiles(row, r, plan.splits);
@@ -131,7 +131,7 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   bool const is_plain = r.direction == Direction::none && r.grouping == Grouping::none;
   double const lines_a = is_plain ? lines_of_l2(row, row.layout_a, Layout::row, r.k, r.m) : 1;
   double const lines_b = is_plain ? lines_of_l2(row, row.layout_b, Layout::column, r.k, r.n) : 1;
-  double const fetched = is_by_windows(row)
+  double const fetched = is_direct_conv(row)
                              ? 1.5 * row.tile.n * row.tile.k / k_tiles  // a patch for all taps; the filters stay
                              : (row.tile.m * (row.swap_ab ? lines_b : lines_a) / row.cluster.n +
                                 row.tile.n * (row.swap_ab ? lines_a : lines_b) / row.cluster.m) *

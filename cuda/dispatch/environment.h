@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "dispatch/kernel_row.h"
+#include "dispatch/kernel_descriptor.h"
 
 namespace cutwheel {
 
@@ -14,7 +14,7 @@ struct Environment {
   std::optional<Arch> arch;
   std::string kernel;
 
-  bool admits(KernelRow const& row) const {
+  bool admits(KernelDescriptor const& row) const {
     return (!arch || row.arch == *arch) && (kernel.empty() || !is_gemm(row) || kernel == row.name);
   }
 };

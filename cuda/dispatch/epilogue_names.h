@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "dispatch/kernel_row.h"
+#include "dispatch/kernel_descriptor.h"
 
 namespace cutwheel {
 

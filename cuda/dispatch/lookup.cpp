@@ -1,21 +1,21 @@
 // Kernels that are no choice between several: found by what they are.
 #include <array>
 
+#include "dispatch/can_implement.h"
 #include "dispatch/environment.h"
-#include "dispatch/refusal.h"
 
 namespace cutwheel {
 namespace {
 
 // Native code of the newest architecture, else PTX.
 template <class Wanted>
-KernelRow const* find_row(DeviceInfo const& device, Wanted wanted) {
+KernelDescriptor const* find_row(DeviceInfo const& device, Wanted wanted) {
   Environment const allowed = environment();
   for (bool ptx : {false, true}) {
-    KernelRow const* best = nullptr;
+    KernelDescriptor const* best = nullptr;
     for (int i = 0; i < kKernelRowCount; ++i) {
-      KernelRow const& row = kKernelRows[i];
-      if (wanted(row) && allowed.admits(row) && device_refusal(row, device, ptx) == Refusal::none &&
+      KernelDescriptor const& row = kKernelRows[i];
+      if (wanted(row) && allowed.admits(row) && can_run_on(row, device, ptx) == Reason::none &&
           (!best || row.arch > best->arch)) {
         best = &row;
       }
@@ -30,7 +30,7 @@ template <class Key, std::size_t size>
 class FoundRows {
  public:
   template <class Wanted>
-  KernelRow const* of(Key const& key, std::size_t hash, DeviceInfo const& device, Wanted wanted) {
+  KernelDescriptor const* of(Key const& key, std::size_t hash, DeviceInfo const& device, Wanted wanted) {
     unsigned const generation = environment_generation();
     Entry& entry = entries_[hash % size];
     if (entry.generation != generation || entry.device != device.ordinal || !(entry.key == key)) {
@@ -44,7 +44,7 @@ class FoundRows {
     unsigned generation = 0;
     int device = 0;
     Key key;
-    KernelRow const* row = nullptr;
+    KernelDescriptor const* row = nullptr;
   };
   std::array<Entry, size> entries_;
 };
@@ -63,12 +63,12 @@ struct QuantizeKey {
 
 }  // namespace
 
-KernelRow const* find_reduce_row(DeviceInfo const& device, DType d, std::optional<Arch> arch) {
+KernelDescriptor const* find_reduce_row(DeviceInfo const& device, DType d, std::optional<Arch> arch) {
   for (bool ptx : {false, true}) {
     for (int i = 0; i < kKernelRowCount; ++i) {
-      KernelRow const& row = kKernelRows[i];
+      KernelDescriptor const& row = kKernelRows[i];
       if (row.family == Family::splitk_reduce && row.d == d && (!arch || row.arch == *arch) &&
-          device_refusal(row, device, ptx) == Refusal::none) {
+          can_run_on(row, device, ptx) == Reason::none) {
         return &row;
       }
     }
@@ -76,19 +76,19 @@ KernelRow const* find_reduce_row(DeviceInfo const& device, DType d, std::optiona
   return nullptr;
 }
 
-KernelRow const* choose_elementwise_row(DeviceInfo const& device, DType d, Epilogue epilogue) {
+KernelDescriptor const* choose_elementwise_row(DeviceInfo const& device, DType d, Epilogue epilogue) {
   thread_local FoundRows<ElementwiseKey, 64> found;
   std::size_t const hash = static_cast<std::size_t>(epilogue) * 4 + static_cast<std::size_t>(d);
-  return found.of({d, epilogue}, hash, device, [&](KernelRow const& row) {
+  return found.of({d, epilogue}, hash, device, [&](KernelDescriptor const& row) {
     return row.family == Family::elementwise && row.d == d && row.epilogue == epilogue;
   });
 }
 
-KernelRow const* choose_quantize_row(DeviceInfo const& device, DType in, DType out, QuantizeRecipe recipe) {
+KernelDescriptor const* choose_quantize_row(DeviceInfo const& device, DType in, DType out, QuantizeRecipe recipe) {
   thread_local FoundRows<QuantizeKey, 64> found;
   std::size_t const hash =
       (static_cast<std::size_t>(recipe) * 8 + static_cast<std::size_t>(in)) * 3 + static_cast<std::size_t>(out);
-  return found.of({in, out, recipe}, hash, device, [&](KernelRow const& row) {
+  return found.of({in, out, recipe}, hash, device, [&](KernelDescriptor const& row) {
     return row.family == Family::quantize && row.a == in && row.d == out && row.recipe == recipe;
   });
 }

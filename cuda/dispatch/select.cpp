@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <array>
 
-#include "common/error.h"
-#include "dispatch/calibration.h"
+#include "core/error.h"
+#include "dispatch/can_implement.h"
 #include "dispatch/cost_model.h"
 #include "dispatch/environment.h"
-#include "dispatch/refusal.h"
-#include "dispatch/tuned.h"
+#include "dispatch/tuning/calibration.h"
+#include "dispatch/tuning/table.h"
 
 namespace cutwheel {
 namespace {
@@ -22,9 +22,9 @@ struct Scope {
 Scope scope_of(GemmRequest const& request, DeviceInfo const& device) {
   Scope scope{environment(), device};
   bool const forced = scope.environment.arch.has_value() || !scope.environment.kernel.empty();
-  scope.ptx = forced || std::none_of(kKernelRows, kKernelRows + kKernelRowCount, [&](KernelRow const& row) {
+  scope.ptx = forced || std::none_of(kKernelRows, kKernelRows + kKernelRowCount, [&](KernelDescriptor const& row) {
                 return is_gemm(row) && row.op == request.op && runs_native(row.arch, device.major, device.minor) &&
-                       request_refusal(row, request, false) == Refusal::none;
+                       can_implement(row, request, false) == Reason::none;
               });
   return scope;
 }
@@ -34,7 +34,7 @@ class ReduceRows {
  public:
   ReduceRows(DeviceInfo const& device, DType d) : device_(device), d_(d) {}
 
-  KernelRow const* of(Arch arch) {
+  KernelDescriptor const* of(Arch arch) {
     for (Entry& entry : entries_) {
       if (entry.arch == arch) return entry.row;
       if (entry.arch) continue;
@@ -47,7 +47,7 @@ class ReduceRows {
  private:
   struct Entry {
     std::optional<Arch> arch;
-    KernelRow const* row = nullptr;
+    KernelDescriptor const* row = nullptr;
   };
   DeviceInfo const& device_;
   DType d_;
@@ -62,7 +62,7 @@ int fewest_splits(GemmRequest const& request) {
   return truncates && is_long && request.grouping == Grouping::none ? ceil_div(request.k, kLongestSum) : 1;
 }
 
-GemmPlan split_plan(KernelRow const& row, KernelRow const& reduce, int splits) {
+GemmPlan split_plan(KernelDescriptor const& row, KernelDescriptor const& reduce, int splits) {
   GemmPlan plan;
   plan.row = &row;
   plan.reduce = &reduce;
@@ -72,7 +72,7 @@ GemmPlan split_plan(KernelRow const& row, KernelRow const& reduce, int splits) {
 
 // The gradient of a filter: few tiles, and a K of all pixels. Splits that fill the SMs once, twice or three times, none of
 // which is empty; and one, for the reduction to convert.
-void add_wgrad_split_plans(std::vector<GemmPlan>& plans, KernelRow const& row, KernelRow const& reduce,
+void add_wgrad_split_plans(std::vector<GemmPlan>& plans, KernelDescriptor const& row, KernelDescriptor const& reduce,
                            GemmRequest const& request, DeviceInfo const& device) {
   constexpr int kFewestSteps = 8;
   constexpr std::int64_t kMaxPartialBytes = 256 << 20;
@@ -93,7 +93,7 @@ void add_wgrad_split_plans(std::vector<GemmPlan>& plans, KernelRow const& row, K
 }
 
 // Splits that leave whole tiles of K in each slice, and those that a long K needs, where the last slice takes the rest.
-void add_split_plans(std::vector<GemmPlan>& plans, KernelRow const& row, GemmRequest const& request,
+void add_split_plans(std::vector<GemmPlan>& plans, KernelDescriptor const& row, GemmRequest const& request,
                      DeviceInfo const& device, ReduceRows& reduce_rows) {
   constexpr int kShortestSlice = 512;
   // The reduction has the epilogues of mm and addmm only.
@@ -101,10 +101,10 @@ void add_split_plans(std::vector<GemmPlan>& plans, KernelRow const& row, GemmReq
   int const fewest = fewest_splits(request);
   if (request.batch != 1 && fewest == 1) return;
   if (row.d != DType::f32 || row.schedule == Schedule::streamk) return;
-  if (request_refusal(row, request, /*partial=*/true) != Refusal::none) return;
+  if (can_implement(row, request, /*partial=*/true) != Reason::none) return;
   if (request.direction != Direction::none) {
     if (request.direction != Direction::wgrad) return;
-    if (KernelRow const* const reduce = reduce_rows.of(row.arch)) {
+    if (KernelDescriptor const* const reduce = reduce_rows.of(row.arch)) {
       add_wgrad_split_plans(plans, row, *reduce, request, device);
     }
     return;
@@ -112,7 +112,7 @@ void add_split_plans(std::vector<GemmPlan>& plans, KernelRow const& row, GemmReq
   int const tile_m = row.swap_ab ? row.tile.n : row.tile.m, tile_n = row.swap_ab ? row.tile.m : row.tile.n;
   std::int64_t const tiles = ceil_div<std::int64_t>(request.m, tile_m) * ceil_div(request.n, tile_n);
   if (tiles > device.sm_count && fewest == 1) return;
-  KernelRow const* const reduce = reduce_rows.of(row.arch);
+  KernelDescriptor const* const reduce = reduce_rows.of(row.arch);
   if (!reduce) return;
   if (fewest > 1) {
     // As few as there have to be, and those that fill the SMs.
@@ -154,8 +154,8 @@ std::size_t hash_of(GemmRequest const& r) {
       static_cast<std::uint64_t>(r.scales) << 1 | static_cast<std::uint64_t>(r.fast_accum));
   mix(static_cast<std::uint64_t>(r.taps) << 32 | static_cast<std::uint64_t>(r.step) << 3 |
       static_cast<std::uint64_t>(r.direction) << 1 | static_cast<std::uint64_t>(r.tensor_maps));
-  for (WindowTiles const& x : {r.windows, r.blocks}) {
-    mix(static_cast<std::uint64_t>(x.rectangles) << 16 | static_cast<std::uint64_t>(x.steps) << 8 |
+  for (DirectConvTiles const& x : {r.direct_conv, r.space_to_depth}) {
+    mix(static_cast<std::uint64_t>(x.output_tiles) << 16 | static_cast<std::uint64_t>(x.steps) << 8 |
         static_cast<std::uint64_t>(x.channels));
   }
   return static_cast<std::size_t>(h);
@@ -169,15 +169,15 @@ std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& d
   ReduceRows reduce_rows(device, request.d);
   std::vector<GemmPlan> plans;
   for (int i = 0; i < kKernelRowCount; ++i) {
-    KernelRow const& row = kKernelRows[i];
+    KernelDescriptor const& row = kKernelRows[i];
     if (!is_gemm(row) || row.op != request.op) continue;
-    Refusal refusal = scope.environment.admits(row) ? device_refusal(row, device, scope.ptx) : Refusal::environment;
-    if (refusal == Refusal::none) {
+    Reason reason = scope.environment.admits(row) ? can_run_on(row, device, scope.ptx) : Reason::environment;
+    if (reason == Reason::none) {
       add_split_plans(plans, row, request, device, reduce_rows);
-      refusal = request_refusal(row, request, /*partial=*/false);
+      reason = can_implement(row, request, /*partial=*/false);
     }
-    if (refusal != Refusal::none) {
-      if (rejections) rejections->push_back({&row, text_of(refusal, row, request, device)});
+    if (reason != Reason::none) {
+      if (rejections) rejections->push_back({&row, text_of(reason, row, request, device)});
       continue;
     }
     GemmPlan plan;
@@ -260,7 +260,7 @@ std::string explain_miss(GemmRequest const& request, DeviceInfo const& device) {
                                               [&](Rejection const& r) { return scope.environment.admits(*r.row); });
   // Most rows have another epilogue or are for another GPU, which says little: first those that come near.
   std::stable_partition(rejections.begin(), excluded, [&](Rejection const& r) {
-    return has_epilogue_for(*r.row, request) && device_refusal(*r.row, device, /*ptx=*/true) == Refusal::none;
+    return has_epilogue_for(*r.row, request) && can_run_on(*r.row, device, /*ptx=*/true) == Reason::none;
   });
   auto const shown = std::min<std::ptrdiff_t>(8, excluded - rejections.begin());
   text += concat("Rows considered: ", excluded - rejections.begin());
@@ -276,8 +276,9 @@ std::vector<std::string> archs_served(int major, int minor) {
   std::vector<std::string> served;
   for (bool native : {true, false}) {
     for (Arch arch : {Arch::sm90a, Arch::sm89, Arch::sm80}) {
-      bool const present = std::any_of(kKernelRows, kKernelRows + kKernelRowCount,
-                                       [&](KernelRow const& row) { return row.arch == arch && (native || row.has_ptx); });
+      bool const present = std::any_of(kKernelRows, kKernelRows + kKernelRowCount, [&](KernelDescriptor const& row) {
+        return row.arch == arch && (native || row.has_ptx);
+      });
       if (!present) continue;
       if (native && runs_native(arch, major, minor)) served.emplace_back(name_of(arch));
       if (!native && !runs_native(arch, major, minor) && runs_ptx(arch, major, minor)) {

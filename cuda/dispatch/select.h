@@ -5,18 +5,18 @@
 #include <string>
 #include <vector>
 
-#include "dispatch/kernel_row.h"
+#include "dispatch/kernel_descriptor.h"
 
 namespace cutwheel {
 
 // What selection looks at. Pointers and strides do not matter here: the caller has already met the 16-byte rule.
-// What kernels of convolutions by windows are to compute, for each 64 filters: so many tiles, each of so many steps of K
+// What direct convolutions compute, for each 64 filters: so many tiles, each of so many steps of K
 // (0: not known) of so many channels. No tiles: they do not take the problem.
-struct WindowTiles {
-  int rectangles = 0, steps = 0, channels = 0;
+struct DirectConvTiles {
+  int output_tiles = 0, steps = 0, channels = 0;
 
-  bool operator==(WindowTiles const& o) const {
-    return rectangles == o.rectangles && steps == o.steps && channels == o.channels;
+  bool operator==(DirectConvTiles const& o) const {
+    return output_tiles == o.output_tiles && steps == o.steps && channels == o.channels;
   }
 };
 
@@ -40,16 +40,17 @@ struct GemmRequest {
   // times channels. `step`: stride_h * stride_w.
   Direction direction = Direction::none;
   int taps = 1, step = 1;
-  bool tensor_maps = true;   // of images: their bits suffice for the padding, the stride and the dilation
-  WindowTiles windows = {};  // of sm90_conv_window where `step` is 1, else of sm90_conv_phases
-  WindowTiles blocks = {};   // of sm90_conv_blocks
+  bool tensor_maps = true;              // of images: their bits suffice for the padding, the stride and the dilation
+  DirectConvTiles direct_conv = {};     // of sm90_direct_conv where `step` is 1, else of sm90_strided_dgrad
+  DirectConvTiles space_to_depth = {};  // of sm90_space_to_depth
 
   bool operator==(GemmRequest const& o) const {
     return op == o.op && device == o.device && a == o.a && b == o.b && d == o.d && layout_a == o.layout_a &&
            layout_b == o.layout_b && addend == o.addend && epilogue == o.epilogue && fast_accum == o.fast_accum &&
            scales == o.scales && extents_aligned == o.extents_aligned && m == o.m && n == o.n && k == o.k &&
            batch == o.batch && grouping == o.grouping && groups == o.groups && direction == o.direction && taps == o.taps &&
-           step == o.step && tensor_maps == o.tensor_maps && windows == o.windows && blocks == o.blocks;
+           step == o.step && tensor_maps == o.tensor_maps && direct_conv == o.direct_conv &&
+           space_to_depth == o.space_to_depth;
   }
 };
 
@@ -64,8 +65,8 @@ constexpr int kLongestSum = 1 << 18;
 constexpr int kMaxSwizzle = 64, kMaxSplits = 16384;
 
 struct GemmPlan {
-  KernelRow const* row = nullptr;
-  KernelRow const* reduce = nullptr;  // set with split-K: row writes float32 partial sums, reduce adds them up
+  KernelDescriptor const* row = nullptr;
+  KernelDescriptor const* reduce = nullptr;  // set with split-K: row writes float32 partial sums, reduce adds them up
   RasterOrder raster = RasterOrder::along_m;
   int swizzle = 1;
   int splits = 1;
@@ -73,7 +74,7 @@ struct GemmPlan {
 };
 
 // K of each split but the last, which takes the rest: whole tiles.
-inline int split_slice(KernelRow const& row, int k, int splits) { return round_up(ceil_div(k, splits), row.tile.k); }
+inline int split_slice(KernelDescriptor const& row, int k, int splits) { return round_up(ceil_div(k, splits), row.tile.k); }
 
 // What the order of a ranking rests on.
 enum class Basis : int {
@@ -93,7 +94,7 @@ struct PlanSource {
 std::string text_of(PlanSource const& source);
 
 struct Rejection {
-  KernelRow const* row;
+  KernelDescriptor const* row;
   std::string reason;
 };
 
@@ -107,14 +108,14 @@ std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& d
 std::optional<GemmPlan> choose_plan(GemmRequest const& request);
 
 // The kernel that adds partial sums up and writes `d`, of one architecture or of the best that the device runs.
-KernelRow const* find_reduce_row(DeviceInfo const& device, DType d, std::optional<Arch> arch = std::nullopt);
+KernelDescriptor const* find_reduce_row(DeviceInfo const& device, DType d, std::optional<Arch> arch = std::nullopt);
 
 // The elementwise kernel of an epilogue that writes `d`, remembered per thread: native code of the newest architecture,
 // else PTX; nullptr when there is none.
-KernelRow const* choose_elementwise_row(DeviceInfo const& device, DType d, Epilogue epilogue);
+KernelDescriptor const* choose_elementwise_row(DeviceInfo const& device, DType d, Epilogue epilogue);
 
 // The kernel that quantizes, likewise.
-KernelRow const* choose_quantize_row(DeviceInfo const& device, DType in, DType out, QuantizeRecipe recipe);
+KernelDescriptor const* choose_quantize_row(DeviceInfo const& device, DType in, DType out, QuantizeRecipe recipe);
 
 // Whether the tensor cores multiply fp8, and the sentence for those that do not.
 constexpr bool has_fp8(int major, int minor) { return major * 10 + minor >= 89; }

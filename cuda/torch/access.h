@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "gemm/params.h"
+#include "core/gemm_args.h"
 #include "torch/tensor.h"
 
 namespace cutwheel {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/error.h"
+#include "core/error.h"
 #include "torch/conv_request.h"
 #include "torch/epilogue_ops.h"
 

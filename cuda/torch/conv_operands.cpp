@@ -225,8 +225,8 @@ GemmRequest request_of(ConvCall const& call, ConvRoute route, ScaledForm const& 
   request.taps = problem.r * problem.s;
   request.step = problem.step();
   request.tensor_maps = conv2d::fits_tensor_maps(request.direction, problem);
-  request.windows = conv2d::count_windows(request.direction, problem);
-  request.blocks = conv2d::count_blocks(request.direction, problem);
+  request.direct_conv = conv2d::count_direct_conv(request.direction, problem);
+  request.space_to_depth = conv2d::count_space_to_depth(request.direction, problem);
   return request;
 }
 

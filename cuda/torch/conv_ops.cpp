@@ -1,6 +1,6 @@
 #include "torch/conv_ops.h"
 
-#include "common/error.h"
+#include "core/error.h"
 #include "torch/epilogue_ops.h"
 #include "torch/text_argument.h"
 

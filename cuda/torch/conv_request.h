@@ -5,7 +5,7 @@
 #include <deque>
 #include <string_view>
 
-#include "conv2d/conv2d.h"
+#include "dispatch/run_conv.h"
 #include "torch/gemm_request.h"
 #include "torch/image.h"
 #include "torch/scaled_request.h"

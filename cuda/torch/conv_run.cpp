@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "common/error.h"
+#include "core/error.h"
 #include "dispatch/cost_model.h"
 #include "torch/conv_request.h"
 #include "torch/cuda_shims.h"
@@ -126,9 +126,9 @@ ConvWay choose_way(ConvCall const& call) {
   if (call.direction == Direction::fprop && !call.is_scaled && copies_windows(call)) {
     ScaledForm const form = forms_of(call).front();
     GemmRequest const request = request_of(call, ConvRoute::unfolded, form);
-    std::optional<GemmPlan> const plan = request.blocks.rectangles > 0 ? choose_plan(request) : std::nullopt;
+    std::optional<GemmPlan> const plan = request.space_to_depth.output_tiles > 0 ? choose_plan(request) : std::nullopt;
     // Whatever is predicted: windows on a copy are loaded 2 to 3 times as slowly as full lines, which no figure tells.
-    if (plan && plan->row->family == Family::sm90_conv_blocks) return {ConvRoute::unfolded, form, plan};
+    if (plan && plan->row->family == Family::sm90_space_to_depth) return {ConvRoute::unfolded, form, plan};
   }
   for (ScaledForm const& form : forms_of(call)) {
     choice.offer(ConvRoute::implicit, form, choose_plan(request_of(call, ConvRoute::implicit, form)));

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "common/error.h"
+#include "core/error.h"
 
 extern "C" {
 __attribute__((weak)) AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device_index, void** stream);

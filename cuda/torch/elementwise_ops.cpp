@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/error.h"
+#include "core/error.h"
 #include "torch/cuda_shims.h"
 #include "torch/epilogue_ops.h"
 #include "torch/text_argument.h"
@@ -118,7 +118,7 @@ void run(Problem const& problem, Epilogue epilogue, Output& result, std::optiona
   EpilogueInfo const& info = problem.info;
   DeviceInfo const& device = device_info(problem.device);
   DType const d = dtype_of(problem.type);
-  KernelRow const* const row = choose_elementwise_row(device, d, epilogue);
+  KernelDescriptor const* const row = choose_elementwise_row(device, d, epilogue);
   if (!row) {
     fail(ErrorKind::not_implemented, "elementwise: no kernel in this wheel serves epilogue \"", info.name, "\" with ",
          name_of(d), " output on ", device.name, " (compute capability ", device.major, '.', device.minor, ")");

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "common/error.h"
+#include "core/error.h"
 #include "dispatch/epilogue_names.h"
 #include "torch/text_argument.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/error.h"
+#include "core/error.h"
 #include "torch/grouped_ops.h"
 
 namespace cutwheel {

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "common/error.h"
+#include "core/error.h"
 #include "torch/conv_ops.h"
 #include "torch/explain.h"
 

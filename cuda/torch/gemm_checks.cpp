@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "common/error.h"
+#include "core/error.h"
 #include "torch/gemm_request.h"
 
 namespace cutwheel {

@@ -1,4 +1,4 @@
-#include "common/error.h"
+#include "core/error.h"
 #include "torch/cuda_shims.h"
 #include "torch/gemm_request.h"
 

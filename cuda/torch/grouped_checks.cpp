@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/error.h"
+#include "core/error.h"
 #include "dispatch/epilogue_names.h"
 #include "torch/epilogue_ops.h"
 #include "torch/grouped_request.h"

@@ -1,6 +1,6 @@
 #include <string_view>
 
-#include "common/error.h"
+#include "core/error.h"
 #include "torch/grouped_request.h"
 
 namespace cutwheel {

@@ -6,11 +6,11 @@
 #include <cstdio>
 
 #include "build_info.h"  // generated
-#include "common/driver.h"
-#include "common/error.h"
+#include "core/driver.h"
+#include "core/error.h"
 #include "dispatch/cost_model.h"
 #include "dispatch/epilogue_names.h"
-#include "dispatch/tuned.h"
+#include "dispatch/tuning/table.h"
 #include "torch/explain.h"
 #include "torch/text_argument.h"
 
@@ -63,9 +63,9 @@ char const* family_name(Family family) {
     case Family::sm90_grouped: return "sm90_grouped";
     case Family::sm80_grouped: return "sm80_grouped";
     case Family::sm90_conv: return "sm90_conv";
-    case Family::sm90_conv_window: return "sm90_conv_window";
-    case Family::sm90_conv_phases: return "sm90_conv_phases";
-    case Family::sm90_conv_blocks: return "sm90_conv_blocks";
+    case Family::sm90_direct_conv: return "sm90_direct_conv";
+    case Family::sm90_strided_dgrad: return "sm90_strided_dgrad";
+    case Family::sm90_space_to_depth: return "sm90_space_to_depth";
     case Family::sm80_conv: return "sm80_conv";
   }
   return "?";
@@ -116,7 +116,7 @@ std::string epilogue_json(EpilogueInfo const& info) {
                 "}");
 }
 
-std::string row_json(KernelRow const& row) {
+std::string row_json(KernelDescriptor const& row) {
   bool const is_conv = row.direction != Direction::none;
   std::string const layout = is_conv ? "null" : quoted({letter_of(row.layout_a), letter_of(row.layout_b), 't'});
   bool const has_epilogue = is_gemm(row) || row.family == Family::elementwise;
@@ -157,7 +157,7 @@ std::string request_json(GemmRequest const& r) {
       r.op == Op::grouped_mm ? concat(", \"grouping\": ", quoted(name_of(r.grouping)), ", \"groups\": ", r.groups) : "",
       is_conv ? concat(", \"direction\": ", quoted(name_of(r.direction)), ", \"taps\": ", r.taps, ", \"step\": ", r.step,
                        ", \"tensor_maps\": ", boolean(r.tensor_maps),
-                       ", \"rectangles\": ", std::max(r.windows.rectangles, r.blocks.rectangles))
+                       ", \"rectangles\": ", std::max(r.direct_conv.output_tiles, r.space_to_depth.output_tiles))
               : "",
       is_scaled(r) ? concat(", \"b\": ", quoted(name_of(r.b)), ", \"fast_accum\": ", boolean(r.fast_accum),
                             ", \"scales\": ", quoted(name_of(r.scales)))
@@ -199,9 +199,9 @@ std::string explained_json(ExplainedGemm const& e, DeviceInfo const& device) {
 }  // namespace
 
 std::string kernels_json() {
-  std::vector<KernelRow const*> rows;
+  std::vector<KernelDescriptor const*> rows;
   for (int i = 0; i < kKernelRowCount; ++i) rows.push_back(&kKernelRows[i]);
-  return list(rows, [](KernelRow const* row) { return row_json(*row); });
+  return list(rows, [](KernelDescriptor const* row) { return row_json(*row); });
 }
 
 std::string epilogues_json() {
@@ -290,7 +290,7 @@ std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::in
   if (direction != 0) request.op = Op::conv2d;
   request.direction = static_cast<Direction>(direction);
   request.taps = static_cast<int>(taps), request.step = static_cast<int>(step);
-  request.windows.rectangles = static_cast<int>(rectangles);
+  request.direct_conv.output_tiles = static_cast<int>(rectangles);
   request.fast_accum = fast_accum, request.scales = static_cast<BlockScales>(scales);
   request.layout_a = static_cast<Layout>(layout_a), request.layout_b = static_cast<Layout>(layout_b);
   request.addend = static_cast<Addend>(addend), request.extents_aligned = extents_aligned;

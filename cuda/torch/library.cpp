@@ -2,7 +2,7 @@
 // static initialisers, the only ones in the library.
 #include <torch/csrc/stable/library.h>
 
-#include "common/error.h"
+#include "core/error.h"
 #include "dispatch/environment.h"
 #include "torch/conv_ops.h"
 #include "torch/epilogue_ops.h"

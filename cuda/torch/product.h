@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "dispatch/run_gemm.h"
 #include "dispatch/select.h"
-#include "gemm/gemm.h"
 #include "torch/access.h"
 #include "torch/tensor.h"
 

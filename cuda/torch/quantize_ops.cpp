@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <array>
 
-#include "common/error.h"
+#include "core/error.h"
 #include "torch/cuda_shims.h"
 #include "torch/scaled_ops.h"
 #include "torch/scaled_request.h"
@@ -101,7 +101,7 @@ Tensor make_zero_points(Problem const& problem) {
 void run(Problem const& problem, gemm::GemmArgs& args, Output& values) {
   DeviceInfo const& device = device_info(problem.device);
   ScalarType const in = problem.x.scalar_type();
-  KernelRow const* const row = choose_quantize_row(device, dtype_of(in), dtype_of(problem.type), problem.recipe);
+  KernelDescriptor const* const row = choose_quantize_row(device, dtype_of(in), dtype_of(problem.type), problem.recipe);
   if (!row) {
     if (problem.type != ScalarType::Char && !has_fp8(device.major, device.minor)) {
       fail(ErrorKind::not_implemented, "quantize: ", fp8_miss(device));

@@ -1,6 +1,6 @@
 #include <iterator>
 
-#include "common/error.h"
+#include "core/error.h"
 #include "torch/scaled_request.h"
 
 namespace cutwheel {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <string>
 
-#include "common/error.h"
+#include "core/error.h"
 
 namespace cutwheel {
 namespace {

@@ -12,8 +12,8 @@
 #include <optional>
 #include <string>
 
-#include "common/context.h"
-#include "common/types.h"
+#include "core/context.h"
+#include "core/types.h"
 
 namespace cutwheel {
 

@@ -109,18 +109,22 @@ SM90_CONV: Table = {
     "epilogue": ["plain"],
     "tiles": [{"tile": [128, 128, 64]}],
 }
-SM90_WINDOW: Table = {
-    "family": "sm90_conv_window",
+SM90_DIRECT_CONV: Table = {
+    "family": "sm90_direct_conv",
     "arch": ["90a"],
     "dtypes": [dtypes("bf16", "bf16")],
     "direction": ["fprop"],
     "epilogue": ["plain"],
     "tiles": [{"tile": [64, 240, 64]}],
 }
-SM90_PHASES: Table = {**SM90_WINDOW, "family": "sm90_conv_phases", "direction": ["dgrad"]}
-SM90_BLOCKS: Table = {
-    **SM90_WINDOW,
-    "family": "sm90_conv_blocks",
+SM90_STRIDED_DGRAD: Table = {
+    **SM90_DIRECT_CONV,
+    "family": "sm90_strided_dgrad",
+    "direction": ["dgrad"],
+}
+SM90_SPACE_TO_DEPTH: Table = {
+    **SM90_DIRECT_CONV,
+    "family": "sm90_space_to_depth",
     "tiles": [{"tile": [64, 240, 16]}],
 }
 SM80_CONV: Table = {
@@ -142,9 +146,9 @@ def errors(*entries: Table) -> list[tuple[str, str]]:
     return errors_of(document(*entries))
 
 
-def errors_of(data: Table, op: str = "gemm") -> list[tuple[str, str]]:
+def errors_of(data: Table) -> list[tuple[str, str]]:
     with pytest.raises(InvalidManifestError) as caught:
-        parse(data, f"cuda/{op}/kernels.toml", op)
+        parse(data)
     return [(error.entry, error.reason) for error in caught.value.errors]
 
 
@@ -175,8 +179,8 @@ def toml(value: Any) -> str:
     return json.dumps(value)
 
 
-def write_manifest(root: Path, data: Table, op: str = "gemm", file: str = "kernels.toml") -> Path:
-    path = root / "cuda" / op / file
+def write_manifest(root: Path, data: Table, name: str = "gemm") -> Path:
+    path = root / "cuda" / "manifests" / f"{name}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [f"epilogue = {toml(data['epilogue'])}"]
     for entry in data["kernel"]:

@@ -25,11 +25,11 @@ EPILOGUES: Table = {
 
 
 def manifest(*entries: Table) -> Manifest:
-    return parse(declared(document(*entries), **EPILOGUES), op="conv2d")
+    return parse(declared(document(*entries), **EPILOGUES))
 
 
 def errors(entry: Table, **values: Any) -> list[tuple[str, str]]:
-    return errors_of(declared(document(changed(entry, **values)), **EPILOGUES), "conv2d")
+    return errors_of(declared(document(changed(entry, **values)), **EPILOGUES))
 
 
 def one_error(entry: Table, **values: Any) -> str:

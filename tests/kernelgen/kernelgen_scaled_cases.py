@@ -84,11 +84,11 @@ def document(*entries: Table) -> Table:
 
 
 def manifest(*entries: Table) -> Manifest:
-    return parse(document(*entries), op="scaled_mm")
+    return parse(document(*entries))
 
 
 def errors(*entries: Table) -> list[tuple[str, str]]:
-    return errors_of(document(*entries), "scaled_mm")
+    return errors_of(document(*entries))
 
 
 def rendered(*entries: Table) -> dict[str, str]:

@@ -44,7 +44,7 @@ def test_the_header_of_an_epilogue() -> None:
 //   D = gelu(z)
 #pragma once
 
-#include "gemm/epilogue.cuh"
+#include "epilogue/apply.cuh"
 
 namespace cutwheel::gemm::epilogue {
 
@@ -195,8 +195,8 @@ CALLS
 
 def run(folder: Path, calls: Sequence[tuple[dict[str, Any], Sequence[Any]]]) -> list[list[int]]:
     """Builds every body, calls its compute() with the values; returns bits of aux and D."""
-    (folder / "gemm").mkdir(parents=True, exist_ok=True)
-    (folder / "gemm" / "epilogue.cuh").write_text(STUB.replace("FUNCTIONS", stub_functions()))
+    (folder / "epilogue").mkdir(parents=True, exist_ok=True)
+    (folder / "epilogue" / "apply.cuh").write_text(STUB.replace("FUNCTIONS", stub_functions()))
     includes, statements = [], []
     for index, (body, values) in enumerate(calls):
         epilogue = build(f"e{index}", **body)

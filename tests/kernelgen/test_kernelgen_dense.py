@@ -88,7 +88,6 @@ def one_error(entry: Table, **values: Any) -> str:
         ),
         ({"epilogue": ["silu_backward"]}, "epilogue silu_backward does not use accum; it is for"),
         ({"dtypes": [dtypes("bf16", "f16")]}, "combination bf16_bf16_f32_f16 (a_b_acc_d); suppor"),
-        ({"dtypes": [dtypes("e4m3", "bf16")]}, "e4m3_e4m3_f32_bf16 (a_b_acc_d); it belongs to cud"),
     ],
 )
 def test_rules_of_dense_products(values: Table, text: str) -> None:
@@ -281,7 +280,7 @@ def rendered(*entries: Table) -> dict[str, str]:
 def test_a_source(entry: Table, stem: str, spelled: str) -> None:
     files = rendered(entry)
     text = files[f"{stem}.cu"]
-    assert '#include "gemm/sm90_persistent.cuh"\n' in text
+    assert '#include "sm90/native/dense.cuh"\n' in text
     assert "#define CUTLASS_ENABLE_GDC_FOR_SM90 1\n" in text
     assert f"\nusing K0 = Sm90Persistent<Arch::sm90a, {spelled}>;\n" in text
     assert "using namespace gemm" not in text

@@ -97,7 +97,7 @@ def test_a_failed_run_leaves_the_outputs_alone(
     assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in before} == before
     assert capsys.readouterr().err == (
         "kernelgen: 1 error in the kernel manifests; nothing was written\n\n"
-        "cuda/gemm/kernels.toml: [[kernel]] #2 (family sm80_multistage), tiles[0]:"
+        "cuda/manifests/gemm.toml: [[kernel]] #2 (family sm80_multistage), tiles[0]:"
         " stages = 9; 2 to 8 are supported\n"
     )
 

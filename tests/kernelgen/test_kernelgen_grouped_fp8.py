@@ -28,11 +28,11 @@ BLOCKWISE: Table = {
 
 
 def manifest(*entries: Table) -> Manifest:
-    return parse(document(*entries), op="grouped_mm")
+    return parse(document(*entries))
 
 
 def one_error(entry: Table, **values: object) -> str:
-    found = errors_of(document(changed(entry, **values)), "grouped_mm")
+    found = errors_of(document(changed(entry, **values)))
     assert len(found) == 1, found
     return ": ".join(found[0])
 
@@ -129,5 +129,5 @@ def test_sources() -> None:
         ),
     ):
         text = files[f"grouped_mm_sm89_{stem}.cu"]
-        assert '#include "gemm/sm80_grouped.cuh"\n' in text
+        assert '#include "sm80/grouped.cuh"\n' in text
         assert f"= Sm80Grouped<Arch::sm89, {product}, {arguments}>;" in text

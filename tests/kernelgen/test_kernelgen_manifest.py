@@ -41,13 +41,11 @@ def names(manifest: Manifest) -> list[str]:
 def test_the_manifests_of_the_repository_are_valid(repository: Path) -> None:
     manifest = load(repository)
     assert {kernel.arch.name for kernel in manifest.kernels} == {"80", "89", "90a"}
-    classic = ["plain", "bias", "linear_combination"]
-    assert [e.name for e in manifest.epilogues][:3] == classic
-    assert [e.addend for e in manifest.epilogues if e.addend != "other"] == [
-        "none",
-        "row",
-        "matrix",
-    ]
+    assert {e.name: e.addend for e in manifest.epilogues if e.addend != "other"} == {
+        "plain": "none",
+        "bias": "row",
+        "linear_combination": "matrix",
+    }
     for kernel in manifest.kernels:
         assert (kernel.family == "sm90_warpspecialized") <= (kernel.arch.name == "90a")
 
@@ -166,7 +164,7 @@ def test_a_wrong_entry_is_refused_and_nothing_is_written(
     number = 2 if others else 1
     with pytest.raises(InvalidManifestError) as caught:
         load(root)
-    assert all(error.file == "cuda/gemm/kernels.toml" for error in caught.value.errors)
+    assert all(error.file == "cuda/manifests/gemm.toml" for error in caught.value.errors)
     assert all(error.entry.startswith(f"[[kernel]] #{number}") for error in caught.value.errors)
     assert any(one in str(caught.value) for one in text.split(" | "))
     output = root / "generated"
@@ -244,13 +242,7 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
         load(tmp_path)
     path = write_manifest(tmp_path, document(SM90))
     path.write_text("[[kernel]\n", encoding="utf-8")
-    with pytest.raises(InvalidManifestError, match=r"cuda/gemm/kernels.toml: not valid TOML: .*1"):
-        load(tmp_path)
-
-
-def test_an_entry_belongs_to_the_manifests_of_its_op(tmp_path: Path) -> None:
-    write_manifest(tmp_path, document(SM90), op="conv2d")
-    with pytest.raises(InvalidManifestError, match=r"belongs to cuda/gemm or cuda/scaled_mm$"):
+    with pytest.raises(InvalidManifestError, match=r"manifests/gemm.toml: not valid TOML: .*1"):
         load(tmp_path)
 
 
@@ -261,37 +253,38 @@ def with_epilogues(names: list[str], *entries: Table) -> Table:
 
 
 def write_four_manifests(root: Path) -> None:
-    write_manifest(root, with_epilogues(["silu_backward"]), op="conv2d")
+    write_manifest(root, with_epilogues(["silu_backward"]), "conv")
     gelu = changed(SM90, epilogue=["bias_gelu"])
-    write_manifest(root, with_epilogues(["bias_gelu"], gelu), file="a.toml")
+    write_manifest(root, with_epilogues(["bias_gelu"], gelu), "a")
     write_manifest(root, with_epilogues(["plain"], SM90))
-    write_manifest(root, with_epilogues(["gated_aux"], ELEMENTWISE), file="z.toml")
+    write_manifest(root, with_epilogues(["gated_aux"], ELEMENTWISE), "z")
 
 
-def test_a_folder_has_as_many_manifests_as_it_likes(tmp_path: Path) -> None:
+def test_there_are_as_many_manifests_as_one_likes(tmp_path: Path) -> None:
     write_four_manifests(tmp_path)
     manifest = load(tmp_path)
-    # Their order is the enumerators' in C++: kernels.toml of a folder comes first.
-    order = ["silu_backward", "plain", "bias_gelu", "gated_aux"]
+    # Their order is the enumerators' in C++.
+    order = ["bias_gelu", "silu_backward", "plain", "gated_aux"]
     assert [epilogue.name for epilogue in manifest.epilogues] == order
     assert {(kernel.op, kernel.file) for kernel in manifest.kernels} == {
-        ("gemm", f"cuda/gemm/{name}.toml") for name in ("a", "kernels", "z")
+        ("gemm", f"cuda/manifests/{name}.toml") for name in ("a", "gemm", "z")
     }
 
 
-def test_the_manifests_of_a_folder_are_checked_together(tmp_path: Path) -> None:
+def test_manifests_are_checked_together(tmp_path: Path) -> None:
     write_four_manifests(tmp_path)
-    write_manifest(tmp_path, with_epilogues([], REDUCE, SM90), file="z.toml")
+    write_manifest(tmp_path, with_epilogues([], REDUCE, SM90), "z")
     with pytest.raises(InvalidManifestError) as caught:
         load(tmp_path)
     assert str(caught.value) == (
-        "cuda/gemm/z.toml: [[kernel]] #2 (family sm90_warpspecialized), tiles[0]: kernel"
+        "cuda/manifests/z.toml: [[kernel]] #2 (family sm90_warpspecialized), tiles[0]: kernel"
         " gemm_sm90a_bf16_bf16_f32_bf16_128x128x64_2x1x1_tnt_pingpong_plain is already declared by"
-        f" cuda/gemm/kernels.toml: {SM90_TILE}"
+        f" cuda/manifests/gemm.toml: {SM90_TILE}"
     )
     other = {"epilogue": {"plain": {"expr": "accum"}}, "kernel": []}
-    write_manifest(tmp_path, other, file="z.toml")
-    with pytest.raises(InvalidManifestError, match=r"^cuda/gemm/z.toml: \[epilogue.plain\]: decl"):
+    write_manifest(tmp_path, other, "z")
+    expected = r"^cuda/manifests/z.toml: \[epilogue.plain\]: decl"
+    with pytest.raises(InvalidManifestError, match=expected):
         load(tmp_path)
 
 

@@ -168,7 +168,7 @@ EVERY_OPERAND = {
     ],
 )
 def test_what_an_epilogue_takes(body: Table, n: int, terms: str, epilogue: int) -> None:
-    (kernel,) = parse(with_epilogue(body, tile=[128, n, 128]), op="scaled_mm").kernels
+    (kernel,) = parse(with_epilogue(body, tile=[128, n, 128])).kernels
     total, arithmetic = FAMILIES[kernel.family].shared_memory(kernel)
     assert terms in arithmetic
     assert total == 2 * ((128 + n) * 128 + 16) + epilogue
@@ -209,21 +209,21 @@ def test_swapped_operands() -> None:
 
 def test_swapped_tiles_have_whole_columns() -> None:
     half = {"expr": "even(accum) * odd(accum)"}
-    assert errors_of(with_epilogue(half, tile=[64, 96, 128], swap_ab=True), "scaled_mm") == [
+    assert errors_of(with_epilogue(half, tile=[64, 96, 128], swap_ab=True)) == [
         (TILE, "epilogue mine pairs columns, which are rows of a swapped tile: leave swap_ab out")
     ]
 
 
 def test_nothing_but_d_is_stored() -> None:
     body = {"expr": "z * 2", "aux": {"z": "accum"}}
-    assert errors_of(with_epilogue(body), "scaled_mm") == [
+    assert errors_of(with_epilogue(body)) == [
         (TILE, "epilogue mine stores z; nothing but D can be stored here")
     ]
 
 
 def test_rows_of_d_are_stored_in_pieces_of_32_bytes() -> None:
     half = {"expr": "even(accum) * odd(accum)"}
-    assert errors_of(with_epilogue(half, tile=[64, 80, 128]), "scaled_mm") == [
+    assert errors_of(with_epilogue(half, tile=[64, 80, 128])) == [
         (
             TILE,
             "tile N = 80; with epilogue mine a row of D is 80 bytes, and TMA stores pieces of 32:"
@@ -231,11 +231,11 @@ def test_rows_of_d_are_stored_in_pieces_of_32_bytes() -> None:
         )
     ]
     wider = with_epilogue(half, tile=[64, 80, 128], dtypes=[dtypes("e4m3", "f32")])
-    assert parse(wider, op="scaled_mm")
-    assert parse(with_epilogue(half, tile=[64, 96, 128]), op="scaled_mm")
+    assert parse(wider)
+    assert parse(with_epilogue(half, tile=[64, 96, 128]))
 
 
 def test_a_doubled_width_takes_16_bit_elements() -> None:
     data = with_epilogue({"expr": "pair(accum, 2 * accum)"}, dtypes=[dtypes("e4m3", "f32")])
     with pytest.raises(InvalidManifestError, match="epilogue mine: its result has 2N columns"):
-        parse(data, op="scaled_mm")
+        parse(data)

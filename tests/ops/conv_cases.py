@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from conv_layouts import Sizes, assert_channels_last, laid
 from conv_reference import Geometry, dgrad, fprop, longest_sum, wgrad
-from conv_window_cases import window_problems
+from direct_conv_cases import direct_conv_problems
 from epilogue_reference import BOUND_FUNCTIONS, Bound, Epilogue, evaluate
 from fused_cases import values
 from gemm_cases import SINGLE, TORCH_DTYPE, manifest, manifest_kernels, random_tensor
@@ -358,7 +358,7 @@ def convs_of_row(row: Mapping[str, Any], device: str) -> Iterator[Conv]:
     epilogue = {"plain": PLAIN, "bias": BIAS}.get(row["epilogue"])
     if epilogue is None:
         epilogue = Epilogue.of(row["epilogue"], manifest()["epilogues"][row["epilogue"]])
-    problems = window_problems(row) or PROBLEMS
+    problems = direct_conv_problems(row) or PROBLEMS
     for input_size, weight_size, g in problems:
         yield Conv.random(
             row["direction"], input_size, weight_size, g, TORCH_DTYPE[row["a"]], device, epilogue

@@ -152,37 +152,37 @@ def test_small_filters_get_narrow_tiles() -> None:
     assert columns(512) >= 128
 
 
-# 64 images of 56x56 pixels, 64 channels and filters: rectangles of 4 rows.
+# 64 images of 56x56 pixels, 64 channels and filters: output tiles of 4 rows.
 @pytest.mark.parametrize("options", [OF_INPUT, OF_GRADIENT], ids=["fprop", "dgrad"])
-def test_few_channels_are_read_through_windows(options: dict[str, int]) -> None:
+def test_few_channels_are_convolved_directly(options: dict[str, int]) -> None:
     implicit = chosen(H200, 200704, 64, 576, **options)
-    by_windows = chosen(H200, 200704, 64, 576, **options, rectangles=896)
-    assert "_window_" not in implicit["row"]
-    assert "_window_" in by_windows["row"]
-    assert by_windows["predicted_us"] < 0.75 * implicit["predicted_us"]
-    # Images so small that most positions of a rectangle are none of theirs.
-    assert "_window_" not in chosen(H200, 12544, 64, 576, **options, rectangles=256)["row"]
+    direct = chosen(H200, 200704, 64, 576, **options, rectangles=896)
+    assert "_direct_" not in implicit["row"]
+    assert "_direct_" in direct["row"]
+    assert direct["predicted_us"] < 0.75 * implicit["predicted_us"]
+    # Images so small that most positions of an output tile are outside of them.
+    assert "_direct_" not in chosen(H200, 12544, 64, 576, **options, rectangles=256)["row"]
 
 
 # A transposed convolution from 64 channels to 3, padded to 8: 64 images of 128x128 pixels, 4x4.
-def test_phases_of_few_channels_are_computed_together() -> None:
+def test_residue_classes_of_few_channels_are_computed_together() -> None:
     options = {"direction": DGRAD, "taps": 16, "step": 4}
     implicit = chosen(H200, 1048576, 8, 1024, **options)
-    by_phases = chosen(H200, 1048576, 8, 1024, **options, rectangles=1216)
-    assert "_phases_" not in implicit["row"]
-    assert "_phases_" in by_phases["row"]
-    assert by_phases["predicted_us"] < 0.6 * implicit["predicted_us"]
+    strided = chosen(H200, 1048576, 8, 1024, **options, rectangles=1216)
+    assert "_strided_" not in implicit["row"]
+    assert "_strided_" in strided["row"]
+    assert strided["predicted_us"] < 0.6 * implicit["predicted_us"]
 
 
 @pytest.mark.parametrize(
     ("row", "of", "text"),
     [
-        ("_fprop_window_plain", {"direction": FPROP}, "up to 64 channels"),
-        ("_dgrad_phases_plain", {"direction": DGRAD}, "strides that divide the image"),
-        ("_dgrad_window_plain", {"direction": DGRAD, "step": 4, "rectangles": 9}, "takes stride 1"),
+        ("_fprop_direct_plain", {"direction": FPROP}, "up to 64 channels"),
+        ("_dgrad_strided_plain", {"direction": DGRAD}, "strides that divide the image"),
+        ("_dgrad_direct_plain", {"direction": DGRAD, "step": 4, "rectangles": 9}, "takes stride 1"),
     ],
 )
-def test_a_reason_names_what_windows_take(row: str, of: dict[str, int], text: str) -> None:
+def test_a_reason_says_what_is_implemented(row: str, of: dict[str, int], text: str) -> None:
     rejected = explain(H200, 200704, 128, 1152, taps=9, **of)["rejected"]
     reasons = {r["reason"] for r in rejected if row in r["row"]}
     assert any(text in reason for reason in reasons)

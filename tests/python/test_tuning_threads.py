@@ -30,7 +30,7 @@ def test_no_thread_loses_the_table_of_another() -> None:
     def load(thread: int) -> None:
         start.wait()
         for i in range(TABLES):
-            # The library reads lines: see cuda/dispatch/tuned.h. The op releases the GIL.
+            # The library reads lines: see cuda/dispatch/tuning/table.h. The op releases the GIL.
             torch.ops.cutwheel._load_tuning(f"table t\ngpu 9 0 132 4000 GPU {thread} {i}\n")
 
     threads = [threading.Thread(target=load, args=(i,)) for i in range(THREADS)]

@@ -208,11 +208,11 @@ def test_a_broken_manifest(tmp_path):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("CMakeLists.txt", "pyproject.toml"):
         shutil.copy(ROOT / name, source)
-    with (source / "cuda" / "gemm" / "kernels.toml").open("a") as manifest:
+    with (source / "cuda" / "manifests" / "gemm.toml").open("a") as manifest:
         manifest.write('\n[[kernel]]\nfamily = "sm70_wmma"\narch = ["80"]\n')
     text = failure(tmp_path / "b", source=source)
     assert "kernelgen:" in text
-    assert "kernels.toml" in text
+    assert "gemm.toml" in text
     assert "sm70_wmma" in text
     assert not list((tmp_path / "b").glob("generated/*"))
 

@@ -77,7 +77,7 @@ def install(table: Table) -> None:
 
 
 def lines_of(table: Table) -> str:
-    """The table as the library reads it: see cuda/dispatch/tuned.h."""
+    """The table as the library reads it: see cuda/dispatch/tuning/table.h."""
     gpu = table.gpu
     name = " ".join(table.name.split())
     lines = [f"table {name}", f"gpu {_words(*gpu.cc, gpu.sm_count, gpu.memory_gb_per_s)}"]

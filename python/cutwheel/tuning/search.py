@@ -23,7 +23,7 @@ from .table import Entry, Gpu, Plan, Request, Table
 
 SWIZZLES = (1, 2, 4, 8)
 VARIABLE = "CUTWHEEL_KERNEL"
-_OWN_ORDER = ("sm90_conv_window", "sm90_conv_phases", "sm90_conv_blocks")
+_OWN_ORDER = ("sm90_direct_conv", "sm90_strided_dgrad", "sm90_space_to_depth")
 """families whose tiles have one order"""
 
 

@@ -1,0 +1,43 @@
+// What kernels of convolutions are given: an implicit GEMM D [M, N] = A [M, K] B [K, N], and where its elements lie.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "core/gemm_args.h"
+
+namespace cutwheel::conv2d {
+
+// The caller's problem, the same for all directions: input [images, h, w, c], filter [k_out, r, s, c], output [images, p,
+// q, k_out]. Output row i reads the input's rows i * stride_h - pad_h + j * dilation_h for j < r; the padding behind the
+// last row follows from p. Columns likewise.
+struct ConvProblem {
+  int images = 0, h = 0, w = 0, c = 0;
+  int k_out = 0, r = 0, s = 0;
+  int p = 0, q = 0;
+  int pad_h = 0, pad_w = 0;  // above and left
+  int stride_h = 1, stride_w = 1, dilation_h = 1, dilation_w = 1;
+
+  // stride_h * stride_w, or the largest int: only the cost model asks, and either is more than there are pixels.
+  int step() const {
+    return static_cast<int>(std::min<std::int64_t>(std::int64_t{stride_h} * stride_w, std::numeric_limits<int>::max()));
+  }
+};
+
+// Of kernels with a Direction; they are handed it as GemmArgs const&. Of the GEMM:
+//            M                 N           K                 A                       B
+//   fprop    images * p * q    k_out       r * s * c         activation              filter
+//   dgrad    images * h * w    c           r * s * k_out     gradient of the output  filter
+//   wgrad    k_out             r * s * c   images * p * q    gradient of the output  activation
+//
+// The last dimension of each tensor is contiguous, the filter and D as a whole. `leading` of A and B is the extent of that
+// dimension: c or k_out. Batch is 1; alpha, beta and c are not used. `splits` of wgrad: float32 sums over that many parts
+// of K, [splits, M, N] in the workspace.
+struct ConvArgs : gemm::GemmArgs {
+  ConvProblem conv;
+  std::int64_t x_strides[3] = {};  // of images, h and w of the activation, in elements
+  std::int64_t y_strides[3] = {};  // of images, p and q of the output's gradient, in elements
+};
+
+}  // namespace cutwheel::conv2d

@@ -1,0 +1,86 @@
+#include "core/launch.h"
+
+#include "core/context.h"
+
+namespace cutwheel::gemm {
+namespace {
+
+// 48 KiB of dynamic shared memory need no permission.
+cudaError_t permit_shared_memory(void const* kernel, int bytes) {
+  return bytes > 48 * 1024 ? cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) : cudaSuccess;
+}
+
+}  // namespace
+
+cudaError_t KernelAttributes::raise_limit(void const* kernel, int device, int shared_memory_bytes) {
+  if (cudaError_t const error = permit_shared_memory(kernel, shared_memory_bytes); error != cudaSuccess) return error;
+  prepared_.fetch_or(std::uint64_t{1} << device, std::memory_order_release);
+  return cudaSuccess;
+}
+
+int KernelAttributes::max_active_clusters(void const* kernel, int device, cudaLaunchConfig_t const& config) {
+  int known = clusters_[device].load(std::memory_order_relaxed);
+  if (known) return known;
+  ContextScope const scope;
+  ContextScope::set_primary(device);
+  cudaLaunchConfig_t asked = config;
+  asked.stream = nullptr;  // it may belong to another context
+  permit_shared_memory(kernel, static_cast<int>(asked.dynamicSmemBytes));
+  if (cudaOccupancyMaxActiveClusters(&known, kernel, &asked) != cudaSuccess || known <= 0) {
+    cudaGetLastError();
+    return 0;
+  }
+  clusters_[device].store(known, std::memory_order_relaxed);
+  return known;
+}
+
+int KernelAttributes::max_active_blocks(void const* kernel, int device, LaunchShape const& shape) {
+  int known = blocks_[device].load(std::memory_order_relaxed);
+  if (known) return known;
+  if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&known, kernel, static_cast<int>(shape.block.x),
+                                                    static_cast<std::size_t>(shape.shared_memory_bytes)) != cudaSuccess ||
+      known <= 0) {
+    cudaGetLastError();
+    return 1;
+  }
+  blocks_[device].store(known, std::memory_order_relaxed);
+  return known;
+}
+
+cudaLaunchConfig_t launch_config(LaunchShape const& shape, cudaStream_t stream, cudaLaunchAttribute (&attributes)[2]) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = static_cast<std::size_t>(shape.shared_memory_bytes);
+  config.stream = stream;
+  config.attrs = attributes;
+  if (shape.cluster.x * shape.cluster.y * shape.cluster.z > 1) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[config.numAttrs].val.clusterDim.x = shape.cluster.x;
+    attributes[config.numAttrs].val.clusterDim.y = shape.cluster.y;
+    attributes[config.numAttrs++].val.clusterDim.z = shape.cluster.z;
+  }
+  if (shape.dependent_launch) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  return config;
+}
+
+Status launch_kernel_with(void const* kernel, LaunchShape const& shape, void const* params, cudaStream_t stream) {
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t const config = launch_config(shape, stream, attributes);
+  void* arguments[] = {const_cast<void*>(params)};
+  cudaError_t error = cudaLaunchKernelExC(&config, kernel, arguments);
+  if (error == cudaErrorInvalidValue && permit_shared_memory(kernel, shape.shared_memory_bytes) == cudaSuccess) {
+    cudaGetLastError();
+    error = cudaLaunchKernelExC(&config, kernel, arguments);
+  }
+  if (error != cudaSuccess) {
+    cudaGetLastError();  // or torch would report it at its next call
+    return {StatusCode::cuda_error, static_cast<int>(error)};
+  }
+  return {};
+}
+
+}  // namespace cutwheel::gemm

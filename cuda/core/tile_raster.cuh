@@ -1,0 +1,34 @@
+// The raster order of tiles, and its swizzle.
+#pragma once
+
+#include <cutlass/cutlass.h>
+
+#include <algorithm>
+
+namespace cutwheel::gemm {
+
+// Tiles follow each other along one dimension, in bands `swizzle` tiles wide across the other, for reuse in L2.
+struct TileRaster {
+  int tiles_m, tiles_n, batch;
+  int swizzle;  // from swizzle_width: at most the tiles across, so that the tiles of a band can be counted in 32 bits
+  bool along_m;
+
+  CUTLASS_HOST_DEVICE int count() const { return tiles_m * tiles_n * batch; }
+
+  CUTLASS_DEVICE void at(int index, int& m, int& n, int& batch_index) const {
+    int const plane = tiles_m * tiles_n, length = along_m ? tiles_m : tiles_n, width = along_m ? tiles_n : tiles_m;
+    batch_index = index / plane;
+    index -= batch_index * plane;
+    int const first = index / (length * swizzle) * swizzle;
+    int const width_here = min(swizzle, width - first);
+    index -= first * length;
+    int const major = index / width_here, minor = first + index % width_here;
+    m = along_m ? major : minor;
+    n = along_m ? minor : major;
+  }
+};
+
+// Clamps a requested swizzle, which may come from a table that a user loads, to the tiles that there are.
+inline int swizzle_width(int swizzle, int tiles_across) { return std::clamp(swizzle, 1, std::max(tiles_across, 1)); }
+
+}  // namespace cutwheel::gemm

@@ -1,0 +1,43 @@
+// Why a kernel cannot implement a request.
+#pragma once
+
+#include <string>
+
+#include "dispatch/select.h"
+
+namespace cutwheel {
+
+// It becomes text on request only: a ranking goes through every kernel of the wheel.
+enum class Reason {
+  none,
+  environment,
+  architecture,
+  native_is_there,
+  shared_memory,
+  operands,
+  output,
+  layouts,
+  epilogue,
+  scales,
+  accumulation,
+  grouping,
+  direction,
+  extents,
+  short_k,
+  tensor_maps,
+  direct_conv,
+  strided_dgrad,
+  space_to_depth
+};
+
+// Considers the device alone. Kernels that would run through PTX count only when `ptx`.
+Reason can_run_on(KernelDescriptor const& row, DeviceInfo const& device, bool ptx);
+
+// Considers the request alone, which the kernel computes as a whole or, if `partial`, as the first half of split-K.
+Reason can_implement(KernelDescriptor const& row, GemmRequest const& request, bool partial);
+
+bool has_epilogue_for(KernelDescriptor const& row, GemmRequest const& request);
+
+std::string text_of(Reason reason, KernelDescriptor const& row, GemmRequest const& request, DeviceInfo const& device);
+
+}  // namespace cutwheel

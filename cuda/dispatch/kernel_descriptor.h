@@ -1,0 +1,102 @@
+// The table of kernels: one row for each kernel of the manifest, written by kernelgen (kernel_table.cpp).
+#pragma once
+
+#include <cstdint>
+
+#include "core/gemm_args.h"
+#include "core/types.h"
+#include "epilogues.h"  // generated: enum class Epilogue, kEpilogues
+
+namespace cutwheel {
+
+enum class Op : int { gemm, scaled_mm, grouped_mm, conv2d };
+enum class Family : int {
+  sm80_multistage,
+  sm90_warpspecialized,
+  splitk_reduce,
+  elementwise,
+  sm90_blockwise,
+  sm89_blockwise,
+  quantize,
+  sm90_persistent,
+  sm90_grouped,
+  sm80_grouped,
+  sm90_conv,
+  sm80_conv,
+  sm90_direct_conv,
+  sm90_strided_dgrad,
+  sm90_space_to_depth
+};
+
+struct Extent3 {
+  int m, n, k;
+};
+
+struct KernelDescriptor {
+  char const* name;
+  Op op;
+  Family family;
+  Arch arch;
+  bool has_ptx;
+  DType a, b, acc, d;
+  Layout layout_a, layout_b;  // user's frame; D is row-major. Of a convolution they say nothing
+  Epilogue epilogue;
+  Extent3 tile, cluster;  // the kernel's own frame: with swap_ab its M runs along the user's N
+  int stages;             // 0: as many as fit
+  Schedule schedule;
+  bool swap_ab;           // computes D^T = B^T A^T
+  int alignment;          // elements of A and B per access
+  bool fast_accum;        // fp8: sums stay in the tensor cores, which keep fewer bits of them than float32 has
+  BlockScales scales;     // applied by the mainloop
+  QuantizeRecipe recipe;  // of a quantize kernel
+  Grouping grouping;      // of a grouped_mm kernel
+  Direction direction;    // of a conv2d kernel
+  int const* shared_memory_bytes;
+  gemm::Status (*launch)(gemm::GemmArgs const&);
+  std::int64_t (*workspace_bytes)(gemm::GemmArgs const&);
+};
+
+constexpr EpilogueInfo const& info_of(Epilogue epilogue) { return kEpilogues[static_cast<int>(epilogue)]; }
+
+// Of one element of a tensor operand of an epilogue, where D has this type.
+constexpr int element_bytes(EpilogueOperandInfo const& operand, DType d) {
+  return operand.type == OperandType::d ? element_bytes(d) : 4;
+}
+
+// Convolutions that read windows of patches in shared memory.
+constexpr bool is_direct_conv(KernelDescriptor const& row) {
+  return row.family == Family::sm90_direct_conv || row.family == Family::sm90_strided_dgrad ||
+         row.family == Family::sm90_space_to_depth;
+}
+
+// Whether selection may choose the row for a product. The others are found by what they are: the second half of split-K,
+// elementwise and quantize kernels.
+constexpr bool is_gemm(KernelDescriptor const& row) {
+  return row.family == Family::sm80_multistage || row.family == Family::sm90_warpspecialized ||
+         row.family == Family::sm90_blockwise || row.family == Family::sm89_blockwise ||
+         row.family == Family::sm90_persistent || row.family == Family::sm90_grouped ||
+         row.family == Family::sm80_grouped || row.family == Family::sm90_conv || row.family == Family::sm80_conv ||
+         is_direct_conv(row);
+}
+
+// The Hopper kernels: wgmma and TMA, and one threadblock on an SM that goes through many tiles.
+constexpr bool is_persistent(KernelDescriptor const& row) {
+  return row.family == Family::sm90_warpspecialized || row.family == Family::sm90_blockwise ||
+         row.family == Family::sm90_persistent || row.family == Family::sm90_grouped || row.family == Family::sm90_conv ||
+         is_direct_conv(row);
+}
+
+constexpr char const* name_of(Op op) {
+  switch (op) {
+    case Op::gemm: return "gemm";
+    case Op::scaled_mm: return "scaled_mm";
+    case Op::grouped_mm: return "grouped_mm";
+    case Op::conv2d: return "conv2d";
+  }
+  return "?";
+}
+
+extern KernelDescriptor const kKernelRows[];
+extern int const kKernelRowCount;
+
+}  // namespace cutwheel

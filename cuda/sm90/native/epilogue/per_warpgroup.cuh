@@ -1,0 +1,311 @@
+// A generated epilogue, applied by one warpgroup of Hopper to its own rows of a tile. Each warp turns the fragment of wgmma
+// into whole rows in shared memory of its own and writes these, so no warpgroup waits for another, nothing beyond D is
+// written, and tiles may have any width that wgmma has.
+#pragma once
+
+#include "sm90/native/epilogue/staged_rows.cuh"
+
+namespace cutwheel::gemm {
+
+template <class Epilogue, DType d, int columns, class Operands, class Stores>
+struct Sm90PerWarpgroupEpilogue;
+
+template <class Epilogue, DType d, int columns, class... Operands, class... Stores>
+struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>,
+                                epilogue::OperandList<Stores...>> {
+  using Apply = epilogue::Apply<Epilogue, d, epilogue::OperandList<Operands...>, epilogue::OperandList<Stores...>>;
+  using ElementD = typename Apply::ElementD;  // for one column of the product
+  using E = Element<d>;                       // of the stores besides D, too
+  static constexpr int kStores = sizeof...(Stores);
+  static_assert(columns % 16 == 0);
+
+  static constexpr int kRows = 64;  // of a warpgroup, 16 of each warp
+  // Rows of a tile are staged whole, or in passes of at most so many bytes.
+  static constexpr int kMaxRowBytes = 512;
+  static constexpr int kWidest = static_cast<int>(kStores > 0 ? std::max(sizeof(ElementD), sizeof(E)) : sizeof(ElementD));
+  static constexpr int pass_columns() {
+    int result = columns;
+    while (result * kWidest > kMaxRowBytes || columns % result != 0) result -= 16;
+    return result;
+  }
+  static constexpr int kPassColumns = pass_columns();
+  using Rows = Sm90StagedRows<kPassColumns, static_cast<int>(sizeof(ElementD)), static_cast<int>(sizeof(E))>;
+  using StoreRows = Sm90StagedRows<kPassColumns, static_cast<int>(sizeof(E)), static_cast<int>(sizeof(E))>;
+
+  // A vector along the rows or columns of the tile, as it lies in memory; 0 bytes for other operands.
+  template <class Operand>
+  static constexpr int kVectorLength = Operand::kKind == OperandKind::row   ? columns
+                                       : Operand::kKind == OperandKind::col ? kRows
+                                                                            : 0;
+  template <class Operand>
+  static constexpr int kVectorBytes =
+      round_up(kVectorLength<Operand> * static_cast<int>(sizeof(epilogue::ElementOfOperand<Operand>)), 16);
+  static constexpr int kAllVectorBytes = (0 + ... + kVectorBytes<Operands>);
+
+  // A matrix that is copied to shared memory while the product is computed: in the order of wgmma's fragments its lines
+  // would be read in pieces of 16 bytes, with nothing to do meanwhile. Rows are whole lines of 128 bytes, swizzled over
+  // them.
+  template <class Operand>
+  static constexpr bool kIsCopied = Operand::kKind == OperandKind::matrix && Apply::kWidth == Width::same &&
+                                    sizeof(epilogue::ElementOfOperand<Operand>) == 2 && columns % 64 == 0;
+  static constexpr int kMatrixPitch = columns * 2;
+  template <class Operand>
+  static constexpr int kMatrixBytes = kIsCopied<Operand> ? kRows * kMatrixPitch : 0;
+  static constexpr int kAllMatrixBytes = (0 + ... + kMatrixBytes<Operands>);
+
+  struct alignas(1024) Storage {                          // of a warpgroup
+    std::uint8_t staged[4][16 * kPassColumns * kWidest];  // for each warp
+    alignas(128) std::uint8_t matrices[kAllMatrixBytes > 0 ? kAllMatrixBytes : 16];
+    std::uint8_t vectors[kAllVectorBytes > 0 ? kAllVectorBytes : 16];
+  };
+
+  struct Params {
+    EpilogueValue operands[sizeof...(Operands) > 0 ? sizeof...(Operands) : 1];
+    EpilogueValue stores[kStores > 0 ? kStores : 1];
+    std::uint8_t* data;
+    std::int64_t pitch, batch_stride;  // of D, in bytes
+  };
+  struct Maps {
+    CUtensorMap result, stores[kStores > 0 ? kStores : 1];
+  };
+
+  static Params params(GemmArgs const& args) {
+    Params result{};
+    ((result.operands[Operands::kIndex] = args.epilogue[Operands::kIndex]), ...);
+    [[maybe_unused]] int store = 0;
+    ((result.stores[store++] = args.epilogue[Stores::kIndex]), ...);
+    result.data = static_cast<std::uint8_t*>(args.d);
+    result.pitch = args.d_leading * element_bytes(d);
+    result.batch_stride = args.d_batch_stride * element_bytes(d);
+    return result;
+  }
+
+  // `batch`: how many results follow each other with the batch stride.
+  static void encode_maps(Maps& maps, GemmArgs const& args, int batch) {
+    constexpr int kBytes = static_cast<int>(sizeof(E));
+    Rows::encode_map(maps.result, args.d, args.d_leading * kBytes, args.d_batch_stride * kBytes, args.m, args.n, batch);
+    auto const encode = [&](CUtensorMap& map, EpilogueValue const& x) {
+      StoreRows::encode_map(map, x.data, x.leading * kBytes, x.batch_stride * kBytes, args.m, args.n, batch);
+    };
+    [[maybe_unused]] int store = 0;
+    (encode(maps.stores[store++], args.epilogue[Stores::kIndex]), ...);
+  }
+
+  // Vectors are copied four bytes at a time, matrices in sixteen, and results are written in sixteen.
+  static bool meets_alignment(GemmArgs const& args) {
+    auto const aligned = [](void const* data, std::int64_t leading, std::int64_t batch_stride, std::int64_t element,
+                            std::int64_t access) {
+      return reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(access) == 0 &&
+             leading * element % access == 0 && batch_stride * element % access == 0;
+    };
+    auto const vector_aligned = [&](EpilogueValue const& x, std::int64_t element) {
+      return x.leading == 0 || aligned(x.data, 0, x.batch_stride, element, 4);
+    };
+    auto const store_aligned = [&](EpilogueValue const& x) {
+      return aligned(x.data, x.leading, x.batch_stride, sizeof(E), 16);
+    };
+    return aligned(args.d, args.d_leading, args.d_batch_stride, sizeof(E), 16) &&
+           ((kVectorBytes<Operands> == 0 ||
+             vector_aligned(args.epilogue[Operands::kIndex], sizeof(epilogue::ElementOfOperand<Operands>))) &&
+            ... && true) &&
+           ((!kIsCopied<Operands> || store_aligned(args.epilogue[Operands::kIndex])) && ... && true) &&
+           (store_aligned(args.epilogue[Stores::kIndex]) && ... && true);
+  }
+
+  template <class Operand>
+  static constexpr int vector_offset() {
+    int offset = 0;
+    ((offset += Operands::kIndex < Operand::kIndex ? kVectorBytes<Operands> : 0), ...);
+    return offset;
+  }
+
+  // Starts to copy the vectors of a tile, by all threads of the warpgroup. What lies beyond the problem, or is not given,
+  // becomes zeros.
+  template <class Operand>
+  CUTLASS_DEVICE static void prefetch_one(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread) {
+    constexpr int kLength = kVectorLength<Operand>;
+    if constexpr (kLength > 0) {
+      using V = epilogue::ElementOfOperand<Operand>;
+      constexpr int kEach = 4 / static_cast<int>(sizeof(V));
+      EpilogueValue const& operand = p.operands[Operand::kIndex];
+      bool const is_row = Operand::kKind == OperandKind::row;
+      int const first = is_row ? work.n : work.m, end = is_row ? work.end_n : work.end_m;
+      bool const is_one = Operand::kMayBeOne && operand.leading == 0;
+      auto const* const source = static_cast<V const*>(operand.data) + work.batch * operand.batch_stride;
+      std::uint32_t const target = cute::cast_smem_ptr_to_uint(storage.vectors + vector_offset<Operand>());
+      for (int i = thread * kEach; i < kLength; i += 128 * kEach) {
+        int const left = operand.data ? min(max(end - first - i, 0), kEach) : 0;
+        V const* const from = left > 0 ? (is_one ? source : source + first + i) : reinterpret_cast<V const*>(p.data);
+        if (kEach == 1 || left != 1) {
+          asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target + i * static_cast<int>(sizeof(V))),
+                       "l"(from), "r"(left > 0 ? 4 : 0));
+        } else {
+          // Four bytes would end behind the vector.
+          V const pair[2] = {*from, V(0)};
+          std::uint32_t word;
+          memcpy(&word, pair, 4);
+          *reinterpret_cast<std::uint32_t*>(storage.vectors + vector_offset<Operand>() + i * sizeof(V)) = word;
+        }
+      }
+    }
+  }
+
+  template <class Operand>
+  static constexpr int matrix_offset() {
+    int offset = 0;
+    ((offset += Operands::kIndex < Operand::kIndex ? kMatrixBytes<Operands> : 0), ...);
+    return offset;
+  }
+  // Of 16 bytes in a copied matrix.
+  CUTLASS_DEVICE static int matrix_chunk(int row, int chunk) { return row * kMatrixPitch + (chunk ^ row % 8) * 16; }
+
+  template <class Operand>
+  CUTLASS_DEVICE static void prefetch_matrix(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread) {
+    if constexpr (kIsCopied<Operand>) {
+      using V = epilogue::ElementOfOperand<Operand>;
+      constexpr int kEach = 8, kChunks = columns / kEach;
+      EpilogueValue const& operand = p.operands[Operand::kIndex];
+      auto const* const source = static_cast<V const*>(operand.data) + work.batch * operand.batch_stride;
+      std::uint8_t* const target = storage.matrices + matrix_offset<Operand>();
+      CUTLASS_PRAGMA_UNROLL
+      for (int first = 0; first < kRows * kChunks; first += 128) {
+        int const i = first + thread, row = i / kChunks, chunk = i % kChunks;
+        bool const is_there = operand.data && work.m + row < work.end_m;
+        int const left = is_there ? work.end_n - work.n - chunk * kEach : 0;
+        V const* const from = source + (work.m + row) * operand.leading + work.n + chunk * kEach;
+        if (left <= 0 || left >= kEach) {
+          asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                           cute::cast_smem_ptr_to_uint(target + matrix_chunk(row, chunk))),
+                       "l"(left > 0 ? static_cast<void const*>(from) : p.data), "r"(left > 0 ? 16 : 0));
+        } else {
+          // Sixteen bytes would end behind the row.
+          cutlass::AlignedArray<V, kEach> values;
+          CUTLASS_PRAGMA_UNROLL
+          for (int e = 0; e < kEach; ++e) values[e] = e < left ? from[e] : V(0);
+          *reinterpret_cast<cutlass::AlignedArray<V, kEach>*>(target + matrix_chunk(row, chunk)) = values;
+        }
+      }
+    }
+  }
+
+  CUTLASS_DEVICE static void prefetch(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread) {
+    (prefetch_one<Operands>(p, storage, work, thread), ...);
+    (prefetch_matrix<Operands>(p, storage, work, thread), ...);
+  }
+  CUTLASS_DEVICE static void wait_for_prefetch() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+  // Two neighbouring columns of an operand as floats (four of a wide matrix): `row` and `column` in the tile.
+  template <class Operand>
+  CUTLASS_DEVICE static auto load(Params const& p, Storage const& storage, Sm90WorkTile const& work, int row, int column) {
+    using V = Element<Operand::kType>;
+    EpilogueValue const& operand = p.operands[Operand::kIndex];
+    if constexpr (Operand::kKind == OperandKind::scalar) {
+      cutlass::Array<float, 2> value;
+      value.fill(operand.value);
+      return value;
+    } else if constexpr (Operand::kKind == OperandKind::row) {
+      auto const* const vector = reinterpret_cast<V const*>(storage.vectors + vector_offset<Operand>());
+      return cutlass::NumericArrayConverter<float, V, 2>{}(
+          *reinterpret_cast<cutlass::AlignedArray<V, 2> const*>(vector + column));
+    } else if constexpr (Operand::kKind == OperandKind::col) {
+      auto const* const vector = reinterpret_cast<V const*>(storage.vectors + vector_offset<Operand>());
+      cutlass::Array<float, 2> value;
+      value.fill(cutlass::NumericConverter<float, V>{}(vector[row]));
+      return value;
+    } else if constexpr (kIsCopied<Operand>) {
+      auto const* const pair =
+          storage.matrices + matrix_offset<Operand>() + matrix_chunk(row, column / 8) + column % 8 * sizeof(V);
+      return cutlass::NumericArrayConverter<float, V, 2>{}(*reinterpret_cast<cutlass::AlignedArray<V, 2> const*>(pair));
+    } else {
+      constexpr int kEach = Operand::kKind == OperandKind::wide_matrix ? 2 : 1;
+      cutlass::AlignedArray<V, 2 * kEach> fragment;
+      fragment.clear();
+      if (operand.data && work.m + row < work.end_m) {
+        auto const* const source = static_cast<V const*>(operand.data) + work.batch * operand.batch_stride +
+                                   (work.m + row) * operand.leading + (work.n + column) * kEach;
+        if (work.n + column + 1 < work.end_n) {
+          fragment = *reinterpret_cast<cutlass::AlignedArray<V, 2 * kEach> const*>(source);
+        } else if (work.n + column < work.end_n) {
+          for (int i = 0; i < kEach; ++i) fragment[i] = source[i];
+        }
+      }
+      return cutlass::NumericArrayConverter<float, V, 2 * kEach>{}(fragment);
+    }
+  }
+
+  // value(c + 2 r + 4 j): the accumulator of row `lane / 4 + 8 r` of the warp's 16 and of column 8 j + 2 (lane % 4) + c.
+  // Operands have the product's rows and columns, whatever the frame of D.
+  template <class Value, class Frame>
+  CUTLASS_DEVICE static void store(Params const& p, Maps const& maps, Storage& storage, Sm90WorkTile const& work,
+                                   int thread, Value const& value, Frame const& coordinates) {
+    static_assert(Frame::kAlways || kStores == 0);
+    int const lane = thread % 32, warp = thread / 32 % 4, first_row = warp * 16;
+    std::uint8_t* const staged = storage.staged[warp];
+    CUTLASS_PRAGMA_UNROLL
+    for (int pass = 0; pass < columns; pass += kPassColumns) {
+      // First all results, then all stores: loads of operands would not pass a store.
+      cutlass::Array<ElementD, 2> results[kPassColumns / 8][2];
+      cutlass::Array<E, 2> stored[kStores > 0 ? kStores : 1][kPassColumns / 8][2];
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < kPassColumns / 8; ++j) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int r = 0; r < 2; ++r) {
+          int const row = first_row + 8 * r + lane / 4, column = pass + 8 * j + 2 * (lane % 4);
+          cutlass::Array<std::decay_t<decltype(value(0))>, 2> accum;
+          accum[0] = value(pass / 2 + 4 * j + 2 * r);
+          accum[1] = value(pass / 2 + 4 * j + 2 * r + 1);
+          typename Apply::template StoreFragments<2> stores;
+          std::tuple const inputs{load<Operands>(p, storage, work, row, column)...};
+          results[j][r] = Apply::run(accum, inputs, stores);
+          CUTLASS_PRAGMA_UNROLL
+          for (int s = 0; s < kStores; ++s) stored[s][j][r] = cutlass::NumericArrayConverter<E, float, 2>{}(stores[s]);
+        }
+      }
+      int const row = work.m + first_row, column = work.n + pass;
+      Rows::wait_until_read();
+      Rows::put(staged, results, lane);
+      Rows::send(maps.result, p.data, p.pitch, p.batch_stride, staged, work, row, column, lane, coordinates);
+      CUTLASS_PRAGMA_UNROLL
+      for (int s = 0; s < kStores; ++s) {
+        constexpr int kBytes = static_cast<int>(sizeof(E));
+        EpilogueValue const& target = p.stores[s];
+        StoreRows::wait_until_read();
+        StoreRows::put(staged, stored[s], lane);
+        StoreRows::send(maps.stores[s], static_cast<std::uint8_t*>(target.data), target.leading * kBytes,
+                        target.batch_stride * kBytes, staged, work, row, column, lane, coordinates);
+      }
+    }
+  }
+
+  // Zeros instead of results.
+  template <class Frame>
+  CUTLASS_DEVICE static void store_zeros(Params const& p, Sm90WorkTile const& work, int thread, Frame const& coordinates) {
+    auto const clear = [&](std::uint8_t* data, std::int64_t pitch, std::int64_t batch_stride, int column_bytes) {
+      std::int64_t const first = std::int64_t{work.n} * column_bytes, end = std::int64_t{work.end_n} * column_bytes;
+      int const chunks = columns * column_bytes / 16;
+      for (int i = thread; i < kRows * chunks; i += 128) {
+        int const row = work.m + i / chunks;
+        std::int64_t const at = first + i % chunks * 16;
+        if (row >= work.end_m || at >= end) continue;
+        std::uint8_t* const to =
+            place_in_frame(coordinates, data + work.d_batch * batch_stride, pitch, row, at, column_bytes);
+        if (!Frame::kAlways && !to) continue;
+        if (!Frame::kAlways || at + 16 <= end) {
+          *reinterpret_cast<uint4*>(to) = uint4{};
+        } else {
+          for (int b = 0; b < end - at; ++b) to[b] = 0;
+        }
+      }
+    };
+    clear(p.data, p.pitch, p.batch_stride, static_cast<int>(sizeof(ElementD)));
+    for (int s = 0; s < kStores; ++s) {
+      constexpr int kBytes = static_cast<int>(sizeof(E));
+      clear(static_cast<std::uint8_t*>(p.stores[s].data), p.stores[s].leading * kBytes, p.stores[s].batch_stride * kBytes,
+            kBytes);
+    }
+  }
+
+  CUTLASS_DEVICE static void wait_until_read() { Rows::wait_until_read(); }
+};
+
+}  // namespace cutwheel::gemm

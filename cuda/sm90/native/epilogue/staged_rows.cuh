@@ -1,0 +1,135 @@
+// Sixteen rows of a result on their way from a warp's registers to memory, through shared memory.
+#pragma once
+
+#include <cuda.h>
+#include <cutlass/arch/barrier.h>
+#include <cute/arch/copy_sm90.hpp>
+#include <cute/arch/copy_sm90_tma.hpp>
+
+#include <algorithm>
+
+#include "epilogue/apply.cuh"
+#include "sm90/native/scheduler/work_tile.cuh"
+
+namespace cutwheel::gemm {
+
+// Where byte `at` of a row of the product lies; null where D has no such row or column. A frame that moves rows or columns
+// has row(row) and column(column), -1 for none, and leaves 16 bytes that begin at a multiple of 16 together.
+template <class Frame>
+CUTLASS_DEVICE std::uint8_t* place_in_frame(Frame const& coordinates, std::uint8_t* data, std::int64_t pitch, int row,
+                                            std::int64_t at, int column_bytes) {
+  if constexpr (Frame::kAlways) {
+    return data + row * pitch + at;
+  } else {
+    int const own_row = coordinates.row(row), own_column = coordinates.column(static_cast<int>(at / column_bytes));
+    return own_row < 0 || own_column < 0 ? nullptr : data + own_row * pitch + std::int64_t{own_column} * column_bytes;
+  }
+}
+
+// Rows of `columns` columns of the product, `column_bytes` of the result for each; `unit` bytes are one element of it. They
+// lie as TMA wants them: one below the other in pieces of so many bytes, swizzled over them against bank conflicts.
+template <int columns, int column_bytes, int unit>
+struct Sm90StagedRows {
+  static constexpr int kRowBytes = columns * column_bytes;
+  static constexpr int kBytes = 16 * kRowBytes;
+  static constexpr int kPieceBytes = kRowBytes % 128 == 0 ? 128 : kRowBytes % 64 == 0 ? 64 : 32;
+  static constexpr int kPieces = kRowBytes / kPieceBytes;
+  static_assert(kRowBytes % kPieceBytes == 0 && kPieceBytes % column_bytes == 0 && (unit == 2 || unit == 4));
+
+  // The result as bytes: [batch, pieces of a row, rows, bytes of a piece].
+  static void encode_map(CUtensorMap& map, void* data, std::int64_t pitch, std::int64_t batch_stride, int m, int n,
+                         int batch) {
+    auto const positive = [](std::int64_t x) { return static_cast<cuuint64_t>(std::max<std::int64_t>(x, 1)); };
+    cuuint64_t const extents[] = {kPieceBytes, positive(m), positive(std::int64_t{n} * column_bytes / kPieceBytes),
+                                  positive(batch)};
+    cuuint64_t const strides[] = {static_cast<cuuint64_t>(pitch), kPieceBytes, static_cast<cuuint64_t>(batch_stride)};
+    cuuint32_t const box[] = {kPieceBytes, 16, kPieces, 1}, steps[] = {1, 1, 1, 1};
+    cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 4, data, extents, strides, box, steps,
+                           CU_TENSOR_MAP_INTERLEAVE_NONE,
+                           kPieceBytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+                           : kPieceBytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                               : CU_TENSOR_MAP_SWIZZLE_32B,
+                           CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  }
+
+  // Until this warp's copies have read their rows, so that others may take their place.
+  CUTLASS_DEVICE static void wait_until_read() {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    __syncwarp();
+  }
+
+  // results[j][r]: columns 8 j + 2 (lane % 4) and the next one, of row `lane / 4 + 8 r`.
+  template <class Result>
+  CUTLASS_DEVICE static void put(std::uint8_t* staged, Result const (&results)[columns / 8][2], int lane) {
+    static_assert(sizeof(Result) == 2 * column_bytes);
+    CUTLASS_PRAGMA_UNROLL
+    for (int j = 0; j < columns / 8; j += 2) {
+      if constexpr (column_bytes == 2) {
+        std::uint32_t words[4];
+        memcpy(words, results[j], sizeof(words));
+        // Lanes name rows: 0 to 15 those of the first 8 columns, 16 to 31 of the next 8.
+        auto* const to = staged + offset_of(lane % 16, 16 * j, lane / 16 * 16);
+        cute::SM90_U32x4_STSM_N::copy(words[0], words[1], words[2], words[3], *reinterpret_cast<cute::uint128_t*>(to));
+      } else {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          auto* const to =
+              staged + offset_of(8 * (i % 2) + lane / 4, 8 * (j + i / 2) * column_bytes, 2 * (lane % 4) * column_bytes);
+          memcpy(__builtin_assume_aligned(to, 2 * column_bytes), &results[j + i / 2][i % 2], 2 * column_bytes);
+        }
+      }
+    }
+  }
+
+  // From row and column of the product on. Rows and columns that the problem has, and not a byte more.
+  template <class Frame>
+  CUTLASS_DEVICE static void send(CUtensorMap const& map, std::uint8_t* data, std::int64_t pitch, std::int64_t batch_stride,
+                                  std::uint8_t const* staged, Sm90WorkTile const& work, int row, int column, int lane,
+                                  Frame const& coordinates) {
+    bool whole = row + 16 <= work.end_m && column + columns <= work.end_n;
+    if constexpr (!Frame::kAlways) whole = whole && coordinates.is_same();
+    if (whole) cutlass::arch::fence_view_async_shared();
+    __syncwarp();
+    if (!whole) {
+      write_part(data + work.d_batch * batch_stride, pitch, staged, work, row, column, lane, coordinates);
+    } else if (lane == 0) {
+      // One copy for all rows and columns; nothing waits for its arrival.
+      cute::SM90_TMA_STORE_4D::copy(&map, staged, 0, row, column / (kPieceBytes / column_bytes), work.d_batch);
+      cute::tma_store_arrive();
+    }
+  }
+
+ private:
+  // Of byte `first + rest` of a row, where `first` is known to the compiler.
+  CUTLASS_DEVICE static int offset_of(int row, int first, int rest) {
+    int const at = first + rest, piece = first / kPieceBytes;
+    int const swizzle = row * kPieceBytes / 128 % (kPieceBytes / 16) * 16;
+    return (piece * 16 + row) * kPieceBytes + ((at - piece * kPieceBytes) ^ swizzle);
+  }
+
+  template <class Frame>
+  CUTLASS_DEVICE static void write_part(std::uint8_t* data, std::int64_t pitch, std::uint8_t const* staged,
+                                        Sm90WorkTile const& work, int first_row, int first_column, int lane,
+                                        Frame const& coordinates) {
+    constexpr int kChunks = kRowBytes / 16;
+    std::int64_t const first_byte = std::int64_t{first_column} * column_bytes;
+    int const row_bytes =
+        static_cast<int>(std::min<std::int64_t>(std::int64_t{work.end_n} * column_bytes - first_byte, kRowBytes));
+    for (int i = lane; i < 16 * kChunks; i += 32) {
+      int const row = i / kChunks, at = i % kChunks * 16, left = row_bytes - at;
+      if (first_row + row >= work.end_m || left <= 0) continue;
+      int const piece = at / kPieceBytes * kPieceBytes;
+      auto const* const from = staged + offset_of(row, piece, at - piece);
+      std::uint8_t* const to = place_in_frame(coordinates, data, pitch, first_row + row, first_byte + at, column_bytes);
+      if (!Frame::kAlways && !to) continue;
+      if (!Frame::kAlways || left >= 16) {
+        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<uint4 const*>(from);
+      } else {
+        using Bits = std::conditional_t<unit == 4, std::uint32_t, std::uint16_t>;
+        for (int b = 0; b < left; b += unit) *reinterpret_cast<Bits*>(to + b) = *reinterpret_cast<Bits const*>(from + b);
+      }
+    }
+  }
+};
+
+}  // namespace cutwheel::gemm

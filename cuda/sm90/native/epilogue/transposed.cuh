@@ -1,0 +1,298 @@
+// The epilogue of a swapped product, whose accumulators hold D^T: a warpgroup has 64 columns of the user's D, all rows of a
+// tile. Fragments are transposed on their way to shared memory, and the warpgroup sends the rows together.
+#pragma once
+
+#include "sm90/native/epilogue/per_warpgroup.cuh"
+
+namespace cutwheel::gemm {
+
+template <class Epilogue, DType d, int columns, class Operands, class Stores>
+struct Sm90TransposedEpilogue;
+
+// `columns` of the kernel: rows of D.
+template <class Epilogue, DType d, int columns, class... Operands>
+struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>, epilogue::OperandList<>> {
+  using Apply = epilogue::Apply<Epilogue, d, epilogue::OperandList<Operands...>, epilogue::OperandList<>>;
+  using ElementD = typename Apply::ElementD;
+  using E = Element<d>;
+  static_assert(columns % 16 == 0 && Apply::kWidth == Width::same);
+
+  static constexpr int kD = static_cast<int>(sizeof(E));
+  static constexpr int kRowBytes = 64 * kD, kPieces = kRowBytes / 128;  // of a row of D
+
+  template <class Operand>
+  static constexpr int kVectorLength = Operand::kKind == OperandKind::col   ? columns
+                                       : Operand::kKind == OperandKind::row ? 64
+                                                                            : 0;
+  template <class Operand>
+  static constexpr int kVectorBytes =
+      round_up(kVectorLength<Operand> * static_cast<int>(sizeof(epilogue::ElementOfOperand<Operand>)), 16);
+  static constexpr int kAllVectorBytes = (0 + ... + kVectorBytes<Operands>);
+
+  // A matrix that is copied to shared memory while the product is computed: for each row of D a line of 128 bytes, swizzled
+  // as `staged`.
+  template <class Operand>
+  static constexpr bool kIsCopied =
+      Operand::kKind == OperandKind::matrix && sizeof(epilogue::ElementOfOperand<Operand>) == 2;
+  template <class Operand>
+  static constexpr int kMatrixBytes = kIsCopied<Operand> ? columns * 128 : 0;
+  static constexpr int kAllMatrixBytes = (0 + ... + kMatrixBytes<Operands>);
+
+  struct alignas(1024) Storage {  // of a warpgroup
+    std::uint8_t staged[kPieces][columns * 128];
+    alignas(128) std::uint8_t matrices[kAllMatrixBytes > 0 ? kAllMatrixBytes : 16];
+    std::uint8_t vectors[kAllVectorBytes > 0 ? kAllVectorBytes : 16];
+  };
+  struct Params {
+    EpilogueValue operands[sizeof...(Operands) > 0 ? sizeof...(Operands) : 1];
+    std::uint8_t* data;
+    std::int64_t pitch, batch_stride;
+  };
+  struct Maps {
+    CUtensorMap result;
+  };
+
+  static Params params(GemmArgs const& args) {
+    Params result{};
+    ((result.operands[Operands::kIndex] = args.epilogue[Operands::kIndex]), ...);
+    result.data = static_cast<std::uint8_t*>(args.d);
+    result.pitch = args.d_leading * kD;
+    result.batch_stride = args.d_batch_stride * kD;
+    return result;
+  }
+
+  // As bytes: [batch, pieces of a row, rows, bytes of a piece].
+  static void encode_maps(Maps& maps, GemmArgs const& args, int batch) {
+    auto const positive = [](std::int64_t x) { return static_cast<cuuint64_t>(std::max<std::int64_t>(x, 1)); };
+    cuuint64_t const extents[] = {128, positive(args.m), positive(std::int64_t{args.n} * kD / 128), positive(batch)};
+    cuuint64_t const strides[] = {static_cast<cuuint64_t>(args.d_leading * kD), 128,
+                                  static_cast<cuuint64_t>(args.d_batch_stride * kD)};
+    cuuint32_t const box[] = {128, columns, kPieces, 1}, steps[] = {1, 1, 1, 1};
+    cuTensorMapEncodeTiled(&maps.result, CU_TENSOR_MAP_DATA_TYPE_UINT8, 4, args.d, extents, strides, box, steps,
+                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  }
+
+  static bool meets_alignment(GemmArgs const& args) {
+    auto const vector_aligned = [&](EpilogueValue const& x, std::int64_t element) {
+      return x.leading == 0 || (reinterpret_cast<std::uintptr_t>(x.data) % 4 == 0 && x.batch_stride * element % 4 == 0);
+    };
+    auto const matrix_aligned = [](EpilogueValue const& x, std::int64_t element) {
+      return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.leading * element % 16 == 0 &&
+             x.batch_stride * element % 16 == 0;
+    };
+    return reinterpret_cast<std::uintptr_t>(args.d) % 16 == 0 && args.d_leading * kD % 16 == 0 &&
+           args.d_batch_stride * kD % 16 == 0 &&
+           ((kVectorBytes<Operands> == 0 ||
+             vector_aligned(args.epilogue[Operands::kIndex], sizeof(epilogue::ElementOfOperand<Operands>))) &&
+            ... && true) &&
+           ((!kIsCopied<Operands> ||
+             matrix_aligned(args.epilogue[Operands::kIndex], sizeof(epilogue::ElementOfOperand<Operands>))) &&
+            ... && true);
+  }
+
+  template <class Operand>
+  static constexpr int vector_offset() {
+    int offset = 0;
+    ((offset += Operands::kIndex < Operand::kIndex ? kVectorBytes<Operands> : 0), ...);
+    return offset;
+  }
+
+  template <class Operand>
+  CUTLASS_DEVICE static void prefetch_one(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread) {
+    constexpr int kLength = kVectorLength<Operand>;
+    if constexpr (kLength > 0) {
+      using V = epilogue::ElementOfOperand<Operand>;
+      constexpr int kEach = 4 / static_cast<int>(sizeof(V));
+      EpilogueValue const& operand = p.operands[Operand::kIndex];
+      bool const along_m = Operand::kKind == OperandKind::row;  // of the kernel
+      int const first = along_m ? work.m : work.n, end = along_m ? work.end_m : work.end_n;
+      bool const is_one = Operand::kMayBeOne && operand.leading == 0;
+      auto const* const source = static_cast<V const*>(operand.data) + work.batch * operand.batch_stride;
+      std::uint32_t const target = cute::cast_smem_ptr_to_uint(storage.vectors + vector_offset<Operand>());
+      for (int i = thread * kEach; i < kLength; i += 128 * kEach) {
+        int const left = operand.data ? min(max(end - first - i, 0), kEach) : 0;
+        V const* const from = left > 0 ? (is_one ? source : source + first + i) : reinterpret_cast<V const*>(p.data);
+        if (kEach == 1 || left != 1) {
+          asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target + i * static_cast<int>(sizeof(V))),
+                       "l"(from), "r"(left > 0 ? 4 : 0));
+        } else {
+          V const pair[2] = {*from, V(0)};
+          std::uint32_t word;
+          memcpy(&word, pair, 4);
+          *reinterpret_cast<std::uint32_t*>(storage.vectors + vector_offset<Operand>() + i * sizeof(V)) = word;
+        }
+      }
+    }
+  }
+
+  template <class Operand>
+  static constexpr int matrix_offset() {
+    int offset = 0;
+    ((offset += Operands::kIndex < Operand::kIndex ? kMatrixBytes<Operands> : 0), ...);
+    return offset;
+  }
+
+  template <class Operand>
+  CUTLASS_DEVICE static void prefetch_matrix(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread) {
+    if constexpr (kIsCopied<Operand>) {
+      using V = epilogue::ElementOfOperand<Operand>;
+      constexpr int kEach = 8, kChunks = 64 / kEach;
+      EpilogueValue const& operand = p.operands[Operand::kIndex];
+      auto const* const source = static_cast<V const*>(operand.data) + work.batch * operand.batch_stride;
+      std::uint8_t* const target = storage.matrices + matrix_offset<Operand>();
+      CUTLASS_PRAGMA_UNROLL
+      for (int first = 0; first < columns * kChunks; first += 128) {
+        int const row = (first + thread) / kChunks, chunk = (first + thread) % kChunks;  // of D
+        bool const is_there = operand.data && work.n + row < work.end_n;
+        int const left = is_there ? work.end_m - work.m - chunk * kEach : 0;
+        V const* const from = source + (work.n + row) * operand.leading + work.m + chunk * kEach;
+        std::uint8_t* const to = target + offset_of(row, chunk * 16);
+        if (left <= 0 || left >= kEach) {
+          asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(cute::cast_smem_ptr_to_uint(to)),
+                       "l"(left > 0 ? static_cast<void const*>(from) : p.data), "r"(left > 0 ? 16 : 0));
+        } else {
+          // Sixteen bytes would end behind the row.
+          cutlass::AlignedArray<V, kEach> values;
+          CUTLASS_PRAGMA_UNROLL
+          for (int e = 0; e < kEach; ++e) values[e] = e < left ? from[e] : V(0);
+          *reinterpret_cast<cutlass::AlignedArray<V, kEach>*>(to) = values;
+        }
+      }
+    }
+  }
+
+  CUTLASS_DEVICE static void prefetch(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread) {
+    (prefetch_one<Operands>(p, storage, work, thread), ...);
+    (prefetch_matrix<Operands>(p, storage, work, thread), ...);
+  }
+  CUTLASS_DEVICE static void wait_for_prefetch() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+  // `row` and `column` of the kernel; two columns, rows of D.
+  template <class Operand>
+  CUTLASS_DEVICE static auto load(Params const& p, Storage const& storage, Sm90WorkTile const& work, int row, int column) {
+    using V = Element<Operand::kType>;
+    EpilogueValue const& operand = p.operands[Operand::kIndex];
+    cutlass::Array<float, 2> value;
+    auto const* const vector = reinterpret_cast<V const*>(storage.vectors + vector_offset<Operand>());
+    if constexpr (Operand::kKind == OperandKind::scalar) {
+      value.fill(operand.value);
+    } else if constexpr (Operand::kKind == OperandKind::col) {
+      value = cutlass::NumericArrayConverter<float, V, 2>{}(
+          *reinterpret_cast<cutlass::AlignedArray<V, 2> const*>(vector + column));
+    } else if constexpr (Operand::kKind == OperandKind::row) {
+      value.fill(cutlass::NumericConverter<float, V>{}(vector[row]));
+    } else if constexpr (kIsCopied<Operand>) {
+      std::uint8_t const* const copied = storage.matrices + matrix_offset<Operand>();
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        value[i] = static_cast<float>(*reinterpret_cast<V const*>(copied + offset_of(column + i, row * 2)));
+      }
+    } else {
+      static_assert(Operand::kKind == OperandKind::matrix);
+      auto const* const source = static_cast<V const*>(operand.data) + work.batch * operand.batch_stride;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        bool const is_there = operand.data && work.m + row < work.end_m && work.n + column + i < work.end_n;
+        value[i] = is_there ? static_cast<float>(source[(work.n + column + i) * operand.leading + work.m + row]) : 0.f;
+      }
+    }
+    return value;
+  }
+
+  // Of a byte of a row of D, in a warpgroup's 64 columns.
+  CUTLASS_DEVICE static int offset_of(int row, int byte) {
+    int const piece = byte / 128, within = byte % 128;
+    return piece * columns * 128 + row * 128 + (within ^ row % 8 * 16);
+  }
+
+  template <class Value>
+  CUTLASS_DEVICE static void store(Params const& p, Maps const& maps, Storage& storage, Sm90WorkTile const& work,
+                                   int thread, Value const& value, Sm90IdentityCoordinates) {
+    int const lane = thread % 32, warp = thread / 32 % 4;
+    std::uint8_t* const staged = storage.staged[0];
+    std::uint32_t const barrier = thread_barrier();
+    cutlass::Array<ElementD, 2> results[columns / 8][2];
+    CUTLASS_PRAGMA_UNROLL
+    for (int j = 0; j < columns / 8; ++j) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        int const row = warp * 16 + 8 * r + lane / 4, column = 8 * j + 2 * (lane % 4);
+        cutlass::Array<std::decay_t<decltype(value(0))>, 2> accum;
+        accum[0] = value(4 * j + 2 * r);
+        accum[1] = value(4 * j + 2 * r + 1);
+        typename Apply::template StoreFragments<2> stores;
+        std::tuple const inputs{load<Operands>(p, storage, work, row, column)...};
+        results[j][r] = Apply::run(accum, inputs, stores);
+      }
+    }
+    // The thread that sends waits until the rows before have been read, the others for it.
+    if (thread == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    cutlass::arch::NamedBarrier::sync(128, barrier);
+    CUTLASS_PRAGMA_UNROLL
+    for (int j = 0; j < columns / 8; j += 2) {
+      if constexpr (kD == 2) {
+        std::uint32_t words[4];
+        memcpy(words, results[j], sizeof(words));
+        // Lanes name rows of D: eight for each matrix of eight by eight, whose halves lie side by side.
+        int const row = 8 * (j + lane / 16) + lane % 8;
+        auto* const to = staged + offset_of(row, (warp * 16 + lane / 8 % 2 * 8) * kD);
+        cute::SM90_U16x8_STSM_T::copy(words[0], words[1], words[2], words[3], *reinterpret_cast<cute::uint128_t*>(to));
+      } else {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          int const byte = (warp * 16 + 8 * (i % 2) + lane / 4) * kD;
+          CUTLASS_PRAGMA_UNROLL
+          for (int c = 0; c < 2; ++c) {
+            *reinterpret_cast<ElementD*>(staged + offset_of(8 * (j + i / 2) + 2 * (lane % 4) + c, byte)) =
+                results[j + i / 2][i % 2][c];
+          }
+        }
+      }
+    }
+    bool const whole = work.m + 64 <= work.end_m && work.n + columns <= work.end_n;
+    if (whole) cutlass::arch::fence_view_async_shared();
+    cutlass::arch::NamedBarrier::sync(128, barrier);
+    if (!whole) {
+      write_part(p, staged, work, thread);
+    } else if (thread == 0) {
+      cute::SM90_TMA_STORE_4D::copy(&maps.result, staged, 0, work.n, work.m / (128 / kD), work.d_batch);
+      cute::tma_store_arrive();
+    }
+  }
+
+  // Zeros instead of results.
+  CUTLASS_DEVICE static void store_zeros(Params const& p, Sm90WorkTile const& work, int thread, Sm90IdentityCoordinates) {
+    int const left = min(work.end_m - work.m, 64);
+    E* const target = reinterpret_cast<E*>(p.data + work.d_batch * p.batch_stride) + work.m;
+    for (int i = thread; i < columns * 64; i += 128) {
+      int const row = work.n + i / 64, column = i % 64;
+      if (row < work.end_n && column < left) target[row * (p.pitch / kD) + column] = E(0);
+    }
+  }
+
+  CUTLASS_DEVICE static void wait_until_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
+ private:
+  CUTLASS_DEVICE static std::uint32_t thread_barrier() { return threadIdx.x / 128; }
+
+  CUTLASS_DEVICE static void write_part(Params const& p, std::uint8_t const* staged, Sm90WorkTile const& work, int thread) {
+    constexpr int kChunks = kRowBytes / 16;
+    int const row_bytes = min(work.end_m - work.m, 64) * kD;  // a row of D may be of 2 GiB and more
+    std::uint8_t* const target = p.data + work.d_batch * p.batch_stride + std::int64_t{work.m} * kD;
+    for (int i = thread; i < columns * kChunks; i += 128) {
+      int const row = i / kChunks, at = i % kChunks * 16, left = row_bytes - at;
+      if (work.n + row >= work.end_n || left <= 0) continue;
+      auto const* const from = staged + offset_of(row, at);
+      std::uint8_t* const to = target + (work.n + row) * p.pitch + at;
+      if (left >= 16) {
+        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<uint4 const*>(from);
+      } else {
+        using Bits = std::conditional_t<kD == 4, std::uint32_t, std::uint16_t>;
+        for (int b = 0; b < left; b += kD) *reinterpret_cast<Bits*>(to + b) = *reinterpret_cast<Bits const*>(from + b);
+      }
+    }
+  }
+};
+
+}  // namespace cutwheel::gemm

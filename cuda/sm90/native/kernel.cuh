@@ -1,0 +1,278 @@
+// Hopper's persistent warp-specialised kernel: one thread loads by TMA, consumer warpgroups multiply. Each consumer
+// warpgroup owns 64 rows of a work tile and finishes them without waiting for the other; the tile scheduler supplies work
+// tiles (scheduler/work_tile.cuh), Types::Loader loads their operands.
+#pragma once
+
+#include <cutlass/arch/grid_dependency_control.h>
+#include <cutlass/arch/reg_reconfig.h>
+#include <algorithm>
+
+#include "core/launch.h"
+#include "sm90/native/block_scales.cuh"
+#include "sm90/native/cluster_reduction.cuh"
+#include "sm90/native/mainloop.cuh"
+#include "sm90/native/mainloop_fp8.cuh"
+
+namespace cutwheel::gemm {
+
+template <class Types_, class Scheduler, bool promotes_accumulator, BlockScales block_scales = BlockScales::none>
+struct Sm90PersistentKernel {
+  static constexpr bool kScaled = block_scales != BlockScales::none;
+  static_assert(promotes_accumulator || !kScaled);
+  using ScaleShape = Sm90BlockScaleShape<cute::size<1>(typename Types_::TileShape{}), block_scales, Types_::kSwapAB>;
+  static constexpr int kSplits = Types_::kSplits;
+  using ClusterReduction =
+      Sm90ClusterReduction<kSplits, Types_::kWarpGroups, cute::size<1>(typename Types_::TileShape{}) / 2>;
+  static constexpr int kStages = Types_::stages(static_cast<int>(sizeof(typename Scheduler::Storage)) +
+                                                static_cast<int>(sizeof(typename ClusterReduction::Storage)) +
+                                                (kScaled ? Types_::kWarpGroups * ScaleShape::kBytes : 0));
+  using Types = Sm90PersistentStages<Types_, kStages>;
+  // Lazily: the one's static assertions do not hold for the other's tiles.
+  static constexpr auto mma_type() {
+    if constexpr (promotes_accumulator) {
+      return epilogue::TypeIdentity<Sm90AccumulatorPromotionMma<Types, /*scaled=*/false>>{};
+    } else {
+      return epilogue::TypeIdentity<Sm90PlainMma<Types>>{};
+    }
+  }
+  using Mma = typename decltype(mma_type())::type;
+  using OperandA = typename Types::OperandA;
+  using OperandB = typename Types::OperandB;
+  using Loader = typename Types::Loader;
+  using Epilogue = typename Types::Epilogue;
+  using Pipeline = typename Types::MainloopPipeline;
+  using State = typename Types::PipelineState;
+
+  static constexpr auto scale_source() {
+    if constexpr (kScaled) {
+      return epilogue::TypeIdentity<Sm90BlockScaleSource<Mma, ScaleShape>>{};
+    } else {
+      return epilogue::TypeIdentity<Sm90NoScaleSource>{};
+    }
+  }
+  using ScaleSource = typename decltype(scale_source())::type;
+
+  struct SharedStorage {
+    typename Types::TensorStorage tensors;
+    typename Epilogue::Storage epilogue[Types::kWarpGroups];
+    typename Pipeline::Storage pipeline;
+    typename Scheduler::Storage scheduler;
+    typename ScaleSource::Storage scales[Types::kWarpGroups];
+    typename ClusterReduction::Storage sum;
+  };
+  struct Params {
+    typename Loader::Params operands;
+    typename Epilogue::Maps maps;
+    typename Epilogue::Params epilogue;
+    typename Scheduler::Params scheduler;
+    typename ScaleSource::Params scales;
+  };
+
+  static constexpr int kTileK = cute::size<2>(typename Types::TileShape{});
+  static constexpr int kMaxThreads = 128 * (Types::kWarpGroups + 1);
+  static constexpr int kMinBlocks = 1;
+  static constexpr int kSharedStorageBytes = static_cast<int>(sizeof(SharedStorage));
+  static_assert(kSharedStorageBytes <= Types::kSharedMemory && kStages >= 2);
+
+  CUTLASS_DEVICE static auto stage_a(SharedStorage& shared, int stage) {
+    return shared.tensors.smem_A.data() + stage * OperandA::kBoxes * OperandA::kBoxElements;
+  }
+  CUTLASS_DEVICE static auto stage_b(SharedStorage& shared, int stage) {
+    return shared.tensors.smem_B.data() + stage * OperandB::kBoxes * OperandB::kBoxElements;
+  }
+
+  // Threadblocks of a cluster follow each other, and take parts of K in this order.
+  CUTLASS_DEVICE static int rank() { return kSplits == 1 ? 0 : static_cast<int>(cute::block_rank_in_cluster()); }
+  CUTLASS_DEVICE static int first_tile() { return static_cast<int>(blockIdx.x) / kSplits; }
+  CUTLASS_DEVICE static int tile_step() { return static_cast<int>(gridDim.x) / kSplits; }
+
+  CUTLASS_DEVICE static bool find(Scheduler& scheduler, int tile, Sm90WorkTile& work) {
+    bool const is_there = scheduler.at(tile, work);
+    if constexpr (kSplits > 1) {
+      int const first = work.k_tiles * rank() / kSplits, end = work.k_tiles * (rank() + 1) / kSplits;
+      work.k = first * kTileK;
+      work.k_tiles = end - first;
+    }
+    return is_there;
+  }
+
+  CUTLASS_DEVICE static void produce(Params const& p, SharedStorage& shared) {
+    Scheduler scheduler(p.scheduler, shared.scheduler);
+    Loader loader(p.operands, scheduler);
+    Pipeline const pipeline{shared.pipeline};
+    State write;
+    Sm90WorkTile work;
+    for (int tile = first_tile(); find(scheduler, tile, work); tile += tile_step()) {
+      loader.begin(work);
+      for (int k = 0; k < work.k_tiles; ++k, ++write) {
+        std::uint64_t* const barrier = pipeline.producer_acquire(write, loader.bytes());
+        loader.load(barrier, stage_a(shared, write.index()), stage_b(shared, write.index()), work, k);
+      }
+    }
+    cutlass::arch::launch_dependent_grids();
+  }
+
+  CUTLASS_DEVICE static void consume(Params const& p, SharedStorage& shared, int warpgroup) {
+    Scheduler scheduler(p.scheduler, shared.scheduler);
+    Pipeline const pipeline{shared.pipeline};
+    State read;
+    int const thread = threadIdx.x % 128;
+    auto& storage = shared.epilogue[warpgroup];
+    auto const synchronize = [&] { cutlass::arch::NamedBarrier::sync(128, static_cast<std::uint32_t>(warpgroup)); };
+    ScaleSource source{p.scales, shared.scales[warpgroup], thread, warpgroup};
+    ClusterReduction sum = cluster_sum(shared, warpgroup, thread);
+    int tile = first_tile();
+    Sm90WorkTile work, next;
+    auto const find_next = [&] {
+      bool const is_there = find(scheduler, tile, next);
+      tile += tile_step();
+      next.m += warpgroup * 64;
+      if (is_there && !next.is_zero) source.prefetch(next);
+      return is_there;
+    };
+    for (bool more = find_next(); more;) {
+      work = next;
+      if (work.is_zero) {
+        Epilogue::store_zeros(p.epilogue, work, thread, scheduler.coordinates(work));
+        more = find_next();
+        continue;
+      }
+      synchronize();  // the vectors of the tile before have been read
+      Sm90WorkTile finished = work;
+      finished.n += rank() * Types::kOwnColumns;
+      Epilogue::prefetch(p.epilogue, storage, finished, thread);
+      auto accum = cute::partition_fragment_C(typename Mma::TiledMma{}, cute::take<0, 2>(typename Types::TileShape{}));
+      int const own = warpgroup * 128 + thread;
+      if constexpr (promotes_accumulator) {
+        source.begin(work);
+        Mma{}.run(pipeline, read, accum, work.k_tiles, own, shared.tensors, source);
+      } else {
+        // Every warpgroup clears all that it reads itself: that both write the same zeros does no harm.
+        Mma{}.mma(pipeline, read, accum, work.k_tiles, own, shared.tensors, [&](int stage, int k) {
+          bool const is_last = k == work.k_tiles - 1 && work.k_end != 0, is_first = k == 0 && work.k_begin != 0;
+          if (!is_first && !is_last) return;
+          int const begin = is_first ? work.k_begin : 0, end = is_last ? work.k_end : kTileK;
+          OperandA::keep_only(stage_a(shared, stage), warpgroup * 64, 64, begin, end, thread);
+          OperandB::keep_only(stage_b(shared, stage), 0, cute::size<1>(typename Types::TileShape{}), begin, end, thread);
+          cutlass::arch::fence_view_async_shared();
+          synchronize();
+        });
+      }
+      read.advance(work.k_tiles);
+      Epilogue::wait_for_prefetch();
+      synchronize();
+      // The first scales of the next tile are under way during the epilogue of this one.
+      if constexpr (kScaled) more = find_next();
+      // Columns follow each other in accum, through its parts.
+      if constexpr (kSplits > 1) {
+        float own[ClusterReduction::kOwn];
+        sum.run(accum, own, synchronize);
+        Epilogue::store(
+            p.epilogue, p.maps, storage, finished, thread, [&](int i) { return own[i]; }, scheduler.coordinates(work));
+      } else {
+        Epilogue::store(
+            p.epilogue, p.maps, storage, work, thread, [&](int i) { return accum(i); }, scheduler.coordinates(work));
+      }
+      if constexpr (!kScaled) more = find_next();
+    }
+    Epilogue::wait_until_read();
+  }
+
+  CUTLASS_DEVICE static void device(Params const& p) {
+    // TMA's swizzle needs it, and the runtime gives it: dynamic shared memory begins at 0, as there is no other.
+    extern __shared__ __align__(1024) char shared_memory[];
+    auto& shared = *reinterpret_cast<SharedStorage*>(shared_memory);
+    int const warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (threadIdx.x == 0) {
+      Pipeline{shared.pipeline}.initialize();
+      Loader::prefetch(p.operands);
+      cute::prefetch_tma_descriptor(reinterpret_cast<cute::TmaDescriptor const*>(&p.maps.result));
+    }
+    cutlass::arch::wait_on_dependent_grids();
+    Scheduler::start(p.scheduler, shared.scheduler);
+    if constexpr (kSplits > 1) {
+      if (threadIdx.x == 0) ClusterReduction::initialize(shared.sum);
+      cute::cluster_sync();
+    } else {
+      __syncthreads();
+    }
+    // One warpgroup alone may have all the registers it can name.
+    constexpr bool kShare = Types::kWarpGroups > 1;
+    if (warpgroup == Types::kWarpGroups) {
+      if constexpr (kShare) cutlass::arch::warpgroup_reg_dealloc<40>();
+      if (threadIdx.x % 128 / 32 == 0 && cute::elect_one_sync()) produce(p, shared);
+    } else {
+      if constexpr (kShare) cutlass::arch::warpgroup_reg_alloc<232>();
+      consume(p, shared, warpgroup);
+    }
+    if constexpr (kSplits > 1) {
+      __syncwarp();
+      cute::cluster_sync();  // nobody writes into a threadblock that is gone
+    }
+  }
+
+  CUTLASS_DEVICE static ClusterReduction cluster_sum(SharedStorage& shared, int warpgroup, int thread) {
+    if constexpr (kSplits > 1) {
+      return {shared.sum, rank(), warpgroup, thread};
+    } else {
+      return {};
+    }
+  }
+
+  // `walk` and `tiles`, of which there are at most so many; the batches are those of the maps.
+  static Status launch(GemmArgs const& args, void const* kernel, KernelAttributes& attributes, DType a, DType b,
+                       typename Scheduler::Params const& scheduler, int tiles, int a_batch, int b_batch, int d_batch) {
+    auto const meets = [](Operand const& x, int bytes) {
+      return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.leading * bytes % 16 == 0 &&
+             x.batch_stride * bytes % 16 == 0;
+    };
+    if (!meets(args.a, element_bytes(a)) || !meets(args.b, element_bytes(b))) return {StatusCode::not_implementable, 0};
+    typename Loader::Params operands;
+    if constexpr (Types::kSwapAB) {
+      operands.encode_a(b, args.b, args.n, args.k, b_batch);
+      operands.encode_b(a, args.a, args.m, args.k, a_batch);
+    } else {
+      operands.encode_a(a, args.a, args.m, args.k, a_batch);
+      operands.encode_b(b, args.b, args.n, args.k, b_batch);
+    }
+    return launch(args, kernel, attributes, operands, scheduler, tiles, d_batch);
+  }
+
+  // With operands that are encoded already.
+  static Status launch(GemmArgs const& args, void const* kernel, KernelAttributes& attributes,
+                       typename Loader::Params const& operands, typename Scheduler::Params const& scheduler, int tiles,
+                       int d_batch) {
+    int const encode_error = take_tensor_map_error();
+    if (!Epilogue::meets_alignment(args)) return {StatusCode::not_implementable, 0};
+    if (encode_error) return {StatusCode::tensor_map_error, encode_error};
+    if (cudaError_t const error = attributes.prepare(kernel, args.device->ordinal, kSharedStorageBytes);
+        error != cudaSuccess) {
+      cudaGetLastError();
+      return {StatusCode::cuda_error, static_cast<int>(error)};
+    }
+    Params params;
+    params.operands = operands;
+    Epilogue::encode_maps(params.maps, args, d_batch);
+    if (int const error = take_tensor_map_error()) return {StatusCode::tensor_map_error, error};
+    params.epilogue = Epilogue::params(args);
+    params.scheduler = scheduler;
+    params.scales = ScaleSource::params(args);
+    LaunchShape shape;
+    shape.block = dim3(kMaxThreads);
+    shape.shared_memory_bytes = kSharedStorageBytes;
+    shape.dependent_launch = true;
+    int at_once = args.device->sm_count;
+    if constexpr (kSplits > 1) {
+      shape.cluster = dim3(kSplits);
+      shape.grid = dim3(kSplits);
+      cudaLaunchAttribute launch_attributes[2];
+      at_once = attributes.max_active_clusters(kernel, args.device->ordinal,
+                                               launch_config(shape, args.stream, launch_attributes));
+      if (at_once == 0) return {StatusCode::not_implementable, 0};
+    }
+    shape.grid = dim3(static_cast<unsigned>(std::min(tiles, at_once) * kSplits));
+    return launch_kernel(kernel, shape, params, args.stream);
+  }
+};
+
+}  // namespace cutwheel::gemm

@@ -1,0 +1,69 @@
+// Operands of convolutions whose K runs over taps and channels: fprop and dgrad.
+#pragma once
+
+#include "sm90/native/load/tiles.cuh"
+#include "sm90/native/scheduler/conv.cuh"
+
+namespace cutwheel::conv2d {
+
+// A: pixels, gathered. B: the filter as a batch of matrices, one for each tap. Channels come first, then taps of a row.
+template <class OperandA, class OperandB, class Tile, Direction direction>
+struct Sm90ConvLoader {
+  using Scheduler = Sm90ConvScheduler<Tile, direction>;
+  struct Params {
+    CUtensorMap a[Scheduler::kMaps], a_tail, b, b_tail;
+    int a_tail_rows;  // of the last tile of the one phase, which has a map of its own; else 0
+  };
+  Params const& p;
+  typename Scheduler::Params const& problem;
+  ConvResidueClass const* residue = nullptr;
+  Im2colPixel pixel;
+  Im2colOffset offset;
+  int channel = 0, tap = 0, taps_left = 0, row_tap = 0;
+  CUtensorMap const* map_a = nullptr;
+  int a_bytes = OperandA::kBytes;
+  typename OperandB::Part part_b{};
+
+  CUTLASS_DEVICE Sm90ConvLoader(Params const& params, Scheduler const& scheduler) : p(params), problem(scheduler.p) {}
+
+  CUTLASS_DEVICE static void prefetch(Params const& p) {
+    for (CUtensorMap const* map : {&p.a[0], &p.b}) {
+      cute::prefetch_tma_descriptor(reinterpret_cast<cute::TmaDescriptor const*>(map));
+    }
+  }
+
+  CUTLASS_DEVICE void begin(Sm90WorkTile const& work) {
+    residue = &problem.classes[Scheduler::kHasResidueClasses ? work.a_batch : 0];
+    pixel = residue->grid.at(work.m);
+    offset = residue->offset;
+    channel = 0;
+    tap = row_tap = residue->tap;
+    taps_left = residue->taps_w;
+    bool const is_tail = p.a_tail_rows > 0 && residue->m - work.m == p.a_tail_rows;
+    map_a = is_tail ? &p.a_tail : &p.a[Scheduler::kHasResidueClasses ? residue->map : 0];
+    a_bytes = is_tail ? OperandA::kBytes / Tile::kM * p.a_tail_rows : OperandA::kBytes;
+    part_b = OperandB::part_of(work.n, problem.n);
+  }
+
+  CUTLASS_DEVICE std::uint32_t bytes() const { return static_cast<std::uint32_t>(a_bytes + part_b.bytes); }
+
+  template <class A, class B>
+  CUTLASS_DEVICE void load(std::uint64_t* barrier, A* stage_a, B* stage_b, Sm90WorkTile const& work, int) {
+    load_im2col(*map_a, barrier, stage_a, channel, pixel, offset);
+    OperandB::load(part_b.is_tail ? p.b_tail : p.b, barrier, stage_b, work.n, channel, tap, part_b.boxes);
+    channel += Tile::kK;
+    if (channel < problem.channels) return;
+    channel = 0;
+    if (--taps_left > 0) {
+      tap += problem.tap_step_w;
+      offset.w += problem.offset_step.w;
+    } else {
+      taps_left = residue->taps_w;
+      tap = row_tap += problem.tap_step_h;
+      offset.w = residue->offset.w;
+      offset.h += problem.offset_step.h;
+    }
+  }
+};
+
+}  // namespace cutwheel::conv2d

@@ -1,0 +1,149 @@
+// Tiles of matrices: their layout in shared memory, and how TMA loads them.
+#pragma once
+
+#include <cute/arch/copy_sm90_tma.hpp>
+#include <cute/atom/mma_atom.hpp>
+#include <cute/tensor.hpp>
+
+#include "sm90/native/load/tensor_map.cuh"
+#include "sm90/native/scheduler/work_tile.cuh"
+
+namespace cutwheel::gemm {
+
+// An operand of a tile in shared memory. A swizzle spans 128 bytes along K, or along M or N where K is not contiguous, and
+// there are as many boxes as the tile takes.
+template <class E, int extent, int k, cute::GMMA::Major major>
+struct Sm90TileOperand {
+  static constexpr bool kIsK = major == cute::GMMA::Major::K;
+  static constexpr int kSwizzled = 128 / static_cast<int>(sizeof(E));  // elements
+  static constexpr int kBoxes = (kIsK ? k : extent) / kSwizzled;
+  static constexpr int kBoxElements = extent * k / kBoxes;
+  static constexpr int kBytes = extent * k * static_cast<int>(sizeof(E));
+  static_assert(k % kSwizzled == 0 && (kIsK || (extent % kSwizzled == 0 && sizeof(E) == 2)));
+
+  using Atom = std::conditional_t<kIsK, cute::GMMA::Layout_K_SW128_Atom<E>, cute::GMMA::Layout_MN_SW128_Atom<E>>;
+  using Order =
+      std::conditional_t<kIsK, cute::Step<cute::_1, cute::_2, cute::_3>, cute::Step<cute::_2, cute::_1, cute::_3>>;
+  template <int stages>
+  using Layout =
+      decltype(cute::tile_to_shape(Atom{}, cute::Shape<cute::Int<extent>, cute::Int<k>, cute::Int<stages>>{}, Order{}));
+
+  static void encode_map(CUtensorMap& map, DType type, Operand const& x, int rows, int k_extent, int batch) {
+    if constexpr (kIsK) {
+      encode_tensor_map(map, type, x, k_extent, rows, batch, kSwizzled, extent);
+    } else {
+      encode_tensor_map(map, type, x, rows, k_extent, batch, kSwizzled, k);
+    }
+  }
+
+  // Rows of the last tile, if a map of its own is worth having: 0 where there is none. TMA takes longer for a row of zeros
+  // beyond the end than for one of memory: on an H200 303 rows took 1.65 times as long as 384, and nobody needs those
+  // zeros, since a row of an operand is a row or column of D. (Zeros beyond the end of K are needed.)
+  CUTLASS_HOST_DEVICE static int tail_of(int rows) { return kIsK ? rows % extent : 0; }
+
+  static void encode_tail_map(CUtensorMap& map, DType type, Operand const& x, int rows, int k_extent, int batch) {
+    if (int const tail = tail_of(rows)) encode_tensor_map(map, type, x, k_extent, rows, batch, kSwizzled, tail);
+  }
+
+  // What a tile of K loads of the rows from `row` on.
+  struct Part {
+    bool is_tail;
+    int boxes, bytes;
+  };
+  CUTLASS_DEVICE static Part part_of(int row, int rows) {
+    int const left = rows - row;
+    if constexpr (kIsK) {
+      bool const is_tail = left < extent && left == tail_of(rows);
+      return {is_tail, kBoxes, is_tail ? left * k * static_cast<int>(sizeof(E)) : kBytes};
+    } else {
+      int const boxes = min(kBoxes, (left + kSwizzled - 1) / kSwizzled);
+      return {false, boxes, boxes * kBoxElements * static_cast<int>(sizeof(E))};
+    }
+  }
+
+  CUTLASS_DEVICE static void load(CUtensorMap const& map, std::uint64_t* barrier, E* stage, int row, int k_at, int batch,
+                                  int boxes = kBoxes) {
+    constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kBoxes; ++i) {
+      if (!kIsK && i >= boxes) break;
+      cute::SM90_TMA_LOAD_3D::copy(&map, barrier, kHint, stage + i * kBoxElements, (kIsK ? k_at : row) + i * kSwizzled,
+                                   kIsK ? row : k_at, batch);
+    }
+  }
+
+  // TMA begins a box at a multiple of 16 bytes only: K, where it is contiguous, at a multiple of so many elements.
+  static constexpr int kStepOfK = kIsK ? 16 / static_cast<int>(sizeof(E)) : 1;
+
+  // Clears elements of K before `begin` and from `end` on, in the rows from `first` on, by a warpgroup.
+  CUTLASS_DEVICE static void keep_only(E* stage, int first, int rows, int begin, int end, int thread) {
+    constexpr int kVector = 16 / static_cast<int>(sizeof(E)), kVectors = 8;  // in 128 bytes
+    auto* const vectors = reinterpret_cast<uint4*>(stage);
+    if constexpr (kIsK) {
+      for (int i = thread; i < rows * kVectors * kBoxes; i += 128) {
+        int const row = first + i / (kVectors * kBoxes), vector = i % (kVectors * kBoxes);
+        int const at = (vector / kVectors * extent + row) * kVectors + (vector % kVectors ^ row % 8);
+        int const from = begin - vector * kVector, to = end - vector * kVector;  // in this vector
+        if (from <= 0 && to >= kVector) continue;
+        auto* const elements = reinterpret_cast<E*>(vectors + at);
+        for (int e = 0; e < kVector; ++e) {
+          if (e < from || e >= to) elements[e] = E(0);
+        }
+      }
+    } else {
+      // Boxes have a line of 128 bytes for each element of K. Threads take 16 of these at once, without a division: this
+      // stands between the arrival of a tile and its products.
+      int const lines = begin + k - end, own_line = thread / kVectors;
+      for (int i = own_line; i < lines; i += 128 / kVectors) {
+        uint4* const line = vectors + (i < begin ? i : i + end - begin) * kVectors + thread % kVectors;
+        CUTLASS_PRAGMA_UNROLL
+        for (int box = first / kSwizzled; box < (first + rows) / kSwizzled; ++box) line[box * k * kVectors] = uint4{};
+      }
+    }
+  }
+};
+
+// Loads both operands as batches of matrices. begin(work) precedes the k-tiles of a work tile, which load() takes in order.
+template <class OperandA, class OperandB, int k>
+struct Sm90MatrixLoader {
+  struct Params {
+    CUtensorMap a, b, a_tail, b_tail;
+    int a_rows, b_rows;
+
+    void encode_a(DType type, Operand const& x, int rows, int k_extent, int batch) {
+      OperandA::encode_map(a, type, x, a_rows = rows, k_extent, batch);
+      OperandA::encode_tail_map(a_tail, type, x, rows, k_extent, batch);
+    }
+    void encode_b(DType type, Operand const& x, int rows, int k_extent, int batch) {
+      OperandB::encode_map(b, type, x, b_rows = rows, k_extent, batch);
+      OperandB::encode_tail_map(b_tail, type, x, rows, k_extent, batch);
+    }
+  };
+  Params const& p;
+  typename OperandA::Part part_a{};
+  typename OperandB::Part part_b{};
+
+  template <class Scheduler>
+  CUTLASS_DEVICE Sm90MatrixLoader(Params const& params, Scheduler const&) : p(params) {}
+
+  CUTLASS_DEVICE static void prefetch(Params const& p) {
+    for (CUtensorMap const* map : {&p.a, &p.b}) {
+      cute::prefetch_tma_descriptor(reinterpret_cast<cute::TmaDescriptor const*>(map));
+    }
+  }
+  CUTLASS_DEVICE void begin(Sm90WorkTile const& work) {
+    part_a = OperandA::part_of(work.m, p.a_rows);
+    part_b = OperandB::part_of(work.n, p.b_rows);
+  }
+  // Bytes that arrive on the barrier for each k-tile, including zeros beyond the ends of operands.
+  CUTLASS_DEVICE std::uint32_t bytes() const { return static_cast<std::uint32_t>(part_a.bytes + part_b.bytes); }
+
+  template <class A, class B>
+  CUTLASS_DEVICE void load(std::uint64_t* barrier, A* stage_a, B* stage_b, Sm90WorkTile const& work, int tile) const {
+    int const first_k = work.k + tile * k;
+    OperandA::load(part_a.is_tail ? p.a_tail : p.a, barrier, stage_a, work.m, first_k, work.a_batch, part_a.boxes);
+    OperandB::load(part_b.is_tail ? p.b_tail : p.b, barrier, stage_b, work.n, first_k, work.b_batch, part_b.boxes);
+  }
+};
+
+}  // namespace cutwheel::gemm

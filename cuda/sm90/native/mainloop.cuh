@@ -1,0 +1,133 @@
+// The mainloop of the persistent kernel: what follows from a tile (layouts in shared memory, the wgmma instruction, the
+// number of stages), and the consumer whose accumulators stay in the tensor cores.
+#pragma once
+
+#include <cute/atom/mma_atom.hpp>
+#include <cute/tensor.hpp>
+
+#include "core/cutlass_types.cuh"
+#include "sm90/native/epilogue/transposed.cuh"
+#include "sm90/native/load/tiles.cuh"
+#include "sm90/native/pipeline.cuh"
+#include "sm90/native/wgmma.cuh"
+
+namespace cutwheel::gemm {
+
+// 32-bit operands are multiplied as TF32.
+template <DType type>
+using Sm90MmaElement = std::conditional_t<type == DType::tf32, cutlass::tfloat32_t, Element<type>>;
+
+// swap_ab: the kernel computes D^T [N, M] = B^T [N, K] A^T [K, M], so that a small M of the user meets the dimension of
+// wgmma that may be as short as 8. Tile is the kernel's; layouts are the user's. splits: threadblocks that share the K of a
+// tile, each of which finishes its part of the columns.
+template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, class Epilogue_,
+          bool swap_ab = false, int splits = 1>
+struct Sm90PersistentTypes {
+  static constexpr bool kSwapAB = swap_ab;
+  static constexpr int kSplits = splits;
+  static constexpr int kOwnColumns = Tile::kN / splits;
+  static_assert(Tile::kN % splits == 0);
+  using ElementA = Sm90MmaElement<swap_ab ? b : a>;
+  using ElementB = Sm90MmaElement<swap_ab ? a : b>;
+  using ElementAccumulator = Element<acc>;
+  static constexpr int kWarpGroups = Tile::kM / 64;
+  static_assert(Tile::kM == 64 || Tile::kM == 128);
+  using TileShape = cute::Shape<cute::Int<Tile::kM>, cute::Int<Tile::kN>, cute::Int<Tile::kK>>;
+  // Lazily: the one's static assertions do not hold for the other's tiles.
+  static constexpr auto epilogue_type() {
+    using Operands = typename Epilogue_::Operands;
+    using Stores = typename Epilogue_::Stores;
+    if constexpr (swap_ab) {
+      return epilogue::TypeIdentity<Sm90TransposedEpilogue<Epilogue_, d, kOwnColumns, Operands, Stores>>{};
+    } else {
+      return epilogue::TypeIdentity<Sm90PerWarpgroupEpilogue<Epilogue_, d, kOwnColumns, Operands, Stores>>{};
+    }
+  }
+  using Epilogue = typename decltype(epilogue_type())::type;
+
+  static constexpr auto kMajorA =
+      (swap_ab ? layout_b == Layout::column : layout_a == Layout::row) ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
+  static constexpr auto kMajorB =
+      (swap_ab ? layout_a == Layout::row : layout_b == Layout::column) ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
+  using OperandA = Sm90TileOperand<ElementA, Tile::kM, Tile::kK, kMajorA>;
+  using OperandB = Sm90TileOperand<ElementB, Tile::kN, Tile::kK, kMajorB>;
+  using Loader = Sm90MatrixLoader<OperandA, OperandB, Tile::kK>;
+
+  static constexpr int kSharedMemory = 227 * 1024;
+  // `others`: bytes that the kernel wants besides.
+  static constexpr int stages(int others) {
+    constexpr int kBarriers = 1024;  // and what alignment takes
+    return (kSharedMemory - kBarriers - others - kWarpGroups * static_cast<int>(sizeof(typename Epilogue::Storage))) /
+           (OperandA::kBytes + OperandB::kBytes);
+  }
+
+  using TiledMma =
+      decltype(cute::make_tiled_mma(sm90_wgmma<ElementA, ElementB, ElementAccumulator, TileShape, kMajorA, kMajorB>(),
+                                    cute::Layout<cute::Shape<cute::Int<kWarpGroups>, cute::_1, cute::_1>>{}));
+};
+
+// The part that depends on how many stages there are: what consumers see.
+template <class Types, int stages>
+struct Sm90PersistentStages : Types {
+  using SmemLayoutA = typename Types::OperandA::template Layout<stages>;
+  using SmemLayoutB = typename Types::OperandB::template Layout<stages>;
+  struct TensorStorage {
+    cute::array_aligned<typename Types::ElementA, cute::cosize_v<SmemLayoutA>, 1024> smem_A;
+    cute::array_aligned<typename Types::ElementB, cute::cosize_v<SmemLayoutB>, 1024> smem_B;
+  };
+  using MainloopPipeline = Sm90Pipeline<stages, Types::kWarpGroups>;
+  using PipelineState = typename MainloopPipeline::State;
+  struct Params {};
+};
+
+template <class Base>
+struct Sm90PlainMma : Base {
+  using typename Base::MainloopPipeline;
+  using typename Base::PipelineState;
+  using typename Base::TensorStorage;
+  using typename Base::TiledMma;
+
+  // `prepare(stage, tile)`: before the products of a tile of K.
+  template <class Fragment, class Prepare>
+  CUTLASS_DEVICE void mma(MainloopPipeline pipeline, PipelineState read, Fragment& accum, int k_tiles, int thread,
+                          TensorStorage& shared, Prepare const& prepare) {
+    using namespace cute;
+    if (k_tiles == 0) {
+      clear(accum);
+      return;
+    }
+    TiledMma tiled_mma;
+    auto const slice = tiled_mma.get_slice(__shfl_sync(0xffffffff, thread / 128, 0) * 128);
+    Tensor a = slice.make_fragment_A(
+        slice.partition_A(make_tensor(make_smem_ptr(shared.smem_A.data()), typename Base::SmemLayoutA{})));
+    Tensor b = slice.make_fragment_B(
+        slice.partition_B(make_tensor(make_smem_ptr(shared.smem_B.data()), typename Base::SmemLayoutB{})));
+    tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
+    PipelineState release = read;
+    warpgroup_fence_operand(accum);
+    // A stage is released once the products of the next one are under way.
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (int tile = 0; tile < k_tiles; ++tile) {
+      pipeline.consumer_wait(read);
+      prepare(read.index(), tile);
+      warpgroup_arrive();
+      CUTLASS_PRAGMA_UNROLL
+      for (int k = 0; k < size<2>(a); ++k) {
+        cute::gemm(tiled_mma, a(_, _, k, read.index()), b(_, _, k, read.index()), accum);
+        tiled_mma.accumulate_ = GMMA::ScaleOut::One;
+      }
+      warpgroup_commit_batch();
+      ++read;
+      if (tile > 0) {
+        warpgroup_wait<1>();
+        pipeline.consumer_release(release);
+        ++release;
+      }
+    }
+    warpgroup_wait<0>();
+    pipeline.consumer_release(release);
+    warpgroup_fence_operand(accum);
+  }
+};
+
+}  // namespace cutwheel::gemm

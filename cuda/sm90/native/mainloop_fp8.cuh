@@ -1,0 +1,238 @@
+// The consumer of Hopper's mainloops for 8-bit floats. The tensor cores keep about 14 bits of a sum, so sums of 128 of K
+// are made there and then added to float registers. CUTLASS's mainloops wait for the tensor cores before they add, and the
+// tensor cores wait meanwhile. Here the next sums are under way while the last ones are added up: in one warpgroup, with
+// two sets of registers for them.
+#pragma once
+
+#include <cutlass/arch/grid_dependency_control.h>
+#include <cute/atom/mma_atom.hpp>
+#include <cute/tensor.hpp>
+
+#include "epilogue/apply.cuh"
+#include "sm90/native/wgmma.cuh"
+
+namespace cutwheel::gemm {
+
+// How many columns the sums under way have: two sets of them and the sums of the whole tile, `rows` by `columns` for each
+// warpgroup, have to fit into registers.
+constexpr int sm90_promoted_columns(int rows, int columns) {
+  constexpr int kRegisters = 192;
+  int part = columns;
+  while (rows * columns / 128 + part > kRegisters || columns % part != 0) part -= 8;
+  return part;
+}
+
+// Of block-wise scales: how many rows and columns share one. Base has it only where there are such scales.
+template <bool scaled, class Base>
+struct Sm90Granularity {
+  static constexpr int kRows = 0, kColumns = 0;
+};
+template <class Base>
+struct Sm90Granularity<true, Base> {
+  static constexpr int kRows = Base::ScaleGranularityM, kColumns = Base::ScaleGranularityN;
+};
+
+// Scaled: sums are multiplied by the scales of their 128 of K.
+template <class Base, bool scaled>
+struct Sm90AccumulatorPromotionMma : Base {
+  using typename Base::ElementAccumulator;
+  using typename Base::MainloopPipeline;
+  using typename Base::Params;
+  using typename Base::PipelineState;
+  using typename Base::TensorStorage;
+  using typename Base::TileShape;
+
+  static constexpr int kWarpGroups = cute::size(typename Base::TiledMma{}) / cutlass::NumThreadsPerWarpGroup;
+  static constexpr int kColumns = cute::size<1>(TileShape{});
+  static constexpr int kRows = cute::size<0>(TileShape{}) / kWarpGroups;  // of a warpgroup
+  static constexpr int kPartColumns = sm90_promoted_columns(kRows, kColumns);
+  static constexpr int kBlocks = kRows / 64, kParts = kColumns / kPartColumns;
+  static constexpr int kChunks = cute::size<2>(TileShape{}) / 128;  // promotions for each tile of K
+  static constexpr int kValues = kPartColumns / 2;                  // of a part in a thread
+  static_assert(cute::size<2>(TileShape{}) == 128 * kChunks && (!scaled || kChunks == 1));
+
+  using PartShape = cute::Shape<cute::Int<64 * kWarpGroups>, cute::Int<kPartColumns>, cute::_128>;
+  using TiledMma = decltype(cute::make_tiled_mma(
+      sm90_wgmma<typename Base::ElementA, typename Base::ElementB, ElementAccumulator, PartShape>(),
+      cute::Layout<cute::Shape<cute::Int<kWarpGroups>, cute::_1, cute::_1>>{}));
+  // The kernel takes this class's TiledMma: the accumulator is (values of a part, blocks, parts).
+  using Part = decltype(cute::partition_fragment_C(TiledMma{}, cute::take<0, 2>(PartShape{})));
+  static_assert(decltype(cute::size(Part{}))::value == kValues);
+
+  // Scales of a thread's part of the accumulator, whose value c + 2 r + 4 j is that of row `lane / 4 + 8 r` of the warp's
+  // 16 rows and of column 8 j + 2 (lane % 4) + c.
+  template <bool by_row, bool by_column>
+  struct Scales {
+    float row[2] = {};
+    float column[by_column ? kValues / 2 : 1] = {};
+
+    // `rows`: those of the warp's 16 rows, or one. `columns`: those of the part, or one.
+    CUTLASS_DEVICE void load(float const* rows, float const* columns, int lane) {
+      row[0] = rows[by_row ? lane / 4 : 0];
+      row[1] = by_row ? rows[lane / 4 + 8] : row[0];
+      if constexpr (by_column) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int j = 0; j < kPartColumns / 8; ++j) {
+          auto const pair = *reinterpret_cast<float2 const*>(columns + 8 * j + lane % 4 * 2);
+          column[2 * j] = pair.x;
+          column[2 * j + 1] = pair.y;
+        }
+        if constexpr (!by_row) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int j = 0; j < kValues / 2; ++j) column[j] *= row[0];
+        }
+      } else {
+        row[0] *= *columns;
+        row[1] *= *columns;
+      }
+    }
+
+    CUTLASS_DEVICE float operator()(int i) const {
+      if constexpr (!by_column) return row[i / 2 % 2];
+      float const one = column[i / 4 * 2 + i % 2];
+      return by_row ? row[i / 2 % 2] * one : one;
+    }
+  };
+
+  // Scales as CUTLASS's kernels bring them: with the operands, in the same stage.
+  struct StageScales {
+    using Granularity = Sm90Granularity<scaled, Base>;
+    using Values = Scales<Granularity::kRows == 1, Granularity::kColumns == 1>;
+    static constexpr bool kScaled = scaled;
+    TensorStorage& shared;
+
+    CUTLASS_DEVICE void enter(int) const {}
+
+    CUTLASS_DEVICE void load(Values& values, int, int stage, int block, int part, int thread) const {
+      if constexpr (scaled) {
+        int const lane = thread % 32, warp = thread % 128 / 32, warpgroup = thread / 128 % kWarpGroups;
+        int const first = (block * kWarpGroups + warpgroup) * 64 + warp * 16;
+        float const* const rows = shared.smem_SFA.data() + stage * Base::ScaleMsPerTile;
+        float const* const columns = shared.smem_SFB.data() + stage * Base::ScaleNsPerTile;
+        values.load(rows + first / Granularity::kRows, columns + part * kPartColumns / Granularity::kColumns, lane);
+      }
+    }
+  };
+
+  // As CUTLASS's kernels call it.
+  template <class Fragment>
+  CUTLASS_DEVICE void mma(MainloopPipeline pipeline, PipelineState read, Fragment& accum, int k_tiles, int thread,
+                          TensorStorage& shared, Params const&) {
+    StageScales source{shared};
+    run(pipeline, read, accum, k_tiles, thread, shared, source);
+  }
+
+  // Source: Values, kScaled, enter(k) before the tiles of K from k on are multiplied, and load(values, k, ...).
+  template <class Fragment, class Source>
+  CUTLASS_DEVICE void run(MainloopPipeline pipeline, PipelineState read, Fragment& accum, int k_tiles, int thread,
+                          TensorStorage& shared, Source& source) {
+    using namespace cute;
+    static_assert(decltype(size(accum))::value == kValues * kParts * kBlocks);
+    TiledMma tiled_mma;
+    auto const warpgroups = make_layout(Int<kWarpGroups>{}, Int<cutlass::NumThreadsPerWarpGroup>{});
+    auto const slice =
+        tiled_mma.get_slice(warpgroups(__shfl_sync(0xffffffff, thread / cutlass::NumThreadsPerWarpGroup, 0)));
+    Tensor a = slice.make_fragment_A(slice.partition_A(
+        make_tensor(make_smem_ptr(shared.smem_A.data()), typename Base::SmemLayoutA{})));  // (MMA, block, K, stage)
+    Tensor b = slice.make_fragment_B(slice.partition_B(
+        make_tensor(make_smem_ptr(shared.smem_B.data()), typename Base::SmemLayoutB{})));  // (MMA, part, K, stage)
+    static_assert(decltype(size<1>(a))::value == kBlocks && decltype(size<1>(b))::value == kParts);
+    static_assert(decltype(size<2>(a))::value == 4 * kChunks);
+    Part sums[2];
+
+    // What a tile of K is worked off in: blocks of 64 rows, in parts of columns, for each chunk of K.
+    constexpr int kItems = kChunks * kBlocks * kParts;
+    auto const issue = [&](int stage, int item, Part& into) {
+      int const chunk = item / (kBlocks * kParts), block = item / kParts % kBlocks, part = item % kParts;
+      warpgroup_fence_operand(into);
+      warpgroup_arrive();
+      tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
+      CUTLASS_PRAGMA_UNROLL
+      for (int k = 4 * chunk; k < 4 * chunk + 4; ++k) {
+        cute::gemm(tiled_mma, a(_, block, k, stage), b(_, part, k, stage), into(_, _0{}, _0{}));
+        tiled_mma.accumulate_ = GMMA::ScaleOut::One;
+      }
+      warpgroup_commit_batch();
+    };
+    using Values = typename Source::Values;
+    auto const add = [&](int item, Part& from, Values const& scales) {
+      int const block = item / kParts % kBlocks, part = item % kParts;
+      warpgroup_fence_operand(from);
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kValues; ++i) {
+        float& sum = accum((part * kBlocks + block) * kValues + i);
+        if constexpr (Source::kScaled) {
+          sum += scales(i) * from(i);
+        } else {
+          sum += from(i);
+        }
+      }
+      // Now, not later: or registers would be copied for it.
+      warpgroup_fence_operand(accum);
+    };
+
+    // Tiles of K as straight-line code: the assembler follows sums under way no farther, and lets the tensor cores wait for
+    // each of them where a loop carries them. So only the last item of a batch is added up with nothing behind it. Batches
+    // of eight items are 2 % (scales of rows) to 15 % (scales of rows and columns) faster than of four on an H200.
+    PipelineState release = read;
+    int first_k = 0;
+    auto const batch = [&](auto tiles) {
+      constexpr int kAll = decltype(tiles)::value * kItems;
+      source.enter(first_k);
+      pipeline.consumer_wait(read);
+      issue(read.index(), 0, sums[0]);
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kAll; ++i) {
+        int const stage = read.index(), item = i % kItems, next = (i + 1) % kItems;
+        if (next == 0) ++read;
+        if (i + 1 < kAll) {
+          if (next == 0) pipeline.consumer_wait(read);
+          issue(read.index(), next, sums[(i + 1) % 2]);
+        }
+        Values scales;
+        source.load(scales, first_k + i / kItems, stage, item / kParts % kBlocks, item % kParts, thread);
+        if (i + 1 < kAll) {
+          warpgroup_wait<1>();
+        } else {
+          warpgroup_wait<0>();
+        }
+        add(item, sums[i % 2], scales);
+        if (next == 0) {
+          pipeline.consumer_release(release);
+          ++release;
+        }
+      }
+      first_k += decltype(tiles)::value;
+    };
+    clear(accum);
+    constexpr int kBatch = kItems >= 8 ? 1 : 8 / kItems;
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (; k_tiles >= kBatch; k_tiles -= kBatch) batch(Int<kBatch>{});
+    if constexpr (kBatch > 4) {
+      if (k_tiles >= 4) {
+        batch(_4{});
+        k_tiles -= 4;
+      }
+    }
+    if constexpr (kBatch > 2) {
+      if (k_tiles >= 2) {
+        batch(_2{});
+        k_tiles -= 2;
+      }
+    }
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (; k_tiles > 0; --k_tiles) batch(_1{});
+  }
+
+  // CUTLASS's cooperative kernel does not let the warp that loads scales wait for the kernel that writes them.
+  template <class... Args>
+  CUTLASS_DEVICE void load_auxiliary(Args&&... args) {
+    cutlass::arch::wait_on_dependent_grids();
+    Base::load_auxiliary(cute::forward<Args>(args)...);
+  }
+
+  // Everything is released.
+  CUTLASS_DEVICE void mma_tail(MainloopPipeline, PipelineState, int) {}
+};
+
+}  // namespace cutwheel::gemm

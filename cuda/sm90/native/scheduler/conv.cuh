@@ -1,0 +1,152 @@
+// The tile scheduler of convolutions whose K runs over the taps of the filter and the channels of each: fprop and dgrad.
+#pragma once
+
+#include <algorithm>
+#include <numeric>
+
+#include "sm90/native/load/im2col.cuh"
+#include "sm90/native/scheduler/work_tile.cuh"
+
+namespace cutwheel::conv2d {
+
+using gemm::Sm90IdentityCoordinates;
+using gemm::Sm90WorkTile;
+using gemm::TileRaster;
+
+// A part of the result that is a dense implicit GEMM with taps of its own. fprop has one, the whole result. dgrad behind a
+// stride has a residue class for each remainder of row and column: pixels (first_h + i * stride_h, first_w + j * stride_w).
+struct ConvResidueClass {
+  Im2colGrid grid;
+  int m = 0;                      // positions of all images
+  int tiles_m = 0, tile_end = 0;  // tile_end: tiles of this class and of those before it
+  int k_tiles = 0;                // none: no tap reaches these pixels
+  int map = 0;                    // of A
+  int taps_w = 0;                 // in a row
+  int tap = 0;                    // the first one, as the filter counts
+  Im2colOffset offset;            // of that one
+  int first_h = 0, first_w = 0;
+};
+
+// Maps a row of the GEMM, a pixel of a residue class, to its row of D.
+struct ResidueClassCoordinates {
+  static constexpr bool kAlways = false;
+  ConvResidueClass const& residue;
+  int h, w, stride_h, stride_w;
+
+  CUTLASS_DEVICE bool is_same() const { return stride_h == 1 && stride_w == 1; }
+  CUTLASS_DEVICE int row(int m) const {
+    int row, column, image;
+    residue.grid.columns(row, column, m);
+    residue.grid.rows(image, row, row);
+    return (image * h + residue.first_h + row * stride_h) * w + residue.first_w + column * stride_w;
+  }
+  CUTLASS_DEVICE static int column(int n) { return n; }
+};
+
+template <class Tile, Direction direction>
+struct Sm90ConvScheduler {
+  static constexpr bool kHasResidueClasses = direction == Direction::dgrad;
+  static constexpr int kMaxResidueClasses = kHasResidueClasses ? 16 : 1;
+  // Residue classes differ by at most one row and one column of pixels: each of the four sizes has a tensor map.
+  static constexpr int kMaps = kHasResidueClasses ? 4 : 1;
+
+  struct Params {
+    ConvResidueClass classes[kMaxResidueClasses];
+    int count;
+    int n, tiles_n, swizzle;
+    bool along_m;
+    int channels;  // of a tap
+    // From one tap of a residue class to the next.
+    int tap_step_h, tap_step_w;
+    Im2colOffset offset_step;
+    int h, w, stride_h, stride_w;  // of D
+  };
+  struct Storage {};
+  Params const& p;
+  int residue = 0;
+
+  CUTLASS_DEVICE Sm90ConvScheduler(Params const& params, Storage const&) : p(params) {}
+  CUTLASS_DEVICE static void start(Params const&, Storage&) {}
+
+  CUTLASS_DEVICE bool at(int index, Sm90WorkTile& work) {
+    if (index >= p.classes[p.count - 1].tile_end) return false;
+    if constexpr (kHasResidueClasses) {
+      // A threadblock's tiles have rising indices: the search goes on from the last one.
+      while (index >= p.classes[residue].tile_end) ++residue;
+      if (residue > 0) index -= p.classes[residue - 1].tile_end;
+    }
+    ConvResidueClass const& own = p.classes[residue];
+    int unused;
+    TileRaster{own.tiles_m, p.tiles_n, 1, p.swizzle, p.along_m}.at(index, work.m, work.n, unused);
+    work.m *= Tile::kM;
+    work.n *= Tile::kN;
+    work.end_m = own.m;
+    work.end_n = p.n;
+    work.a_batch = residue;
+    work.k_tiles = own.k_tiles;
+    work.is_zero = kHasResidueClasses && own.k_tiles == 0;
+    return true;
+  }
+
+  CUTLASS_DEVICE auto coordinates(Sm90WorkTile const& work) const {
+    if constexpr (kHasResidueClasses) {
+      return ResidueClassCoordinates{p.classes[work.a_batch], p.h, p.w, p.stride_h, p.stride_w};
+    } else {
+      return Sm90IdentityCoordinates{};
+    }
+  }
+};
+
+// Residue classes of dgrad along one dimension: rows (or columns) with the same remainder modulo the stride share taps.
+struct DgradAxis {
+  struct ResidueClass {
+    int positions = 0;
+    int taps = 0, first_tap = 0, offset = 0;  // offset: of the first tap, the others' are smaller
+  };
+  static constexpr int kMaxResidueClasses = 16;
+  ResidueClass classes[kMaxResidueClasses];
+  int count = 0;
+  int corner = 0, last_offset = 0;
+  int tap_step = 1, offset_step = 0;
+
+  // False if there are more classes than kMaxResidueClasses. `extent`: of the input.
+  bool plan(int extent, int taps, int pad, int stride, int dilation) {
+    count = std::min(stride, extent);
+    if (count > kMaxResidueClasses) return false;
+    int const common = std::gcd(stride, dilation);
+    tap_step = stride / common;
+    offset_step = -(dilation / common);
+    // Input row x is reached from row (x + pad - tap * dilation) / stride of the output, where that is a whole number.
+    bool is_first = true;
+    for (int i = 0; i < count; ++i) {
+      ResidueClass& residue = classes[i];
+      residue = {};
+      residue.positions = ceil_div(extent - i, stride);
+      for (int tap = 0; tap < taps; ++tap) {
+        int const at = i + pad - tap * dilation;
+        if (at % stride != 0) continue;
+        if (residue.taps++ == 0) {
+          residue.first_tap = tap;
+          residue.offset = at / stride;
+        }
+        corner = is_first ? at / stride : std::min(corner, at / stride);
+        is_first = false;
+      }
+    }
+    for (int i = 0; i < count; ++i) {
+      if (classes[i].taps == 0) continue;
+      classes[i].offset -= corner;
+      last_offset = std::max(last_offset, classes[i].offset);
+    }
+    return true;
+  }
+
+  // Whether the class has one position less than the first; such classes share a tensor map of their own.
+  bool is_shorter(int residue) const { return classes[residue].positions != classes[0].positions; }
+
+  Im2colAxis im2col(int extent, bool shorter) const {
+    return {extent, corner, classes[0].positions - (shorter ? 1 : 0), 1, last_offset};
+  }
+};
+
+}  // namespace cutwheel::conv2d

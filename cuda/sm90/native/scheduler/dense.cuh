@@ -1,0 +1,35 @@
+// The tile scheduler of dense GEMMs: the tiles of a batch of problems of one size.
+#pragma once
+
+#include "sm90/native/scheduler/work_tile.cuh"
+
+namespace cutwheel::gemm {
+
+template <class Tile>
+struct Sm90DenseScheduler {
+  struct Params {
+    TileRaster order;
+    int m, n, k_tiles;
+  };
+  struct Storage {};
+  Params const& p;
+
+  CUTLASS_DEVICE Sm90DenseScheduler(Params const& params, Storage const&) : p(params) {}
+  CUTLASS_DEVICE static void start(Params const&, Storage&) {}
+
+  CUTLASS_DEVICE bool at(int index, Sm90WorkTile& work) const {
+    if (index >= p.order.count()) return false;
+    p.order.at(index, work.m, work.n, work.batch);
+    work.m *= Tile::kM;
+    work.n *= Tile::kN;
+    work.end_m = p.m;
+    work.end_n = p.n;
+    work.a_batch = work.b_batch = work.d_batch = work.batch;
+    work.k_tiles = p.k_tiles;
+    return true;
+  }
+
+  CUTLASS_DEVICE static Sm90IdentityCoordinates coordinates(Sm90WorkTile const&) { return {}; }
+};
+
+}  // namespace cutwheel::gemm
