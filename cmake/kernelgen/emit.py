@@ -140,14 +140,12 @@ def _used(kernels: Iterable[Kernel], epilogues: Iterable[Epilogue]) -> list[Epil
 
 def _source(kernels: Sequence[Kernel], epilogues: Sequence[Epilogue]) -> str:
     first = kernels[0]
-    # Programmatic dependent launch does not compile with CUTLASS's stream-K scheduler.
-    launch_control = first.arch.name == "90a" and first.tile.schedule != "streamk"
     return _fill(
         "kernels.cu.in",
         op=first.op,
         header=FAMILIES[first.family].header,
         using=_using(first.op),
-        defines="#define CUTLASS_ENABLE_GDC_FOR_SM90 1\n" if launch_control else "",
+        defines="#define CUTLASS_ENABLE_GDC_FOR_SM90 1\n" if first.arch.name == "90a" else "",
         includes="".join(
             f'#include "{cpp.header_name(epilogue)}"\n' for epilogue in _used(kernels, epilogues)
         ),
@@ -193,7 +191,7 @@ def _row(kernel: Kernel) -> str:
     dtypes, tile = kernel.dtypes, kernel.tile
     layout_a, layout_b = cpp_layouts(kernel)
     return _fill(
-        "kernel_row.in",
+        "kernel_descriptor.in",
         name=procedural_name(kernel),
         op=kernel.op,
         family=kernel.family,
@@ -212,7 +210,6 @@ def _row(kernel: Kernel) -> str:
         stages=tile.stages or 0,
         schedule=tile.schedule,
         swap_ab=cpp_bool(tile.swap_ab),
-        alignment=kernel.alignment,
         fast_accum=cpp_bool(tile.fast_accum),
         scales=cpp_block_scales(kernel),
         recipe=f"QuantizeRecipe::{kernel.recipe or 'none'}",
@@ -269,7 +266,6 @@ def _json_row(kernel: Kernel, source: str) -> dict[str, Any]:
         "stages": tile.stages,
         "schedule": tile.schedule,
         "swap_ab": tile.swap_ab,
-        "alignment": kernel.alignment,
         "fast_accum": tile.fast_accum,
         "scales": kernel.scales,
         "recipe": kernel.recipe,

@@ -42,22 +42,15 @@ class Sm80Multistage(Family):
     archs = ("80", "89")
     dtypes = by_op(gemm=GEMM_DTYPES, scaled_mm=(*FP8_PRODUCTS, *INT8_PRODUCTS))
     tile_keys = ("tile", "warp", "stages")
-    optional_tile_keys = ("alignment", "fast_accum")
+    optional_tile_keys = ("fast_accum",)
     schedules = ("multistage",)
 
     def check(self, kernel: Kernel) -> Iterator[str]:
-        size = kernel.element_bytes
         yield from check_product(kernel)
         if kernel.op == "gemm" and kernel.epilogue and kernel.epilogue.addend in _SERVED:
             yield f"epilogue {kernel.epilogue.name} adds {_SERVED[kernel.epilogue.addend]}"
         yield from _check_fp8(kernel)
         yield from _check_mma(kernel)
-        if kernel.alignment * size not in (4, 8, 16):
-            yield (
-                f"alignment of {kernel.alignment} elements is {kernel.alignment * size} bytes;"
-                " cp.async moves 4, 8 or 16 bytes"
-                f" ({', '.join(str(b // size) for b in (4, 8, 16))} elements)"
-            )
 
     def shared_memory(self, kernel: Kernel) -> tuple[int, str]:
         return _stages(kernel)
@@ -75,8 +68,6 @@ class Sm80Multistage(Family):
             f"/*stages=*/{tile.stages}",
             f"epilogue::{kernel.epilogue.name}",
         ]
-        if kernel.op != "gemm" or kernel.alignment != kernel.default_alignment:
-            arguments.append(f"/*alignment=*/{kernel.alignment}")
         if kernel.op != "gemm":
             arguments.append(f"/*fast_accum=*/{cpp_bool(tile.fast_accum)}")
         return f"Sm80Multistage<{', '.join(arguments)}>"

@@ -23,7 +23,7 @@ from kernelgen.family import (
     own_layouts,
     result_bytes,
 )
-from kernelgen.kernel import DTYPE_BYTES, Kernel, Tile
+from kernelgen.kernel import DTYPE_BYTES, Kernel
 
 
 class Sm90WarpSpecialized(Family):
@@ -34,8 +34,8 @@ class Sm90WarpSpecialized(Family):
     archs = ("90a",)
     dtypes = by_op(gemm=GEMM_DTYPES, scaled_mm=(*FP8_PRODUCTS, *INT8_PRODUCTS))
     tile_keys = ("tile", "cluster", "schedule")
-    optional_tile_keys = ("swap_ab", "alignment", "fast_accum")
-    schedules = ("pingpong", "cooperative", "streamk", "warpspecialized")
+    optional_tile_keys = ("swap_ab", "fast_accum")
+    schedules = ("pingpong", "cooperative")
 
     def check(self, kernel: Kernel) -> Iterator[str]:
         tile, k, size = kernel.tile, kernel.tile.shape[2], kernel.element_bytes
@@ -56,11 +56,6 @@ class Sm90WarpSpecialized(Family):
                 f"layout {kernel.layout} {'with' if tile.swap_ab else 'without'} swap_ab has A"
                 " K-major and B not; wgmma reads 32-bit operands K-major, and only A can go"
                 f" through registers: set swap_ab = {cpp_bool(not tile.swap_ab)}"
-            )
-        if kernel.alignment * size != 16:
-            yield (
-                f"alignment of {kernel.alignment} elements is {kernel.alignment * size} bytes;"
-                f" TMA needs exactly 16 bytes ({16 // size} elements)"
             )
 
     def shared_memory(self, kernel: Kernel) -> tuple[int, str]:
@@ -144,16 +139,11 @@ class Sm90Blockwise(Family):
         return f"Sm90Blockwise<{', '.join(arguments)}>"
 
 
-def _is_cooperative(tile: Tile) -> bool:
-    """Two consumer warpgroups on one tile (stream-K is cooperative, too)."""
-    return tile.schedule in ("cooperative", "streamk")
-
-
 def _check_tile(kernel: Kernel) -> Iterator[str]:
     """Tile M and N, and the cluster that shares them."""
     tile = kernel.tile
     (m, n, _), cluster = tile.shape, tile.cluster
-    step_m = 128 if _is_cooperative(tile) else 64
+    step_m = 128 if tile.schedule == "cooperative" else 64
     if m % step_m:
         yield f"tile M = {m} is no multiple of {step_m}, as {tile.schedule} needs"
     if n % 8 or n > 256:
@@ -174,7 +164,7 @@ def _check_tile(kernel: Kernel) -> Iterator[str]:
 
 def _epilogue_memory(kernel: Kernel) -> tuple[int, str]:
     """Least bytes of an epilogue's tiles, and the arithmetic."""
-    n, is_cooperative = kernel.tile.shape[1], _is_cooperative(kernel.tile)
+    n, is_cooperative = kernel.tile.shape[1], kernel.tile.schedule == "cooperative"
     rows, columns = 128 if is_cooperative else 64, gcd(32, n)
     buffers = _epilogue_buffers(kernel)
     # CUTLASS takes a wider epilogue tile for elements of one byte.

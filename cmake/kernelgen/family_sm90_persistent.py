@@ -271,7 +271,7 @@ def _wgmma_columns(n: int, is_promoted: bool) -> int:
     """Columns of one wgmma, for a tile of `n` columns."""
     if not is_promoted:
         return n
-    # sm90_promoted_columns(64, n) of sm90_promoted.cuh: two sets of sums under way and the sums of
+    # sm90_promotion_columns(64, n) of mainloop_fp8.cuh: two sets of sums under way and the sums of
     # the tile fit into 192 registers.
     return max(p for p in range(8, n + 1, 8) if n % p == 0 and n // 2 + p <= 192)
 

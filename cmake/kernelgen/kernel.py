@@ -80,7 +80,6 @@ class Tile:
     warp: Shape3 | None = None  # warp tile, for families that let the manifest choose it
     stages: int | None = None  # None: the collective fills shared memory by itself
     swap_ab: bool = False  # computes D^T = B^T A^T: tile M spans the user's N
-    alignment: int | None = None  # elements of A and B; None: 16 bytes
     fast_accum: bool = False  # fp8: sums stay in the tensor cores, which keep fewer bits of them
 
 
@@ -115,12 +114,3 @@ class Kernel:
     def element_bytes(self) -> int:
         """Bytes of one element of A (and B: no family mixes widths)."""
         return DTYPE_BYTES[self.dtypes.a]
-
-    @property
-    def default_alignment(self) -> int:
-        return 16 // self.element_bytes
-
-    @property
-    def alignment(self) -> int:
-        """Elements that leading dimensions and addresses of A and B are multiples of."""
-        return self.tile.alignment or self.default_alignment

@@ -295,7 +295,7 @@ class _Reader(Checker):
                 fields[key] = self.name(at, key, item, family.schedules)
             elif key in ("swap_ab", "fast_accum"):
                 fields[key] = self.flag(at, item)
-            elif key in ("stages", "alignment"):
+            elif key == "stages":
                 fields[key] = self.positive(at, item)
             else:
                 fields["shape" if key == "tile" else key] = self.shape(at, item)

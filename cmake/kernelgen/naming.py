@@ -65,8 +65,6 @@ def _mode(kernel: Kernel) -> str:
         mode += f"_split{kernel.tile.cluster[2]}"
     if kernel.tile.fast_accum:
         mode += "_fast"
-    if kernel.alignment != kernel.default_alignment:
-        mode += f"_align{kernel.alignment}"
     return mode
 
 

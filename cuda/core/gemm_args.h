@@ -66,7 +66,7 @@ struct GemmArgs {
   // Chosen by dispatch.
   RasterOrder raster = RasterOrder::along_m;
   int swizzle = 1;            // width of the band of tiles that is walked together
-  int splits = 1;             // splitk_reduce: how many partial sums lie in A; stream-K decides for itself
+  int splits = 1;             // split-K: how many slices of K, whose partial sums splitk_reduce finds in A
   void* workspace = nullptr;  // at least workspace_bytes() of the chosen kernel, 256-byte aligned
   DeviceInfo const* device = nullptr;
   cudaStream_t stream = nullptr;

@@ -14,7 +14,7 @@ enum class Layout : int { row, column };
 // The value is major * 10 + minor. sm90a is architecture-specific code: it runs on compute capability 9.0 and nothing else.
 enum class Arch : int { sm80 = 80, sm89 = 89, sm90a = 90 };
 
-enum class Schedule : int { none, multistage, pingpong, cooperative, streamk, warpspecialized, persistent };
+enum class Schedule : int { none, multistage, pingpong, cooperative, persistent };
 
 // The epilogues of mm and addmm by what they add to the product: a row is one vector [N] for all rows of D, a matrix is [M,
 // N]. Every other epilogue is chosen by its name.
@@ -80,8 +80,6 @@ constexpr char const* name_of(Schedule schedule) {
     case Schedule::multistage: return "multistage";
     case Schedule::pingpong: return "pingpong";
     case Schedule::cooperative: return "cooperative";
-    case Schedule::streamk: return "streamk";
-    case Schedule::warpspecialized: return "warpspecialized";
     case Schedule::persistent: return "persistent";
   }
   return "?";

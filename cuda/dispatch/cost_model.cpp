@@ -165,20 +165,15 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   double const rows_of_m = row.swap_ab ? row.tile.n : row.tile.m, filled = 2.0 * std::max(r.m, 8);
   if (!limits.padding_counts && rows_of_m > filled) tile *= rows_of_m / filled;
   double time = cost.launch_us;
-  if (row.schedule == Schedule::streamk && tiles < slots) {
-    // The threadblocks that share a tile add their parts up one after the other.
-    time += combine(tiles / slots * k_tiles * cost.k_tile_us + std::ceil(slots / tiles) * cost.tile_us, dram, l2,
-                    limits.sharpness);
-  } else {
-    // Full waves and the last, partial one: a few threadblocks alone do not fill the memory system.
-    double const full = std::floor(tiles / slots), rest = tiles - full * slots;
-    double const share = slots / device.sm_count;  // threadblocks that share an SM share its tensor cores
-    if (full > 0)
-      time += combine(full * tile * share, dram * full * slots / tiles, l2 * full * slots / tiles, limits.sharpness);
-    if (rest > 0) {
-      double const together = std::max(1.0, rest / device.sm_count);
-      time += combine(tile * together, dram * rest / tiles, l2 * rest / tiles, limits.sharpness);
-    }
+  // Full waves and the last, partial one: a few threadblocks alone do not fill the memory system.
+  double const full = std::floor(tiles / slots), rest = tiles - full * slots;
+  double const share = slots / device.sm_count;  // threadblocks that share an SM share its tensor cores
+  if (full > 0) {
+    time += combine(full * tile * share, dram * full * slots / tiles, l2 * full * slots / tiles, limits.sharpness);
+  }
+  if (rest > 0) {
+    double const together = std::max(1.0, rest / device.sm_count);
+    time += combine(tile * together, dram * rest / tiles, l2 * rest / tiles, limits.sharpness);
   }
   if (plan.reduce) {
     // The partial sums are written and read once more, mostly in L2; a second launch overlaps the first one's end.

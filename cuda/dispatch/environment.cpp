@@ -26,10 +26,10 @@ Environment read_environment() {
     }
   }
   if (char const* value = std::getenv("CUTWHEEL_KERNEL")) environment.kernel = value;
-  bool const known = environment.kernel.empty() ||
-                     std::any_of(kKernelRows, kKernelRows + kKernelRowCount, [&](KernelDescriptor const& row) {
-                       return is_gemm(row) && environment.kernel == row.name;
-                     });
+  bool const known =
+      environment.kernel.empty() || std::any_of(kKernels, kKernels + kKernelCount, [&](KernelDescriptor const& row) {
+        return is_gemm(row) && environment.kernel == row.name;
+      });
   if (!known) {
     fail(ErrorKind::value, "CUTWHEEL_KERNEL is \"", environment.kernel,
          "\", and this wheel has no such kernel to choose for a product; cutwheel.kernels() lists them");

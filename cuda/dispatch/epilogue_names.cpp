@@ -21,8 +21,8 @@ constexpr std::array<std::string_view, kCount> kNames = names();
 // than that of a name.
 std::array<bool, kCount> find_those_for_gemm() {
   std::array<bool, kCount> gemm{}, other{};
-  for (int i = 0; i < kKernelRowCount; ++i) {
-    KernelDescriptor const& row = kKernelRows[i];
+  for (int i = 0; i < kKernelCount; ++i) {
+    KernelDescriptor const& row = kKernels[i];
     if (is_gemm(row) && (row.op == Op::gemm || row.op == Op::scaled_mm))
       (row.op == Op::gemm ? gemm : other)[static_cast<std::size_t>(row.epilogue)] = true;
   }

@@ -45,7 +45,6 @@ struct KernelDescriptor {
   int stages;             // 0: as many as fit
   Schedule schedule;
   bool swap_ab;           // computes D^T = B^T A^T
-  int alignment;          // elements of A and B per access
   bool fast_accum;        // fp8: sums stay in the tensor cores, which keep fewer bits of them than float32 has
   BlockScales scales;     // applied by the mainloop
   QuantizeRecipe recipe;  // of a quantize kernel
@@ -63,7 +62,7 @@ constexpr int element_bytes(EpilogueOperandInfo const& operand, DType d) {
   return operand.type == OperandType::d ? element_bytes(d) : 4;
 }
 
-// Convolutions that read windows of patches in shared memory.
+// Direct convolutions, whose taps read one halo tile in shared memory.
 constexpr bool is_direct_conv(KernelDescriptor const& row) {
   return row.family == Family::sm90_direct_conv || row.family == Family::sm90_strided_dgrad ||
          row.family == Family::sm90_space_to_depth;
@@ -96,7 +95,7 @@ constexpr char const* name_of(Op op) {
   return "?";
 }
 
-extern KernelDescriptor const kKernelRows[];
-extern int const kKernelRowCount;
+extern KernelDescriptor const kKernels[];
+extern int const kKernelCount;
 
 }  // namespace cutwheel

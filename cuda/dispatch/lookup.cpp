@@ -13,8 +13,8 @@ KernelDescriptor const* find_row(DeviceInfo const& device, Wanted wanted) {
   Environment const allowed = environment();
   for (bool ptx : {false, true}) {
     KernelDescriptor const* best = nullptr;
-    for (int i = 0; i < kKernelRowCount; ++i) {
-      KernelDescriptor const& row = kKernelRows[i];
+    for (int i = 0; i < kKernelCount; ++i) {
+      KernelDescriptor const& row = kKernels[i];
       if (wanted(row) && allowed.admits(row) && can_run_on(row, device, ptx) == Reason::none &&
           (!best || row.arch > best->arch)) {
         best = &row;
@@ -65,8 +65,8 @@ struct QuantizeKey {
 
 KernelDescriptor const* find_reduce_row(DeviceInfo const& device, DType d, std::optional<Arch> arch) {
   for (bool ptx : {false, true}) {
-    for (int i = 0; i < kKernelRowCount; ++i) {
-      KernelDescriptor const& row = kKernelRows[i];
+    for (int i = 0; i < kKernelCount; ++i) {
+      KernelDescriptor const& row = kKernels[i];
       if (row.family == Family::splitk_reduce && row.d == d && (!arch || row.arch == *arch) &&
           can_run_on(row, device, ptx) == Reason::none) {
         return &row;

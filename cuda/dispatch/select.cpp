@@ -22,7 +22,7 @@ struct Scope {
 Scope scope_of(GemmRequest const& request, DeviceInfo const& device) {
   Scope scope{environment(), device};
   bool const forced = scope.environment.arch.has_value() || !scope.environment.kernel.empty();
-  scope.ptx = forced || std::none_of(kKernelRows, kKernelRows + kKernelRowCount, [&](KernelDescriptor const& row) {
+  scope.ptx = forced || std::none_of(kKernels, kKernels + kKernelCount, [&](KernelDescriptor const& row) {
                 return is_gemm(row) && row.op == request.op && runs_native(row.arch, device.major, device.minor) &&
                        can_implement(row, request, false) == Reason::none;
               });
@@ -100,7 +100,7 @@ void add_split_plans(std::vector<GemmPlan>& plans, KernelDescriptor const& row, 
   if (request.addend == Addend::other || request.grouping != Grouping::none) return;
   int const fewest = fewest_splits(request);
   if (request.batch != 1 && fewest == 1) return;
-  if (row.d != DType::f32 || row.schedule == Schedule::streamk) return;
+  if (row.d != DType::f32) return;
   if (can_implement(row, request, /*partial=*/true) != Reason::none) return;
   if (request.direction != Direction::none) {
     if (request.direction != Direction::wgrad) return;
@@ -168,8 +168,8 @@ std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& d
   Scope const scope = scope_of(request, device);
   ReduceRows reduce_rows(device, request.d);
   std::vector<GemmPlan> plans;
-  for (int i = 0; i < kKernelRowCount; ++i) {
-    KernelDescriptor const& row = kKernelRows[i];
+  for (int i = 0; i < kKernelCount; ++i) {
+    KernelDescriptor const& row = kKernels[i];
     if (!is_gemm(row) || row.op != request.op) continue;
     Reason reason = scope.environment.admits(row) ? can_run_on(row, device, scope.ptx) : Reason::environment;
     if (reason == Reason::none) {
@@ -276,7 +276,7 @@ std::vector<std::string> archs_served(int major, int minor) {
   std::vector<std::string> served;
   for (bool native : {true, false}) {
     for (Arch arch : {Arch::sm90a, Arch::sm89, Arch::sm80}) {
-      bool const present = std::any_of(kKernelRows, kKernelRows + kKernelRowCount, [&](KernelDescriptor const& row) {
+      bool const present = std::any_of(kKernels, kKernels + kKernelCount, [&](KernelDescriptor const& row) {
         return row.arch == arch && (native || row.has_ptx);
       });
       if (!present) continue;

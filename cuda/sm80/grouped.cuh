@@ -31,7 +31,7 @@ struct Sm80Grouped {
   using Epilogue = Epilogue_<d_>;
   // With block-wise scales this is for the epilogue alone. CUTLASS's multistage mainloop has three stages at least.
   using Dense = Sm80Multistage<arch_, a_, b_, acc_, d_, layout_a_, layout_b_, Tile, Warp, kBlockwise ? 3 : stages_,
-                               Epilogue_, kAlignment, fast_accum>;
+                               Epilogue_, fast_accum, kAlignment>;
   using BlockMma = Sm89BlockScaledMma<a_, b_, Tile, Warp, stages_, scales_>;
   using Visitor = typename Dense::template VisitorOf<Epilogue>;
   using Kernel = typename Dense::template KernelWithVisitor<typename Visitor::Callbacks>;

@@ -18,8 +18,8 @@ struct linear_combination;  // generated
 }
 
 template <Arch arch_, DType a_, DType b_, DType acc_, DType d_, Layout layout_a_, Layout layout_b_, class Tile, class Warp,
-          int stages_, template <DType> class Epilogue_, int alignment_ = 16 / static_cast<int>(sizeof(Element<a_>)),
-          bool fast_accum = false>
+          int stages_, template <DType> class Epilogue_, bool fast_accum = false,
+          int alignment_ = 16 / static_cast<int>(sizeof(Element<a_>))>
 struct Sm80Multistage {
   static_assert(arch_ == Arch::sm80 || arch_ == Arch::sm89);
   // The one epilogue that CUTLASS's own functor serves: it decides at run time whether C is read, which costs nothing here.
@@ -35,11 +35,11 @@ struct Sm80Multistage {
   using ElementAccumulator = Element<acc_>;
   static constexpr bool kFp8 = is_fp8(a_);
   using ArchTag = std::conditional_t<kFp8, cutlass::arch::Sm89, cutlass::arch::Sm80>;
-  // Without fast_accum, sums of 8-bit floats are promoted to float registers after each tile of K.
+  // Without fast_accum, accumulators of 8-bit floats are promoted to float registers after each k-tile.
   using Operator = std::conditional_t<
       fast_accum, cutlass::arch::OpMultiplyAddFastAccum,
       std::conditional_t<a_ == DType::s8, cutlass::arch::OpMultiplyAddSaturate, cutlass::arch::OpMultiplyAdd>>;
-  // A band of up to eight tile columns is walked together, for reuse in L2.
+  // Tiles are visited in bands of up to eight columns, for reuse in L2.
   static constexpr int kSwizzle = 8;
 
   using TileShape = cutlass::gemm::GemmShape<Tile::kM, Tile::kN, Tile::kK>;
@@ -138,7 +138,7 @@ struct Sm80Multistage {
     Params const params(arguments, args.device->sm_count, /*sm_occupancy=*/1);
     LaunchShape shape;
     shape.grid = params.get_grid_dims();
-    // N beyond 65535 * 8 tiles, or a batch that the caller has not cut.
+    // More than 65535 * 8 tiles along N, or a batch that the caller has not split.
     constexpr unsigned kMaxGrid = 65535;
     if (shape.grid.y > kMaxGrid || shape.grid.z > kMaxGrid) return {StatusCode::not_implementable, 0};
     shape.block = dim3(kMaxThreads);

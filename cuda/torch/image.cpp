@@ -108,7 +108,7 @@ Image readable_image(Tensor const& tensor, ImageForm const& form, int device, st
   return folded(copy_of(tensor, image, image.sizes[0], form.channels, device, keep));
 }
 
-Image windows_of(Tensor const& tensor, DirectConvForm const& form, int device, std::vector<Tensor>& keep) {
+Image windows_of(Tensor const& tensor, WindowForm const& form, int device, std::vector<Tensor>& keep) {
   Image source = image_of(tensor);
   std::int64_t const images = source.sizes[0], h = source.sizes[1], c = form.channels;
   // Rows are a multiple of the stride, as strides of tensor maps should be of each other.

@@ -44,7 +44,7 @@ struct ImageForm {
 Image readable_image(Tensor const& tensor, ImageForm const& form, int device, std::vector<Tensor>& keep);
 
 // Windows that slide along rows: the pixels of each are one to the kernel, with the channels of all of them.
-struct DirectConvForm {
+struct WindowForm {
   std::int64_t channels;
   std::int64_t pixels, stride, count;  // of a window, from one to the next, of them in a row
   std::int64_t pad;                    // zeros in front of a row
@@ -52,7 +52,7 @@ struct DirectConvForm {
 
 // A copy of an image, [N, H, count, pixels * channels], whose windows overlap in memory. Channels are a multiple of 16
 // bytes.
-Image windows_of(Tensor const& tensor, DirectConvForm const& form, int device, std::vector<Tensor>& keep);
+Image windows_of(Tensor const& tensor, WindowForm const& form, int device, std::vector<Tensor>& keep);
 
 // As kernels read filters, contiguous. Both kinds of channels may have to be more, and are zeros then.
 Image readable_filter(Tensor const& tensor, std::int64_t filters, std::int64_t channels, int device,

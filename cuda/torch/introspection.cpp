@@ -128,7 +128,7 @@ std::string row_json(KernelDescriptor const& row) {
                 ", \"d\": ", quoted(name_of(row.d)), ", \"layout\": ", layout, ", \"epilogue\": ", epilogue,
                 ", \"tile\": ", extent(row.tile), ", \"cluster\": ", extent(row.cluster), ", \"stages\": ", row.stages,
                 ", \"schedule\": ", quoted(name_of(row.schedule)), ", \"swap_ab\": ", boolean(row.swap_ab),
-                ", \"alignment\": ", row.alignment, ", \"fast_accum\": ", boolean(row.fast_accum),
+                ", \"fast_accum\": ", boolean(row.fast_accum),
                 ", \"scales\": ", row.scales == BlockScales::none ? "null" : quoted(name_of(row.scales)),
                 ", \"recipe\": ", row.recipe == QuantizeRecipe::none ? "null" : quoted(name_of(row.recipe)),
                 ", \"grouping\": ", row.grouping == Grouping::none ? "null" : quoted(name_of(row.grouping)),
@@ -200,7 +200,7 @@ std::string explained_json(ExplainedGemm const& e, DeviceInfo const& device) {
 
 std::string kernels_json() {
   std::vector<KernelDescriptor const*> rows;
-  for (int i = 0; i < kKernelRowCount; ++i) rows.push_back(&kKernelRows[i]);
+  for (int i = 0; i < kKernelCount; ++i) rows.push_back(&kKernels[i]);
   return list(rows, [](KernelDescriptor const* row) { return row_json(*row); });
 }
 
@@ -217,7 +217,7 @@ std::string build_info_json() {
                 ", \"nvcc\": ", quoted(kNvccVersion), ", \"ptxas\": ", quoted(kPtxasVersion),
                 ", \"compiler\": ", quoted(kCompiler), ", \"torch_headers\": ", quoted(kTorchHeadersVersion),
                 ", \"cuda\": ", quoted(kCudaVersion), ", \"archs\": ", quoted(kArchs), ", \"cudart\": ", kCudartVersion,
-                ", \"kernels\": ", kKernelRowCount, "}");
+                ", \"kernels\": ", kKernelCount, "}");
 }
 
 std::string device_info_json(std::int64_t device) {

@@ -80,7 +80,6 @@ class Kernel:
     """None: as many as shared memory holds"""
     schedule: str
     swap_ab: bool
-    alignment: int
     """of the operands, in elements"""
     shared_memory_bytes: int | None = None
     fast_accum: bool = False

@@ -165,9 +165,7 @@ def changed(entry: Table, **values: Any) -> Table:
     return copy
 
 
-TILE_KEYS = {
-    *("tile", "cluster", "warp", "stages", "schedule", "swap_ab", "alignment", "fast_accum")
-}
+TILE_KEYS = {*("tile", "cluster", "warp", "stages", "schedule", "swap_ab", "fast_accum")}
 
 
 def toml(value: Any) -> str:
@@ -199,7 +197,7 @@ def subsets(values: list[Any]) -> st.SearchStrategy[list[Any]]:
 
 def _sm90_tiles(draw: st.DrawFn, k: list[int]) -> list[Table]:
     def tile(schedule: str) -> st.SearchStrategy[Table]:
-        rows = [128, 256] if schedule in ("cooperative", "streamk") else [64, 128]
+        rows = [128, 256] if schedule == "cooperative" else [64, 128]
         return st.fixed_dictionaries(
             {
                 "tile": st.tuples(
@@ -213,7 +211,7 @@ def _sm90_tiles(draw: st.DrawFn, k: list[int]) -> list[Table]:
             optional={"swap_ab": st.just(True)},
         )
 
-    schedules = ["pingpong", "cooperative", "streamk", "warpspecialized"]
+    schedules = ["pingpong", "cooperative"]
     return draw(st.lists(st.sampled_from(schedules).flatmap(tile), min_size=1, unique_by=identity))
 
 

@@ -81,7 +81,7 @@ def test_rules_of_sm90_conv(values: Table, text: str) -> None:
         ({"tile": [128, 96, 32]}, "tile 128x96x32 is not divisible by warp 64x64x32"),
         ({"tile": [128, 128, 64]}, "warp K = 32; warps share M and N of a tile, not K"),
         ({"stages": 9, "tile": [64, 64, 32]}, "stages = 9; 2 to 8 are supported"),
-        ({"alignment": 4}, "unknown key 'alignment'; allowed: tile, warp, stages"),
+        ({"swap_ab": True}, "unknown key 'swap_ab'; allowed: tile, warp, stages"),
         ({"arch": ["90a"]}, "unknown architecture '90a'; allowed: 80, 89"),
         (
             {"stages": 8, "arch": ["89"]},
@@ -304,7 +304,7 @@ def test_the_table_and_the_json() -> None:
         f'{{"{name}", Op::conv2d, Family::sm90_conv, Arch::sm90a, /*has_ptx=*/false,'
         f" {PRODUCT}, Layout::column, Layout::row, Epilogue::plain, {{128, 128, 64}},"
         " /*cluster=*/{1, 1, 1}, /*stages=*/0, Schedule::persistent, /*swap_ab=*/false,"
-        " /*alignment=*/8, /*fast_accum=*/false, BlockScales::none, QuantizeRecipe::none,"
+        " /*fast_accum=*/false, BlockScales::none, QuantizeRecipe::none,"
         f" Grouping::none, Direction::wgrad, &conv2d::smem_{name}, &conv2d::launch_{name},"
         f" &conv2d::workspace_{name}}},"
     ) in table

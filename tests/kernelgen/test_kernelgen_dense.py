@@ -79,7 +79,7 @@ def one_error(entry: Table, **values: Any) -> str:
             {"schedule": "persistent"},
             "unknown key 'schedule'; allowed: tile, swap_ab, fast_accum",
         ),
-        ({"alignment": 4}, "unknown key 'alignment'; allowed: tile, swap_ab, fast_accum, cluster"),
+        ({"stages": 4}, "unknown key 'stages'; allowed: tile, swap_ab, fast_accum, cluster"),
         ({"arch": ["80"]}, "unknown architecture '80'; allowed: 90a"),
         ({"layouts": ["tnn"]}, "unknown layout 'tnn'; allowed: tnt, ttt, nnt, ntt"),
         (
@@ -301,7 +301,7 @@ def test_the_table() -> None:
         f'{{"{name}", Op::gemm, Family::sm90_persistent, Arch::sm90a, /*has_ptx=*/false,'
         " DType::bf16, DType::bf16, DType::f32, DType::bf16, Layout::row, Layout::column,"
         " Epilogue::plain, {64, 128, 64}, /*cluster=*/{1, 1, 4}, /*stages=*/0,"
-        " Schedule::persistent, /*swap_ab=*/true, /*alignment=*/8,"
+        " Schedule::persistent, /*swap_ab=*/true,"
     ) in table
     assert "{128, 176, 64}, /*cluster=*/{1, 1, 1}, /*stages=*/0, Schedule::persistent," in table
 

@@ -34,7 +34,6 @@ from kernelgen.naming import procedural_name
 
 OUT = Path("/out")
 SWAP = changed(SM90, tile=[64, 16, 128], cluster=[1, 1, 1], swap_ab=True)
-STREAMK = changed(SM90, layouts=["ntt"], schedule="streamk")
 
 
 def rendered(*entries: Table, output_dir: Path = OUT) -> dict[str, str]:
@@ -69,8 +68,7 @@ def test_a_source_of_sm90() -> None:
 
 
 def test_a_source_of_sm80() -> None:
-    files = rendered(changed(SM80, layouts=["nnt"]), changed(SM80, stages=4, alignment=2))
-    text = files["gemm_sm80_128x128x32_64x64x32_multistage3.cu"]
+    text = rendered(changed(SM80, layouts=["nnt"]))["gemm_sm80_128x128x32_64x64x32_multistage3.cu"]
     assert (
         "Sm80Multistage<Arch::sm80, DType::f16, DType::f16, DType::f32, DType::f16,"
         " Layout::column, Layout::column, Shape3<128, 128, 32>, Shape3<64, 64, 32>,"
@@ -78,8 +76,6 @@ def test_a_source_of_sm80() -> None:
     ) in text
     assert '#include "sm80/multistage.cuh"' in text
     assert "CUTLASS_ENABLE_GDC" not in text
-    narrow = files["gemm_sm80_128x128x32_64x64x32_multistage4_align2.cu"]
-    assert "epilogue::linear_combination, /*alignment=*/2>;" in narrow
 
 
 def test_a_source_of_splitk_reduce() -> None:
@@ -104,7 +100,7 @@ def test_a_source_includes_the_epilogues_that_it_uses() -> None:
     files = rendered(changed(SM90, epilogue=["gated_aux", "plain"]), SM80, REDUCE)
     text = files["gemm_sm90a_128x128x64_2x1x1_pingpong.cu"]
     assert re.findall(r'#include "(.*)"', text) == [
-        "gemm/sm90_warpspecialized.cuh",
+        "sm90/cutlass/warpspecialized.cuh",
         "epilogue_plain.cuh",
         "epilogue_gated_aux.cuh",
     ]
@@ -117,12 +113,6 @@ def test_a_source_includes_the_epilogues_that_it_uses() -> None:
     ]
 
 
-def test_dependent_launch_is_off_where_it_does_not_compile() -> None:
-    text = rendered(STREAMK)["gemm_sm90a_128x128x64_2x1x1_streamk.cu"]
-    assert "Schedule::streamk" in text
-    assert "CUTLASS_ENABLE_GDC" not in text
-
-
 def test_the_table() -> None:
     table = squeeze(rendered(SWAP, SM80, REDUCE)["kernel_table.cpp"])
     name = "gemm_sm90a_bf16_bf16_f32_bf16_64x16x128_1x1x1_tnt_pingpong_swap_plain"
@@ -130,14 +120,14 @@ def test_the_table() -> None:
         f'{{"{name}", Op::gemm, Family::sm90_warpspecialized, Arch::sm90a, /*has_ptx=*/false,'
         " DType::bf16, DType::bf16, DType::f32, DType::bf16, Layout::row, Layout::column,"
         " Epilogue::plain, {64, 16, 128}, /*cluster=*/{1, 1, 1}, /*stages=*/0,"
-        " Schedule::pingpong, /*swap_ab=*/true, /*alignment=*/8,"
+        " Schedule::pingpong, /*swap_ab=*/true,"
         " /*fast_accum=*/false, BlockScales::none, QuantizeRecipe::none, Grouping::none,"
         " Direction::none,"
         f" &gemm::smem_{name}, &gemm::launch_{name}, &gemm::workspace_{name}}},"
     ) in table
     assert (
         "Epilogue::linear_combination, {128, 128, 32}, /*cluster=*/{1, 1, 1}, /*stages=*/3,"
-        " Schedule::multistage, /*swap_ab=*/false, /*alignment=*/8,"
+        " Schedule::multistage, /*swap_ab=*/false,"
     ) in table
     assert "Family::splitk_reduce, Arch::sm80, /*has_ptx=*/true, DType::f32," in table
     assert "Epilogue{}, {1, 1, 1}, /*cluster=*/{1, 1, 1}, /*stages=*/0, Schedule::none," in table
@@ -145,13 +135,13 @@ def test_the_table() -> None:
     assert (
         "Family::elementwise, Arch::sm80, /*has_ptx=*/true, DType::bf16, DType::bf16, DType::f32,"
         " DType::bf16, Layout::row, Layout::row, Epilogue::silu_backward, {1, 1, 1},"
-        " /*cluster=*/{1, 1, 1}, /*stages=*/0, Schedule::none, /*swap_ab=*/false, /*alignment=*/8,"
+        " /*cluster=*/{1, 1, 1}, /*stages=*/0, Schedule::none, /*swap_ab=*/false,"
     ) in elementwise
     assert f"Status launch_{name}(GemmArgs const&);" in table
     assert f"std::int64_t workspace_{name}(GemmArgs const&);" in table
     assert f"extern int const smem_{name};" in table
-    assert "KernelRow const kKernelRows[] = {" in table
-    assert "int const kKernelRowCount = 3;" in table
+    assert "KernelDescriptor const kKernels[] = {" in table
+    assert "int const kKernelCount = 3;" in table
 
 
 def test_the_epilogues() -> None:
@@ -202,7 +192,6 @@ def test_the_json_names_every_kernel_with_its_source() -> None:
         "stages": None,
         "schedule": "pingpong",
         "swap_ab": True,
-        "alignment": 8,
         "fast_accum": False,
         "scales": None,
         "recipe": None,

@@ -91,7 +91,7 @@ def test_rules_of_sm90_grouped(values: Table, text: str) -> None:
         ({"warp": [64, 64, 16]}, "16-bit operands need multiples of 16x8x32 (mma 16x8x16"),
         ({"tile": [128, 96, 32]}, "tile 128x96x32 is not divisible by warp 64x64x32"),
         ({"stages": 9, "tile": [64, 64, 32]}, "stages = 9; 2 to 8 are supported"),
-        ({"alignment": 4}, "unknown key 'alignment'; allowed: tile, warp, stages, fast_accum"),
+        ({"swap_ab": True}, "unknown key 'swap_ab'; allowed: tile, warp, stages, fast_accum"),
         ({"arch": ["90a"]}, "unknown architecture '90a'; allowed: 80, 89"),
         ({"dtypes": [dtypes("s8", "bf16", acc="s32")]}, "combination s8_s8_s32_bf16"),
         ({"fast_accum": True}, "fast_accum with bf16 operands; only sums of fp8 products can stay"),
@@ -325,7 +325,7 @@ def test_the_table_and_the_json() -> None:
         f'{{"{name}", Op::grouped_mm, Family::sm90_grouped, Arch::sm90a, /*has_ptx=*/false,'
         f" {PRODUCT}, Layout::column, Layout::row, Epilogue::plain, {{128, 128, 64}},"
         " /*cluster=*/{1, 1, 1}, /*stages=*/0, Schedule::persistent, /*swap_ab=*/false,"
-        " /*alignment=*/8, /*fast_accum=*/false, BlockScales::none, QuantizeRecipe::none,"
+        " /*fast_accum=*/false, BlockScales::none, QuantizeRecipe::none,"
         f" Grouping::k, Direction::none, &grouped_mm::smem_{name},"
         f" &grouped_mm::launch_{name}, &grouped_mm::workspace_{name}}},"
     ) in table

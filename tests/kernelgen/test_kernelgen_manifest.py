@@ -65,7 +65,7 @@ def test_an_entry_expands_to_the_product_of_its_lists(entry: Table) -> None:
 NAME = re.compile(
     r"(?P<op>gemm)_sm(?P<arch>80|89|90a)_(?P<a>\w+?)_(?P<b>\w+?)_(?P<acc>f32)_(?P<d>f32|f16|bf16)"
     r"_(?P<tile>\d+x\d+x\d+)(_(?P<second>\d+x\d+x\d+))?_(?P<layout>[tn]{2}t)"
-    r"_(?P<schedule>pingpong|cooperative|streamk|warpspecialized|persistent|multistage)"
+    r"_(?P<schedule>pingpong|cooperative|persistent|multistage)"
     r"(?P<stages>\d+)?(?P<swap>_swap)?(_split(?P<splits>\d))?_(?P<epilogue>plain|linear_combination|bias_gelu|gated_aux)"
 )
 
@@ -104,8 +104,6 @@ def test_names_follow_the_documented_spelling() -> None:
         "gemm_sm90a_bf16_bf16_f32_bf16_128x128x64_2x1x1_tnt_pingpong_plain",
         "gemm_sm90a_bf16_bf16_f32_bf16_64x16x128_1x1x1_tnt_pingpong_swap_plain",
     ]
-    narrow = names(parse(document(changed(SM80, alignment=2))))
-    assert "_multistage3_align2_linear_combination" in narrow[0]
 
 
 # Changes that make any valid entry invalid, with a part of the text that must come: one of those
@@ -136,14 +134,6 @@ MUTATIONS: dict[str, tuple[Callable[[Table], Table], str]] = {
     "zero": (lambda e: changed(e, tile=[128, 0, 64]), "tile: must be three positive integers"),
     "tile key": (lambda e: changed(e, tiles=[{"shape": [1, 1, 1]}]), "unknown key 'shape'"),
     "smem": (lambda e: changed(e, tile=[128, 128, 4096]), "needs too much shared memory for sm"),
-    "alignment": (
-        lambda e: changed(e, alignment=3),
-        "alignment of 3 elements is | unknown key 'alignment'; allowed: tile, swap_ab",
-    ),
-    "no alignment": (
-        lambda e: changed(e, alignment=0),
-        "must be a positive integer, not 0 | unknown key 'alignment'; allowed: tile, swap_ab",
-    ),
 }
 
 

@@ -41,7 +41,7 @@ MIXED = dtypes("e4m3", "bf16", b="e5m2")
             "unknown key 'schedule'; allowed: tile, swap_ab, fast_accum, cl",
         ),
         ({"swap_ab": 1}, "swap_ab: must be true or false, not 1"),
-        ({"alignment": 16}, "unknown key 'alignment'; allowed: tile, swap_ab, fast_accum"),
+        ({"stages": 4}, "unknown key 'stages'; allowed: tile, swap_ab, fast_accum"),
         ({"fast_accum": 1}, "fast_accum: must be true or false, not 1"),
         (
             {"layouts": ["ttt"]},

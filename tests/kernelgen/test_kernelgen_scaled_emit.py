@@ -147,7 +147,7 @@ STEMS = {
             "sm80/multistage.cuh",
             f"Sm80Multistage<Arch::sm89, {INTEGERS}, Layout::row, Layout::column,"
             " Shape3<128, 128, 64>, Shape3<64, 64, 64>, /*stages=*/3, epilogue::scaled,"
-            " /*alignment=*/16, /*fast_accum=*/false>",
+            " /*fast_accum=*/false>",
         ),
         (
             BLOCK_SM90,
@@ -197,9 +197,9 @@ def test_fast_accum_is_spelled_and_has_a_source_of_its_own() -> None:
     stem = STEMS["sm90_persistent"]
     assert "epilogue::scaled, /*fast_accum=*/true>;" in files[f"{stem}_fast.cu"]
     assert "/*fast_accum=*/false>;" in files[f"{stem}.cu"]
-    narrow = changed(INT8_SM80, dtypes=[E4M3], arch=["89"], fast_accum=True, alignment=8)
-    text = rendered(narrow)[f"{STEMS['sm80_multistage']}_fast_align8.cu"]
-    assert "epilogue::scaled, /*alignment=*/8, /*fast_accum=*/true>;" in text
+    fast = changed(INT8_SM80, dtypes=[E4M3], arch=["89"], fast_accum=True)
+    text = rendered(fast)[f"{STEMS['sm80_multistage']}_fast.cu"]
+    assert "epilogue::scaled, /*fast_accum=*/true>;" in text
 
 
 def test_quantisation_of_one_architecture_is_one_source() -> None:
@@ -223,7 +223,7 @@ def test_the_table() -> None:
         f'{{"{name}", Op::scaled_mm, Family::sm90_warpspecialized, Arch::sm90a,'
         f" /*has_ptx=*/false, {PRODUCT}, Layout::row, Layout::column, Epilogue::scaled,"
         " {128, 128, 128}, /*cluster=*/{2, 1, 1}, /*stages=*/0, Schedule::pingpong,"
-        " /*swap_ab=*/false, /*alignment=*/16, /*fast_accum=*/true, BlockScales::none,"
+        " /*swap_ab=*/false, /*fast_accum=*/true, BlockScales::none,"
         f" QuantizeRecipe::none, Grouping::none, Direction::none, &scaled_mm::smem_{name},"
         f" &scaled_mm::launch_{name}, &scaled_mm::workspace_{name}}},"
     ) in table
@@ -232,7 +232,7 @@ def test_the_table() -> None:
     assert "Op::scaled_mm, Family::sm90_persistent, Arch::sm90a, /*has_ptx=*/false," in persistent
     assert (
         "{128, 160, 128}, /*cluster=*/{1, 1, 1}, /*stages=*/0, Schedule::persistent,"
-        " /*swap_ab=*/false, /*alignment=*/16, /*fast_accum=*/false, BlockScales::none,"
+        " /*swap_ab=*/false, /*fast_accum=*/false, BlockScales::none,"
     ) in persistent
     assert "/*fast_accum=*/false, BlockScales::a1x128_b128x128, QuantizeRecipe::none," in table
     assert (

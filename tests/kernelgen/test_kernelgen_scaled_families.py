@@ -44,7 +44,6 @@ def one_error(entry: Table, **values: object) -> str:
         ({"tile": [128, 128, 32]}, "tile K = 32 of 1-byte elements is 32 bytes; it must be a mul"),
         ({"tile": [128, 128, 64]}, "tile K = 64; sums of fp8 products are promoted to float32"),
         ({"tile": [128, 64, 192]}, "so tile K is a multiple of 128 unless fast_accum = true"),
-        ({"alignment": 8}, "8 elements is 8 bytes; TMA needs exactly 16 bytes (16 elements)"),
         ({"fast_accum": 1}, "fast_accum: must be true or false, not 1"),
         ({"dtypes": [INT8], "fast_accum": True}, "fast_accum with s8 operands; only sums of fp8"),
         ({"dtypes": [INT8], "tile": [128, 40, 128], "cluster": [1, 1, 1]}, "multiple of 16 for s8"),
@@ -99,7 +98,6 @@ def test_the_epilogues_of_mm_are_not_for_scaled_mm() -> None:
     [
         ({"layouts": ["ntt"]}, "layout ntt; tensor cores read 8-bit operands K-major only"),
         ({"warp": [64, 64, 32]}, "8-bit operands need multiples of 16x8x64 (mma 16x8x32, an even"),
-        ({"alignment": 2}, "2 bytes; cp.async moves 4, 8 or 16 bytes (4, 8, 16 elements)"),
         (
             {"dtypes": [E4M3]},
             "e4m3 operands on architecture 80; tensor cores multiply fp8 from 89 on",
@@ -161,7 +159,7 @@ def test_columns_with_scales_of_their_own_come_in_any_number() -> None:
         ({"tile": [128, 80, 128]}, "tile 128x80x128 is not divisible by warp 64x32x128"),
         ({"stages": 1}, "stages = 1; 2 to 8 are supported"),
         ({"arch": ["80"]}, "unknown architecture '80'; allowed: 89"),
-        ({"alignment": 16}, "unknown key 'alignment'; allowed: tile, warp, stages"),
+        ({"swap_ab": True}, "unknown key 'swap_ab'; allowed: tile, warp, stages"),
         ({"stages": 4}, "4 stages x (128 + 128) x 128 x 1 = 131072 bytes, but a threadblock has"),
     ],
 )

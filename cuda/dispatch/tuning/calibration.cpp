@@ -152,10 +152,10 @@ constexpr MeasuredConv kConv[] = {
     {true, 128, 128, {0.3262, 1.483, 2.430}},  {true, 128, 192, {0.5039, 1.665, 3.820}},
 };
 
-// Convolutions by windows, for each tap: of four layers on an H200. Those by phases are taken to cost as much.
-constexpr Calibration kWindow{0.3250, 0.100, 3.200};
-// By blocks, for each step of 16 or 32 channels: eight layers are predicted within 26 %. Their filters are gathered first.
-constexpr Calibration kBlocks16{0.0810, 0.500, 5.000}, kBlocks32{0.1625, 0.500, 5.000};
+// Direct convolutions, per tap: fitted to four layers on an H200. Strided dgrad is assumed to cost as much.
+constexpr Calibration kDirectConv{0.3250, 0.100, 3.200};
+// Space-to-depth, per step of 16 or 32 channels: eight layers are predicted within 26 %. Filters are rearranged first.
+constexpr Calibration kSpaceToDepth16{0.0810, 0.500, 5.000}, kSpaceToDepth32{0.1625, 0.500, 5.000};
 
 // Dense 16-bit multiply-adds with float32 accumulation, per SM and clock (architecture white papers); 8-bit ones are twice
 // as many. What mma.sync reaches on newer GPUs is less than their own instructions do.
@@ -175,8 +175,8 @@ EstimatedByArea const* find_by_area(KernelDescriptor const& row, Kind kind) {
 
 Calibration const* find_fitted(KernelDescriptor const& row, Kind kind) {
   int const k_bytes = row.tile.k * element_bytes(row.a);
-  if (row.family == Family::sm90_space_to_depth) return row.tile.k == 16 ? &kBlocks16 : &kBlocks32;
-  if (is_direct_conv(row)) return &kWindow;
+  if (row.family == Family::sm90_space_to_depth) return row.tile.k == 16 ? &kSpaceToDepth16 : &kSpaceToDepth32;
+  if (is_direct_conv(row)) return &kDirectConv;
   if (row.family == Family::sm90_conv && kind == Kind::wide) {
     for (MeasuredConv const& x : kConv) {
       bool const is_wgrad = row.direction == Direction::wgrad;

@@ -20,7 +20,7 @@ std::shared_ptr<UserTables const> g_tables;  // null: none were ever loaded
 std::unordered_map<std::string_view, int> const& rows_by_name() {
   static std::unordered_map<std::string_view, int> const rows = [] {
     std::unordered_map<std::string_view, int> all;
-    for (int i = 0; i < kKernelRowCount; ++i) all.emplace(kKernelRows[i].name, i);
+    for (int i = 0; i < kKernelCount; ++i) all.emplace(kKernels[i].name, i);
     return all;
   }();
   return rows;
@@ -117,7 +117,7 @@ TunedPlan read_plan(Line& line) {
   if (row == rows_by_name().end()) line.refuse("row", concat("is ", name, ", which this wheel does not have"));
   TunedPlan plan;
   plan.row = row->second;
-  if (!is_gemm(kKernelRows[plan.row])) line.refuse("row", concat("is ", name, ", which computes no product"));
+  if (!is_gemm(kKernels[plan.row])) line.refuse("row", concat("is ", name, ", which computes no product"));
   plan.raster = line.one_of("raster", {RasterOrder::along_m, RasterOrder::along_n});
   plan.swizzle = line.number("swizzle", 1, kMaxSwizzle), plan.splits = line.number("splits", 1, kMaxSplits);
   plan.us = line.number<float>("microseconds", 0.f);

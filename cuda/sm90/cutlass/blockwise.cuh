@@ -24,7 +24,6 @@ template <class Types, Schedule schedule, BlockScales scales>
 struct Sm90BlockwiseMainloop {
   static_assert(schedule == Schedule::pingpong || schedule == Schedule::cooperative);
   static_assert(scales != BlockScales::none);
-  static constexpr bool kDependentLaunch = true;
   static constexpr bool kSwapAB = Types::kSwapAB;
 
   static constexpr int kRowsOfB = scales == BlockScales::a1x128_b128x128 ? 128 : 1;

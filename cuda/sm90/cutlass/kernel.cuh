@@ -1,5 +1,5 @@
-// What Hopper's GEMM kernels share: the types that follow from a manifest entry, the epilogue, arguments and launch. They
-// differ in their mainloop.
+// Everything but the mainloop of CUTLASS's GEMM kernels on Hopper: types that follow from a manifest entry, the epilogue,
+// arguments and launch.
 #pragma once
 
 #include <cutlass/epilogue/collective/collective_builder.hpp>
@@ -20,12 +20,11 @@ struct Sm90Types {
   static constexpr bool kSwapAB = swap_ab;
   static constexpr DType kA = a_;
   static constexpr DType kD = d_;
-  static constexpr Schedule kSchedule = schedule_;
   using Tile = Tile_;
   using Cluster = Cluster_;
 
-  // The kernel's own frame: with swap_ab it computes D^T [N, M] = B^T [N, K] A^T [K, M], so that a small M of the user
-  // meets the dimension of wgmma that may be as short as 8.
+  // With swap_ab the kernel computes D^T [N, M] = B^T [N, K] A^T [K, M]: a small M then takes wgmma's N, which may be as
+  // short as 8.
   using ElementA = Element<swap_ab ? b_ : a_>;
   using ElementB = Element<swap_ab ? a_ : b_>;
   using LayoutA = CutlassLayout<swap_ab ? transposed(layout_b_) : layout_a_>;
@@ -34,11 +33,11 @@ struct Sm90Types {
   using TileShape = cute::Shape<cute::Int<Tile::kM>, cute::Int<Tile::kN>, cute::Int<Tile::kK>>;
   using ClusterShape = cute::Shape<cute::Int<Cluster::kM>, cute::Int<Cluster::kN>, cute::Int<Cluster::kK>>;
 
-  // Pingpong has one warpgroup on a tile, as warpspecialized has.
-  static constexpr bool kCooperative = schedule_ == Schedule::cooperative || schedule_ == Schedule::streamk;
-  using EpilogueSchedule = std::conditional_t<kCooperative, cutlass::epilogue::TmaWarpSpecializedCooperative,
-                                              cutlass::epilogue::TmaWarpSpecialized>;
-  using TileScheduler = std::conditional_t<schedule_ == Schedule::streamk, cutlass::gemm::StreamKScheduler, void>;
+  static_assert(schedule_ == Schedule::cooperative || schedule_ == Schedule::pingpong);
+  // Pingpong has one warpgroup on a tile.
+  using EpilogueSchedule =
+      std::conditional_t<schedule_ == Schedule::cooperative, cutlass::epilogue::TmaWarpSpecializedCooperative,
+                         cutlass::epilogue::TmaWarpSpecialized>;
 
   using Visitor = Sm90Visitor<Epilogue, d_, swap_ab, TileShape, EpilogueSchedule, LayoutD, typename Epilogue::Operands,
                               typename Epilogue::Stores>;
@@ -57,7 +56,7 @@ struct Sm90Types {
       sizeof(typename CollectiveEpilogue::SharedStorage))>;
 };
 
-// Mainloop: its Collective, arguments(args, a, b) with a and b in the kernel's frame, and kDependentLaunch.
+// Mainloop: its Collective, and arguments(args, a, b) with a and b as the kernel names them (swapped with swap_ab).
 template <class Types, class Mainloop>
 struct Sm90Kernel {
   using Tile = typename Types::Tile;
@@ -66,11 +65,10 @@ struct Sm90Kernel {
   using ElementC = typename Types::ElementC;
   using ElementD = typename Types::ElementD;
   using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, typename Mainloop::Collective,
-                                                      typename Types::CollectiveEpilogue, typename Types::TileScheduler>;
+                                                      typename Types::CollectiveEpilogue, /*TileScheduler=*/void>;
   using Params = typename Kernel::Params;
 
   static constexpr bool kSwapAB = Types::kSwapAB;
-  static constexpr bool kStreamK = Types::kSchedule == Schedule::streamk;
   static constexpr int kMaxThreads = Kernel::MaxThreadsPerBlock;
   static constexpr int kMinBlocks = Kernel::MinBlocksPerMultiprocessor;
   static constexpr int kSharedStorageBytes = Kernel::SharedStorageSize;
@@ -112,14 +110,10 @@ struct Sm90Kernel {
     using Order = cutlass::gemm::kernel::detail::RasterOrderOptions;
     result.scheduler.raster_order = (args.raster == RasterOrder::along_m) != kSwapAB ? Order::AlongM : Order::AlongN;
     result.scheduler.max_swizzle_size = args.swizzle;
-    if constexpr (kStreamK) result.scheduler.splits = args.splits;
     return result;
   }
 
-  static std::int64_t workspace_bytes(GemmArgs const& args) {
-    if constexpr (kStreamK) return static_cast<std::int64_t>(Kernel::get_workspace_size(arguments(args)));
-    return 0;
-  }
+  static std::int64_t workspace_bytes(GemmArgs const&) { return 0; }
 
   // CUTLASS's can_implement also wants every extent aligned; tensor maps need it of addresses and strides alone.
   static bool meets_tma(Operand const& operand, int alignment) {
@@ -144,18 +138,12 @@ struct Sm90Kernel {
     shape.block = dim3(kMaxThreads);
     shape.shared_memory_bytes = kSharedStorageBytes;
     shape.cluster = dim3(Cluster::kM, Cluster::kN, Cluster::kK);
-    shape.dependent_launch = Mainloop::kDependentLaunch;
-    // Stream-K sizes its workspace by CUTLASS's own estimate, and has to launch as many clusters.
-    if constexpr (Cluster::kM * Cluster::kN > 1 && !kStreamK) {
+    shape.dependent_launch = true;
+    if constexpr (Cluster::kM * Cluster::kN > 1) {
       cudaLaunchAttribute launch_attributes[2];
       shape.grid = shape.cluster;
       kernel_arguments.hw_info.max_active_clusters =
           attributes.max_active_clusters(kernel, device, launch_config(shape, args.stream, launch_attributes));
-    }
-    if constexpr (kStreamK) {
-      if (Kernel::initialize_workspace(kernel_arguments, args.workspace, args.stream) != cutlass::Status::kSuccess) {
-        return {StatusCode::cuda_error, static_cast<int>(cudaGetLastError())};
-      }
     }
     Params const params = Kernel::to_underlying_arguments(kernel_arguments, args.workspace);
     if (int const error = take_tensor_map_error()) return {StatusCode::tensor_map_error, error};

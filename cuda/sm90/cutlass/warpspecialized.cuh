@@ -8,10 +8,10 @@
 
 namespace cutwheel::gemm {
 
-// The tensor cores add products of 8-bit floats up with fewer bits than float has. CUTLASS's mainloops for them promote
-// these sums to float registers every 128 of K, unless `fast_accum`.
+// Tensor cores accumulate 8-bit floats with fewer bits than float has. Unless `fast_accum`, accumulators are promoted to
+// float registers every 128 of K.
 template <Schedule schedule, bool fast_accum>
-struct Sm90Schedule {  // cooperative, and stream-K
+struct Sm90Schedule {  // cooperative
   using Mainloop = std::conditional_t<fast_accum, cutlass::gemm::KernelTmaWarpSpecializedCooperativeFP8FastAccum,
                                       cutlass::gemm::KernelTmaWarpSpecializedCooperative>;
 };
@@ -20,25 +20,19 @@ struct Sm90Schedule<Schedule::pingpong, fast_accum> {
   using Mainloop = std::conditional_t<fast_accum, cutlass::gemm::KernelTmaWarpSpecializedPingpongFP8FastAccum,
                                       cutlass::gemm::KernelTmaWarpSpecializedPingpong>;
 };
-template <bool fast_accum>
-struct Sm90Schedule<Schedule::warpspecialized, fast_accum> {
-  using Mainloop = std::conditional_t<fast_accum, cutlass::gemm::KernelTmaWarpSpecializedFP8FastAccum,
-                                      cutlass::gemm::KernelTmaWarpSpecialized>;
-};
 
 template <class Types, DType acc, Schedule schedule, bool fast_accum>
 struct Sm90Mainloop {
   using Accumulator = Element<acc>;
-  static constexpr bool kDependentLaunch = schedule != Schedule::streamk;
   using Builder = typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename Types::ElementA, typename Types::LayoutA,
       Types::kAlignmentA, typename Types::ElementB, typename Types::LayoutB, Types::kAlignmentB, Accumulator,
       typename Types::TileShape, typename Types::ClusterShape, typename Types::Stages,
       typename Sm90Schedule<schedule, fast_accum>::Mainloop>::CollectiveOp;
-  static constexpr bool kPromoted = is_fp8(Types::kA) && !fast_accum;
+  static constexpr bool kPromotesAccumulator = is_fp8(Types::kA) && !fast_accum;
   // Lazily: the one's static assertions do not hold for the other's tiles.
   static constexpr auto collective() {
-    if constexpr (kPromoted) {
+    if constexpr (kPromotesAccumulator) {
       return epilogue::TypeIdentity<Sm90AccumulatorPromotionMma<Builder, /*scaled=*/false>>{};
     } else {
       return epilogue::TypeIdentity<Builder>{};

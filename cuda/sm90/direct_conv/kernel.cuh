@@ -49,7 +49,7 @@ struct Sm90DirectConv {
   using WeightsAtom = std::conditional_t<kIsGradient, cute::GMMA::Layout_MN_SW128_Atom<E>, KMajorAtom>;
   using WeightsLayout = decltype(cute::tile_to_shape(
       WeightsAtom{}, cute::Shape<cute::Int<kFilters>, cute::Int<kChannels>, cute::Int<kMaxSteps>>{}));
-  using WindowLayout =
+  using HaloLayout =
       decltype(cute::tile_to_shape(KMajorAtom{}, cute::Shape<cute::Int<kPositions>, cute::Int<kChannels>>{}));
   using TileShape = cute::Shape<cute::Int<kFilters>, cute::Int<kPositions>, cute::Int<kChannels>>;
   using TiledMma = decltype(cute::make_tiled_mma(gemm::sm90_wgmma<E, E, float, TileShape, kMajor, cute::GMMA::Major::K>()));
@@ -127,8 +127,8 @@ struct Sm90DirectConv {
     TiledMma tiled_mma;
     auto const slice = tiled_mma.get_slice(0);
     Tensor weights = slice.make_fragment_A(slice.partition_A(make_tensor(make_smem_ptr(shared.weights), WeightsLayout{})));
-    Tensor first_window = slice.make_fragment_B(
-        slice.partition_B(make_tensor(make_smem_ptr(reinterpret_cast<E*>(shared.halos[0])), WindowLayout{})));
+    Tensor first_operand = slice.make_fragment_B(
+        slice.partition_B(make_tensor(make_smem_ptr(reinterpret_cast<E*>(shared.halos[0])), HaloLayout{})));
     gemm::Sm90PipelineState<kStages> read;
     if (warpgroup == 1) {
       ++read;
@@ -164,10 +164,10 @@ struct Sm90DirectConv {
           CUTLASS_PRAGMA_UNROLL
           for (int k = 0; k < size<2>(weights); ++k) {
             // A descriptor may start at any line, because the swizzle depends on the address alone.
-            auto const first = first_window(_, _, k);
-            auto const window =
+            auto const first = first_operand(_, _, k);
+            auto const operand =
                 make_tensor(first.data() + (line + block_row * p.block_row_lines) * (kLineBytes / 16), first.layout());
-            cute::gemm(tiled_mma, weights(_, _, k, tap * block_rows + block_row), window, accum);
+            cute::gemm(tiled_mma, weights(_, _, k, tap * block_rows + block_row), operand, accum);
             tiled_mma.accumulate_ = GMMA::ScaleOut::One;
           }
         }

@@ -10,17 +10,13 @@
 
 namespace cutwheel::conv2d {
 
-// Layouts in shared memory. wgmma reads 16-bit operands in either major order and others K-major only: for those dgrad
-// takes a filter [c, r, s, k_out].
+// Layouts in shared memory. wgmma reads operands of other than 16 bits K-major only, as they lie in fprop.
 template <DType a, DType b, DType acc, DType d, class Tile, Direction direction, class Epilogue>
 struct Sm90ConvTypes
     : gemm::Sm90PersistentTypes<a, b, acc, d, direction == Direction::wgrad ? Layout::column : Layout::row,
-                                direction == Direction::fprop || element_bytes(b) != 2 ? Layout::column : Layout::row, Tile,
-                                Epilogue> {
-  using Base =
-      gemm::Sm90PersistentTypes<a, b, acc, d, direction == Direction::wgrad ? Layout::column : Layout::row,
-                                direction == Direction::fprop || element_bytes(b) != 2 ? Layout::column : Layout::row, Tile,
-                                Epilogue>;
+                                direction == Direction::fprop ? Layout::column : Layout::row, Tile, Epilogue> {
+  using Base = gemm::Sm90PersistentTypes<a, b, acc, d, direction == Direction::wgrad ? Layout::column : Layout::row,
+                                         direction == Direction::fprop ? Layout::column : Layout::row, Tile, Epilogue>;
   static constexpr bool kIsPixels = direction == Direction::wgrad;
   using OperandA = typename Base::OperandA;
   using OperandB = typename Base::OperandB;
@@ -41,19 +37,19 @@ constexpr bool is_scalars_only(gemm::epilogue::OperandList<Operands...>) {
   return ((Operands::kKind == OperandKind::scalar) && ... && true);
 }
 
-template <Arch arch, DType a, DType b, DType acc, DType d, class Tile, Direction direction, template <DType> class Epilogue,
-          bool fast_accum = false>
-struct Sm90Conv : gemm::Sm90PersistentKernel<Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>>,
-                                             typename Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>>::Scheduler,
-                                             is_fp8(a) && !fast_accum> {
+template <Arch arch, DType a, DType b, DType acc, DType d, class Tile, Direction direction, template <DType> class Epilogue>
+struct Sm90Conv
+    : gemm::Sm90PersistentKernel<Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>>,
+                                 typename Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>>::Scheduler, is_fp8(a)> {
   using Types = Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>>;
-  using Base = gemm::Sm90PersistentKernel<Types, typename Types::Scheduler, is_fp8(a) && !fast_accum>;
+  using Base = gemm::Sm90PersistentKernel<Types, typename Types::Scheduler, is_fp8(a)>;
   using Scheduler = typename Types::Scheduler;
   using SchedulerParams = typename Scheduler::Params;
   using OperandA = typename Types::OperandA;
   using OperandB = typename Types::OperandB;
   using Operands = typename Types::Loader::Params;
   static_assert(arch == Arch::sm90a && direction != Direction::none);
+  static_assert(direction == Direction::fprop || element_bytes(a) == 2);
   static_assert(direction == Direction::fprop || is_scalars_only(typename Epilogue<d>::Operands{}));
   static_assert(direction == Direction::fprop || Epilogue<d>::Stores::kCount == 0);
   static constexpr int kChannelBox = OperandA::kSwizzled;
@@ -202,7 +198,6 @@ struct Sm90Conv : gemm::Sm90PersistentKernel<Sm90ConvTypes<a, b, acc, d, Tile, d
   }
 
   static Status launch_wgrad(ConvArgs const& args, void const* kernel, gemm::KernelAttributes& attributes) {
-    static_assert(direction != Direction::wgrad || element_bytes(a) == 2);
     ConvProblem const& x = args.conv;
     Im2colAxis const h = axis_h(x), w = axis_w(x);
     // A has its pixels as the rows of one matrix.

@@ -15,7 +15,7 @@ namespace cutwheel::gemm {
 
 // How many columns the sums under way have: two sets of them and the sums of the whole tile, `rows` by `columns` for each
 // warpgroup, have to fit into registers.
-constexpr int sm90_promoted_columns(int rows, int columns) {
+constexpr int sm90_promotion_columns(int rows, int columns) {
   constexpr int kRegisters = 192;
   int part = columns;
   while (rows * columns / 128 + part > kRegisters || columns % part != 0) part -= 8;
@@ -45,7 +45,7 @@ struct Sm90AccumulatorPromotionMma : Base {
   static constexpr int kWarpGroups = cute::size(typename Base::TiledMma{}) / cutlass::NumThreadsPerWarpGroup;
   static constexpr int kColumns = cute::size<1>(TileShape{});
   static constexpr int kRows = cute::size<0>(TileShape{}) / kWarpGroups;  // of a warpgroup
-  static constexpr int kPartColumns = sm90_promoted_columns(kRows, kColumns);
+  static constexpr int kPartColumns = sm90_promotion_columns(kRows, kColumns);
   static constexpr int kBlocks = kRows / 64, kParts = kColumns / kPartColumns;
   static constexpr int kChunks = cute::size<2>(TileShape{}) / 128;  // promotions for each tile of K
   static constexpr int kValues = kPartColumns / 2;                  // of a part in a thread
