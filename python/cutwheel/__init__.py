@@ -61,20 +61,14 @@ def _is_started_by_dash_m() -> bool:
 
 try:
     from . import _library, errors, nn, tuning
-    from ._explain import Explanation, Kernel, build_info, explain, kernels
     from .fusion import FusionReport, fuse
-    from .ops._matmul import matmul
-    from .ops.conv import conv2d
-    from .ops.conv_nd import conv1d, conv3d
-    from .ops.epilogue import Epilogue, epilogues, gemm
-    from .ops.gated import gated_linear, pack_gated_weight, unpack_gated_weight
-    from .ops.gemm import addmm, baddbmm, bmm, mm
-    from .ops.grouped import grouped_mm, grouped_mm_list
-    from .ops.grouped_linear import grouped_gated_linear, grouped_linear
-    from .ops.linear import linear
-    from .ops.scaled import quantize, scaled_mm
-    from .ops.scaled_conv import scaled_conv2d
-    from .ops.scaled_grouped import scaled_grouped_mm
+    from .inspect.explain import Explanation, Kernel, build_info, explain, kernels
+    from .ops._common.epilogue import Epilogue, epilogues
+    from .ops.conv import conv1d, conv2d, conv3d
+    from .ops.gemm import addmm, baddbmm, bmm, gemm, matmul, mm
+    from .ops.grouped import grouped_gated_linear, grouped_linear, grouped_mm, grouped_mm_list
+    from .ops.linear import gated_linear, linear, pack_gated_weight, unpack_gated_weight
+    from .ops.scaled import quantize, scaled_conv2d, scaled_grouped_mm, scaled_mm
     from .tuning import clear_tuning, load_tuning
 
     __version__ = _library.VERSION

@@ -6,18 +6,18 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from . import _doctor
+from .inspect import doctor
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m cutwheel")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    doctor = commands.add_parser(
+    diagnosis = commands.add_parser(
         "doctor",
         help="versions, GPUs, and for every problem what to do",
         description="Exit status: 0 if cutwheel's ops can run here, 1 if not.",
     )
-    doctor.add_argument("--json", action="store_true", help="machine-readable output")
+    diagnosis.add_argument("--json", action="store_true", help="machine-readable output")
     wants_tune = list(sys.argv[1:] if arguments is None else arguments)[:1] == ["tune"]
     if wants_tune:
         # Only then: this needs torch and the library, and the doctor has to start without them.
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.command == "tune":
         return command.run(options)
-    return _doctor.run(as_json=options.json)
+    return doctor.run(as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 @pytest.fixture(autouse=True)
 def full_precision(tf32: None, cutwheel: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU, which the library would refuse."""
-    by_torch = cutwheel.ops._by_torch
+    by_torch = cutwheel.ops._common.by_torch
     monkeypatch.setattr(by_torch, "_is_refused", lambda operand: False)
     monkeypatch.setattr(by_torch, "check_devices", lambda op, tensors: None)
     torch.set_float32_matmul_precision("highest")
@@ -47,7 +47,7 @@ def test_every_epilogue(cutwheel: ModuleType) -> None:
             scalars = {key: 0.1 * (3 + i) for i, key in enumerate(epilogue.scalars)}
             for given in (tensors, {}):
                 check(cutwheel, epilogue, a, b, given, scalars)
-            assert cutwheel.ops._by_torch.serves(name, a)
+            assert cutwheel.ops._common.by_torch.serves(name, a)
 
 
 def check(
@@ -96,12 +96,12 @@ def test_every_function(cutwheel: ModuleType, name: str) -> None:
     values = {"x": x, "y": x.flip(0) / 3, "s": 0.25}
     wide = {k: v.double() if isinstance(v, Tensor) else v for k, v in values.items()}
     (wanted,) = evaluate(Epilogue("e", text, {}, {}, "same"), wide)
-    got = cutwheel.ops._expressions.evaluate(text, values)
+    got = cutwheel.ops._common.expressions.evaluate(text, values)
     torch.testing.assert_close(got.double(), wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_unknown_is_refused(cutwheel: ModuleType) -> None:
-    evaluated = cutwheel.ops._expressions.evaluate
+    evaluated = cutwheel.ops._common.expressions.evaluate
     for text in ("sqrt(x)", "x ** 2", "x if x else 1", "'x'", "y + 1", "x < 1 < 2"):
         with pytest.raises(ValueError, match="is not known here"):
             evaluated(text, {"x": torch.ones(2)})

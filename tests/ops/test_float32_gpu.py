@@ -150,7 +150,7 @@ def test_explain_and_message(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cutwheel.ops._by_torch, "_told", set())
+    monkeypatch.setattr(cutwheel.ops._common.by_torch, "_told", set())
     a, b = random_tensor((16, 16), SINGLE, device), random_tensor((16, 16), SINGLE, device)
     found = cutwheel.explain("mm", a, b)
     assert (found.row, found.parameters["served_by"]) == (None, "torch.mm")

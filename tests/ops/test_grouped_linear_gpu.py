@@ -105,7 +105,7 @@ def test_linear_gradients(
 
 def without_activations(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU whose kernels have none in float32."""
-    from cutwheel.ops import grouped_linear as layers
+    from cutwheel.ops.grouped import _linear as layers
 
     require(SINGLE, "plain", "bias")
     monkeypatch.setattr(layers, "is_served", lambda *_: False)
@@ -113,7 +113,7 @@ def without_activations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("activation", TRAINED)
 def test_what_has_a_kernel(cutwheel: ModuleType, device: str, activation: str) -> None:
-    from cutwheel.ops import grouped_linear as layers
+    from cutwheel.ops.grouped import _linear as layers
 
     if device == "cpu":
         pytest.skip("kernels")

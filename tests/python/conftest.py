@@ -42,7 +42,7 @@ def opaque_ops(cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cpu
     from cpu_reference import NAMES
     from torch.autograd import forward_ad
 
-    from cutwheel.ops import _by_torch
+    from cutwheel.ops._common import by_torch
 
     def opaque(function: Callable[..., Any]) -> Callable[..., Any]:
         def strip(value: Any) -> Any:
@@ -64,8 +64,8 @@ def opaque_ops(cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cpu
         for name in NAMES:
             function = getattr(cpu_ops, name.replace(".", "_"))
             library.impl(name, opaque(function), "CPU", allow_override=True)
-    monkeypatch.setattr(_by_torch, "_is_refused", lambda x: x.dtype not in _by_torch.DTYPES)
-    monkeypatch.setattr(_by_torch, "check_devices", lambda op, tensors: None)
+    monkeypatch.setattr(by_torch, "_is_refused", lambda x: x.dtype not in by_torch.DTYPES)
+    monkeypatch.setattr(by_torch, "check_devices", lambda op, tensors: None)
     yield cpu_ops
     library._destroy()
 
@@ -73,8 +73,10 @@ def opaque_ops(cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cpu
 @pytest.fixture
 def traced_on_cpu(cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> CpuOps:
     """cpu_ops whose fake kernels take CPU tensors, too: for torch.compile and opcheck."""
-    from cutwheel.ops import _fake, _fake_conv, _fake_fused, _fake_grouped, _fake_scaled
+    from cutwheel.ops import conv, gemm, grouped, linear, scaled
+    from cutwheel.ops._common import meta_elementwise
 
-    for module in (_fake, _fake_conv, _fake_fused, _fake_grouped, _fake_scaled):
+    families = (conv, gemm, grouped, linear, scaled)
+    for module in (*(family._meta for family in families), meta_elementwise):
         monkeypatch.setattr(module, "check_devices", lambda op, tensors: None)
     return cpu_ops

@@ -26,7 +26,9 @@ RESIDUALS = [BRAIN, SINGLE, HALF, DOUBLE]
 @pytest.fixture
 def autocast(cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """autocast of CUDA tensors to bfloat16, and those of the CPU for CUDA's."""
-    from cutwheel.ops import _precision, conv, conv_nd, linear
+    from cutwheel.ops import conv, linear
+    from cutwheel.ops._common import precision
+    from cutwheel.ops.conv import _convolve
 
     def operands(*tensors: Any) -> tuple[Any, ...]:
         return tuple(
@@ -34,7 +36,7 @@ def autocast(cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
             for t in tensors
         )
 
-    for module in (_precision, conv, conv_nd, linear):
+    for module in (precision, conv, _convolve, linear):
         monkeypatch.setattr(module, "autocast_operands", operands)
     torch.set_autocast_enabled("cuda", True)
     torch.set_autocast_dtype("cuda", BRAIN)
@@ -118,9 +120,9 @@ def test_volumes_and_signals(cutwheel: ModuleType, autocast: None, taps: int) ->
 
 
 def test_gated_mlp(cutwheel: ModuleType, autocast: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cutwheel.ops import gated, linear
+    from cutwheel.ops import linear
 
-    monkeypatch.setattr(gated, "autocast_operands", linear.autocast_operands)
+    monkeypatch.setattr(linear._gated, "autocast_operands", linear.autocast_operands)
     mlp = cutwheel.nn.GatedMLP(16, 24)
     x, residual = torch.randn(5, 16), torch.randn(5, 16, requires_grad=True)
     y = mlp(x, residual)
@@ -156,7 +158,7 @@ def test_what_does_not_fit_is_refused(cutwheel: ModuleType, autocast: None) -> N
 def test_explain_says_that_torch_adds_it(
     cutwheel: ModuleType, autocast: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cutwheel import _explain
+    from cutwheel.inspect import explain
 
     asked: list[tuple[Any, ...]] = []
 
@@ -164,7 +166,7 @@ def test_explain_says_that_torch_adds_it(
         asked.append(args)
         return '{"plans": [{"row": "x"}], "request": {}}'
 
-    monkeypatch.setattr(_explain, "autocast_operands", cutwheel.ops.linear.autocast_operands)
+    monkeypatch.setattr(explain, "autocast_operands", cutwheel.ops.linear.autocast_operands)
     for name in ("_explain", "_explain_conv"):
         monkeypatch.setattr(torch.ops.cutwheel, name, answer)
     x, weight, residual = torch.randn(5, 24), torch.randn(8, 24), torch.randn(5, 8)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 pytest.importorskip("cutwheel")
-from cutwheel.ops._call import applier
+from cutwheel.ops._common.call import applier
 
 Tensor = torch.Tensor
 

@@ -34,9 +34,9 @@ PROBLEMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 @pytest.fixture
 def ops(cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> CpuOps:
     """cpu_ops that serve float64, too, which is torch's otherwise."""
-    from cutwheel.ops import conv
+    from cutwheel.ops.conv import _convolve
 
-    monkeypatch.setattr(conv, "DTYPES", (*conv.DTYPES, torch.float64))
+    monkeypatch.setattr(_convolve, "DTYPES", (*_convolve.DTYPES, torch.float64))
     return cpu_ops
 
 
@@ -83,7 +83,7 @@ def both(
 
 
 def test_output_sizes() -> None:
-    from cutwheel.ops._conv_geometry import geometry, output_size
+    from cutwheel.ops.conv._geometry import geometry, output_size
 
     for size, filters, where in PROBLEMS.values():
         x, weight = torch.zeros(size), torch.zeros(filters)
@@ -182,9 +182,9 @@ def test_epilogues_without_a_kernel(
     with_grad: bool,
 ) -> None:
     """What the kernel of the dtype and the GPU does not compute, torch does."""
-    from cutwheel.ops import conv
+    from cutwheel.ops.conv import _convolve
 
-    monkeypatch.setattr(conv, "is_served_by", lambda x: lambda name: missing not in name)
+    monkeypatch.setattr(_convolve, "is_served_by", lambda x: lambda name: missing not in name)
     for placement in PLACEMENTS:
         values = tensors("3x3", placement)
         with torch.set_grad_enabled(with_grad):

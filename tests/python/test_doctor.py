@@ -18,9 +18,9 @@ ARCHS = ("sm80", "sm89", "sm90a")
 
 @pytest.fixture
 def doctor(cutwheel: ModuleType) -> Any:
-    from cutwheel import _doctor
+    from cutwheel.inspect import doctor
 
-    return _doctor
+    return doctor
 
 
 def good(doctor: Any, **changes: Any) -> Any:

@@ -48,7 +48,7 @@ def test_epilogues_are_those_of_the_manifest(cutwheel: ModuleType) -> None:
 
 def test_epilogues_of_the_layers_are_declared(cutwheel: ModuleType) -> None:
     names = {epilogue.name for epilogue in cutwheel.epilogues()}
-    linear, gated = cutwheel.ops.linear, cutwheel.ops.gated
+    linear, gated = cutwheel.ops.linear, cutwheel.ops.linear._gated
     for fusion in linear._FUSIONS.values():
         assert {fusion.epilogue, *filter(None, fusion[1:])} <= names
     assert set(linear._COMPOSED_EPILOGUES.values()) <= names

@@ -140,7 +140,7 @@ def test_classes(cutwheel: ModuleType) -> None:
 
 @pytest.mark.parametrize("thrown", ["Shape", "Device", "Value", "Type", "Runtime"])
 def test_the_library_names_the_class(cutwheel: ModuleType, thrown: str) -> None:
-    from cutwheel.ops._errors import reraise
+    from cutwheel.ops._common.errors import reraise
 
     errors = cutwheel.errors
     kinds: dict[str, type[Exception]] = {

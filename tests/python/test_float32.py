@@ -27,7 +27,7 @@ Call = Callable[[ModuleType, Make], Any]
 
 @pytest.fixture(autouse=True)
 def full_precision(cutwheel: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(cutwheel.ops._by_torch, "_told", set())
+    monkeypatch.setattr(cutwheel.ops._common.by_torch, "_told", set())
     conv = torch.backends.cudnn.conv
     before = torch.get_float32_matmul_precision(), conv.fp32_precision
     torch.set_float32_matmul_precision("highest")
@@ -392,7 +392,7 @@ def test_compiled_in_one_graph(
         return graph.forward
 
     call(cutwheel, remember)
-    cutwheel.ops._by_torch._told.clear()
+    cutwheel.ops._common.by_torch._told.clear()
     caplog.clear()
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend=backend)

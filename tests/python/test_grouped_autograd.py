@@ -264,7 +264,7 @@ def test_activations_without_a_kernel(
     activation: str,
 ) -> None:
     """The product is a kernel, what follows it is torch's: the same function, compiled, too."""
-    from cutwheel.ops import grouped_linear as layers
+    from cutwheel.ops.grouped import _linear as layers
 
     ends = ENDS[1]
     offs = torch.tensor(ends)
@@ -301,7 +301,7 @@ def test_errors_without_a_kernel(
     cutwheel: ModuleType, cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the words of the op that was called."""
-    from cutwheel.ops import grouped_linear as layers
+    from cutwheel.ops.grouped import _linear as layers
 
     monkeypatch.setattr(layers, "is_served", lambda *_: False)
     x, w, offs = torch.randn(T, K), torch.randn(GROUPS, N, K), torch.tensor(ENDS[0])
@@ -343,7 +343,7 @@ ROWS = [
 def test_which_epilogues_have_a_float32_kernel(
     cutwheel: ModuleType, monkeypatch: pytest.MonkeyPatch, archs: list[str], wanted: set[str]
 ) -> None:
-    from cutwheel.ops import grouped_linear as layers
+    from cutwheel.ops.grouped import _linear as layers
 
     ops = torch.ops.cutwheel
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

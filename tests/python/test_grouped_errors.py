@@ -255,7 +255,7 @@ def test_accumulation_refuses_gradients(cutwheel: ModuleType) -> None:
 def test_explain_says_what_torch_computes(
     cutwheel: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cutwheel.ops import grouped_linear as layers
+    from cutwheel.ops.grouped import _linear as layers
 
     asked: list[tuple[Any, ...]] = []
 

@@ -302,4 +302,4 @@ def test_mixed_devices(cutwheel: ModuleType) -> None:
     a = torch.empty(4, 6, device="meta", dtype=E4M3)
     b, one = torch.empty(6, 8, dtype=E4M3), torch.ones(1)
     with pytest.raises(ValueError, match="mat_b is on cpu and mat_a is on meta"):
-        cutwheel.ops._fake_scaled._scaled_mm(a, b, one, one)
+        cutwheel.ops.scaled._meta._scaled_mm(a, b, one, one)

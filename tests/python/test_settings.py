@@ -44,7 +44,7 @@ SETTERS = [set_by_property, set_by_flag, set_by_precision, set_generically]
 def test_tf32_follows_every_setting(
     cutwheel: ModuleType, setter: Callable[[bool], None], before: Callable[[bool], None]
 ) -> None:
-    allowed = cutwheel.ops._precision.tf32_allowed
+    allowed = cutwheel.ops._common.precision.tf32_allowed
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for value in (True, False, True):
@@ -57,10 +57,10 @@ def test_tf32_follows_every_setting(
 def test_tf32_is_looked_up_for_float32_only(
     cutwheel: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cutwheel.ops import _by_torch
+    from cutwheel.ops._common import by_torch
 
     calls: list[None] = []
-    monkeypatch.setattr(_by_torch, "tf32_allowed", lambda: calls.append(None) or True)
+    monkeypatch.setattr(by_torch, "tf32_allowed", lambda: calls.append(None) or True)
     a = torch.empty(4, 4, device="meta")
     cutwheel.mm(a.half(), a.half())
     assert not calls
@@ -187,7 +187,7 @@ def test_errors_are_raised_as_the_class_they_name(
 ) -> None:
     op = "addmm" if "addmm" in text else "mm"
     with pytest.raises(error) as raised:
-        cutwheel.ops._errors.reraise(op, RuntimeError(text))
+        cutwheel.ops._common.errors.reraise(op, RuntimeError(text))
     check_class(raised.value, error)
     assert str(raised.value) == message
 
@@ -195,7 +195,7 @@ def test_errors_are_raised_as_the_class_they_name(
 def test_foreign_errors_pass_unchanged(cutwheel: ModuleType) -> None:
     error = torch.OutOfMemoryError("CUDA out of memory")
     with pytest.raises(torch.OutOfMemoryError) as raised:
-        cutwheel.ops._errors.reraise("mm", error)
+        cutwheel.ops._common.errors.reraise("mm", error)
     assert raised.value is error
 
 
@@ -320,7 +320,7 @@ def test_explanation_is_readable(cutwheel: ModuleType) -> None:
             {"row": "gemm_w", "reason": "operands are bf16"},
         ],
     }
-    explanation = cutwheel._explain._explanation("mm", data)
+    explanation = cutwheel.inspect.explain._explanation("mm", data)
     assert explanation.row == "gemm_x"
     assert explanation.parameters["splits"] == 2
     assert [plan["row"] for plan in explanation.candidates] == [
@@ -333,6 +333,6 @@ def test_explanation_is_readable(cutwheel: ModuleType) -> None:
     assert "kernel: gemm_x" in text
     assert "gemm_y" in text
     assert "2 rows: operands are bf16 (such as gemm_z)" in text
-    empty = cutwheel._explain._explanation("mm", {"device": "GPU"})
+    empty = cutwheel.inspect.explain._explanation("mm", {"device": "GPU"})
     assert empty.row is None
     assert "kernel: none" in str(empty)

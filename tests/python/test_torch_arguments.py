@@ -190,7 +190,7 @@ def test_recipes_of_groups_are_checked(cutwheel: ModuleType, cpu_ops: CpuOps) ->
             assert type(raised.value) is kind
     few = {**rows, "scale_a": rows["scale_a"][:5]}
     with pytest.raises(ValueError, match="scale_a has shape"):
-        cutwheel.ops._fake_grouped._check_scales(
+        cutwheel.ops.grouped._meta._check_scales(
             *(few[k] for k in ("scale_a", "scale_b")), *[rows[k] for k in ("mat_a", "mat_b")]
         )
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import Graph, Node
 
-from ..ops._fake import dtype_name
-from ..ops._precision import conv_tf32_allowed, tf32_allowed
+from ..ops._common.errors import dtype_name
+from ..ops._common.precision import conv_tf32_allowed, tf32_allowed
 from .activations import activation_of, sum_of
 from .aliases import Aliases
 from .modules import FoldError, ResidualConv2d, ResidualLinear, can_fuse, fused_module

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from .. import nn
-from ..ops._conv_geometry import output_size
-from ..ops._elementwise import ACTIVATIONS
-from ..ops.conv import plan_of
-from ..ops.linear import COMPOSED, linear
+from ..ops._common.activations import ACTIVATIONS, COMPOSED
+from ..ops.conv._convolve import plan_of
+from ..ops.conv._geometry import output_size
+from ..ops.linear import linear
 
 _ACTIVATIONS = {**ACTIVATIONS, **COMPOSED}
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from ..ops.conv import CONV_ACTIVATIONS, conv2d
-from ..ops.linear import check_activation
+from ..ops._common.activations import check_activation
+from ..ops.conv import conv2d
+from ..ops.conv._convolve import CONV_ACTIVATIONS
 from ._source import check_source
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from ..ops._elementwise import ACTIVATIONS
-from ..ops.gated import (
+from ..ops._common.activations import ACTIVATIONS, check_activation
+from ..ops.linear import LINEAR_ACTIVATIONS, linear
+from ..ops.linear._gated import (
     GATED_ACTIVATIONS,
     gated_linear,
     pack_gated_weight,
     unpack_gated_weight,
 )
-from ..ops.linear import LINEAR_ACTIVATIONS, check_activation, linear
 from ._source import check_source, is_bare
 
 

@@ -8,14 +8,13 @@ from typing import Any
 import torch
 
 from ..errors import DtypeError, ShapeError
-from ..ops._errors import check_tensors
-from ..ops._fake import dtype_name, shape_text
-from ..ops._sizes import shapes_differ
-from ..ops._transforms import REVERSE, is_transformed, refuse
-from ..ops.gated import GATED_ACTIVATIONS
+from ..ops._common.activations import check_activation
+from ..ops._common.errors import check_tensors, dtype_name, shape_text
+from ..ops._common.sizes import shapes_differ
+from ..ops._common.transforms import REVERSE, is_transformed, refuse
 from ..ops.grouped import grouped_mm
-from ..ops.grouped_linear import grouped_gated_linear
-from ..ops.linear import check_activation
+from ..ops.grouped._linear import grouped_gated_linear
+from ..ops.linear._gated import GATED_ACTIVATIONS
 
 
 class GroupedExperts(torch.nn.Module):

@@ -10,12 +10,12 @@ from torch import is_autocast_enabled, is_grad_enabled
 
 from ..errors import DeviceError, DtypeError, ShapeError
 from ..ops import gemm
-from ..ops._elementwise import sum_rows
-from ..ops._errors import check_tensors
-from ..ops._fake import DTYPES, dtype_name, shape_text
-from ..ops._recipes import BLOCK, blocks
-from ..ops._transforms import NO_DERIVATIVE, REVERSE, is_transformed, refuse
+from ..ops._common.elementwise import sum_rows
+from ..ops._common.errors import check_tensors, dtype_name, shape_text
+from ..ops._common.precision import DTYPES
+from ..ops._common.transforms import NO_DERIVATIVE, REVERSE, is_transformed, refuse
 from ..ops.scaled import column_sums, quantize, scaled_mm
+from ..ops.scaled._recipes import BLOCK, blocks
 from ._source import check_source
 from .dense import Linear
 

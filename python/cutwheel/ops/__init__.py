@@ -1,27 +1,25 @@
-"""The ops: a module per family, with signatures, docstrings, autograd and fake kernels.
+"""The ops: a package per family, with signatures, docstrings, autograd and meta functions.
 
-The functions are those of `cutwheel` itself; here, `conv`, `linear`, `gemm` and `grouped` are the
-modules.
+The functions are those of `cutwheel` itself; here, `conv`, `gemm`, `grouped`, `linear` and `scaled`
+are the packages.
 """
 
-# gemm, linear and grouped come before whatever else needs their gradients: each of them is imported
-# by the module of its gradients in turn.
-from . import (
-    _fake,
-    _fake_conv,
-    _fake_fused,
-    _fake_grouped,
-    _fake_scaled,
-    conv,
-    gemm,
-    grouped,
-    linear,
-)
+from . import conv, gemm, grouped, linear, scaled
+from ._common import meta_elementwise
+from .conv import _meta as _conv_meta
+from .gemm import _meta as _gemm_meta
+from .grouped import _meta as _grouped_meta
+from .linear import _meta as _linear_meta
+from .scaled import _meta as _scaled_meta
 
-__all__ = ["conv", "gemm", "grouped", "linear"]
+__all__ = ["conv", "gemm", "grouped", "linear", "scaled"]
 
-_fake.register()
-_fake_fused.register()
-_fake_scaled.register()
-_fake_grouped.register()
-_fake_conv.register()
+for _module in (
+    _conv_meta,
+    _gemm_meta,
+    _grouped_meta,
+    _linear_meta,
+    _scaled_meta,
+    meta_elementwise,
+):
+    _module.register()

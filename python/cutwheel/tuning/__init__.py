@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
-from ..ops._errors import reraise
+from ..ops._common.errors import reraise
 from .table import Table, parse
 
 VARIABLE = "CUTWHEEL_TUNING"

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from ..ops._expressions import evaluate
-from ..ops.epilogue import expressions_of, find, gemm
+from ..ops._common.epilogue import expressions_of, find
+from ..ops._common.expressions import evaluate
 from ..ops.gemm import addmm, mm
+from ..ops.gemm._epilogue import gemm
 from ..ops.linear import linear
 from ..ops.scaled import code, scaled_mm
 from .jobs import Family, Job

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from ..ops.grouped import grouped_mm
-from ..ops.scaled_grouped import scaled_grouped_mm
+from ..ops.scaled._grouped import scaled_grouped_mm
 from .cases import (
     DTYPES,
     Case,

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from .._explain import Kernel, kernels
+from ..inspect.explain import Kernel, kernels
 from . import check, lines_of
 from .cases import Case
 from .clock import Clock, Replay, calls_for

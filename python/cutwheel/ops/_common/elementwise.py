@@ -1,0 +1,184 @@
+"""Elementwise parts of backward passes: derivatives of activations, and sums over rows.
+
+With z the argument of an activation and G the gradient of its result, dz = G * act'(z); of a gated
+linear unit act(g) * u, dg = G * u * act'(g) and du = G * act(g). Formulas, storage and sums over
+rows are those of the epilogues that the manifest declares for the family `elementwise`; sums are
+accumulated in float32 and rounded once.
+
+Where the gradient of a gradient is wanted, it is that of torch's own derivative, in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import is_grad_enabled
+
+from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from .activations import ACTIVATIONS
+from .call import applier, direct, is_tracing
+from .errors import out_of_memory
+from .transforms import is_transformed
+
+Gradient = torch.Tensor | None
+_Binary = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+_overload: Callable[..., tuple[torch.Tensor, torch.Tensor]] = torch.ops.cutwheel.elementwise.default
+_overload_direct: Callable[..., tuple[torch.Tensor, torch.Tensor]] = direct(_overload)
+_aten = torch.ops.aten
+
+
+def _elementwise(
+    operands: list[torch.Tensor], epilogue: str, with_result: bool, with_sums: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    call = _overload if is_tracing() else _overload_direct
+    try:
+        return call(operands, epilogue, with_result, with_sums)
+    except RuntimeError as error:
+        raise out_of_memory(error) from None
+
+
+def _silu_backward(grad: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    # torch's own kernel for it has no derivative.
+    sigmoid = torch.sigmoid(z)
+    return grad * sigmoid * (1 + z * (1 - sigmoid))
+
+
+_DERIVATIVES: dict[str, _Binary] = {
+    "relu": lambda grad, z: _aten.threshold_backward(grad, z, 0),
+    "gelu": lambda grad, z: _aten.gelu_backward(grad, z),
+    "gelu_tanh": lambda grad, z: _aten.gelu_backward(grad, z, approximate="tanh"),
+    "silu": _silu_backward,
+}
+
+
+def _gated(activation: str) -> _Binary:
+    act, derivative = ACTIVATIONS[activation], _DERIVATIVES[activation]
+
+    def backward(grad: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        gate, up = z[..., 0::2], z[..., 1::2]
+        return torch.stack((derivative(grad * up, gate), grad * act(gate)), dim=-1).flatten(-2)
+
+    return backward
+
+
+# By the epilogue's name: the same function of (grad, z) in ops that torch can differentiate.
+_REFERENCES: dict[str, _Binary] = {
+    **{f"{name}_backward": derivative for name, derivative in _DERIVATIVES.items()},
+    **{f"gated_{name}_backward": _gated(name) for name in _DERIVATIVES},
+}
+
+
+def derivative(
+    grad: torch.Tensor, z: torch.Tensor, epilogue: str, with_result: bool, with_sums: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(dz, its sum over rows) for the gradient of an activation's result.
+
+    Args:
+        grad: [..., N]
+        z: [..., N], the activation's argument ([..., 2N] if gated); of relu, its result
+        epilogue: "<activation>_backward" or "gated_<activation>_backward"
+        with_result, with_sums: what to compute; the other one comes back empty
+
+    Returns:
+        as `z`, and [N] ([2N] if gated)
+    """
+    if is_transformed():
+        return _derivative_by_torch(grad, z, epilogue, with_result, with_sums)
+    if is_grad_enabled() and (grad.requires_grad or z.requires_grad):
+        return _derivative_with_grad(grad, z, epilogue, with_result, with_sums)
+    return _elementwise([grad, z], epilogue, with_result, with_sums)
+
+
+def sum_rows(grad: torch.Tensor) -> torch.Tensor:
+    """[..., N] -> [N], the gradient of a bias."""
+    if is_transformed():
+        return _sum_rows_by_torch(grad).to(grad.dtype)
+    if is_grad_enabled() and grad.requires_grad:
+        return _sum_rows_with_grad(grad)
+    return _elementwise([grad], "identity_backward", False, True)[1]
+
+
+def _sum_rows_by_torch(grad: torch.Tensor) -> torch.Tensor:
+    """In float32, or wider."""
+    dtype = torch.promote_types(grad.dtype, torch.float32)
+    rows = list(range(grad.dim() - 1))
+    return grad.to(dtype).sum(rows) if rows else grad.to(dtype)
+
+
+def _derivative_by_torch(
+    grad: torch.Tensor, z: torch.Tensor, epilogue: str, with_result: bool, with_sums: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    dtype = torch.promote_types(z.dtype, torch.float32)
+    dz = _REFERENCES[epilogue](grad.to(dtype), z.to(dtype))
+    nothing = z.new_empty(0)
+    return (
+        dz.to(z.dtype) if with_result else nothing,
+        _sum_rows_by_torch(dz).to(z.dtype) if with_sums else nothing,
+    )
+
+
+def _leaf(tensor: torch.Tensor, create_graph: bool) -> torch.Tensor:
+    """`tensor` in float32 as a node of its own: a gradient with respect to it is a partial one,
+    although `grad` may depend on z."""
+    dtype = torch.promote_types(tensor.dtype, torch.float32)
+    if create_graph and tensor.requires_grad:
+        return tensor.view_as(tensor).to(dtype)
+    return tensor.detach().to(dtype).requires_grad_()
+
+
+class _Derivative(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        grad: torch.Tensor,
+        z: torch.Tensor,
+        epilogue: str,
+        with_result: bool,
+        with_sums: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(grad, z)
+        ctx.epilogue = epilogue
+        return _elementwise([grad, z], epilogue, with_result, with_sums)
+
+    @staticmethod
+    def backward(ctx: Any, of_dz: Gradient, of_sums: Gradient) -> tuple[Gradient, ...]:
+        grad, z = ctx.saved_tensors
+        if of_sums is not None:
+            rows = of_sums.expand(z.shape)
+            of_dz = rows if of_dz is None else of_dz + rows
+        needs = ctx.needs_input_grad[:2]
+        if of_dz is None or not any(needs):
+            return None, None, None, None, None
+        create_graph = is_grad_enabled()
+        with torch.enable_grad():
+            leaves = _leaf(grad, create_graph), _leaf(z, create_graph)
+            dz = _REFERENCES[ctx.epilogue](*leaves)
+            wanted = [leaf for leaf, needed in zip(leaves, needs, strict=True) if needed]
+            found = iter(
+                torch.autograd.grad(dz, wanted, of_dz.to(dz.dtype), create_graph=create_graph)
+            )
+        return (
+            next(found).to(grad.dtype) if needs[0] else None,
+            next(found).to(z.dtype) if needs[1] else None,
+            None,
+            None,
+            None,
+        )
+
+
+class _SumRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        ctx.shape = grad.shape
+        return _elementwise([grad], "identity_backward", False, True)[1]
+
+    @staticmethod
+    def backward(ctx: Any, of_sums: torch.Tensor) -> torch.Tensor:
+        return of_sums.expand(ctx.shape)
+
+
+_derivative_with_grad: Callable[..., tuple[torch.Tensor, torch.Tensor]] = applier(_Derivative, 2)
+_sum_rows_with_grad: Callable[..., torch.Tensor] = applier(_SumRows, 1)

@@ -1,0 +1,179 @@
+"""conv1d, conv2d, conv3d: a convolution with the bias, activation and residual that follow it.
+
+Kernels work on channels-last images (NHWC) and filters. Tensors have torch's shapes and any strides
+and memory format; what does not lie channels last is copied first. A result is channels last.
+
+The kernels take float16, bfloat16, and float32 where torch allows TF32 for convolutions. What they
+do not take (groups, another dtype, float32 in full precision, torch.func's transforms) is computed
+by torch.nn.functional.conv2d, on any device, and explain says so; of float32 a message, too.
+
+Autocast, torch.compile and errors are those of cutwheel.ops.gemm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import is_autocast_enabled
+
+from .._common.activations import check_activation
+from .._common.errors import RAISED, reraise
+from .._common.precision import autocast_operands
+from ._convolve import CONV_ACTIVATIONS, check_torch_dtype, convolve, finish, in_channels_last_order
+from ._nd import convolve_folded, fold_signal, fold_volume, reraise_folded
+
+__all__ = ["conv1d", "conv2d", "conv3d"]
+
+
+def conv2d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: str | int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    *,
+    activation: str | None = None,
+    residual: torch.Tensor | None = None,
+    residual_after_activation: bool = False,
+) -> torch.Tensor:
+    """Convolution, as torch.nn.functional.conv2d, then an activation and a residual.
+
+    Args:
+        input: [N, C, H, W] or [C, H, W], any strides; channels last is read without a copy
+        weight: [Ko, C / groups, R, S], dtype of input
+        bias: [Ko], dtype of input
+        stride, dilation: a number, or two
+        padding: a number, two, "valid" (none) or "same" (the result has the input's size; stride 1)
+        groups: with another number than 1, torch computes the convolution
+        activation: None, "relu", "gelu" (of erf), "gelu_tanh" or "silu"; or "sigmoid", "tanh",
+            "hardswish", "softplus" or "leaky_relu" (slope 0.01), which take a second kernel, as all
+            but "relu" do where a gradient is needed
+        residual: [N, Ko, P, Q], exactly the shape of the result, dtype of input, any strides. Under
+            autocast of any dtype: one that is not autocast's is not cast, and added by torch
+        residual_after_activation: where the residual is added; means nothing without both
+
+    Returns:
+        act(conv + bias + residual), or act(conv + bias) + residual if residual_after_activation,
+        [N, Ko, P, Q] in channels-last strides, or [Ko, P, Q]; what is computed in one kernel is
+        rounded once. With a float32 residual under autocast it is float32
+
+    Raises:
+        ValueError: an activation that is not known, or shapes that do not fit
+        TypeError: a weight, bias or residual of another dtype than input; an input of bool or fp8,
+            and of integers on a GPU, which torch does not convolve either
+        RuntimeError, NotImplementedError: as mm; as torch's conv2d where that serves the call
+    """
+    op = "conv2d"
+    try:
+        last = residual_after_activation
+        return convolve(
+            op, input, weight, bias, stride, padding, dilation, groups, activation, residual, last
+        )
+    except RAISED as error:
+        tensors = {"input": input, "weight": weight, "bias": bias, "residual": residual}
+        reraise(op, error, ("bias", "residual"), **tensors)
+
+
+def conv1d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: str | int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    *,
+    activation: str | None = None,
+    residual: torch.Tensor | None = None,
+    residual_after_activation: bool = False,
+) -> torch.Tensor:
+    """Convolution of signals, as torch.nn.functional.conv1d: conv2d of images of height 1.
+
+    Args:
+        input: [N, C, L] or [C, L], any strides; one whose channels are contiguous is not copied
+        weight: [Ko, C / groups, S], dtype of input
+        residual: [N, Ko, Q], exactly the shape of the result
+        others: as in conv2d
+
+    Returns:
+        [N, Ko, Q], of which the channels are contiguous, or [Ko, Q]
+
+    Raises:
+        as conv2d
+    """
+    op = "conv1d"
+    try:
+        if input.dim() == 2:
+            added = residual if residual is None else residual.unsqueeze(0)
+            where = (stride, padding, dilation, groups)
+            options: dict[str, Any] = {
+                "activation": activation,
+                "residual": added,
+                "residual_after_activation": residual_after_activation,
+            }
+            return conv1d(input.unsqueeze(0), weight, bias, *where, **options).squeeze(0)
+        folded = fold_signal(op, input, weight, stride, padding, dilation, residual)
+        return convolve_folded(op, folded, bias, groups, activation, residual_after_activation)
+    except (*RAISED, TypeError, ValueError) as error:
+        reraise_folded(op, error, input=input, weight=weight, bias=bias, residual=residual)
+
+
+def conv3d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: str | int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    *,
+    activation: str | None = None,
+    residual: torch.Tensor | None = None,
+    residual_after_activation: bool = False,
+) -> torch.Tensor:
+    """Convolution of volumes, as torch.nn.functional.conv3d.
+
+    Where the filter has one tap along the depth, the stride there is 1 and the padding 0, it is a
+    conv2d of all slices. Otherwise torch computes the convolution, and what follows it.
+
+    Args:
+        input: [N, C, D, H, W] or [C, D, H, W], any strides; channels last is read without a copy
+        weight: [Ko, C / groups, T, R, S], dtype of input
+        residual: [N, Ko, D', P, Q], exactly the shape of the result
+        others: as in conv2d, with three numbers for stride, padding and dilation
+
+    Returns:
+        [N, Ko, D', P, Q] in channels-last strides, or [Ko, D', P, Q]
+
+    Raises:
+        as conv2d; as torch.nn.functional.conv3d where that serves the call
+    """
+    op = "conv3d"
+    try:
+        if input.dim() == 4:
+            added = residual if residual is None else residual.unsqueeze(0)
+            where = (stride, padding, dilation, groups)
+            options: dict[str, Any] = {
+                "activation": activation,
+                "residual": added,
+                "residual_after_activation": residual_after_activation,
+            }
+            return conv3d(input.unsqueeze(0), weight, bias, *where, **options).squeeze(0)
+        if activation is not None:
+            check_activation(activation, CONV_ACTIVATIONS, op)
+        folded = fold_volume(op, input, weight, stride, padding, dilation, residual)
+        if not isinstance(folded, str):
+            return convolve_folded(op, folded, bias, groups, activation, residual_after_activation)
+        if is_autocast_enabled():
+            input, weight, bias = autocast_operands(input, weight, bias)
+        check_torch_dtype(op, input)
+        z = F.conv3d(input, weight, bias, stride, padding, dilation, groups)
+        z = in_channels_last_order(z)
+        return finish(op, z, activation, residual, residual_after_activation)
+    except (*RAISED, TypeError, ValueError) as error:
+        reraise_folded(op, error, input=input, weight=weight, bias=bias, residual=residual)

@@ -1,0 +1,282 @@
+"""Gradients of convolutions, each by the op that is made for it, so that they nest.
+
+With z = conv(X, W) + b (+ R), Y = act(z) and G the gradient of Y:
+
+    dz = G * act'(z), db = dz summed over images and pixels, dR = dz
+    dX = input_grad(dz, W), dW = weight_grad(dz, X)
+
+conv, input_grad and weight_grad are linear in each of their two operands, and the gradients of each
+are the other two:
+
+    of input_grad(G, W):  dG = conv(V, W),  dW = weight_grad(G, V)
+    of weight_grad(G, X): dG = conv(X, V),  dX = input_grad(G, V)
+
+with V the gradient of what they return. Of activations only relu is here, whose result tells what
+backward needs; others are torch's, behind a convolution without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import is_grad_enabled
+
+from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from .._common.call import applier, direct, is_tracing
+from .._common.elementwise import Gradient, derivative, sum_rows
+from .._common.errors import out_of_memory
+from .._common.sizes import known
+from .._common.transforms import is_transformed
+from ._geometry import Geometry
+
+_Op = Callable[..., torch.Tensor]
+_ops = torch.ops.cutwheel
+_conv2d: _Op = _ops.conv2d.default
+_conv2d_fused: _Op = _ops.conv2d_fused.default
+_conv2d_input_grad: _Op = _ops.conv2d_input_grad.default
+_conv2d_weight_grad: _Op = _ops.conv2d_weight_grad.default
+_conv2d_direct: _Op = direct(_conv2d)
+_conv2d_fused_direct: _Op = direct(_conv2d_fused)
+_conv2d_input_grad_direct: _Op = direct(_conv2d_input_grad)
+_conv2d_weight_grad_direct: _Op = direct(_conv2d_weight_grad)
+
+
+def channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    """[N, C, ...] seen as [N, ..., C]."""
+    return tensor.movedim(1, -1)
+
+
+def channels_first(tensor: torch.Tensor) -> torch.Tensor:
+    """[N, ..., C] seen as [N, C, ...]."""
+    return tensor.movedim(-1, 1)
+
+
+def _pixels(image: torch.Tensor) -> torch.Tensor:
+    """channels_last of an image, at two thirds of the cost."""
+    return image.permute(0, 2, 3, 1)
+
+
+# ---- by torch, inside of transforms --------------------------------------------------------------
+def _padded(input: torch.Tensor, geometry: Geometry) -> torch.Tensor:
+    _, _, top, bottom, left, right, _, _ = geometry
+    return F.pad(input, (left, right, top, bottom))
+
+
+def _backward_by_torch(
+    grad: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    geometry: Geometry,
+    wanted: tuple[bool, bool, bool],
+) -> tuple[torch.Tensor, ...]:
+    """Of a convolution of what is padded already."""
+    strides, dilations = list(geometry[:2]), list(geometry[6:])
+    result: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward.default(
+        *(grad, input, weight, None, strides, [0, 0], dilations, False, [0, 0], 1, wanted)
+    )
+    return result
+
+
+def _input_grad_by_torch(
+    grad: torch.Tensor, weight: torch.Tensor, size: Sequence[int], geometry: Geometry
+) -> torch.Tensor:
+    _, _, top, bottom, left, right, _, _ = geometry
+    n, c, h, w = size
+    padded = grad.new_zeros(n, c, h + top + bottom, w + left + right)
+    of_padded = _backward_by_torch(grad, padded, weight, geometry, (True, False, False))[0]
+    return of_padded[:, :, top : top + h, left : left + w]
+
+
+def _weight_grad_by_torch(
+    grad: torch.Tensor, input: torch.Tensor, size: Sequence[int], geometry: Geometry
+) -> torch.Tensor:
+    weight = grad.new_zeros(tuple(size))
+    wanted = False, True, False
+    return _backward_by_torch(grad, _padded(input, geometry), weight, geometry, wanted)[1]
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+def _conv(
+    input: torch.Tensor, weight: torch.Tensor, geometry: Geometry, allow_tf32: bool
+) -> torch.Tensor:
+    if is_transformed():
+        padded = _padded(input, geometry)
+        return F.conv2d(padded, weight, None, geometry[:2], 0, geometry[6:])
+    if is_grad_enabled() and (input.requires_grad or weight.requires_grad):
+        return _conv_with_grad(input, weight, None, None, geometry, None, allow_tf32)
+    call = _conv2d if is_tracing() else _conv2d_direct
+    try:
+        return call(input, weight, None, *geometry, allow_tf32)
+    except RuntimeError as error:
+        raise out_of_memory(error) from None
+
+
+def _input_grad(
+    grad: torch.Tensor,
+    weight: torch.Tensor,
+    size: Sequence[int],
+    geometry: Geometry,
+    allow_tf32: bool,
+) -> torch.Tensor:
+    if is_transformed():
+        return _input_grad_by_torch(grad, weight, size, geometry)
+    if is_grad_enabled() and (grad.requires_grad or weight.requires_grad):
+        return _input_grad_with_grad(grad, weight, size, geometry, allow_tf32)
+    call = _conv2d_input_grad if is_tracing() else _conv2d_input_grad_direct
+    try:
+        return call(grad, weight, size[2], size[3], *geometry, allow_tf32)
+    except RuntimeError as error:
+        raise out_of_memory(error) from None
+
+
+def _weight_grad(
+    grad: torch.Tensor,
+    input: torch.Tensor,
+    size: Sequence[int],
+    geometry: Geometry,
+    allow_tf32: bool,
+) -> torch.Tensor:
+    if is_transformed():
+        return _weight_grad_by_torch(grad, input, size, geometry)
+    if is_grad_enabled() and (grad.requires_grad or input.requires_grad):
+        return _weight_grad_with_grad(grad, input, size, geometry, allow_tf32)
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    call = _conv2d_weight_grad if is_tracing() else _conv2d_weight_grad_direct
+    try:
+        return call(grad, input, size[2], size[3], *geometry, allow_tf32, deterministic)
+    except RuntimeError as error:
+        raise out_of_memory(error) from None
+
+
+def _in_order(grad: torch.Tensor) -> torch.Tensor:
+    """With contiguous channels: each op would make that copy for itself."""
+    if is_tracing():
+        is_in_order = known(grad.stride()[1] == 1) or known(grad.shape[1] == 1)
+    else:
+        is_in_order = grad.stride()[1] == 1 or grad.shape[1] == 1
+    return grad if is_in_order else grad.contiguous(memory_format=torch.channels_last)
+
+
+class Conv(torch.autograd.Function):
+    """conv2d, or conv2d_fused if there is an epilogue."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        residual: torch.Tensor | None,
+        geometry: Geometry,
+        epilogue: str | None,
+        allow_tf32: bool,
+    ) -> torch.Tensor:
+        if epilogue is None:
+            call = _conv2d if is_tracing() else _conv2d_direct
+            result = call(input, weight, bias, *geometry, allow_tf32)
+        else:
+            call = _conv2d_fused if is_tracing() else _conv2d_fused_direct
+            result = call(input, weight, bias, residual, *geometry, epilogue, allow_tf32)
+        needs_input, needs_weight, *_ = ctx.needs_input_grad
+        has_relu = epilogue is not None and epilogue.endswith("relu")
+        ctx.save_for_backward(
+            input if needs_weight else None,
+            weight if needs_input else None,
+            result if has_relu else None,
+        )
+        # Of the gradients that backward makes.
+        ctx.input_size = input.shape if needs_input else None
+        ctx.weight_size = weight.shape if needs_weight else None
+        ctx.geometry, ctx.allow_tf32 = geometry, allow_tf32
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
+        input, weight, result = ctx.saved_tensors
+        needs_input, needs_weight, needs_bias, needs_residual, *_ = ctx.needs_input_grad
+        needs_dz = needs_input or needs_weight or needs_residual
+        grad_bias: Gradient = None
+        if result is None:
+            dz = _in_order(grad)
+            if needs_bias:
+                grad_bias = sum_rows(_pixels(dz))
+        else:
+            pixels, sums = derivative(
+                *(_pixels(grad), _pixels(result), "relu_backward"), needs_dz, needs_bias
+            )
+            dz = pixels.permute(0, 3, 1, 2) if needs_dz else grad
+            grad_bias = sums if needs_bias else None
+        given = ctx.geometry, ctx.allow_tf32
+        grad_input = _input_grad(dz, weight, ctx.input_size, *given) if needs_input else None
+        grad_weight = _weight_grad(dz, input, ctx.weight_size, *given) if needs_weight else None
+        grad_residual = dz if needs_residual else None
+        return grad_input, grad_weight, grad_bias, grad_residual, None, None, None
+
+
+class _InputGrad(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        grad: torch.Tensor,
+        weight: torch.Tensor,
+        size: Sequence[int],
+        geometry: Geometry,
+        allow_tf32: bool,
+    ) -> torch.Tensor:
+        needs = ctx.needs_input_grad
+        ctx.save_for_backward(grad if needs[1] else None, weight if needs[0] else None)
+        ctx.weight_size, ctx.geometry, ctx.allow_tf32 = weight.shape, geometry, allow_tf32
+        call = _conv2d_input_grad if is_tracing() else _conv2d_input_grad_direct
+        return call(grad, weight, size[2], size[3], *geometry, allow_tf32)
+
+    @staticmethod
+    def backward(ctx: Any, of_result: torch.Tensor) -> tuple[Gradient, ...]:
+        grad, weight = ctx.saved_tensors
+        given = ctx.geometry, ctx.allow_tf32
+        of_grad: Gradient = None
+        of_weight: Gradient = None
+        if weight is not None:
+            of_grad = _conv(of_result, weight, *given)
+        if grad is not None:
+            of_weight = _weight_grad(grad, of_result, ctx.weight_size, *given)
+        return of_grad, of_weight, None, None, None
+
+
+class _WeightGrad(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        grad: torch.Tensor,
+        input: torch.Tensor,
+        size: Sequence[int],
+        geometry: Geometry,
+        allow_tf32: bool,
+    ) -> torch.Tensor:
+        needs = ctx.needs_input_grad
+        ctx.save_for_backward(grad if needs[1] else None, input if needs[0] else None)
+        ctx.input_size, ctx.geometry, ctx.allow_tf32 = input.shape, geometry, allow_tf32
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        call = _conv2d_weight_grad if is_tracing() else _conv2d_weight_grad_direct
+        return call(grad, input, size[2], size[3], *geometry, allow_tf32, deterministic)
+
+    @staticmethod
+    def backward(ctx: Any, of_result: torch.Tensor) -> tuple[Gradient, ...]:
+        grad, input = ctx.saved_tensors
+        given = ctx.geometry, ctx.allow_tf32
+        of_grad: Gradient = None
+        of_input: Gradient = None
+        if input is not None:
+            of_grad = _conv(input, of_result, *given)
+        if grad is not None:
+            of_input = _input_grad(grad, of_result, ctx.input_size, *given)
+        return of_grad, of_input, None, None, None
+
+
+_conv_with_grad: _Op = applier(Conv, 4)
+_input_grad_with_grad: _Op = applier(_InputGrad, 2)
+_weight_grad_with_grad: _Op = applier(_WeightGrad, 2)

@@ -1,0 +1,289 @@
+"""A convolution of images: what one kernel computes, and what torch computes behind it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import is_autocast_enabled, is_grad_enabled
+
+from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ...errors import DeviceError, DtypeError, ShapeError
+from .._common import by_torch
+from .._common.activations import ACTIVATIONS, COMPOSED, check_activation
+from .._common.call import applier, direct, distinct, is_tracing
+from .._common.errors import dtype_name, shape_text
+from .._common.precision import DTYPES, autocast_operands
+from .._common.sizes import shapes_differ
+from .._common.transforms import is_transformed
+from ._autograd import Conv, channels_first, channels_last
+from ._geometry import Geometry, Padding, Sizes, check_rank, geometry
+
+_Op = Callable[..., torch.Tensor]
+_ops = torch.ops.cutwheel
+_conv2d: _Op = _ops.conv2d.default
+_conv2d_fused: _Op = _ops.conv2d_fused.default
+_conv2d_direct: _Op = direct(_conv2d)
+_conv2d_fused_direct: _Op = direct(_conv2d_fused)
+_with_grad: _Op = applier(Conv, 4)
+_conv_served: Callable[..., int] = _ops._conv_served.default
+_FPROP = 1  # as the library numbers directions
+_bfloat16, _float16 = torch.bfloat16, torch.float16
+
+_ALL_ACTIVATIONS = {**ACTIVATIONS, **COMPOSED}
+CONV_ACTIVATIONS = tuple(_ALL_ACTIVATIONS)
+
+_NO_RESIDUAL, _RESIDUAL_FIRST, _RESIDUAL_LAST = 0, 1, 2
+# What one kernel computes.
+_EPILOGUES: dict[tuple[str | None, int], str] = {
+    **{(name, _NO_RESIDUAL): f"bias_{name}" for name in ACTIVATIONS},
+    (None, _RESIDUAL_FIRST): "bias_residual",
+    **{(name, _RESIDUAL_FIRST): f"bias_residual_{name}" for name in ("relu", "silu")},
+    **{(name, _RESIDUAL_LAST): f"bias_{name}_residual" for name in ("relu", "silu")},
+}
+# Of these backward needs no more than the result.
+_TRAINED = ("bias_relu", "bias_residual", "bias_residual_relu")
+
+
+class Plan(NamedTuple):
+    """What the kernel computes, and what torch computes behind it."""
+
+    epilogue: str | None
+    """None: of the convolution and its bias alone"""
+    activation: str | None = None
+    """by torch"""
+    adds_residual: bool = False
+    """by torch"""
+
+
+_PLAIN = Plan(None)
+
+
+def plan_of(
+    activation: str | None,
+    has_residual: bool,
+    residual_after_activation: bool,
+    needs_grad: bool,
+    is_served: Callable[[str], bool] = lambda epilogue: True,
+) -> Plan:
+    """As much as possible in the kernel.
+
+    Args:
+        is_served: whether there is a kernel with an epilogue
+    """
+    if activation is None and not has_residual:
+        return _PLAIN
+    placement = _NO_RESIDUAL
+    if has_residual:
+        is_last = residual_after_activation and activation is not None
+        placement = _RESIDUAL_LAST if is_last else _RESIDUAL_FIRST
+    choices = [(activation, placement, _PLAIN)]
+    if placement == _RESIDUAL_FIRST:
+        choices.append((None, placement, Plan(None, activation)))
+    elif placement == _RESIDUAL_LAST:
+        choices.append((activation, _NO_RESIDUAL, Plan(None, None, True)))
+    allowed = _TRAINED if needs_grad else _EPILOGUES.values()
+    for inside, where, rest in choices:
+        epilogue = _EPILOGUES.get((inside, where))
+        if epilogue is not None and epilogue in allowed and is_served(epilogue):
+            return rest._replace(epilogue=epilogue)
+    return Plan(None, activation, has_residual)
+
+
+# By the arguments of plan_of, where a kernel has every epilogue.
+_PLANS = {
+    given: plan_of(*given)
+    for given in itertools.product((None, *CONV_ACTIVATIONS), *((False, True),) * 3)
+}
+
+
+def is_served_by(input: torch.Tensor) -> Callable[[str], bool]:
+    """Whether this wheel has kernels for an epilogue, the input's dtype and its GPU.
+
+    Every epilogue is there in 16 bits, not every one in float32.
+    """
+    if input.dtype != torch.float32 or not input.is_cuda or not torch.cuda.is_available():
+        return lambda epilogue: True
+    device = input.get_device()
+    return lambda epilogue: _has_float32_kernel(device, epilogue)
+
+
+def _has_float32_kernel(device: int, epilogue: str) -> bool:
+    served: int = _conv_served(_FPROP, device, torch.float32, torch.float32, epilogue, True)
+    return served > 0
+
+
+# torch.compile takes the answer at trace time as a constant.
+_has_float32_kernel._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def why_torch(input: torch.Tensor, groups: int) -> str | None:
+    """Why no kernel serves the call, so that torch does; None: one does."""
+    if groups != 1:
+        return f"groups is {groups}; cutwheel's convolutions have one group"
+    if input.dtype not in DTYPES:
+        return f"input has dtype {dtype_name(input.dtype)}; expected float16, bfloat16 or float32"
+    return by_torch.why_convolution(input)
+
+
+def check_torch_dtype(op: str, input: torch.Tensor) -> None:
+    """That torch convolves the input's dtype: on GPUs no integers, and nowhere bool or fp8."""
+    dtype = input.dtype
+    if dtype.is_floating_point or dtype.is_complex:
+        if dtype.itemsize > 1:
+            return
+    elif dtype != torch.bool and not input.is_cuda:
+        return
+    quantized = dtype in (torch.int8, torch.float8_e4m3fn)
+    raise DtypeError(
+        f"{op}: input has dtype {dtype_name(dtype)}; expected float16, bfloat16, float32, float64 "
+        "or a complex dtype"
+        + (" (scaled_conv2d convolves int8 and float8_e4m3fn with scales)" if quantized else "")
+    )
+
+
+def convolve(
+    op: str,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sizes,
+    padding: Padding,
+    dilation: Sizes,
+    groups: int,
+    activation: str | None,
+    residual: torch.Tensor | None,
+    residual_after_activation: bool,
+) -> torch.Tensor:
+    """conv2d in the name of `op`; its errors are the library's."""
+    if activation is not None:
+        check_activation(activation, CONV_ACTIVATIONS, op)
+    dims = input.dim()
+    if dims == 3:
+        batch = input.unsqueeze(0)
+        added = residual if residual is None else residual.unsqueeze(0)
+        rest = (stride, padding, dilation, groups, activation, added, residual_after_activation)
+        return convolve(op, batch, weight, bias, *rest).squeeze(0)
+    if dims != 4:
+        check_rank(op, "input", input, "[N, C, H, W]", "[C, H, W]")
+    if is_autocast_enabled():
+        input, weight, bias = autocast_operands(input, weight, bias)
+        if residual is not None and residual.dtype != input.dtype:
+            # What is added keeps its dtype, and the sum is promoted, as that of torch's functions.
+            is_last = residual_after_activation
+            first, last = (activation, None) if is_last else (None, activation)
+            given = (stride, padding, dilation, groups, first, None, False)
+            z = convolve(op, input, weight, bias, *given)
+            return finish(op, z, last, residual, False)
+    where = geometry(op, weight, stride, padding, dilation)
+    dtype = input.dtype
+    is_16_bit = dtype is _bfloat16 or dtype is _float16
+    if (groups != 1 or not is_16_bit or is_transformed()) and why_torch(input, groups) is not None:
+        check_torch_dtype(op, input)
+        if groups == 1 and dtype == torch.float32:
+            by_torch.tell_of_convolution(op)
+        z = F.conv2d(input, weight, bias, where[:2], padding, where[6:], groups)
+        z = in_channels_last_order(z)
+        return finish(op, z, activation, residual, residual_after_activation)
+    allow_tf32 = not is_16_bit and dtype == torch.float32
+    needs_grad = is_grad_enabled() and (
+        input.requires_grad
+        or weight.requires_grad
+        or (bias is not None and bias.requires_grad)
+        or (residual is not None and residual.requires_grad)
+    )
+    if activation is None and residual is None:
+        return _run(input, weight, bias, None, where, None, allow_tf32, needs_grad)
+    how = activation, residual is not None, bool(residual_after_activation), needs_grad
+    plan = _PLANS[how] if is_16_bit else plan_of(*how, is_served_by(input))
+    inside, behind = (None, residual) if plan.adds_residual else (residual, None)
+    z = _run(input, weight, bias, inside, where, plan.epilogue, allow_tf32, needs_grad)
+    if plan.activation is None and behind is None:
+        return z
+    return finish(op, z, plan.activation, behind, residual_after_activation)
+
+
+def _run(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    where: Geometry,
+    epilogue: str | None,
+    allow_tf32: bool,
+    needs_grad: bool,
+) -> torch.Tensor:
+    """What is computed in one kernel."""
+    if needs_grad:
+        if is_tracing():
+            input, weight, bias, residual = distinct(input, weight, bias, residual)
+        return _with_grad(input, weight, bias, residual, where, epilogue, allow_tf32)
+    # What has its default is left out: each argument costs a tenth of a microsecond.
+    if epilogue is None:
+        if is_tracing():
+            return _conv2d(input, weight, bias, *where, allow_tf32)
+        if allow_tf32:
+            return _conv2d_direct(input, weight, bias, *where, True)
+        return _conv2d_direct(input, weight, bias, *where)
+    if is_tracing():
+        return _conv2d_fused(input, weight, bias, residual, *where, epilogue, allow_tf32)
+    if allow_tf32:
+        return _conv2d_fused_direct(input, weight, bias, residual, *where, epilogue, True)
+    return _conv2d_fused_direct(input, weight, bias, residual, *where, epilogue)
+
+
+def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    """With strides that follow from the sizes, also where a size is 1 and others would do."""
+    return tensor.reshape(-1).view(tensor.shape)
+
+
+def in_channels_last_order(z: torch.Tensor) -> torch.Tensor:
+    """[N, Ko, ...] in the strides of channels last, for images of any size: torch's own results
+    have them or not, by the kernel that it took."""
+    return channels_first(_contiguous(channels_last(z)))
+
+
+def finish(
+    op: str,
+    z: torch.Tensor,
+    activation: str | None,
+    residual: torch.Tensor | None,
+    residual_after_activation: bool,
+) -> torch.Tensor:
+    """Activation and residual by torch, behind a convolution [N, Ko, ...]."""
+    if activation is None and residual is None:
+        return z
+    # As a contiguous tensor, which has one order for images of any size.
+    result, added = channels_last(z), None
+    if residual is not None:
+        _check_residual(op, residual, z)
+        added = channels_last(residual)
+    if added is not None and not (residual_after_activation and activation):
+        result, added = _contiguous(result + added), None
+    if activation is not None:
+        # Autocast has float32 rules for some of these.
+        result = _ALL_ACTIVATIONS[activation](result).to(result.dtype)
+    if added is not None:
+        result = _contiguous(result + added)
+    return channels_first(result)
+
+
+def _check_residual(op: str, residual: torch.Tensor, z: torch.Tensor) -> None:
+    """What the library checks where the residual is an operand of it."""
+    if residual.device != z.device:
+        raise DeviceError(
+            f"{op}: residual is on {residual.device} and input is on {z.device}; all tensors must "
+            "be on the same device"
+        )
+    if residual.dtype != z.dtype and not is_autocast_enabled():
+        raise DtypeError(
+            f"{op}: residual has dtype {dtype_name(residual.dtype)}; expected {dtype_name(z.dtype)}"
+        )
+    if shapes_differ(residual.shape, z.shape):
+        raise ShapeError(
+            f"{op}: residual has shape {shape_text(residual.shape)}; expected "
+            f"{shape_text(z.shape)}, the shape of the result"
+        )

@@ -1,0 +1,273 @@
+"""Dense GEMMs on tensor cores: mm, bmm, addmm, baddbmm, matmul, and gemm with any epilogue.
+
+All accumulate in float32. Operands are float16, bfloat16 or float32 CUDA tensors of one dtype and
+device. float32 is multiplied on TF32 tensor cores if torch's own setting allows TF32
+(``torch.backends.cuda.matmul.fp32_precision = "tf32"`` or
+``torch.set_float32_matmul_precision("high")``); else torch computes it in full precision, and the
+logger "cutwheel" says so once for each op.
+
+Row- and column-major operands with any pitch of 16 bytes are used as they lie. Other strides,
+offsets and pitches give the same results by way of a copy. Results are contiguous.
+
+Every op but gemm is differentiable, twice and more. All work in torch.compile(fullgraph=True), in
+CUDA graphs and with autocast, and run on the current stream of their tensors' device. Inside of
+torch.func's transforms and of forward-mode AD torch computes them, so that derivatives are right.
+
+Errors of every op: TypeError for an argument that is no tensor or of a wrong dtype, ValueError for
+a wrong shape, a tensor on another device or an ``out`` that overlaps, NotImplementedError for CPU
+tensors, RuntimeError for a driver that is missing or too old. For a dtype, a shape and the like
+they are classes of cutwheel.errors, which are RuntimeError, too, as torch's own functions raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import is_autocast_enabled, is_grad_enabled
+
+from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ...errors import DtypeError
+from .._common import by_torch
+from .._common.call import applier, bump, direct, distinct, is_tracing
+from .._common.errors import RAISED, check_tensors, reraise
+from .._common.precision import autocast_operands
+from .._common.transforms import is_transformed
+from ._autograd import Addmm, Baddbmm, Bmm, Mm
+from ._epilogue import gemm
+from ._matmul import matmul
+
+__all__ = ["addmm", "baddbmm", "bmm", "gemm", "matmul", "mm"]
+
+_float32 = torch.float32
+
+
+_Op = Callable[..., torch.Tensor]
+_ops = torch.ops.cutwheel
+_mm: _Op = _ops.mm.default
+_bmm: _Op = _ops.bmm.default
+_addmm: _Op = _ops.addmm.default
+_baddbmm: _Op = _ops.baddbmm.default
+_mm_direct: _Op = direct(_mm)
+_bmm_direct: _Op = direct(_bmm)
+_addmm_direct: _Op = direct(_addmm)
+_baddbmm_direct: _Op = direct(_baddbmm)
+_mm_out, _bmm_out = _ops.mm.out, _ops.bmm.out
+_addmm_out, _baddbmm_out = _ops.addmm.out, _ops.baddbmm.out
+_mm_with_grad: _Op = applier(Mm, 2)
+_bmm_with_grad: _Op = applier(Bmm, 2)
+_addmm_with_grad: _Op = applier(Addmm, 3)
+_baddbmm_with_grad: _Op = applier(Baddbmm, 3)
+
+
+def mm(
+    input: torch.Tensor,
+    mat2: torch.Tensor,
+    out_dtype: torch.dtype | None = None,
+    *,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Matrix product, as torch.mm.
+
+    Args:
+        input: [M, K]
+        mat2: [K, N], dtype of input
+        out_dtype: dtype of the result: that of input (default) or float32
+        out: [M, N], any strides that do not overlap; it is never resized
+
+    Returns:
+        input @ mat2, [M, N]; `out` if that was given
+    """
+    try:
+        if out is not None:
+            _check_out("mm", out, out_dtype, input=input, mat2=mat2)
+            allow_tf32 = input.dtype == _float32
+            if (allow_tf32 or is_transformed()) and by_torch.serves("mm", input):
+                return by_torch.mm_out(input, mat2, out)
+            _mm_out(input, mat2, allow_tf32, out=out)
+            bump(out)
+            return out
+        if is_autocast_enabled():
+            input, mat2 = autocast_operands(input, mat2)
+        allow_tf32 = input.dtype == _float32
+        if (allow_tf32 or is_transformed()) and by_torch.serves("mm", input):
+            return by_torch.mm(input, mat2, out_dtype)
+        if is_grad_enabled() and (input.requires_grad or mat2.requires_grad):
+            if is_tracing():
+                input, mat2 = distinct(input, mat2)
+            return _mm_with_grad(input, mat2, out_dtype, allow_tf32)
+        if is_tracing():
+            return _mm(input, mat2, out_dtype, allow_tf32)
+        # What has its default is left out: each argument costs a tenth of a microsecond.
+        if allow_tf32 or out_dtype is not None:
+            return _mm_direct(input, mat2, out_dtype, allow_tf32)
+        return _mm_direct(input, mat2)
+    except RAISED as error:
+        reraise("mm", error, ("out",), input=input, mat2=mat2, out=out)
+
+
+def bmm(
+    input: torch.Tensor,
+    mat2: torch.Tensor,
+    out_dtype: torch.dtype | None = None,
+    *,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Matrix product of each pair of matrices in two batches, as torch.bmm.
+
+    Args:
+        input: [B, M, K]; expanded (stride 0) batches are not copied
+        mat2: [B, K, N], dtype of input
+        out_dtype: dtype of the result: that of input (default) or float32
+        out: [B, M, N], any strides that do not overlap; it is never resized
+
+    Returns:
+        input @ mat2, [B, M, N]; `out` if that was given
+    """
+    try:
+        if out is not None:
+            _check_out("bmm", out, out_dtype, input=input, mat2=mat2)
+            allow_tf32 = input.dtype == _float32
+            if (allow_tf32 or is_transformed()) and by_torch.serves("bmm", input):
+                return by_torch.bmm_out(input, mat2, out)
+            _bmm_out(input, mat2, allow_tf32, out=out)
+            bump(out)
+            return out
+        if is_autocast_enabled():
+            input, mat2 = autocast_operands(input, mat2)
+        allow_tf32 = input.dtype == _float32
+        if (allow_tf32 or is_transformed()) and by_torch.serves("bmm", input):
+            return by_torch.bmm(input, mat2, out_dtype)
+        if is_grad_enabled() and (input.requires_grad or mat2.requires_grad):
+            if is_tracing():
+                input, mat2 = distinct(input, mat2)
+            return _bmm_with_grad(input, mat2, out_dtype, allow_tf32)
+        if is_tracing():
+            return _bmm(input, mat2, out_dtype, allow_tf32)
+        if allow_tf32 or out_dtype is not None:
+            return _bmm_direct(input, mat2, out_dtype, allow_tf32)
+        return _bmm_direct(input, mat2)
+    except RAISED as error:
+        reraise("bmm", error, ("out",), input=input, mat2=mat2, out=out)
+
+
+def addmm(
+    input: torch.Tensor,
+    mat1: torch.Tensor,
+    mat2: torch.Tensor,
+    out_dtype: torch.dtype | None = None,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Matrix product with an addend, as torch.addmm.
+
+    Args:
+        input: broadcasts to [M, N]; dtype of mat1 or of the result. Not read if beta is 0, so NaN
+            in it does not spread
+        mat1: [M, K]
+        mat2: [K, N], dtype of mat1
+        out_dtype: dtype of the result: that of mat1 (default) or float32
+        beta: factor of input
+        alpha: factor of the product
+        out: [M, N], any strides that do not overlap; it is never resized. It may be `input` itself
+
+    Returns:
+        beta * input + alpha * mat1 @ mat2, [M, N]; `out` if that was given
+    """
+    try:
+        if out is not None:
+            _check_out("addmm", out, out_dtype, input=input, mat1=mat1, mat2=mat2)
+            allow_tf32 = mat1.dtype == _float32
+            if (allow_tf32 or is_transformed()) and by_torch.serves("addmm", mat1):
+                return by_torch.addmm_out(input, mat1, mat2, beta, alpha, out)
+            _addmm_out(input, mat1, mat2, beta, alpha, allow_tf32, out=out)
+            bump(out)
+            return out
+        if is_autocast_enabled():
+            input, mat1, mat2 = autocast_operands(input, mat1, mat2)
+        allow_tf32 = mat1.dtype == _float32
+        if (allow_tf32 or is_transformed()) and by_torch.serves("addmm", mat1):
+            return by_torch.addmm(input, mat1, mat2, out_dtype, beta, alpha)
+        if is_grad_enabled() and (input.requires_grad or mat1.requires_grad or mat2.requires_grad):
+            if is_tracing():
+                input, mat1, mat2 = distinct(input, mat1, mat2)
+            return _addmm_with_grad(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
+        if is_tracing():
+            return _addmm(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
+        if allow_tf32 or out_dtype is not None or beta != 1 or alpha != 1:
+            return _addmm_direct(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
+        return _addmm_direct(input, mat1, mat2)
+    except RAISED as error:
+        reraise("addmm", error, ("out",), input=input, mat1=mat1, mat2=mat2, out=out)
+
+
+def baddbmm(
+    input: torch.Tensor,
+    batch1: torch.Tensor,
+    batch2: torch.Tensor,
+    out_dtype: torch.dtype | None = None,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Matrix product of each pair of matrices in two batches with an addend, as torch.baddbmm.
+
+    Args:
+        input: broadcasts to [B, M, N]; dtype of batch1 or of the result. Not read if beta is 0
+        batch1: [B, M, K]
+        batch2: [B, K, N], dtype of batch1
+        out_dtype: dtype of the result: that of batch1 (default) or float32
+        beta: factor of input
+        alpha: factor of the products
+        out: [B, M, N], any strides that do not overlap; it is never resized. It may be `input`
+
+    Returns:
+        beta * input + alpha * batch1 @ batch2, [B, M, N]; `out` if that was given
+    """
+    try:
+        if out is not None:
+            _check_out("baddbmm", out, out_dtype, input=input, batch1=batch1, batch2=batch2)
+            allow_tf32 = batch1.dtype == _float32
+            if (allow_tf32 or is_transformed()) and by_torch.serves("baddbmm", batch1):
+                return by_torch.baddbmm_out(input, batch1, batch2, beta, alpha, out)
+            _baddbmm_out(input, batch1, batch2, beta, alpha, allow_tf32, out=out)
+            bump(out)
+            return out
+        if is_autocast_enabled():
+            input, batch1, batch2 = autocast_operands(input, batch1, batch2)
+        allow_tf32 = batch1.dtype == _float32
+        if (allow_tf32 or is_transformed()) and by_torch.serves("baddbmm", batch1):
+            return by_torch.baddbmm(input, batch1, batch2, out_dtype, beta, alpha)
+        if is_grad_enabled() and (
+            input.requires_grad or batch1.requires_grad or batch2.requires_grad
+        ):
+            if is_tracing():
+                input, batch1, batch2 = distinct(input, batch1, batch2)
+            return _baddbmm_with_grad(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)
+        if is_tracing():
+            return _baddbmm(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)
+        if allow_tf32 or out_dtype is not None or beta != 1 or alpha != 1:
+            return _baddbmm_direct(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)
+        return _baddbmm_direct(input, batch1, batch2)
+    except RAISED as error:
+        reraise("baddbmm", error, ("out",), input=input, batch1=batch1, batch2=batch2, out=out)
+
+
+def _check_out(
+    op: str, out: torch.Tensor, out_dtype: torch.dtype | None, **operands: torch.Tensor
+) -> None:
+    """What the library cannot know about `out`; it checks the rest itself."""
+    tensors = {**operands, "out": out}
+    check_tensors(op, tensors)
+    if out_dtype is not None and out.dtype != out_dtype:
+        raise DtypeError(f"{op}: out has dtype {out.dtype}; expected {out_dtype} as out_dtype says")
+    if is_grad_enabled():
+        for name, tensor in tensors.items():
+            if tensor.requires_grad:
+                raise RuntimeError(
+                    f"{op}: {name} requires grad, and out= does not support automatic "
+                    "differentiation: call without out=, or under torch.no_grad()"
+                )

@@ -1,0 +1,247 @@
+"""Gradients of the grouped products, by the same public ops, so that they nest.
+
+With D_g = A_g B_g (+ b_g) for each group g, and G_g the gradient of D_g:
+
+    dA_g = G_g B_g^T, dB_g = A_g^T G_g, db_g = G_g summed over its rows
+
+Where the rows of A are grouped, dA has grouped rows, too, and dB has grouped K: its groups are
+those of what is summed over. Where K is grouped, it is the other way around.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import is_autocast_enabled, is_grad_enabled
+
+from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
+
+# Circular, and used at call time only: the gradients are made of the public functions.
+from .. import grouped
+from .._common.call import direct, is_tracing
+from .._common.elementwise import Gradient, derivative
+from .._common.errors import RAISED
+from .._common.precision import tf32_allowed
+from .._common.sizes import is_contiguous
+from .._common.transforms import is_transformed
+from ..gemm._autograd import is_column_major
+from ._group_sums import sum_groups
+
+_Op = Callable[..., torch.Tensor]
+_ops = torch.ops.cutwheel
+_grouped_mm: _Op = _ops.grouped_mm.default
+_grouped_mm_direct: _Op = direct(_grouped_mm)
+_fused: _Op = _ops.grouped_linear_fused.default
+_fused_aux: Callable[..., tuple[torch.Tensor, torch.Tensor]] = _ops.grouped_linear_fused_aux.default
+_fused_direct: _Op = direct(_fused)
+_fused_aux_direct: Callable[..., tuple[torch.Tensor, torch.Tensor]] = direct(_fused_aux)
+
+
+def _product(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    """grouped_mm, by a shorter way where there is nothing for autograd or autocast to do."""
+    if not (is_grad_enabled() or is_autocast_enabled() or is_tracing() or is_transformed()):
+        try:
+            allow_tf32 = a.dtype == torch.float32 and tf32_allowed()
+            if allow_tf32:
+                return _grouped_mm_direct(a, b, offs, None, None, True)
+            return _grouped_mm_direct(a, b, offs)
+        except RAISED:
+            pass  # the public function says it in its own words
+    return grouped.grouped_mm(a, b, offs=offs)
+
+
+def _over_rows(
+    left: torch.Tensor, right: torch.Tensor, offs: torch.Tensor, is_column_major: bool
+) -> torch.Tensor:
+    """[T, K], [T, N] -> [G, K, N]: the product over the rows of each group, left_g^T right_g."""
+    if is_column_major:
+        return _product(right.mT, left, offs).mT
+    return _product(left.mT, right, offs)
+
+
+class GroupedRows(torch.autograd.Function):
+    """A [T, K], B [G, K, N] -> [T, N]
+
+    With accumulate_into, [G, K, N] in float32, backward adds dB to that and returns none.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        offs: torch.Tensor,
+        bias: torch.Tensor | None,
+        out_dtype: torch.dtype | None,
+        allow_tf32: bool,
+        accumulate_into: torch.Tensor | None,
+    ) -> torch.Tensor:
+        needs = ctx.needs_input_grad
+        ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None, offs)
+        tracing = is_tracing()
+        ctx.b_is_column_major = needs[1] and is_column_major(b, tracing)
+        ctx.dtype = a.dtype
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        # Not among the saved tensors: it is meant to change before backward comes.
+        ctx.accumulate_into = accumulate_into
+        call = _grouped_mm if tracing else _grouped_mm_direct
+        return call(a, b, offs, bias, out_dtype, allow_tf32)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
+        a, b, offs = ctx.saved_tensors
+        grad_a: Gradient = None
+        grad_b: Gradient = None
+        grad_bias: Gradient = None
+        if ctx.needs_input_grad[3]:
+            grad_bias = sum_groups(grad, offs).to(ctx.bias_dtype)
+        if grad.dtype != ctx.dtype:
+            grad = grad.to(ctx.dtype)
+        if b is not None:
+            grad_a = _product(grad, b.mT, offs)
+        if a is not None and ctx.accumulate_into is not None:
+            if is_grad_enabled():
+                raise RuntimeError(
+                    "grouped_mm: accumulate_into has no second derivative; call backward() "
+                    "without create_graph, or grouped_mm without accumulate_into"
+                )
+            grouped.grouped_mm(a.mT, grad, offs=offs, accumulate_into=ctx.accumulate_into)
+        elif a is not None:
+            grad_b = _over_rows(a, grad, offs, ctx.b_is_column_major)
+        return grad_a, grad_b, None, grad_bias, None, None, None
+
+
+class GroupedK(torch.autograd.Function):
+    """A [M, T], B [T, N] -> [G, M, N]"""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        offs: torch.Tensor,
+        out_dtype: torch.dtype | None,
+        allow_tf32: bool,
+    ) -> torch.Tensor:
+        needs = ctx.needs_input_grad
+        ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None, offs)
+        tracing = is_tracing()
+        ctx.a_is_row_major = needs[0] and is_contiguous(a, tracing)
+        ctx.dtype = a.dtype
+        call = _grouped_mm if tracing else _grouped_mm_direct
+        return call(a, b, offs, None, out_dtype, allow_tf32)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
+        a, b, offs = ctx.saved_tensors
+        grad_a: Gradient = None
+        grad_b: Gradient = None
+        if grad.dtype != ctx.dtype:
+            grad = grad.to(ctx.dtype)
+        if b is not None:
+            grad_a = _product(b, grad.mT, offs).mT  # [T, M] -> [M, T]
+            if ctx.a_is_row_major:
+                grad_a = grad_a.contiguous()
+        if a is not None:
+            grad_b = _product(a.mT, grad, offs)  # [T, N]
+        return grad_a, grad_b, None, None, None
+
+
+def _save(
+    ctx: Any,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    offs: torch.Tensor,
+    bias: torch.Tensor | None,
+    z: torch.Tensor | None,
+    activation_backward: str,
+) -> None:
+    needs = ctx.needs_input_grad
+    ctx.save_for_backward(input if needs[1] else None, weight if needs[0] else None, offs, z)
+    ctx.weight_is_column_major = needs[1] and is_column_major(weight, is_tracing())
+    ctx.bias_dtype = None if bias is None else bias.dtype
+    ctx.activation_backward = activation_backward
+
+
+def _gradients(
+    ctx: Any, grad: Gradient, grad_z: Gradient = None
+) -> tuple[Gradient, Gradient, None, Gradient]:
+    """Of input, weight, offs and bias, given those of Y [T, N] and, in a second backward pass, of
+    z."""
+    input, weight, offs, z = ctx.saved_tensors
+    needs_input, needs_weight, _, needs_bias = ctx.needs_input_grad[:4]
+    dz = grad_z
+    if grad is not None:
+        of_result = derivative(grad, z, ctx.activation_backward, True, False)[0]
+        dz = of_result if dz is None else dz + of_result
+    if dz is None:
+        return None, None, None, None
+    grad_input: Gradient = None
+    grad_weight: Gradient = None
+    grad_bias: Gradient = None
+    if needs_input:
+        grad_input = _product(dz, weight, offs)  # [T, N] with [G, N, K]
+    if needs_weight:
+        grad_weight = _over_rows(dz, input, offs, ctx.weight_is_column_major)  # [G, N, K]
+    if needs_bias:
+        grad_bias = sum_groups(dz, offs).to(ctx.bias_dtype)
+    return grad_input, grad_weight, None, grad_bias
+
+
+class GroupedFused(torch.autograd.Function):
+    """With an epilogue, where the result tells what backward needs (relu), or z is kept without a
+    history: for torch.compile, which knows no second derivatives, and would keep an additional
+    output alive."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        offs: torch.Tensor,
+        bias: torch.Tensor | None,
+        epilogue: str,
+        activation_backward: str,
+        stores_z: bool,
+        allow_tf32: bool,
+    ) -> torch.Tensor:
+        if stores_z:
+            with_z = _fused_aux if is_tracing() else _fused_aux_direct
+            result, z = with_z(input, weight, offs, bias, epilogue, allow_tf32)
+        else:
+            call = _fused if is_tracing() else _fused_direct
+            result = z = call(input, weight, offs, bias, epilogue, allow_tf32)
+        _save(ctx, input, weight, offs, bias, z, activation_backward)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
+        return (*_gradients(ctx, grad), None, None, None, None)
+
+
+class GroupedFusedAux(torch.autograd.Function):
+    """With an epilogue that stores z: returns (result, z)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        offs: torch.Tensor,
+        bias: torch.Tensor | None,
+        epilogue: str,
+        activation_backward: str,
+        allow_tf32: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        # Without this, a first backward pass would add zeros as the gradient of z.
+        ctx.set_materialize_grads(False)
+        call = _fused_aux if is_tracing() else _fused_aux_direct
+        result, z = call(input, weight, offs, bias, epilogue, allow_tf32)
+        _save(ctx, input, weight, offs, bias, z, activation_backward)
+        return result, z
+
+    @staticmethod
+    def backward(ctx: Any, grad: Gradient, grad_z: Gradient) -> tuple[Gradient, ...]:
+        return (*_gradients(ctx, grad, grad_z), None, None, None)

@@ -1,0 +1,267 @@
+"""Linear layers of many experts: grouped rows, with an activation or a gate in the same kernel.
+
+Groups are those of cutwheel.grouped_mm, and so are dtypes, strides, TF32, autocast, torch.compile
+and errors.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+
+import torch
+from torch import is_autocast_enabled, is_grad_enabled
+
+from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ...errors import DtypeError, ShapeError
+
+# Circular, and used at call time only.
+from .. import grouped
+from .._common.activations import ACTIVATIONS, check_activation
+from .._common.call import applier, direct, distinct, is_tracing
+from .._common.errors import RAISED, dtype_name, raise_as, reraise, shape_text
+from .._common.precision import autocast_operands, tf32_allowed
+from .._common.sizes import differ
+from .._common.transforms import REVERSE, is_transformed, refuse
+from ..linear._gated import GATED_ACTIVATIONS
+from ._autograd import GroupedFused, GroupedFusedAux
+
+_Op = Callable[..., torch.Tensor]
+_ops = torch.ops.cutwheel
+_fused: _Op = _ops.grouped_linear_fused.default
+_fused_direct: _Op = direct(_fused)
+_with_grad: _Op = applier(GroupedFused, 4)
+_with_z: Callable[..., tuple[torch.Tensor, torch.Tensor]] = applier(GroupedFusedAux, 4)
+
+GROUPED_ACTIVATIONS = tuple(ACTIVATIONS)
+_MADE_OF = {"grouped_mm": {"mat_a": "input", "mat_b": "weight"}}
+# The epilogue, what stores z for backward (the result of relu tells as much), and the epilogue of
+# backward itself.
+_LINEAR = {
+    name: (f"bias_{name}", None if name == "relu" else f"bias_{name}_aux", f"{name}_backward")
+    for name in GROUPED_ACTIVATIONS
+}
+_GATED = {
+    name: (f"gated_{name}", f"gated_{name}_aux", f"gated_{name}_backward")
+    for name in GATED_ACTIVATIONS
+}
+
+
+def grouped_linear(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    offs: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+) -> torch.Tensor:
+    """Affine map of each group of rows, then an activation, in one kernel.
+
+    Args:
+        input: [T, K]
+        weight: [G, N, K], dtype of input
+        offs: [G], int32 or int64, on the device of input: the end of each group's rows
+        bias: [G, N], dtype of input
+        activation: None, "relu", "gelu" (of erf), "gelu_tanh" or "silu"
+
+    Returns:
+        act(input_g @ weight_g.T + bias_g) for each group's rows, [T, N]; rows behind offs[-1] are
+        zeros. Rounded once, after all of it. In float32 a GPU other than Hopper's computes the
+        activation in a second kernel, torch's
+
+    Raises:
+        ValueError: an activation that is not known, or shapes that do not fit
+        TypeError, RuntimeError, NotImplementedError: as mm
+    """
+    op = "grouped_linear"
+    if activation is not None:
+        check_activation(activation, GROUPED_ACTIVATIONS, op)
+        return _apply(op, input, weight, offs, bias, *_LINEAR[activation])
+    try:
+        if is_transformed():
+            refuse(op, REVERSE, input=input, weight=weight, bias=bias)
+        _check_operands(op, input, weight)
+        return grouped.grouped_mm(input, weight.mT, offs=offs, bias=bias)
+    except AttributeError as error:
+        reraise(op, error, ("bias",), input=input, weight=weight, offs=offs, bias=bias)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise_as(op, error, _MADE_OF)
+
+
+def _check_operands(op: str, input: torch.Tensor, weight: torch.Tensor) -> None:
+    """What grouped_mm would say of them by its own names, and of the transposed weight."""
+    for name, tensor, rank in (("input", input, 2), ("weight", weight, 3)):
+        if tensor.dim() != rank:
+            raise ShapeError(
+                f"{op}: {name} has {tensor.dim()} dimensions (shape {shape_text(tensor.shape)}); "
+                f"expected {rank}"
+            )
+    if differ(weight.shape[2], input.shape[1]):
+        raise ShapeError(
+            f"{op}: weight has shape {shape_text(weight.shape)}; expected "
+            f"[G, N, {input.shape[1]}] as input has shape {shape_text(input.shape)}"
+        )
+    if weight.dtype != input.dtype and not is_autocast_enabled():
+        raise DtypeError(
+            f"{op}: weight has dtype {dtype_name(weight.dtype)}; expected "
+            f"{dtype_name(input.dtype)} as input has"
+        )
+
+
+def grouped_gated_linear(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    offs: torch.Tensor,
+    activation: str = "silu",
+) -> torch.Tensor:
+    """Gated linear unit of each group of rows: the first half of an expert MLP, in one kernel.
+
+    Args:
+        input: [T, K]
+        weight: [G, 2F, K], dtype of input: for each group the rows of gate and up in turn, as
+            pack_gated_weight(gate, up) makes them of [G, F, K] each
+        offs: [G], int32 or int64, on the device of input: the end of each group's rows
+        activation: "relu" (ReGLU), "gelu" (of erf, GEGLU), "gelu_tanh" or "silu" (SwiGLU)
+
+    Returns:
+        act(input_g @ gate_g.T) * (input_g @ up_g.T) for each group's rows, [T, F]; rows behind
+        offs[-1] are zeros. The products are not rounded before they are multiplied, unless a
+        gradient is needed: then backward reads them, [T, 2F], in the dtype of input. In float32 a
+        GPU other than Hopper's computes the product alone, and torch what follows it
+
+    Raises:
+        ValueError: an activation that is not known, or shapes that do not fit
+        TypeError, RuntimeError, NotImplementedError: as mm
+    """
+    op = "grouped_gated_linear"
+    check_activation(activation, GATED_ACTIVATIONS, op)
+    return _apply(op, input, weight, offs, None, *_GATED[activation])
+
+
+def _apply(
+    op: str,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    offs: torch.Tensor,
+    bias: torch.Tensor | None,
+    epilogue: str,
+    epilogue_aux: str | None,
+    epilogue_backward: str,
+) -> torch.Tensor:
+    try:
+        if is_transformed():
+            refuse(op, REVERSE, input=input, weight=weight, bias=bias)
+        if is_autocast_enabled():
+            input, weight, bias = autocast_operands(input, weight, bias)
+        allow_tf32 = input.dtype == torch.float32 and tf32_allowed()
+        if allow_tf32 and not is_served(input, epilogue):
+            return _composed(op, input, weight, offs, bias, epilogue)
+        if not is_grad_enabled() or not (
+            input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+        ):
+            if allow_tf32 or is_tracing():
+                call = _fused if is_tracing() else _fused_direct
+                return call(input, weight, offs, bias, epilogue, allow_tf32)
+            return _fused_direct(input, weight, offs, bias, epilogue)
+        if is_tracing():
+            input, weight, bias = distinct(input, weight, bias)
+        operands = (input, weight, offs, bias, epilogue_aux or epilogue, epilogue_backward)
+        if epilogue_aux is None or is_tracing():
+            return _with_grad(*operands, epilogue_aux is not None, allow_tf32)
+        return _with_z(*operands, allow_tf32)[0]
+    except RAISED as error:
+        reraise(op, error, ("bias",), input=input, weight=weight, offs=offs, bias=bias)
+
+
+def is_served(input: torch.Tensor, epilogue: str) -> bool:
+    """Whether this wheel has kernels for an epilogue, the input's dtype and its GPU.
+
+    Every epilogue is there in 16 bits; in float32 only Hopper's kernels have activations.
+    """
+    if input.dtype != torch.float32 or not input.is_cuda:
+        return True
+    return _has_float32_kernel(input.get_device(), epilogue)
+
+
+def _has_float32_kernel(device: int, epilogue: str) -> bool:
+    served = _float32_epilogues(device)
+    return served is None or epilogue in served
+
+
+# torch.compile takes the answer at trace time as a constant.
+_has_float32_kernel._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _float32_epilogues(device: int) -> frozenset[str] | None:
+    """Of kernels for groups of rows that a GPU can run; None: there is no GPU, only fake tensors
+    that stand for its."""
+    if not torch.cuda.is_available():
+        return None
+    served = json.loads(_ops._device_info(device))["archs_served"]
+    return frozenset(
+        row["epilogue"]
+        for row in json.loads(_ops._kernels())
+        if (row["op"], row["grouping"], row["a"]) == ("grouped_mm", "rows", "tf32")
+        and (row["arch"] in served or (row["ptx"] and f"{row['arch']} (PTX)" in served))
+    )
+
+
+def _composed(
+    op: str,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    offs: torch.Tensor,
+    bias: torch.Tensor | None,
+    epilogue: str,
+) -> torch.Tensor:
+    """The product by a kernel, what follows it by torch. Rows of no group stay zeros: an activation
+    of 0 is 0."""
+    kind, activation = epilogue.split("_", 1)
+    _check_operands(op, input, weight)
+    if kind == "gated" and weight.shape[1] % 2:
+        raise ShapeError(
+            f"{op}: weight has shape {shape_text(weight.shape)}; expected an even number of rows "
+            "for each group, those of gate and up in turn"
+        )
+    try:
+        z = grouped.grouped_mm(input, weight.mT, offs=offs, bias=bias)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise_as(op, error, _MADE_OF)
+    if kind == "gated":
+        return ACTIVATIONS[activation](z[:, 0::2]) * z[:, 1::2]
+    return ACTIVATIONS[activation](z)
+
+
+def afterwards(op: str, input: torch.Tensor, activation: str | None) -> str:
+    """What torch computes behind the product for want of a kernel; "": nothing."""
+    if activation is None:
+        return ""
+    table = _LINEAR if op == "grouped_linear" else _GATED
+    plain = table[activation][0]
+    return "" if is_served(input, plain) else f"torch: {plain.removeprefix('bias_')}"
+
+
+def epilogue_of(
+    op: str,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str | None,
+) -> str | None:
+    """The epilogue with which the product is computed for these arguments; None: grouped_mm's."""
+    if op == "grouped_linear" and activation is None:
+        return None
+    table, known = (
+        (_LINEAR, GROUPED_ACTIVATIONS) if op == "grouped_linear" else (_GATED, GATED_ACTIVATIONS)
+    )
+    check_activation(activation, known, op)
+    plain, stores_z, _ = table[str(activation)]
+    if not is_served(input, plain):
+        return None
+    needs_grad = is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in (input, weight, bias)
+    )
+    return stores_z if needs_grad and stores_z is not None else plain

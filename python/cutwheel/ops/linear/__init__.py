@@ -1,0 +1,345 @@
+"""linear and gated_linear, with the activation and the residual that follow, in one kernel.
+
+Dtypes, strides, TF32, autocast, torch.compile and errors are those of cutwheel.ops.gemm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import is_autocast_enabled, is_grad_enabled
+
+from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ...errors import DeviceError, DtypeError, ShapeError
+from .._common import by_torch
+from .._common.activations import ACTIVATIONS, COMPOSED, LEAKY_RELU_SLOPE, check_activation
+from .._common.call import applier, direct, distinct, is_tracing
+from .._common.errors import RAISED, dtype_name, reraise, shape_text
+from .._common.precision import autocast_operands
+from .._common.sizes import shapes_differ
+from .._common.transforms import is_transformed
+from ._autograd import NOWHERE, RECOMPUTED, RESULT, STORED, Linear, LinearFused, LinearFusedAux
+from ._gated import gated_linear, pack_gated_weight, unpack_gated_weight
+
+__all__ = ["gated_linear", "linear", "pack_gated_weight", "unpack_gated_weight"]
+
+_float32 = torch.float32
+_Op = Callable[..., torch.Tensor]
+
+_ops = torch.ops.cutwheel
+_linear: _Op = _ops.linear.default
+_linear_fused: _Op = _ops.linear_fused.default
+_gemm: Callable[..., list[torch.Tensor]] = _ops.gemm.default
+_linear_direct: _Op = direct(_linear)
+_linear_fused_direct: _Op = direct(_linear_fused)
+_linear_with_grad: _Op = applier(Linear, 3)
+_fused_with_grad: _Op = applier(LinearFused, 4)
+_fused_with_z: Callable[..., tuple[torch.Tensor, torch.Tensor]] = applier(LinearFusedAux, 4)
+
+RECOMPUTE_UP_TO_K = 256
+"""Up to this K, z is not kept for backward but computed again there, by a product whose epilogue
+applies the derivative.
+
+Keeping z means that M N elements of 16 bits are written in forward and read in backward: 0.93 ps an
+element at 4.3 TB/s. Computing it again takes 2 K operations an element: as long for K = 325 at 700
+TFLOP/s, and no memory.
+"""
+
+
+class Fusion(NamedTuple):
+    """How an activation and a residual are computed and differentiated."""
+
+    epilogue: str
+    epilogue_aux: str | None
+    """stores z, which backward needs; None: the result tells as much"""
+    activation_backward: str | None
+    """None: there is no activation"""
+
+
+NO_RESIDUAL, RESIDUAL_FIRST, RESIDUAL_LAST = 0, 1, 2
+
+
+def _fusions() -> dict[tuple[str | None, int], Fusion]:
+    fusions: dict[tuple[str | None, int], Fusion] = {}
+    for name in ACTIVATIONS:
+        for placement, epilogue in (
+            (NO_RESIDUAL, f"bias_{name}"),
+            (RESIDUAL_FIRST, f"bias_residual_{name}"),
+            (RESIDUAL_LAST, f"bias_{name}_residual"),
+        ):
+            is_told_by_result = name == "relu" and placement != RESIDUAL_LAST
+            fusions[name, placement] = Fusion(
+                epilogue, None if is_told_by_result else f"{epilogue}_aux", f"{name}_backward"
+            )
+    for placement in (RESIDUAL_FIRST, RESIDUAL_LAST):
+        fusions[None, placement] = Fusion("bias_residual", None, None)
+    return fusions
+
+
+_FUSIONS = _fusions()
+
+_COMPOSED_EPILOGUES = {name: f"bias_{name}" for name in COMPOSED}
+
+_BY_TORCH = {**ACTIVATIONS, **COMPOSED}
+LINEAR_ACTIVATIONS = tuple(_BY_TORCH)
+
+
+def linear(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    activation: str | None = None,
+    residual: torch.Tensor | None = None,
+    residual_after_activation: bool = False,
+) -> torch.Tensor:
+    """Affine map, as torch.nn.functional.linear, then an activation and a residual.
+
+    Args:
+        input: [..., K]
+        weight: [N, K], dtype of input
+        bias: [N], dtype of input
+        activation: None, "relu", "gelu" (of erf), "gelu_tanh" or "silu"; or "sigmoid", "tanh",
+            "hardswish", "softplus" or "leaky_relu" (slope 0.01), which take a second kernel where a
+            gradient or a residual is asked for. Formulas are those of torch.nn.functional
+        residual: [..., N], exactly the shape of the result, dtype of input. Under autocast of any
+            dtype: one that is not autocast's is not cast, and added by torch
+        residual_after_activation: where the residual is added; means nothing without both
+
+    Returns:
+        act(input @ weight.T + bias + residual), or act(input @ weight.T + bias) + residual if
+        residual_after_activation, [..., N]; rounded once, after all of it. With a float32 residual
+        under autocast it is float32, as that of torch's functions
+
+    Raises:
+        ValueError: an activation that is not known, or shapes that do not fit
+        TypeError: a residual or bias of another dtype than input
+        RuntimeError, NotImplementedError: as mm
+    """
+    try:
+        if activation is not None or residual is not None:
+            return _with_epilogue(
+                input, weight, bias, activation, residual, residual_after_activation
+            )
+        if is_autocast_enabled():
+            input, weight, bias = autocast_operands(input, weight, bias)
+        allow_tf32 = input.dtype == _float32
+        if (allow_tf32 or is_transformed()) and by_torch.serves("linear", input):
+            return by_torch.linear(input, weight, bias)
+        if is_grad_enabled() and (
+            input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+        ):
+            if is_tracing():
+                input, weight, bias = distinct(input, weight, bias)
+            return _linear_with_grad(input, weight, bias, allow_tf32)
+        if is_tracing():
+            return _linear(input, weight, bias, allow_tf32)
+        if allow_tf32:
+            return _linear_direct(input, weight, bias, True)
+        return _linear_direct(input, weight, bias)
+    except RAISED as error:
+        tensors = {"input": input, "weight": weight, "bias": bias, "residual": residual}
+        reraise("linear", error, ("bias", "residual"), **tensors)
+
+
+def _with_epilogue(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str | None,
+    residual: torch.Tensor | None,
+    residual_after_activation: bool,
+) -> torch.Tensor:
+    if is_autocast_enabled():
+        input, weight, bias = autocast_operands(input, weight, bias)
+        if residual is not None and residual.dtype != input.dtype:
+            return _plus_wide(input, weight, bias, activation, residual, residual_after_activation)
+    allow_tf32 = input.dtype == _float32
+    if (allow_tf32 or is_transformed()) and by_torch.serves("linear", input):
+        function = _torchs(activation)
+        last = residual_after_activation
+        return by_torch.linear(input, weight, bias, function, residual, last)
+    if activation is not None and activation not in ACTIVATIONS:
+        return _composed(input, weight, bias, activation, residual, residual_after_activation)
+    placement = _placement(residual, residual_after_activation)
+    fusion = _FUSIONS[activation, placement]
+    if not is_grad_enabled() or not (
+        input.requires_grad
+        or weight.requires_grad
+        or (bias is not None and bias.requires_grad)
+        or (residual is not None and residual.requires_grad)
+    ):
+        if is_tracing():
+            return _linear_fused(input, weight, bias, residual, fusion.epilogue, allow_tf32)
+        if allow_tf32:
+            return _linear_fused_direct(input, weight, bias, residual, fusion.epilogue, True)
+        return _linear_fused_direct(input, weight, bias, residual, fusion.epilogue)
+    z_from = _z_from(fusion, input, weight, bias, residual, placement)
+    epilogue = fusion.epilogue_aux if z_from == STORED else fusion.epilogue
+    how = (epilogue, fusion.activation_backward, placement == RESIDUAL_LAST)
+    if is_tracing():
+        input, weight, bias, residual = distinct(input, weight, bias, residual)
+    elif z_from == STORED:
+        return _fused_with_z(input, weight, bias, residual, *how, allow_tf32)[0]
+    return _fused_with_grad(input, weight, bias, residual, *how, z_from, allow_tf32)
+
+
+def _torchs(activation: str | None) -> _Op | None:
+    """torch's function for an activation."""
+    if activation is None:
+        return None
+    check_activation(activation, LINEAR_ACTIVATIONS, "linear")
+    return _BY_TORCH[activation]
+
+
+def _plus_wide(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str | None,
+    residual: torch.Tensor,
+    residual_after_activation: bool,
+) -> torch.Tensor:
+    """With a residual that autocast leaves in another dtype than the product, which is promoted for
+    the sum and for what follows it, as that of torch's functions is."""
+    if activation is not None:
+        check_activation(activation, LINEAR_ACTIVATIONS, "linear")
+    z = linear(input, weight, bias, activation=activation if residual_after_activation else None)
+    _check_place(residual, z)
+    result = z + residual
+    if activation is None or residual_after_activation:
+        return result
+    return _BY_TORCH[activation](result).to(result.dtype)
+
+
+def _placement(residual: torch.Tensor | None, residual_after_activation: bool) -> int:
+    if residual is None:
+        return NO_RESIDUAL
+    return RESIDUAL_LAST if residual_after_activation else RESIDUAL_FIRST
+
+
+def _requires_grad(*tensors: torch.Tensor | None) -> bool:
+    for tensor in tensors:  # noqa: SIM110  (any() of a generator takes twice as long)
+        if tensor is not None and tensor.requires_grad:
+            return True
+    return False
+
+
+def _z_from(
+    fusion: Fusion,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    placement: int,
+) -> str:
+    """Where backward is to find the activation's argument."""
+    before = residual if placement == RESIDUAL_FIRST else None
+    if fusion.activation_backward is None or not _requires_grad(input, weight, bias, before):
+        return NOWHERE
+    if fusion.epilogue_aux is None:
+        return RESULT
+    if (
+        residual is None
+        and input.requires_grad
+        and weight.requires_grad  # so both are kept for backward anyway
+        and input.dim() > 0
+        and input.shape[-1] <= RECOMPUTE_UP_TO_K
+    ):
+        return RECOMPUTED
+    return STORED
+
+
+def epilogue_of(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str | None,
+    residual: torch.Tensor | None,
+    residual_after_activation: bool,
+) -> str | None:
+    """The epilogue with which linear computes its product for these arguments.
+
+    None: the one of a call without activation and residual.
+    """
+    if activation is not None:
+        check_activation(activation, LINEAR_ACTIVATIONS, "linear")
+    placement = _placement(residual, residual_after_activation)
+    needs_grad = is_grad_enabled() and _requires_grad(input, weight, bias, residual)
+    if activation in COMPOSED:
+        if placement == NO_RESIDUAL and not needs_grad:
+            return _COMPOSED_EPILOGUES[activation]
+        activation = None
+        placement = RESIDUAL_FIRST if placement == RESIDUAL_FIRST else NO_RESIDUAL
+    if activation is None and placement == NO_RESIDUAL:
+        return None
+    fusion = _FUSIONS[activation, placement]
+    if needs_grad and _z_from(fusion, input, weight, bias, residual, placement) == STORED:
+        return fusion.epilogue_aux
+    return fusion.epilogue
+
+
+def _composed(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str,
+    residual: torch.Tensor | None,
+    residual_after_activation: bool,
+) -> torch.Tensor:
+    check_activation(activation, LINEAR_ACTIVATIONS, "linear")
+    if residual is None and not (is_grad_enabled() and _requires_grad(input, weight, bias)):
+        allow_tf32 = input.dtype == _float32
+        if activation != "leaky_relu":
+            call = _linear_fused if is_tracing() else _linear_fused_direct
+            return call(input, weight, bias, None, _COMPOSED_EPILOGUES[activation], allow_tf32)
+        if _fits(input, weight, bias):
+            # The slope is an operand, which the op for linear layers does not take.
+            rows, scalars = input.flatten(0, -2), [1.0, LEAKY_RELU_SLOPE]
+            operands = (rows, weight.t(), "bias_leaky_relu", [bias], scalars, None, allow_tf32)
+            return _gemm(*operands)[0].view(*input.shape[:-1], weight.shape[0])
+    first = None if residual_after_activation else residual
+    z = linear(input, weight, bias, residual=first)
+    # Autocast has float32 rules for some of these.
+    result = COMPOSED[activation](z).to(z.dtype)
+    if residual is None or first is not None:
+        return result
+    _check_residual(residual, result)
+    return result + residual
+
+
+def _check_residual(residual: torch.Tensor, result: torch.Tensor) -> None:
+    """What the library checks where the residual is an operand of it."""
+    if residual.dtype != result.dtype:
+        raise DtypeError(
+            f"linear: residual has dtype {dtype_name(residual.dtype)}; expected "
+            f"{dtype_name(result.dtype)}"
+        )
+    _check_place(residual, result)
+
+
+def _check_place(residual: torch.Tensor, result: torch.Tensor) -> None:
+    if residual.device != result.device:
+        raise DeviceError(
+            f"linear: residual is on {residual.device} and input is on {result.device}; all "
+            "tensors must be on the same device"
+        )
+    if shapes_differ(residual.shape, result.shape):
+        raise ShapeError(
+            f"linear: residual has shape {shape_text(residual.shape)}; expected "
+            f"{shape_text(result.shape)}"
+        )
+
+
+def _fits(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    """Whether the product can be asked for as one of matrices: its errors would name other
+    arguments than the caller's."""
+    return (
+        input.dim() >= 2
+        and weight.dim() == 2
+        and input.shape[-1] == weight.shape[1]
+        and (bias is None or bias.shape == weight.shape[:1])
+        and all(t is None or t.dtype == input.dtype for t in (weight, bias))
+    )

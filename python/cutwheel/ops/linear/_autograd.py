@@ -1,0 +1,249 @@
+"""Gradients of linear and gated_linear, with and without an epilogue.
+
+With z = X W^T + b (+ R, if the residual is added before the activation), Y = act(z) (+ R, if it is
+added after it) and G the gradient of Y:
+
+    dz = G * act'(z), db = dz summed over rows, dX = dz W, dW = dz^T X
+    dR = dz (added before the activation) or G (after it)
+
+dz and db come from one elementwise kernel, the products from the public ops, so all of it can be
+differentiated again. For that, z is an output of the forward's node, which nobody but this module
+sees: what backward reads of it then has a history, through which the second derivative flows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import is_autocast_enabled, is_grad_enabled
+
+from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
+
+# Circular, and used at call time only: the gradients are made of the public functions.
+from .. import gemm  # noqa: F401  (comes before its own gradients, which are taken from below)
+from .. import linear as _public
+from .._common.call import direct, is_tracing
+from .._common.elementwise import Gradient, derivative, sum_rows
+from .._common.errors import RAISED, out_of_memory
+from ..gemm._autograd import has_kernel, is_column_major, product
+
+_Op = Callable[..., torch.Tensor]
+_ops = torch.ops.cutwheel
+_linear: _Op = _ops.linear.default
+_gemm: Callable[..., list[torch.Tensor]] = _ops.gemm.default
+_linear_fused: _Op = _ops.linear_fused.default
+_linear_fused_aux: Callable[..., tuple[torch.Tensor, torch.Tensor]] = _ops.linear_fused_aux.default
+_linear_direct: _Op = direct(_linear)
+_gemm_direct: Callable[..., list[torch.Tensor]] = direct(_gemm)
+_linear_fused_direct: _Op = direct(_linear_fused)
+_linear_fused_aux_direct: Callable[..., tuple[torch.Tensor, torch.Tensor]] = direct(
+    _linear_fused_aux
+)
+
+# Where backward finds z.
+NOWHERE, RESULT, RECOMPUTED, STORED = "nowhere", "result", "recomputed", "stored"
+
+
+def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    """[..., X] as [rows, X]; unlike reshape(-1, X) for X = 0, too."""
+    dims = tensor.dim()
+    if dims == 2:
+        return tensor
+    return tensor.flatten(0, -2) if dims > 1 else tensor.unsqueeze(0)
+
+
+def _times(input: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """[..., N] @ [N, K], by a shorter way where there is nothing for autograd or autocast to do."""
+    if input.dim() == 2:
+        return product(input, matrix)
+    allow_tf32 = input.dtype == torch.float32
+    if not (is_grad_enabled() or is_autocast_enabled() or is_tracing()) and has_kernel(allow_tf32):
+        try:
+            if allow_tf32:
+                return _linear_direct(input, matrix.t(), None, True)
+            return _linear_direct(input, matrix.t())
+        except RAISED:
+            pass  # the public function says it in its own words
+    return _public.linear(input, matrix.t())
+
+
+def _of_weight(dz: torch.Tensor, input: torch.Tensor, weight_is_column_major: bool) -> torch.Tensor:
+    """The gradient of the weight [N, K], laid out as that is."""
+    dy, x = _rows(dz), _rows(input)  # [rows, N], [rows, K]
+    if weight_is_column_major:
+        return product(x.t(), dy).t()
+    return product(dy.t(), x)
+
+
+def _save(
+    ctx: Any,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    z: torch.Tensor | None = None,
+    activation_backward: str | None = None,
+    residual_is_last: bool = False,
+) -> None:
+    needs = ctx.needs_input_grad
+    ctx.save_for_backward(input if needs[1] else None, weight if needs[0] else None, bias, z)
+    ctx.weight_is_column_major = needs[1] and is_column_major(weight, is_tracing())
+    ctx.activation_backward = activation_backward
+    ctx.residual_is_last = residual_is_last
+
+
+def _derivative_of_product(
+    grad: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation_backward: str,
+) -> torch.Tensor:
+    """grad * act'(X W^T + b) in one kernel: z is computed again, and never leaves its registers."""
+    allow_tf32 = input.dtype == torch.float32
+    rows, operands = _rows(input), [bias, _rows(grad)]
+    epilogue = f"bias_{activation_backward}"
+    call = _gemm if is_tracing() else _gemm_direct
+    try:
+        dz = call(rows, weight.t(), epilogue, operands, [1.0], None, allow_tf32)[0]
+    except RuntimeError as error:
+        raise out_of_memory(error) from None
+    return dz.view(grad.shape)
+
+
+def _gradients(
+    ctx: Any, grad: Gradient, grad_z: Gradient = None
+) -> tuple[Gradient, Gradient, Gradient, Gradient]:
+    """Of input, weight, bias and residual, given those of Y [..., N] and, in a second backward
+    pass, of z."""
+    input, weight, bias, z = ctx.saved_tensors
+    needs_input, needs_weight, needs_bias, needs_residual = ctx.needs_input_grad[:4]
+    needs_dz = needs_input or needs_weight or (needs_residual and not ctx.residual_is_last)
+    dz: Gradient = grad_z
+    grad_bias: Gradient = None
+    if grad is not None and (needs_dz or needs_bias):
+        if ctx.activation_backward is None:
+            dz = grad
+        else:
+            is_single = grad.dtype == torch.float32
+            if z is None and not is_grad_enabled() and has_kernel(is_single):
+                dz = _derivative_of_product(grad, input, weight, bias, ctx.activation_backward)
+            else:
+                if z is None:
+                    z = _public.linear(input, weight, bias).to(grad.dtype)
+                is_only, name = grad_z is None, ctx.activation_backward
+                dz, sums = derivative(
+                    grad, z, name, needs_dz or not is_only, needs_bias and is_only
+                )
+                if grad_z is not None:
+                    dz = dz + grad_z
+                elif needs_bias:
+                    grad_bias = sums
+    grad_input: Gradient = None
+    grad_weight: Gradient = None
+    if dz is not None:
+        if needs_bias and grad_bias is None:
+            grad_bias = sum_rows(dz)
+        if needs_input:
+            grad_input = _times(dz, weight)
+        if needs_weight:
+            grad_weight = _of_weight(dz, input, ctx.weight_is_column_major)
+    grad_residual = (grad if ctx.residual_is_last else dz) if needs_residual else None
+    return grad_input, grad_weight, grad_bias, grad_residual
+
+
+class Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        allow_tf32: bool,
+    ) -> torch.Tensor:
+        needs = ctx.needs_input_grad
+        ctx.save_for_backward(input if needs[1] else None, weight if needs[0] else None)
+        tracing = is_tracing()
+        ctx.weight_is_column_major = needs[1] and is_column_major(weight, tracing)
+        if tracing:
+            return _linear(input, weight, bias, allow_tf32)
+        if allow_tf32:
+            return _linear_direct(input, weight, bias, True)
+        return _linear_direct(input, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
+        # _gradients without an epilogue: what one needs costs microseconds.
+        input, weight = ctx.saved_tensors
+        grad_bias = sum_rows(grad) if ctx.needs_input_grad[2] else None
+        grad_input = None if weight is None else _times(grad, weight)
+        grad_weight: Gradient = None
+        if input is not None:
+            grad_weight = _of_weight(grad, input, ctx.weight_is_column_major)
+        return grad_input, grad_weight, grad_bias, None
+
+
+class LinearFused(torch.autograd.Function):
+    """With an epilogue, where backward needs no z, has it in the result, or recomputes it.
+
+    With z_from=STORED, z is kept, but without a history: for torch.compile, which knows no second
+    derivatives, and would keep an additional output alive.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        residual: torch.Tensor | None,
+        epilogue: str,
+        activation_backward: str | None,
+        residual_is_last: bool,
+        z_from: str,
+        allow_tf32: bool,
+    ) -> torch.Tensor:
+        z: torch.Tensor | None = None
+        if z_from == STORED:
+            with_z = _linear_fused_aux if is_tracing() else _linear_fused_aux_direct
+            result, z = with_z(input, weight, bias, residual, epilogue, allow_tf32)
+        else:
+            call = _linear_fused if is_tracing() else _linear_fused_direct
+            result = call(input, weight, bias, residual, epilogue, allow_tf32)
+        if z_from == RESULT:
+            z = result
+        saved_bias = bias if z_from == RECOMPUTED else None
+        _save(ctx, input, weight, saved_bias, z, activation_backward, residual_is_last)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
+        return (*_gradients(ctx, grad), None, None, None, None, None)
+
+
+class LinearFusedAux(torch.autograd.Function):
+    """With an epilogue that stores z: returns (result, z)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        residual: torch.Tensor | None,
+        epilogue: str,
+        activation_backward: str,
+        residual_is_last: bool,
+        allow_tf32: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        # Without this, a first backward pass would add zeros as the gradient of z.
+        ctx.set_materialize_grads(False)
+        call = _linear_fused_aux if is_tracing() else _linear_fused_aux_direct
+        result, z = call(input, weight, bias, residual, epilogue, allow_tf32)
+        _save(ctx, input, weight, None, z, activation_backward, residual_is_last)
+        return result, z
+
+    @staticmethod
+    def backward(ctx: Any, grad: Gradient, grad_z: Gradient) -> tuple[Gradient, ...]:
+        return (*_gradients(ctx, grad, grad_z), None, None, None, None)

@@ -1,0 +1,142 @@
+"""gated_linear: a gated linear unit, gate and up projection in one product.
+
+Dtypes, strides, TF32, autocast, torch.compile and errors are those of cutwheel.ops.gemm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import is_autocast_enabled, is_grad_enabled
+
+from ...errors import DeviceError, DtypeError, ShapeError
+from .._common import by_torch
+from .._common.activations import ACTIVATIONS, check_activation
+from .._common.call import applier, direct, distinct, is_tracing
+from .._common.errors import RAISED, check_tensors, reraise
+from .._common.precision import autocast_operands
+from .._common.sizes import differ, shapes_differ
+from .._common.transforms import is_transformed
+from ._autograd import STORED, LinearFused, LinearFusedAux
+
+_Op = Callable[..., torch.Tensor]
+_linear_fused: _Op = torch.ops.cutwheel.linear_fused.default
+_linear_fused_direct: _Op = direct(_linear_fused)
+_with_grad: _Op = applier(LinearFused, 4)
+_with_z: Callable[..., tuple[torch.Tensor, torch.Tensor]] = applier(LinearFusedAux, 4)
+
+GATED_ACTIVATIONS = tuple(ACTIVATIONS)
+_EPILOGUES = {name: f"gated_{name}" for name in ACTIVATIONS}
+# What stores z for backward, and the epilogue of backward itself.
+_TRAINED = {name: (f"gated_{name}_aux", f"gated_{name}_backward") for name in ACTIVATIONS}
+
+
+def gated_linear(
+    input: torch.Tensor, weight: torch.Tensor, activation: str = "silu"
+) -> torch.Tensor:
+    """Gated linear unit: act(input @ gate.T) * (input @ up.T), as in arXiv:2002.05202.
+
+    Args:
+        input: [..., K]
+        weight: [2F, K], dtype of input: the rows of gate and up in turn, as
+            pack_gated_weight(gate, up) makes it
+        activation: "relu" (ReGLU), "gelu" (of erf, GEGLU), "gelu_tanh" or "silu" (SwiGLU)
+
+    Returns:
+        [..., F]. The products are not rounded before they are multiplied, unless a gradient is
+        needed: then backward reads them, [..., 2F], in the dtype of input
+
+    Raises:
+        ValueError: an activation that is not known, or shapes that do not fit
+        TypeError, NotImplementedError, RuntimeError: as mm
+    """
+    check_activation(activation, GATED_ACTIVATIONS, "gated_linear")
+    try:
+        if is_autocast_enabled():
+            input, weight = autocast_operands(input, weight)
+        allow_tf32 = input.dtype == torch.float32
+        if (allow_tf32 or is_transformed()) and by_torch.serves("gated_linear", input):
+            return by_torch.gated_linear(input, weight, ACTIVATIONS[activation])
+        if is_grad_enabled() and (input.requires_grad or weight.requires_grad):
+            if is_tracing():
+                input, weight = distinct(input, weight)
+            operands = (input, weight, None, None, *_TRAINED[activation], False)
+            if is_tracing():
+                return _with_grad(*operands, STORED, allow_tf32)
+            return _with_z(*operands, allow_tf32)[0]
+        epilogue = _EPILOGUES[activation]
+        if is_tracing():
+            return _linear_fused(input, weight, None, None, epilogue, allow_tf32)
+        if allow_tf32:
+            return _linear_fused_direct(input, weight, None, None, epilogue, True)
+        return _linear_fused_direct(input, weight, None, None, epilogue)
+    except RAISED as error:
+        reraise("gated_linear", error, (), input=input, weight=weight)
+
+
+def epilogue_of(input: torch.Tensor, weight: torch.Tensor, activation: str) -> str:
+    """The epilogue with which gated_linear computes its product for these arguments."""
+    check_activation(activation, GATED_ACTIVATIONS, "gated_linear")
+    if is_grad_enabled() and (input.requires_grad or weight.requires_grad):
+        return _TRAINED[activation][0]
+    return _EPILOGUES[activation]
+
+
+def pack_gated_weight(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """The weight of gated_linear from those of the two linear layers it stands for.
+
+    Args:
+        gate: [F, K], what the activation is applied to; or [G, F, K], of grouped_gated_linear
+        up: the shape, dtype and device of gate
+
+    Returns:
+        [2F, K] with the rows gate[0], up[0], gate[1], up[1], ..., or [G, 2F, K], each of its
+        matrices so; a copy, and differentiable
+
+    Raises:
+        TypeError: an argument that is no tensor, or of another dtype than gate
+        ValueError: shapes that differ or are not [F, K] or [G, F, K], or another device
+    """
+    check_tensors("pack_gated_weight", {"gate": gate, "up": up})
+    if gate.dim() not in (2, 3):
+        raise ShapeError(
+            f"pack_gated_weight: gate has shape {list(gate.shape)}; expected [F, K] or [G, F, K]"
+        )
+    if shapes_differ(up.shape, gate.shape):
+        raise ShapeError(
+            f"pack_gated_weight: up has shape {list(up.shape)}; expected {list(gate.shape)} as "
+            "gate has"
+        )
+    if up.dtype != gate.dtype:
+        raise DtypeError(
+            f"pack_gated_weight: up has dtype {up.dtype}; expected {gate.dtype} as gate has"
+        )
+    if up.device != gate.device:
+        raise DeviceError(
+            f"pack_gated_weight: up is on {up.device} and gate is on {gate.device}; both must be "
+            "on the same device"
+        )
+    return torch.stack((gate, up), dim=-2).flatten(-3, -2)
+
+
+def unpack_gated_weight(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Takes apart what pack_gated_weight has made.
+
+    Args:
+        weight: [2F, K] or [G, 2F, K]
+
+    Returns:
+        gate and up, [F, K] or [G, F, K] each: views of every second row, differentiable
+
+    Raises:
+        TypeError: weight is no tensor
+        ValueError: weight is neither [2F, K] nor [G, 2F, K]
+    """
+    check_tensors("unpack_gated_weight", {"weight": weight})
+    if weight.dim() not in (2, 3) or differ(weight.shape[-2] % 2, 0):
+        raise ShapeError(
+            f"unpack_gated_weight: weight has shape {list(weight.shape)}; expected [2F, K] or "
+            "[G, 2F, K]"
+        )
+    return weight[..., 0::2, :], weight[..., 1::2, :]

@@ -1,0 +1,101 @@
+"""scaled_conv2d: a convolution of quantised tensors, fp8 or int8.
+
+Scales are those that cutwheel.quantize makes: one for the input, and one for the filters, or one
+for each of them. There is no gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import is_grad_enabled
+
+from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from .._common.call import direct, is_tracing
+from .._common.errors import RAISED, reraise
+from .._common.transforms import NO_DERIVATIVE, is_transformed, refuse
+from ..conv._geometry import check_rank, geometry
+
+_scaled: Callable[..., torch.Tensor] = torch.ops.cutwheel.scaled_conv2d.default
+_scaled_direct: Callable[..., torch.Tensor] = direct(_scaled)
+
+
+def scaled_conv2d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    scale_input: torch.Tensor,
+    scale_weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: str | int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    *,
+    out_dtype: torch.dtype = torch.bfloat16,
+) -> torch.Tensor:
+    """Convolution of quantised tensors, with the scales that their values were made with.
+
+    Args:
+        input: [N, C, H, W] or [C, H, W], float8_e4m3fn or int8, any strides; channels last is read
+            without a copy
+        weight: [Ko, C, R, S], dtype of input
+        scale_input: float32, one value
+        scale_weight: float32, one value, or one for each filter, [Ko]
+        bias: [Ko], dtype of the result or float32
+        stride, padding, dilation: as in conv2d
+        out_dtype: bfloat16 (default), float16 or float32
+
+    Returns:
+        scale_input * scale_weight * conv + bias, [N, Ko, P, Q] in channels-last strides, or
+        [Ko, P, Q]; computed in float32 (integer sums in int32) and rounded once. It has no gradient
+
+    Raises:
+        ValueError: shapes that do not fit
+        TypeError: a dtype that is none of the above
+        RuntimeError: a tensor requires grad; as mm
+        NotImplementedError: as mm; fp8 on a GPU below compute capability 8.9
+    """
+    op = "scaled_conv2d"
+    try:
+        if is_grad_enabled():
+            _refuse_grad(input, weight, scale_input, scale_weight, bias)
+        if is_transformed():
+            scales = {"scale_input": scale_input, "scale_weight": scale_weight}
+            refuse(op, NO_DERIVATIVE, input=input, weight=weight, **scales, bias=bias)
+        if input.dim() != 4:
+            check_rank(op, "input", input, "[N, C, H, W]", "[C, H, W]")
+        where = geometry(op, weight, stride, padding, dilation)
+        is_batch = input.dim() == 4
+        images = input if is_batch else input.unsqueeze(0)
+        call = _scaled if is_tracing() else _scaled_direct
+        result = call(images, weight, scale_input, scale_weight, bias, *where, out_dtype)
+        return result if is_batch else result.squeeze(0)
+    except RAISED as error:
+        named = {"input": input, "weight": weight}
+        scales = {"scale_input": scale_input, "scale_weight": scale_weight}
+        reraise(op, error, ("bias",), **named, **scales, bias=bias)
+
+
+def _refuse_grad(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    scale_input: torch.Tensor,
+    scale_weight: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> None:
+    if not (
+        input.requires_grad
+        or weight.requires_grad
+        or scale_input.requires_grad
+        or scale_weight.requires_grad
+        or (bias is not None and bias.requires_grad)
+    ):
+        return
+    tensors = {"input": input, "weight": weight, "bias": bias}
+    scales = {"scale_input": scale_input, "scale_weight": scale_weight}
+    for name, tensor in {**tensors, **scales}.items():
+        if tensor is not None and tensor.requires_grad:
+            raise RuntimeError(
+                f"scaled_conv2d: {name} requires grad, and the derivative of scaled_conv2d is not "
+                "implemented: call it under torch.no_grad(), or use conv2d"
+            )

@@ -1,0 +1,131 @@
+"""Grouped products of quantised matrices: a weight in fp8 for each group of rows.
+
+Recipes are those of cutwheel.ops.scaled, groups those of cutwheel.ops.grouped. There is no
+gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import is_grad_enabled
+
+from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ...errors import ArgumentError
+from .._common.call import direct, is_tracing
+from .._common.errors import RAISED, reraise
+from .._common.transforms import NO_DERIVATIVE, is_transformed, refuse
+from ._recipes import code_of
+from ._torch_arguments import check_grouped_recipes, plain_scales
+
+if TYPE_CHECKING:
+    from torch.nn.functional import ScalingType, SwizzleType
+
+_OP = "scaled_grouped_mm"
+_scaled: Callable[..., torch.Tensor] = torch.ops.cutwheel.scaled_grouped_mm.default
+_scaled_direct: Callable[..., torch.Tensor] = direct(_scaled)
+
+
+def scaled_grouped_mm(
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
+    scale_a: torch.Tensor | list[torch.Tensor],
+    scale_recipe_a: str | ScalingType | list[ScalingType] | None = None,
+    scale_b: torch.Tensor | list[torch.Tensor] | None = None,
+    scale_recipe_b: str | ScalingType | list[ScalingType] | None = None,
+    swizzle_a: SwizzleType | list[SwizzleType] | None = None,
+    swizzle_b: SwizzleType | list[SwizzleType] | None = None,
+    bias: torch.Tensor | None = None,
+    offs: torch.Tensor | None = None,
+    output_dtype: torch.dtype = torch.bfloat16,
+    contraction_dim: Sequence[int] = (),
+    use_fast_accum: bool = False,
+) -> torch.Tensor:
+    """Product of fp8 operands with grouped rows, with the scales that their values were made with.
+
+    Arguments are those of torch.nn.functional.scaled_grouped_mm; scale_b and offs have to be given.
+
+    Args:
+        mat_a: [T, K], float8_e4m3fn or float8_e5m2
+        mat_b: [G, K, N], float8_e4m3fn or float8_e5m2 (but not float8_e5m2 twice). Read without a
+            copy as the transpose of a contiguous [G, N, K]
+        scale_a: float32, any strides: a scale for each row, [T] or [T, 1], or for each 128 elements
+            of a row, [T, ceil(K / 128)]
+        scale_b: float32, any strides: a scale for each column, [G, N] or [G, 1, N], or, with the
+            second kind of scale_a, for each block of 128x128, [G, ceil(K / 128), ceil(N / 128)]
+        scale_recipe_a, scale_recipe_b: rowwise, or blockwise_1x128 and blockwise_128x128. None:
+            told from the shapes of the scales
+        swizzle_a, swizzle_b, contraction_dim: as in scaled_mm
+        bias: [G, N], dtype of the result or float32
+        offs: [G], int32 or int64, on the device of mat_a: the end of each group's rows
+        output_dtype: bfloat16 (default), float16 or float32
+        use_fast_accum: as in scaled_mm
+
+    Returns:
+        scale_a * scale_b * (a_g @ b_g) + bias_g for each group's rows, [T, N], with a_g those of
+        mat_a and b_g = mat_b[g]; rows behind offs[-1] are zeros. It has no gradient
+
+    Raises:
+        ValueError: shapes that do not fit, scales that fit no recipe, no offs
+        TypeError: a dtype that is none of the above
+        RuntimeError: a tensor requires grad; as mm
+        NotImplementedError: as mm; a GPU below compute capability 8.9
+    """
+    try:
+        if (
+            swizzle_a is not None
+            or swizzle_b is not None
+            or contraction_dim
+            or type(scale_a) is list
+            or type(scale_b) is list
+        ):
+            others = swizzle_a, swizzle_b, contraction_dim
+            scale_a, scale_b = plain_scales(_OP, mat_a, mat_b, scale_a, scale_b, *others)
+        if scale_recipe_a is not None or scale_recipe_b is not None:
+            codes = code("scale_recipe_a", scale_recipe_a), code("scale_recipe_b", scale_recipe_b)
+            check_grouped_recipes(_OP, mat_a, mat_b, scale_a, scale_b, *codes)
+        if is_grad_enabled():
+            _refuse_grad(mat_a, mat_b, scale_a, scale_b, bias)
+        if is_transformed():
+            given: dict[str, Any]
+            given = {"mat_a": mat_a, "mat_b": mat_b, "scale_a": scale_a, "scale_b": scale_b}
+            refuse(_OP, NO_DERIVATIVE, **given, bias=bias)
+        call = _scaled if is_tracing() else _scaled_direct
+        return call(mat_a, mat_b, scale_a, scale_b, offs, bias, output_dtype, use_fast_accum)
+    except RAISED as error:
+        if offs is None:
+            raise ArgumentError(
+                f"{_OP}: offs is None; expected the end of each group, [G]"
+            ) from None
+        named = {"mat_a": mat_a, "mat_b": mat_b, "scale_a": scale_a, "scale_b": scale_b}
+        reraise(_OP, error, ("bias",), **named, offs=offs, bias=bias)
+
+
+def code(name: str, recipe: str | ScalingType | list[ScalingType] | None) -> int | None:
+    return None if recipe is None else code_of(_OP, name, recipe)
+
+
+def _refuse_grad(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: Any,
+    scale_b: Any,
+    bias: torch.Tensor | None,
+) -> None:
+    if not (
+        a.requires_grad
+        or b.requires_grad
+        or scale_a.requires_grad
+        or scale_b.requires_grad
+        or (bias is not None and bias.requires_grad)
+    ):
+        return
+    tensors = {"mat_a": a, "mat_b": b, "scale_a": scale_a, "scale_b": scale_b, "bias": bias}
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.requires_grad:
+            raise RuntimeError(
+                f"scaled_grouped_mm: {name} requires grad, and the derivative of scaled_grouped_mm "
+                "is not implemented: call it under torch.no_grad(), or use grouped_mm"
+            )
