@@ -17,7 +17,7 @@ from pathlib import Path
 if not __package__:  # run as a script: the package lies in the folder above this one
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from kernelgen import emit, manifest, tuned
+from kernelgen import calibration, emit, manifest, tuned
 from kernelgen.kernel import ARCHS, Kernel
 from kernelgen.naming import procedural_name
 
@@ -67,10 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         declared = manifest.load(options.source_dir)
         kernels = select(declared.kernels, options.kernels, options.archs)
         tables = tuned.load(options.source_dir)
+        figures = calibration.load(options.source_dir)
         narrowed = len(kernels) < len(declared.kernels)
         if not options.list:
             files = emit.render(
-                kernels, declared.epilogues, options.output_dir, tables, narrowed=narrowed
+                kernels, declared.epilogues, options.output_dir, tables, figures, narrowed=narrowed
             )
     except manifest.InvalidManifestError as error:
         count = len(error.errors)
@@ -80,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    except (SelectionError, tuned.TuningError) as error:
+    except (SelectionError, tuned.TuningError, calibration.CalibrationError) as error:
         print(f"kernelgen: {error}", file=sys.stderr)
         return 1
     if options.list:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from kernelgen import calibration
 from kernelgen.manifest import InvalidManifestError, parse
 
 Table = dict[str, Any]
@@ -179,7 +181,10 @@ def toml(value: Any) -> str:
 
 def write_manifest(root: Path, data: Table, name: str = "gemm") -> Path:
     path = root / "cuda" / "manifests" / f"{name}.toml"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    figures = root / calibration.FILE
+    for folder in (path.parent, figures.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(Path(__file__).parents[2] / calibration.FILE, figures)
     lines = [f"epilogue = {toml(data['epilogue'])}"]
     for entry in data["kernel"]:
         lines += ["[[kernel]]", *(f"{key} = {toml(value)}" for key, value in entry.items())]

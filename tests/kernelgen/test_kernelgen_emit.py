@@ -210,7 +210,7 @@ def test_the_lists_for_cmake() -> None:
     assert f'set(CUTWHEEL_KERNEL_SOURCES_80 "{sm80}")' in text
     assert 'set(CUTWHEEL_KERNEL_SOURCES_89 "")' in text
     assert "set(CUTWHEEL_KERNEL_SOURCES_90a " in text
-    tables = f'"{root}/kernel_table.cpp" "{root}/tuned_tables.cpp"'
+    tables = f'"{root}/kernel_table.cpp" "{root}/tuned_tables.cpp" "{root}/calibration_data.cpp"'
     assert f"set(CUTWHEEL_TABLE_SOURCES {tables})" in text
     assert f'set(CUTWHEEL_MANIFEST_JSON "{root}/manifest.json")' in text
     assert "set(CUTWHEEL_KERNEL_COUNT 2)" in text

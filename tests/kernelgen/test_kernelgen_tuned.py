@@ -134,7 +134,6 @@ def test_a_broken_table_is_an_error_with_its_field(
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     write_manifest(tmp_path, document(SM90, SM80, REDUCE))
-    (tmp_path / tuned.FOLDER).mkdir(parents=True)
     return tmp_path
 
 

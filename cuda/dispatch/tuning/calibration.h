@@ -1,4 +1,4 @@
-// What the cost model knows of single kernels: microseconds fitted to measurements.
+// The figures of the cost model: microseconds fitted to measurements (calibration.toml).
 #pragma once
 
 #include "dispatch/kernel_descriptor.h"
@@ -11,23 +11,56 @@ struct Calibration {
   double launch_us;  // once
 };
 
-// The row's measured figures, or figures computed from its tile and the tensor-core rate of its instructions.
+// Limits that kernels share; calibration.toml explains them.
+struct Limits {
+  double l2, lone_l2;
+  double dram;
+  double sharpness;
+  double split_lines[3];
+  double reduce_us, reduce_tb_per_s;
+  double beyond_us;
+  bool padding_counts;
+};
+
+// Kernels of one tile whose figures are alike; operands or scales of another kind cost something else.
+enum class FigureKind : int { wide, fp8, fp8_fast, int8, blocks_of_b, columns_of_b };
+
+struct TileFigures {
+  FigureKind kind;
+  int m, n, k_bytes;
+  Schedule schedule;
+  bool swap_ab;
+  int splits;  // of K, by the threadblocks of a cluster
+  Calibration figures;
+};
+
+struct ConvFigures {
+  bool is_wgrad;
+  int m, n;
+  Calibration figures;
+};
+
+struct CalibratedGpu {
+  int cc_major, sm_count;
+  double least_memory_gb_per_s;
+};
+
+// Generated: calibration_data.cpp.
+extern CalibratedGpu const kCalibratedGpu;
+extern Limits const kDenseLimits, kOtherLimits;
+extern TileFigures const kTileFigures[];
+extern int const kTileFigureCount;
+extern Calibration const kFiguresByArea[];  // by FigureKind; zeros where there are none
+extern ConvFigures const kConvFigures[];
+extern int const kConvFigureCount;
+extern Calibration const kDirectConvFigures, kSpaceToDepth16Figures, kSpaceToDepth32Figures;
+
+// The kernel's measured figures, or figures computed from its tile and the tensor-core rate of its instructions.
 Calibration calibration_of(KernelDescriptor const& row, DeviceInfo const& device);
 
-// Whether the row's figures are fitted to measurements, and on this kind of GPU: all were made on an H200.
+// Whether the kernel's figures are fitted to measurements, and on this kind of GPU.
 bool is_measured(KernelDescriptor const& row, DeviceInfo const& device);
 
-// What kernels have in common. Fitted together with the figures above, so these are parameters of the model more than
-// physical rates.
-struct Limits {
-  double l2, lone_l2;                 // traffic of operands in TB/s per SM: with multicast in a cluster, and without
-  double dram;                        // as a share of the theoretical rate
-  double sharpness;                   // of the corner between two limits
-  double split_lines[3];              // traffic of rows of no whole lines, but of multiples of 64, 32 or 16 bytes
-  double reduce_us, reduce_tb_per_s;  // of split-K's second kernel
-  double beyond_us;                   // of CUTLASS's loads, for 128 bytes of a row beyond the end of an operand
-  bool padding_counts;                // figures are of tiles that M may fill by less than half
-};
-Limits limits_of(KernelDescriptor const& row);
+Limits const& limits_of(KernelDescriptor const& row);
 
 }  // namespace cutwheel

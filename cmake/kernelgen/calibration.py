@@ -1,0 +1,112 @@
+"""The figures of the cost model (cuda/dispatch/tuning/calibration.toml) as constant data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomllib
+
+from kernelgen.family import cpp_bool
+
+FILE = Path("cuda/dispatch/tuning/calibration.toml")
+KINDS = ("wide", "fp8", "fp8_fast", "int8", "blocks_of_b", "columns_of_b")
+_LIMITS = (
+    *("l2", "lone_l2", "dram", "sharpness", "split_lines"),
+    *("reduce_us", "reduce_tb_per_s", "beyond_us", "padding_counts"),
+)
+
+
+class CalibrationError(Exception):
+    """A file of figures that lacks something, or has something that the model does not know."""
+
+
+def load(source_dir: Path) -> dict[str, object]:
+    """Values for calibration_data.cpp.in. Raises CalibrationError."""
+    path = source_dir / FILE
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        return _render(data)
+    except (OSError, tomllib.TOMLDecodeError, CalibrationError) as error:
+        raise CalibrationError(f"{FILE}: {error}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise CalibrationError(f"{FILE}: {error!r}: see the comments in the file") from None
+
+
+def _render(data: Mapping[str, Any]) -> dict[str, object]:
+    gpu, limits, direct = data["gpu"], data["limits"], data["direct_conv"]
+    tiles = list(_tiles(data["tiles"]))
+    for kind in data["by_area"]:
+        _check_kind(kind)
+    return {
+        "gpu": ", ".join(str(gpu[key]) for key in ("cc_major", "sm_count"))
+        + f", {float(gpu['least_memory_gb_per_s'])!r}",
+        "dense": _limits(limits["dense"]),
+        "others": _limits(limits["others"]),
+        "tiles": "".join(f"    {tile},\n" for tile in tiles),
+        "tile_count": len(tiles),
+        "by_area": ", ".join(
+            _figures(data["by_area"][kind]) if kind in data["by_area"] else "{0, 0, 0}"
+            for kind in KINDS
+        ),
+        "conv": "".join(
+            f"    {{{cpp_bool(name == 'wgrad')}, {_extents(row['tile'], 2)},"
+            f" {_figures(row['us'])}}},\n"
+            for name in ("fprop", "wgrad")
+            for row in data["conv"][name]
+        ),
+        "conv_count": len(data["conv"]["fprop"]) + len(data["conv"]["wgrad"]),
+        **{name: _figures(direct[name]) for name in ("plain", *_SPACE_TO_DEPTH)},
+    }
+
+
+_SPACE_TO_DEPTH = ("space_to_depth_16", "space_to_depth_32")
+
+
+def _tiles(groups: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    seen = set()
+    for group in groups:
+        kind = _check_kind(group["kind"])
+        for row in group["figures"]:
+            if unknown := set(row) - {"tile", "schedule", "us", "swap_ab", "splits"}:
+                raise CalibrationError(f"kind {kind}: unknown key {min(unknown)!r} in {row}")
+            key = (
+                f"FigureKind::{kind}, {_extents(row['tile'], 3)}, Schedule::{row['schedule']},"
+                f" {cpp_bool(row.get('swap_ab', False))}, {row.get('splits', 1)}"
+            )
+            if key in seen:
+                raise CalibrationError(f"kind {kind}: {row} is there twice")
+            seen.add(key)
+            yield f"{{{key}, {_figures(row['us'])}}}"
+
+
+def _check_kind(kind: str) -> str:
+    if kind not in KINDS:
+        raise CalibrationError(f"unknown kind {kind!r}; allowed: {', '.join(KINDS)}")
+    return kind
+
+
+def _extents(values: Sequence[int], count: int) -> str:
+    if len(values) != count:
+        raise CalibrationError(f"tile {values} has {len(values)} extents; expected {count}")
+    return ", ".join(str(int(value)) for value in values)
+
+
+def _figures(values: Sequence[float]) -> str:
+    if len(values) != 3 or min(values) < 0:
+        raise CalibrationError(f"us {values}; expected three times in microseconds")
+    return "{" + ", ".join(repr(float(value)) for value in values) + "}"
+
+
+def _limits(limits: Mapping[str, Any]) -> str:
+    if unknown := set(limits) ^ set(_LIMITS):
+        raise CalibrationError(f"limits: {min(unknown)!r} is missing or unknown")
+    return ", ".join(
+        "{" + ", ".join(map(repr, value)) + "}"
+        if isinstance(value := limits[key], list)
+        else cpp_bool(value)
+        if isinstance(value, bool)
+        else repr(float(value))
+        for key in _LIMITS
+    )

@@ -1,0 +1,60 @@
+"""The figures of the cost model: what they become in C++, and which files are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernelgen import calibration, emit
+
+TILE = '{ tile = [128, 256, 128], schedule = "cooperative", us = [0.6906, 1.423, 1.145] }'
+
+
+def changed(repository: Path, folder: Path, old: str, new: str) -> Path:
+    text = (repository / calibration.FILE).read_text(encoding="utf-8")
+    assert old in text
+    path = folder / calibration.FILE
+    path.parent.mkdir(parents=True)
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    return folder
+
+
+def test_figures_become_tables(repository: Path) -> None:
+    text = emit.render([], [], repository, (), calibration.load(repository))["calibration_data.cpp"]
+    assert "CalibratedGpu const kCalibratedGpu = {9, 132, 4500.0};" in text
+    assert "{FigureKind::wide, 128, 256, 128, Schedule::cooperative, false, 1, {0.6906," in text
+    assert "{FigureKind::wide, 128, 64, 128, Schedule::persistent, true, 4, {0.2877," in text
+    assert f"int const kTileFigureCount = {text.count('{FigureKind::')};" in text
+    # By kind, in the order of the enumerators; there are none for columns_of_b.
+    assert "kFiguresByArea[] = {{0.3712, 1.6, 3.0}, {0.35, 2.0, 2.2}, {0.32," in text
+    assert ", {0, 0, 0}};" in text
+    assert "{true, 128, 192, {0.5039, 1.665, 3.82}}," in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ('kind = "int8"', 'kind = "int4"', "unknown kind 'int4'; allowed: wide, fp8"),
+        ("us = [0.6906, 1.423, 1.145]", "us = [0.6906, 1.423]", "expected three times"),
+        ("us = [0.6906, 1.423, 1.145]", "us = [-1, 1.423, 1.145]", "expected three times"),
+        ("us = [0.6906, 1.423, 1.145]", "us = [1, 2, 3], swap = true", "unknown key 'swap'"),
+        ("tile = [128, 256, 128]", "tile = [128, 256]", "has 2 extents; expected 3"),
+        (TILE, f"{TILE}, {TILE}", "is there twice"),
+        ("sharpness = 2.85", "sharp = 2.85", "limits: 'sharp' is missing or unknown"),
+        ("sm_count = 132", "", "KeyError('sm_count')"),
+        ("[gpu]", "[gpu", "toml: "),
+    ],
+)
+def test_a_wrong_file_is_named(
+    repository: Path, tmp_path: Path, old: str, new: str, text: str
+) -> None:
+    with pytest.raises(calibration.CalibrationError) as caught:
+        calibration.load(changed(repository, tmp_path, old, new))
+    assert str(caught.value).startswith("cuda/dispatch/tuning/calibration.toml: ")
+    assert text in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(calibration.CalibrationError, match=r"calibration\.toml: .*No such file"):
+        calibration.load(tmp_path)
