@@ -12,10 +12,14 @@ import random
 import re
 import sys
 from collections.abc import Callable, Generator
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from cpu_reference import CpuOps
 
 SEED = int(os.environ.get("CUTWHEEL_TEST_SEED", "20"))
 DEVICE = os.environ.get("CUTWHEEL_TEST_DEVICE", "cuda")
@@ -146,3 +150,20 @@ def environment(
     yield set_variables
     monkeypatch.undo()
     torch.ops.cutwheel._reload_env()
+
+
+@pytest.fixture
+def cpu_ops(cutwheel: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Generator[CpuOps, None, None]:
+    """Runs the ops on CPU tensors of any dtype, in place of the kernels that only refuse them."""
+    import torch
+
+    monkeypatch.syspath_prepend(Path(__file__).with_name("python"))
+    from cpu_reference import CpuOps, install
+
+    ops = CpuOps()
+    library = install(ops)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield ops
+    torch.set_float32_matmul_precision(before)
+    library._destroy()

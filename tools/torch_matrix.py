@@ -10,7 +10,7 @@ run without a GPU:
 - tools/torch_matrix_probe.py: schemas, results of the fake kernels, errors, epilogues, kernels and
   the selection for GPUs that are not here, all written down as text. The text must be that of the
   newest torch;
-- the tests of tests/python.
+- the tests of tests/python and tests/tuning.
 
 pip decides which build of a torch is taken: PIP_INDEX_URL or PIP_EXTRA_INDEX_URL with an index of
 CPU builds makes this much smaller. The builds of PyPI take 5 to 8 GB each, in build/torch-matrix.
@@ -37,8 +37,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 MINIMUM = (2, 10)
 PROBE = ROOT / "tools/torch_matrix_probe.py"
-# The harness of the benchmarks is tested there, too: it is no part of the wheel.
-TESTS = ("tests/python", "--ignore-glob=*/test_benchmarks*", "-m", "not gpu")
+TESTS = ("tests/python", "tests/tuning", "-m", "not gpu")
 
 
 @dataclass

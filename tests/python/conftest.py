@@ -6,7 +6,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,21 +14,6 @@ if TYPE_CHECKING:
     from cpu_reference import CpuOps
 
 sys.path.insert(0, str(Path(__file__).parent))
-
-
-@pytest.fixture
-def cpu_ops(cutwheel: ModuleType) -> Iterator[CpuOps]:
-    """Runs the ops on CPU tensors of any dtype, in place of the kernels that only refuse them."""
-    import torch
-    from cpu_reference import CpuOps, install
-
-    ops = CpuOps()
-    library = install(ops)
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    yield ops
-    torch.set_float32_matmul_precision(before)
-    library._destroy()
 
 
 @pytest.fixture

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from benchmark_clock import SyntheticClock
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
+from synthetic_clock import SyntheticClock
 
 from benchmarks import fused, harness, options, plan, record, session, shapes, sides
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from benchmark_clock import SyntheticClock
+from synthetic_clock import SyntheticClock
 from torch.nn import functional
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import (
     grouped,

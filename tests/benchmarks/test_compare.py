@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmark_clock import SyntheticClock
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
+from synthetic_clock import SyntheticClock
 
 from benchmarks import plan, record, shapes, stats
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmark_rows import ENVIRONMENT, cpu, row, section, unmeasured
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
+from result_rows import ENVIRONMENT, cpu, row, section, unmeasured
 
 from benchmarks import __main__ as cli
 from benchmarks import chips, conv_jobs, names, performance, record, report

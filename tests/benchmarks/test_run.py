@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from benchmark_clock import SyntheticClock
-from benchmark_rows import ENVIRONMENT, cpu
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
+from result_rows import ENVIRONMENT, cpu
+from synthetic_clock import SyntheticClock
 
 from benchmarks import __main__ as cli
 from benchmarks import (
