@@ -73,21 +73,21 @@ Matrix vector_of(Tensor const& tensor) {
   return vector;
 }
 
-PreparedOperand prepare_operand(Matrix matrix, Tensor const& owner, ScalarType type, Layout preferred, Forced forced,
-                                bool force_copy, int device, std::vector<Tensor>& keep) {
+PreparedOperand prepare_operand(Matrix matrix, Tensor const& owner, ScalarType type, Layout preferred,
+                                CopyPolicy copy_policy, bool force_copy, int device, std::vector<Tensor>& keep) {
   std::int64_t const unit = access_elements(type);
   // In the frame where the contiguous dimension is the last one.
   auto const framed = [&](Layout layout) { return layout == Layout::row ? matrix : matrix.transposed(); };
   auto const fits = [&](Layout layout) {
     Matrix const x = framed(layout);
-    return !force_copy && accessible(x, type) && (!forced.extents || x.cols % unit == 0);
+    return !force_copy && accessible(x, type) && (!copy_policy.extents || x.cols % unit == 0);
   };
   PreparedOperand prepared;
   prepared.layout = preferred;
   Matrix chosen = framed(preferred);
   if (!fits(preferred)) {
     Layout const other = preferred == Layout::row ? Layout::column : Layout::row;
-    if (!forced.layouts && fits(other)) {
+    if (!copy_policy.layouts && fits(other)) {
       prepared.layout = other;
       chosen = framed(other);
     } else {
@@ -95,7 +95,7 @@ PreparedOperand prepare_operand(Matrix matrix, Tensor const& owner, ScalarType t
     }
   }
   // A copy is padded with zeros: as good as aligned.
-  prepared.extent_aligned = forced.extents || chosen.cols % unit == 0;
+  prepared.extent_aligned = copy_policy.extents || chosen.cols % unit == 0;
   prepared.operand.data = chosen.data;
   prepared.operand.leading = leading_of(chosen, round_up(chosen.cols, unit));
   prepared.operand.batch_stride = chosen.batch == 1 ? 0 : chosen.batch_stride;

@@ -44,7 +44,7 @@ Matrix readable(Matrix const& x, Tensor const& owner, ScalarType type, std::int6
 Matrix vector_of(Tensor const& tensor);
 
 // What selection forces on operands when no row takes them as they lie.
-struct Forced {
+struct CopyPolicy {
   bool layouts = false;  // those that are preferred: of copies, with the most kernels
   bool extents = false;  // contiguous extents that are multiples of 16 bytes (cp.async kernels need that)
 };
@@ -57,8 +57,8 @@ struct PreparedOperand {
 
 // A or B. Takes it as it lies if its memory can be accessed so, unless `force_copy`. `preferred` decides where both layouts
 // would do, and for a copy.
-PreparedOperand prepare_operand(Matrix matrix, Tensor const& owner, ScalarType type, Layout preferred, Forced forced,
-                                bool force_copy, int device, std::vector<Tensor>& keep);
+PreparedOperand prepare_operand(Matrix matrix, Tensor const& owner, ScalarType type, Layout preferred,
+                                CopyPolicy copy_policy, bool force_copy, int device, std::vector<Tensor>& keep);
 
 // One result on its way: what the op returns (or out=), and where a kernel writes it if it cannot be written as it lies.
 struct Output {

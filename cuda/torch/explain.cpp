@@ -4,9 +4,11 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "torch/grouped_ops.h"
+#include "torch/conv.h"
+#include "torch/grouped.h"
 
 namespace cutwheel {
+
 namespace {
 
 constexpr std::int64_t kAddmmOp = 2, kBaddbmmOp = 3, kLinearOp = 4, kGemmOp = 5, kLinearFusedOp = 6;
@@ -40,7 +42,7 @@ ExplainedGemm explain_call(GemmCall& call) {
   DeviceScope const scope(call.device);
   PreparedGemm prepared;
   prepare(prepared, call, {});
-  // The empty K of mm and addmm is no product.
+  // mm and addmm with an empty K launch no GEMM.
   bool const computes = !call.empty() && (call.k > 0 || call.epilogue);
   if (computes) plan_call(prepared, call);
   return explain_prepared(prepared, call.device, computes);
@@ -156,6 +158,81 @@ ExplainedGemm explain_grouped(std::int64_t op, OptionalTensors const& operands, 
     prepared.request = request_of(call);
   }
   return explain_prepared(prepared, call.device, multiplies);
+}
+
+// --- Convolutions
+
+namespace {
+
+constexpr std::int64_t kConvOp = 0, kFusedOp = 1, kScaledOp = 2, kInputGradOp = 3, kWeightGradOp = 4;
+
+ExplainedGemm explain_checked(ConvCall const& call) {
+  ConvVariant variant;
+  if (call.problem.images > 0) variant = choose_variant(call);
+  if (variant.algorithm == ConvAlgorithm::product) {
+    ConvProduct product;
+    make_gemm_view(product, call);
+    ExplainedGemm explained = product.scaled ? explain_call(*product.scaled) : explain_call(*product.gemm);
+    explained.operand_copies += product.keep.size();
+    explained.route = name_of(variant.algorithm);
+    return explained;
+  }
+  PreparedConv prepared;
+  bool const computes = variant.algorithm != ConvAlgorithm::none;
+  if (computes) {
+    prepare_conv(prepared, call, variant);
+  } else {
+    ScaledForm const form{call.epilogue.value_or(call.is_scaled ? Epilogue::scaled
+                                                 : call.bias    ? Epilogue::bias
+                                                                : Epilogue::plain),
+                          call.d_type};
+    prepared.request = request_of(call, ConvAlgorithm::implicit, form);
+  }
+  ExplainedGemm explained{prepared.request,          {}, {}, prepared.keep.size(), prepared.d.temporary.has_value(),
+                          name_of(variant.algorithm)};
+  if (call.problem.images > 0) {
+    explained.plans = rank_plans(prepared.request, device_info(call.device), &explained.rejections, &explained.source);
+  }
+  return explained;
+}
+
+}  // namespace
+
+ExplainedGemm explain_conv(std::int64_t op, OptionalTensors const& operands, ConvGeometry const& geometry,
+                           Extents2d const& size, std::optional<ScalarType> out_dtype, bool allow_tf32,
+                           std::string_view epilogue) {
+  struct Counts {
+    char const* name;
+    std::size_t least, most;
+  };
+  static constexpr Counts kCounts[] = {{"conv2d", 2, 3},
+                                       {"conv2d_fused", 2, 4},
+                                       {"scaled_conv2d", 4, 5},
+                                       {"conv2d_input_grad", 2, 2},
+                                       {"conv2d_weight_grad", 2, 2}};
+  if (op < 0 || op >= static_cast<std::int64_t>(std::size(kCounts))) {
+    fail(ErrorKind::value, "explain: convolution ", op, " is not known");
+  }
+  auto const& [name, least, most] = kCounts[op];
+  check_count(name, operands.size(), least, most);
+  OptionalTensors all = operands;
+  all.resize(5);
+  auto const tensor = [&, op_name = name](std::size_t i) -> Tensor const& { return required(op_name, all, i); };
+  ConvCall call = [&] {
+    switch (op) {
+      case kScaledOp: return scaled_conv_call(tensor(0), tensor(1), tensor(2), tensor(3), all[4], geometry, out_dtype);
+      case kInputGradOp: return conv_gradient_call(Direction::dgrad, tensor(0), tensor(1), size, geometry, allow_tf32);
+      case kWeightGradOp: return conv_gradient_call(Direction::wgrad, tensor(0), tensor(1), size, geometry, allow_tf32);
+      default: return conv2d_call(tensor(0), tensor(1), all[2], geometry, allow_tf32);
+    }
+  }();
+  if (op == kFusedOp) {
+    call.residual = all[3] ? &*all[3] : nullptr;
+    call.epilogue = conv_epilogue(epilogue);
+  }
+  check_conv(call);
+  DeviceScope const scope(call.device);
+  return explain_checked(call);
 }
 
 }  // namespace cutwheel

@@ -3,8 +3,8 @@
 
 #include <string_view>
 
-#include "torch/conv_request.h"
-#include "torch/epilogue_ops.h"
+#include "torch/conv.h"
+#include "torch/fused.h"
 
 namespace cutwheel {
 
@@ -48,7 +48,7 @@ ExplainedGemm explain_grouped(std::int64_t op, OptionalTensors const& operands, 
 // Of convolutions, which are numbered apart. op 0: conv2d [input, weight, bias]; 1: conv2d_fused [input, weight, bias,
 // residual], which takes the name of an epilogue; 2: scaled_conv2d [input, weight, scale_input, scale_weight, bias]; 3:
 // conv2d_input_grad [grad_output, weight] and 4: conv2d_weight_grad [grad_output, input], which take the size of the
-// result: H and W, or R and S. Without a kernel there are no plans, and the route is "none".
+// result: H and W, or R and S. Without a kernel there are no plans, and the algorithm is "none".
 ExplainedGemm explain_conv(std::int64_t op, OptionalTensors const& operands, ConvGeometry const& geometry,
                            Extents2d const& size, std::optional<ScalarType> out_dtype, bool allow_tf32,
                            std::string_view epilogue);

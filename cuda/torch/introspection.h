@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "torch/epilogue_ops.h"
+#include "torch/fused.h"
 
 namespace cutwheel {
 
 std::string kernels_json();
-// Those of products (as gemm takes them) and of elementwise kernels that the manifest declares, in its order.
+// The epilogues of GEMMs (as gemm takes them) and of elementwise kernels, in the order of the manifests.
 std::string epilogues_json();
 std::string build_info_json();
 std::string device_info_json(std::int64_t device);
@@ -30,7 +30,7 @@ std::string explain_conv_json(std::int64_t op, OptionalTensors const& operands, 
 // addend as in Addend. The name of an epilogue, where it is not empty, says what addend would. b is -1 where it is a;
 // scales as in BlockScales. The op is scaled_mm where a has 8 bits, grouped_mm where grouping (as in Grouping) is not 0:
 // then m, n and k are those of the mean group. It is conv2d where direction (as in Direction) is not 0: then they are those
-// of the implicit product; taps and step as in GemmRequest, rectangles as in its windows.
+// of the implicit GEMM; taps and step as in GemmRequest, rectangles: output tiles of a direct convolution.
 std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::int64_t sm_count,
                                  std::int64_t shared_memory_bytes, double memory_gb_per_s, double sm_clock_ghz,
                                  std::int64_t a, std::int64_t d, std::int64_t layout_a, std::int64_t layout_b,

@@ -4,12 +4,12 @@
 
 #include "core/error.h"
 #include "dispatch/environment.h"
-#include "torch/conv_ops.h"
-#include "torch/epilogue_ops.h"
-#include "torch/gemm_ops.h"
-#include "torch/grouped_ops.h"
+#include "torch/conv.h"
+#include "torch/fused.h"
+#include "torch/gemm.h"
+#include "torch/grouped.h"
 #include "torch/introspection.h"
-#include "torch/scaled_ops.h"
+#include "torch/scaled.h"
 #include "torch/text_argument.h"
 
 namespace cutwheel {

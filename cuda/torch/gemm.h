@@ -2,8 +2,10 @@
 #pragma once
 
 #include <array>
+#include <optional>
 
-#include "torch/product.h"
+#include "torch/gemm_call.h"
+#include "torch/tensor.h"
 
 namespace cutwheel {
 
@@ -24,25 +26,25 @@ struct EpilogueCall {
   EpilogueInfo const& info() const { return info_of(id); }
 };
 
-struct Factors {
+struct GemmOperands {
   View a, b;  // [M, K] and [K, N], or of groups that are not along K [G, K, N]
   std::int64_t k;
 };
 
-struct GemmCall : ProductCall {
+struct GemmCall : GemmCallBase {
   Tensor const* c = nullptr;
   double alpha = 1, beta = 1;
   bool allow_tf32 = false;
   bool linear = false;               // b is [N, K]
-  EpilogueCall* epilogue = nullptr;  // else alpha, beta and c say what follows the product
+  EpilogueCall* epilogue = nullptr;  // else alpha, beta and c describe the epilogue
   // Of a product that its caller has checked, with types and extents: a and b may have other shapes than these, and D's
   // tensor, too, if its rows follow each other.
-  Factors const* factors = nullptr;
+  GemmOperands const* factors = nullptr;
 
   Width width() const { return epilogue ? epilogue->info().width : Width::same; }
 };
 
-// Columns of D of a product with n columns.
+// Columns of D where the GEMM has n.
 constexpr std::int64_t columns_of(Width width, std::int64_t n) {
   return width == Width::half ? n / 2 : width == Width::twice ? 2 * n : n;
 }
@@ -59,7 +61,7 @@ inline GemmCall make_call(OpNames const& names, Tensor const& a, Tensor const& b
 // epilogues of mm and addmm, asked for by name, into alpha, beta and c.
 void check_call(GemmCall& call);
 
-// The part of it for a call by an epilogue's name, and for its outs. The product has been checked.
+// The part of it for an epilogue by name and its outs; the operands have been checked.
 void check_epilogue(GemmCall& call);
 void check_epilogue_outs(GemmCall const& call);
 
@@ -69,9 +71,9 @@ Matrix epilogue_matrix(GemmCall const& call, int position);
 // Makes what the op returns, unless it was given.
 void make_results(PreparedGemm& prepared, GemmCall const& call);
 
-void prepare(PreparedGemm& prepared, GemmCall const& call, Forced forced);
+void prepare(PreparedGemm& prepared, GemmCall const& call, CopyPolicy copy_policy);
 // The part of it for an epilogue with Addend::other.
-void prepare_epilogue(PreparedGemm& prepared, GemmCall const& call, Forced forced);
+void prepare_epilogue(PreparedGemm& prepared, GemmCall const& call, CopyPolicy copy_policy);
 
 // The rows of a result with `cols` columns.
 Matrix result_matrix(GemmCall const& call, Tensor const& result, std::int64_t cols);
@@ -81,5 +83,21 @@ GemmPlan plan_call(PreparedGemm& prepared, GemmCall const& call);
 
 // All of it: the results are in prepared.d and prepared.stores.
 void run_call(PreparedGemm& prepared, GemmCall& call);
+
+// The GEMM ops as torch sees them: shapes and dtypes as in torch's functions of the same names.
+Tensor mm(Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, bool allow_tf32);
+void mm_out(Tensor const& a, Tensor const& b, bool allow_tf32, Tensor const& out);
+Tensor bmm(Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, bool allow_tf32);
+void bmm_out(Tensor const& a, Tensor const& b, bool allow_tf32, Tensor const& out);
+Tensor addmm(Tensor const& c, Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, double beta,
+             double alpha, bool allow_tf32);
+void addmm_out(Tensor const& c, Tensor const& a, Tensor const& b, double beta, double alpha, bool allow_tf32,
+               Tensor const& out);
+Tensor baddbmm(Tensor const& c, Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, double beta,
+               double alpha, bool allow_tf32);
+void baddbmm_out(Tensor const& c, Tensor const& a, Tensor const& b, double beta, double alpha, bool allow_tf32,
+                 Tensor const& out);
+// input [..., K], weight [N, K], bias [N].
+Tensor linear(Tensor const& input, Tensor const& weight, std::optional<Tensor> bias, bool allow_tf32);
 
 }  // namespace cutwheel

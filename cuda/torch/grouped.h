@@ -1,10 +1,14 @@
-// One call of grouped_mm and its like: a product for each group, where the ends of groups lie on the device and the host
+// One call of grouped_mm and its like: a GEMM for each group, where the ends of groups lie on the device and the host
 // never reads them.
 #pragma once
 
+#include <torch/csrc/stable/c/shim.h>
+#include <torch/headeronly/util/shim_utils.h>
+#include <optional>
 #include <string_view>
+#include <tuple>
 
-#include "torch/scaled_request.h"
+#include "torch/scaled.h"
 
 namespace cutwheel {
 
@@ -18,7 +22,7 @@ constexpr std::int64_t kMaxGroups = 1024;
 
 // In terms of ProductCall, with groups of rows M is T, the rows of all groups; with groups of K, K is that of all groups.
 // batch counts the groups.
-struct GroupedCall : ProductCall {
+struct GroupedCall : GemmCallBase {
   Tensor const* ends = nullptr;  // offs, [G]
   // Null: not given.
   Tensor const* bias = nullptr;  // [G, N]
@@ -34,8 +38,8 @@ struct GroupedCall : ProductCall {
 
   ScalarType b_type = ScalarType::BFloat16;
   Grouping grouping = Grouping::rows;
-  BlockScales scales = BlockScales::none;  // of a scaled product: as in ScaledCall
-  ScaledForm form{};                       // of a scaled product
+  BlockScales scales = BlockScales::none;  // of a scaled GEMM: as in ScaledCall
+  ScaledForm form{};                       // of a scaled GEMM
 
   // Of the kernel that runs; nothing where it is chosen by what is added.
   std::optional<Epilogue> kernel_epilogue() const { return is_scaled ? std::optional<Epilogue>(form.epilogue) : epilogue; }
@@ -58,14 +62,14 @@ void check_grouped(GroupedCall& call);
 // The part of it for the scales; fills what they are.
 void check_grouped_scales(GroupedCall& call);
 
-// The first way for which there is a kernel, native if there is one. Of a scaled product.
+// For scaled GEMMs: the first form with a kernel, a native one if there is one.
 ScaledForm choose_grouped_form(GroupedCall const& call);
 
 // What selection looks at, if operands are as aligned as they can be, and lie as they are copied.
 GemmRequest request_of(GroupedCall const& call);
 
 // Of a checked call, with results in prepared.
-void prepare_grouped(PreparedGemm& prepared, GroupedCall const& call, Forced forced);
+void prepare_grouped(PreparedGemm& prepared, GroupedCall const& call, CopyPolicy copy_policy);
 
 // Makes the results of a checked call. Says whether there is anything to multiply.
 bool start_grouped(PreparedGemm& prepared, GroupedCall const& call);
@@ -75,5 +79,35 @@ GemmPlan plan_grouped(PreparedGemm& prepared, GroupedCall& call);
 
 // All of it: the results are in prepared.d and prepared.stores.
 void run_grouped(PreparedGemm& prepared, GroupedCall& call);
+
+// Grouped GEMMs as torch sees them. offs has the end of each group, int32 or int64, on the device.
+// a [T, K], b [G, K, N], bias [G, N]: D [T, N]. Or a [M, T], b [T, N]: D [G, M, N].
+Tensor grouped_mm(Tensor const& a, Tensor const& b, Tensor const& offs, std::optional<Tensor> const& bias,
+                  std::optional<ScalarType> out_dtype, bool allow_tf32);
+// a [M, T], b [T, N]: out [G, M, N] += A @ B of each group.
+void grouped_mm_accumulate(Tensor const& a, Tensor const& b, Tensor const& offs, bool allow_tf32, Tensor const& out);
+
+// input [T, K], weight [G, N, K], bias [G, N].
+Tensor grouped_linear_fused(Tensor const& input, Tensor const& weight, Tensor const& offs,
+                            std::optional<Tensor> const& bias, StringHandle epilogue, bool allow_tf32);
+// And what the epilogue stores, [T, N].
+std::tuple<Tensor, Tensor> grouped_linear_fused_aux(Tensor const& input, Tensor const& weight, Tensor const& offs,
+                                                    std::optional<Tensor> const& bias, StringHandle epilogue,
+                                                    bool allow_tf32);
+
+// a [T, K], b [G, K, N], 8 bits; scale_a [T] or [T, 1], scale_b [G, N] or [G, 1, N], bias [G, N].
+Tensor scaled_grouped_mm(Tensor const& a, Tensor const& b, Tensor const& scale_a, Tensor const& scale_b, Tensor const& offs,
+                         std::optional<Tensor> const& bias, std::optional<ScalarType> out_dtype, bool use_fast_accum);
+
+// The calls that these make, for explain, too. They name the tensors that they are given.
+GroupedCall grouped_mm_call(Tensor const& a, Tensor const& b, Tensor const& offs, std::optional<Tensor> const& bias,
+                            std::optional<ScalarType> out_dtype, bool allow_tf32);
+GroupedCall grouped_accumulate_call(Tensor const& a, Tensor const& b, Tensor const& offs, bool allow_tf32,
+                                    Tensor const& out);
+GroupedCall grouped_linear_call(Tensor const& input, Tensor const& weight, Tensor const& offs,
+                                std::optional<Tensor> const& bias, Epilogue epilogue, bool allow_tf32);
+GroupedCall scaled_grouped_call(Tensor const& a, Tensor const& b, Tensor const& scale_a, Tensor const& scale_b,
+                                Tensor const& offs, std::optional<Tensor> const& bias, std::optional<ScalarType> out_dtype,
+                                bool use_fast_accum);
 
 }  // namespace cutwheel

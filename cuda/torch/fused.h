@@ -3,13 +3,12 @@
 
 #include <torch/csrc/stable/c/shim.h>
 #include <torch/headeronly/util/shim_utils.h>
-
 #include <optional>
 #include <string_view>
 #include <tuple>
 #include <vector>
 
-#include "torch/gemm_request.h"
+#include "torch/gemm.h"
 
 namespace cutwheel {
 

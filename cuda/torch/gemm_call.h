@@ -1,5 +1,5 @@
-// What every product goes through on its way from torch's arguments to a launch: gemm_request.h and scaled_request.h say
-// how its operands are checked and prepared.
+// From torch's arguments to a launch: what GEMM calls of every op share. gemm.h, scaled.h and grouped.h say how operands
+// are checked and prepared.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,7 @@ struct OpNames {
 };
 
 // What is asked, and, once it is checked, with which types and extents.
-struct ProductCall {
+struct GemmCallBase {
   OpNames names;
   Tensor const* a;
   Tensor const* b;
@@ -39,7 +39,7 @@ struct ProductCall {
   bool empty() const { return m == 0 || n == 0 || batch == 0; }
 };
 
-// How operands are copied: the layouts with the most kernels. Groups along K of 16-bit operands have kernels for factors
+// How operands are copied: the layouts with the most kernels. Groups along K of 16-bit operands have kernels for operands
 // that are contiguous along M and N, as gradients of weights have them; all others read K contiguous.
 struct Layouts {
   Layout a, b;
@@ -62,17 +62,17 @@ constexpr ScalarType operand_type(EpilogueOperandInfo const& operand, ScalarType
 void check_device(char const* op, char const* argument, Tensor const& tensor, int device, char const* device_of);
 void check_dims(OpNames const& names, char const* argument, Tensor const& tensor, int dims);
 void check_extent(char const* op, std::int64_t extent);
-// Both factors on the same CUDA device: fills `device`.
-void check_devices(ProductCall& call);
-// Of products without scales.
+// Checks that both operands are on one CUDA device, and fills `device`.
+void check_devices(GemmCallBase& call);
+// For GEMMs without scales.
 bool is_supported(ScalarType type);
 // Of A, B and D without scales: fills `type` and `d_type`.
-void check_float_types(ProductCall& call, bool allow_tf32);
+void check_float_types(GemmCallBase& call, bool allow_tf32);
 // Of matrices, or batches of them, that b's rows are a's columns: fills the extents.
-void check_factors(ProductCall& call);
+void check_factors(GemmCallBase& call);
 // An out= of `cols` columns against itself and against A and B.
-void check_out(ProductCall const& call, Tensor const& out, char const* label, std::int64_t cols);
-void check_apart(ProductCall const& call, Tensor const& out, char const* label, Tensor const& input, char const* argument);
+void check_out(GemmCallBase const& call, Tensor const& out, char const* label, std::int64_t cols);
+void check_apart(GemmCallBase const& call, Tensor const& out, char const* label, Tensor const& input, char const* argument);
 
 // Operands as kernels take them. `keep` owns the copies that had to be made.
 struct PreparedGemm {
@@ -85,10 +85,10 @@ struct PreparedGemm {
 
 // A plan for the prepared call. If no row takes it as it is, `prepare` does it again, with copies. Throws if that does not
 // help.
-GemmPlan plan_product(PreparedGemm& prepared, ProductCall const& call, std::function<void(Forced)> const& prepare);
+GemmPlan plan_product(PreparedGemm& prepared, GemmCallBase const& call, std::function<void(CopyPolicy)> const& prepare);
 
 // Enqueues it, or the next best plan where a kernel refuses. Throws what went wrong.
-void launch_product(PreparedGemm& prepared, ProductCall const& call, GemmPlan plan);
+void launch_gemm(PreparedGemm& prepared, GemmCallBase const& call, GemmPlan plan);
 
 // Throws what a launch reported, unless that is ok or not_implementable.
 void check_launch(gemm::Status status, char const* op, char const* kernel);

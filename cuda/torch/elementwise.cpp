@@ -3,10 +3,11 @@
 
 #include "core/error.h"
 #include "torch/cuda_shims.h"
-#include "torch/epilogue_ops.h"
+#include "torch/fused.h"
 #include "torch/text_argument.h"
 
 namespace cutwheel {
+
 namespace {
 
 struct Problem {

@@ -1,7 +1,12 @@
-// One call of scaled_mm: D = scale_a * scale_b * (A @ B) + bias, of 8-bit factors.
+// One call of scaled_mm: D = scale_a * scale_b * (A @ B) + bias, of 8-bit operands.
 #pragma once
 
-#include "torch/product.h"
+#include <cstdint>
+#include <optional>
+#include <tuple>
+
+#include "torch/gemm_call.h"
+#include "torch/tensor.h"
 
 namespace cutwheel {
 
@@ -10,14 +15,14 @@ enum class ScaleRecipe : int { tensorwise, rowwise, blockwise_1x128, blockwise_1
 
 constexpr std::int64_t kScaleBlock = 128;
 
-// One of the ways to get the result: an epilogue, and the type of D that its kernel writes. If that is not the type of the
-// result, it is converted.
+// One of the forms in which the result can be computed: an epilogue, and the type of D that its kernel writes. If that is
+// not the type of the result, it is converted.
 struct ScaledForm {
   Epilogue epilogue{};
   ScalarType d_type = ScalarType::BFloat16;
 };
 
-struct ScaledCall : ProductCall {
+struct ScaledCall : GemmCallBase {
   // Null: not given.
   Tensor const* scale_a = nullptr;
   Tensor const* scale_b = nullptr;
@@ -55,14 +60,14 @@ BlockScales find_scales(ScaledCall const& call);
 // Of [M, K] or, with K first, of [K, N] or [G, K, N], counted in blocks.
 gemm::BlockScaleOperand block_scales(Tensor const& scales, bool k_first);
 
-// The first way for which there is a kernel, native if there is one.
+// The first form with a kernel, a native one if there is one.
 ScaledForm choose_form(ScaledCall const& call);
 
 // What selection looks at, if operands are as aligned as they can be.
 GemmRequest request_of(ScaledCall const& call, ScaledForm form);
 
 // Of a call with a form, and a result in prepared.d.
-void prepare_scaled(PreparedGemm& prepared, ScaledCall const& call, Forced forced);
+void prepare_scaled(PreparedGemm& prepared, ScaledCall const& call, CopyPolicy copy_policy);
 
 // Makes the result of a checked call. Says whether there is anything to multiply: the result of no extent is empty, that
 // over an empty K is the bias.
@@ -73,5 +78,20 @@ GemmPlan plan_scaled(PreparedGemm& prepared, ScaledCall& call);
 
 // All of it: the result is in prepared.d.
 void run_scaled(PreparedGemm& prepared, ScaledCall& call);
+
+// scaled_mm and quantize as torch sees them.
+// a [M, K], b [K, N]. Recipes are numbers of ScaleRecipe; without them the shapes of the scales tell.
+Tensor scaled_mm(Tensor const& a, Tensor const& b, std::optional<Tensor> const& scale_a,
+                 std::optional<Tensor> const& scale_b, std::optional<Tensor> const& bias, std::optional<Tensor> const& azp,
+                 std::optional<Tensor> const& azp_adj, std::optional<ScalarType> out_dtype,
+                 std::optional<std::int64_t> recipe_a, std::optional<std::int64_t> recipe_b, bool use_fast_accum);
+void scaled_mm_out(Tensor const& a, Tensor const& b, std::optional<Tensor> const& scale_a,
+                   std::optional<Tensor> const& scale_b, std::optional<Tensor> const& bias,
+                   std::optional<Tensor> const& azp, std::optional<Tensor> const& azp_adj,
+                   std::optional<std::int64_t> recipe_a, std::optional<std::int64_t> recipe_b, bool use_fast_accum,
+                   Tensor const& out);
+
+// x [..., K]. Returns values, scales and zero points; the latter are empty, [0], if symmetric.
+std::tuple<Tensor, Tensor, Tensor> quantize(Tensor const& x, std::int64_t recipe, ScalarType dtype, bool symmetric);
 
 }  // namespace cutwheel

@@ -3,10 +3,10 @@
 
 #include "core/error.h"
 #include "torch/cuda_shims.h"
-#include "torch/scaled_ops.h"
-#include "torch/scaled_request.h"
+#include "torch/scaled.h"
 
 namespace cutwheel {
+
 namespace {
 
 struct Problem {

@@ -1,0 +1,953 @@
+#include "torch/conv.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.h"
+#include "dispatch/cost_model.h"
+#include "torch/cuda_shims.h"
+#include "torch/fused.h"
+#include "torch/text_argument.h"
+
+namespace cutwheel {
+
+// --- Checks
+
+namespace {
+
+constexpr ErrorKind kType = ErrorKind::type, kValue = ErrorKind::value, kShape = ErrorKind::shape;
+
+using Sizes = std::array<std::int64_t, 4>;
+
+std::string list_text(std::int64_t const* values, std::size_t count) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < count; ++i) text += (i ? ", " : "") + std::to_string(values[i]);
+  return text + "]";
+}
+
+std::string sizes_text(Sizes const& sizes) { return list_text(sizes.data(), sizes.size()); }
+
+Sizes sizes_of(Tensor const& tensor) {
+  auto const sizes = tensor.sizes();
+  return {sizes[0], sizes[1], sizes[2], sizes[3]};
+}
+
+template <std::size_t kCount>
+void check_list(ConvCall const& call, char const* argument, std::array<std::int64_t, kCount> const& values,
+                std::int64_t least, char const* what) {
+  bool fits = true;
+  for (std::int64_t value : values) fits = fits && value >= least && value <= kMaxExtent;
+  if (!fits) {
+    fail(kValue, call.names.op, ": ", argument, " is ", list_text(values.data(), kCount), "; expected ", kCount,
+         " integers from ", least, " on: ", what);
+  }
+}
+
+void check_geometry(ConvCall const& call) {
+  check_list(call, "stride", call.geometry.stride, 1, "along H and W");
+  check_list(call, "padding", call.geometry.padding, 0, "top, bottom, left, right");
+  check_list(call, "dilation", call.geometry.dilation, 1, "along H and W");
+}
+
+// Of the gradient's result: the call gives two of its sizes, and its tensors have the others.
+Sizes given_size(ConvCall const& call) {
+  auto const [h, w] = call.size;
+  if (call.direction == Direction::dgrad) {
+    check_list(call, "size of the input", call.size, 0, "H and W");
+    return {call.a->size(0), call.b->size(1), h, w};
+  }
+  check_list(call, "size of the weight", call.size, 0, "R and S");
+  return {call.a->size(1), call.b->size(1), h, w};
+}
+
+// Only the batch may be empty.
+void check_not_empty(ConvCall const& call, char const* argument, Sizes const& sizes, std::size_t first) {
+  for (std::size_t i = first; i < sizes.size(); ++i) {
+    if (sizes[i] < 1) {
+      fail(kShape, call.names.op, ": ", argument, " has shape ", sizes_text(sizes), "; expected ",
+           first ? "no 0 but that of an empty batch" : "no 0");
+    }
+  }
+}
+
+// Sizes of the three tensors, of which two were given.
+struct ConvSizes {
+  Sizes x, w, y;
+};
+
+std::int64_t out_extent(ConvCall const& call, ConvSizes const& sizes, std::size_t axis) {
+  ConvGeometry const& g = call.geometry;
+  std::int64_t const before = g.padding[2 * axis], after = g.padding[2 * axis + 1];
+  std::int64_t const padded = sizes.x[axis + 2] + before + after;
+  if (padded > kMaxExtent) {
+    fail(kShape, call.names.op, ": ", axis ? "W" : "H", " with its padding is ", padded, "; at most ", kMaxExtent,
+         " is supported");
+  }
+  std::int64_t const taps = sizes.w[axis + 2];
+  // What a filter spans; its extents are below 2^31, so this fits.
+  std::int64_t const span = g.dilation[axis] * (taps - 1) + 1;
+  if (span > padded) {
+    fail(kShape, call.names.op, ": along ", axis ? "W" : "H", " the filter spans ", span, " pixels (", taps,
+         " taps, dilation ", g.dilation[axis], ") and the input has ", padded, " with its padding (", before, " + ",
+         sizes.x[axis + 2], " + ", after, "); expected a filter that fits: pad the input");
+  }
+  return (padded - span) / g.stride[axis] + 1;
+}
+
+void check_channels(ConvCall const& call, ConvSizes const& sizes) {
+  std::int64_t const in = sizes.x[1], of_filter = sizes.w[1];
+  if (in == of_filter) return;
+  bool const grouped = of_filter < in && in % of_filter == 0 && sizes.w[0] % (in / of_filter) == 0;
+  fail(kShape, call.names.op, ": weight has shape ", sizes_text(sizes.w), " and input has ", in,
+       " channels; expected a weight [Ko, ", in, ", R, S]",
+       grouped
+           ? concat(", as kernels convolve in one group: for ", in / of_filter, " groups use torch.nn.functional.conv2d")
+           : "");
+}
+
+void check_grad_output(ConvCall const& call, ConvSizes const& sizes) {
+  Sizes const given = sizes_of(*call.a);
+  if (given == sizes.y) return;
+  fail(kShape, call.names.op, ": grad_output has shape ", sizes_text(given), "; expected ", sizes_text(sizes.y),
+       ", the shape of the result for an input ", sizes_text(sizes.x), " and a weight ", sizes_text(sizes.w));
+}
+
+void check_count(ConvCall const& call, char const* what, std::int64_t a, std::int64_t b, std::int64_t c) {
+  // Each is at most 2^31.
+  bool const fits = a <= kMaxExtent && b <= kMaxExtent && c <= kMaxExtent && a * b <= kMaxExtent && a * b * c <= kMaxExtent;
+  if (!fits) {
+    fail(kShape, call.names.op, ": ", what, " is ", a, " * ", b, " * ", c, "; at most ", kMaxExtent, " is supported");
+  }
+}
+
+void fill_problem(ConvCall& call, ConvSizes const& sizes) {
+  // Room for the channels that are added.
+  constexpr std::int64_t kAdded = kAccessBytes;
+  check_count(call, "N * H * W", sizes.x[0], sizes.x[2], sizes.x[3]);
+  check_count(call, "N * P * Q", sizes.y[0], sizes.y[2], sizes.y[3]);
+  check_count(call, "R * S * C", sizes.w[2], sizes.w[3], sizes.w[1] + kAdded);
+  check_count(call, "R * S * Ko", sizes.w[2], sizes.w[3], sizes.w[0] + kAdded);
+  auto const number = [](std::int64_t x) { return static_cast<int>(x); };
+  ConvGeometry const& g = call.geometry;
+  conv2d::ConvProblem& p = call.problem;
+  p.images = number(sizes.x[0]), p.c = number(sizes.x[1]), p.h = number(sizes.x[2]), p.w = number(sizes.x[3]);
+  p.k_out = number(sizes.w[0]), p.r = number(sizes.w[2]), p.s = number(sizes.w[3]);
+  p.p = number(sizes.y[2]), p.q = number(sizes.y[3]);
+  p.pad_h = number(g.padding[0]), p.pad_w = number(g.padding[2]);
+  p.stride_h = number(g.stride[0]), p.stride_w = number(g.stride[1]);
+  p.dilation_h = number(g.dilation[0]), p.dilation_w = number(g.dilation[1]);
+  std::int64_t const pixels = sizes.x[0] * sizes.x[2] * sizes.x[3], positions = sizes.y[0] * sizes.y[2] * sizes.y[3];
+  std::int64_t const taps = sizes.w[2] * sizes.w[3];
+  switch (call.direction) {
+    case Direction::dgrad: call.m = pixels, call.n = sizes.x[1], call.k = taps * sizes.w[0]; break;
+    case Direction::wgrad: call.m = sizes.w[0], call.n = taps * sizes.x[1], call.k = positions; break;
+    default: call.m = positions, call.n = sizes.w[0], call.k = taps * sizes.x[1];
+  }
+}
+
+void check_sizes(ConvCall& call) {
+  ConvSizes sizes{};
+  switch (call.direction) {
+    case Direction::dgrad: sizes.x = given_size(call), sizes.w = sizes_of(*call.b); break;
+    case Direction::wgrad: sizes.x = sizes_of(*call.b), sizes.w = given_size(call); break;
+    default: sizes.x = sizes_of(*call.a), sizes.w = sizes_of(*call.b);
+  }
+  check_not_empty(call, call.direction == Direction::dgrad ? "the input" : "input", sizes.x, 1);
+  check_not_empty(call, call.direction == Direction::wgrad ? "the weight" : "weight", sizes.w, 0);
+  check_channels(call, sizes);
+  check_count(call, "R * S * C", sizes.w[2], sizes.w[3], sizes.w[1]);
+  sizes.y = {sizes.x[0], sizes.w[0], out_extent(call, sizes, 0), out_extent(call, sizes, 1)};
+  if (call.direction != Direction::fprop) check_grad_output(call, sizes);
+  fill_problem(call, sizes);
+}
+
+void check_types(ConvCall& call) {
+  OpNames const& names = call.names;
+  call.type = type_of(*call.a);
+  if (!is_supported(call.type)) {
+    fail(kType, names.op, ": ", names.a, " has dtype ", dtype_text(call.type), "; expected float16, bfloat16 or float32");
+  }
+  if (type_of(*call.b) != call.type) {
+    fail(kType, names.op, ": ", names.b, " has dtype ", dtype_text(type_of(*call.b)), "; expected ", dtype_text(call.type),
+         " as ", names.a, " has");
+  }
+  call.d_type = call.type;
+  if (call.type == ScalarType::Float && !call.allow_tf32) {
+    fail(ErrorKind::runtime, names.op,
+         ": float32 tensors are convolved on TF32 tensor cores only, and torch's setting forbids TF32; allow it with "
+         "torch.backends.cudnn.conv.fp32_precision = \"tf32\" (or torch.backends.cudnn.allow_tf32 = True), or pass float16 "
+         "or bfloat16");
+  }
+}
+
+void check_scaled_types(ConvCall& call) {
+  OpNames const& names = call.names;
+  call.type = type_of(*call.a);
+  if (call.type != ScalarType::Float8_e4m3fn && call.type != ScalarType::Char) {
+    fail(kType, names.op, ": input has dtype ", dtype_text(call.type),
+         "; expected float8_e4m3fn or int8 (cutwheel.quantize makes them)");
+  }
+  if (type_of(*call.b) != call.type) {
+    fail(kType, names.op, ": weight has dtype ", dtype_text(type_of(*call.b)), "; expected ", dtype_text(call.type),
+         " as input has");
+  }
+  call.d_type = call.out_dtype.value_or(ScalarType::BFloat16);
+  if (!is_supported(call.d_type)) {
+    fail(kType, names.op, ": out_dtype is ", dtype_text(call.d_type), "; expected float16, bfloat16 or float32");
+  }
+}
+
+void check_scale(ConvCall const& call, char const* argument, Tensor const& scale, bool for_each_filter) {
+  check_device(call.names.op, argument, scale, call.device, "input");
+  if (type_of(scale) != ScalarType::Float) {
+    fail(kType, call.names.op, ": ", argument, " has dtype ", dtype_text(type_of(scale)), "; expected float32");
+  }
+  bool const fits = scale.numel() == 1 || (for_each_filter && scale.dim() == 1 && scale.size(0) == call.n);
+  if (!fits) {
+    fail(kShape, call.names.op, ": ", argument, " has shape ", shape_text(scale), "; expected one element",
+         for_each_filter ? concat(" or [", call.n, "], one for each filter") : "");
+  }
+}
+
+void check_bias(ConvCall const& call) {
+  Tensor const& bias = *call.bias;
+  check_device(call.names.op, "bias", bias, call.device, call.names.a);
+  ScalarType const type = type_of(bias);
+  if (type != call.d_type && !(call.is_scaled && type == ScalarType::Float)) {
+    fail(kType, call.names.op, ": bias has dtype ", dtype_text(type), "; expected ", dtype_text(call.d_type),
+         call.is_scaled ? ", the dtype of the result, or float32" : "");
+  }
+  if (bias.dim() != 1 || bias.size(0) != call.n) {
+    fail(kShape, call.names.op, ": bias has shape ", shape_text(bias), "; expected [", call.n, "]");
+  }
+}
+
+void check_residual(ConvCall const& call) {
+  Tensor const& residual = *call.residual;
+  check_device(call.names.op, "residual", residual, call.device, call.names.a);
+  if (type_of(residual) != call.d_type) {
+    fail(kType, call.names.op, ": residual has dtype ", dtype_text(type_of(residual)), "; expected ",
+         dtype_text(call.d_type));
+  }
+  conv2d::ConvProblem const& p = call.problem;
+  Sizes const wanted{p.images, p.k_out, p.p, p.q};
+  if (residual.dim() != 4 || sizes_of(residual) != wanted) {
+    fail(kShape, call.names.op, ": residual has shape ", shape_text(residual), "; expected ", sizes_text(wanted),
+         ", the shape of the result");
+  }
+}
+
+bool takes(EpilogueInfo const& info, char const* name) {
+  return std::any_of(info.operands, info.operands + info.count,
+                     [&](EpilogueOperandInfo const& operand) { return std::strcmp(operand.name, name) == 0; });
+}
+
+void check_epilogue(ConvCall const& call) {
+  EpilogueInfo const& info = info_of(*call.epilogue);
+  auto const check = [&](char const* argument, Tensor const* tensor) {
+    if (tensor && !takes(info, argument)) {
+      fail(kValue, call.names.op, ": ", argument, " is given, and epilogue \"", info.name, "\" has no such operand");
+    }
+  };
+  check("bias", call.bias);
+  check("residual", call.residual);
+}
+
+}  // namespace
+
+Epilogue conv_epilogue(std::string_view name) {
+  char const* const op = kConv2d.op;
+  Epilogue const epilogue = named_epilogue(op, name, /*has_accum=*/true);
+  EpilogueInfo const& info = info_of(epilogue);
+  if (info.width != Width::same || stores_of(info) > 0) {
+    fail(kValue, op, ": epilogue \"", info.name,
+         "\" changes the number of columns or stores more than the result; expected one that does neither");
+  }
+  for (int i = 0; i < info.count; ++i) {
+    EpilogueOperandInfo const& operand = info.operands[i];
+    auto const is = [&](OperandKind kind, char const* name) {
+      return operand.kind == kind && std::strcmp(operand.name, name) == 0;
+    };
+    if (!is(OperandKind::scalar, "alpha") && !is(OperandKind::row, "bias") && !is(OperandKind::matrix, "residual")) {
+      fail(kValue, op, ": epilogue \"", info.name, "\" has an operand ", operand.name,
+           "; expected none but bias and residual");
+    }
+  }
+  return epilogue;
+}
+
+void check_conv(ConvCall& call) {
+  check_devices(call);
+  check_dims(call.names, call.names.a, *call.a, 4);
+  check_dims(call.names, call.names.b, *call.b, 4);
+  if (call.is_scaled) {
+    check_scaled_types(call);
+  } else {
+    check_types(call);
+  }
+  check_geometry(call);
+  check_sizes(call);
+  if (call.epilogue) check_epilogue(call);
+  if (call.bias) check_bias(call);
+  if (call.residual) check_residual(call);
+  if (!call.is_scaled) return;
+  check_scale(call, "scale_input", *call.scale_input, /*for_each_filter=*/false);
+  check_scale(call, "scale_weight", *call.scale_weight, /*for_each_filter=*/true);
+}
+
+// --- Operands
+
+namespace {
+
+int whole(int channels, ScalarType type) {
+  return static_cast<int>(round_up<std::int64_t>(channels, access_elements(type)));
+}
+
+// The problem that a kernel is given, and how its tensors come from those of the caller.
+struct ConvView {
+  conv2d::ConvProblem problem;
+  int channels;          // of a pixel of the input, with those that are added
+  int fold = 1;          // taps of a row that are one to the kernel
+  bool windows = false;  // these overlap
+  bool by_row = false;   // images are the rows of positions
+  int crop_h = 0, crop_w = 0;
+};
+
+// The gradient of the input at stride 1 as a convolution of the output's gradient. Where the padding is more than the
+// filter reaches, pixels of that are left out.
+ConvView flipped_frame(ConvCall const& call) {
+  conv2d::ConvProblem const& p = call.problem;
+  int const pad_h = (p.r - 1) * p.dilation_h - p.pad_h, pad_w = (p.s - 1) * p.dilation_w - p.pad_w;
+  ConvView view{p, whole(p.k_out, call.type), 1, false, false, std::max(-pad_h, 0), std::max(-pad_w, 0)};
+  conv2d::ConvProblem& f = view.problem;
+  f.h = p.p - view.crop_h, f.w = p.q - view.crop_w, f.c = view.channels;
+  f.p = p.h, f.q = p.w, f.k_out = whole(p.c, call.type);
+  f.pad_h = std::max(pad_h, 0), f.pad_w = std::max(pad_w, 0);
+  return view;
+}
+
+// Kernels multiply whole steps of K for each tap, however few its channels are. So taps of a row become one tap, of all
+// their channels: of patches, which do not overlap, as they lie; of an image that is copied anyway, as windows on the copy.
+// Rows of patches become images, where they lie so, if their stride is more than tensor maps have bits for.
+ConvView view_of(ConvCall const& call, bool folds) {
+  constexpr int kMaxMapStride = 8;
+  conv2d::ConvProblem const& own = call.problem;
+  ConvView view{own, whole(own.c, call.type)};
+  conv2d::ConvProblem& p = view.problem;
+  p.k_out = whole(own.k_out, call.type), p.c = view.channels;
+  bool const is_dgrad = call.direction == Direction::dgrad;
+  bool const whole_rows = own.w == own.q * own.s;
+  if (!folds) return view;
+  if (own.s > 1 && own.stride_w == own.s && own.dilation_w == 1 && own.pad_w == 0 && (whole_rows || !is_dgrad) &&
+      own.q * own.s <= own.w) {
+    std::int64_t const unit = access_elements(call.type), folded = std::int64_t{own.s} * own.c;
+    // Then rows of pixels are whole accesses, too.
+    if (whole_rows && folded % unit == 0) view.channels = own.c;
+    view.fold = own.s;
+    p.c = own.s * view.channels;
+    p.w = own.w / own.s, p.s = 1, p.stride_w = 1;
+  }
+  if (view.fold == 1 && !is_dgrad && own.s > 1 && own.dilation_w == 1 && view.channels != own.c) {
+    view.fold = own.s;
+    view.windows = true;
+    p.c = own.s * view.channels;
+    p.w = own.q, p.s = 1, p.stride_w = 1, p.pad_w = 0;
+  }
+  if (!is_dgrad && own.stride_h > kMaxMapStride && own.stride_h == own.r && own.dilation_h == 1 && own.pad_h == 0 &&
+      own.h == own.p * own.r) {
+    view.by_row = true;
+    p.images = own.images * own.p;
+    p.h = own.r, p.p = 1, p.stride_h = 1;
+  }
+  return view;
+}
+
+ConvView view_of(ConvCall const& call, ConvAlgorithm algorithm) {
+  return algorithm == ConvAlgorithm::flipped ? flipped_frame(call)
+                                             : view_of(call, /*folds=*/algorithm != ConvAlgorithm::unfolded);
+}
+
+// Each of `rows` an image of its own.
+Image by_row(Image image, std::int64_t rows) {
+  std::int64_t const each = image.sizes[1] / rows;
+  image.sizes[0] *= rows, image.sizes[1] = each;
+  image.strides[0] = image.strides[1] * each;
+  return image;
+}
+
+struct Extents {
+  int m, n, k;
+};
+
+Extents extents_of(Direction direction, conv2d::ConvProblem const& p) {
+  int const pixels = p.images * p.h * p.w, positions = p.images * p.p * p.q, taps = p.r * p.s;
+  switch (direction) {
+    case Direction::dgrad: return {pixels, p.c, taps * p.k_out};
+    case Direction::wgrad: return {p.k_out, taps * p.c, positions};
+    default: return {positions, p.k_out, taps * p.c};
+  }
+}
+
+Direction direction_of(ConvCall const& call, ConvAlgorithm algorithm) {
+  return algorithm == ConvAlgorithm::flipped ? Direction::fprop : call.direction;
+}
+
+void copy_strides(std::int64_t (&to)[3], Image const& image) { std::copy_n(image.strides.begin(), 3, to); }
+
+// The input of fprop and wgrad.
+Image prepare_input(ConvCall const& call, Tensor const& input, ConvView const& view, std::vector<Tensor>& keep) {
+  conv2d::ConvProblem const& own = call.problem;
+  Image const x = view.windows
+                      ? windows_of(input, {view.channels, own.s, own.stride_w, own.q, own.pad_w}, call.device, keep)
+                      : readable_image(input, {view.channels, view.fold, view.by_row}, call.device, keep);
+  return view.by_row ? by_row(x, own.p) : x;
+}
+
+void prepare_operands(PreparedConv& prepared, ConvCall const& call, ConvView const& view, ConvAlgorithm algorithm) {
+  conv2d::ConvArgs& args = prepared.args;
+  conv2d::ConvProblem const& p = view.problem;
+  std::vector<Tensor>& keep = prepared.keep;
+  int const device = call.device;
+  if (call.direction == Direction::wgrad) {
+    Image const positions = readable_image(*call.a, {p.k_out, 1, /*even=*/true}, device, keep);
+    Image const y = view.by_row ? by_row(positions, call.problem.p) : positions;
+    Image const x = prepare_input(call, *call.b, view, keep);
+    args.a = {y.data, p.k_out, 0}, args.b = {x.data, p.c, 0};
+    copy_strides(args.y_strides, y);
+    copy_strides(args.x_strides, x);
+    return;
+  }
+  if (algorithm == ConvAlgorithm::flipped) {
+    Image const x = readable_image(*call.a, {p.c}, device, keep);
+    std::int64_t const cropped = view.crop_h * x.strides[1] + view.crop_w * x.strides[2];
+    args.a = {static_cast<char const*>(x.data) + cropped * element_bytes_of(call.type), p.c, 0};
+    args.b = {flipped_filter(call.filter(), p.c, p.k_out, device, keep).data, p.c, 0};
+    copy_strides(args.x_strides, x);
+    return;
+  }
+  args.b = {readable_filter(call.filter(), p.k_out, view.channels, device, keep).data, p.c, 0};
+  if (call.direction == Direction::dgrad) {
+    Image const y = readable_image(*call.a, {p.k_out}, device, keep);
+    args.a = {y.data, p.k_out, 0};
+    copy_strides(args.y_strides, y);
+  } else {
+    Image const x = prepare_input(call, *call.a, view, keep);
+    args.a = {x.data, p.c, 0};
+    copy_strides(args.x_strides, x);
+  }
+}
+
+// D as the kernel writes it: the result itself, or what is copied to the result without the channels that were added.
+void prepare_result(PreparedConv& prepared, ConvCall const& call, ConvView const& view, ConvAlgorithm algorithm,
+                    ScalarType d_type) {
+  conv2d::ConvArgs& args = prepared.args;
+  conv2d::ConvProblem const& own = call.problem;
+  prepared.d.tensor = make_conv_result(call);
+  args.d = prepared.d.tensor->data_ptr();
+  args.d_leading = args.n;
+  bool const is_wgrad = call.direction == Direction::wgrad, is_fprop = call.direction == Direction::fprop;
+  int const filters = view.problem.k_out,
+            channels = is_fprop || algorithm == ConvAlgorithm::flipped ? filters : view.channels;
+  std::int64_t const own_channels = is_fprop ? own.k_out : own.c;
+  bool const as_it_lies = channels == own_channels && (!is_wgrad || filters == own.k_out) && d_type == call.d_type;
+  if (as_it_lies) return;
+  // [filters, taps, channels], or [1, pixels, channels].
+  std::int64_t const batch = is_wgrad ? own.k_out : 1, rows = is_wgrad ? std::int64_t{own.r} * own.s : call.m;
+  prepared.d.copy_to = {args.d, batch, rows, own_channels, rows * own_channels, own_channels, 1};
+  std::int64_t const pitch = channels, all = is_wgrad ? filters : 1;
+  prepared.d.temporary = empty_strided({all, rows, pitch}, {rows * pitch, pitch, 1}, d_type, call.device);
+  args.d = prepared.d.temporary->data_ptr();
+  prepared.d.copy_from = {args.d, batch, rows, own_channels, rows * pitch, pitch, 1};
+}
+
+// A value for each column of D, or one for all.
+gemm::EpilogueValue prepare_row(ConvCall const& call, EpilogueOperandInfo const& operand, Tensor const& tensor,
+                                ScalarType type, int columns, std::vector<Tensor>& keep) {
+  Matrix x = vector_of(tensor);
+  bool const is_one = operand.may_be_one && (x.cols == 1 || x.col_stride == 0);
+  if (!is_one || tensor.scalar_type() != type) {
+    std::int64_t const pitch = round_up<std::int64_t>(is_one ? 1 : columns, access_elements(type));
+    x = readable(x, tensor, type, pitch, !is_one && columns != x.cols, call.device, keep);
+  }
+  return {x.data, /*leading=*/is_one ? 0 : 1, 0, 0};
+}
+
+gemm::EpilogueValue prepare_residual(ConvCall const& call, Tensor const& residual, int columns, std::vector<Tensor>& keep) {
+  View const rows = flatten_rows(view_of(residual, image_of(residual)), call.m, call.n, keep);
+  Matrix const x =
+      readable(rows.matrix, rows.owner, call.d_type, columns, /*force_copy=*/columns != call.n, call.device, keep);
+  return {x.data, leading_of(x, columns), 0, 0};
+}
+
+void prepare_epilogue(PreparedConv& prepared, ConvCall const& call, ScaledForm const& form) {
+  EpilogueInfo const& info = info_of(form.epilogue);
+  int const columns = prepared.args.n;
+  for (int i = 0; i < info.count; ++i) {
+    EpilogueOperandInfo const& operand = info.operands[i];
+    auto const is = [&](char const* name) { return std::strcmp(operand.name, name) == 0; };
+    ScalarType const type = operand_type(operand, form.d_type);
+    gemm::EpilogueValue value;
+    if (operand.kind == OperandKind::scalar) {
+      value.value = 1;
+    } else if (is("bias") && call.bias) {
+      value = prepare_row(call, operand, *call.bias, type, columns, prepared.keep);
+    } else if (is("residual") && call.residual) {
+      value = prepare_residual(call, *call.residual, columns, prepared.keep);
+    } else if (is("scale_a")) {
+      value = {call.scale_input->data_ptr(), /*leading=*/0, 0, 0};
+    } else if (is("scale_b")) {
+      value = prepare_row(call, operand, *call.scale_weight, type, columns, prepared.keep);
+    }
+    prepared.args.epilogue[i] = value;
+  }
+}
+
+}  // namespace
+
+bool copies_overlapping_rows(ConvCall const& call) { return view_of(call, ConvAlgorithm::implicit).windows; }
+
+GemmRequest request_of(ConvCall const& call, ConvAlgorithm algorithm, ScaledForm const& form) {
+  conv2d::ConvProblem const problem = view_of(call, algorithm).problem;
+  GemmRequest request;
+  request.op = Op::conv2d;
+  request.device = call.device;
+  request.a = request.b = call.type == ScalarType::Float ? DType::tf32 : dtype_of(call.type);
+  request.d = dtype_of(form.d_type);
+  request.epilogue = form.epilogue;
+  request.addend = info_of(form.epilogue).addend;
+  request.direction = direction_of(call, algorithm);
+  auto const [m, n, k] = extents_of(request.direction, problem);
+  request.m = m, request.n = n, request.k = k;
+  request.taps = problem.r * problem.s;
+  request.step = problem.step();
+  request.tensor_maps = conv2d::fits_tensor_maps(request.direction, problem);
+  request.direct_conv = conv2d::count_direct_conv(request.direction, problem);
+  request.space_to_depth = conv2d::count_space_to_depth(request.direction, problem);
+  return request;
+}
+
+Tensor make_conv_result(ConvCall const& call) {
+  conv2d::ConvProblem const& p = call.problem;
+  switch (call.direction) {
+    case Direction::dgrad: return empty_channels_last({p.images, p.c, p.h, p.w}, call.d_type, call.device);
+    case Direction::wgrad: return empty_channels_last({p.k_out, p.c, p.r, p.s}, call.d_type, call.device);
+    default: return empty_channels_last({p.images, p.k_out, p.p, p.q}, call.d_type, call.device);
+  }
+}
+
+void prepare_conv(PreparedConv& prepared, ConvCall const& call, ConvVariant const& variant) {
+  prepared.request = request_of(call, variant.algorithm, variant.form);
+  conv2d::ConvArgs& args = prepared.args;
+  ConvView const view = view_of(call, variant.algorithm);
+  args.conv = view.problem;
+  args.m = prepared.request.m, args.n = prepared.request.n, args.k = prepared.request.k;
+  prepare_operands(prepared, call, view, variant.algorithm);
+  prepare_result(prepared, call, view, variant.algorithm, variant.form.d_type);
+  prepare_epilogue(prepared, call, variant.form);
+}
+
+// --- Convolutions that are GEMMs
+// Convolutions with a 1x1 filter are GEMMs whose rows are pixels.
+
+namespace {
+
+// [N, H, W, C] as one matrix of pixels.
+View pixels_of(Tensor const& tensor, std::vector<Tensor>& keep) {
+  Image const image = image_of(tensor);
+  std::int64_t const pixels = image.pixels(), channels = image.channels();
+  if (!is_even(image)) return flatten_rows(view_of(tensor, image), pixels, channels, keep);
+  return {{image.data, 1, pixels, channels, 0, image.strides[2], image.strides[3]}, tensor};
+}
+
+// [Ko, C] of a filter [Ko, C, 1, 1].
+Matrix filter_matrix(Tensor const& filter) {
+  return {filter.data_ptr(), 1, filter.size(0), filter.size(1), 0, filter.stride(0), filter.stride(1)};
+}
+
+OpNames names_of(ConvCall const& call, int dims) {
+  OpNames names = call.names;
+  names.dims = dims;
+  return names;
+}
+
+void make_gemm(ConvProduct& product, ConvCall const& call) {
+  View const left = pixels_of(*call.a, product.keep);
+  if (call.direction == Direction::wgrad) {
+    View const y{left.matrix.transposed(), left.owner};
+    product.factors.emplace(GemmOperands{y, pixels_of(*call.b, product.keep), call.k});
+  } else {
+    Matrix const filter = filter_matrix(call.filter());
+    View const right{call.direction == Direction::dgrad ? filter : filter.transposed(), call.filter()};
+    product.factors.emplace(GemmOperands{left, right, call.k});
+  }
+  product.gemm = make_call(names_of(call, 2), *call.a, *call.b, std::nullopt, call.allow_tf32);
+  GemmCall& gemm = *product.gemm;
+  gemm.factors = &*product.factors;
+  gemm.type = call.type, gemm.d_type = call.d_type, gemm.device = call.device;
+  gemm.m = call.m, gemm.n = call.n, gemm.k = call.k;
+  gemm.c = call.bias;
+  if (!call.epilogue) return;
+  gemm.c = nullptr;
+  gemm.epilogue = &product.epilogue;
+  EpilogueCall& epilogue = product.epilogue;
+  epilogue.id = *call.epilogue;
+  EpilogueInfo const& info = epilogue.info();
+  for (int i = 0; i < info.count; ++i) {
+    std::size_t const position = static_cast<std::size_t>(i);
+    if (info.operands[i].kind == OperandKind::scalar) epilogue.scalars[position] = 1;
+    if (info.operands[i].kind == OperandKind::row) epilogue.tensors[position] = call.bias;
+    if (info.operands[i].kind == OperandKind::matrix && call.residual) {
+      View const residual = pixels_of(*call.residual, product.keep);
+      epilogue.tensors[position] = &product.views.emplace_back(matrix_view(residual.owner, residual.matrix));
+    }
+  }
+}
+
+void make_scaled(ConvProduct& product, ConvCall const& call) {
+  constexpr std::int64_t kTensorwise = 0, kRowwise = 1;
+  View const pixels = pixels_of(*call.a, product.keep);
+  Tensor const& a = product.views.emplace_back(matrix_view(pixels.owner, pixels.matrix));
+  Tensor const& b = product.views.emplace_back(matrix_view(call.filter(), filter_matrix(call.filter()).transposed()));
+  product.scaled = ScaledCall{{names_of(call, 2), &a, &b}};
+  ScaledCall& scaled = *product.scaled;
+  scaled.out_dtype = call.d_type;
+  scaled.scale_a = call.scale_input, scaled.scale_b = call.scale_weight;
+  scaled.bias = call.bias;
+  scaled.recipe_a = kTensorwise;
+  scaled.recipe_b = call.scale_weight->numel() == 1 ? kTensorwise : kRowwise;
+}
+
+}  // namespace
+
+bool is_product(ConvCall const& call) {
+  conv2d::ConvProblem const& p = call.problem;
+  // The sizes tell that there is no padding behind the last row, either.
+  return p.r == 1 && p.s == 1 && call.unit_stride() && p.pad_h == 0 && p.pad_w == 0 && p.p == p.h && p.q == p.w;
+}
+
+void make_gemm_view(ConvProduct& product, ConvCall const& call) {
+  if (call.is_scaled) {
+    make_scaled(product, call);
+  } else {
+    make_gemm(product, call);
+  }
+}
+
+Tensor result_of_gemm(ConvCall const& call, Tensor const& result) {
+  conv2d::ConvProblem const& p = call.problem;
+  std::array<std::int64_t, 4> const sizes{p.images, p.h, p.w, call.n};
+  Image image{result.data_ptr(), sizes, {}};
+  image.strides = {sizes[1] * sizes[2] * sizes[3], sizes[2] * sizes[3], sizes[3], 1};
+  return nchw_view(result, image);
+}
+
+// --- Running
+
+namespace {
+
+// Ways to write D, the best first. What has no kernel of its own is written in float32 and converted; where there is none
+// either, a float32 bias is rounded to the type of the result.
+std::vector<ScaledForm> forms_of(ConvCall const& call) {
+  if (!call.is_scaled) return {{call.epilogue.value_or(call.bias ? Epilogue::bias : Epilogue::plain), call.d_type}};
+  ScaledForm const same{Epilogue::scaled, call.d_type}, float32{Epilogue::scaled, ScalarType::Float};
+  bool const bias_f32 = call.bias && call.d_type != ScalarType::Float && type_of(*call.bias) == ScalarType::Float;
+  if (!bias_f32) return {same, float32};
+  return {{Epilogue::scaled_bias_f32, call.d_type}, float32, same};
+}
+
+// The form that serves the call as a GEMM, if its operands lie as they should.
+std::optional<GemmPlan> plan_of_product(ConvCall const& call) {
+  if (call.is_scaled) {
+    ScaledCall scaled{{call.names, call.a, call.b}};
+    scaled.type = scaled.b_type = call.type;
+    scaled.d_type = call.d_type, scaled.device = call.device;
+    scaled.scale_a = call.scale_input, scaled.scale_b = call.scale_weight, scaled.bias = call.bias;
+    scaled.m = call.m, scaled.n = call.n, scaled.k = call.k;
+    return choose_plan(request_of(scaled, choose_form(scaled)));
+  }
+  GemmRequest request;
+  request.device = call.device;
+  request.a = request.b = call.type == ScalarType::Float ? DType::tf32 : dtype_of(call.type);
+  request.d = dtype_of(call.d_type);
+  // Of 32-bit operands others are copied.
+  bool const k_first = call.direction == Direction::wgrad && element_bytes(request.a) == 2;
+  request.layout_a = k_first ? Layout::column : Layout::row;
+  request.layout_b =
+      k_first || (call.direction == Direction::dgrad && element_bytes(request.a) == 2) ? Layout::row : Layout::column;
+  request.addend = call.bias ? Addend::row : Addend::none;
+  if (call.epilogue && info_of(*call.epilogue).addend == Addend::other) {
+    request.addend = Addend::other;
+    request.epilogue = *call.epilogue;
+  }
+  request.m = static_cast<int>(call.m), request.n = static_cast<int>(call.n), request.k = static_cast<int>(call.k);
+  return choose_plan(request);
+}
+
+// Forms in the order of preference.
+class Choice {
+ public:
+  explicit Choice(DeviceInfo const& device) : device_(device) {}
+
+  bool is_native() const { return native_; }
+  void offer(ConvAlgorithm algorithm, ScaledForm const& form, std::optional<GemmPlan> const& plan) {
+    if (!plan || native_) return;
+    bool const native = runs_native(plan->row->arch, device_.major, device_.minor);
+    if (native || variant.algorithm == ConvAlgorithm::none) variant = {algorithm, form, plan};
+    native_ = native;
+  }
+  ConvVariant variant;
+
+ private:
+  DeviceInfo const& device_;
+  bool native_ = false;
+};
+
+gemm::Status attempt(PreparedConv& prepared, GemmPlan const& plan, std::optional<Tensor>& workspace) {
+  conv2d::ConvArgs& args = prepared.args;
+  std::int64_t const bytes = conv2d::workspace_bytes(plan, args);
+  if (bytes > 0) {
+    workspace = empty_bytes(bytes, prepared.request.device);
+    args.workspace = workspace->data_ptr();
+  }
+  return conv2d::run(plan, args);
+}
+
+Tensor run_gemm(ConvCall const& call) {
+  ConvProduct product;
+  make_gemm_view(product, call);
+  PreparedGemm prepared;
+  if (product.scaled) {
+    run_scaled(prepared, *product.scaled);
+    return result_of_gemm(call, *prepared.d.tensor);
+  }
+  prepared.d.tensor = make_conv_result(call);
+  run_call(prepared, *product.gemm);
+  return *std::move(prepared.d.tensor);
+}
+
+}  // namespace
+
+char const* name_of(ConvAlgorithm algorithm) {
+  switch (algorithm) {
+    case ConvAlgorithm::none: break;
+    case ConvAlgorithm::implicit: return "implicit GEMM";
+    case ConvAlgorithm::flipped: return "implicit GEMM of the flipped filter";
+    case ConvAlgorithm::product: return "GEMM";
+    case ConvAlgorithm::unfolded: return "implicit GEMM of blocks of pixels";
+  }
+  return "none";
+}
+
+ConvVariant choose_variant(ConvCall const& call) {
+  DeviceInfo const& device = device_info(call.device);
+  Choice choice(device);
+  if (is_product(call)) {
+    std::optional<GemmPlan> const product = plan_of_product(call);
+    // K of a filter's gradient is long: kernels of convolutions may split it finer. And they copy a residual to shared
+    // memory beside the product, which most of those of products read behind it.
+    bool const splits = call.direction == Direction::wgrad;
+    std::optional<GemmPlan> implicit;
+    double implicit_us = 0;
+    if (product && (splits || call.residual)) {
+      GemmRequest const request = request_of(call, ConvAlgorithm::implicit, forms_of(call).front());
+      implicit = choose_plan(request);
+      if (implicit) implicit_us = implicit->predicted_us;
+      if (implicit && call.residual) implicit_us += residual_us(*implicit, request, device);
+    }
+    bool const pays =
+        implicit && implicit_us < product->predicted_us &&
+        (splits || (is_persistent(*implicit->row) && runs_native(implicit->row->arch, device.major, device.minor)));
+    if (!pays) choice.offer(ConvAlgorithm::product, {}, product);
+    if (choice.is_native()) return choice.variant;  // it stays the first
+  }
+  if (call.direction == Direction::fprop && !call.is_scaled && copies_overlapping_rows(call)) {
+    ScaledForm const form = forms_of(call).front();
+    GemmRequest const request = request_of(call, ConvAlgorithm::unfolded, form);
+    std::optional<GemmPlan> const plan = request.space_to_depth.output_tiles > 0 ? choose_plan(request) : std::nullopt;
+    // Bypasses the cost model, which misses that overlapping rows of a copy are loaded 2 to 3 times as slowly as full
+    // lines.
+    if (plan && plan->row->family == Family::sm90_space_to_depth) return {ConvAlgorithm::unfolded, form, plan};
+  }
+  for (ScaledForm const& form : forms_of(call)) {
+    choice.offer(ConvAlgorithm::implicit, form, choose_plan(request_of(call, ConvAlgorithm::implicit, form)));
+  }
+  if (choice.is_native() || call.direction != Direction::dgrad || !call.unit_stride()) return choice.variant;
+  // Tensor cores of Hopper read 32-bit operands K-major only, so there is fprop alone.
+  ScaledForm const form = forms_of(call).front();
+  choice.offer(ConvAlgorithm::flipped, form, choose_plan(request_of(call, ConvAlgorithm::flipped, form)));
+  return choice.variant;
+}
+
+void launch_conv(PreparedConv& prepared, ConvCall const& call, GemmPlan plan) {
+  DeviceInfo const& device = *prepared.args.device;
+  std::optional<Tensor> workspace;  // freed after the launch is enqueued: torch's allocator is ordered by stream
+  gemm::Status status = attempt(prepared, plan, workspace);
+  // What kernels refuse is what tensor maps have no bits for: then those without, through PTX if need be.
+  for (bool const tensor_maps : {true, false}) {
+    if (status.code != gemm::StatusCode::not_implementable) break;
+    if (!tensor_maps && !prepared.request.tensor_maps) break;
+    GemmRequest request = prepared.request;
+    request.tensor_maps = request.tensor_maps && tensor_maps;
+    for (GemmPlan const& next : rank_plans(request, device)) {
+      if (next.row == plan.row) continue;
+      plan = next;
+      status = attempt(prepared, plan, workspace);
+      if (status.code != gemm::StatusCode::not_implementable) break;
+    }
+  }
+  check_launch(status, call.names.op, plan.row->name);
+  if (!status.good()) {
+    conv2d::ConvProblem const& p = call.problem;
+    fail(ErrorKind::not_implemented, call.names.op,
+         ": no kernel of this wheel takes a convolution of these extents (N=", p.images, ", C=", p.c, ", H=", p.h,
+         ", W=", p.w, ", Ko=", p.k_out, ", R=", p.r, ", S=", p.s, ", stride ", p.stride_h, "x", p.stride_w, ", dilation ",
+         p.dilation_h, "x", p.dilation_w, "); use torch.nn.functional.conv2d");
+  }
+}
+
+Tensor empty_result(ConvCall const& call) {
+  conv2d::ConvProblem const& p = call.problem;
+  if (call.direction == Direction::wgrad) {
+    Tensor zeros = empty_channels_last({p.k_out, p.c, p.r, p.s}, call.d_type, call.device);
+    torch::stable::zero_(zeros);
+    return zeros;
+  }
+  if (call.direction == Direction::dgrad) return empty_channels_last({0, p.c, p.h, p.w}, call.d_type, call.device);
+  return empty_channels_last({0, p.k_out, p.p, p.q}, call.d_type, call.device);
+}
+
+std::string explain_conv_miss(ConvCall const& call) {
+  GemmRequest const request = request_of(call, ConvAlgorithm::implicit, forms_of(call).front());
+  return explain_miss(request, device_info(call.device)) + "\ntorch.nn.functional.conv2d serves it.";
+}
+
+Tensor run_conv(ConvCall& call) {
+  check_conv(call);
+  DeviceScope const scope(call.device);
+  if (call.problem.images == 0) return empty_result(call);
+  ConvVariant const variant = choose_variant(call);
+  if (variant.algorithm == ConvAlgorithm::none)
+    fail(ErrorKind::not_implemented, call.names.op, ": ", explain_conv_miss(call));
+  if (variant.algorithm == ConvAlgorithm::product) return run_gemm(call);
+  PreparedConv prepared;
+  prepared.args.device = &device_info(call.device);
+  prepared.args.stream = current_stream(call.device);
+  prepare_conv(prepared, call, variant);
+  launch_conv(prepared, call, *variant.plan);
+  finish_output(prepared.d);
+  return *std::move(prepared.d.tensor);
+}
+
+// --- Ops
+
+namespace {
+
+Tensor const* pointer(std::optional<Tensor> const& tensor) { return tensor ? &*tensor : nullptr; }
+
+}  // namespace
+
+ConvCall conv2d_call(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
+                     ConvGeometry const& geometry, bool allow_tf32) {
+  ConvCall call = make_conv_call(kConv2d, Direction::fprop, input, weight, geometry, allow_tf32);
+  call.bias = pointer(bias);
+  return call;
+}
+
+ConvCall conv_gradient_call(Direction direction, Tensor const& grad_output, Tensor const& other, Extents2d const& size,
+                            ConvGeometry const& geometry, bool allow_tf32) {
+  OpNames const& names = direction == Direction::dgrad ? kConvInputGrad : kConvWeightGrad;
+  ConvCall call = make_conv_call(names, direction, grad_output, other, geometry, allow_tf32);
+  call.size = size;
+  return call;
+}
+
+ConvCall scaled_conv_call(Tensor const& input, Tensor const& weight, Tensor const& scale_input, Tensor const& scale_weight,
+                          std::optional<Tensor> const& bias, ConvGeometry const& geometry,
+                          std::optional<ScalarType> out_dtype) {
+  ConvCall call = make_conv_call(kScaledConv2d, Direction::fprop, input, weight, geometry, /*allow_tf32=*/false);
+  call.bias = pointer(bias);
+  call.scale_input = &scale_input, call.scale_weight = &scale_weight;
+  call.out_dtype = out_dtype;
+  call.is_scaled = true;
+  return call;
+}
+
+Tensor conv2d_op(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias, std::int64_t stride_h,
+                 std::int64_t stride_w, std::int64_t padding_top, std::int64_t padding_bottom, std::int64_t padding_left,
+                 std::int64_t padding_right, std::int64_t dilation_h, std::int64_t dilation_w, bool allow_tf32) {
+  ConvCall call = conv2d_call(
+      input, weight, bias,
+      {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},
+      allow_tf32);
+  return run_conv(call);
+}
+
+Tensor conv2d_fused(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
+                    std::optional<Tensor> const& residual, std::int64_t stride_h, std::int64_t stride_w,
+                    std::int64_t padding_top, std::int64_t padding_bottom, std::int64_t padding_left,
+                    std::int64_t padding_right, std::int64_t dilation_h, std::int64_t dilation_w, StringHandle epilogue,
+                    bool allow_tf32) {
+  TextArgument const name(epilogue);
+  ConvCall call = conv2d_call(
+      input, weight, bias,
+      {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},
+      allow_tf32);
+  call.residual = pointer(residual);
+  call.epilogue = conv_epilogue(name.view());
+  return run_conv(call);
+}
+
+Tensor conv2d_input_grad(Tensor const& grad_output, Tensor const& weight, std::int64_t input_h, std::int64_t input_w,
+                         std::int64_t stride_h, std::int64_t stride_w, std::int64_t padding_top,
+                         std::int64_t padding_bottom, std::int64_t padding_left, std::int64_t padding_right,
+                         std::int64_t dilation_h, std::int64_t dilation_w, bool allow_tf32) {
+  ConvCall call = conv_gradient_call(
+      Direction::dgrad, grad_output, weight, {input_h, input_w},
+      {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},
+      allow_tf32);
+  return run_conv(call);
+}
+
+Tensor conv2d_weight_grad(Tensor const& grad_output, Tensor const& input, std::int64_t weight_h, std::int64_t weight_w,
+                          std::int64_t stride_h, std::int64_t stride_w, std::int64_t padding_top,
+                          std::int64_t padding_bottom, std::int64_t padding_left, std::int64_t padding_right,
+                          std::int64_t dilation_h, std::int64_t dilation_w, bool allow_tf32, bool /*deterministic*/) {
+  ConvCall call = conv_gradient_call(
+      Direction::wgrad, grad_output, input, {weight_h, weight_w},
+      {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},
+      allow_tf32);
+  return run_conv(call);
+}
+
+Tensor scaled_conv2d(Tensor const& input, Tensor const& weight, Tensor const& scale_input, Tensor const& scale_weight,
+                     std::optional<Tensor> const& bias, std::int64_t stride_h, std::int64_t stride_w,
+                     std::int64_t padding_top, std::int64_t padding_bottom, std::int64_t padding_left,
+                     std::int64_t padding_right, std::int64_t dilation_h, std::int64_t dilation_w,
+                     std::optional<ScalarType> out_dtype) {
+  ConvCall call = scaled_conv_call(
+      input, weight, scale_input, scale_weight, bias,
+      {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},
+      out_dtype);
+  return run_conv(call);
+}
+
+std::int64_t conv_served(std::int64_t direction, std::int64_t device, ScalarType dtype, ScalarType out_dtype,
+                         StringHandle epilogue, bool has_bias, bool unit_stride) {
+  TextArgument const name(epilogue);
+  if (direction < 1 || direction > 3) {
+    fail(ErrorKind::value, "_conv_served: direction is ", direction, "; expected 1 (fprop), 2 (dgrad) or 3 (wgrad)");
+  }
+  ConvCall call{{kConv2d, nullptr, nullptr}, static_cast<Direction>(direction), {{1, 1}, {0, 0, 0, 0}, {1, 1}}};
+  call.type = dtype, call.d_type = out_dtype, call.device = static_cast<int>(device);
+  int const step = unit_stride ? 1 : 2;
+  call.problem = {32, 64, 64, 256, 256, 3, 3, 64 / step, 64 / step, 1, 1, step, step, 1, 1};
+  if (!name.view().empty()) call.epilogue = conv_epilogue(name.view());
+  call.is_scaled = element_bytes_of(dtype) == 1;
+  if (has_bias && !call.epilogue && !call.is_scaled && call.direction == Direction::fprop) call.epilogue = Epilogue::bias;
+  ConvVariant const variant = choose_variant(call);
+  if (variant.algorithm == ConvAlgorithm::none) return 0;
+  DeviceInfo const& info = device_info(call.device);
+  return runs_native(variant.plan->row->arch, info.major, info.minor) ? 2 : 1;
+}
+
+}  // namespace cutwheel

@@ -1,0 +1,400 @@
+#include "torch/fused.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.h"
+#include "dispatch/epilogue_names.h"
+#include "torch/gemm.h"
+#include "torch/text_argument.h"
+
+namespace cutwheel {
+
+// --- Checks
+
+namespace {
+
+char const* name_of_operand(GemmCall const& call, int position) { return call.epilogue->info().operands[position].name; }
+
+// What the shape must be; `batch` is empty or names the batch in front.
+std::string expected_shape(GemmCall const& call, OperandKind kind, std::string const& batch) {
+  switch (kind) {
+    case OperandKind::row: return concat('[', batch, call.n, ']');
+    case OperandKind::col: return concat('[', batch, call.m, ']');
+    case OperandKind::wide_matrix: return concat('[', batch, call.m, ", ", 2 * call.n, ']');
+    default: return concat('[', batch, call.m, ", ", call.n, ']');
+  }
+}
+
+// linear's matrices have the leading dimensions of its input.
+void check_linear_matrix(GemmCall const& call, Tensor const& tensor, char const* name, std::int64_t cols) {
+  auto const sizes = tensor.sizes(), wanted = call.a->sizes();
+  bool fits = sizes.size() == wanted.size() && sizes[sizes.size() - 1] == cols;
+  for (std::size_t i = 0; fits && i + 1 < wanted.size(); ++i) fits = sizes[i] == wanted[i];
+  if (fits) return;
+  std::string text = "[";
+  for (std::size_t i = 0; i + 1 < wanted.size(); ++i) text += std::to_string(wanted[i]) + ", ";
+  fail(ErrorKind::shape, call.names.op, ": ", name, " has shape ", shape_text(tensor), "; expected ", text, cols,
+       "], the shape of the result");
+}
+
+void check_shape(GemmCall const& call, Tensor const& tensor, OperandKind kind, char const* name) {
+  bool const is_matrix = kind == OperandKind::matrix || kind == OperandKind::wide_matrix;
+  if (call.linear && is_matrix) {
+    check_linear_matrix(call, tensor, name, kind == OperandKind::wide_matrix ? 2 * call.n : call.n);
+    return;
+  }
+  auto const sizes = tensor.sizes();
+  std::size_t const dims = is_matrix ? 2 : 1;
+  bool const batched = sizes.size() == dims + 1 && call.names.dims == 3 && !call.linear;
+  bool fits = batched ? sizes[0] == call.batch : sizes.size() == dims;
+  if (fits) {
+    std::int64_t const last = sizes[sizes.size() - 1];
+    switch (kind) {
+      case OperandKind::row: fits = last == call.n; break;
+      case OperandKind::col: fits = last == call.m; break;
+      default: fits = sizes[sizes.size() - 2] == call.m && last == (kind == OperandKind::wide_matrix ? 2 * call.n : call.n);
+    }
+  }
+  if (fits) return;
+  fail(ErrorKind::shape, call.names.op, ": ", name, " has shape ", shape_text(tensor), "; expected ",
+       expected_shape(call, kind, ""),
+       call.names.dims == 3 ? " or " + expected_shape(call, kind, concat(call.batch, ", ")) : "");
+}
+
+void check_operand(GemmCall const& call, int position) {
+  EpilogueOperandInfo const& operand = call.epilogue->info().operands[position];
+  Tensor const& tensor = *call.epilogue->tensors[static_cast<std::size_t>(position)];
+  check_device(call.names.op, operand.name, tensor, call.device, call.names.a);
+  ScalarType const wanted = operand_type(operand, call.d_type);
+  if (tensor.scalar_type() != wanted) {
+    fail(ErrorKind::type, call.names.op, ": ", operand.name, " has dtype ", dtype_text(tensor.scalar_type()), "; expected ",
+         dtype_text(wanted), operand.type == OperandType::d ? ", the dtype of the result" : "");
+  }
+  if (operand.may_be_one && tensor.numel() == 1) return;
+  check_shape(call, tensor, operand.kind, operand.name);
+}
+
+// As mm, addmm and linear have them: they know split-K, and other tiles.
+void use_classic_form(GemmCall& call) {
+  EpilogueCall& epilogue = *call.epilogue;
+  Addend const addend = epilogue.info().addend;
+  call.alpha = epilogue.scalars[0];
+  call.beta = addend == Addend::matrix ? epilogue.scalars[1] : 1;
+  if (addend != Addend::none) {
+    int const position = addend == Addend::row ? 1 : 2;
+    call.names.c = name_of_operand(call, position);
+    call.c = epilogue.tensors[static_cast<std::size_t>(position)];
+    if (call.c && addend == Addend::row && call.c->dim() == 2) {
+      epilogue.batched_row = view_of(*call.c, epilogue_matrix(call, position));
+      call.c = &*epilogue.batched_row;
+    }
+  }
+  call.epilogue = nullptr;
+}
+
+}  // namespace
+
+void check_epilogue(GemmCall& call) {
+  EpilogueInfo const& info = call.epilogue->info();
+  if (info.width == Width::half && call.n % 2 != 0) {
+    fail(ErrorKind::shape, call.names.op, ": ", call.names.b, " has shape ", shape_text(*call.b), "; epilogue \"",
+         info.name, "\" combines pairs of columns, so N must be even");
+  }
+  for (int i = 0; i < info.count; ++i) {
+    if (info.operands[i].kind == OperandKind::store || !call.epilogue->tensors[static_cast<std::size_t>(i)]) continue;
+    check_operand(call, i);
+  }
+  if (info.addend != Addend::other) use_classic_form(call);
+}
+
+void check_epilogue_outs(GemmCall const& call) {
+  EpilogueCall const& epilogue = *call.epilogue;
+  EpilogueInfo const& info = epilogue.info();
+  struct Out {
+    Tensor const* tensor;
+    std::string label;
+  };
+  std::vector<Out> outs{{call.out, "out"}};
+  for (int i = 0; i < info.count; ++i) {
+    if (info.operands[i].kind != OperandKind::store) continue;
+    outs.push_back({epilogue.tensors[static_cast<std::size_t>(i)], concat("out[", outs.size(), "]")});
+  }
+  if (outs.size() > 1) outs[0].label = "out[0]";
+  int const d_bytes = element_bytes_of(call.d_type);
+  for (std::size_t i = 0; i < outs.size(); ++i) {
+    Tensor const& out = *outs[i].tensor;
+    char const* const label = outs[i].label.c_str();
+    check_out(call, out, label, i == 0 ? columns_of(info.width, call.n) : call.n);
+    Matrix const target = matrix_of(out);
+    for (std::size_t j = 0; j < i; ++j) {
+      if (overlaps(matrix_of(*outs[j].tensor), d_bytes, target, d_bytes)) {
+        fail(ErrorKind::value, call.names.op, ": ", label, " overlaps ", outs[j].label,
+             " in memory; expected separate tensors");
+      }
+    }
+    for (int j = 0; j < info.count; ++j) {
+      OperandKind const kind = info.operands[j].kind;
+      Tensor const* const tensor = epilogue.tensors[static_cast<std::size_t>(j)];
+      if (!tensor || kind == OperandKind::store) continue;
+      Matrix const x = epilogue_matrix(call, j);
+      // The very same view of a matrix is fine: a thread reads its elements before it writes there.
+      bool const is_matrix = kind == OperandKind::matrix || kind == OperandKind::wide_matrix;
+      if (is_matrix && tensor->scalar_type() == call.d_type && same_view(x, target)) continue;
+      if (overlaps(x, element_bytes_of(tensor->scalar_type()), target, d_bytes)) {
+        fail(ErrorKind::value, call.names.op, ": ", label, " overlaps ", info.operands[j].name,
+             " in memory; expected separate tensors");
+      }
+    }
+  }
+}
+
+// --- Operands
+
+namespace {
+
+// A row, column or matrix. `whole_n`: the columns that a kernel may read.
+gemm::EpilogueValue prepare_tensor(GemmCall const& call, int position, std::int64_t whole_n, bool pad_extents,
+                                   std::vector<Tensor>& keep) {
+  Tensor const& tensor = *call.epilogue->tensors[static_cast<std::size_t>(position)];
+  EpilogueOperandInfo const& operand = call.epilogue->info().operands[position];
+  OperandKind const kind = operand.kind;
+  ScalarType const type = tensor.scalar_type();
+  bool const is_matrix = kind == OperandKind::matrix || kind == OperandKind::wide_matrix;
+  View const view = call.linear && is_matrix
+                        ? flatten_rows(tensor, call.m, kind == OperandKind::wide_matrix ? 2 * call.n : call.n, keep)
+                        : View{epilogue_matrix(call, position), tensor};
+  std::int64_t const columns = kind == OperandKind::col ? call.m : kind == OperandKind::wide_matrix ? 2 * whole_n : whole_n;
+  std::int64_t const pitch = round_up(columns, access_elements(type));
+  Matrix x = view.matrix;
+  // A column is as long as it is: kernels pad N and K, never M.
+  bool const pad = pad_extents && kind != OperandKind::col && call.n != whole_n;
+  x = readable(x, view.owner, type, pitch, pad, call.device, keep);
+  gemm::EpilogueValue value;
+  value.data = x.data;
+  value.leading = operand.may_be_one ? tensor.numel() != 1 : leading_of(x, pitch);
+  value.batch_stride = x.batch == 1 ? 0 : x.batch_stride;
+  return value;
+}
+
+}  // namespace
+
+Matrix epilogue_matrix(GemmCall const& call, int position) {
+  Tensor const& tensor = *call.epilogue->tensors[static_cast<std::size_t>(position)];
+  Matrix const x = matrix_of(tensor);
+  OperandKind const kind = call.epilogue->info().operands[position].kind;
+  if (kind != OperandKind::row && kind != OperandKind::col) return x;
+  // [B, N]: each of a batch has a row.
+  return {x.data, x.rows, 1, x.cols, x.row_stride, 0, x.col_stride};
+}
+
+void prepare_epilogue(PreparedGemm& prepared, GemmCall const& call, CopyPolicy copy_policy) {
+  EpilogueCall const& epilogue = *call.epilogue;
+  EpilogueInfo const& info = epilogue.info();
+  std::int64_t const whole_n = round_up(call.n, access_elements(call.d_type));
+  prepared.request.addend = Addend::other;
+  prepared.request.epilogue = epilogue.id;
+  auto store = prepared.stores.begin();
+  for (int i = 0; i < info.count; ++i) {
+    gemm::EpilogueValue value;
+    if (info.operands[i].kind == OperandKind::scalar) {
+      value.value = epilogue.scalars[static_cast<std::size_t>(i)];
+    } else if (info.operands[i].kind == OperandKind::store) {
+      Matrix const x = prepare_output(*store, result_matrix(call, *store->tensor, call.n), call.d_type, whole_n,
+                                      copy_policy.extents && call.n != whole_n, call.device);
+      value.data = x.data;
+      value.leading = leading_of(x, whole_n);
+      value.batch_stride = x.batch == 1 ? 0 : x.batch_stride;
+      ++store;
+    } else if (epilogue.tensors[static_cast<std::size_t>(i)]) {
+      value = prepare_tensor(call, i, whole_n, copy_policy.extents, prepared.keep);
+    }
+    prepared.args.epilogue[i] = value;
+  }
+}
+
+// --- Ops
+
+namespace {
+
+constexpr OpNames kGemm{"gemm", nullptr, "a", "b", 2};
+constexpr OpNames kBatchedGemm{"gemm", nullptr, "a", "b", 3};
+
+bool is_tensor(OperandKind kind) { return kind != OperandKind::scalar && kind != OperandKind::store; }
+
+// "bias, residual": the operands for which `wanted` holds.
+template <class Wanted>
+std::string names_of(EpilogueInfo const& info, Wanted wanted) {
+  std::string text;
+  for (int i = 0; i < info.count; ++i) {
+    if (!wanted(info.operands[i].kind)) continue;
+    text += text.empty() ? "" : ", ";
+    text += info.operands[i].name;
+  }
+  return text.empty() ? "none" : text;
+}
+
+// linear has no argument for a scalar: it is called with the neutral values.
+bool is_neutral(EpilogueOperandInfo const& scalar) {
+  return std::strcmp(scalar.name, "alpha") == 0 || std::strcmp(scalar.name, "beta") == 0;
+}
+
+void run_linear(PreparedGemm& prepared, Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
+                std::optional<Tensor> const& residual, StringHandle name, bool allow_tf32, int stores) {
+  TextArgument const text(name);
+  EpilogueCall epilogue;
+  epilogue.id = named_epilogue("linear", text.view(), /*has_accum=*/true);
+  bind_linear(epilogue, bias ? &*bias : nullptr, residual ? &*residual : nullptr);
+  if (int const found = stores_of(epilogue.info()); found != stores) {
+    fail(ErrorKind::value, "linear: epilogue \"", epilogue.info().name, "\" stores ", found,
+         " tensors besides the result; linear_fused takes one that stores none, linear_fused_aux one that stores one");
+  }
+  GemmCall call = make_call(kLinear, input, weight, std::nullopt, allow_tf32);
+  call.linear = true;
+  call.epilogue = &epilogue;
+  run_call(prepared, call);
+}
+
+}  // namespace
+
+int stores_of(EpilogueInfo const& info) {
+  int count = 0;
+  for (int i = 0; i < info.count; ++i) count += info.operands[i].kind == OperandKind::store;
+  return count;
+}
+
+OpNames const& gemm_names(Tensor const& a) {
+  std::int64_t const dims = a.dim();
+  if (dims != 2 && dims != 3) {
+    fail(ErrorKind::shape, "gemm: a has ", dims, " dimensions (shape ", shape_text(a), "); expected [M, K] or [B, M, K]");
+  }
+  return dims == 3 ? kBatchedGemm : kGemm;
+}
+
+Epilogue named_epilogue(char const* op, std::string_view name, bool has_accum) {
+  std::optional<Epilogue> const found = find_epilogue(name);
+  if (!found) {
+    fail(ErrorKind::value, op, ": epilogue \"", name,
+         "\" is not declared in this wheel; declared: ", declared_epilogues(has_accum));
+  }
+  if (!is_for_gemm(*found)) {
+    fail(ErrorKind::value, op, ": epilogue \"", name,
+         "\" is one of scaled_mm; expected one of: ", declared_epilogues(has_accum));
+  }
+  if (info_of(*found).has_accum != has_accum) {
+    fail(ErrorKind::value, op, ": epilogue \"", name,
+         has_accum ? "\" is that of an elementwise kernel, without a product; expected one of: "
+                   : "\" is that of a product; expected one of: ",
+         declared_epilogues(has_accum));
+  }
+  return *found;
+}
+
+void bind_gemm(EpilogueCall& epilogue, OptionalTensors const& operands, std::vector<double> const& scalars) {
+  EpilogueInfo const& info = epilogue.info();
+  std::size_t tensor = 0, scalar = 0;
+  for (int i = 0; i < info.count; ++i) {
+    std::size_t const position = static_cast<std::size_t>(i);
+    OperandKind const kind = info.operands[i].kind;
+    if (is_tensor(kind)) {
+      if (tensor < operands.size() && operands[tensor]) epilogue.tensors[position] = &*operands[tensor];
+      ++tensor;
+    } else if (kind == OperandKind::scalar) {
+      if (scalar < scalars.size()) epilogue.scalars[position] = static_cast<float>(scalars[scalar]);
+      ++scalar;
+    }
+  }
+  if (tensor != operands.size()) {
+    fail(ErrorKind::value, "gemm: operands has ", operands.size(), " tensors; epilogue \"", info.name, "\" takes ", tensor,
+         ": ", names_of(info, is_tensor));
+  }
+  if (scalar != scalars.size()) {
+    fail(ErrorKind::value, "gemm: scalars has ", scalars.size(), " values; epilogue \"", info.name, "\" takes ", scalar,
+         ": ", names_of(info, [](OperandKind kind) { return kind == OperandKind::scalar; }));
+  }
+}
+
+void bind_linear(EpilogueCall& epilogue, Tensor const* bias, Tensor const* residual) {
+  EpilogueInfo const& info = epilogue.info();
+  bool takes_bias = false, takes_residual = false;
+  for (int i = 0; i < info.count; ++i) {
+    std::size_t const position = static_cast<std::size_t>(i);
+    EpilogueOperandInfo const& operand = info.operands[i];
+    if (operand.kind == OperandKind::store) continue;
+    if (operand.kind == OperandKind::row && std::strcmp(operand.name, "bias") == 0) {
+      takes_bias = true;
+      epilogue.tensors[position] = bias;
+    } else if (operand.kind == OperandKind::matrix && std::strcmp(operand.name, "residual") == 0) {
+      takes_residual = true;
+      epilogue.tensors[position] = residual;
+    } else if (operand.kind == OperandKind::scalar && is_neutral(operand)) {
+      epilogue.scalars[position] = 1;
+    } else {
+      fail(ErrorKind::value, "linear: epilogue \"", info.name, "\" has an operand ", operand.name,
+           "; expected none but bias, a row, and residual, a matrix: call gemm for others");
+    }
+  }
+  auto const refuse = [&](char const* argument) {
+    fail(ErrorKind::value, "linear: ", argument, " is given, and epilogue \"", info.name, "\" has no such operand");
+  };
+  if (bias && !takes_bias) refuse("bias");
+  if (residual && !takes_residual) refuse("residual");
+}
+
+std::vector<Tensor> gemm_named(Tensor const& a, Tensor const& b, StringHandle epilogue_name,
+                               OptionalTensors const& operands, std::vector<double> const& scalars,
+                               std::optional<ScalarType> out_dtype, bool allow_tf32) {
+  TextArgument const name(epilogue_name);
+  EpilogueCall epilogue;
+  epilogue.id = named_epilogue("gemm", name.view(), /*has_accum=*/true);
+  bind_gemm(epilogue, operands, scalars);
+  GemmCall call = make_call(gemm_names(a), a, b, out_dtype, allow_tf32);
+  call.epilogue = &epilogue;
+  PreparedGemm prepared;
+  run_call(prepared, call);
+  std::vector<Tensor> results;
+  results.reserve(1 + prepared.stores.size());
+  results.push_back(*std::move(prepared.d.tensor));
+  for (Output& store : prepared.stores) results.push_back(*std::move(store.tensor));
+  return results;
+}
+
+void gemm_named_out(Tensor const& a, Tensor const& b, StringHandle epilogue_name, OptionalTensors const& operands,
+                    std::vector<double> const& scalars, bool allow_tf32, std::vector<Tensor> const& out) {
+  TextArgument const name(epilogue_name);
+  EpilogueCall epilogue;
+  epilogue.id = named_epilogue("gemm", name.view(), /*has_accum=*/true);
+  bind_gemm(epilogue, operands, scalars);
+  EpilogueInfo const& info = epilogue.info();
+  std::size_t const wanted = 1 + static_cast<std::size_t>(stores_of(info));
+  if (out.size() != wanted) {
+    fail(ErrorKind::value, "gemm: out has ", out.size(), " tensors; expected ", wanted, " for epilogue \"", info.name,
+         "\": the result, and what it stores besides (",
+         names_of(info, [](OperandKind kind) { return kind == OperandKind::store; }), ")");
+  }
+  std::size_t next = 1;
+  for (int i = 0; i < info.count; ++i) {
+    if (info.operands[i].kind == OperandKind::store) epilogue.tensors[static_cast<std::size_t>(i)] = &out[next++];
+  }
+  GemmCall call = make_call(gemm_names(a), a, b, std::nullopt, allow_tf32);
+  call.epilogue = &epilogue;
+  call.out = &out[0];
+  PreparedGemm prepared;
+  run_call(prepared, call);
+}
+
+Tensor linear_fused(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
+                    std::optional<Tensor> const& residual, StringHandle epilogue, bool allow_tf32) {
+  PreparedGemm prepared;
+  run_linear(prepared, input, weight, bias, residual, epilogue, allow_tf32, /*stores=*/0);
+  return *std::move(prepared.d.tensor);
+}
+
+std::tuple<Tensor, Tensor> linear_fused_aux(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
+                                            std::optional<Tensor> const& residual, StringHandle epilogue, bool allow_tf32) {
+  PreparedGemm prepared;
+  run_linear(prepared, input, weight, bias, residual, epilogue, allow_tf32, /*stores=*/1);
+  return {*std::move(prepared.d.tensor), *std::move(prepared.stores[0].tensor)};
+}
+
+}  // namespace cutwheel

@@ -1,0 +1,361 @@
+#include "torch/gemm.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "torch/cuda_shims.h"
+
+namespace cutwheel {
+
+// --- Checks
+
+namespace {
+
+void check_same_device(GemmCall const& call, char const* argument, Tensor const& tensor) {
+  check_device(call.names.op, argument, tensor, call.device, call.names.a);
+}
+
+// The sizes of c line up with the last dimensions of [batch, M, N], each equal or 1.
+void check_broadcast(GemmCall const& call) {
+  Tensor const& c = *call.c;
+  std::int64_t const want[] = {call.batch, call.m, call.n};
+  auto const sizes = c.sizes();
+  int const dims = call.names.dims;
+  bool fits = static_cast<int>(sizes.size()) <= dims;
+  for (int i = 1; fits && i <= static_cast<int>(sizes.size()); ++i) {
+    std::int64_t const size = sizes[sizes.size() - static_cast<std::size_t>(i)];
+    fits = size == want[3 - i] || size == 1;
+  }
+  if (!fits) {
+    fail(ErrorKind::shape, call.names.op, ": ", call.names.c, " has shape ", shape_text(c),
+         "; expected one that broadcasts to [", dims == 3 ? concat(call.batch, ", ") : "", call.m, ", ", call.n, "]");
+  }
+}
+
+void check_c(GemmCall const& call) {
+  OpNames const& names = call.names;
+  check_same_device(call, names.c, *call.c);
+  ScalarType const c_type = call.c->scalar_type();
+  if (c_type != call.type && c_type != call.d_type) {
+    fail(ErrorKind::type, names.op, ": ", names.c, " has dtype ", dtype_text(c_type), "; expected ", dtype_text(call.type));
+  }
+  if (call.linear && (call.c->dim() != 1 || call.c->size(0) != call.n)) {
+    fail(ErrorKind::shape, names.op, ": ", names.c, " has shape ", shape_text(*call.c), "; expected [", call.n, "]");
+  }
+  check_broadcast(call);
+}
+
+void check_out_against_c(GemmCall const& call) {
+  if (!call.c || call.beta == 0) return;
+  // The very same view is fine: each element of C is read before its D is written, by the same thread block. A broadcast
+  // C is not: other thread blocks still read what one has overwritten.
+  Matrix const c = matrix_of(*call.c), target = matrix_of(*call.out);
+  ScalarType const c_type = call.c->scalar_type();
+  if (c_type == call.d_type && same_view(c, target)) return;
+  if (overlaps(c, element_bytes_of(c_type), target, element_bytes_of(call.d_type))) {
+    fail(ErrorKind::value, call.names.op, ": out overlaps ", call.names.c, " in memory; expected separate tensors");
+  }
+}
+
+void check_extents(GemmCall& call) {
+  OpNames const& names = call.names;
+  Tensor const &a = *call.a, &b = *call.b;
+  if (call.linear) {
+    auto const sizes = a.sizes();
+    call.m = 1;
+    for (std::size_t i = 0; i + 1 < sizes.size(); ++i) call.m *= sizes[i];
+    call.k = sizes[sizes.size() - 1];
+    call.n = b.size(0);
+    if (b.size(1) != call.k) {
+      fail(ErrorKind::shape, names.op, ": ", names.b, " has shape ", shape_text(b), "; expected [N, ", call.k, "] as ",
+           names.a, " has shape ", shape_text(a));
+    }
+  } else {
+    check_factors(call);
+  }
+  std::int64_t const widest = std::max(call.n, columns_of(call.width(), call.n));
+  for (std::int64_t extent : {call.batch, call.m, widest, call.k}) check_extent(names.op, extent);
+}
+
+void check_product(GemmCall& call) {
+  OpNames const& names = call.names;
+  Tensor const &a = *call.a, &b = *call.b;
+  check_devices(call);
+  if (call.linear) {
+    if (a.dim() > kMaxDims) {
+      fail(ErrorKind::shape, names.op, ": ", names.a, " has ", a.dim(), " dimensions; at most ", kMaxDims,
+           " are supported");
+    }
+    if (a.dim() < 1) fail(ErrorKind::shape, names.op, ": ", names.a, " has no dimensions; expected [..., K]");
+  } else {
+    check_dims(names, names.a, a, names.dims);
+  }
+  check_dims(names, names.b, b, names.dims);
+  check_float_types(call, call.allow_tf32);
+  check_extents(call);
+}
+
+}  // namespace
+
+void check_call(GemmCall& call) {
+  if (!call.factors) check_product(call);
+  if (call.epilogue) check_epilogue(call);
+  if (call.epilogue) {
+    if (call.out) check_epilogue_outs(call);
+    return;
+  }
+  if (call.c) check_c(call);
+  if (call.out) {
+    check_out(call, *call.out, "out", call.n);
+    check_out_against_c(call);
+  }
+}
+
+// --- Operands
+
+namespace {
+
+struct PreparedC {
+  gemm::Operand operand;
+  Addend kind;
+};
+
+PreparedC prepare_c(GemmCall const& call, bool transposed, bool pad_extents, std::vector<Tensor>& keep) {
+  Tensor const& c = *call.c;
+  auto const sizes = c.sizes();
+  auto const strides = c.strides();
+  int const dims = static_cast<int>(sizes.size());
+  auto const stride = [&](int from_end) {
+    int const i = dims - from_end;
+    return i < 0 || sizes[static_cast<std::size_t>(i)] == 1 ? std::int64_t{0} : strides[static_cast<std::size_t>(i)];
+  };
+  Matrix matrix{c.data_ptr(), call.batch, call.m, call.n, stride(3), stride(2), stride(1)};
+  if (transposed) matrix = matrix.transposed();
+  // One row for all: kept as one row, also by a copy.
+  bool const one_row = matrix.row_stride == 0;
+  if (one_row) matrix.rows = 1;
+  std::int64_t const unit = access_elements(call.d_type), pitch = round_up(matrix.cols, unit);
+  bool const pad = pad_extents && matrix.cols % unit != 0;
+  matrix = readable(matrix, c, call.d_type, pitch, pad, call.device, keep);
+  return {{matrix.data, one_row ? 0 : leading_of(matrix, pitch), matrix.batch == 1 ? 0 : matrix.batch_stride},
+          one_row && call.beta == 1 ? Addend::row : Addend::matrix};
+}
+
+Layout flip(Layout layout) { return layout == Layout::row ? Layout::column : Layout::row; }
+
+Tensor make_result(GemmCall const& call, std::int64_t cols) {
+  if (call.linear) {
+    auto const sizes = call.a->sizes();
+    std::array<std::int64_t, kMaxDims> shape;
+    std::copy(sizes.begin(), sizes.end(), shape.begin());
+    shape[sizes.size() - 1] = cols;
+    return empty_contiguous(shape.data(), static_cast<int>(sizes.size()), call.d_type, call.device);
+  }
+  std::int64_t const shape[] = {call.batch, call.m, cols};
+  return empty_contiguous(call.names.dims == 3 ? shape : shape + 1, call.names.dims, call.d_type, call.device);
+}
+
+// A and B as the caller has them. No kernel reads a K of 0, but an epilogue applies to its result, too: then both are
+// zeros, of the shortest K that can be accessed.
+GemmOperands factors_of(GemmCall const& call, std::vector<Tensor>& keep) {
+  if (call.k == 0 && call.epilogue) {
+    std::int64_t const k = access_elements(call.type), rows = std::max({call.m, call.n, std::int64_t{1}});
+    Tensor zeros = empty_strided({rows, k}, {k, 1}, call.type, call.device);
+    torch::stable::zero_(zeros);
+    keep.push_back(zeros);
+    void* const data = zeros.data_ptr();
+    return {{{data, 1, call.m, k, 0, k, 1}, zeros}, {{data, 1, k, call.n, 0, 1, k}, zeros}, k};
+  }
+  if (call.factors) return *call.factors;
+  Matrix const b = matrix_of(*call.b);
+  if (!call.linear) return {{matrix_of(*call.a), *call.a}, {b, *call.b}, call.k};
+  return {flatten_rows(*call.a, call.m, call.k, keep), {b.transposed(), *call.b}, call.k};
+}
+
+}  // namespace
+
+Matrix result_matrix(GemmCall const& call, Tensor const& result, std::int64_t cols) {
+  bool const is_dense = call.linear || call.factors;
+  return is_dense ? Matrix{result.data_ptr(), 1, call.m, cols, 0, cols, 1} : matrix_of(result);
+}
+
+void make_results(PreparedGemm& prepared, GemmCall const& call) {
+  if (prepared.d.tensor) return;
+  prepared.d.tensor = call.out ? *call.out : make_result(call, columns_of(call.width(), call.n));
+  if (!call.epilogue) return;
+  EpilogueInfo const& info = call.epilogue->info();
+  for (int i = 0; i < info.count; ++i) {
+    if (info.operands[i].kind != OperandKind::store) continue;
+    Tensor const* const given = call.epilogue->tensors[static_cast<std::size_t>(i)];
+    prepared.stores.emplace_back().tensor = given ? *given : make_result(call, call.n);
+  }
+}
+
+void prepare(PreparedGemm& prepared, GemmCall const& call, CopyPolicy copy_policy) {
+  std::vector<Tensor>& keep = prepared.keep;
+  keep.clear();  // of a first try; work already enqueued on them is ordered by the stream
+  make_results(prepared, call);
+  Matrix result = result_matrix(call, *prepared.d.tensor, columns_of(call.width(), call.n));
+  GemmOperands const factors = factors_of(call, keep);
+
+  // Column-major out=: D^T = B^T A^T is row-major. Other epilogues have operands that cannot be transposed so.
+  bool const transpose = call.out && !call.epilogue && result.col_stride != 1 && result.row_stride == 1 && result.cols > 1;
+  if (transpose) result = result.transposed();
+  // cp.async kernels start with the odd end of K and go on from there: K itself has to be whole. Copies of both operands
+  // have K contiguous and zeros up to the next multiple.
+  std::int64_t const whole_k = round_up(factors.k, access_elements(call.type));
+  bool const pad_k = copy_policy.extents && factors.k != whole_k;
+  // K contiguous in both operands is the layout with the most kernels.
+  PreparedOperand const left =
+      prepare_operand(factors.a.matrix, factors.a.owner, call.type, Layout::row, copy_policy, pad_k, call.device, keep);
+  PreparedOperand const right =
+      prepare_operand(factors.b.matrix, factors.b.owner, call.type, Layout::column, copy_policy, pad_k, call.device, keep);
+
+  gemm::GemmArgs& args = prepared.args;
+  args.m = static_cast<int>(transpose ? call.n : call.m);
+  args.n = static_cast<int>(transpose ? call.m : call.n);
+  args.k = static_cast<int>(pad_k ? whole_k : factors.k);
+  args.batch = static_cast<int>(call.batch);
+  args.a = transpose ? right.operand : left.operand;
+  args.b = transpose ? left.operand : right.operand;
+
+  std::int64_t const unit = access_elements(call.d_type), whole_n = round_up<std::int64_t>(args.n, unit);
+  // A kernel that writes whole accesses only may write this many columns.
+  std::int64_t const pitch = round_up(columns_of(call.width(), whole_n), unit);
+  Matrix const d =
+      prepare_output(prepared.d, result, call.d_type, pitch, copy_policy.extents && args.n != whole_n, call.device);
+  args.d = d.data;
+  args.d_leading = leading_of(d, pitch);
+  args.d_batch_stride = d.batch == 1 ? 0 : d.batch_stride;
+
+  GemmRequest& request = prepared.request;
+  request.addend = Addend::none;
+  if (call.epilogue) {
+    prepare_epilogue(prepared, call, copy_policy);
+  } else {
+    args.alpha = static_cast<float>(call.alpha);
+    args.beta = call.c ? static_cast<float>(call.beta) : 0.f;
+    if (args.beta != 0.f) {
+      PreparedC const addend = prepare_c(call, transpose, copy_policy.extents, keep);
+      args.c = addend.operand;
+      request.addend = addend.kind;
+    }
+  }
+  request.device = call.device;
+  request.a = request.b = call.type == ScalarType::Float ? DType::tf32 : dtype_of(call.type);
+  request.d = dtype_of(call.d_type);
+  request.layout_a = transpose ? flip(right.layout) : left.layout;
+  request.layout_b = transpose ? flip(left.layout) : right.layout;
+  request.extents_aligned = left.extent_aligned && right.extent_aligned && (copy_policy.extents || args.n == whole_n);
+  request.m = args.m, request.n = args.n, request.k = args.k, request.batch = args.batch;
+}
+
+GemmPlan plan_call(PreparedGemm& prepared, GemmCall const& call) {
+  return plan_product(prepared, call, [&](CopyPolicy copy_policy) { prepare(prepared, call, copy_policy); });
+}
+
+// --- Running
+
+namespace {
+
+void run_gemm(PreparedGemm& prepared, GemmCall const& call) {
+  prepare(prepared, call, {});
+  gemm::GemmArgs& args = prepared.args;
+  args.device = &device_info(call.device);
+  args.stream = current_stream(call.device);
+  if (call.k == 0 && !call.epilogue) {
+    gemm::Status const status = gemm::run_empty_k(args, prepared.request.d);
+    check_launch(status, call.names.op, "splitk_reduce");
+    if (!status.good()) fail(ErrorKind::not_implemented, call.names.op, ": ", explain_miss(prepared.request, *args.device));
+    return;
+  }
+  launch_gemm(prepared, call, plan_call(prepared, call));
+}
+
+}  // namespace
+
+void run_call(PreparedGemm& prepared, GemmCall& call) {
+  check_call(call);
+  DeviceScope const scope(call.device);
+  if (call.empty()) {
+    make_results(prepared, call);
+    return;
+  }
+  run_gemm(prepared, call);
+  finish_output(prepared.d);
+  for (Output& store : prepared.stores) finish_output(store);
+}
+
+// --- Ops
+
+namespace {
+
+Tensor run(GemmCall& call) {
+  PreparedGemm prepared;
+  run_call(prepared, call);
+  return *std::move(prepared.d.tensor);
+}
+
+Tensor plain(OpNames const& names, Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, bool allow_tf32,
+             Tensor const* out = nullptr) {
+  GemmCall call = make_call(names, a, b, out_dtype, allow_tf32);
+  call.out = out;
+  return run(call);
+}
+
+Tensor with_c(OpNames const& names, Tensor const& c, Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype,
+              double beta, double alpha, bool allow_tf32, Tensor const* out = nullptr) {
+  GemmCall call = make_call(names, a, b, out_dtype, allow_tf32);
+  call.c = &c;
+  call.alpha = alpha;
+  call.beta = beta;
+  call.out = out;
+  return run(call);
+}
+
+}  // namespace
+
+Tensor mm(Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, bool allow_tf32) {
+  return plain(kMm, a, b, out_dtype, allow_tf32);
+}
+
+void mm_out(Tensor const& a, Tensor const& b, bool allow_tf32, Tensor const& out) {
+  plain(kMm, a, b, std::nullopt, allow_tf32, &out);
+}
+
+Tensor bmm(Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, bool allow_tf32) {
+  return plain(kBmm, a, b, out_dtype, allow_tf32);
+}
+
+void bmm_out(Tensor const& a, Tensor const& b, bool allow_tf32, Tensor const& out) {
+  plain(kBmm, a, b, std::nullopt, allow_tf32, &out);
+}
+
+Tensor addmm(Tensor const& c, Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, double beta,
+             double alpha, bool allow_tf32) {
+  return with_c(kAddmm, c, a, b, out_dtype, beta, alpha, allow_tf32);
+}
+
+void addmm_out(Tensor const& c, Tensor const& a, Tensor const& b, double beta, double alpha, bool allow_tf32,
+               Tensor const& out) {
+  with_c(kAddmm, c, a, b, std::nullopt, beta, alpha, allow_tf32, &out);
+}
+
+Tensor baddbmm(Tensor const& c, Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, double beta,
+               double alpha, bool allow_tf32) {
+  return with_c(kBaddbmm, c, a, b, out_dtype, beta, alpha, allow_tf32);
+}
+
+void baddbmm_out(Tensor const& c, Tensor const& a, Tensor const& b, double beta, double alpha, bool allow_tf32,
+                 Tensor const& out) {
+  with_c(kBaddbmm, c, a, b, std::nullopt, beta, alpha, allow_tf32, &out);
+}
+
+Tensor linear(Tensor const& input, Tensor const& weight, std::optional<Tensor> bias, bool allow_tf32) {
+  GemmCall call = make_call(kLinear, input, weight, std::nullopt, allow_tf32);
+  call.linear = true;
+  call.c = bias ? &*bias : nullptr;
+  return run(call);
+}
+
+}  // namespace cutwheel
