@@ -26,7 +26,7 @@ from elftools.elf.elffile import ELFFile
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = "cibuildwheel --platform linux --output-dir {out} {project}"
-# Of different lengths: a path that is left in a file moves what lies behind it.
+# Paths of different lengths: one that is left in a file shifts the bytes behind it.
 FOLDERS = ("one", "a/second/and/longer/one")
 
 

@@ -10,9 +10,9 @@ from kernelgen.spelling import Cpp, text
 from kernelgen.tree import SCALAR, STORE, Kind, Pair
 
 _UNITS = {
-    "same": "Of one column of D.",
-    "half": "Of one column of D, from two columns of everything but scalars.",
-    "twice": "Of two columns of D, from one of everything but wide matrices.",
+    "same": "Computes one column of D.",
+    "half": "Computes one column of D from two columns of everything but scalars.",
+    "twice": "Computes two columns of D from one of everything but wide matrices.",
 }
 
 

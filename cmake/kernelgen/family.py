@@ -15,8 +15,8 @@ GEMM_DTYPES = (
     *(DTypes(x, x, "f32", d) for x in ("f16", "bf16") for d in (x, "f32")),
     DTypes("tf32", "tf32", "f32", "f32"),
 )
-# Of grouped products: D follows the groups in rows, so A and D are row-major; where they share out
-# K, that is the outer extent of A and B as they come from a linear layer's backward pass.
+# Groups of rows need a row-major A and D. Groups along K take A and B as they come from the backward
+# pass of a linear layer, where K is the outer extent.
 GROUPED_LAYOUTS = {"rows": ("tnt", "ttt"), "k": ("ntt",)}
 FP8_PRODUCTS = tuple(
     DTypes(a, b, "f32", d)

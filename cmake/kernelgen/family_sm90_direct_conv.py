@@ -17,7 +17,7 @@ from kernelgen.family import (
 )
 from kernelgen.kernel import DIRECTIONS, Kernel
 
-# Of cuda/sm90/direct_conv/shape.h.
+# As in cuda/sm90/direct_conv/shape.h.
 _POSITIONS = 240
 _BARRIERS = 2048  # and what alignment takes
 

@@ -257,7 +257,7 @@ def _check_cluster(kernel: Kernel) -> Iterator[str]:
 def _check_swizzled_columns(kernel: Kernel) -> Iterator[str]:
     """Where K is not contiguous a swizzle spans columns of B: other operands are refused there.
 
-    Of a column-major A it spans rows: 64 or 128 are whole swizzles.
+    In a column-major A it spans rows: 64 or 128 are whole swizzles.
     """
     n, columns = kernel.tile.shape[1], _SWIZZLE_BYTES // 2
     if kernel.element_bytes == 2 and kernel.layout[1] == "t" and n % columns:

@@ -230,7 +230,7 @@ class _Reader(Checker):
         for kernel in kernels:
             for reason in family.check(kernel):
                 self.error(where, reason)
-        # Of the kernels for one architecture, the one that needs most speaks for all.
+        # The kernel that needs most speaks for all of its architecture.
         for arch in dict.fromkeys(kernel.arch for kernel in kernels):
             need, terms = max(family.shared_memory(k) for k in kernels if k.arch == arch)
             if need > arch.shared_memory:

@@ -91,7 +91,7 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
     "hardswish_grad": ("x",),
     "softplus_grad": ("x",),
 }
-# What is called like a function but has rules of its own.
+# Forms are called like functions but have rules of their own.
 FORMS: dict[str, tuple[str, ...]] = {
     "where": ("condition", "a", "b"),
     "even": ("x",),
@@ -104,7 +104,7 @@ COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 @dataclass(frozen=True)
 class _Node:
-    # Of its first token, from 1; of the operator where there is one between two operands.
+    # Where it starts, from 1; a binary operation counts from its operator.
     column: int = field(default=0, compare=False, kw_only=True)
 
 

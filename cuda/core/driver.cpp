@@ -13,7 +13,7 @@ namespace {
 using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
 using EncodeIm2col = decltype(&cuTensorMapEncodeIm2col);
 
-// The first driver whose cuTensorMapEncode* have the signatures that CUTLASS calls. Of other functions, those of CUDA 12.
+// cuTensorMapEncode* have had the signatures that CUTLASS calls since CUDA 12.
 constexpr unsigned kDriverVersion = 12000;
 
 // Once the first is there, the second is, too.

@@ -16,7 +16,7 @@ bool has_epilogue_for(KernelDescriptor const& row, GemmRequest const& request) {
   if (request.addend == Addend::other || request.direction != Direction::none) return row.epilogue == request.epilogue;
   // A matrix addend also does for a row (stride 0 between its rows), and for none (beta == 0).
   Addend const adds = info_of(row.epilogue).addend;
-  // Of groups of rows each has a row of its own, and a matrix has those of D.
+  // Each group of rows has a row of its own, but a matrix has the rows of D.
   if (request.grouping == Grouping::rows && request.addend == Addend::row) return adds == Addend::row;
   return adds == request.addend || adds == Addend::matrix;
 }

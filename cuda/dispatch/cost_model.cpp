@@ -11,7 +11,7 @@ namespace {
 
 // Threadblocks of one kernel that are in flight at once.
 double slots_of(KernelDescriptor const& row, DeviceInfo const& device) {
-  // Of kernels that are not persistent as many as shared memory holds.
+  // Kernels that are not persistent have as many as shared memory holds.
   if (is_persistent(row)) return device.sm_count;
   int const resident = *row.shared_memory_bytes > 0 ? device.shared_memory_bytes / *row.shared_memory_bytes : 1;
   return static_cast<double>(device.sm_count) * std::clamp(resident, 1, 2);

@@ -39,9 +39,9 @@ struct KernelDescriptor {
   Arch arch;
   bool has_ptx;
   DType a, b, acc, d;
-  Layout layout_a, layout_b;  // user's frame; D is row-major. Of a convolution they say nothing
+  Layout layout_a, layout_b;  // as the caller sees them; D is row-major. Meaningless for convolutions
   Epilogue epilogue;
-  Extent3 tile, cluster;  // the kernel's own frame: with swap_ab its M runs along the user's N
+  Extent3 tile, cluster;  // as the kernel sees them: with swap_ab its M is the caller's N
   int stages;             // 0: as many as fit
   Schedule schedule;
   bool swap_ab;           // computes D^T = B^T A^T
@@ -57,7 +57,7 @@ struct KernelDescriptor {
 
 constexpr EpilogueInfo const& info_of(Epilogue epilogue) { return kEpilogues[static_cast<int>(epilogue)]; }
 
-// Of one element of a tensor operand of an epilogue, where D has this type.
+// Bytes of one element of an epilogue's tensor operand, where D has this type.
 constexpr int element_bytes(EpilogueOperandInfo const& operand, DType d) {
   return operand.type == OperandType::d ? element_bytes(d) : 4;
 }

@@ -32,15 +32,15 @@ struct GemmRequest {
   BlockScales scales = BlockScales::none;
   // Every contiguous extent is a multiple of 16 bytes, or padded so. TMA does not care, cp.async kernels do.
   bool extents_aligned = true;
-  // Of a grouped product those of the mean group: no host knows more. Then batch is the number of groups.
+  // For grouped GEMMs the extents of the mean group, since the host knows no others, and batch is the number of groups.
   int m = 0, n = 0, k = 0, batch = 1;
   Grouping grouping = Grouping::none;
   int groups = 0;
-  // Of a convolution, whose extents are those of its implicit product. K of fprop and dgrad, and N of wgrad, is `taps`
-  // times channels. `step`: stride_h * stride_w.
+  // Convolutions, by the extents of their implicit GEMM. K of fprop and dgrad, and N of wgrad, is `taps` times channels.
+  // `step`: stride_h * stride_w.
   Direction direction = Direction::none;
   int taps = 1, step = 1;
-  bool tensor_maps = true;              // of images: their bits suffice for the padding, the stride and the dilation
+  bool tensor_maps = true;              // whether they have bits enough for padding, stride and dilation
   DirectConvTiles direct_conv = {};     // of sm90_direct_conv where `step` is 1, else of sm90_strided_dgrad
   DirectConvTiles space_to_depth = {};  // of sm90_space_to_depth
 

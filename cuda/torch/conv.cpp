@@ -49,7 +49,7 @@ void check_geometry(ConvCall const& call) {
   check_list(call, "dilation", call.geometry.dilation, 1, "along H and W");
 }
 
-// Of the gradient's result: the call gives two of its sizes, and its tensors have the others.
+// Sizes of a gradient's result: the call gives two of them, and its tensors have the others.
 Sizes given_size(ConvCall const& call) {
   auto const [h, w] = call.size;
   if (call.direction == Direction::dgrad) {
@@ -574,15 +574,15 @@ void make_gemm(ConvProduct& product, ConvCall const& call) {
   View const left = pixels_of(*call.a, product.keep);
   if (call.direction == Direction::wgrad) {
     View const y{left.matrix.transposed(), left.owner};
-    product.factors.emplace(GemmOperands{y, pixels_of(*call.b, product.keep), call.k});
+    product.operands.emplace(GemmOperands{y, pixels_of(*call.b, product.keep), call.k});
   } else {
     Matrix const filter = filter_matrix(call.filter());
     View const right{call.direction == Direction::dgrad ? filter : filter.transposed(), call.filter()};
-    product.factors.emplace(GemmOperands{left, right, call.k});
+    product.operands.emplace(GemmOperands{left, right, call.k});
   }
   product.gemm = make_call(names_of(call, 2), *call.a, *call.b, std::nullopt, call.allow_tf32);
   GemmCall& gemm = *product.gemm;
-  gemm.factors = &*product.factors;
+  gemm.operands = &*product.operands;
   gemm.type = call.type, gemm.d_type = call.d_type, gemm.device = call.device;
   gemm.m = call.m, gemm.n = call.n, gemm.k = call.k;
   gemm.c = call.bias;

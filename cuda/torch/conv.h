@@ -97,17 +97,17 @@ struct PreparedConv {
 // What the op returns, uninitialised.
 Tensor make_conv_result(ConvCall const& call);
 
-// Of a checked call that has something to compute. Makes the result.
+// Prepares a checked call that has something to compute, and allocates its result.
 void prepare_conv(PreparedConv& prepared, ConvCall const& call, ConvVariant const& variant);
 
-// Enqueues it, or the next best plan where a kernel refuses. Throws what went wrong.
+// Launches the plan, or the next best where a kernel cannot implement it. Throws if none works.
 void launch_conv(PreparedConv& prepared, ConvCall const& call, GemmPlan plan);
 
 // The call as a GEMM on the memory of its tensors, or on copies where rows are not evenly spaced.
 struct ConvProduct {
-  std::vector<Tensor> keep;             // copies
-  std::deque<Tensor> views;             // the calls below point to them, and a deque does not move its elements
-  std::optional<GemmOperands> factors;  // of gemm
+  std::vector<Tensor> keep;              // copies
+  std::deque<Tensor> views;              // the calls below point to them, and a deque does not move its elements
+  std::optional<GemmOperands> operands;  // of gemm
   EpilogueCall epilogue;
   std::optional<GemmCall> gemm;
   std::optional<ScaledCall> scaled;

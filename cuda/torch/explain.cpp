@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kAddmmOp = 2, kBaddbmmOp = 3, kLinearOp = 4, kGemmOp = 5, kLinearFusedOp = 6;
 
-// Of a call that was planned, or has nothing to compute.
+// Explains a call that was planned, or has nothing to compute.
 ExplainedGemm explain_prepared(PreparedGemm const& prepared, int device, bool computes) {
   bool const output_copy = prepared.d.temporary || std::any_of(prepared.stores.begin(), prepared.stores.end(),
                                                                [](Output const& x) { return x.temporary.has_value(); });

@@ -18,7 +18,7 @@ struct ExplainedGemm {
   PlanSource source{};          // of the first plan
 };
 
-// Of calls as the ops make them, which explain_gemm and its like put together.
+// Explains calls as the ops make them; explain_gemm and the others put them together.
 ExplainedGemm explain_call(GemmCall& call);
 ExplainedGemm explain_call(ScaledCall& call);
 
@@ -45,7 +45,7 @@ constexpr std::int64_t kGroupedMmOp = 8, kGroupedAccumulateOp = 9, kGroupedLinea
 ExplainedGemm explain_grouped(std::int64_t op, OptionalTensors const& operands, std::optional<ScalarType> out_dtype,
                               bool allow_tf32, std::string_view epilogue, bool use_fast_accum);
 
-// Of convolutions, which are numbered apart. op 0: conv2d [input, weight, bias]; 1: conv2d_fused [input, weight, bias,
+// Convolutions are numbered apart. op 0: conv2d [input, weight, bias]; 1: conv2d_fused [input, weight, bias,
 // residual], which takes the name of an epilogue; 2: scaled_conv2d [input, weight, scale_input, scale_weight, bias]; 3:
 // conv2d_input_grad [grad_output, weight] and 4: conv2d_weight_grad [grad_output, input], which take the size of the
 // result: H and W, or R and S. Without a kernel there are no plans, and the algorithm is "none".

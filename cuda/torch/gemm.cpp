@@ -71,13 +71,13 @@ void check_extents(GemmCall& call) {
            names.a, " has shape ", shape_text(a));
     }
   } else {
-    check_factors(call);
+    check_operands(call);
   }
   std::int64_t const widest = std::max(call.n, columns_of(call.width(), call.n));
   for (std::int64_t extent : {call.batch, call.m, widest, call.k}) check_extent(names.op, extent);
 }
 
-void check_product(GemmCall& call) {
+void check_matmul(GemmCall& call) {
   OpNames const& names = call.names;
   Tensor const &a = *call.a, &b = *call.b;
   check_devices(call);
@@ -98,7 +98,7 @@ void check_product(GemmCall& call) {
 }  // namespace
 
 void check_call(GemmCall& call) {
-  if (!call.factors) check_product(call);
+  if (!call.operands) check_matmul(call);
   if (call.epilogue) check_epilogue(call);
   if (call.epilogue) {
     if (call.out) check_epilogue_outs(call);
@@ -157,7 +157,7 @@ Tensor make_result(GemmCall const& call, std::int64_t cols) {
 
 // A and B as the caller has them. No kernel reads a K of 0, but an epilogue applies to its result, too: then both are
 // zeros, of the shortest K that can be accessed.
-GemmOperands factors_of(GemmCall const& call, std::vector<Tensor>& keep) {
+GemmOperands operands_of(GemmCall const& call, std::vector<Tensor>& keep) {
   if (call.k == 0 && call.epilogue) {
     std::int64_t const k = access_elements(call.type), rows = std::max({call.m, call.n, std::int64_t{1}});
     Tensor zeros = empty_strided({rows, k}, {k, 1}, call.type, call.device);
@@ -166,7 +166,7 @@ GemmOperands factors_of(GemmCall const& call, std::vector<Tensor>& keep) {
     void* const data = zeros.data_ptr();
     return {{{data, 1, call.m, k, 0, k, 1}, zeros}, {{data, 1, k, call.n, 0, 1, k}, zeros}, k};
   }
-  if (call.factors) return *call.factors;
+  if (call.operands) return *call.operands;
   Matrix const b = matrix_of(*call.b);
   if (!call.linear) return {{matrix_of(*call.a), *call.a}, {b, *call.b}, call.k};
   return {flatten_rows(*call.a, call.m, call.k, keep), {b.transposed(), *call.b}, call.k};
@@ -175,7 +175,7 @@ GemmOperands factors_of(GemmCall const& call, std::vector<Tensor>& keep) {
 }  // namespace
 
 Matrix result_matrix(GemmCall const& call, Tensor const& result, std::int64_t cols) {
-  bool const is_dense = call.linear || call.factors;
+  bool const is_dense = call.linear || call.operands;
   return is_dense ? Matrix{result.data_ptr(), 1, call.m, cols, 0, cols, 1} : matrix_of(result);
 }
 
@@ -196,25 +196,25 @@ void prepare(PreparedGemm& prepared, GemmCall const& call, CopyPolicy copy_polic
   keep.clear();  // of a first try; work already enqueued on them is ordered by the stream
   make_results(prepared, call);
   Matrix result = result_matrix(call, *prepared.d.tensor, columns_of(call.width(), call.n));
-  GemmOperands const factors = factors_of(call, keep);
+  GemmOperands const operands = operands_of(call, keep);
 
   // Column-major out=: D^T = B^T A^T is row-major. Other epilogues have operands that cannot be transposed so.
   bool const transpose = call.out && !call.epilogue && result.col_stride != 1 && result.row_stride == 1 && result.cols > 1;
   if (transpose) result = result.transposed();
   // cp.async kernels start with the odd end of K and go on from there: K itself has to be whole. Copies of both operands
   // have K contiguous and zeros up to the next multiple.
-  std::int64_t const whole_k = round_up(factors.k, access_elements(call.type));
-  bool const pad_k = copy_policy.extents && factors.k != whole_k;
+  std::int64_t const whole_k = round_up(operands.k, access_elements(call.type));
+  bool const pad_k = copy_policy.extents && operands.k != whole_k;
   // K contiguous in both operands is the layout with the most kernels.
   PreparedOperand const left =
-      prepare_operand(factors.a.matrix, factors.a.owner, call.type, Layout::row, copy_policy, pad_k, call.device, keep);
-  PreparedOperand const right =
-      prepare_operand(factors.b.matrix, factors.b.owner, call.type, Layout::column, copy_policy, pad_k, call.device, keep);
+      prepare_operand(operands.a.matrix, operands.a.owner, call.type, Layout::row, copy_policy, pad_k, call.device, keep);
+  PreparedOperand const right = prepare_operand(operands.b.matrix, operands.b.owner, call.type, Layout::column, copy_policy,
+                                                pad_k, call.device, keep);
 
   gemm::GemmArgs& args = prepared.args;
   args.m = static_cast<int>(transpose ? call.n : call.m);
   args.n = static_cast<int>(transpose ? call.m : call.n);
-  args.k = static_cast<int>(pad_k ? whole_k : factors.k);
+  args.k = static_cast<int>(pad_k ? whole_k : operands.k);
   args.batch = static_cast<int>(call.batch);
   args.a = transpose ? right.operand : left.operand;
   args.b = transpose ? left.operand : right.operand;

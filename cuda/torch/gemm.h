@@ -15,10 +15,10 @@ constexpr OpNames kAddmm{"addmm", "input", "mat1", "mat2", 2};
 constexpr OpNames kBaddbmm{"baddbmm", "input", "batch1", "batch2", 3};
 constexpr OpNames kLinear{"linear", "bias", "input", "weight", 2};
 
-// An epilogue asked for by its name, and what it is given: by position.
+// An epilogue requested by name, with its arguments by position.
 struct EpilogueCall {
   Epilogue id{};
-  // Of operands; null stands for zeros. Of stores, where the caller gave memory; else null.
+  // Operands, where null stands for zeros; and stores, where null leaves the allocation to us.
   std::array<Tensor const*, kMaxEpilogueOperands> tensors{};
   std::array<float, kMaxEpilogueOperands> scalars{};
   std::optional<Tensor> batched_row;  // a row for each of a batch, as baddbmm takes it
@@ -27,7 +27,7 @@ struct EpilogueCall {
 };
 
 struct GemmOperands {
-  View a, b;  // [M, K] and [K, N], or of groups that are not along K [G, K, N]
+  View a, b;  // [M, K] and [K, N], or [G, K, N] for groups that are not along K
   std::int64_t k;
 };
 
@@ -37,9 +37,9 @@ struct GemmCall : GemmCallBase {
   bool allow_tf32 = false;
   bool linear = false;               // b is [N, K]
   EpilogueCall* epilogue = nullptr;  // else alpha, beta and c describe the epilogue
-  // Of a product that its caller has checked, with types and extents: a and b may have other shapes than these, and D's
-  // tensor, too, if its rows follow each other.
-  GemmOperands const* factors = nullptr;
+  // Set for a GEMM that its caller has checked, with types and extents: a and b may have other shapes than these, and so
+  // may D's tensor, if its rows are adjacent.
+  GemmOperands const* operands = nullptr;
 
   Width width() const { return epilogue ? epilogue->info().width : Width::same; }
 };

@@ -70,7 +70,7 @@ void check_float_types(GemmCallBase& call, bool allow_tf32) {
   }
 }
 
-void check_factors(GemmCallBase& call) {
+void check_operands(GemmCallBase& call) {
   OpNames const& names = call.names;
   Tensor const &a = *call.a, &b = *call.b;
   Matrix const left = matrix_of(a), right = matrix_of(b);

@@ -23,7 +23,7 @@ struct OpNames {
   int dims;  // of a and b; linear's input may have more
 };
 
-// What is asked, and, once it is checked, with which types and extents.
+// A request; types and extents are filled in once it is checked.
 struct GemmCallBase {
   OpNames names;
   Tensor const* a;
@@ -54,7 +54,7 @@ constexpr Layouts copied_layouts(Grouping grouping, DType a) {
 constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max() - 65535;
 constexpr int kMaxDims = 64;  // torch's own limit
 
-// Of a tensor operand of an epilogue, where D has type `d`.
+// Type of an epilogue's tensor operand, where D has type `d`.
 constexpr ScalarType operand_type(EpilogueOperandInfo const& operand, ScalarType d) {
   return operand.type == OperandType::d ? d : operand.type == OperandType::f32 ? ScalarType::Float : ScalarType::Int;
 }
@@ -66,11 +66,11 @@ void check_extent(char const* op, std::int64_t extent);
 void check_devices(GemmCallBase& call);
 // For GEMMs without scales.
 bool is_supported(ScalarType type);
-// Of A, B and D without scales: fills `type` and `d_type`.
+// Checks the types of A, B and D without scales: fills `type` and `d_type`.
 void check_float_types(GemmCallBase& call, bool allow_tf32);
-// Of matrices, or batches of them, that b's rows are a's columns: fills the extents.
-void check_factors(GemmCallBase& call);
-// An out= of `cols` columns against itself and against A and B.
+// Checks that a has as many columns as b has rows, in matrices or batches of them: fills the extents.
+void check_operands(GemmCallBase& call);
+// Checks an out= of `cols` columns, also for overlap with itself and with A and B.
 void check_out(GemmCallBase const& call, Tensor const& out, char const* label, std::int64_t cols);
 void check_apart(GemmCallBase const& call, Tensor const& out, char const* label, Tensor const& input, char const* argument);
 

@@ -277,7 +277,7 @@ namespace {
 
 // No kernel reads a K of 0, but a bias and an epilogue apply to its result: then both operands are zeros, of the shortest
 // K that can be accessed. All groups have the same B.
-GemmOperands factors_of(GroupedCall const& call, std::vector<Tensor>& keep) {
+GemmOperands operands_of(GroupedCall const& call, std::vector<Tensor>& keep) {
   if (call.k == 0) {
     std::int64_t const k = access_elements(call.type), rows = std::max({call.m, call.n, std::int64_t{1}});
     Tensor zeros = empty_strided({rows, k}, {k, 1}, call.type, call.device);
@@ -404,20 +404,20 @@ void prepare_grouped(PreparedGemm& prepared, GroupedCall const& call, CopyPolicy
   GemmRequest& request = prepared.request;
   Layouts const preferred{request.layout_a, request.layout_b};
   copy_policy.layouts = copy_policy.layouts || call.is_scaled;  // 8-bit tensor cores read nothing else
-  GemmOperands const factors = factors_of(call, keep);
+  GemmOperands const operands = operands_of(call, keep);
   // cp.async kernels read whole accesses of what is contiguous. Along K copies of both operands have zeros up to the next
   // multiple, which add nothing to a group that ends there.
   bool const k_contiguous = preferred.a == Layout::row;
-  std::int64_t const whole_k = round_up(factors.k, access_elements(call.type));
-  bool const pad_k = copy_policy.extents && k_contiguous && factors.k != whole_k;
+  std::int64_t const whole_k = round_up(operands.k, access_elements(call.type));
+  bool const pad_k = copy_policy.extents && k_contiguous && operands.k != whole_k;
   PreparedOperand const a =
-      prepare_operand(factors.a.matrix, factors.a.owner, call.type, preferred.a, copy_policy, pad_k, call.device, keep);
+      prepare_operand(operands.a.matrix, operands.a.owner, call.type, preferred.a, copy_policy, pad_k, call.device, keep);
   PreparedOperand const b =
-      prepare_operand(factors.b.matrix, factors.b.owner, call.b_type, preferred.b, copy_policy, pad_k, call.device, keep);
+      prepare_operand(operands.b.matrix, operands.b.owner, call.b_type, preferred.b, copy_policy, pad_k, call.device, keep);
 
   gemm::GemmArgs& args = prepared.args;
   args.m = static_cast<int>(call.m), args.n = static_cast<int>(call.n);
-  args.k = static_cast<int>(pad_k ? whole_k : factors.k);
+  args.k = static_cast<int>(pad_k ? whole_k : operands.k);
   args.batch = 1;
   args.a = a.operand, args.b = b.operand;
   args.groups = prepare_ends(call, keep);

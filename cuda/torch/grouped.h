@@ -41,7 +41,7 @@ struct GroupedCall : GemmCallBase {
   BlockScales scales = BlockScales::none;  // of a scaled GEMM: as in ScaledCall
   ScaledForm form{};                       // of a scaled GEMM
 
-  // Of the kernel that runs; nothing where it is chosen by what is added.
+  // The epilogue of the kernel that runs; nothing if the operands decide it.
   std::optional<Epilogue> kernel_epilogue() const { return is_scaled ? std::optional<Epilogue>(form.epilogue) : epilogue; }
   ScalarType kernel_d_type() const { return is_scaled ? form.d_type : d_type; }
   Width width() const { return epilogue ? info_of(*epilogue).width : Width::same; }
@@ -65,13 +65,13 @@ void check_grouped_scales(GroupedCall& call);
 // For scaled GEMMs: the first form with a kernel, a native one if there is one.
 ScaledForm choose_grouped_form(GroupedCall const& call);
 
-// What selection looks at, if operands are as aligned as they can be, and lie as they are copied.
+// The request that selection sees if operands are fully aligned and in the layouts of copies.
 GemmRequest request_of(GroupedCall const& call);
 
-// Of a checked call, with results in prepared.
+// Prepares the operands of a checked call whose results are in `prepared`.
 void prepare_grouped(PreparedGemm& prepared, GroupedCall const& call, CopyPolicy copy_policy);
 
-// Makes the results of a checked call. Says whether there is anything to multiply.
+// Allocates the results of a checked call. Returns whether there is anything to multiply.
 bool start_grouped(PreparedGemm& prepared, GroupedCall const& call);
 
 // Prepares the call for the kernel of the plan.

@@ -18,10 +18,10 @@ struct Image {
   std::int64_t pixels() const { return sizes[0] * sizes[1] * sizes[2]; }
 };
 
-// Of a tensor [N, C, H, W] in whatever memory format.
+// The image of a tensor [N, C, H, W] in any memory format.
 Image image_of(Tensor const& tensor);
 
-// Whether all pixels follow each other evenly, as rows of one matrix.
+// Whether all pixels are evenly spaced, as rows of one matrix.
 bool is_even(Image const& image);
 
 // A tensor [N, H, W, C] over the memory of `owner`.

@@ -253,7 +253,7 @@ void check_scaled(ScaledCall& call) {
   check_dims(call.names, "mat_a", *call.a, 2);
   check_dims(call.names, "mat_b", *call.b, 2);
   check_operand_types(call);
-  check_factors(call);
+  check_operands(call);
   for (std::int64_t extent : {call.m, call.n, call.k}) check_extent("scaled_mm", extent);
   check_result_type(call);
   if (call.is_unscaled()) {

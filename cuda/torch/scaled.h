@@ -63,14 +63,14 @@ gemm::BlockScaleOperand block_scales(Tensor const& scales, bool k_first);
 // The first form with a kernel, a native one if there is one.
 ScaledForm choose_form(ScaledCall const& call);
 
-// What selection looks at, if operands are as aligned as they can be.
+// The request that selection sees if operands are fully aligned.
 GemmRequest request_of(ScaledCall const& call, ScaledForm form);
 
-// Of a call with a form, and a result in prepared.d.
+// Prepares the operands of a call with a form, whose result is in prepared.d.
 void prepare_scaled(PreparedGemm& prepared, ScaledCall const& call, CopyPolicy copy_policy);
 
-// Makes the result of a checked call. Says whether there is anything to multiply: the result of no extent is empty, that
-// over an empty K is the bias.
+// Allocates the result of a checked call. Returns whether there is anything to multiply: a result without elements needs
+// nothing, and one over an empty K is the bias.
 bool start_scaled(PreparedGemm& prepared, ScaledCall const& call);
 
 // Prepares the call for the kernel of the plan.

@@ -1,5 +1,5 @@
-// What is thrown where one of torch's shims fails. They catch every exception and return a code; from torch 2.13 on they
-// tell its text as well.
+// Turns the error codes of torch's shims into exceptions. Shims catch every exception and return a code; from torch 2.13 on
+// they also tell its text.
 #pragma once
 
 #include <cstdint>

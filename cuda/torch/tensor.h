@@ -36,7 +36,7 @@ Matrix matrix_of(Tensor const& tensor);
 // mxfp8 and nvfp4 scales, which have to be refused by name.
 ScalarType type_of(Tensor const& tensor);
 
-// Of the types that operands, results and copies may have.
+// Bytes of an element of an operand, result or copy.
 constexpr int element_bytes_of(ScalarType type) {
   switch (type) {
     case ScalarType::Float:
@@ -47,7 +47,7 @@ constexpr int element_bytes_of(ScalarType type) {
   }
 }
 
-// Of a type that kernels know. float32 as a factor of mm is DType::tf32.
+// For types that kernels know. float32 as an operand of mm is DType::tf32.
 DType dtype_of(ScalarType type);
 
 std::string shape_text(Tensor const& tensor);

@@ -55,7 +55,7 @@ struct bias_gelu_aux {
   using Stores = OperandList<Store<2, d_>>;
   using F = Functions<d_>;
 
-  // Of one column of D.
+  // Computes one column of D.
   CUTLASS_DEVICE static void compute(float accum, float alpha, float bias, float& z, float& d) {
     z = alpha * accum + bias;
     d = F::gelu(z);

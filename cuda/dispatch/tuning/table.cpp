@@ -123,7 +123,7 @@ std::optional<PlanSource> apply_tuning(std::vector<GemmPlan>& plans, GemmRequest
   std::vector<TunedTable const*> own, built_in;
   for (auto const& table : *user) own.push_back(&table->view);
   for (int i = 0; i < kTunedTableCount; ++i) built_in.push_back(&kTunedTables[i]);
-  // Of two that are as near as each other the user's.
+  // The user's table wins where two are equally near.
   Hit hit;
   search(hit, own, request, device);
   if (!hit.entry || hit.distance > 0) {
