@@ -15,8 +15,8 @@ GEMM_DTYPES = (
     *(DTypes(x, x, "f32", d) for x in ("f16", "bf16") for d in (x, "f32")),
     DTypes("tf32", "tf32", "f32", "f32"),
 )
-# Groups of rows need a row-major A and D. Groups along K take A and B as they come from the backward
-# pass of a linear layer, where K is the outer extent.
+# Groups of rows need a row-major A and D. Groups along K take A and B as the backward pass of a
+# linear layer has them, where K is the outer extent.
 GROUPED_LAYOUTS = {"rows": ("tnt", "ttt"), "k": ("ntt",)}
 FP8_PRODUCTS = tuple(
     DTypes(a, b, "f32", d)

@@ -22,21 +22,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if wants_tune:
         # Only then: this needs torch and the library, and the doctor has to start without them.
         try:
-            from .tuning import command
+            from .tuning import cli
         except ImportError as error:
             print(f"tune: {error}; `python -m cutwheel doctor` says more", file=sys.stderr)
             return 2
     tune = commands.add_parser(
         "tune",
         help="measure which kernels are fastest here, and write a table of it",
-        description=command.DESCRIPTION if wants_tune else None,
+        description=cli.DESCRIPTION if wants_tune else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     if wants_tune:
-        command.add_arguments(tune)
+        cli.add_arguments(tune)
     options = parser.parse_args(arguments)
     if options.command == "tune":
-        return command.run(options)
+        return cli.run(options)
     return doctor.run(as_json=options.json)
 
 

@@ -179,8 +179,10 @@ def test_the_tuner_knows_it_from_a_refusal(product: Callable[[str], Any]) -> Non
     from cutwheel.tuning.table import Gpu
 
     class Clock:
-        def record(self, call: Callable[[int], torch.Tensor], slots: int, calls: int) -> NoReturn:
+        def warm_up(self, call: Callable[[int], torch.Tensor], slots: int) -> None:
             call(0)
+
+        def record(self, call: Callable[[int], torch.Tensor], slots: int, calls: int) -> NoReturn:
             raise AssertionError("the call found memory")
 
     extents = (4096, 4096, 4096)

@@ -15,7 +15,7 @@ import torch
 
 cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
 
-from cutwheel.tuning import command, jobs, journal  # noqa: E402
+from cutwheel.tuning import cli, jobs, journal  # noqa: E402
 from cutwheel.tuning.journal import JournalError, Setup  # noqa: E402
 from cutwheel.tuning.table import Gpu  # noqa: E402
 
@@ -89,8 +89,8 @@ SETUP = Setup(Gpu("described", (9, 0), 132, 4917.0, 1.98, 50 << 20), "0.1.0", "d
 
 def tune(*arguments: str | Path) -> int:
     parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return command.run(parser.parse_args([*map(str, arguments), "--shape", "1x2x3"]))
+    cli.add_arguments(parser)
+    return cli.run(parser.parse_args([*map(str, arguments), "--shape", "1x2x3"]))
 
 
 @pytest.fixture
@@ -104,9 +104,9 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", set_device)
-    monkeypatch.setattr(command, "setup_of", lambda device: SETUP)
-    monkeypatch.setattr(command, "_measurer", lambda options, gpu, device: None)
-    monkeypatch.setattr(command, "loop", lambda *arguments: 0)
+    monkeypatch.setattr(cli, "setup_of", lambda device: SETUP)
+    monkeypatch.setattr(cli, "_measurer", lambda options, gpu, device: None)
+    monkeypatch.setattr(cli, "loop", lambda *arguments: 0)
 
 
 @pytest.mark.usefixtures("two_gpus")

@@ -15,10 +15,9 @@ import torch
 cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
 
 
-from cutwheel.tuning import cases, check, jobs  # noqa: E402
-from cutwheel.tuning.cases import Case, Maker  # noqa: E402
-from cutwheel.tuning.cases_more import make_case  # noqa: E402
-from cutwheel.tuning.clock import calls_for  # noqa: E402
+from cutwheel.tuning import cases, jobs  # noqa: E402
+from cutwheel.tuning.cases import Case, Maker, make_case  # noqa: E402
+from cutwheel.tuning.measure import Error, tolerance  # noqa: E402
 
 if TYPE_CHECKING:
     from cpu_reference import CpuOps
@@ -131,8 +130,8 @@ def test_the_reference_of_a_case_is_what_its_call_computes(cpu_ops: CpuOps, text
     assert case.slots >= 1
     expected = case.reference()
     result = case.call(0)
-    error = check.Error.of(case.part(result), expected)
-    assert check.is_right(error, check.tolerance(None, result.dtype)), error
+    error = Error.of(case.part(result), expected)
+    assert error.within(tolerance(None, result.dtype)), error
     if case.slots > 1:
         assert not torch.equal(result, case.call(case.slots - 1)), (
             "slots have operands of their own"
@@ -189,8 +188,8 @@ def test_references_of_epilogues_are_those_of_the_kernels_tests(
     monkeypatch.setattr(cases, "gemm", gemm)
     case = made(f"gemm::{name}")
     result = case.call(0)
-    error = check.Error.of(result, case.reference())
-    assert check.is_right(error, check.tolerance(None, result.dtype)), error
+    error = Error.of(result, case.reference())
+    assert error.within(tolerance(None, result.dtype)), error
 
 
 def test_operands_rotate_until_they_exceed_l2_and_large_ones_do_not() -> None:
@@ -199,39 +198,3 @@ def test_operands_rotate_until_they_exceed_l2_and_large_ones_do_not() -> None:
     assert make.slots(30 << 20) * (30 << 20) > 2 * (50 << 20)
     assert make.slots(1 << 30) == 1
     assert 2 <= make.slots(1) <= 128
-
-
-# ---- checks
-
-
-def test_a_result_may_err_twice_as_much_as_torchs_plus_a_floor() -> None:
-    expected = torch.randn(64, 64)
-    small, large = (check.Error.of(expected * (1 + e), expected) for e in (0.003, 0.05))
-    allowed = check.tolerance(check.Error(0.002, 0.01), torch.bfloat16)
-    assert allowed.relative == pytest.approx(2 * 0.002 + 2**-8)
-    assert check.is_right(small, allowed)
-    assert not check.is_right(large, allowed)
-
-
-@pytest.mark.parametrize("value", [float("nan"), 1000.0])
-def test_a_single_wrong_element_is_seen(value: float) -> None:
-    expected = torch.randn(512, 512)
-    result = expected.clone()
-    result[3, 5] = value
-    assert not check.is_right(check.Error.of(result, expected), check.Error(0.01, 0.2))
-
-
-def test_a_single_wrong_element_does_not_hide_in_the_norm() -> None:
-    expected = torch.randn(2048, 2048)
-    result = expected.clone()
-    result[3, 5] += 2.0
-    error = check.Error.of(result, expected)
-    assert error.relative < 0.01
-    assert not check.is_right(error, check.Error(0.01, 0.2))
-
-
-def test_calls_of_a_graph_are_whole_rotations() -> None:
-    assert calls_for(10.0, 4) == 48
-    assert calls_for(1e6, 7) == 7
-    assert calls_for(0.1, 3) % 3 == 0
-    assert calls_for(0.1, 3) <= 130

@@ -15,7 +15,7 @@ cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make
 
 from selection import H200  # noqa: E402
 
-from cutwheel.tuning import command, jobs, journal, report  # noqa: E402
+from cutwheel.tuning import cli, jobs, journal, report  # noqa: E402
 from cutwheel.tuning.journal import Candidate, Journal, JournalError, Record, Setup  # noqa: E402
 from cutwheel.tuning.table import Gpu, Request, parse  # noqa: E402
 
@@ -113,7 +113,7 @@ def test_a_table_that_is_written_is_read(tmp_path: Path) -> None:
     book = Journal(
         SETUP, [a_record("one", a_plan("a", 3.21049)), a_record("three", a_plan("b", 2))]
     )
-    command.write_table(book, tmp_path / "deep" / "t.json")
+    cli.write_table(book, tmp_path / "deep" / "t.json")
     (path,) = (tmp_path / "deep").iterdir()
     text = path.read_text()
     table = parse(json.loads(text), "t.json")
@@ -148,8 +148,8 @@ def test_what_the_journal_has_is_not_measured_again(
         return a_record(str(job), a_plan("a", 3.0))
 
     with pytest.raises(KeyboardInterrupt):
-        command.loop(journal.open_journal(path, SETUP), wanted, one, None)
-    assert command.loop(journal.open_journal(path, SETUP), wanted, one, None) == 0
+        cli.loop(journal.open_journal(path, SETUP), wanted, one, None)
+    assert cli.loop(journal.open_journal(path, SETUP), wanted, one, None) == 0
     assert [job.shape[0] for job in asked] == [1, 2, 3, 3, 4]
     out = capsys.readouterr().out
     assert "2 of 4 jobs are in" in out
@@ -160,9 +160,7 @@ def test_time_that_is_up_begins_no_job(tmp_path: Path, capsys: pytest.CaptureFix
     times = iter(range(0, 1000, 10))
     book = journal.open_journal(tmp_path / "j.jsonl", SETUP)
     wanted = [a_job(m) for m in range(1, 9)]
-    command.loop(
-        book, wanted, lambda job: a_record(str(job)), 35.0, clock=lambda: float(next(times))
-    )
+    cli.loop(book, wanted, lambda job: a_record(str(job)), 35.0, clock=lambda: float(next(times)))
     assert len(book.done) == 2
     assert "6 jobs are left" in capsys.readouterr().out
 
@@ -174,7 +172,7 @@ def test_a_lost_gpu_ends_the_run_and_the_next_goes_on_behind(tmp_path: Path) -> 
     def one(job: jobs.Job) -> Record:
         return a_record(str(job), error="AcceleratorError: illegal memory access")
 
-    assert command.loop(book, wanted, one, None, healthy=lambda: False) == 3
+    assert cli.loop(book, wanted, one, None, healthy=lambda: False) == 3
     assert book.done == {str(wanted[0])}
 
 
@@ -199,10 +197,10 @@ def test_a_job_that_ran_out_of_memory_is_tried_again(
             return a_record(str(job), error=error, dispatch=None)
         return a_record(str(job), a_plan("a", 3.0))
 
-    assert command.loop(journal.open_journal(path, SETUP), wanted, one, None) == 1
+    assert cli.loop(journal.open_journal(path, SETUP), wanted, one, None) == 1
     assert "out of memory in 1 job: the same command tries again" in capsys.readouterr().out
     assert f"- {wanted[0]}: {error}" in report.text_of(journal.read(path))
-    assert command.loop(journal.open_journal(path, SETUP), wanted, one, None) == 0
+    assert cli.loop(journal.open_journal(path, SETUP), wanted, one, None) == 0
     assert [job.shape[0] for job in asked] == [1, 2, 1]
     text = report.text_of(journal.read(path))
     assert "Not measured" not in text
@@ -212,7 +210,7 @@ def test_a_job_that_ran_out_of_memory_is_tried_again(
 def test_a_job_that_no_kernel_serves_is_done(tmp_path: Path) -> None:
     book = journal.open_journal(tmp_path / "j.jsonl", SETUP)
     error = "NotImplementedError: no kernel serves it: needs 228 KiB of shared memory"
-    assert command.loop(book, [a_job(1)], lambda job: a_record(str(job), error=error), None) == 0
+    assert cli.loop(book, [a_job(1)], lambda job: a_record(str(job), error=error), None) == 0
     assert book.done == {str(a_job(1))}
 
 
@@ -220,8 +218,8 @@ def test_without_a_gpu_the_command_says_so(capsys: pytest.CaptureFixture[str]) -
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    assert command.run(parser.parse_args(["--shape", "1x2x3"])) == 2
+    cli.add_arguments(parser)
+    assert cli.run(parser.parse_args(["--shape", "1x2x3"])) == 2
     assert "no CUDA device" in capsys.readouterr().err
 
 

@@ -28,12 +28,12 @@ Plan = tuple[str, str, int, int]
 
 class Replay:
     def __init__(self, machine: Machine, results: list[torch.Tensor]) -> None:
-        self.calls, self.results = 1, results
+        self.calls, self.results = 1, dict(enumerate(results))
         self._machine, self._plan = machine, machine.forced
         machine.recorded.append(machine.forced)
 
     def run(self) -> None:
-        for result in self.results:
+        for result in self.results.values():
             result.copy_(self._machine.result_of(self._plan))
 
     def seconds(self) -> float:
@@ -48,6 +48,7 @@ class Machine:
         self.us = us
         self.forced: Plan = ("", "", 0, 0)
         self.recorded: list[Plan] = []
+        self.warm: list[Plan] = []
         self.replays: dict[Plan, int] = {}
         self.expected = torch.randn(16, 16)
         self.wrong: set[str] = set()
@@ -62,7 +63,11 @@ class Machine:
     def release(self) -> None:
         self._forcing.release()
 
+    def warm_up(self, call: Callable[[int], torch.Tensor], slots: int) -> None:
+        self.warm.append(self.forced)
+
     def record(self, call: Callable[[int], torch.Tensor], slots: int, calls: int) -> Replay:
+        assert self.warm[-1] == self.forced, "modules must not be loaded while calls are captured"
         if self.forced[0] in self.refused:
             raise NotImplementedError("mm: no kernel takes it")
         return Replay(self, [torch.empty(16, 16), torch.empty(16, 16)])

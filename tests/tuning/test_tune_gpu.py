@@ -37,12 +37,12 @@ def cuda(device: str) -> str:
 
 
 def run(folder: Path, *arguments: str) -> int:
-    from cutwheel.tuning import command
+    from cutwheel.tuning import cli
 
     parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
+    cli.add_arguments(parser)
     given = ["--journal", str(folder / "j.jsonl"), *arguments]
-    return command.run(parser.parse_args(given))
+    return cli.run(parser.parse_args(given))
 
 
 def served(family: str) -> bool:

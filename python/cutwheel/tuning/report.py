@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -13,8 +14,8 @@ _SHOWN = 12
 
 
 def geomean(values: Iterable[float]) -> float:
-    logs = [math.log(value) for value in values]
-    return math.exp(math.fsum(logs) / len(logs)) if logs else math.nan
+    known = list(values)
+    return statistics.geometric_mean(known) if known else math.nan
 
 
 @dataclass(frozen=True)

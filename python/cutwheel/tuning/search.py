@@ -15,14 +15,15 @@ from typing import Any, Protocol
 import torch
 
 from ..inspect.explain import Kernel, kernels
-from . import check, lines_of
+from . import lines_of
 from .cases import Case
-from .clock import Clock, Replay, calls_for
 from .journal import Candidate, Record, is_out_of_memory
+from .measure import Clock, Error, Replay, in_turns, iterations, run_poisoned, tolerance
 from .table import Entry, Gpu, Plan, Request, Table
 
 SWIZZLES = (1, 2, 4, 8)
 VARIABLE = "CUTWHEEL_KERNEL"
+_REPLAY_US, _MOST_CALLS = 500.0, 128  # of a graph
 _OWN_ORDER = ("sm90_direct_conv", "sm90_strided_dgrad", "sm90_space_to_depth")
 """families whose tiles have one order"""
 
@@ -96,7 +97,7 @@ class Search:
         self._taken: set[tuple[str, int, bool]] = set()
         self._best = float("inf")
         self._expected: torch.Tensor | None = None
-        self._allowed = check.Error(0.0, 0.0)
+        self._allowed = Error(0.0, 0.0)
 
     def run(self, sm_count: int) -> list[Candidate]:
         """All that were measured; the plan of the library's own dispatch is always among them."""
@@ -138,8 +139,11 @@ class Search:
             if kind not in self._taken:
                 self._check_taken(candidate)
                 self._taken.add(kind)
-            calls = calls_for(candidate.predicted_us, self._case.slots)
-            replay = self._clock.record(self._case.call, self._case.slots, calls)
+            slots, us = self._case.slots, max(candidate.predicted_us, 0.5)
+            calls = iterations(us, slots, _REPLAY_US, _MOST_CALLS)
+            # Modules are loaded at their first launch, which must not happen in a capture.
+            self._clock.warm_up(self._case.call, 1)
+            replay = self._clock.record(self._case.call, slots, calls)
             wrong = self._what_is_wrong(replay)
         except (NotImplementedError, RuntimeError, ValueError) as error:
             if is_out_of_memory(_text(error)):
@@ -169,16 +173,14 @@ class Search:
     def _what_is_wrong(self, replay: Replay) -> str:
         """Empty: nothing. Runs the very graph that is timed, on results that were poisoned."""
         case = self._case
-        for result in replay.results:
-            check.poison(result)
-        replay.run()
-        first, last = replay.results
-        replay.results = []  # their memory is for the next graphs
+        run_poisoned(replay)
+        first, last = replay.results[0], replay.results[case.slots - 1]
+        replay.results = {}  # their memory is for the next graphs
         if self._expected is None:
             self._expected = case.reference()
-            self._allowed = check.tolerance(self._baseline_error(), first.dtype)
-        error = check.Error.of(case.part(first), self._expected)
-        if not check.is_right(error, self._allowed):
+            self._allowed = tolerance(self._baseline_error(), first.dtype)
+        error = Error.of(case.part(first), self._expected)
+        if not error.within(self._allowed):
             return (
                 f"relative error {error.relative:.1e}, worst element {error.worst:.1e};"
                 f" right are {self._allowed.relative:.1e} and {self._allowed.worst:.1e}"
@@ -187,13 +189,13 @@ class Search:
             return "not finite in the last set of operands"
         return ""
 
-    def _baseline_error(self) -> check.Error | None:
+    def _baseline_error(self) -> Error | None:
         if self._case.baseline is None:
             return None
         assert self._expected is not None
         try:
             result = self._case.baseline()
-            return check.Error.of(self._case.part(result), self._expected)
+            return Error.of(self._case.part(result), self._expected)
         except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
             if is_out_of_memory(_text(error)):
                 raise
@@ -201,18 +203,13 @@ class Search:
 
     def _measure_well(self, dispatch: Candidate) -> None:
         limit = self._effort.close * self._best
-        close = [
-            run
+        close = {
+            run.candidate: run.replay
             for run in self._runs.values()
             if run.us <= limit or run.candidate.plan == dispatch.plan
-        ]
-        samples: dict[tuple[str, str, int, int], list[float]] = {}
-        # In turns: clocks and temperature move all alike.
-        for _ in range(self._effort.rounds):
-            for run in close:
-                samples.setdefault(run.candidate.plan, []).append(run.replay.seconds() * 1e6)
-        for run in close:
-            self._set(run.candidate, statistics.median(samples[run.candidate.plan]), "ok")
+        }
+        for candidate, seconds in in_turns(close, self._effort.rounds).items():
+            self._set(candidate, statistics.median(seconds) * 1e6, "ok")
 
     def _set(self, candidate: Candidate, us: float | None, status: str, note: str = "") -> None:
         self._found[candidate.plan] = replace(candidate, us=us, status=status, note=note)

@@ -170,9 +170,8 @@ def _measurer(options: argparse.Namespace, gpu: Gpu, device: Any) -> Callable[[J
     import torch
 
     from . import search
-    from .cases import Maker
-    from .cases_more import make_case
-    from .clock import GraphClock
+    from .cases import Maker, make_case
+    from .measure import GraphClock
 
     effort = search.Effort(predicted=None) if options.exhaustive else search.Effort()
     forcing = search.TableForcing(gpu)
@@ -189,7 +188,7 @@ def _measurer(options: argparse.Namespace, gpu: Gpu, device: Any) -> Callable[[J
                     str(job),
                     str(job.family),
                     lambda: make_case(maker),
-                    lambda: GraphClock(device),
+                    lambda: GraphClock(device, shares_memory=True),
                     forcing,
                     effort,
                     gpu.sm_count,
@@ -280,13 +279,3 @@ def write_table(book: Journal, path: Path) -> None:
     temporary.write_text(dump(table), encoding="utf-8")
     temporary.replace(path)
     print(f"{path}: {len(table.entries)} entries")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="tune.py",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_arguments(parser)
-    return run(parser.parse_args(arguments))
