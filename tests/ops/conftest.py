@@ -20,3 +20,16 @@ def tf32(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_float32_matmul_precision("high")
     yield
     torch.set_float32_matmul_precision(before)
+
+
+@pytest.fixture(autouse=True)
+def meta_agreement(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In every gpu test, what an op returns is what its meta function infers."""
+    node = request.node
+    if not node.get_closest_marker("gpu") or node.get_closest_marker("no_dispatch_mode"):
+        yield
+        return
+    from meta_agreement import MetaAgreement
+
+    with MetaAgreement():
+        yield

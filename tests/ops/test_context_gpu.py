@@ -135,6 +135,7 @@ class Late:
         assert_as_good_as(result, self.torchs, self.exact)
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_green_context_stays_current_and_orders_the_call(
     cutwheel: ModuleType, cuda: str, green: Green, shape: tuple[int, int, int]
@@ -154,6 +155,7 @@ def test_a_green_context_stays_current_and_orders_the_call(
         late.check(result)
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("is_current", [True, False], ids=["current", "not_current"])
 def test_a_stream_of_a_green_context(
     cutwheel: ModuleType, cuda: str, green: Green, is_current: bool
@@ -182,6 +184,7 @@ def test_a_stream_of_a_green_context(
     torch.cuda.synchronize()
 
 
+@pytest.mark.no_dispatch_mode
 def test_a_thread_that_changes_its_context(cutwheel: ModuleType, cuda: str, green: Green) -> None:
     late = Late.of(cutwheel, SHAPES[0], cuda)
     primary = ok(driver.cuCtxGetCurrent())
@@ -200,6 +203,7 @@ def test_a_thread_that_changes_its_context(cutwheel: ModuleType, cuda: str, gree
         late.check(result)
 
 
+@pytest.mark.no_dispatch_mode
 def test_a_thread_without_a_context(cutwheel: ModuleType, cuda: str) -> None:
     a, b = operands(72, 88, 104, HALF, cuda)
     torchs, exact = torch.mm(a, b), Problem.of(a, b)
@@ -221,6 +225,7 @@ def test_a_thread_without_a_context(cutwheel: ModuleType, cuda: str) -> None:
     assert ours == in_a_thread(of_torch)
 
 
+@pytest.mark.no_dispatch_mode
 def test_an_error_leaves_the_context(cutwheel: ModuleType, cuda: str, green: Green) -> None:
     a, b = operands(72, 88, 104, HALF, cuda)
 
@@ -235,6 +240,7 @@ def test_an_error_leaves_the_context(cutwheel: ModuleType, cuda: str, green: Gre
     in_a_thread(work)
 
 
+@pytest.mark.no_dispatch_mode
 def test_the_green_context_of_another_device(cutwheel: ModuleType, cuda: str) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
@@ -306,6 +312,7 @@ def fresh(package: ModuleType, shape: tuple[int, int, int], order: str) -> float
     return float(done.stdout.split()[-1])
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_kernels_serve_every_context_in_any_order(
     cutwheel: ModuleType, cuda: str, green: Green, shape: tuple[int, int, int]

@@ -122,6 +122,7 @@ def test_gradients_of_a_sum_have_no_strides(
 
 
 # ---- what is computed
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("needed", [0, 1, 2], ids=["input", "weight", "bias"])
 def test_only_needed_gradients_are_computed(cutwheel: ModuleType, device: str, needed: int) -> None:
     given = leaves(STRIDED, HALF, device, [i == needed for i in range(3)])

@@ -42,6 +42,7 @@ def test_autocast(cutwheel: ModuleType, device: str, dtype: torch.dtype) -> None
             assert_near(got.grad, want.grad, dtype)
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("dtype", [BRAIN, SINGLE], ids=dtype_id)
 def test_compile_fullgraph_forward_and_backward(
     cutwheel: ModuleType, device: str, dtype: torch.dtype
@@ -85,6 +86,7 @@ def test_compile_fullgraph_forward_and_backward(
         assert_near(compiled(*detached), expected, BRAIN)
 
 
+@pytest.mark.no_dispatch_mode
 def test_compile_of_other_sizes(cutwheel: ModuleType, device: str) -> None:
     """Images of any size in one graph."""
 
@@ -103,6 +105,7 @@ def test_compile_of_other_sizes(cutwheel: ModuleType, device: str) -> None:
             assert_near(got, want, BRAIN)
 
 
+@pytest.mark.no_dispatch_mode
 def test_opcheck(cutwheel: ModuleType, device: str) -> None:
     ops, check = torch.ops.cutwheel, torch.library.opcheck
     x, weight, bias, residual = (
@@ -186,6 +189,7 @@ def test_module_with_an_activation_and_a_residual(cutwheel: ModuleType, device: 
         assert_near(module(x).detach(), activate(activation, z).detach(), BRAIN)
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("dtype", [BRAIN, SINGLE], ids=dtype_id)
 def test_module_reads_its_weight_however_it_lies(
     cutwheel: ModuleType, device: str, dtype: torch.dtype

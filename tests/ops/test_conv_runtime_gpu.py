@@ -79,6 +79,7 @@ def all_kinds(device: str, **options: Any) -> list[Conv]:
 
 
 # ---- graphs
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("lay", ["channels_last", "nchw"])
 @pytest.mark.parametrize("arch", ARCHS)
 def test_cuda_graph_replays_with_other_values(
@@ -102,6 +103,7 @@ def test_cuda_graph_replays_with_other_values(
             conv.judge(result)
 
 
+@pytest.mark.no_dispatch_mode
 def test_cuda_graph_of_a_training_step(cutwheel: ModuleType, cuda: str) -> None:
     ours, theirs = both(cutwheel, STRIDED[2], "relu", "before")
     given = [x for x in leaves(STRIDED, BRAIN, cuda, place="before") if x is not None]
@@ -127,6 +129,7 @@ def test_cuda_graph_of_a_training_step(cutwheel: ModuleType, cuda: str) -> None:
             assert_near(got, want, BRAIN)
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("arch", ARCHS)
 def test_what_was_written_just_before_is_read(
     cutwheel: ModuleType, cuda: str, environment: Any, arch: str
@@ -209,6 +212,7 @@ def test_stream_of_the_caller(cutwheel: ModuleType, cuda: str, direction: str) -
         conv.judge(result)
 
 
+@pytest.mark.no_dispatch_mode
 def test_two_threads_on_two_streams(cutwheel: ModuleType, cuda: str) -> None:
     errors: list[BaseException] = []
 
@@ -254,6 +258,7 @@ def test_device_that_is_not_current(cutwheel: ModuleType, cuda: str) -> None:
 
 
 # ---- memory, bits, explanations
+@pytest.mark.no_dispatch_mode
 def test_no_memory_is_kept(cutwheel: ModuleType, cuda: str) -> None:
     convs = all_kinds(cuda, lay_a="nchw", lay_b="of_odd_channels")
     ours, _ = both(cutwheel, STRIDED[2], "relu", "before")

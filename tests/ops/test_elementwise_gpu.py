@@ -102,6 +102,7 @@ def test_more_than_2_to_the_31_elements(cutwheel: ModuleType, device: str) -> No
     assert torch.equal(sums, torch.full_like(sums, m + 1))
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("case", BRAINS, ids=str)
 def test_cuda_graph(cutwheel: ModuleType, device: str, case: Served) -> None:
     if torch.device(device).type != "cuda":
@@ -126,6 +127,7 @@ def test_cuda_graph(cutwheel: ModuleType, device: str, case: Served) -> None:
         exact.assert_as_good(result, exact.value.to(BRAIN))
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("case", BRAINS, ids=str)
 def test_opcheck(cutwheel: ModuleType, device: str, case: Served) -> None:
     for shape in ((24, 40), (2, 3, 17)):

@@ -123,6 +123,7 @@ def test_out_that_overlaps_is_refused(
     call.check(cutwheel)
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("epilogue", FORMS, ids=name_of)
 def test_cuda_graph(cutwheel: ModuleType, device: str, epilogue: Epilogue) -> None:
     if torch.device(device).type != "cuda":
@@ -168,6 +169,7 @@ def by_position(call: Call) -> tuple[Any, ...]:
     return call.a, call.b, call.epilogue.name, operands, scalars
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("epilogue", FORMS, ids=name_of)
 def test_opcheck(cutwheel: ModuleType, device: str, epilogue: Epilogue) -> None:
     call = Call.random(epilogue, 24, 56, 40, BRAIN, device)
@@ -182,6 +184,7 @@ def test_opcheck(cutwheel: ModuleType, device: str, epilogue: Epilogue) -> None:
     )
 
 
+@pytest.mark.no_dispatch_mode
 def test_compile(cutwheel: ModuleType, device: str) -> None:
     backend = "inductor" if device != "cpu" else "aot_eager"
     for epilogue in FORMS:
@@ -276,6 +279,7 @@ def test_bad_input(
         Call.random(epilogue, 40, 56, 72, BRAIN, device).check(cutwheel)
 
 
+@pytest.mark.no_dispatch_mode
 def test_nothing_is_kept_after_errors(cutwheel: ModuleType, device: str) -> None:
     if torch.device(device).type != "cuda":
         pytest.skip("counts CUDA memory")

@@ -179,6 +179,7 @@ def test_errors_are_those_of_the_op(cutwheel: ModuleType, device: str) -> None:
             call()
 
 
+@pytest.mark.no_dispatch_mode
 def test_captured_and_compiled(cutwheel: ModuleType, device: str) -> None:
     if device == "cpu":
         pytest.skip("CUDA graphs")

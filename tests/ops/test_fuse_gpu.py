@@ -205,6 +205,7 @@ def test_dtypes_under_autocast(cutwheel: ModuleType, device: str, name: str, gra
             torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.no_dispatch_mode
 def test_graphs_and_compile(cutwheel: ModuleType, device: str) -> None:
     """Copies into another format are captured with the rest."""
     model = Net(FORWARDS["two"]).to(device, BRAIN)

@@ -123,6 +123,7 @@ def test_autocast(cutwheel: ModuleType, device: str, dtype: torch.dtype) -> None
         assert_near(got.grad, want.grad, dtype)
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("dtype", [BRAIN, SINGLE], ids=dtype_id)
 def test_compile_fullgraph(cutwheel: ModuleType, device: str, dtype: torch.dtype) -> None:
     given = leaves(operands((6, 4), 28, 40, dtype, device))
@@ -136,6 +137,7 @@ def test_compile_fullgraph(cutwheel: ModuleType, device: str, dtype: torch.dtype
         assert_near(compiled(*given), cutwheel.gated_linear(*given), dtype)
 
 
+@pytest.mark.no_dispatch_mode
 def test_cuda_graph_of_a_training_step(cutwheel: ModuleType, device: str) -> None:
     if torch.device(device).type != "cuda":
         pytest.skip("needs CUDA graphs")
@@ -167,6 +169,7 @@ def test_cuda_graph_of_a_training_step(cutwheel: ModuleType, device: str) -> Non
         assert_near(got, want, BRAIN)
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("activation", TRAINED)
 def test_opcheck(cutwheel: ModuleType, device: str, activation: str) -> None:
     ops = torch.ops.cutwheel
@@ -327,6 +330,7 @@ def test_mlp_with_a_float32_residual_under_autocast(cutwheel: ModuleType, device
         assert got.dtype == torch.float32
 
 
+@pytest.mark.no_dispatch_mode
 @each_form
 def test_gated_mlp_in_a_graph_follows_its_parameters(
     cutwheel: ModuleType, device: str, packed: bool

@@ -100,6 +100,7 @@ def test_second_gradients(
         assert_near(got, want, BRAIN)  # four chained TF32 products
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("needed", [0, 1, 2])
 def test_only_needed_gradients_are_computed(cutwheel: ModuleType, device: str, needed: int) -> None:
     inputs = [random_tensor(shape, HALF, device) for shape in ((24, 56), (24, 40), (40, 56))]
@@ -231,6 +232,7 @@ def test_autocast(cutwheel: ModuleType, device: str, op: str, dtype: torch.dtype
         getattr(cutwheel, op)(*doubles)
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("dtype", [BRAIN, SINGLE], ids=dtype_id)
 def test_compile_fullgraph_forward_and_backward(
     cutwheel: ModuleType, device: str, dtype: torch.dtype
@@ -262,6 +264,7 @@ def test_compile_fullgraph_forward_and_backward(
         torch.testing.assert_close(compiled(*detached), model(*detached), rtol=0.03, atol=0.3)
 
 
+@pytest.mark.no_dispatch_mode
 def test_compile_with_autocast(cutwheel: ModuleType, device: str) -> None:
     if device == "cpu":
         pytest.skip("autocast of CUDA tensors")
@@ -278,6 +281,7 @@ def test_compile_with_autocast(cutwheel: ModuleType, device: str) -> None:
     assert weight.grad.dtype == SINGLE
 
 
+@pytest.mark.no_dispatch_mode
 def test_compile_follows_the_tf32_setting(cutwheel: ModuleType, device: str) -> None:
     a, b = (random_tensor((16, 16), SINGLE, device) for _ in range(2))
     torch._dynamo.reset()
@@ -302,6 +306,7 @@ OPCHECK = {
 }
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("op", OPCHECK)
 def test_opcheck(cutwheel: ModuleType, device: str, op: str) -> None:
     inputs = [random_tensor(shape, HALF, device) for shape in OPCHECK[op]]

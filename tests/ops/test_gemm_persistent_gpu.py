@@ -188,6 +188,7 @@ class Chain:
         return x
 
 
+@pytest.mark.no_dispatch_mode
 @every_row
 def test_dependent_launches(
     cutwheel: ModuleType, device: str, force: Callable[[Row], None], row: Row

@@ -133,6 +133,7 @@ def test_stream_of_the_caller(cutwheel: ModuleType, cuda: str) -> None:
     assert_as_good_as(result, torch.mm(a, b), exact)
 
 
+@pytest.mark.no_dispatch_mode
 def test_cuda_graph(cutwheel: ModuleType, cuda: str) -> None:
     a, b = operands(136, 200, 264, BRAIN, cuda)
     odd, other = operands(33, 65, 77, BRAIN, cuda, "row_offset", "every_second")
@@ -189,6 +190,7 @@ def in_threads(count: int, work: Callable[[int], None]) -> None:
         raise errors[0]
 
 
+@pytest.mark.no_dispatch_mode
 def test_second_thread(cutwheel: ModuleType, device: str) -> None:
     a, b = operands(72, 88, 104, HALF, device)
     a.requires_grad_()
@@ -202,6 +204,7 @@ def test_second_thread(cutwheel: ModuleType, device: str) -> None:
     assert a.grad is not None
 
 
+@pytest.mark.no_dispatch_mode
 def test_two_threads_on_two_streams(cutwheel: ModuleType, cuda: str) -> None:
     shapes = ((256, 384, 512), (33, 4096, 1000))
 
@@ -230,6 +233,7 @@ def test_device_that_is_not_current(cutwheel: ModuleType, cuda: str) -> None:
         cutwheel.mm(a, b.to("cuda:0"))
 
 
+@pytest.mark.no_dispatch_mode
 def test_no_memory_is_kept(cutwheel: ModuleType, cuda: str) -> None:
     a, b = operands(129, 257, 1025, HALF, cuda, "row_offset", "every_second")
     small, wide = operands(256, 256, 65536, BRAIN, cuda)  # a workspace, where K is split

@@ -179,6 +179,7 @@ def test_weights_gradient_lies_as_the_weight(cutwheel: ModuleType, device: str) 
 
 
 # ---- what is computed
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("needed", [0, 1])
 @pytest.mark.parametrize("kind", SHAPES)
 def test_only_needed_gradients_are_computed(
@@ -271,6 +272,7 @@ def test_autocast(cutwheel: ModuleType, device: str, kind: str, dtype: torch.dty
         assert_near(got.grad, want.grad, dtype)
 
 
+@pytest.mark.no_dispatch_mode
 def test_compile_of_lists(cutwheel: ModuleType, device: str) -> None:
     def model(*tensors: torch.Tensor) -> torch.Tensor:
         half = len(tensors) // 2
@@ -288,6 +290,7 @@ def test_compile_of_lists(cutwheel: ModuleType, device: str) -> None:
         assert_near(got, want.double(), BRAIN)
 
 
+@pytest.mark.no_dispatch_mode
 def test_compiled_sums_of_a_bias_are_exact(cutwheel: ModuleType, device: str) -> None:
     """All 24 bits of float32 gradients go into the gradient of a bias."""
     a, b, bias = leaves("rows", SINGLE, device, bias=True)
@@ -309,6 +312,7 @@ def test_compiled_sums_of_a_bias_are_exact(cutwheel: ModuleType, device: str) ->
         first = last
 
 
+@pytest.mark.no_dispatch_mode
 def test_opcheck(cutwheel: ModuleType, device: str) -> None:
     ops = torch.ops.cutwheel
     offs = offsets(draw_ends(60, GROUPS, "short"), device)

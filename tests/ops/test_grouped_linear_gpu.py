@@ -199,6 +199,7 @@ def test_autocast(cutwheel: ModuleType, device: str) -> None:
         assert_near(got.grad, want.grad, BRAIN)
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("dtype", [BRAIN, SINGLE], ids=dtype_id)
 def test_compile_fullgraph_forward_and_backward(
     cutwheel: ModuleType, device: str, dtype: torch.dtype
@@ -236,6 +237,7 @@ def test_compile_fullgraph_forward_and_backward(
             assert_near(got, want, BRAIN)
 
 
+@pytest.mark.no_dispatch_mode
 def test_opcheck(cutwheel: ModuleType, device: str) -> None:
     ops = torch.ops.cutwheel
     offs = offsets(draw_ends(60, GROUPS, "short"), device)

@@ -55,6 +55,7 @@ def no_waiting() -> Iterator[None]:
 
 
 # ---- graphs
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("arch", archs())
 @pytest.mark.parametrize("kind", KINDS)
 def test_cuda_graph_replays_with_other_offsets(
@@ -92,6 +93,7 @@ def test_cuda_graph_replays_with_other_offsets(
             replace(of, a=a, b=b, ends=ends).judge(result)
 
 
+@pytest.mark.no_dispatch_mode
 def test_cuda_graph_of_a_training_step(cutwheel: ModuleType, cuda: str) -> None:
     """Counts of routed rows become offsets on the device, in the same graph."""
     counts = torch.tensor([20, 0, 50, 30], device=cuda)
@@ -129,6 +131,7 @@ def test_cuda_graph_of_a_training_step(cutwheel: ModuleType, cuda: str) -> None:
         assert_near(main, loop(h.detach().t(), seed.double(), ends), BRAIN)
 
 
+@pytest.mark.no_dispatch_mode
 def test_what_was_written_just_before_is_read(cutwheel: ModuleType, cuda: str) -> None:
     """Offsets and operands come from the kernel just before, over and over in one graph."""
     counts = [torch.zeros(GROUPS, dtype=torch.int64, device=cuda) for _ in range(6)]
@@ -210,6 +213,7 @@ def test_stream_of_the_caller(cutwheel: ModuleType, cuda: str) -> None:
         call.judge(result)
 
 
+@pytest.mark.no_dispatch_mode
 def test_two_threads_on_two_streams(cutwheel: ModuleType, cuda: str) -> None:
     errors: list[BaseException] = []
 
@@ -253,6 +257,7 @@ def test_device_that_is_not_current(cutwheel: ModuleType, cuda: str) -> None:
 
 
 # ---- memory, bits, explanations
+@pytest.mark.no_dispatch_mode
 def test_no_memory_is_kept(cutwheel: ModuleType, cuda: str) -> None:
     calls = [
         Call.random(kind, *extents, GROUPS, BRAIN, cuda, lay_a=layout)

@@ -201,6 +201,7 @@ def test_autocast(cutwheel: ModuleType, device: str, place: str, dtype: torch.dt
             assert_near(got.grad, want.grad, dtype)
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("of_residual", [HALF, BRAIN, SINGLE], ids=dtype_id)
 @pytest.mark.parametrize("activation", [None, "silu", "softplus"], ids=str)
 @pytest.mark.parametrize("place", PLACES[1:])
@@ -238,6 +239,7 @@ def test_a_residual_keeps_its_dtype_under_autocast(
             assert_near(got, want.grad, BRAIN)
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("k", IN_K)
 @pytest.mark.parametrize("dtype", [BRAIN, SINGLE], ids=dtype_id)
 def test_compile_fullgraph(cutwheel: ModuleType, device: str, dtype: torch.dtype, k: int) -> None:
@@ -260,6 +262,7 @@ def test_compile_fullgraph(cutwheel: ModuleType, device: str, dtype: torch.dtype
     assert_near(got, want, BRAIN)
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("k", IN_K)
 def test_cuda_graph_of_a_training_step(cutwheel: ModuleType, device: str, k: int) -> None:
     if torch.device(device).type != "cuda":
@@ -294,6 +297,7 @@ def test_cuda_graph_of_a_training_step(cutwheel: ModuleType, device: str, k: int
             assert_near(got, want, BRAIN)
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("activation", TRAINED)
 def test_opcheck(cutwheel: ModuleType, device: str, activation: str) -> None:
     ops = torch.ops.cutwheel

@@ -56,6 +56,7 @@ def _results(device: str) -> dict[str, Callable[[Any], object]]:
 NAMES = ("mm", "bmm", "addmm", "matmul", "linear", "linear_gelu", "grouped_mm", "conv2d")
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("name", NAMES)
 def test_results_that_do_not_fit(cutwheel: ModuleType, cuda: str, name: str) -> None:
     call = _results(cuda)[name]
@@ -95,6 +96,7 @@ def room_for(size: int) -> Iterator[None]:
 MIB = 1 << 20
 
 
+@pytest.mark.no_dispatch_mode
 def test_copies_of_operands(cutwheel: ModuleType, cuda: str) -> None:
     wide = random_tensor((16384, 8193), HALF, cuda)
     a, b = wide[:, 1:], random_tensor((8192, 8), HALF, cuda)  # a copy of 256 MiB
@@ -112,6 +114,7 @@ def test_copies_of_operands(cutwheel: ModuleType, cuda: str) -> None:
     assert_as_good_as(cutwheel.mm(a, b), torch.mm(a, b), Problem.of(a, b))
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("activation", [None, "relu", "gelu"])
 def test_backward(cutwheel: ModuleType, cuda: str, activation: str | None) -> None:
     torch.cuda.empty_cache()
@@ -127,6 +130,7 @@ def test_backward(cutwheel: ModuleType, cuda: str, activation: str | None) -> No
     assert input.grad is not None
 
 
+@pytest.mark.no_dispatch_mode
 def test_backward_of_a_convolution(cutwheel: ModuleType, cuda: str) -> None:
     torch.cuda.empty_cache()
     images = torch.randn(64, 128, 128, 64, dtype=BRAIN, device=cuda).permute(0, 3, 1, 2)
@@ -157,6 +161,7 @@ print("sum", float(mm(small, small.t()).sum()))
 """
 
 
+@pytest.mark.no_dispatch_mode
 def test_a_capture_fails_as_with_torch(cutwheel: ModuleType, cuda: str) -> None:
     assert cutwheel.__file__ is not None
     environment = {**os.environ, "PYTHONPATH": str(Path(cutwheel.__file__).parents[1])}

@@ -128,6 +128,7 @@ def test_empty_batch_and_ambiguous_strides(
             assert_channels_last(conv.check(cutwheel))
 
 
+@pytest.mark.no_dispatch_mode
 @kinds
 def test_compilers_and_graphs(cutwheel: ModuleType, device: str, kind: torch.dtype) -> None:
     conv = ScaledConv.random(*EVEN, kind, device, bias="d")

@@ -162,6 +162,7 @@ def test_stands_in_for_torchs_op(cutwheel: ModuleType, device: str) -> None:
 
 
 # ---- among other work
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("recipes", SERVED, ids="-".join)
 def test_cuda_graph_replays_with_other_offsets(
     cutwheel: ModuleType, device: str, recipes: tuple[str, str]
@@ -195,6 +196,7 @@ def test_cuda_graph_replays_with_other_offsets(
         replace(call, ends=ends).judge(result)
 
 
+@pytest.mark.no_dispatch_mode
 def test_compile(cutwheel: ModuleType, device: str) -> None:
     for recipes in SERVED:
         call = Grouped.random(72, 136, 272, 4, device, recipes=recipes, bias="d")
@@ -203,6 +205,7 @@ def test_compile(cutwheel: ModuleType, device: str) -> None:
         call.judge(compiled(**call.given, **call.keywords))
 
 
+@pytest.mark.no_dispatch_mode
 def test_opcheck(cutwheel: ModuleType, device: str) -> None:
     # Of fp8 tensors, torch's own comparisons in the other checks are missing.
     checks = ("test_faketensor", "test_autograd_registration")

@@ -161,6 +161,7 @@ def test_straight_through_gradients(
         assert scaled.weight.grad is None
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("layer", LAYERS, ids=layer_id)
 def test_compile(cutwheel: ModuleType, device: str, layer: tuple[str, torch.dtype]) -> None:
     backend = "inductor" if device != "cpu" and layer[0] == "blockwise" else "aot_eager"
@@ -172,6 +173,7 @@ def test_compile(cutwheel: ModuleType, device: str, layer: tuple[str, torch.dtyp
         assert_near(result, scaled(x), 2.0**-8)
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("layer", LAYERS, ids=layer_id)
 def test_compile_of_straight_through_gradients(
     cutwheel: ModuleType, device: str, layer: tuple[str, torch.dtype]
@@ -187,6 +189,7 @@ def test_compile_of_straight_through_gradients(
     assert_near(found, wanted, 1e-2)
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("layer", LAYERS, ids=layer_id)
 def test_cuda_graph(cutwheel: ModuleType, device: str, layer: tuple[str, torch.dtype]) -> None:
     if torch.device(device).type != "cuda":

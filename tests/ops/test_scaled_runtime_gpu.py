@@ -115,6 +115,7 @@ SIZES += [(33, 65, 77)]  # with copies of operands between the kernels
 
 
 # ---- kernels that start while the one before them still runs
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("layer", LAYERS, ids=layer_ids)
 def test_what_was_written_just_before_is_read(
     cutwheel: ModuleType, cuda: str, layer: tuple[Any, ...]
@@ -153,6 +154,7 @@ def test_what_was_written_just_before_is_read(
                 assert_same(result, wanted, f"number {i} of {m} x {n} x {k}, {layer}")
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("layer", LAYERS, ids=layer_ids)
 def test_chain_of_layers(cutwheel: ModuleType, cuda: str, layer: tuple[Any, ...]) -> None:
     """Each product is quantised for the next one, in a graph and eagerly."""
@@ -196,6 +198,7 @@ def test_stream_of_the_caller(cutwheel: ModuleType, cuda: str, layer: tuple[Any,
     assert_same(result, wanted, layer)
 
 
+@pytest.mark.no_dispatch_mode
 def test_two_threads_on_two_streams(cutwheel: ModuleType, cuda: str) -> None:
     errors: list[BaseException] = []
 
@@ -242,6 +245,7 @@ def test_device_that_is_not_current(cutwheel: ModuleType, cuda: str) -> None:
             cutwheel.scaled_mm(*bad[:3], scale_b=bad[3])
 
 
+@pytest.mark.no_dispatch_mode
 def test_no_memory_is_kept(cutwheel: ModuleType, cuda: str) -> None:
     calls = [
         Call.random(129, 257, 1025, cuda, recipes=recipes, bias="f32", lay_a="row_offset")
@@ -274,6 +278,7 @@ def test_two_runs_give_the_same_bits(cutwheel: ModuleType, device: str) -> None:
 
 
 # ---- compilers and checkers
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("layer", LAYERS, ids=layer_ids)
 def test_compile(cutwheel: ModuleType, device: str, layer: tuple[Any, ...]) -> None:
     run = Layer(cutwheel, *layer)
@@ -289,6 +294,7 @@ def test_compile(cutwheel: ModuleType, device: str, layer: tuple[Any, ...]) -> N
     assert_same(result, wanted, layer)
 
 
+@pytest.mark.no_dispatch_mode
 def test_compile_with_other_arguments(cutwheel: ModuleType, device: str) -> None:
     call = Call.random(40, 72, 80, device, (INT8, INT8), (ROW, ROW), SINGLE, "f32", "row")
     options = call.keywords
@@ -305,6 +311,7 @@ def test_compile_with_other_arguments(cutwheel: ModuleType, device: str) -> None
     assert torch.equal(whole, run(*call.positional)[1])
 
 
+@pytest.mark.no_dispatch_mode
 def test_compile_of_asymmetric_quantisation(cutwheel: ModuleType, device: str) -> None:
     x = random_tensor((40, 72), BRAIN, device)
 
@@ -321,6 +328,7 @@ CHECKS = ("test_faketensor", "test_autograd_registration")
 CODES = {TENSOR: 0, ROW: 1, BY_128: 2, BY_128_128: 3}
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("recipes", [*SPREAD, *BLOCKWISE], ids="-".join)
 def test_opcheck(cutwheel: ModuleType, device: str, recipes: tuple[str, str]) -> None:
     op = torch.ops.cutwheel.scaled_mm
@@ -340,6 +348,7 @@ def test_opcheck(cutwheel: ModuleType, device: str, recipes: tuple[str, str]) ->
             )
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("recipe", CODES)
 def test_opcheck_of_quantize(cutwheel: ModuleType, device: str, recipe: str) -> None:
     op = torch.ops.cutwheel.quantize.default

@@ -146,6 +146,7 @@ def test_refused(cutwheel: ModuleType, device: str) -> None:
             call(x)
 
 
+@pytest.mark.no_dispatch_mode
 def test_kernels_are_used_again(cutwheel: ModuleType, device: str) -> None:
     a, b = (random_tensor((16, 16), BRAIN, device) for _ in range(2))
     func.jvp(cutwheel.mm, (a, b), (a, b))

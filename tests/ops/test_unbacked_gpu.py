@@ -87,6 +87,7 @@ CASES = {
 }
 
 
+@pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("name", CASES)
 def test_one_graph_for_any_number_of_rows(cutwheel: ModuleType, device: str, name: str) -> None:
     """Those of x.nonzero(), one and none included; and forward and backward of a marked input."""

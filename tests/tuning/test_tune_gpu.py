@@ -121,6 +121,7 @@ def test_every_plan_of_a_request_runs_when_a_table_says_so(
             assert (result - expected).norm() < 4e-3 * expected.norm(), wanted
 
 
+@pytest.mark.no_dispatch_mode
 def test_a_table_counts_for_calls_that_were_made_before_it(cutwheel: ModuleType, cuda: str) -> None:
     """The choice that a thread remembers is forgotten when a table is loaded, and when it goes."""
     x = torch.randn(256, 4096, device=cuda, dtype=torch.bfloat16)
