@@ -7,7 +7,7 @@
 Each torch gets an environment of its own, with the very same wheel file in it. There, two things
 run without a GPU:
 
-- tools/torch_matrix_probe.py: schemas, results of the fake kernels, errors, epilogues, kernels and
+- tools/torch_matrix_probe.py: schemas, results of meta functions, errors, epilogues, kernels and
   the selection for GPUs that are not here, all written down as text. The text must be that of the
   newest torch;
 - the tests of tests/python and tests/tuning.

@@ -18,7 +18,6 @@ def full_precision(tf32: None, cutwheel: ModuleType, monkeypatch: pytest.MonkeyP
     """On the CPU, which the library would refuse."""
     by_torch = cutwheel.ops._common.by_torch
     monkeypatch.setattr(by_torch, "_is_refused", lambda operand: False)
-    monkeypatch.setattr(by_torch, "check_devices", lambda op, tensors: None)
     torch.set_float32_matmul_precision("highest")
 
 

@@ -1,4 +1,4 @@
-"""Shapes, dtypes, strides and errors of the fake kernels, on fake CUDA tensors."""
+"""Shapes, dtypes, strides and errors of the meta functions, on fake CUDA tensors."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import places
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 HALF, BRAIN, SINGLE = torch.float16, torch.bfloat16, torch.float32
@@ -72,8 +73,6 @@ def test_out_dtype(cutwheel: ModuleType, fake: Make) -> None:
     assert cutwheel.mm(a, b, torch.float32).dtype == SINGLE
     assert cutwheel.mm(a, b, out_dtype=torch.float16).dtype == HALF
     assert cutwheel.addmm(fake(8, dtype=SINGLE), a, b, torch.float32).dtype == SINGLE
-    with pytest.raises(TypeError, match="out_dtype is bfloat16; expected float16 or float32"):
-        cutwheel.mm(a, b, torch.bfloat16)
 
 
 def test_out(cutwheel: ModuleType, fake: Make) -> None:
@@ -151,6 +150,7 @@ def bad_calls(make: Make) -> dict[str, tuple[type[Exception], str, Callable[[Any
         ),
         "batch2": (ValueError, "batch2", lambda w: w.baddbmm(c, a3, make(2, 5, 8))),
         "double": (TypeError, "input has dtype float64", lambda w: w.mm(a.double(), b.double())),
+        "complex": (TypeError, "complex64", lambda w: w.mm(a.cfloat(), b.cfloat())),
         "mixed": (
             TypeError,
             "mat2 has dtype bfloat16; expected float16",
@@ -176,6 +176,11 @@ def bad_calls(make: Make) -> dict[str, tuple[type[Exception], str, Callable[[Any
             "out overlaps itself",
             lambda w: w.mm(a, b, out=make(4, 1).expand(4, 8)),
         ),
+        "result_dtype": (
+            TypeError,
+            "mm: out_dtype is bfloat16; expected float16 or float32",
+            lambda w: w.mm(a, b, BRAIN),
+        ),
         "tf32": (RuntimeError, "TF32", lambda w: torch.ops.cutwheel.mm(*single)),
         "matmul_scalar": (ValueError, "input has no dimensions", lambda w: w.matmul(make(), b)),
         "matmul_inner": (ValueError, "other has shape", lambda w: w.matmul(a3, make(5, 8))),
@@ -189,14 +194,21 @@ def bad_calls(make: Make) -> dict[str, tuple[type[Exception], str, Callable[[Any
     }
 
 
-@pytest.mark.parametrize(
-    "name",
-    bad_calls(lambda *shape, dtype=HALF, **_: torch.empty(shape, dtype=dtype, device="meta")),
+def maker(device: str) -> Make:
+    return lambda *shape, dtype=HALF: torch.empty(shape, dtype=dtype, device=device)
+
+
+ONLY_LIBRARY = (
+    *("double", "complex", "mixed", "addend_dtype", "bias", "bias_dtype", "out_shape", "out_dtype"),
+    *("out_expanded", "result_dtype", "tf32"),
 )
+
+
+@pytest.mark.parametrize(("name", "where"), places(bad_calls(maker("meta")), ONLY_LIBRARY))
 def test_bad_input(
-    cutwheel: ModuleType, fake: Make, name: str, check_class: Callable[..., None]
+    cutwheel: ModuleType, name: str, where: str, check_class: Callable[..., None]
 ) -> None:
-    error, message, call = bad_calls(fake)[name]
+    error, message, call = bad_calls(maker(where))[name]
     torch.set_float32_matmul_precision("highest")
     with pytest.raises(error, match=message) as raised:
         call(cutwheel)
@@ -204,9 +216,31 @@ def test_bad_input(
 
 
 def test_mixed_devices(cutwheel: ModuleType) -> None:
-    a, b = torch.empty(4, 6, device="meta").half(), torch.empty(6, 8).half()
-    with pytest.raises(ValueError, match="mat2 is on cpu and input is on meta"):
-        cutwheel.ops.gemm._meta._product("mm", 2)[0](a, b)
+    with FakeTensorMode():
+        a, b = torch.empty(4, 6, device="cuda").half(), torch.empty(6, 8).half()
+    with pytest.raises(ValueError, match="mat2 is on cpu and input is on cuda"):
+        cutwheel.mm(a, b)
+
+
+def test_fake_cpu_tensors(cutwheel: ModuleType) -> None:
+    """In the words of the library's CPU kernels."""
+    with FakeTensorMode():
+        a, b = torch.empty(4, 6).half(), torch.empty(6, 8).half()
+    for call, words in (
+        (lambda: cutwheel.mm(a, b), r"^mm: the tensors are on the CPU; .*, or use torch\.mm$"),
+        (lambda: cutwheel.mm(a, b, out=b[:4]), "^mm: the tensors are on the CPU"),
+        (lambda: cutwheel.gated_linear(a, b.t()), "^gated_linear: the tensors are on the CPU"),
+        (
+            lambda: cutwheel.conv2d(a[None, None], b[None, None]),
+            r"^conv2d: the tensors are on the CPU.*, or use torch\.nn\.functional\.conv2d$",
+        ),
+        (
+            lambda: cutwheel.quantize(a, "rowwise"),
+            r"^quantize: the tensors .* with \.to\(\"cuda\"\)$",
+        ),
+    ):
+        with pytest.raises(NotImplementedError, match=words):
+            call()
 
 
 def test_dynamic_shapes_trace_once(cutwheel: ModuleType) -> None:
@@ -224,7 +258,7 @@ def test_dynamic_shapes_trace_once(cutwheel: ModuleType) -> None:
 
 
 def test_compile_traces_without_a_graph_break(cutwheel: ModuleType) -> None:
-    """Forward and backward of every op on meta tensors, which run the fake kernels."""
+    """Forward and backward of every op on meta tensors, which run the meta functions."""
 
     def model(
         x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, batch: torch.Tensor

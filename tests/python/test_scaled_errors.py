@@ -1,13 +1,14 @@
-"""What scaled_mm and quantize refuse, in the words of their fake kernels."""
+"""What scaled_mm and quantize refuse, and in which words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from refusals import places
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import ScalingType
 
@@ -18,15 +19,8 @@ TENSOR, ROW = "tensorwise", "rowwise"
 BY_128, BY_128_128 = "blockwise_1x128", "blockwise_128x128"
 
 
-def make_fake(*shape: int, dtype: torch.dtype = SINGLE, device: str = "cuda") -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device=device)
-
-
-@pytest.fixture
-def fake(cutwheel: ModuleType) -> Iterator[Make]:
-    """Makes fake CUDA tensors; none of it needs a GPU."""
-    with FakeTensorMode():
-        yield make_fake
+def maker(device: str) -> Make:
+    return lambda *shape, dtype=SINGLE: torch.empty(shape, dtype=dtype, device=device)
 
 
 def bad_calls(make: Make) -> dict[str, tuple[type[Exception], str, Callable[[Any], object]]]:
@@ -70,6 +64,11 @@ def bad_calls(make: Make) -> dict[str, tuple[type[Exception], str, Callable[[Any
             r"one element or \[1, 300\]\n  blockwise_1x128 for mat_a and blockwise_128x128 for "
             r"mat_b: scale_a \[5, 3\], scale_b \[3, 3\]\n.*scale_b \[3, 300\]",
             lambda w: w.scaled_mm(a, b, make(5, 3), scale_b=make(3, 2)),
+        ),
+        "flat_rows": (
+            ValueError,
+            r"scale_a has shape \[5\] and scale_b has shape \[300\] where M=5",
+            lambda w: w.scaled_mm(a, b, make(5), scale_b=make(300)),
         ),
         "pair": (
             ValueError,
@@ -276,30 +275,41 @@ def bad_calls(make: Make) -> dict[str, tuple[type[Exception], str, Callable[[Any
     return calls
 
 
-@pytest.mark.parametrize(
-    "name", bad_calls(lambda *s, **o: make_fake(*s, **{**o, "device": "meta"}))
+ONLY_LIBRARY = (
+    *("dtype", "mixed", "e5m2", "scales", "flat_rows", "pair", "blocks_of_a", "blocks_of_integers"),
+    *("named_rows", "named_one", "named_blocks", "nvfp4_scale", "scale_dtype", "no_scale"),
+    *("no_scales", "no_scales_of_integers", "scales_and_int32", "int32_of_fp8", "unscaled_bias"),
+    *("out_dtype", "bias_dtype", "bias_shape", "azp_of_fp8", "azp_adj_alone", "azp_dtype"),
+    *("azp_shape", "azp_adj_shape", "out_shape", "quantize_dtype", "quantize_input"),
+    *("quantize_integers_by_blocks", "quantize_asymmetric"),
+    *(("mxfp8_scale",) if hasattr(torch, "float8_e8m0fnu") else ()),
 )
+
+
+@pytest.mark.parametrize(("name", "where"), places(bad_calls(maker("meta")), ONLY_LIBRARY))
 def test_bad_input(
-    cutwheel: ModuleType, fake: Make, name: str, check_class: Callable[..., None]
+    cutwheel: ModuleType, name: str, where: str, check_class: Callable[..., None]
 ) -> None:
-    error, message, call = bad_calls(fake)[name]
+    error, message, call = bad_calls(maker(where))[name]
     with pytest.raises(error, match=message) as raised:
         call(cutwheel)
     check_class(raised.value, error)
 
 
-def test_float4_is_refused(cutwheel: ModuleType) -> None:
+@pytest.mark.gpu
+def test_float4_is_refused(cutwheel: ModuleType, device: str) -> None:
     dtype = getattr(torch, "float4_e2m1fn_x2", None)
     if dtype is None:
         pytest.skip("this torch has no float4")
-    a = torch.empty(16, 16, dtype=dtype, device="meta")
-    one = torch.ones(1, device="meta")
+    a = torch.empty(16, 16, dtype=dtype, device=device)
+    one = torch.ones(1, device=device)
     with pytest.raises(NotImplementedError, match=r"mat_a has dtype float4_e2m1fn_x2.*10\.0"):
         cutwheel.scaled_mm(a, a, one, scale_b=one)
 
 
 def test_mixed_devices(cutwheel: ModuleType) -> None:
-    a = torch.empty(4, 6, device="meta", dtype=E4M3)
-    b, one = torch.empty(6, 8, dtype=E4M3), torch.ones(1)
-    with pytest.raises(ValueError, match="mat_b is on cpu and mat_a is on meta"):
-        cutwheel.ops.scaled._meta._scaled_mm(a, b, one, one)
+    with FakeTensorMode():
+        a = torch.empty(4, 6, device="cuda", dtype=E4M3)
+        b, one = torch.empty(6, 8, dtype=E4M3), torch.ones(1)
+    with pytest.raises(ValueError, match="mat_b is on cpu and mat_a is on cuda"):
+        cutwheel.scaled_mm(a, b, one, scale_b=one)

@@ -421,9 +421,12 @@ def test_sources_are_checked(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
         quantised(cutwheel, cutwheel.nn.Linear(4, 3, activation="gelu"))
     layer = quantised(cutwheel, cutwheel.nn.Linear(4, 3).eval())
     assert not layer.training
+
+
+@pytest.mark.gpu
+def test_a_source_in_float64_is_refused(cutwheel: ModuleType, device: str) -> None:
     with pytest.raises(TypeError, match="x has dtype float64"):
-        # The reference takes any dtype; the fake kernel is as strict as the library.
-        quantised(cutwheel, torch.nn.Linear(4, 3, device="meta", dtype=torch.float64))
+        quantised(cutwheel, torch.nn.Linear(4, 3, device=device, dtype=torch.float64))
 
 
 class Adapted(torch.nn.Linear):

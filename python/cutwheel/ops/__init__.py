@@ -5,21 +5,10 @@ are the packages.
 """
 
 from . import conv, gemm, grouped, linear, scaled
-from ._common import meta_elementwise
-from .conv import _meta as _conv_meta
-from .gemm import _meta as _gemm_meta
-from .grouped import _meta as _grouped_meta
-from .linear import _meta as _linear_meta
-from .scaled import _meta as _scaled_meta
+from .conv import _meta as _conv_meta  # noqa: F401  (registers its meta functions, as those below)
+from .gemm import _meta as _gemm_meta  # noqa: F401
+from .grouped import _meta as _grouped_meta  # noqa: F401
+from .linear import _meta as _linear_meta  # noqa: F401
+from .scaled import _meta as _scaled_meta  # noqa: F401
 
 __all__ = ["conv", "gemm", "grouped", "linear", "scaled"]
-
-for _module in (
-    _conv_meta,
-    _gemm_meta,
-    _grouped_meta,
-    _linear_meta,
-    _scaled_meta,
-    meta_elementwise,
-):
-    _module.register()

@@ -19,9 +19,12 @@ import torch.nn.functional as F
 from torch import is_autocast_enabled
 
 from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
+from ...errors import ArgumentError, DtypeError
+from .errors import dtype_name, shape_text
 from .expressions import evaluate
-from .meta import check_devices
+from .meta import check_one_device, check_shape, check_value
 from .precision import DTYPES, conv_tf32_allowed, tf32_allowed
+from .sizes import known
 from .transforms import is_transformed
 
 _float32 = torch.float32
@@ -114,35 +117,88 @@ def _on_meta(value: Any) -> Any:
     return [_on_meta(each) for each in value] if isinstance(value, list) else value
 
 
-def check(
-    op: str, tensors: Mapping[str, torch.Tensor | None], overload: Any, *given: Any, **out: Any
+Refuse = Callable[[], Any]
+"""Raises what the library would raise for a call, TF32 apart."""
+
+
+def _check_dtypes(
+    op: str, names: tuple[str, str], a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, what: str
 ) -> None:
-    """Raises what the library would raise for these arguments, TF32 apart.
+    """Checks the dtypes of A, B and the result, of which `what` says what it is."""
+    if b.dtype != a.dtype:
+        raise DtypeError(
+            f"{op}: {names[1]} has dtype {dtype_name(b.dtype)}; expected {dtype_name(a.dtype)} as "
+            f"{names[0]} has"
+        )
+    if dtype not in (a.dtype, _float32):
+        wanted = "float32" if a.dtype == _float32 else f"{dtype_name(a.dtype)} or float32"
+        raise DtypeError(f"{op}: {what} {dtype_name(dtype)}; expected {wanted}")
+
+
+def _check_operand(
+    op: str, name: str, tensor: torch.Tensor, dtype: torch.dtype, *allowed: Sequence[Any]
+) -> None:
+    """Checks the dtype of an operand that torch would promote, and the shape that it would
+    broadcast."""
+    if tensor.dtype != dtype:
+        raise DtypeError(
+            f"{op}: {name} has dtype {dtype_name(tensor.dtype)}; expected {dtype_name(dtype)}"
+        )
+    expected = next((shape for shape in allowed if len(shape) == tensor.dim()), allowed[0])
+    check_shape(
+        tensor.shape,
+        expected,
+        lambda: (
+            f"{op}: {name} has shape {shape_text(tensor.shape)}; expected "
+            f"{' or '.join(map(shape_text, allowed))}"
+        ),
+    )
+
+
+def _check_even(op: str, name: str, n: Any) -> None:
+    check_value(
+        n % 2 == 0,
+        lambda: f"{op}: {name} makes {n} columns; expected an even number: they go in pairs",
+    )
+
+
+def _check_out(op: str, name: str, out: torch.Tensor, shape: Sequence[Any]) -> None:
+    check_shape(
+        out.shape,
+        shape,
+        lambda: (
+            f"{op}: {name} has shape {shape_text(out.shape)}; expected {shape_text(shape)} (out "
+            "is never resized)"
+        ),
+    )
+    places = zip(out.shape, out.stride(), strict=True)
+    if any(known(stride == 0) and known(size > 1) for size, stride in places):
+        raise ArgumentError(
+            f"{op}: {name} overlaps itself (an expanded view?); expected memory of its own for "
+            "each element"
+        )
+
+
+def _infer(op: str, tensors: Mapping[str, torch.Tensor | None], overload: Any, *given: Any) -> Any:
+    """What the call of the library would return, on meta.
 
     Args:
         op: name of the function that was called
         tensors: its tensor arguments by name, the first of them an operand
-        overload, given, out: the call of the library
+        overload, given: the call of the library
     """
-    check_devices(op, {k: v for k, v in tensors.items() if isinstance(v, torch.Tensor)})
-    overload(*map(_on_meta, given), **{key: _on_meta(value) for key, value in out.items()})
+    check_one_device(op, {k: v for k, v in tensors.items() if isinstance(v, torch.Tensor)})
+    return overload(*map(_on_meta, given))
 
 
-def _compute(
-    compute: Callable[[], Any],
-    fits: bool,
-    op: str,
-    tensors: Mapping[str, torch.Tensor | None],
-    overload: Any,
-    *given: Any,
-) -> Any:
+def _compute(compute: Callable[[], Any], fits: bool, refuse: Refuse) -> Any:
     """What `compute` returns, or the error of the library if the arguments are wrong.
 
     The library's checks take longer than the call of torch. So they come first only where torch
     would take what the library refuses: where `fits` is False, and in transforms.
     """
     if not fits or is_transformed():
-        check(op, tensors, overload, *given)
+        refuse()
     try:
         if not is_autocast_enabled():
             return compute()
@@ -150,7 +206,7 @@ def _compute(
         with torch.autocast("cuda", enabled=False):
             return compute()
     except Exception:
-        check(op, tensors, overload, *given)
+        refuse()
         raise
 
 
@@ -161,38 +217,45 @@ def _wide(out_dtype: torch.dtype | None, *tensors: torch.Tensor) -> tuple[torch.
     return tuple(tensor.to(out_dtype) for tensor in tensors)
 
 
-def mm(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None) -> torch.Tensor:
-    tensors = {"input": a, "mat2": b}
-    fits = out_dtype in (None, _float32) and a.dtype == b.dtype
-    given = (_ops.mm.default, a, b, out_dtype, True)
-    result: torch.Tensor = _compute(
-        lambda: torch.mm(*_wide(out_dtype, a, b)), fits, "mm", tensors, *given
-    )
-    return result
-
-
-def bmm(a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None) -> torch.Tensor:
-    tensors = {"input": a, "mat2": b}
-    fits = out_dtype in (None, _float32) and a.dtype == b.dtype
-    given = (_ops.bmm.default, a, b, out_dtype, True)
-    result: torch.Tensor = _compute(
-        lambda: torch.bmm(*_wide(out_dtype, a, b)), fits, "bmm", tensors, *given
-    )
-    return result
-
-
-def _added(
-    function: Callable[..., torch.Tensor],
-    product: Callable[..., torch.Tensor],
-    operands: tuple[torch.Tensor, ...],
-    out_dtype: torch.dtype | None,
-    beta: float,
-    alpha: float,
+def mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out_dtype: torch.dtype | None = None,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    c, a, b = operands
-    if beta == 0:  # vmap multiplies C by it
-        return alpha * product(*_wide(out_dtype, a, b))
-    return function(*_wide(out_dtype, c, a, b), beta=beta, alpha=alpha)
+    return _matmul("mm", torch.mm, a, b, out_dtype, out)
+
+
+def bmm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out_dtype: torch.dtype | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    return _matmul("bmm", torch.bmm, a, b, out_dtype, out)
+
+
+def _matmul(
+    op: str,
+    function: Callable[..., torch.Tensor],
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out_dtype: torch.dtype | None,
+    out: torch.Tensor | None,
+) -> torch.Tensor:
+    dtype = out_dtype if out is None else out.dtype
+
+    def refuse() -> None:
+        tensors = {"input": a, "mat2": b, "out": out}
+        shape = _infer(op, tensors, getattr(_ops, op).default, a, b, None, True).shape
+        what = "out_dtype is" if out is None else "out has dtype"
+        _check_dtypes(op, ("input", "mat2"), a, b, dtype or a.dtype, what)
+        if out is not None:
+            _check_out(op, "out", out, shape)
+
+    fits = dtype in (None, _float32) and a.dtype == b.dtype and out is None
+    result: torch.Tensor = _compute(lambda: function(*_wide(dtype, a, b)), fits, refuse)
+    return result if out is None else out.copy_(result)
 
 
 def addmm(
@@ -202,17 +265,12 @@ def addmm(
     out_dtype: torch.dtype | None,
     beta: float,
     alpha: float,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    tensors = {"mat1": a, "mat2": b, "input": c}
-    # Without an addend torch does not look at it.
-    fits = out_dtype in (None, _float32) and a.dtype == b.dtype == c.dtype and beta != 0
-    operands = c, a, b
-    result: torch.Tensor = _compute(
-        lambda: _added(torch.addmm, torch.mm, operands, out_dtype, beta, alpha),
-        *(fits, "addmm", tensors, _ops.addmm.default),
-        *(*operands, out_dtype, beta, alpha, True),
+    functions = torch.addmm, torch.mm
+    return _matmul_with_c(
+        "addmm", ("mat1", "mat2"), functions, c, a, b, out_dtype, beta, alpha, out
     )
-    return result
 
 
 def baddbmm(
@@ -222,68 +280,49 @@ def baddbmm(
     out_dtype: torch.dtype | None,
     beta: float,
     alpha: float,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    tensors = {"batch1": a, "batch2": b, "input": c}
-    fits = out_dtype in (None, _float32) and a.dtype == b.dtype == c.dtype and beta != 0
-    operands = c, a, b
-    result: torch.Tensor = _compute(
-        lambda: _added(torch.baddbmm, torch.bmm, operands, out_dtype, beta, alpha),
-        *(fits, "baddbmm", tensors, _ops.baddbmm.default),
-        *(*operands, out_dtype, beta, alpha, True),
-    )
-    return result
+    names, functions = ("batch1", "batch2"), (torch.baddbmm, torch.bmm)
+    return _matmul_with_c("baddbmm", names, functions, c, a, b, out_dtype, beta, alpha, out)
 
 
-def write(
-    out: torch.Tensor,
-    result: Callable[[], torch.Tensor],
+def _matmul_with_c(
     op: str,
-    tensors: Mapping[str, torch.Tensor],
-    *given: Any,
-) -> torch.Tensor:
-    """The result as `out`, which may overlap what it is computed of.
-
-    Args:
-        given: the call of the library: its overload with out=, and what it takes besides
-    """
-    check(op, {**tensors, "out": out}, *given, out=out)
-    return out.copy_(result())
-
-
-def mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    tensors = {"input": a, "mat2": b}
-    return write(out, lambda: mm(a, b, out.dtype), "mm", tensors, _ops.mm.out, a, b, True)
-
-
-def bmm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    tensors = {"input": a, "mat2": b}
-    return write(out, lambda: bmm(a, b, out.dtype), "bmm", tensors, _ops.bmm.out, a, b, True)
-
-
-def addmm_out(
+    names: tuple[str, str],
+    functions: tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]],
     c: torch.Tensor,
     a: torch.Tensor,
     b: torch.Tensor,
+    out_dtype: torch.dtype | None,
     beta: float,
     alpha: float,
-    out: torch.Tensor,
+    out: torch.Tensor | None,
 ) -> torch.Tensor:
-    tensors = {"mat1": a, "mat2": b, "input": c}
-    given = (_ops.addmm.out, c, a, b, beta, alpha, True)
-    return write(out, lambda: addmm(c, a, b, out.dtype, beta, alpha), "addmm", tensors, *given)
+    """By the first function; by the second, without C, where beta is 0."""
+    dtype = out_dtype if out is None else out.dtype
 
+    def refuse() -> None:
+        tensors = {names[0]: a, names[1]: b, "input": c, "out": out}
+        given = c, a, b, None, beta, alpha, True
+        shape = _infer(op, tensors, getattr(_ops, op).default, *given).shape
+        what = "out_dtype is" if out is None else "out has dtype"
+        _check_dtypes(op, names, a, b, dtype or a.dtype, what)
+        if c.dtype not in (a.dtype, dtype or a.dtype):
+            raise DtypeError(
+                f"{op}: input has dtype {dtype_name(c.dtype)}; expected {dtype_name(a.dtype)}"
+            )
+        if out is not None:
+            _check_out(op, "out", out, shape)
 
-def baddbmm_out(
-    c: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    beta: float,
-    alpha: float,
-    out: torch.Tensor,
-) -> torch.Tensor:
-    tensors = {"batch1": a, "batch2": b, "input": c}
-    given = (_ops.baddbmm.out, c, a, b, beta, alpha, True)
-    return write(out, lambda: baddbmm(c, a, b, out.dtype, beta, alpha), "baddbmm", tensors, *given)
+    def compute() -> torch.Tensor:
+        if beta == 0:  # vmap multiplies C by it
+            return alpha * functions[1](*_wide(dtype, a, b))
+        return functions[0](*_wide(dtype, c, a, b), beta=beta, alpha=alpha)
+
+    # Without C torch does not look at it.
+    fits = dtype in (None, _float32) and a.dtype == b.dtype == c.dtype and beta != 0
+    result: torch.Tensor = _compute(compute, fits and out is None, refuse)
+    return result if out is None else out.copy_(result)
 
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
@@ -297,18 +336,23 @@ def linear(
     residual: torch.Tensor | None = None,
     residual_after_activation: bool = False,
 ) -> torch.Tensor:
-    tensors = {"input": input, "weight": weight, "bias": bias, "residual": residual}
+    op, dtype, n = "linear", input.dtype, weight.shape[:1]
     # torch would broadcast them.
-    fits = weight.dim() == 2 and weight.dtype == input.dtype
+    fits = weight.dim() == 2 and weight.dtype == dtype
     if bias is not None:
-        fits = fits and bias.shape == weight.shape[:1] and bias.dtype == input.dtype
-    given: tuple[Any, ...]
-    if residual is None:
-        given = (_ops.linear.default, input, weight, bias, True)
-    else:
-        shape = (*input.shape[:-1], weight.shape[0])
-        fits = fits and residual.shape == shape and residual.dtype == input.dtype
-        given = (_ops.linear_fused.default, input, weight, bias, residual, "bias_residual", True)
+        fits = fits and bias.shape == n and bias.dtype == dtype
+    if residual is not None:
+        fits = fits and residual.shape == (*input.shape[:-1], *n) and residual.dtype == dtype
+
+    def refuse() -> None:
+        tensors = {"input": input, "weight": weight, "bias": bias, "residual": residual}
+        shape = _infer(op, tensors, _ops.linear.default, input, weight, None, True).shape
+        _check_dtypes(op, ("input", "weight"), input, weight, dtype, "")
+        if bias is not None:
+            _check_operand(op, "bias", bias, dtype, n)
+        if residual is not None:
+            _check_operand(op, "residual", residual, dtype, shape)
+
     is_last = residual_after_activation and activation is not None
 
     def compute() -> torch.Tensor:
@@ -319,7 +363,7 @@ def linear(
             z = activation(z)
         return z + residual if residual is not None and is_last else z
 
-    result: torch.Tensor = _compute(compute, fits, "linear", tensors, *given)
+    result: torch.Tensor = _compute(compute, fits, refuse)
     return result
 
 
@@ -330,9 +374,13 @@ def gated_linear(input: torch.Tensor, weight: torch.Tensor, activation: Activati
         z = F.linear(input, weight)
         return activation(z[..., 0::2]) * z[..., 1::2]
 
-    given = (_ops.linear_fused.default, input, weight, None, None, "gated_relu", True)
-    tensors = {"input": input, "weight": weight}
-    result: torch.Tensor = _compute(compute, fits, "gated_linear", tensors, *given)
+    def refuse() -> None:
+        op, tensors = "gated_linear", {"input": input, "weight": weight}
+        *_, n = _infer(op, tensors, _ops.linear.default, input, weight, None, True).shape
+        _check_dtypes(op, ("input", "weight"), input, weight, input.dtype, "")
+        _check_even(op, "weight", n)
+
+    result: torch.Tensor = _compute(compute, fits, refuse)
     return result
 
 
@@ -345,15 +393,18 @@ def gemm(
     expressions: Sequence[tuple[str, str]],
     out_dtype: torch.dtype | None,
     multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
+    out: Sequence[torch.Tensor] | None = None,
 ) -> list[torch.Tensor]:
     """D, and what the epilogue stores, each rounded once.
 
     Args:
         tensors: kind and value of each tensor operand by name
         expressions: name and text of what is stored, in order, and of D at last
-        multiply: computes the product in float32; None: torch.matmul of the operands in float32
+        multiply: computes the GEMM in float32; None: torch.matmul of the operands in float32
+        out: what D and the stores are written to
     """
-    operands = [value for _, value in tensors.values()]
+    named = {name: value for name, (_, value) in tensors.items()}
+    operands = list(named.values())
     dtype = a.dtype if out_dtype is None else out_dtype
 
     def compute() -> list[torch.Tensor]:
@@ -366,10 +417,39 @@ def gemm(
         *stores, result = (values[name].to(dtype) for name, _ in expressions)
         return [result, *stores]
 
-    given = (_ops.gemm.default, a, b, epilogue, operands, list(scalars.values()), out_dtype, True)
-    named = {"a": a, "b": b, **{name: value for name, (_, value) in tensors.items()}}
+    def refuse() -> None:
+        outs = {} if out is None else {f"out[{i}]": each for i, each in enumerate(out)}
+        given = a, b, epilogue, operands, list(scalars.values()), None, True
+        results = _infer("gemm", {"a": a, "b": b, **named, **outs}, _ops.gemm.default, *given)
+        what = "out_dtype is" if out is None else "out has dtype"
+        _check_dtypes("gemm", ("a", "b"), a, b, dtype, what)
+        *batch, m, n = *a.shape[:-1], b.shape[-1]
+        if known(results[0].shape[-1] < n):
+            _check_even("gemm", "b", n)
+        shapes: dict[str, tuple[Any, ...]] = {
+            "row[N]": (n,),
+            "col[M]": (m,),
+            "matrix[M,N]": (m, n),
+            "matrix[M,2N]": (m, 2 * n),
+        }
+        for name, (kind, value) in tensors.items():
+            if value is not None:
+                shape = shapes[kind.removesuffix(" f32")]
+                allowed = [shape, (*batch, *shape)] if batch else [shape]
+                wanted = _float32 if kind.endswith(" f32") else dtype
+                _check_operand("gemm", name, value, wanted, *allowed)
+        for (name, each), result in zip(outs.items(), results, strict=False):
+            if each.dtype != dtype:
+                raise DtypeError(
+                    f"gemm: {name} has dtype {dtype_name(each.dtype)}; expected {dtype_name(dtype)}"
+                )
+            _check_out("gemm", name, each, result.shape)
+
     # torch would broadcast what the library refuses.
-    results: list[torch.Tensor] = _compute(compute, False, "gemm", named, *given)
+    results: list[torch.Tensor] = _compute(compute, False, refuse)
+    if out is not None:
+        for target, result in zip(out, results, strict=True):
+            target.copy_(result)
     return results
 
 

@@ -140,4 +140,7 @@ def reraise(op: str, error: Exception, optional: tuple[str, ...] = (), **tensors
         # torch takes a complex number for a number, of a dtype that does not fit.
         kind = DtypeError if "found type 'complex'" in sentence else TypeError
         raise kind(f"{op}: expected a value of type{sentence}") from None
+    inner = _OP_NAME.match(text)
+    if inner and inner[0] != f"{op}: " and isinstance(error, (ArgumentError, DtypeError)):
+        raise type(error)(_in_the_name_of(op, text, _OP_NAME)) from None  # of a meta function
     raise error

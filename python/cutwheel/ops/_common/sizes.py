@@ -55,18 +55,6 @@ def shapes_differ(shape: Sequence[Any], wanted: Sequence[Any]) -> bool:
     return False
 
 
-def fits(shape: Sequence[Any], *allowed: Sequence[Any]) -> Any:
-    """Whether a shape is one of several, as a condition for check_value."""
-    found: Any = False
-    for wanted in allowed:
-        if len(wanted) == len(shape):
-            same: Any = True
-            for size, expected in zip(shape, wanted, strict=True):
-                same = same & (size == expected)
-            found = found | same
-    return found
-
-
 def is_contiguous(tensor: torch.Tensor, tracing: bool) -> bool:
     """For certain; `tracing` is is_tracing(), which callers know."""
     if not tracing:

@@ -23,7 +23,7 @@ from .._common.activations import check_activation
 from .._common.errors import RAISED, reraise
 from .._common.precision import autocast_operands
 from ._convolve import CONV_ACTIVATIONS, check_torch_dtype, convolve, finish, in_channels_last_order
-from ._nd import convolve_folded, fold_signal, fold_volume, reraise_folded
+from ._nd import convolve_folded, fold_signal, fold_volume
 
 __all__ = ["conv1d", "conv2d", "conv3d"]
 
@@ -119,8 +119,9 @@ def conv1d(
             return conv1d(input.unsqueeze(0), weight, bias, *where, **options).squeeze(0)
         folded = fold_signal(op, input, weight, stride, padding, dilation, residual)
         return convolve_folded(op, folded, bias, groups, activation, residual_after_activation)
-    except (*RAISED, TypeError, ValueError) as error:
-        reraise_folded(op, error, input=input, weight=weight, bias=bias, residual=residual)
+    except RAISED as error:
+        tensors = {"input": input, "weight": weight, "bias": bias, "residual": residual}
+        reraise(op, error, ("bias", "residual"), **tensors)
 
 
 def conv3d(
@@ -175,5 +176,6 @@ def conv3d(
         z = F.conv3d(input, weight, bias, stride, padding, dilation, groups)
         z = in_channels_last_order(z)
         return finish(op, z, activation, residual, residual_after_activation)
-    except (*RAISED, TypeError, ValueError) as error:
-        reraise_folded(op, error, input=input, weight=weight, bias=bias, residual=residual)
+    except RAISED as error:
+        tensors = {"input": input, "weight": weight, "bias": bias, "residual": residual}
+        reraise(op, error, ("bias", "residual"), **tensors)

@@ -7,12 +7,12 @@ is neither strided nor padded there, is a batch of its slices: [N, C, D, H, W] a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import torch
 
 from ...errors import ShapeError
-from .._common.errors import raise_as, reraise, shape_text
+from .._common.errors import shape_text
 from .._common.sizes import differ
 from ._autograd import channels_first, channels_last
 from ._convolve import convolve
@@ -30,13 +30,6 @@ class Folded(NamedTuple):
     dilation: tuple[int, int]
     unfold: Callable[[torch.Tensor], torch.Tensor]
     """of the result"""
-
-
-def reraise_folded(op: str, error: Exception, **tensors: torch.Tensor | None) -> NoReturn:
-    """In the name of `op`, whether the library raises it or a fake kernel."""
-    if str(error).startswith("conv2d: "):
-        raise_as(op, error, {"conv2d": {}})
-    reraise(op, error, ("bias", "residual"), **tensors)
 
 
 def convolve_folded(

@@ -83,7 +83,7 @@ def mm(
             _check_out("mm", out, out_dtype, input=input, mat2=mat2)
             allow_tf32 = input.dtype == _float32
             if (allow_tf32 or is_transformed()) and by_torch.serves("mm", input):
-                return by_torch.mm_out(input, mat2, out)
+                return by_torch.mm(input, mat2, out=out)
             _mm_out(input, mat2, allow_tf32, out=out)
             bump(out)
             return out
@@ -129,7 +129,7 @@ def bmm(
             _check_out("bmm", out, out_dtype, input=input, mat2=mat2)
             allow_tf32 = input.dtype == _float32
             if (allow_tf32 or is_transformed()) and by_torch.serves("bmm", input):
-                return by_torch.bmm_out(input, mat2, out)
+                return by_torch.bmm(input, mat2, out=out)
             _bmm_out(input, mat2, allow_tf32, out=out)
             bump(out)
             return out
@@ -181,7 +181,7 @@ def addmm(
             _check_out("addmm", out, out_dtype, input=input, mat1=mat1, mat2=mat2)
             allow_tf32 = mat1.dtype == _float32
             if (allow_tf32 or is_transformed()) and by_torch.serves("addmm", mat1):
-                return by_torch.addmm_out(input, mat1, mat2, beta, alpha, out)
+                return by_torch.addmm(input, mat1, mat2, None, beta, alpha, out)
             _addmm_out(input, mat1, mat2, beta, alpha, allow_tf32, out=out)
             bump(out)
             return out
@@ -232,7 +232,7 @@ def baddbmm(
             _check_out("baddbmm", out, out_dtype, input=input, batch1=batch1, batch2=batch2)
             allow_tf32 = batch1.dtype == _float32
             if (allow_tf32 or is_transformed()) and by_torch.serves("baddbmm", batch1):
-                return by_torch.baddbmm_out(input, batch1, batch2, beta, alpha, out)
+                return by_torch.baddbmm(input, batch1, batch2, None, beta, alpha, out)
             _baddbmm_out(input, batch1, batch2, beta, alpha, allow_tf32, out=out)
             bump(out)
             return out
