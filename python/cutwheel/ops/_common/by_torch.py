@@ -19,12 +19,12 @@ import torch.nn.functional as F
 from torch import is_autocast_enabled
 
 from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
-from ...errors import ArgumentError, DtypeError
+from ...errors import ArgumentError, DtypeError, ShapeError
 from .errors import dtype_name, shape_text
 from .expressions import evaluate
-from .meta import check_one_device, check_shape, check_value
+from .meta import check_one_device
 from .precision import DTYPES, conv_tf32_allowed, tf32_allowed
-from .sizes import known
+from .sizes import differ, known, shapes_differ
 from .transforms import is_transformed
 
 _float32 = torch.float32
@@ -145,32 +145,26 @@ def _check_operand(
             f"{op}: {name} has dtype {dtype_name(tensor.dtype)}; expected {dtype_name(dtype)}"
         )
     expected = next((shape for shape in allowed if len(shape) == tensor.dim()), allowed[0])
-    check_shape(
-        tensor.shape,
-        expected,
-        lambda: (
+    if shapes_differ(tensor.shape, expected):
+        raise ShapeError(
             f"{op}: {name} has shape {shape_text(tensor.shape)}; expected "
             f"{' or '.join(map(shape_text, allowed))}"
-        ),
-    )
+        )
 
 
 def _check_even(op: str, name: str, n: Any) -> None:
-    check_value(
-        n % 2 == 0,
-        lambda: f"{op}: {name} makes {n} columns; expected an even number: they go in pairs",
-    )
+    if differ(n % 2, 0):
+        raise ShapeError(
+            f"{op}: {name} makes {n} columns; expected an even number: they go in pairs"
+        )
 
 
 def _check_out(op: str, name: str, out: torch.Tensor, shape: Sequence[Any]) -> None:
-    check_shape(
-        out.shape,
-        shape,
-        lambda: (
+    if shapes_differ(out.shape, shape):
+        raise ShapeError(
             f"{op}: {name} has shape {shape_text(out.shape)}; expected {shape_text(shape)} (out "
             "is never resized)"
-        ),
-    )
+        )
     places = zip(out.shape, out.stride(), strict=True)
     if any(known(stride == 0) and known(size > 1) for size, stride in places):
         raise ArgumentError(
