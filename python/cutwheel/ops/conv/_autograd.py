@@ -3,13 +3,13 @@
 With z = conv(X, W) + b (+ R), Y = act(z) and G the gradient of Y:
 
     dz = G * act'(z), db = dz summed over images and pixels, dR = dz
-    dX = input_grad(dz, W), dW = weight_grad(dz, X)
+    dX = dgrad(dz, W), dW = wgrad(dz, X)
 
-conv, input_grad and weight_grad are linear in each of their two operands, and the gradients of each
+conv, dgrad and wgrad are linear in each of their two operands, and the gradients of each
 are the other two:
 
-    of input_grad(G, W):  dG = conv(V, W),  dW = weight_grad(G, V)
-    of weight_grad(G, X): dG = conv(X, V),  dX = input_grad(G, V)
+    of dgrad(G, W):  dG = conv(V, W),  dW = wgrad(G, V)
+    of wgrad(G, X): dG = conv(X, V),  dX = dgrad(G, V)
 
 with V the gradient of what they return. Of activations only relu is here, whose result tells what
 backward needs; others are torch's, behind a convolution without one.
@@ -80,7 +80,7 @@ def _backward_by_torch(
     return result
 
 
-def _input_grad_by_torch(
+def _dgrad_by_torch(
     grad: torch.Tensor, weight: torch.Tensor, size: Sequence[int], geometry: Geometry
 ) -> torch.Tensor:
     _, _, top, bottom, left, right, _, _ = geometry
@@ -90,7 +90,7 @@ def _input_grad_by_torch(
     return of_padded[:, :, top : top + h, left : left + w]
 
 
-def _weight_grad_by_torch(
+def _wgrad_by_torch(
     grad: torch.Tensor, input: torch.Tensor, size: Sequence[int], geometry: Geometry
 ) -> torch.Tensor:
     weight = grad.new_zeros(tuple(size))
@@ -116,7 +116,7 @@ def _conv(
         raise out_of_memory(error) from None
 
 
-def _input_grad(
+def _dgrad(
     grad: torch.Tensor,
     weight: torch.Tensor,
     size: Sequence[int],
@@ -124,9 +124,9 @@ def _input_grad(
     allow_tf32: bool,
 ) -> torch.Tensor:
     if is_transformed():
-        return _input_grad_by_torch(grad, weight, size, geometry)
+        return _dgrad_by_torch(grad, weight, size, geometry)
     if is_grad_enabled() and (grad.requires_grad or weight.requires_grad):
-        return _input_grad_with_grad(grad, weight, size, geometry, allow_tf32)
+        return _dgrad_with_grad(grad, weight, size, geometry, allow_tf32)
     call = _conv2d_input_grad if is_tracing() else _conv2d_input_grad_direct
     try:
         return call(grad, weight, size[2], size[3], *geometry, allow_tf32)
@@ -134,7 +134,7 @@ def _input_grad(
         raise out_of_memory(error) from None
 
 
-def _weight_grad(
+def _wgrad(
     grad: torch.Tensor,
     input: torch.Tensor,
     size: Sequence[int],
@@ -142,9 +142,9 @@ def _weight_grad(
     allow_tf32: bool,
 ) -> torch.Tensor:
     if is_transformed():
-        return _weight_grad_by_torch(grad, input, size, geometry)
+        return _wgrad_by_torch(grad, input, size, geometry)
     if is_grad_enabled() and (grad.requires_grad or input.requires_grad):
-        return _weight_grad_with_grad(grad, input, size, geometry, allow_tf32)
+        return _wgrad_with_grad(grad, input, size, geometry, allow_tf32)
     deterministic = torch.are_deterministic_algorithms_enabled()
     call = _conv2d_weight_grad if is_tracing() else _conv2d_weight_grad_direct
     try:
@@ -212,13 +212,13 @@ class Conv(torch.autograd.Function):
             dz = pixels.permute(0, 3, 1, 2) if needs_dz else grad
             grad_bias = sums if needs_bias else None
         given = ctx.geometry, ctx.allow_tf32
-        grad_input = _input_grad(dz, weight, ctx.input_size, *given) if needs_input else None
-        grad_weight = _weight_grad(dz, input, ctx.weight_size, *given) if needs_weight else None
+        grad_input = _dgrad(dz, weight, ctx.input_size, *given) if needs_input else None
+        grad_weight = _wgrad(dz, input, ctx.weight_size, *given) if needs_weight else None
         grad_residual = dz if needs_residual else None
         return grad_input, grad_weight, grad_bias, grad_residual, None, None, None
 
 
-class _InputGrad(torch.autograd.Function):
+class _Dgrad(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -243,11 +243,11 @@ class _InputGrad(torch.autograd.Function):
         if weight is not None:
             of_grad = _conv(of_result, weight, *given)
         if grad is not None:
-            of_weight = _weight_grad(grad, of_result, ctx.weight_size, *given)
+            of_weight = _wgrad(grad, of_result, ctx.weight_size, *given)
         return of_grad, of_weight, None, None, None
 
 
-class _WeightGrad(torch.autograd.Function):
+class _Wgrad(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -273,10 +273,10 @@ class _WeightGrad(torch.autograd.Function):
         if input is not None:
             of_grad = _conv(input, of_result, *given)
         if grad is not None:
-            of_input = _input_grad(grad, of_result, ctx.input_size, *given)
+            of_input = _dgrad(grad, of_result, ctx.input_size, *given)
         return of_grad, of_input, None, None, None
 
 
 _conv_with_grad: _Op = applier(Conv, 4)
-_input_grad_with_grad: _Op = applier(_InputGrad, 2)
-_weight_grad_with_grad: _Op = applier(_WeightGrad, 2)
+_dgrad_with_grad: _Op = applier(_Dgrad, 2)
+_wgrad_with_grad: _Op = applier(_Wgrad, 2)

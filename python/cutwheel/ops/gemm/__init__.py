@@ -161,7 +161,7 @@ def addmm(
     alpha: float = 1,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Matrix product with an addend, as torch.addmm.
+    """Matrix product plus C, as torch.addmm.
 
     Args:
         input: broadcasts to [M, N]; dtype of mat1 or of the result. Not read if beta is 0, so NaN
@@ -213,7 +213,7 @@ def baddbmm(
     alpha: float = 1,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Matrix product of each pair of matrices in two batches with an addend, as torch.baddbmm.
+    """Matrix product of each pair of matrices in two batches, plus C, as torch.baddbmm.
 
     Args:
         input: broadcasts to [B, M, N]; dtype of batch1 or of the result. Not read if beta is 0

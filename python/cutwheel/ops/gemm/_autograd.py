@@ -51,11 +51,11 @@ def is_column_major(matrix: torch.Tensor, tracing: bool) -> bool:
 
 
 def has_kernel(is_single: bool) -> bool:
-    """Whether a product, of float32 operands or of others, is not torch's to compute."""
+    """Whether a GEMM, of float32 operands or of others, is not torch's to compute."""
     return not is_transformed() and (not is_single or tf32_allowed())
 
 
-def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a @ b for matrices or batches of matrices, by a shorter way than the public functions where
     there is nothing for autograd or autocast to do."""
     is_matrix = a.dim() == 2
@@ -72,7 +72,7 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _multiply(a: torch.Tensor, b: torch.Tensor, alpha: float) -> torch.Tensor:
     """alpha * a @ b for matrices or batches of matrices."""
     if alpha == 1:
-        return product(a, b)
+        return matmul(a, b)
     # beta == 0 never reads its first argument: alpha is applied in the epilogue, for nothing.
     if a.dim() == 2:
         return gemm.addmm(a.new_empty(()), a, b, beta=0, alpha=alpha)
@@ -109,7 +109,7 @@ def _operand_gradients(ctx: Any, grad: torch.Tensor, alpha: float = 1) -> tuple[
     return grad_a, grad_b
 
 
-def _addend_gradient(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+def _c_gradient(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
     if ctx.beta != 1:
         grad = grad * ctx.beta
     # Summed before it is rounded to the dtype of C.
@@ -149,7 +149,7 @@ class Mm(torch.autograd.Function):
         return (*_operand_gradients(ctx, grad), None, None)
 
 
-class Bmm(torch.autograd.Function):
+class Bmm(Mm):
     @staticmethod
     def forward(
         ctx: Any,
@@ -166,12 +166,8 @@ class Bmm(torch.autograd.Function):
             return _bmm_direct(input, mat2, out_dtype, allow_tf32)
         return _bmm_direct(input, mat2)
 
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
-        return (*_operand_gradients(ctx, grad), None, None)
 
-
-# Of a product that a batch is folded into: sums of more than that lose accuracy in one accumulator.
+# Of a GEMM that a batch is folded into: sums of more than that lose accuracy in one accumulator.
 _LONGEST_K = 2**27
 
 
@@ -210,10 +206,10 @@ def _over_batch(
         turned = torch.Size((*shape[:-2], shape[-1], shape[-2]))
         return _over_batch(right.mT, left.mT, turned, batch, False).mT
     if not is_broadcast(shape, batch):
-        return product(left, right).view(shape)
+        return matmul(left, right).view(shape)
     b, p, q, s = *left.shape, right.shape[2]
     if all(known(size == 1) for size in shape[:-2]) and not known(b * q >= _LONGEST_K):
-        # Summed over all of the batch: one product, in which K goes on from matrix to matrix. It
+        # Summed over all of the batch: one GEMM, in which K goes on from matrix to matrix. It
         # may take copies of operands that do not lie so, if these are smaller than the batch.
         l_strides, r_strides = left.stride(), right.stride()
         copied = 0
@@ -222,7 +218,7 @@ def _over_batch(
         if not is_one_dimension((b, q), (r_strides[0], r_strides[1])):
             copied = copied + q * s
         if known(copied <= 2 * p * s):
-            return product(left.transpose(0, 1).flatten(1), right.flatten(0, 1)).view(shape)
+            return matmul(left.transpose(0, 1).flatten(1), right.flatten(0, 1)).view(shape)
     wide = torch.promote_types(left.dtype, torch.float32)
     products = gemm.bmm(left, right, wide).view(*batch, p, s)
     return sum_to_size(products, shape).to(left.dtype)
@@ -262,7 +258,7 @@ class Broadcast(torch.autograd.Function):
         return grad_input, grad_other, None, None
 
 
-class _WithAddend(torch.autograd.Function):
+class _WithC(torch.autograd.Function):
     """What addmm and baddbmm share."""
 
     @staticmethod
@@ -282,11 +278,11 @@ class _WithAddend(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
-        grad_c = _addend_gradient(ctx, grad) if ctx.needs_input_grad[0] else None
+        grad_c = _c_gradient(ctx, grad) if ctx.needs_input_grad[0] else None
         return (grad_c, *_operand_gradients(ctx, grad, ctx.alpha), None, None, None, None)
 
 
-class Addmm(_WithAddend):
+class Addmm(_WithC):
     @staticmethod
     def forward(
         ctx: Any,
@@ -299,12 +295,12 @@ class Addmm(_WithAddend):
         allow_tf32: bool,
     ) -> torch.Tensor:
         tracing = is_tracing()
-        _WithAddend.save(ctx, input, mat1, mat2, beta, alpha, tracing)
+        _WithC.save(ctx, input, mat1, mat2, beta, alpha, tracing)
         call = _addmm if tracing else _addmm_direct
         return call(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
 
 
-class Baddbmm(_WithAddend):
+class Baddbmm(_WithC):
     @staticmethod
     def forward(
         ctx: Any,
@@ -317,6 +313,6 @@ class Baddbmm(_WithAddend):
         allow_tf32: bool,
     ) -> torch.Tensor:
         tracing = is_tracing()
-        _WithAddend.save(ctx, input, batch1, batch2, beta, alpha, tracing)
+        _WithC.save(ctx, input, batch1, batch2, beta, alpha, tracing)
         call = _baddbmm if tracing else _baddbmm_direct
         return call(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)

@@ -325,14 +325,14 @@ def grouped_mm_list(
         TypeError, RuntimeError, NotImplementedError: as mm
     """
     op = "grouped_mm_list"
-    addends = [None] * len(As) if biases is None else biases
-    for name, others in (("Bs", Bs), ("biases", addends)):
+    given = [None] * len(As) if biases is None else biases
+    for name, others in (("Bs", Bs), ("biases", given)):
         if len(others) != len(As):
             raise ArgumentError(
                 f"{op}: {name} has {len(others)} elements; expected {len(As)} as As has"
             )
     results = []
-    for index, (a, b, bias) in enumerate(zip(As, Bs, addends, strict=True)):
+    for index, (a, b, bias) in enumerate(zip(As, Bs, given, strict=True)):
         left, right, added = f"As[{index}]", f"Bs[{index}]", f"biases[{index}]"
         try:
             results.append(mm(a, b) if bias is None else addmm(bias, a, b))

@@ -39,7 +39,7 @@ _fused_direct: _Op = direct(_fused)
 _fused_aux_direct: Callable[..., tuple[torch.Tensor, torch.Tensor]] = direct(_fused_aux)
 
 
-def _product(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+def _grouped_matmul(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
     """grouped_mm, by a shorter way where there is nothing for autograd or autocast to do."""
     if not (is_grad_enabled() or is_autocast_enabled() or is_tracing() or is_transformed()):
         try:
@@ -55,10 +55,10 @@ def _product(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> torch.Tens
 def _over_rows(
     left: torch.Tensor, right: torch.Tensor, offs: torch.Tensor, is_column_major: bool
 ) -> torch.Tensor:
-    """[T, K], [T, N] -> [G, K, N]: the product over the rows of each group, left_g^T right_g."""
+    """[T, K], [T, N] -> [G, K, N]: the GEMM over the rows of each group, left_g^T right_g."""
     if is_column_major:
-        return _product(right.mT, left, offs).mT
-    return _product(left.mT, right, offs)
+        return _grouped_matmul(right.mT, left, offs).mT
+    return _grouped_matmul(left.mT, right, offs)
 
 
 class GroupedRows(torch.autograd.Function):
@@ -100,7 +100,7 @@ class GroupedRows(torch.autograd.Function):
         if grad.dtype != ctx.dtype:
             grad = grad.to(ctx.dtype)
         if b is not None:
-            grad_a = _product(grad, b.mT, offs)
+            grad_a = _grouped_matmul(grad, b.mT, offs)
         if a is not None and ctx.accumulate_into is not None:
             if is_grad_enabled():
                 raise RuntimeError(
@@ -141,11 +141,11 @@ class GroupedK(torch.autograd.Function):
         if grad.dtype != ctx.dtype:
             grad = grad.to(ctx.dtype)
         if b is not None:
-            grad_a = _product(b, grad.mT, offs).mT  # [T, M] -> [M, T]
+            grad_a = _grouped_matmul(b, grad.mT, offs).mT  # [T, M] -> [M, T]
             if ctx.a_is_row_major:
                 grad_a = grad_a.contiguous()
         if a is not None:
-            grad_b = _product(a.mT, grad, offs)  # [T, N]
+            grad_b = _grouped_matmul(a.mT, grad, offs)  # [T, N]
         return grad_a, grad_b, None, None, None
 
 
@@ -182,7 +182,7 @@ def _gradients(
     grad_weight: Gradient = None
     grad_bias: Gradient = None
     if needs_input:
-        grad_input = _product(dz, weight, offs)  # [T, N] with [G, N, K]
+        grad_input = _grouped_matmul(dz, weight, offs)  # [T, N] with [G, N, K]
     if needs_weight:
         grad_weight = _over_rows(dz, input, offs, ctx.weight_is_column_major)  # [G, N, K]
     if needs_bias:

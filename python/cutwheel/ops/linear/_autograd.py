@@ -27,7 +27,7 @@ from .. import linear as _public
 from .._common.call import direct, is_tracing
 from .._common.elementwise import Gradient, derivative, sum_rows
 from .._common.errors import RAISED, out_of_memory
-from ..gemm._autograd import has_kernel, is_column_major, product
+from ..gemm._autograd import has_kernel, is_column_major, matmul
 
 _Op = Callable[..., torch.Tensor]
 _ops = torch.ops.cutwheel
@@ -57,7 +57,7 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
 def _times(input: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     """[..., N] @ [N, K], by a shorter way where there is nothing for autograd or autocast to do."""
     if input.dim() == 2:
-        return product(input, matrix)
+        return matmul(input, matrix)
     allow_tf32 = input.dtype == torch.float32
     if not (is_grad_enabled() or is_autocast_enabled() or is_tracing()) and has_kernel(allow_tf32):
         try:
@@ -73,8 +73,8 @@ def _of_weight(dz: torch.Tensor, input: torch.Tensor, weight_is_column_major: bo
     """The gradient of the weight [N, K], laid out as that is."""
     dy, x = _rows(dz), _rows(input)  # [rows, N], [rows, K]
     if weight_is_column_major:
-        return product(x.t(), dy).t()
-    return product(dy.t(), x)
+        return matmul(x.t(), dy).t()
+    return matmul(dy.t(), x)
 
 
 def _save(
@@ -93,7 +93,7 @@ def _save(
     ctx.residual_is_last = residual_is_last
 
 
-def _derivative_of_product(
+def _derivative_of_gemm(
     grad: torch.Tensor,
     input: torch.Tensor,
     weight: torch.Tensor,
@@ -128,7 +128,7 @@ def _gradients(
         else:
             is_single = grad.dtype == torch.float32
             if z is None and not is_grad_enabled() and has_kernel(is_single):
-                dz = _derivative_of_product(grad, input, weight, bias, ctx.activation_backward)
+                dz = _derivative_of_gemm(grad, input, weight, bias, ctx.activation_backward)
             else:
                 if z is None:
                     z = _public.linear(input, weight, bias).to(grad.dtype)
