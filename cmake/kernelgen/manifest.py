@@ -60,7 +60,9 @@ class Manifest:
 def load(source_dir: Path) -> Manifest:
     """Reads, validates and expands every manifest below `source_dir`."""
     reader = _Reader()
-    paths = sorted((source_dir / FOLDER).glob("*.toml"))
+    # Messages list epilogues in this order: those of mm first.
+    found = (source_dir / FOLDER).glob("*.toml")
+    paths = sorted(found, key=lambda path: (path.stem != "gemm", path))
     if not paths:
         reader.error(f"{FOLDER}/*.toml", "no manifest found below the source directory")
     documents: list[tuple[str, dict[str, Any]]] = []

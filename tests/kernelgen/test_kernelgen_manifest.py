@@ -253,8 +253,8 @@ def write_four_manifests(root: Path) -> None:
 def test_there_are_as_many_manifests_as_one_likes(tmp_path: Path) -> None:
     write_four_manifests(tmp_path)
     manifest = load(tmp_path)
-    # Their order is the enumerators' in C++.
-    order = ["bias_gelu", "silu_backward", "plain", "gated_aux"]
+    # Their order is the enumerators' in C++, and that of messages.
+    order = ["plain", "bias_gelu", "silu_backward", "gated_aux"]
     assert [epilogue.name for epilogue in manifest.epilogues] == order
     assert {(kernel.op, kernel.file) for kernel in manifest.kernels} == {
         ("gemm", f"cuda/manifests/{name}.toml") for name in ("a", "gemm", "z")

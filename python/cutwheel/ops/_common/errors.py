@@ -141,6 +141,10 @@ def reraise(op: str, error: Exception, optional: tuple[str, ...] = (), **tensors
         kind = DtypeError if "found type 'complex'" in sentence else TypeError
         raise kind(f"{op}: expected a value of type{sentence}") from None
     inner = _OP_NAME.match(text)
-    if inner and inner[0] != f"{op}: " and isinstance(error, (ArgumentError, DtypeError)):
+    if (
+        inner
+        and inner[0] != f"{op}: "
+        and isinstance(error, (ArgumentError, DtypeError, NotImplementedError))
+    ):
         raise type(error)(_in_the_name_of(op, text, _OP_NAME)) from None  # of a meta function
     raise error
