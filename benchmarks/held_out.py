@@ -11,9 +11,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from .conv_jobs import ConvShape
-from .grouped_jobs import GroupedShape
-from .shapes import GemmShape
+from .shapes import Conv, Gemm, Grouped
 
 SEED = 20260
 COUNT = 24  # products; other sections take a part of it
@@ -93,47 +91,47 @@ def _distinct(
 
 def products(
     table: Mapping[str, Any], count: int = COUNT, seed: int = SEED, least_m: int = 1
-) -> list[GemmShape]:
+) -> list[Gemm]:
     """M from `least_m` to 16384, N and K of models; never a weight of the lists.
 
     Two products that differ in least_m alone are not the same ones: M is drawn anew.
     """
     known = {tuple(pair) for pair in table["gemm"]["nk"]}
 
-    def one(draw: random.Random) -> GemmShape | None:
+    def one(draw: random.Random) -> Gemm | None:
         m = _log_uniform(draw, least_m, 16384)
         pair = _extent(draw, HIDDEN), _extent(draw, HIDDEN if draw.random() < 0.4 else INNER)
         n, k = pair if draw.random() < 0.5 else pair[::-1]
-        return None if (n, k) in known else GemmShape(m, n, k)
+        return None if (n, k) in known else Gemm(m, n, k)
 
     return _distinct(seed, f"products {least_m}", count, one)
 
 
-def groups(table: Mapping[str, Any], count: int, seed: int = SEED) -> list[GroupedShape]:
+def groups(table: Mapping[str, Any], count: int, seed: int = SEED) -> list[Grouped]:
     """Experts of 512 to 6400 columns, and up to 16384 rows together."""
     known = {tuple(case[2:]) for case in table["grouped"]["cases"]}
 
-    def one(draw: random.Random) -> GroupedShape | None:
+    def one(draw: random.Random) -> Grouped | None:
         rows = _log_uniform(draw, 128, 16384)
         experts = draw.choice(EXPERTS)
         hidden = draw.choice([width for width in HIDDEN if 1024 <= width <= 6144])
         pair = draw.choice(EXPERT_WIDTHS), round(hidden / 64) * 64
         n, k = pair if draw.random() < 0.5 else pair[::-1]
-        return None if (n, k) in known else GroupedShape(experts, rows, n, k)
+        return None if (n, k) in known else Grouped(experts, rows, n, k)
 
     return _distinct(seed, "groups", count, one)
 
 
-def convolutions(table: Mapping[str, Any], count: int, seed: int = SEED) -> list[ConvShape]:
+def convolutions(table: Mapping[str, Any], count: int, seed: int = SEED) -> list[Conv]:
     """Filters of 1 x 1, 3 x 3 and 5 x 5, stride 1 or 2, images of 7 to 112 pixels."""
     known = {tuple(case) for case in table["conv"]["cases"]}
 
-    def one(draw: random.Random) -> ConvShape | None:
+    def one(draw: random.Random) -> Conv | None:
         images = _log_uniform(draw, 1, 128)
         c, k, size = draw.choice(CHANNELS), draw.choice(CHANNELS), draw.choice(IMAGES)
         r = draw.choice((1, 1, 3, 3, 3, 5))
         stride = draw.choice((1, 1, 1, 2))
-        shape = ConvShape(images, c, size, size, k, r, r, stride, r // 2, 1)
+        shape = Conv(images, c, size, size, k, r, r, stride, r // 2, 1)
         is_large = images * max(c, k) * size * size > MOST_PIXELS
         return None if is_large or tuple(shape) in known else shape
 

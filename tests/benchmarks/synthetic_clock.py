@@ -1,4 +1,4 @@
-"""A clock for the benchmark harness that needs no GPU: calls run on the CPU, times are made up."""
+"""A clock that needs no GPU: calls run on the CPU, times are made up."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 class SyntheticReplay:
-    def __init__(self, call: Callable[[int], Any], slots: int, count: int, each: float) -> None:
-        self.call, self.slots, self.count, self.each = call, slots, count, each
+    def __init__(self, call: Callable[[int], Any], slots: int, calls: int, each: float) -> None:
+        self.call, self.slots, self.calls, self.each = call, slots, calls, each
         self.timed = 0
         self.results: dict[int, Any] = {}
         self.run()
 
     def run(self) -> None:
         """Writes the memory of the first run again, as a graph does."""
-        for index in range(self.count):
+        for index in range(self.calls):
             result = self.call(index % self.slots)
             kept = self.results.setdefault(index % self.slots, result)
             for old, new in zip(as_tuple(kept), as_tuple(result), strict=True):
@@ -27,7 +27,7 @@ class SyntheticReplay:
 
     def seconds(self) -> float:
         self.timed += 1
-        return self.count * self.each
+        return self.each
 
 
 class SyntheticClock:
@@ -40,7 +40,7 @@ class SyntheticClock:
     def warm_up(self, call: Callable[[int], Any], slots: int) -> None:
         call(0)
 
-    def record(self, call: Callable[[int], Any], slots: int, iterations: int) -> SyntheticReplay:
+    def record(self, call: Callable[[int], Any], slots: int, calls: int) -> SyntheticReplay:
         each = self.each[len(self.replays) % len(self.each)]
-        self.replays.append(SyntheticReplay(call, slots, iterations, each))
+        self.replays.append(SyntheticReplay(call, slots, calls, each))
         return self.replays[-1]

@@ -1,144 +1,63 @@
-"""The benchmark harness's own logic, with synthetic timings: no GPU is needed."""
+"""Sides are checked, then timed in turns; with a synthetic clock, so no GPU is needed."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from synthetic_clock import SyntheticClock
 
-from benchmarks import plan, record, shapes, stats
+pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
 
-MIB = 1 << 20
+from benchmarks import compare, run
+from benchmarks.compare import Case, HostCase, Limits, Measurement, Side
+from benchmarks.problems import Problem
+from benchmarks.report import record
+from benchmarks.shapes import Gemm
+from cutwheel.tuning.measure import Error, product
 
-
-def test_quantiles_interpolate():
-    assert stats.median([3.0, 1.0, 2.0, 100.0]) == 2.5
-    assert stats.quantile([0.0, 10.0], 0.2) == pytest.approx(2.0)
-    spread = stats.Spread.of([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-    assert (spread.median, spread.p20, spread.p80) == (3.5, 2.0, 5.0)
-    assert spread.relative == pytest.approx(3 / 3.5)
-
-
-def test_geomean_of_reciprocals_is_one():
-    assert stats.geomean([2.0, 0.5]) == pytest.approx(1.0)
-    with pytest.raises(ValueError, match="no values"):
-        stats.geomean([])
+ALLOWED = Error(1e-5, 1e-4)
 
 
-@pytest.mark.parametrize("slot", [100, 3 * MIB, 33 * MIB, 60 * MIB, 120 * MIB, 1000 * MIB])
-def test_rotation_exceeds_twice_the_l2_between_two_uses(slot):
-    slots = plan.rotation(slot, 60 * MIB)
-    assert slots >= 2
-    assert slots == 1024 or (slots - 1) * slot > 120 * MIB
-    assert slots == 2 or slots == 1024 or (slots - 2) * slot <= 120 * MIB
+def compared(case: Case, *each: float) -> Measurement:
+    return compare.compare(case, SyntheticClock(*each), Limits(), 0.2)
 
 
-@pytest.mark.parametrize("seconds", [1e-6, 4e-6, 50e-6, 1e-3, 10e-3])
-@pytest.mark.parametrize("slots", [2, 5, 31, 1024])
-def test_iterations_are_whole_rotations_near_the_target(seconds, slots):
-    limits = plan.Limits()
-    count = plan.iterations(seconds, slots, limits)
-    assert count % slots == 0
-    assert count >= slots
-    wanted = min(limits.replay_seconds / seconds, limits.max_iterations)
-    assert count == slots or abs(count - wanted) <= slots / 2 + 1
+def simple_case(**calls: Any) -> Case:
+    x = [torch.randn(6, 8) for _ in range(3)]
+    sides = [Side(name, lambda i, call=call: call(x[i])) for name, call in calls.items()]
+    return Case(sides, 3, lambda i: 2 * x[i], ALLOWED)
 
 
-def test_rounds_stay_within_limits():
-    limits = plan.Limits(min_rounds=5, max_rounds=25)
-    assert plan.rounds(4e-3, 0.8, limits) == 25
-    assert plan.rounds(0.08, 0.8, limits) == 10
-    assert plan.rounds(1.0, 0.8, limits) == 5
-
-
-def test_allowance_shares_the_budget():
-    limits = plan.Limits(case_seconds=0.8)
-    assert plan.allowance(None, 100, limits) == 0.8
-    assert plan.allowance(10.0, 100, limits) == pytest.approx(0.05)
-    assert plan.allowance(1000.0, 1, limits) == 0.8
-    assert plan.allowance(-1.0, 3, limits) == 0.0
-
-
-def test_shapes_cover_the_whole_list_once():
-    table = shapes.load()
-    everything = shapes.gemm_shapes(table)
-    assert len(everything) == len(set(everything)) == 13 * 9 + 4 - 2  # two squares are in both
-    assert shapes.gemm_shapes(table, m=[7], nk=[(8, 16)]) == [shapes.GemmShape(7, 8, 16)]
-    assert shapes.gemm_shapes(table, square=[32]) == [shapes.GemmShape(32, 32, 32)]
-    assert {s.m for s in shapes.gemm_shapes(table, m=[3])} == {3}
-    assert len(shapes.gemm_shapes(table, quick=True)) == 17
-    with pytest.raises(ValueError, match="at least 1"):
-        shapes.gemm_shapes(table, m=[0])
-
-
-def test_shape_arithmetic():
-    shape = shapes.GemmShape(2, 3, 5)
-    assert shape.flops == 60
-    assert shape.min_bytes(2) == 2 * (10 + 15 + 6)
-    assert shapes.parse_nk("4096x14336") == (4096, 14336)
-    with pytest.raises(ValueError, match="4096x14336"):
-        shapes.parse_nk("4096")
-
-
-def test_the_compile_budget_is_spread_over_the_cases():
-    budget = plan.CompileBudget(100.0, 10)
-    compiled = []
-    for case in range(10):
-        if budget.allows():
-            compiled.append(case)
-            budget.add(30.0)
-    assert compiled == [0, 3, 6, 9]
-    assert not plan.CompileBudget(0.0, 3).allows()
-    plenty = plan.CompileBudget(1000.0, 3)
-    assert [plenty.allows() for _ in range(3)] == [True] * 3
-
-
-def test_time_left_follows_the_pace():
-    left = plan.TimeLeft({"a": (100.0, 100), "b": (50.0, 5)})
-    assert left.after("a", 0, 0.0) == pytest.approx(150.0)
-    assert left.after("a", 50, 50.0) == pytest.approx(100.0)
-    assert left.after("a", 90, 180.0) == pytest.approx(1.9 * 10 + 50.0)
-    assert left.after("b", 5, 70.0) == 0.0
-
-
-# --- the harness, on CPU tensors and a synthetic clock
-
-
-def mm_case(other: Callable[..., Any] | None = None, slots: int = 3):
-    torch = pytest.importorskip("torch")
-    from benchmarks import gemm, harness
-
-    x = [torch.randn(6, 16) for _ in range(slots)]
-    w = [torch.randn(16, 5) for _ in range(slots)]
-    out = [torch.empty(6, 5) for _ in range(slots)]
-    mm = other or torch.mm
+def mm_case(mm: Any = torch.mm) -> Case:
+    """With out="""
+    x, w = [torch.randn(6, 16) for _ in range(3)], [torch.randn(16, 5) for _ in range(3)]
+    out = [torch.empty(6, 5) for _ in range(3)]
 
     def ours(i: int) -> Any:
         mm(x[i], w[i], out=out[i])
         return out[i]
 
-    sides = (
-        harness.Side("torch", lambda i: torch.mm(x[i], w[i], out=out[i])),
-        harness.Side("ours", ours),
-    )
-    return harness.Case(sides, slots, lambda i: gemm.reference(x[i], w[i]), 1e-5)
+    sides = [Side("torch", lambda i: torch.mm(x[i], w[i], out=out[i])), Side("ours", ours)]
+    return Case(sides, 3, lambda i: product(x[i], w[i]), ALLOWED, 960.0, 1000.0)
 
 
-def compare(case: Any, clock: Any):
-    from benchmarks import harness
-
-    return harness.compare(case, clock, plan.Limits(), 0.2)
+def refuse(*_: Any, **__: Any) -> Any:
+    raise ValueError("mat2 has dtype int64\npages of advice")
 
 
-def test_right_results_are_timed():
+# --- the check
+
+
+def test_right_results_are_timed() -> None:
     clock = SyntheticClock(30e-6, 20e-6)
-    found = compare(mm_case(), clock)
+    found = compare.compare(mm_case(), clock, Limits(), 0.2)
     assert found.status == "ok"
     assert found.times["torch"].median == pytest.approx(30e-6)
-    assert found.ratio.median == pytest.approx(1.5)
+    assert found.ratios["ours", "torch"].median == pytest.approx(1.5)
     assert found.iterations == 99  # 2 ms / 20 us, in whole rotations of 3 slots
     assert [replay.timed for replay in clock.replays[2:]] == [found.rounds] * 2
     assert found.errors["ours"].relative < 1e-6
@@ -158,102 +77,112 @@ def slightly_wrong(x: Any, w: Any, out: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [leave_last_row, one_wrong_element, slightly_wrong])
-def test_wrong_results_are_failures_without_a_time(wrong):
+def test_wrong_results_are_failures_without_a_time(wrong: Any) -> None:
     clock = SyntheticClock(30e-6, 20e-6)
-    found = compare(mm_case(wrong), clock)
+    found = compare.compare(mm_case(wrong), clock, Limits(), 0.2)
     assert found.status == "failed"
     assert found.reason.startswith("ours: wrong result")
     assert not found.times
-    assert found.ratio is None
+    assert not found.ratios
     assert all(replay.timed <= 1 for replay in clock.replays)  # the pilots
 
 
-def test_an_error_of_one_side_is_a_failure_naming_it():
-    def refuse(x: Any, w: Any, out: Any) -> None:
-        raise ValueError("mat2 has dtype int64\npages of advice")
-
-    found = compare(mm_case(refuse), SyntheticClock(1e-5))
-    assert found.reason == "ours: ValueError: mat2 has dtype int64"
+def test_an_error_of_one_side_is_a_failure_naming_it() -> None:
+    assert compared(mm_case(refuse), 1e-5).reason == "ours: ValueError: mat2 has dtype int64"
 
 
-def test_a_small_error_is_weighed_against_the_reference():
-    torch = pytest.importorskip("torch")
-    from benchmarks import harness
+def test_what_is_not_written_again_is_found() -> None:
+    """Results that replays leave as they were are poisoned."""
+    case = simple_case(a=lambda x: 2 * x, ours=lambda x: 2 * x)
+    clock = SyntheticClock(1e-5)
+    record_call = clock.record
 
-    expected = torch.randn(50, 40) * 1e4
-    error = harness.measure_error(expected * 1.01, expected)
-    assert error.relative == pytest.approx(0.01, rel=1e-3)
-    with pytest.raises(ValueError, match="all zeros"):
-        harness.measure_error(expected, torch.zeros_like(expected))
+    def stale(call: Any, slots: int, calls: int) -> Any:
+        replay = record_call(call, slots, calls)
+        replay.run = lambda: None  # type: ignore[method-assign]
+        return replay
+
+    clock.record = stale  # type: ignore[method-assign]
+    assert compare.compare(case, clock, Limits(), 0.2).status == "failed"
 
 
-def test_rows_are_valid_json_whatever_the_outcome():
-    pytest.importorskip("torch")
-    from benchmarks import session
+def test_tuples_are_checked_whole() -> None:
+    case = simple_case(a=lambda x: (2 * x, x + 0), ours=lambda x: (2 * x, 1.5 * x))
+    case = dataclasses.replace(case, reference=lambda i: case.sides[0].call(i))
+    assert compared(case, 1e-5).reason.startswith("ours: wrong result")
 
-    job = shapes.ProductJob("mm", shapes.GemmShape(6, 5, 16))
-    for wrong, status in ((None, "ok"), (leave_last_row, "failed")):
-        made = session.Made(mm_case(wrong), job.shape.flops, job.shape.min_bytes(4), {"ours": "k"})
-        found = session.row(job, made, compare(made.case, SyntheticClock(1e-5)))
+
+# --- several baselines
+
+
+def test_the_last_side_is_compared_with_each_other() -> None:
+    case = simple_case(a=lambda x: 2 * x, b=lambda x: x + x, ours=lambda x: x * 2)
+    found = compared(case, 30e-6, 10e-6, 20e-6)
+    assert found.status == "ok"
+    assert {pair: ratio.median for pair, ratio in found.ratios.items()} == pytest.approx(
+        {("ours", "a"): 1.5, ("ours", "b"): 0.5}
+    )
+
+
+@pytest.mark.parametrize("bad", [refuse, lambda x: 2.1 * x])
+def test_a_baseline_that_fails_is_left_out(bad: Any) -> None:
+    right = simple_case(a=lambda x: 2 * x, b=bad, ours=lambda x: 2 * x)
+    found = compared(right, 30e-6, 10e-6, 20e-6)
+    assert found.status == "ok"
+    assert list(found.ratios) == [("ours", "a")]
+    assert found.reason.startswith("b: ")
+    assert "advice" not in found.reason
+
+
+def test_without_a_baseline_or_a_candidate_the_case_fails() -> None:
+    lonely = simple_case(a=refuse, ours=lambda x: 2 * x)
+    assert (compared(lonely, 1e-5).status, compared(lonely, 1e-5).ratios) == ("failed", {})
+    wrong = compared(simple_case(a=lambda x: 2 * x, ours=lambda x: 3 * x), 1e-5)
+    assert wrong.status == "failed"
+    assert wrong.reason.startswith("ours: wrong result")
+
+
+def test_a_case_that_stands_alone_is_measured_without_a_baseline() -> None:
+    case = simple_case(a=refuse, ours=lambda x: 2 * x)
+    found = compared(dataclasses.replace(case, stands_alone=True), 1e-5)
+    assert (found.status, found.ratios) == ("ok", {})
+    assert found.times["ours"].median == pytest.approx(1e-5)
+    wrong = dataclasses.replace(simple_case(a=refuse, ours=lambda x: 3 * x), stands_alone=True)
+    assert compared(wrong, 1e-5).status == "failed"
+
+
+# --- rows
+
+
+def test_rows_are_valid_json_whatever_the_outcome() -> None:
+    problem = Problem("mm", Gemm(6, 5, 16))
+    for wrong, status in ((torch.mm, "ok"), (leave_last_row, "failed")):
+        case = dataclasses.replace(mm_case(wrong), kernels={"ours": "k"})
+        found = run.row(problem, case, compared(case, 1e-5))
         json.dumps(record.plain(found), allow_nan=False)
         assert (found["group"], found["m"], found["status"]) == ("mm", 6, status)
         assert len(found["ratios"]) == (status == "ok")
-        assert found["slots"] == 3
-    row = session.unmeasured(job, "skipped", "why")
+        assert (found["slots"], found["kernels"]) == (3, {"ours": "k"})
+    row = run.row(problem, None, Measurement("skipped", "why"))
     assert (row["status"], row["reason"], row["ratios"]) == ("skipped", "why", [])
 
 
-@pytest.mark.parametrize(("op", "baselines"), [("mm", 2), ("addmm", 1)])
-def test_products(op, baselines, monkeypatch):
-    torch = pytest.importorskip("torch")
-    from benchmarks import gemm, session
-
-    libraries = []
-    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", libraries_of(libraries))
-    job = shapes.ProductJob(op, shapes.GemmShape(6, 8, 16))
-    made = gemm.make(job, "tf32", torch.device("cpu"), 1000, "torch")
-    row = session.row(job, made, compare(made.case, SyntheticClock(3e-5, 2e-5, 1e-5)))
-    assert (row["status"], row["reason"]) == ("ok", "")
-    names = ["torch", gemm.CUBLASLT][:baselines]
-    assert [ratio["baseline"] for ratio in row["ratios"]] == names
-    assert {ratio["side"] for ratio in row["ratios"]} == {"torch (again)"}
-    # Set for that side alone, and set back.
-    assert libraries == ["cublaslt", "as before"] * (len(libraries) // 2)
-    assert bool(libraries) == (op == "mm")
+# --- how often
 
 
-def libraries_of(seen: list[str]) -> Callable[..., str]:
-    def preferred(name: str | None = None) -> str:
-        if name is not None:
-            seen.append(name)
-        return "as before"
-
-    return preferred
+def test_rounds_stay_within_limits() -> None:
+    limits = Limits(min_rounds=5, max_rounds=25)
+    assert limits.rounds(4e-3, 0.8) == 25
+    assert limits.rounds(0.08, 0.8) == 10
+    assert limits.rounds(1.0, 0.8) == 5
 
 
-def test_a_baseline_without_cublaslt_is_left_out(monkeypatch):
-    torch = pytest.importorskip("torch")
-    from benchmarks import gemm, session
-
-    def refuse(name: str | None = None) -> str:
-        if name == "cublaslt":
-            raise RuntimeError("not compiled with cuBLASLt")
-        return "cublas"
-
-    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", refuse)
-    job = shapes.ProductJob("mm", shapes.GemmShape(6, 8, 16))
-    made = gemm.make(job, "tf32", torch.device("cpu"), 1000, "torch")
-    row = session.row(job, made, compare(made.case, SyntheticClock(2e-5, 1e-5)))
-    assert row["status"] == "ok"
-    assert row["reason"] == f"{gemm.CUBLASLT}: RuntimeError: not compiled with cuBLASLt"
+# --- CPU time
 
 
-def test_host_timing_excludes_the_wait_and_alternates():
-    pytest.importorskip("torch")
-    from benchmarks import host
-
+def test_host_timing_excludes_the_wait_and_alternates() -> None:
     now = 0.0
-    order = []
+    order: list[str] = []
 
     def advance(name: str, seconds: float) -> None:
         nonlocal now
@@ -261,8 +190,22 @@ def test_host_timing_excludes_the_wait_and_alternates():
         if name and order[-1:] != [name]:
             order.append(name)
 
-    case = host.HostCase("x", lambda: advance("a", 4e-6), lambda: advance("b", 2e-6))
-    a, b = host.time_pair(case, 3, lambda: advance("", 1.0), lambda: now)
+    case = HostCase("x", lambda: advance("a", 4e-6), lambda: advance("b", 2e-6))
+    a, b = compare.time_pair(case, 3, lambda: advance("", 1.0), lambda: now)
     assert a.median == pytest.approx(4e-6, rel=1e-3)
     assert b.median == pytest.approx(2e-6, rel=1e-3)
     assert order == ["a", "b"] * 4  # once to warm up
+
+
+def test_cpu_times_are_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    x = torch.randn(4, 4)
+    cases = [HostCase("same", lambda: x + x, lambda: 2 * x), HostCase("no", lambda: x, refuse)]
+    cases.append(HostCase("other", lambda: x, lambda: 2 * x))
+    same, no, other = compare.compare_on_host(cases, 3, "cutwheel")
+    assert (same["status"], list(same["us"])) == ("ok", ["torch", "cutwheel"])
+    assert (no["status"], no["reason"]) == ("failed", "ValueError: mat2 has dtype int64")
+    assert "results differ from torch's" in other["reason"]
+    again = compare.compare_on_host(cases, 3, compare.AGAIN)
+    assert [row["status"] for row in again] == ["ok"] * 3
+    assert list(again[2]["us"]) == ["torch", compare.AGAIN]

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from result_rows import ENVIRONMENT, cpu, row, section, unmeasured
 
-from benchmarks import __main__ as cli
-from benchmarks import chips, conv_jobs, names, performance, record, report
+from benchmarks import cli
+from benchmarks.report import chips, names, performance, record, tables
+from benchmarks.shapes import Conv
 
 MODES = ("torch tensorwise", "torch rowwise")
-CONV = list(conv_jobs.ConvShape(2, 8, 7, 6, 16, 3, 3, 2, 1, 1))
+CONV = list(Conv(2, 8, 7, 6, 16, 3, 3, 2, 1, 1))
 
 
 def fp8(m: int, tensorwise: float, rowwise: float, ours: float, **changed: Any) -> dict[str, Any]:
@@ -143,12 +144,12 @@ def test_sections_of_several_calls_are_merged(tmp_path: Path) -> None:
 
 def lines(name: str) -> dict[tuple[str, str, str], dict[str, Any]]:
     rows = performance.listed(sections()[name])
-    return {(line["group"], line["side"], line["baseline"]): line for line in report.lines(rows)}
+    return {(line["group"], line["side"], line["baseline"]): line for line in tables.lines(rows)}
 
 
 def test_lines() -> None:
     found = lines("scaled")
-    best = found["fp8", "cutwheel rowwise", report.BEST]
+    best = found["fp8", "cutwheel rowwise", tables.BEST]
     assert (best["shapes"], best["ahead"]) == (4, 3)
     assert best["geomean"] == pytest.approx(0.5**0.25)
     assert (best["worst"], best["worst_shape"]) == (pytest.approx(0.5), "96 x 160 x 512")
@@ -157,27 +158,27 @@ def test_lines() -> None:
     assert mode["geomean"] == pytest.approx((1.5 * 0.5) ** 0.25)
     # Of one baseline there is no best one.
     assert ("quantize rowwise", "cutwheel", "eager") in found
-    assert ("quantize rowwise", "cutwheel", report.BEST) not in found
-    assert next(iter(found))[2] == report.BEST
-    assert report.lines([unmeasured("mm", "failed", "no")]) == []
+    assert ("quantize rowwise", "cutwheel", tables.BEST) not in found
+    assert next(iter(found))[2] == tables.BEST
+    assert tables.lines([unmeasured("mm", "failed", "no")]) == []
 
 
 def test_the_best_is_of_baselines_that_compute_the_same() -> None:
     found = lines("fused")
     assert found["bias_gelu", "cutwheel gelu", "addmm_activation"]["form"] == "gelu_tanh"
     assert found["bias_gelu", "cutwheel gelu", "addmm_activation"]["geomean"] == pytest.approx(0.9)
-    (best,) = report.best_lines(sections()["fused"]["results"][:1])
+    (best,) = tables.best_lines(sections()["fused"]["results"][:1])
     assert (best["baseline"], best["geomean"]) == ("eager", pytest.approx(1.5))
-    assert report.best_of(sections()["fused"]["results"][0])[0]["mode"] == "eager"
-    assert report.best_of(sections()["fused"]["results"][1]) == []  # cutwheel itself
+    assert tables.best_of(sections()["fused"]["results"][0])[0]["mode"] == "eager"
+    assert tables.best_of(sections()["fused"]["results"][1]) == []  # cutwheel itself
     first, second, *_ = sections()["mm"]["results"]
-    assert report.best_of(first)[0]["mode"] == "torch, cublaslt"
-    assert report.best_of(second)[0]["mode"] == "torch"
+    assert tables.best_of(first)[0]["mode"] == "torch, cublaslt"
+    assert tables.best_of(second)[0]["mode"] == "torch"
 
 
 def test_console_tables() -> None:
     made = sections()
-    text = report.markdown("mm", made["mm"])
+    text = tables.markdown("mm", made["mm"])
     assert "| mm: cutwheel to torch's best | 2 | **0.707** | 0.50 at 64 x 160 x 512 | 1 |" in text
     assert "Shapes kept aside:" in text
     assert "| mm: cutwheel to torch | 1 | **0.250** |" in text
@@ -186,15 +187,15 @@ def test_console_tables() -> None:
     assert "commit 0123456789ab," in text
     assert "| torch | 10.0 | 20.0 | 50 | 2.0e-03 | kernel_64 |" in text
     assert text.endswith("**5 cases: 3 ok, 1 failed, 1 skipped.**")
-    text = report.markdown("scaled", made["scaled"])
+    text = tables.markdown("scaled", made["scaled"])
     assert "WITHOUT fp8: torch rowwise: ValueError: no (2 shapes, such as 8192 x 160" in text
     assert "1 without a baseline" in text
-    text = report.markdown("fused", made["fused"])
+    text = tables.markdown("fused", made["fused"])
     assert "baseline of 1 of 3 cases; it was asked for at 2, 1 left out by its 60 s." in text
-    assert "| grouped_mm | 5.00 | 4.00 |" in report.markdown("grouped", made["grouped"])
-    assert "9 groups, 200 x 160 x 512, skewed" in report.markdown("grouped", made["grouped"])
-    assert "2 x 8 x 7 x 6, 16 of 3 x 3, stride 2" in report.markdown("conv", made["conv"])
-    text = report.markdown("host", made["host"])
+    assert "| grouped_mm | 5.00 | 4.00 |" in tables.markdown("grouped", made["grouped"])
+    assert "9 groups, 200 x 160 x 512, skewed" in tables.markdown("grouped", made["grouped"])
+    assert "2 x 8 x 7 x 6, 16 of 3 x 3, stride 2" in tables.markdown("conv", made["conv"])
+    text = tables.markdown("host", made["host"])
     assert "| mm | 8.00 | 4.00 | 3.96-4.04 | 2.00 |" in text
     assert "FAILED bmm" in text
 
@@ -287,15 +288,15 @@ def test_readmes_table() -> None:
 
 def test_plots(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from benchmarks import plot
+    from benchmarks.report import plots
 
     text = performance.document([result()])
-    drawn = {path.name for path in plot.draw(result(), tmp_path)}
+    drawn = {path.name for path in plots.draw(result(), tmp_path)}
     assert drawn == set(re.findall(r"\(performance/(\S+)\)", text))
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.iterdir())
-    assert plot.draw(result(gpu="NVIDIA Q1000"), tmp_path)
+    assert plots.draw(result(gpu="NVIDIA Q1000"), tmp_path)
     assert (
-        plot.draw(result(sections={"mm": section([unmeasured("mm", "failed", "")])}), tmp_path)
+        plots.draw(result(sections={"mm": section([unmeasured("mm", "failed", "")])}), tmp_path)
         == []
     )
 

@@ -1,4 +1,4 @@
-"""From the command line to a results file, with everything of CUDA made up."""
+"""From problems to a results file, with everything of CUDA made up."""
 
 from __future__ import annotations
 
@@ -11,168 +11,60 @@ import torch
 from result_rows import ENVIRONMENT, cpu
 from synthetic_clock import SyntheticClock
 
-from benchmarks import __main__ as cli
-from benchmarks import (
-    fused,
-    harness,
-    held_out,
-    host,
-    options,
-    performance,
-    plan,
-    record,
-    runs,
-    session,
-    shapes,
-)
+pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
+
+from benchmarks import cli, held_out, problems, run, shapes
+from benchmarks.compare import Case, Limits, Side, SkippedError
+from benchmarks.problems import Problem
+from benchmarks.report import performance, record
+from benchmarks.shapes import Gemm
+from benchmarks.suites import Suite, fused, scaled
+from cutwheel.tuning.measure import Error, Operands
 
 TABLE = shapes.load()
+SHAPE = Gemm(48, 40, 64)
 
 
 def parsed(*arguments: str) -> argparse.Namespace:
-    return options.parser().parse_args(list(arguments))
-
-
-# --- what is asked for
-
-
-def test_sections_of_commands() -> None:
-    assert options.sections_of(parsed("all")) == list(record.SECTIONS)
-    assert options.sections_of(parsed("all", "--sections", "host", "mm")) == ["mm", "host"]
-    assert options.sections_of(parsed("gemm")) == options.sections_of(parsed("mm")) == ["mm"]
-    assert options.sections_of(parsed("gemm", "--bias", "--dtype", "tf32")) == ["addmm_tf32"]
-    assert options.sections_of(parsed("conv")) == ["conv"]
-
-
-def test_parts_do_not_go_to_the_results() -> None:
-    assert options.part_of(parsed("all", "--held-out", "--no-compile")) == ""
-    assert options.output_path(parsed("all"), "NVIDIA H200") == record.FOLDER / "h200.json"
-    for arguments, part in (
-        (["mm", "--m", "64", "--nk", "4096x4096"], "--m, --nk"),
-        (["scaled", "--recipes", "int8"], "--recipes"),
-        (["grouped", "--cases", "0", "--quick"], "--quick, --cases"),
-        (["conv", "--candidate", "torch"], "--candidate"),
-        (["all", "--budget-seconds", "60"], "--budget-seconds"),
-    ):
-        given = parsed(*arguments)
-        assert options.part_of(given) == part
-        assert record.FOLDER not in options.output_path(given, "NVIDIA H200").parents
-    given = parsed("mm", "--m", "64", "--out", "x/new.json")
-    assert options.output_path(given, "NVIDIA H200") == Path("x/new.json")
-    assert options.output_path(parsed("mm", "--out", "x"), "NVIDIA H200") == Path("x/h200.json")
-
-
-def test_jobs_of_every_section() -> None:
-    given = parsed("all")
-    counts = {name: len(runs.jobs_of(name, given).all) for name in record.SECTIONS}
-    assert counts == {
-        "mm": 119,
-        "addmm": 119,
-        "fused": 325,
-        "scaled": 499,
-        "grouped": 120,
-        "conv": 77,
-        "host": 0,
-    }
-    assert (
-        len(runs.jobs_of("conv", parsed("conv", "--convs", "1", "--directions", "wgrad")).all) == 1
-    )
-    few = runs.jobs_of("grouped", parsed("grouped", "--products", "forward", "--cases", "0", "6"))
-    assert len(few.all) == 4
-    assert len(runs.jobs_of("mm_f16", parsed("mm", "--square", "64", "--dtype", "f16")).all) == 1
-
-
-def test_a_whole_run_fits_its_time() -> None:
-    """What `make bench` is expected to take on an H200, without torch.compile and with it."""
-    without = runs.planned(parsed("all", "--held-out", "--no-compile"))
-    assert sum(seconds for seconds, _ in without.values()) < 8 * 60
-    everything = runs.planned(parsed("all", "--held-out"))
-    assert sum(seconds for seconds, _ in everything.values()) < 15 * 60
-    assert everything["fused"][0] > without["fused"][0] + 200
-    assert set(runs.LAYERS_KEPT_ASIDE) == set(fused.COMPILED)
-
-
-# --- shapes kept aside
-
-
-def test_shapes_kept_aside_follow_from_their_seed() -> None:
-    for draw in (held_out.products, held_out.groups, held_out.convolutions):
-        found = draw(TABLE, 40, 7)
-        assert found == draw(TABLE, 40, 7)
-        assert found != draw(TABLE, 40, 8)
-        assert found[:10] == draw(TABLE, 10, 7)
-        assert len(set(found)) == 40
-
-
-def test_shapes_kept_aside_are_those_of_models_and_of_no_list() -> None:
-    products = held_out.products(TABLE, 400)
-    known = {tuple(pair) for pair in TABLE["gemm"]["nk"]}
-    assert not known & {(shape.n, shape.k) for shape in products}
-    assert all(1 <= shape.m <= 16384 for shape in products)
-    assert sum(shape.m <= 128 for shape in products) == pytest.approx(200, abs=40)  # log-uniform
-    pair = [products[0].n, products[0].k]
-    without = held_out.products(TABLE | {"gemm": {"nk": [pair]}}, 400)
-    assert pair not in [[shape.n, shape.k] for shape in without]
-    extents = [extent for shape in products for extent in (shape.n, shape.k)]
-    assert all(extent % 8 == 0 and 8 <= extent < 32768 for extent in extents)
-    assert 0.75 < sum(extent % 64 == 0 for extent in extents) / len(extents) < 0.95
-    assert min(shape.m for shape in held_out.products(TABLE, 100, least_m=64)) >= 64
-    experts = {shape[2:] for shape in held_out.groups(TABLE, 100)}
-    assert not experts & {tuple(case[2:]) for case in TABLE["grouped"]["cases"]}
-    for shape in held_out.convolutions(TABLE, 100):
-        assert min(shape.p, shape.q) >= 1
-
-
-def test_shapes_kept_aside_are_asked_for() -> None:
-    given = parsed("all", "--held-out", "12", "--seed", "5")
-    for name in record.SECTIONS[:-1]:
-        jobs = runs.jobs_of(name, given)
-        assert jobs.aside
-        assert not runs.jobs_of(name, parsed("all")).aside
-        assert not {str(job) for job in jobs.listed} & {str(job) for job in jobs.aside}
-    assert {job.shape for job in runs.jobs_of("mm", given).aside} == set(
-        held_out.products(TABLE, 12, 5)
-    )
-    only = parsed("fused", "--held-out", "--groups", "gated_silu")
-    assert {job.group for job in runs.jobs_of("fused", only).aside} == {"gated_silu"}
+    return cli.parser().parse_args(list(arguments))
 
 
 # --- runs
 
 
-def make(job: Any) -> session.Made:
+def small_case(setting: Any) -> Case:
     x = [torch.randn(6, 8) for _ in range(3)]
-    scale = 3.0 if job.shape.m == 13 else 2.0
-    sides = (
-        harness.Side("torch", lambda i: 2 * x[i]),
-        harness.Side("cutwheel", lambda i: scale * x[i]),
-    )
-    return session.Made(harness.Case(sides, 3, lambda i: 2 * x[i], 1e-5), 100, 10)
+    scale = 3.0 if setting.problem.shape.m == 13 else 2.0
+    sides = (Side("torch", lambda i: 2 * x[i]), Side("cutwheel", lambda i: scale * x[i]))
+    return Case(sides, 3, lambda i: 2 * x[i], Error(1e-5, 1e-4), 100, 10)
 
 
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Two listed shapes and one kept aside for each section; the folder of the results."""
+    groups = {"conv": "fprop", "grouped": "forward", "scaled": "int8", "fused": "bias_gelu"}
 
-    def jobs_of(name: str, given: Any) -> runs.Jobs:
-        shape = shapes.GemmShape(given.m[0] if getattr(given, "m", None) else 4, 8, 8)
-        group = {"conv": "fprop", "grouped": "forward", "scaled": "int8"}.get(name, name)
-        job = shapes.ProductJob(group, shape)
-        return (
-            runs.Jobs([job, job], [job] * bool(given.held_out)) if name != "host" else runs.Jobs([])
-        )
+    def of_section(name: str, given: Any) -> problems.Problems:
+        shape = Gemm(given.m[0] if getattr(given, "m", None) else 4, 8, 8)
+        one = Problem(groups.get(name, name), shape)
+        if name == "host":
+            return problems.Problems([])
+        return problems.Problems([one, one], [one] * bool(given.held_out))
 
-    def setup_of(name: str, given: Any, jobs: Any) -> runs.Setup:
-        fields = {"dtype": "bf16"} | ({"host": [cpu("conv2d", 5.0, 4.0)]} if name == "conv" else {})
-        return runs.Setup(make, plan.Limits(), fields, clock=SyntheticClock(3e-5, 2e-5))
+    def suite_of(op: str) -> Suite:
+        hosts = (lambda device: []) if op in ("conv", "host") else None
+        return Suite({groups.get(op, op): small_case}, Limits(), "bf16", host=hosts)
 
     def environment(commit: str | None, side: str) -> dict[str, Any]:
         return ENVIRONMENT | {"commit": commit}
 
-    monkeypatch.setattr(runs, "jobs_of", jobs_of)
-    monkeypatch.setattr(runs, "setup_of", setup_of)
+    monkeypatch.setattr(problems, "of_section", of_section)
+    monkeypatch.setattr(run, "suite_of", suite_of)
+    monkeypatch.setattr(run, "operands_of", lambda dtype: Operands(torch.device("cpu"), 1000))
+    monkeypatch.setattr(run.Run, "clock", lambda self: SyntheticClock(3e-5, 2e-5))
+    monkeypatch.setattr(run, "compare_on_host", lambda *_: [cpu("conv2d", 5.0, 4.0)])
+    monkeypatch.setattr(run, "keep_caches_in_tmpdir", lambda: None)
     monkeypatch.setattr(record, "environment", environment)
-    monkeypatch.setattr(host, "measure", lambda *_: [cpu("mm", 8.0, 4.0)])
     monkeypatch.setattr(cli, "write_documents", lambda: None)
     monkeypatch.setattr(record, "FOLDER", tmp_path / "results")
     return tmp_path / "results"
@@ -190,11 +82,26 @@ def test_all_sections_are_of_one_run(on_cpu: Path, capsys: pytest.CaptureFixture
     assert all("part" not in each for each in found["sections"].values())
     assert found["sections"]["mm"]["dtype"] == "bf16"
     assert found["sections"]["conv"]["host"] == [record.plain(cpu("conv2d", 5.0, 4.0))]
+    assert found["sections"]["host"]["results"] == found["sections"]["conv"]["host"]
+    assert "dtype" not in found["sections"]["host"]
+    assert [name for name, each in found["sections"].items() if "compile" in each] == [
+        "fused",
+        "scaled",
+        "conv",
+    ]
     assert [path.name for path in on_cpu.iterdir()] == ["h200.json"]
     captured = capsys.readouterr()
     assert "[mm 1/3 " in captured.err
     assert " s left of all] mm 4 x 8 x 8: torch 1.500" in captured.err
     assert performance.document([found]).count("One run: ") == 1
+
+
+def test_torch_in_our_place(on_cpu: Path, tmp_path: Path) -> None:
+    out = tmp_path / "noise.json"
+    assert cli.main(["mm", "--candidate", "torch", "--out", str(out)]) == 0
+    found = record.read(out)["sections"]["mm"]
+    assert (found["candidate"], found["part"]) == ("torch (again)", "--candidate")
+    assert [row["ratios"][0]["side"] for row in found["results"]] == ["torch (again)"] * 2
 
 
 def test_one_section_keeps_the_others(on_cpu: Path) -> None:
@@ -218,15 +125,15 @@ def test_an_interrupted_section_leaves_what_it_has(
     on_cpu: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli.main(["mm", "--commit", "aaa"])
-    monkeypatch.setattr(runs, "SAVE_SECONDS", -1.0)
-    tell = runs.Run._tell
+    monkeypatch.setattr(run, "SAVE_SECONDS", -1.0)
+    tell = run.Run._tell
 
-    def interrupt(self: Any, name: str, job: Any, rows: Any, *rest: Any) -> None:
+    def interrupt(self: Any, name: str, problem: Any, rows: Any, *rest: Any) -> None:
         if len(rows) == 2:
             raise KeyboardInterrupt
-        tell(self, name, job, rows, *rest)
+        tell(self, name, problem, rows, *rest)
 
-    monkeypatch.setattr(runs.Run, "_tell", interrupt)
+    monkeypatch.setattr(run.Run, "_tell", interrupt)
     with pytest.raises(KeyboardInterrupt):
         cli.main(["mm", "--commit", "bbb"])
     whole = record.read(on_cpu / "h200.json")["sections"]["mm"]
@@ -235,87 +142,161 @@ def test_an_interrupted_section_leaves_what_it_has(
     assert (left["part"], len(left["results"])) == ("unfinished", 1)
 
 
+def test_a_run_goes_on_after_a_failure_and_stops_at_its_budget() -> None:
+    def make(problem: Problem) -> Case:
+        if problem.shape.m == 1:
+            raise ValueError("no\nadvice")
+        if problem.shape.m == 2:
+            raise SkippedError("takes 90 GB")
+        return small_case(argparse.Namespace(problem=problem))
+
+    seen: list[int] = []
+    wanted = [Problem("mm", Gemm(m, 1, 1)) for m in range(4)]
+    clock = SyntheticClock(1e-3)
+    rows = run.measure(wanted, make, clock, Limits(), None, lambda rows: seen.append(len(rows)))
+    assert [row["status"] for row in rows] == ["ok", "failed", "skipped", "ok"]
+    assert [row["reason"] for row in rows[1:3]] == ["ValueError: no", "takes 90 GB"]
+    assert [row["m"] for row in rows] == [0, 1, 2, 3]
+    assert seen == [1, 2, 3, 4]
+    late = run.measure(wanted, make, clock, Limits(), -1.0)
+    assert [row["status"] for row in late] == ["skipped"] * 4
+    assert "budget of -1 s" in late[0]["reason"]
+
+
+def test_a_lost_context_skips_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lost)
+    wanted = [Problem("mm", SHAPE)] * 2
+
+    def make(problem: Problem) -> Case:
+        return small_case(argparse.Namespace(problem=problem))
+
+    rows = run.measure(wanted, make, SyntheticClock(1e-3), Limits())
+    assert [row["status"] for row in rows] == ["ok", "skipped"]
+    assert "broke the CUDA context" in rows[1]["reason"]
+
+
+def test_allowance_shares_the_budget() -> None:
+    limits = Limits(case_seconds=0.8)
+    assert run.allowance(None, 100, limits) == 0.8
+    assert run.allowance(10.0, 100, limits) == pytest.approx(0.05)
+    assert run.allowance(1000.0, 1, limits) == 0.8
+    assert run.allowance(0.0, 1, limits) == 0.0
+
+
+# --- torch.compile within its budget
+
+
+def compiling(seconds: float | None, asked: int, at: Any = None) -> run.Compiling:
+    return run.Compiling(fused.MODE, problems.COMPILED["fused"], at, asked, seconds)
+
+
+def test_the_compile_budget_is_spread_over_the_cases() -> None:
+    budget = compiling(100.0, 10)
+    compiled = []
+    for case in range(10):
+        if budget.allows():
+            compiled.append(case)
+            budget.used += 30.0
+    assert compiled == [0, 3, 6, 9]
+    assert not compiling(0.0, 3).allows()
+    plenty, unlimited = compiling(1000.0, 3), compiling(None, 3)
+    assert [plenty.allows() for _ in range(3)] == [True] * 3
+    assert [unlimited.allows() for _ in range(3)] == [True] * 3
+
+
+def made_with(budget: run.Compiling, group: str, monkeypatch: pytest.MonkeyPatch) -> Case:
+    monkeypatch.setattr(fused, "compiled", lambda function, **_: function)
+    operands = Operands(torch.device("cpu"), 8000)
+    return run.maker(fused.SUITE, operands, budget, "cutwheel")(Problem(group, SHAPE))
+
+
+def test_compile_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for group, at, expected in (
+        ("bias_gelu", {SHAPE}, True),
+        ("gated_silu", None, True),
+        ("bias_residual", set(), False),
+        ("training_gelu", None, False),
+    ):
+        case = made_with(compiling(100.0, 3, at), group, monkeypatch)
+        assert ("compile" in {side.name for side in case.sides}) == expected, group
+        assert case.left_out == ""
+
+
+def test_what_the_budget_leaves_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = compiling(100.0, 4)
+    made_with(budget, "bias_gelu", monkeypatch)
+    budget.used += 60.0
+    case = made_with(budget, "bias_gelu", monkeypatch)
+    assert "compile" not in {side.name for side in case.sides}
+    assert case.left_out == "compile: left out, its 100 s were used up"
+    assert case.left_out.startswith(run.LEFT_OUT)
+    found = run.row(Problem("bias_gelu", SHAPE), case, run.Measurement("ok", ""))
+    assert found["reason"] == case.left_out
+
+
+def test_only_the_first_call_is_taken_for_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([10.0, 17.0])
+    budget = compiling(100.0, 4)
+    call = budget.timed(lambda x: x + 1)
+    monkeypatch.setattr(run.time, "monotonic", lambda: next(now))
+    assert (call(1), call(2)) == (2, 3)
+    assert budget.used == 7.0
+
+
 def test_how_many_shapes_got_a_compile_baseline() -> None:
     rows = [
         {"sides": {"compile": {"us": 1}}, "reason": ""},
         {"sides": {"compile": {"relative_error": 1.0}}, "reason": "compile: wrong result"},
-        {"sides": {"eager": {"us": 1}}, "reason": f"{runs.LEFT_OUT}, its 5 s were used up"},
+        {"sides": {"eager": {"us": 1}}, "reason": f"{run.LEFT_OUT}, its 5 s were used up"},
         {"sides": {}, "reason": ""},
     ]
-    found = runs.compile_record(rows, "default", 4, 3)
+    found = compiling(5.0, 3).record([row | {"group": "gated_silu"} for row in rows])
     assert (found["cases"], found["asked"], found["measured"], found["left_out"]) == (4, 3, 1, 1)
-    assert runs.compile_at(parsed("fused")) == shapes.compiled_shapes(TABLE, None)
-    assert runs.compile_at(parsed("fused", "--no-compile")) == set()
-    assert runs.compile_at(parsed("all", "--compile", "all")) is None
+    assert (found["budget_seconds"], found["mode"]) == (5.0, "max-autotune-no-cudagraphs")
+    assert "seconds" not in compiling(None, 3).record([])
 
 
-def test_jobs_say_what_they_are() -> None:
-    for name in record.SECTIONS[:-1]:
-        for job in runs.jobs_of(name, parsed("all", "--held-out", "4")).all[::7]:
-            fields = job.fields()
-            assert fields["group"] == job.group
-            assert fields["m"] >= 1
+def test_which_problems_ask_for_torch_compile() -> None:
+    def asked(op: str, *arguments: str) -> tuple[int, str]:
+        given = parsed(*arguments)
+        wanted = problems.of_section(op, given).all
+        found = run.compiling_of(op, given, run.suite_of(op).mode, wanted)
+        assert found is not None
+        return found.asked, found.mode
+
+    assert asked("fused", "fused") == (24, fused.MODE)
+    assert asked("fused", "fused", "--compile", "all")[0] == 3 * 65
+    assert asked("fused", "fused", "--no-compile")[0] == 0
+    assert asked("scaled", "scaled") == (142, "dynamic=True")
+    assert asked("scaled", "scaled", "--quick")[0] == 0
+    assert asked("conv", "conv") == (1, "default")
+    assert asked("conv", "conv", "--resnet-compile", "none") == (0, "none")
+    given = parsed("mm")
+    assert run.compiling_of("mm", given, "", problems.of_section("mm", given).all) is None
+    assert scaled.SUITE.mode == "dynamic=True"
 
 
-# --- what a section is measured with
+# --- how long it takes
 
 
-@pytest.fixture
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makers, limits and records of torch.compile are the real ones; the GPU is not."""
-    from benchmarks import conv, fused, gemm, grouped, scaled, sides
-
-    for module in (conv, fused, gemm, grouped, scaled):
-        monkeypatch.setattr(module, "gpu", lambda: (torch.device("cpu"), 10_000))
-    monkeypatch.setattr(gemm, "ceilings", lambda dtype: {"gbs": 1.0, "tflops": 1.0})
-    monkeypatch.setattr(sides, "form_of_addmm_activation", lambda: "gelu_tanh")
-    monkeypatch.setattr(sides, "compiled", lambda function: function)
-    monkeypatch.setattr(fused, "compiled", lambda function: function)
-    monkeypatch.setattr(host, "measure", lambda *_: [cpu("mm", 8.0, 4.0)])
-    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", lambda name=None: "cublas")
+def test_a_whole_run_fits_its_time() -> None:
+    """What `make bench` is expected to take on an H200, without torch.compile and with it."""
+    without = run.planned(record.SECTIONS, parsed("all", "--held-out", "--no-compile"))
+    assert sum(seconds for seconds, _ in without.values()) < 8 * 60
+    everything = run.planned(record.SECTIONS, parsed("all", "--held-out"))
+    assert sum(seconds for seconds, _ in everything.values()) < 15 * 60
+    assert everything["fused"][0] > without["fused"][0] + 200
+    for name in record.SECTIONS:  # each command has its own options
+        assert set(run.planned([name], parsed(name))) == {name}
 
 
-SMALL = ("--m", "4", "--nk", "16x32", "--candidate", "torch")
-
-
-@pytest.mark.parametrize(
-    ("section", "arguments", "rows", "compiled"),
-    [
-        ("mm", SMALL, 1, None),
-        ("addmm_tf32", (*SMALL, "--dtype", "tf32"), 1, None),
-        ("fused", (*SMALL, "--compile", "4x16x32"), 5, (3, 3)),
-        ("fused", (*SMALL, "--compile", "4x16x32", "--compile-seconds", "0"), 5, (3, 0)),
-        ("scaled", (*SMALL, "--recipes", "int8", "--no-compile"), 1, (0, 0)),
-        ("grouped", ("--candidate", "torch", "--products", "forward"), 2, None),
-        ("conv", ("--candidate", "torch", "--directions", "fprop", "fused"), 2, (0, 0)),
-    ],
-)
-def test_setups(
-    section: str,
-    arguments: tuple[str, ...],
-    rows: int,
-    compiled: Any,
-    no_gpu: None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    small = {
-        "grouped": {"cases": [[3, 24, 16, 16]]},
-        "conv": {"cases": [[1, 4, 6, 6, 8, 3, 3, 1, 1, 1]]},
-    }
-    monkeypatch.setattr(shapes, "load", lambda: TABLE | small)
-    given = parsed(section.partition("_")[0], *arguments)
-    jobs = runs.jobs_of(section, given)
-    setup = runs.setup_of(section, given, jobs)
-    clock = SyntheticClock(2e-3)
-    with setup.context:
-        found = session.measure(jobs.all, setup.make, setup.limits, clock=clock)
-    assert len(found) == rows
-    for row in found:
-        assert row["ratios"] or row["group"] == "fused", row["reason"]
-    assert setup.fields["dtype"]
-    if compiled is None:
-        assert setup.compile is None
-    else:
-        record_of = setup.compile(found)
-        assert (record_of["asked"], record_of["measured"]) == compiled
-        assert record_of["left_out"] == compiled[0] - compiled[1]
+def test_time_left_follows_the_pace() -> None:
+    left = run.TimeLeft({"a": (100.0, 100), "b": (50.0, 5)})
+    assert left.after("a", 0, 0.0) == pytest.approx(150.0)
+    assert left.after("a", 50, 50.0) == pytest.approx(100.0)
+    assert left.after("a", 90, 180.0) == pytest.approx(1.9 * 10 + 50.0)
+    assert left.after("b", 5, 70.0) == 0.0

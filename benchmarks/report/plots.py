@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 from PIL import Image
 
-from . import names, performance, record, report
+from . import names, performance, record, tables
 from .chips import chip_of, limit
-from .report import Line, Row
+from .tables import Line, Row
 
 TORCH, OURS, LIMIT, ASIDE = "#6b7280", "#0f766e", "#b45309", "#7c3aed"
 COLUMNS = 3
@@ -35,12 +35,12 @@ def draw(result: Result, folder: Path) -> list[Path]:
         if name == "host":
             continue
         rows = performance.listed(section)
-        products = [row for row in rows if row["group"] not in (*report.OWN, "quantize")]
-        if report.best_lines(products):
+        products = [row for row in rows if row["group"] not in (*tables.OWN, "quantize")]
+        if tables.best_lines(products):
             add(name, "ratio", ratio_figure(name, section, products))
         if performance.intense(rows):
             add(name, "tflops", tflops_figure(name, result["gpu"], performance.intense(rows)))
-    cpu = report.measured(performance.host_rows(result))
+    cpu = tables.measured(performance.host_rows(result))
     if cpu:
         add("host", "cpu", host_figure(cpu))
     for path, figure in figures.items():
@@ -68,7 +68,7 @@ def _panels(count: int, width: float = 4.4, height: float = 2.9) -> tuple[Figure
 # ---- ratios
 def ratio_figure(name: str, section: Mapping[str, Any], rows: Sequence[Row]) -> Figure:
     """A panel for each of our sides: every shape over M, and the geometric mean of each M."""
-    found = report.best_lines(rows)
+    found = tables.best_lines(rows)
     aside = performance.kept_aside(section)
     figure, axes = _panels(len(found), 6.0 if len(found) == 1 else 4.4, 3.2)
     for axis, line in zip(axes, found, strict=True):
@@ -81,9 +81,9 @@ def ratio_figure(name: str, section: Mapping[str, Any], rows: Sequence[Row]) -> 
 def points(rows: Sequence[Row], line: Line) -> list[tuple[int, float]]:
     return [
         (int(row["m"]), ratio["median"])
-        for row in report.measured(rows)
-        for ratio in report.best_of(row)
-        if (report.label(row), ratio["side"]) == (line["group"], line["side"])
+        for row in tables.measured(rows)
+        for ratio in tables.best_of(row)
+        if (tables.label(row), ratio["side"]) == (line["group"], line["side"])
     ]
 
 
@@ -143,10 +143,10 @@ def _tflops_panel(axis: Axes, gpu: str, dtype: str, rows: Sequence[Row]) -> None
             row["sides"][best["side"]]["tflops"],
         )
         for row in rows
-        for best in report.best_of(row)
+        for best in tables.best_of(row)
     ]
     xs, theirs, ours = zip(*pairs, strict=True)
-    axis.plot(xs, theirs, "x", color=TORCH, markersize=4, alpha=0.7, label=report.BEST)
+    axis.plot(xs, theirs, "x", color=TORCH, markersize=4, alpha=0.7, label=tables.BEST)
     axis.plot(
         xs, ours, "o", color=OURS, markersize=4, alpha=0.7, fillstyle="none", label="cutwheel"
     )

@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import names, record, report, scaled_jobs
+from ..problems import QUANTIZE
+from . import names, record, tables
 from .chips import chip_of
-from .report import Line
+from .tables import Line
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "performance.md"
 PLOTS = ROOT / "docs" / "performance"
 README = ROOT / "README.md"
 BEGIN = "<!-- from benchmarks/results: python -m benchmarks report -->"
 END = "<!-- end -->"
 
-NO_PRODUCTS = tuple(f"quantize {name}" for name in scaled_jobs.QUANTIZE)
+NO_PRODUCTS = tuple(f"quantize {name}" for name in QUANTIZE)
 
 Result = Mapping[str, Any]
 Section = Mapping[str, Any]
@@ -35,11 +36,11 @@ def plot_name(gpu: str, section: str, kind: str) -> str:
 
 # ---- which parts of a section there is something to say of
 def listed(section: Section) -> list[Mapping[str, Any]]:
-    return [row for row in section["results"] if not report.is_kept_aside(row)]
+    return [row for row in section["results"] if not tables.is_kept_aside(row)]
 
 
 def kept_aside(section: Section) -> list[Mapping[str, Any]]:
-    return [row for row in section["results"] if report.is_kept_aside(row)]
+    return [row for row in section["results"] if tables.is_kept_aside(row)]
 
 
 def dtype_of(section: str, row: Mapping[str, Any]) -> str:
@@ -53,7 +54,7 @@ def dtype_of(section: str, row: Mapping[str, Any]) -> str:
 
 def intense(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Rows for the plot of TFLOP/s: products that have something to be compared with."""
-    return [row for row in report.measured(rows) if row["flops_per_byte"] and report.best_of(row)]
+    return [row for row in tables.measured(rows) if row["flops_per_byte"] and tables.best_of(row)]
 
 
 def host_rows(result: Result) -> list[Mapping[str, Any]]:
@@ -87,7 +88,7 @@ def run_text(result: Result) -> str:
     dates = sorted({section["environment"]["date"] for section in sections})
     if not _is_of_one_commit(result):
         return "Sections are of several commits; each says which."
-    text = report.origin(next(iter(sections)), with_date=False)
+    text = tables.origin(next(iter(sections)), with_date=False)
     if len(dates) == 1:
         return f"One run: {text}, {dates[0]}."
     return f"One commit: {text}, in {len(dates)} runs from {dates[0]} to {dates[-1]}."
@@ -95,7 +96,7 @@ def run_text(result: Result) -> str:
 
 def _is_of_one_commit(result: Result) -> bool:
     sections = result["sections"].values()
-    return len({report.origin(section, with_date=False) for section in sections}) == 1
+    return len({tables.origin(section, with_date=False) for section in sections}) == 1
 
 
 def _image(result: Result, section: str, kind: str, text: str) -> str:
@@ -107,14 +108,14 @@ def _family(result: Result, name: str, section: Section) -> list[str]:
     title = names.TITLES.get(op, op)
     parts = [f"### {title}" + (f", {dtype}" if dtype else "")]
     if not _is_of_one_commit(result):
-        parts.append(report.origin(section) + ".")
+        parts.append(tables.origin(section) + ".")
     rows, aside = listed(section), kept_aside(section)
-    found = report.lines(rows)
+    found = tables.lines(rows)
     parts += [names.NOTES.get(op, ""), lines_table(op, found)]
-    best = report.best_lines([row for row in rows if row["group"] not in report.OWN])
+    best = tables.best_lines([row for row in rows if row["group"] not in tables.OWN])
     if op != "conv":  # whose M is images times pixels
         products = [line for line in best if line["group"] not in NO_PRODUCTS]
-        parts.append(report.per_m_table(products, lambda line: names.what(op, line)))
+        parts.append(tables.per_m_table(products, lambda line: names.what(op, line)))
     if best:
         parts.append(_image(result, name, "ratio", f"ratio to torch's best, {title}"))
     if intense(rows):
@@ -122,8 +123,8 @@ def _family(result: Result, name: str, section: Section) -> list[str]:
     if aside:
         seed = section["held_out"]["seed"]
         parts.append(names.KEPT_ASIDE.format(count=len(aside), seed=seed))
-        parts.append(lines_table(op, report.lines(aside)))
-    notes = [report.compile_note(section), report.exceptions(section["results"])]
+        parts.append(lines_table(op, tables.lines(aside)))
+    notes = [tables.compile_note(section), tables.exceptions(section["results"])]
     return [*parts, *notes]
 
 
@@ -153,7 +154,7 @@ def lines_table(section: str, found: Sequence[Line]) -> str:
         )
         last = title
     head = ["", "against", "shapes", "geometric mean", "worst", "ahead"]
-    return report.table(head, body, left=2) if body else ""
+    return tables.table(head, body, left=2) if body else ""
 
 
 def _cpu(result: Result) -> list[str]:
@@ -164,18 +165,18 @@ def _cpu(result: Result) -> list[str]:
     core = result["sections"].get("host")
     if core and not _is_of_one_commit(result):
         parts.append(
-            report.origin(core) + "; those of grouped products and convolutions in their own runs."
+            tables.origin(core) + "; those of grouped products and convolutions in their own runs."
         )
     body = [
         [row["case"], f"{torch_us:.1f}", f"{ours:.1f}", f"{row['ratio']:.2f}"]
-        for row in report.measured(rows)
+        for row in tables.measured(rows)
         for torch_us, ours in [[us["median"] for us in row["us"].values()]]
     ]
-    parts.append(report.table(["call", "torch", "cutwheel", "ratio"], body) if body else "")
+    parts.append(tables.table(["call", "torch", "cutwheel", "ratio"], body) if body else "")
     if body:
         parts.append(_image(result, "host", "cpu", "CPU time of a call"))
     failed = [row for row in rows if row["status"] != "ok"]
-    return [*parts, report.exceptions(failed, lambda row: row["case"])]
+    return [*parts, tables.exceptions(failed, lambda row: row["case"])]
 
 
 # ---- README
@@ -188,8 +189,8 @@ def readme_table(found: Sequence[Result]) -> str:
             if name == "host":
                 continue
             op = name.partition("_")[0]
-            for line in report.best_lines(listed(section)):
-                if line["group"] in (*report.OWN, *NO_PRODUCTS):
+            for line in tables.best_lines(listed(section)):
+                if line["group"] in (*tables.OWN, *NO_PRODUCTS):
                     continue
                 numbers = [
                     str(line["shapes"]),
@@ -211,7 +212,7 @@ def readme_table(found: Sequence[Result]) -> str:
         )
         named = "commits" if len(commits) > 1 else "commit"
         parts.append(f"{result['gpu']}, torch {torch}, {named} {', '.join(commits)}:")
-        parts.append(report.table(head, body, left=2))
+        parts.append(tables.table(head, body, left=2))
     return "\n\n".join(parts)
 
 
@@ -232,12 +233,12 @@ def write_all(folder: Path = record.FOLDER) -> list[Path]:
     README.write_text(with_table(README.read_text(), found))
     written = [DOCUMENT, README]
     try:
-        from . import plot
+        from . import plots
     except ImportError as error:
         print(f"no plots ({error}); where matplotlib is: python -m benchmarks report")
         return written
     PLOTS.mkdir(parents=True, exist_ok=True)
-    new = [path for result in found for path in plot.draw(result, PLOTS)]
+    new = [path for result in found for path in plots.draw(result, PLOTS)]
     for path in PLOTS.glob("*.png"):
         if path not in new:
             path.unlink()

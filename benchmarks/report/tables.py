@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .conv_jobs import ConvShape, text_of
-from .stats import geomean
+from ..problems import Problem
+from ..shapes import Conv
 
 Row = Mapping[str, Any]
 Line = dict[str, Any]
@@ -37,7 +38,7 @@ def label(row: Row) -> str:
 
 def shape_of(row: Row) -> str:
     if "shape" in row:
-        return text_of(row["group"], ConvShape(*row["shape"])).removeprefix(f"{row['group']} ")
+        return str(Problem(row["group"], Conv(*row["shape"]))).removeprefix(f"{row['group']} ")
     text = " x ".join(str(row[extent]) for extent in "mnk" if row[extent])
     return f"{row['groups']} groups, {text}, {row['skew']}" if "groups" in row else text
 
@@ -89,11 +90,11 @@ def _line(key: tuple[str, str, str], members: Sequence[tuple[Row, Mapping[str, A
         "baseline": baseline,
         "form": members[0][1].get("form"),
         "shapes": len(members),
-        "geomean": geomean(ratios),
+        "geomean": statistics.geometric_mean(ratios),
         "worst": worst["median"],
         "worst_shape": shape_of(row),
         "ahead": sum(ratio >= 1.0 for ratio in ratios),
-        "per_m": {m: geomean(values) for m, values in per_m.items()},
+        "per_m": {m: statistics.geometric_mean(values) for m, values in per_m.items()},
     }
 
 

@@ -1,14 +1,15 @@
-"""The command line: what is measured, and whether that is a section in whole or a part of it."""
+"""python -m benchmarks: which sections are measured, and what becomes of their results."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from . import conv_jobs, grouped_jobs, held_out, record, scaled_jobs, shapes
+from . import held_out, problems, shapes
+from .report import performance, record, tables
 
-DTYPES = ("bf16", "f16", "tf32")
-GROUPS = ("bias_gelu", "bias_residual", "gated_silu", "training_gelu", "overhead")  # of fused
 COMPILE_SECONDS = 360.0
 # What leaves cases out: a run with one of these is no section of the results of a GPU.
 FILTERS = ("quick", "m", "nk", "square", "groups", "recipes", "accumulation", "limit", "products")
@@ -27,8 +28,6 @@ def parser() -> argparse.ArgumentParser:
 
     add("mm", "products over the shapes of shapes.toml", sizes, dense)
     add("addmm", "the same with a bias", sizes, dense)
-    gemm = add("gemm", "mm or, with --bias, addmm", sizes, dense)
-    gemm.add_argument("--bias", action="store_true", help="addmm with a row instead of mm")
     add("fused", "linear layers with activation and residual", sizes, layers)
     add("scaled", "fp8 and int8 products, and quantisation", sizes, products)
     add("grouped", "grouped products of experts", experts)
@@ -89,14 +88,14 @@ def _sizes() -> argparse.ArgumentParser:
 
 def _dense() -> argparse.ArgumentParser:
     dense = _parent()
-    dense.add_argument("--dtype", choices=DTYPES, default="bf16")
+    dense.add_argument("--dtype", choices=problems.DTYPES, default="bf16")
     dense.add_argument("--square", type=int, nargs="+")
     return dense
 
 
 def _layers() -> argparse.ArgumentParser:
     layers = _parent()
-    layers.add_argument("--groups", choices=GROUPS, nargs="+")
+    layers.add_argument("--groups", choices=problems.LAYERS, nargs="+")
     layers.add_argument(
         "--compile",
         nargs="+",
@@ -119,11 +118,11 @@ def _products() -> argparse.ArgumentParser:
         type=recipes_argument,
         nargs="+",
         metavar="RECIPE",
-        help=f"of {', '.join(scaled_jobs.RECIPES)}; all by default",
+        help=f"of {', '.join(problems.RECIPES)}; all by default",
     )
     products.add_argument(
         "--accumulation",
-        choices=tuple(scaled_jobs.ACCUMULATION),
+        choices=tuple(problems.ACCUMULATION),
         nargs="+",
         help="of fp8: with use_fast_accum, or promoted to float32 on the way",
     )
@@ -136,11 +135,11 @@ def _products() -> argparse.ArgumentParser:
 def _experts() -> argparse.ArgumentParser:
     experts = _parent()
     experts.add_argument(
-        "--products", choices=grouped_jobs.GROUPS, nargs="+", help="what is computed of the groups"
+        "--products", choices=problems.EXPERTS, nargs="+", help="what is computed of the groups"
     )
     experts.add_argument(
         "--skew",
-        choices=grouped_jobs.SKEWS,
+        choices=problems.SKEWS,
         nargs="+",
         help="rows of the groups: all alike, or Zipf's law and some empty",
     )
@@ -158,7 +157,7 @@ def _images() -> argparse.ArgumentParser:
     images = _parent()
     images.add_argument(
         "--directions",
-        choices=conv_jobs.GROUPS,
+        choices=problems.DIRECTIONS,
         nargs="+",
         help="what is computed of the convolutions; resnet50 is a whole model",
     )
@@ -176,17 +175,18 @@ def _images() -> argparse.ArgumentParser:
 
 def nk_argument(text: str) -> tuple[int, int]:
     try:
-        return shapes.parse_nk(text)
+        n, k = shapes.extents(text, 2, "4096x14336 (N, K)")
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    return n, k
 
 
 def recipes_argument(text: str) -> list[str]:
     """``"rowwise,int8"`` as well as one name."""
     names = text.split(",")
     for name in names:
-        if name not in scaled_jobs.RECIPES:
-            known = ", ".join(scaled_jobs.RECIPES)
+        if name not in problems.RECIPES:
+            known = ", ".join(problems.RECIPES)
             raise argparse.ArgumentTypeError(f"{name!r} is none of {known}")
     return names
 
@@ -203,9 +203,7 @@ def sections_of(options: argparse.Namespace) -> list[str]:
     """Sections of the results file, in its order; another dtype has one of its own."""
     if options.command == "all":
         return [name for name in record.SECTIONS if name in (options.sections or record.SECTIONS)]
-    name = options.command
-    if name == "gemm":
-        name = "addmm" if options.bias else "mm"
+    name: str = options.command
     dtype = getattr(options, "dtype", "bf16")
     return [name if dtype == "bf16" else f"{name}_{dtype}"]
 
@@ -219,3 +217,48 @@ def output_path(options: argparse.Namespace, gpu: str) -> Path:
     if part_of(options):
         default = Path(__file__).parents[1] / "build" / "benchmarks"
     return record.path_of(gpu, options.out or default)
+
+
+# ---- commands
+def show(sections: Mapping[str, Mapping[str, Any]]) -> bool:
+    """The tables; false if a result was wrong or could not be had."""
+    for name, section in sections.items():
+        print(f"\n{tables.markdown(name, section)}")
+    rows = [
+        row
+        for section in sections.values()
+        for row in (*section["results"], *section.get("host", ()))
+    ]
+    return all(row["status"] != "failed" for row in rows)
+
+
+def write_documents() -> None:
+    for path in performance.write_all():
+        print(f"wrote {path}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    given = parser().parse_args(arguments)
+    if given.command == "report" and given.files:
+        good = [show(record.read(path)["sections"]) for path in given.files]  # all of them
+        return 0 if all(good) else 1
+    if given.command in ("report", "merge"):
+        for path in given.files:
+            print(f"{path} -> {record.merge(path)}")
+        write_documents()
+        return 0
+    return measure(given)
+
+
+def measure(given: argparse.Namespace) -> int:
+    from . import run  # reports need no torch
+
+    environment = record.environment(given.commit, given.candidate)
+    path, names = output_path(given, environment["gpu"]), sections_of(given)
+    left = run.TimeLeft(run.planned(names, given))
+    running = run.Run(given, environment, path, part_of(given), left)
+    is_good = show({name: running.section(name) for name in names})  # all of them, also wrong ones
+    print(f"wrote {path}")
+    if path.resolve().parent == record.FOLDER.resolve():
+        write_documents()
+    return 0 if is_good else 1

@@ -69,7 +69,7 @@ def device_slug(gpu: str) -> str:
 
 
 Section = dict[str, Any]
-FOLDER = Path(__file__).with_name("results")
+FOLDER = Path(__file__).parents[1] / "results"
 
 
 def path_of(gpu: str, folder: Path = FOLDER) -> Path:

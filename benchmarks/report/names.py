@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .report import BEST, Line
+from .tables import BEST, Line
 
 TITLES = {
     "mm": "Products: `mm`",

@@ -1,0 +1,358 @@
+"""Implementations of one operation, checked against a reference and then timed side by side.
+
+Replays of all sides alternate, so that clocks and temperature move them alike.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from cutwheel.tuning.measure import (
+    Call,
+    Clock,
+    Error,
+    Operands,
+    Replay,
+    Results,
+    Spread,
+    in_turns,
+    iterations,
+    rotation,
+    run_poisoned,
+    tensors_of,
+)
+
+from .problems import Problem
+
+Reference = Callable[[int], Results]  # slot -> what the results should be, float32 or better
+Pair = tuple[str, str]  # a side and the baseline it is compared with
+Function = Callable[..., Any]
+MOST_BYTES = 60e9  # of operands and results; what they are made and checked with comes on top
+SINGLE_SLOT = 64  # one slot suffices where L2 holds less than this part of it
+AGAIN = "torch (again)"  # in place of cutwheel, the noise
+
+
+class SkippedError(Exception):
+    """A problem that is not to be measured, and why."""
+
+
+# ---- what a suite declares
+@dataclass(frozen=True)
+class Setting:
+    """One problem, and what its sides are made with."""
+
+    problem: Problem
+    operands: Operands
+    compiled: Callable[[Function], Function] | None = None
+    """makes one more baseline, where torch.compile is asked for"""
+
+    @property
+    def shape(self) -> Any:
+        """Of the kind that the suite has."""
+        return self.problem.shape
+
+    def slots(
+        self, of_operands: int, of_results: int = 0, sides: int = 2, *, unread: int = 0
+    ) -> int:
+        """Sets of operands to rotate through; results of each side are kept for each.
+
+        Args:
+            of_operands: bytes of one set that a call reads
+            of_results: bytes of what one call returns
+            unread: further bytes of one set
+
+        Raises:
+            SkippedError: they take too much memory
+        """
+
+        def needed(slots: int) -> int:
+            kept = slots + (slots > 1)  # calls on a single set are long: a graph has one of them
+            return slots * (of_operands + unread) + sides * kept * of_results
+
+        l2_bytes = self.operands.l2_bytes
+        found = rotation(of_operands, l2_bytes)
+        written = of_operands + of_results  # results pass through L2 as operands do
+        if needed(found) > MOST_BYTES and written > SINGLE_SLOT * l2_bytes:
+            found = 1
+        if needed(found) > MOST_BYTES:
+            gigabytes = needed(found) / 1e9
+            raise SkippedError(f"takes {gigabytes:.0f} GB; the limit is {MOST_BYTES / 1e9:.0f}")
+        return found
+
+
+@dataclass(frozen=True)
+class Side:
+    name: str
+    call: Call
+    reference: Reference | None = None  # where it is another than the case's
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is compared: ratio = time of a pair's baseline over that of its other side."""
+
+    sides: Sequence[Side]
+    slots: int
+    reference: Reference
+    allowed: Error
+    flops: float = 0.0  # of a call; 0 where it does not multiply
+    min_bytes: float = 1.0  # through device memory: operands read once, results written once
+    pairs: Sequence[Pair] | None = None  # if not given: the last side with each of the others
+    kernels: Mapping[str, str | None] = field(default_factory=dict)  # by side
+    forms: Mapping[Pair, str] = field(default_factory=dict)  # of a baseline that computes another
+    left_out: str = ""  # baselines that are not there, and why
+    stands_alone: bool = False  # sides are measured, too, if torch refuses all of their baselines
+
+    def all_pairs(self) -> list[Pair]:
+        if self.pairs is not None:
+            return list(self.pairs)
+        *baselines, other = (side.name for side in self.sides)
+        return [(other, baseline) for baseline in baselines]
+
+    def against_itself(self) -> Case:
+        """torch in our place: what the benchmark calls a difference where there is none."""
+        by_name = {side.name: side for side in self.sides}
+        first = dict(reversed(self.all_pairs()))
+        if not first:
+            raise SkippedError("there is no baseline")
+        named = {ours: ours.replace("cutwheel", AGAIN) for ours in first}
+        sides = [
+            replace(by_name[first[name]], name=named[name]) if name in first else side
+            for name, side in by_name.items()
+            if name in first or name in {baseline for _, baseline in self.all_pairs()}
+        ]
+        pairs = [(named[ours], baseline) for ours, baseline in self.all_pairs()]
+        return replace(self, sides=sides, pairs=pairs, kernels={}, forms={})
+
+
+# ---- GPU time
+@dataclass(frozen=True)
+class Limits:
+    """How long one case may be measured."""
+
+    replay_seconds: float = 2e-3  # long against the few microseconds that starting a graph costs
+    case_seconds: float = 0.8  # timed replays of all sides together
+    min_rounds: int = 5
+    max_rounds: int = 25
+    max_iterations: int = 2000
+
+    def rounds(self, of_round: float, seconds: float) -> int:
+        """Rounds (one replay of each side) that fit into `seconds`, within the limits."""
+        fitting = math.floor(seconds / of_round) if of_round > 0.0 else self.max_rounds
+        return max(self.min_rounds, min(fitting, self.max_rounds))
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Outcome for one case; times exist only where all results were right."""
+
+    status: str  # "ok" or "failed"
+    reason: str  # of a failure; if ok, which baselines could not be measured, and why
+    errors: dict[str, Error] = field(default_factory=dict)
+    times: dict[str, Spread] = field(default_factory=dict)  # seconds for one call
+    ratios: dict[Pair, Spread] = field(default_factory=dict)
+    iterations: int = 0
+    rounds: int = 0
+
+
+def describe(error: BaseException) -> str:
+    """The first line: torch appends pages of advice to some of its errors."""
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0] if text else 'no message'}"
+
+
+def compare(case: Case, clock: Clock, limits: Limits, seconds: float) -> Measurement:
+    """Checks all sides on the very graphs that are timed, then times them in alternating rounds.
+
+    A baseline that cannot be measured is left out; the case fails if another side cannot be, or if
+    no baseline is left.
+    """
+    failures: dict[str, str] = {}
+    pilots: dict[str, float] = {}
+    for side in case.sides:
+        try:
+            pilots[side.name] = _pilot(side, case.slots, clock)
+        except (RuntimeError, TypeError, ValueError) as failure:
+            failures[side.name] = describe(failure)
+    pairs = [pair for pair in case.all_pairs() if pair[1] in pilots or not case.stands_alone]
+    if _has_failed(case, pairs, failures):
+        return Measurement("failed", _texts(failures))
+
+    count = iterations(
+        min(pilots.values()), case.slots, limits.replay_seconds, limits.max_iterations
+    )
+    replays = {
+        side.name: clock.record(side.call, case.slots, count)
+        for side in case.sides
+        if side.name in pilots
+    }
+    errors = _check(case, replays)
+    for name, error in errors.items():
+        if not error.within(case.allowed):
+            failures[name] = (
+                f"wrong result, relative error {error.relative:.1e}, worst element"
+                f" {error.worst:.1e}; tolerance"
+                f" {case.allowed.relative:.0e} and {case.allowed.worst:.0e}"
+            )
+            del replays[name]
+    if _has_failed(case, pairs, failures):
+        return Measurement("failed", _texts(failures), errors)
+
+    rounds = limits.rounds(count * sum(pilots[name] for name in replays), seconds)
+    samples = in_turns(replays, rounds)
+    times = {name: Spread.of(values) for name, values in samples.items()}
+    ratios = {
+        (name, baseline): _ratio(samples[baseline], samples[name])
+        for name, baseline in pairs
+        if baseline in samples
+    }
+    return Measurement("ok", _texts(failures), errors, times, ratios, count, rounds)
+
+
+def _pilot(side: Side, slots: int, clock: Clock) -> float:
+    """Seconds for one call, roughly. A function of its own: it frees the graph and its results."""
+    clock.warm_up(side.call, slots)
+    pilot = clock.record(side.call, slots, slots)
+    pilot.run()
+    return pilot.seconds()
+
+
+def _has_failed(case: Case, pairs: Sequence[Pair], failures: Mapping[str, str]) -> bool:
+    """pairs: without those whose baseline may be missing"""
+    baselines = {baseline for _, baseline in case.all_pairs()}
+    ours = [side.name for side in case.sides if side.name not in baselines]
+    ours += [name for name, _ in pairs]
+    is_alone = bool(pairs) and all(baseline in failures for _, baseline in pairs)
+    return is_alone or any(name in failures for name in ours)
+
+
+def _texts(failures: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {text}" for name, text in failures.items())
+
+
+def _ratio(baseline: Sequence[float], other: Sequence[float]) -> Spread:
+    """Median over median; the spread is that of single rounds, whose replays share their clocks."""
+    each = Spread.of([b / o for b, o in zip(baseline, other, strict=True)])
+    overall = Spread.of(baseline).median / Spread.of(other).median
+    return Spread(overall, min(each.p20, overall), max(each.p80, overall))
+
+
+def _check(case: Case, replays: Mapping[str, Replay]) -> dict[str, Error]:
+    """Compares the first and the last slot, each fully."""
+    checked = sorted({0, case.slots - 1})
+    errors = {}
+    known: tuple[Reference | None, list[Results]] = (None, [])
+    for side in case.sides:
+        if side.name not in replays:
+            continue
+        replay = replays[side.name]
+        reference = side.reference or case.reference
+        if known[0] is not reference:  # sides that share one follow each other; none is kept
+            known = (None, [])
+            known = (reference, [reference(slot) for slot in checked])
+        run_poisoned(replay)
+        found = [
+            Error.of(result, expected)
+            for slot, wanted in zip(checked, known[1], strict=True)
+            for result, expected in zip(
+                tensors_of(replay.results[slot]), tensors_of(wanted), strict=True
+            )
+        ]
+        errors[side.name] = Error.largest(found)
+    return errors
+
+
+# ---- CPU time
+CALLS = 40  # between two synchronizations; launches of backward passes included, far below 1024
+HOST_TOLERANCE = 2e-2  # two results in bfloat16
+
+Run = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class HostCase:
+    """Operands so small that the GPU is not waited for."""
+
+    name: str
+    baseline: Run  # torch
+    ours: Run  # the same result
+
+
+def disagreement(case: HostCase) -> float:
+    """The largest relative error of our results against the baseline's."""
+    expected = [t.detach().clone() for t in tensors_of(case.baseline())]
+    found = [t.detach().clone() for t in tensors_of(case.ours())]
+    pairs = zip(found, expected, strict=True)
+    return Error.largest([Error.of(f, e) for f, e in pairs]).relative
+
+
+def time_calls(
+    run: Run,
+    calls: int,
+    synchronize: Callable[[], None],
+    now: Callable[[], float] = time.perf_counter,
+) -> float:
+    """Seconds for one call; the queue is empty at the start, and waiting for it is not counted."""
+    synchronize()
+    start = now()
+    for _ in range(calls):
+        run()
+    return (now() - start) / calls
+
+
+def time_pair(
+    case: HostCase,
+    repeats: int,
+    synchronize: Callable[[], None],
+    now: Callable[[], float] = time.perf_counter,
+) -> tuple[Spread, Spread]:
+    """Alternating repeats of both sides, garbage collection off as timeit does it."""
+    for run in (case.baseline, case.ours):
+        time_calls(run, CALLS, synchronize, now)  # warm up
+    baseline, ours = [], []
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(repeats):
+            baseline.append(time_calls(case.baseline, CALLS, synchronize, now))
+            ours.append(time_calls(case.ours, CALLS, synchronize, now))
+    finally:
+        if collecting:
+            gc.enable()
+    return Spread.of(baseline), Spread.of(ours)
+
+
+def compare_on_host(cases: Sequence[HostCase], repeats: int, name: str) -> list[dict[str, Any]]:
+    """A row for each case: microseconds for one call, ratio = torch's time / ours.
+
+    Args:
+        name: of our side; AGAIN measures torch in its place
+    """
+    rows = []
+    for case in cases:
+        row: dict[str, Any] = {"case": case.name, "status": "ok", "reason": "", "ratio": None}
+        case = replace(case, ours=case.baseline) if name == AGAIN else case
+        try:
+            error = disagreement(case)
+            if not error <= HOST_TOLERANCE:
+                raise ValueError(f"results differ from torch's, relative error {error:.1e}")
+            baseline, ours = time_pair(case, repeats, torch.cuda.synchronize)
+            row["ratio"] = baseline.median / ours.median
+            row["us"] = {"torch": spread_of(baseline, 1e6), name: spread_of(ours, 1e6)}
+        except (RuntimeError, TypeError, ValueError) as failure:
+            row |= {"status": "failed", "reason": describe(failure)}
+        rows.append(row)
+    return rows
+
+
+def spread_of(value: Spread, factor: float = 1.0) -> dict[str, float]:
+    """For JSON"""
+    scaled = value.scaled(factor)
+    return {"median": scaled.median, "p20": scaled.p20, "p80": scaled.p80}

@@ -1,0 +1,446 @@
+"""From problems to sections of a results file: one case after another, within a budget of time,
+whatever happens to single ones."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cutwheel.tuning.cases import DTYPES
+from cutwheel.tuning.measure import Call, Clock, GraphClock, Operands, Spread
+
+from . import problems, shapes
+from .compare import (
+    AGAIN,
+    Case,
+    Function,
+    Limits,
+    Measurement,
+    Setting,
+    SkippedError,
+    compare,
+    compare_on_host,
+    describe,
+    spread_of,
+)
+from .problems import COMPILED, Options, Problem
+from .report import record
+from .suites import Suite
+
+Row = dict[str, Any]
+QUICK = Limits(case_seconds=0.2, max_rounds=9)
+SAVE_SECONDS = 20.0  # between two states of a section that is not complete
+LEFT_OUT = "compile: left out"  # begins the reason of what the budget of torch.compile leaves out
+# Measured on an H200, with what is around the timing: buffers, references, kernels looked up.
+SECONDS_PER_CASE = {
+    "mm": 0.25,
+    "addmm": 0.17,
+    "fused": 0.45,
+    "scaled": 0.18,
+    "grouped": 0.22,
+    "conv": 0.5,
+    "host": 0.5,
+}
+SECONDS_PER_COMPILE = 13.0
+COMPILATIONS = {"scaled": 6, "conv": 2}  # a scaling, quantisation by recipe; a whole model
+
+
+def suite_of(op: str) -> Suite:
+    name = "gemm" if op in ("mm", "addmm") else op
+    found: Suite = importlib.import_module(f"{__package__}.suites.{name}").SUITE
+    return found
+
+
+def operands_of(dtype: str) -> Operands:
+    """On the GPU at hand; DTYPES has what sections of another dtype are called."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+    return Operands(device, l2_bytes, DTYPES[dtype])
+
+
+# ---- rows
+def row(problem: Problem, case: Case | None, found: Measurement) -> Row:
+    """One result, ready for JSON. Times in microseconds for one call."""
+    sides: dict[str, Any] = {
+        name: {"relative_error": error.relative, "worst_error": error.worst}
+        for name, error in found.errors.items()
+    }
+    for name, seconds in found.times.items():
+        sides[name]["us"] = spread_of(seconds, 1e6)
+        if case and case.flops:
+            sides[name]["tflops"] = case.flops / seconds.median * 1e-12
+        if case:
+            sides[name]["gbs"] = case.min_bytes / seconds.median * 1e-9
+    ratios = []
+    for pair, ratio in found.ratios.items():
+        entry: dict[str, Any] = {"side": pair[0], "baseline": pair[1], **spread_of(ratio)}
+        if case and pair in case.forms:
+            entry["form"] = case.forms[pair]
+        ratios.append(entry)
+    reasons = [text for text in (case.left_out if case else "", found.reason) if text]
+    return {
+        **problem.fields(),
+        "status": found.status,
+        "reason": "; ".join(reasons),
+        "kernels": dict(case.kernels) if case else {},
+        "ratios": ratios,
+        "flops_per_byte": case.flops / case.min_bytes if case else None,
+        "sides": sides,
+        "slots": case.slots if case else 0,
+        "iterations": found.iterations,
+        "rounds": found.rounds,
+    }
+
+
+def measure(
+    wanted: Sequence[Problem],
+    make: Callable[[Problem], Case],
+    clock: Clock,
+    limits: Limits,
+    budget_seconds: float | None = None,
+    progress: Callable[[list[Row]], None] = lambda rows: None,
+) -> list[Row]:
+    """All in order. A problem that fails is recorded as such and does not stop the others.
+
+    Args:
+        make: may raise SkippedError
+        progress: called with the rows so far after each problem
+    """
+    end = None if budget_seconds is None else time.monotonic() + budget_seconds
+    rows: list[Row] = []
+    lost = ""
+    for index, problem in enumerate(wanted):
+        remaining = None if end is None else end - time.monotonic()
+        seconds = allowance(remaining, len(wanted) - index, limits)
+        if lost or seconds == 0.0:
+            reason = lost or f"the budget of {budget_seconds:g} s was used up"
+            rows.append(row(problem, None, Measurement("skipped", reason)))
+        else:
+            rows.append(_one(problem, make, clock, limits, seconds))
+            lost = release()
+        progress(rows)
+    return rows
+
+
+def _one(
+    problem: Problem,
+    make: Callable[[Problem], Case],
+    clock: Clock,
+    limits: Limits,
+    seconds: float,
+) -> Row:
+    """Its buffers are free once this has returned."""
+    try:
+        case = make(problem)
+        return row(problem, case, compare(case, clock, limits, seconds))
+    except SkippedError as reason:
+        return row(problem, None, Measurement("skipped", str(reason)))
+    except (RuntimeError, TypeError, ValueError) as error:
+        return row(problem, None, Measurement("failed", describe(error)))
+
+
+def allowance(remaining: float | None, cases_left: int, limits: Limits) -> float:
+    """Seconds for timing the next case; half of its share, since setting up and checking cost too.
+
+    `remaining` is what is left of the whole run's budget, None for no budget. 0.0 means: skip.
+    """
+    if remaining is None:
+        return limits.case_seconds
+    if remaining <= 0.0:
+        return 0.0
+    return min(limits.case_seconds, 0.5 * remaining / max(1, cases_left))
+
+
+def release() -> str:
+    """Gives the buffers of a case back; says so if the CUDA context did not survive it."""
+    try:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+    except RuntimeError as error:
+        return f"an earlier shape broke the CUDA context ({describe(error)})"
+    return ""
+
+
+def ceilings(operands: Operands, size: int = 8192) -> dict[str, float]:
+    """What this GPU reaches now: a large copy (bytes read plus written), a large torch.mm."""
+    clock = GraphClock(operands.device)
+    source = torch.randn(1 << 29, dtype=torch.bfloat16, device=operands.device)  # 1 GiB
+    target = torch.empty_like(source)
+    a = operands.normal(size, size)
+    d = torch.empty_like(a)
+
+    def best(call: Call) -> float:
+        clock.warm_up(call, 1)
+        replay = clock.record(call, 1, 4)
+        return Spread.of([replay.seconds() for _ in range(7)]).median
+
+    copy = best(lambda _: target.copy_(source))
+    product = best(lambda _: torch.mm(a, a, out=d))
+    return {
+        "gbs": 2 * source.nbytes / copy * 1e-9,
+        "tflops": 2 * size**3 / product * 1e-12,
+    }
+
+
+# ---- torch.compile as one more baseline
+@dataclass
+class Compiling:
+    """Spreads the seconds there are for torch.compile evenly over the cases that ask for it.
+
+    One may compile unless what was used so far is more than the share of the cases before it. So
+    what is left out is not all at the end.
+    """
+
+    mode: str
+    groups: Sequence[str]
+    at: set[shapes.Gemm] | None
+    """shapes that ask for it; None: all"""
+    asked: int = 0
+    seconds: float | None = None
+    """None: as many as it takes"""
+    used: float = 0.0
+    before: int = 0
+
+    def asks(self, problem: Problem) -> bool:
+        return problem.group in self.groups and (self.at is None or problem.shape in self.at)
+
+    def allows(self) -> bool:
+        if self.seconds is None:
+            return True
+        share = self.seconds * self.before / max(1, self.asked)
+        self.before += 1
+        return self.seconds > 0.0 and self.used <= share
+
+    def timed(self, function: Function) -> Function:
+        """The first call compiles: its time, also that of a failure, goes to the budget."""
+        is_first = True
+
+        def call(*operands: torch.Tensor) -> Any:
+            nonlocal is_first
+            if not is_first:
+                return function(*operands)
+            is_first = False
+            start = time.monotonic()
+            try:
+                return function(*operands)
+            finally:
+                self.used += time.monotonic() - start
+
+        return call
+
+    def record(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """cases: which torch.compile could be a baseline of; asked: which it was to be one of."""
+        measured = sum(
+            any("compile" in name and "us" in side for name, side in row["sides"].items())
+            for row in rows
+        )
+        found = {
+            "mode": self.mode,
+            "cases": sum(row["group"] in self.groups for row in rows),
+            "asked": self.asked,
+            "measured": measured,
+            "left_out": sum(LEFT_OUT in row["reason"] for row in rows),
+        }
+        if self.seconds is None:
+            return found
+        return found | {"seconds": self.used, "budget_seconds": self.seconds}
+
+
+def compile_at(op: str, given: Options) -> set[shapes.Gemm] | None:
+    """Shapes with torch.compile among their baselines; None: all"""
+    off = given.no_compile or (given.quick and op != "conv")
+    if op == "fused":
+        return shapes.compiled_shapes(shapes.load(), ["none"] if off else given.compile)
+    return set() if off or (op == "conv" and given.resnet_compile == "none") else None
+
+
+def compiling_of(op: str, given: Options, mode: str, wanted: Sequence[Problem]) -> Compiling | None:
+    if op not in COMPILED:
+        return None
+    mode = given.resnet_compile if op == "conv" else mode
+    found = Compiling(mode, COMPILED[op], compile_at(op, given))
+    asked = sum(map(found.asks, wanted))
+    return replace(found, asked=asked, seconds=given.compile_seconds if op == "fused" else None)
+
+
+def keep_caches_in_tmpdir() -> None:
+    """Of what torch.compile makes; where a benchmark runs, the home folder may be read-only."""
+    folder = Path(tempfile.gettempdir())
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "cutwheel_inductor"))
+    os.environ.setdefault("TRITON_CACHE_DIR", str(folder / "cutwheel_triton"))
+
+
+def maker(
+    suite: Suite, operands: Operands, compiling: Compiling | None, candidate: str
+) -> Callable[[Problem], Case]:
+    """candidate: "cutwheel", or "torch" to see what the benchmark calls a difference"""
+
+    def compiled(function: Function) -> Function:
+        assert suite.compiled is not None
+        assert compiling is not None
+        return compiling.timed(suite.compiled(function, compiling.mode))
+
+    def make(problem: Problem) -> Case:
+        setting, left_out = Setting(problem, operands), ""
+        if compiling and compiling.asks(problem):
+            if compiling.allows():
+                setting = replace(setting, compiled=compiled)
+            else:
+                left_out = f"{LEFT_OUT}, its {compiling.seconds:g} s were used up"
+        case = suite.groups[problem.group](setting)
+        case = replace(case, left_out=left_out) if left_out else case
+        return case.against_itself() if candidate == "torch" else case
+
+    return make
+
+
+# ---- how long it takes
+class TimeLeft:
+    """How long the sections that are planned will still take, from the pace so far.
+
+    Args:
+        planned: seconds and cases expected of each section, in their order
+    """
+
+    TRUST = 10  # the first guess counts as much as so many cases
+
+    def __init__(self, planned: Mapping[str, tuple[float, int]]) -> None:
+        self.planned = dict(planned)
+
+    def after(self, section: str, done: int, seconds: float) -> float:
+        """Seconds left when `done` cases of a section took so many seconds."""
+        names = list(self.planned)
+        expected, cases = self.planned[section]
+        guess = expected / max(1, cases)
+        pace = (seconds + self.TRUST * guess) / (done + self.TRUST)
+        later = names[names.index(section) + 1 :]
+        return pace * (cases - done) + sum(self.planned[name][0] for name in later)
+
+
+def planned(sections: Sequence[str], given: Options) -> dict[str, tuple[float, int]]:
+    """Seconds expected and cases of each section."""
+    found = {}
+    for name in sections:
+        op = name.partition("_")[0]
+        wanted = problems.of_section(name, given).all
+        cases = len(wanted) or 30  # CPU times
+        seconds = cases * SECONDS_PER_CASE[op]
+        compiling = compiling_of(op, given, "", wanted) if op == "fused" else None
+        if compiling:
+            seconds += min(given.compile_seconds, compiling.asked * SECONDS_PER_COMPILE)
+        elif not (given.no_compile or given.quick):
+            seconds += COMPILATIONS.get(op, 0) * SECONDS_PER_COMPILE
+        found[name] = (seconds, cases)
+    return found
+
+
+# ---- sections
+@dataclass
+class Run:
+    """Of one or more sections: all with one environment, one commit and one file.
+
+    part: what makes the run a part of its sections; empty for whole ones
+    """
+
+    given: Options
+    environment: Mapping[str, Any]
+    path: Path
+    part: str
+    left: TimeLeft
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def name(self) -> str:
+        return AGAIN if self.given.candidate == "torch" else "cutwheel"
+
+    def budget(self) -> float | None:
+        if self.given.budget_seconds is None:
+            return None
+        remaining: float = self.given.budget_seconds - (time.monotonic() - self.started)
+        return max(0.0, remaining)
+
+    def section(self, name: str) -> dict[str, Any]:
+        """Measures a section and writes it."""
+        started = time.monotonic()
+        made: dict[str, Any] = {"candidate": self.name, "environment": self.environment}
+        if self.part:
+            made["part"] = self.part
+        op, _, dtype = name.partition("_")
+        suite = suite_of(op)
+        with suite.context(dtype):
+            if op == "host":
+                made["results"] = self.host(suite)
+            else:
+                self._measure(name, suite, made, started)
+        made["seconds"] = time.monotonic() - started
+        record.write_section(self.path, name, made)
+        return made
+
+    def host(self, suite: Suite) -> list[Row]:
+        assert suite.host is not None
+        return compare_on_host(suite.host("cuda"), 15 if self.given.quick else 60, self.name)
+
+    def fields(self, suite: Suite, dtype: str) -> dict[str, Any]:
+        """What a section says beside its results."""
+        found = {"dtype": dtype or suite.dtype} | suite.fields()
+        if suite.has_ceilings:
+            found["ceilings"] = ceilings(operands_of(dtype or "bf16"))
+        if suite.host:
+            found["host"] = self.host(suite)
+        return found
+
+    def clock(self) -> Clock:
+        return GraphClock(torch.device("cuda", torch.cuda.current_device()))
+
+    def _measure(self, name: str, suite: Suite, made: dict[str, Any], started: float) -> None:
+        op, _, dtype = name.partition("_")
+        wanted = problems.of_section(name, self.given)
+        compiling = compiling_of(op, self.given, suite.mode, wanted.all)
+        keep_caches_in_tmpdir()
+        made |= self.fields(suite, dtype)
+        if wanted.aside:
+            made["held_out"] = {"seed": self.given.seed, "cases": len(wanted.aside)}
+        unfinished = self.path.with_name(self.path.stem + ".unfinished")
+        saved = time.monotonic()
+
+        def progress(rows: list[Row]) -> None:
+            nonlocal saved
+            if len(rows) > len(wanted.listed):
+                rows[-1]["held_out"] = True
+            self._tell(name, wanted.all[len(rows) - 1], rows, time.monotonic() - started)
+            if time.monotonic() - saved > SAVE_SECONDS:
+                unfinished.unlink(missing_ok=True)
+                so_far = made | {"part": "unfinished", "results": rows}
+                record.write_section(unfinished, name, so_far)
+                saved = time.monotonic()
+
+        made["results"] = measure(
+            wanted.all,
+            maker(suite, operands_of(dtype or "bf16"), compiling, self.given.candidate),
+            self.clock(),
+            QUICK if self.given.quick else suite.limits,
+            self.budget(),
+            progress,
+        )
+        if compiling:
+            made["compile"] = compiling.record(made["results"])
+        unfinished.unlink(missing_ok=True)
+
+    def _tell(self, name: str, problem: Problem, rows: Sequence[Row], seconds: float) -> None:
+        last = rows[-1]
+        found = [f"{entry['baseline']} {entry['median']:.3f}" for entry in last["ratios"]]
+        state = ", ".join(found) or f"{last['status']}, {last['reason']}"
+        left = self.left.after(name, len(rows), seconds)
+        cases = self.left.planned[name][1]
+        where = f"{name} {len(rows)}/{cases} {seconds:.0f} s, {left:.0f} s left of all"
+        print(f"[{where}] {problem}: {state}", file=sys.stderr)

@@ -1,0 +1,89 @@
+"""The families that are measured, a file each: the sides of every group of problems.
+
+A suite says what is compared: torch's ways to compute something, cutwheel's, and the reference of
+both. Which shapes, how often, whether results are right and where they go is said once, in
+problems.py, compare.py and run.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import cutwheel
+
+from ..compare import Case, Function, HostCase, Limits, Setting, describe
+
+
+@dataclass(frozen=True)
+class Suite:
+    groups: Mapping[str, Callable[[Setting], Case]]
+    limits: Limits
+    dtype: str
+    """as the section names it"""
+    host: Callable[[str], Sequence[HostCase]] | None = None
+    """(device): calls whose CPU time stands in the same section"""
+    has_ceilings: bool = False
+    """the section has what a copy and a large torch.mm reach"""
+    fields: Callable[[], dict[str, Any]] = dict
+    """what else the section says"""
+    context: Callable[[str], AbstractContextManager[Any]] = lambda dtype: nullcontext()
+    """settings of torch, for all sides of a section of this dtype"""
+    compiled: Callable[[Function, str], Function] | None = None
+    """(function, mode): torch.compile, where it is one more baseline"""
+    mode: str = ""
+    """of torch.compile; empty: as an option says"""
+
+
+def kernel(op: str, *operands: Any, **keywords: Any) -> str | None:
+    """Which kernel runs."""
+    return named(lambda: cutwheel.explain(op, *operands, **keywords).row)
+
+
+def named(find: Callable[[], str | None]) -> str | None:
+    """What `find` says; None if it cannot: the case itself will say what is wrong."""
+    try:
+        return find()
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError):
+        return None
+
+
+# ---- torch.compile
+def compiled(function: Function, **options: Any) -> Function:
+    """All errors of the compiler are RuntimeErrors: the side is then left out."""
+    torch._dynamo.reset()  # else it gives up after a few shapes
+    made = torch.compile(function, **options)
+
+    def call(*operands: torch.Tensor) -> Any:
+        try:
+            return made(*operands)
+        except Exception as error:
+            raise RuntimeError(describe(error)) from error
+
+    return call
+
+
+@functools.cache
+def compiled_for_any_shape(function: Function) -> Function:
+    """Once for shapes that differ, never falling back to eager.
+
+    One that has failed fails again at once: a compiler that is missing takes its time to say so.
+    """
+    call = compiled(function, dynamic=True, fullgraph=True)
+    failures: list[RuntimeError] = []
+
+    def once(*operands: torch.Tensor) -> Any:
+        if failures:
+            raise failures[0]
+        try:
+            return call(*operands)
+        except RuntimeError as error:
+            failures.append(error)
+            raise
+
+    return once

@@ -1,0 +1,283 @@
+"""Linear layers with what follows them, in one kernel, against what torch does for the same.
+
+Weights are scaled so that a product has a standard deviation of 1: there activations bend, and a
+wrong one does not pass the check. All sides are functional, none writes with ``out=``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+
+import cutwheel
+from cutwheel.tuning.measure import Error, product
+
+from ..compare import Call, Case, Limits, Reference, Setting, Side
+from . import Suite, compiled, kernel
+
+ALLOWED = Error(1e-2, 1e-1)
+# Gradients of a rounded z, and sums of rounded products.
+ALLOWED_TRAINING = Error(2e-2, 2e-1)
+# The largest of 470 million products of two normally distributed values have large errors.
+ALLOWED_GATED = Error(1e-2, 5e-1)
+MODE = "max-autotune-no-cudagraphs"
+ELEMENT = 2  # bytes of bfloat16
+
+Tensor = torch.Tensor
+gelu_tanh = functools.partial(functional.gelu, approximate="tanh")
+ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
+    None: lambda z: z,
+    "relu": torch.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": gelu_tanh,
+    "silu": functional.silu,
+}
+
+
+# ---- torch's sides
+def eager_linear(x: Tensor, w: Tensor, b: Tensor, activation: str | None = None) -> Tensor:
+    return ACTIVATIONS[activation](functional.linear(x, w, b))
+
+
+def eager_residual(x: Tensor, w: Tensor, b: Tensor, r: Tensor) -> Tensor:
+    return functional.linear(x, w, b) + r
+
+
+def eager_gated(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
+    return functional.silu(x @ gate.t()) * (x @ up.t())
+
+
+def addmm_activation(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """cuBLASLt's own epilogue, where torch takes that way."""
+    return torch._addmm_activation(b, x, w.t(), use_gelu=True)
+
+
+def form_of_addmm_activation(device: str = "cuda") -> str:
+    """Which GELU torch._addmm_activation computes: the forms differ by up to 5e-4."""
+    z = torch.linspace(-4, -1, 1024, device=device).bfloat16()
+    one = torch.eye(16, device=device, dtype=torch.bfloat16)
+    x = torch.zeros(1024, 16, device=device, dtype=torch.bfloat16)
+    x[:, 0] = z
+    found = addmm_activation(x, one, torch.zeros_like(one[0]))[:, 0].double()
+    errors = {
+        form: (found - ACTIVATIONS[form](z.double())).abs().mean().item()
+        for form in ("gelu", "gelu_tanh")
+    }
+    return min(errors, key=lambda form: errors[form])
+
+
+# ---- groups
+class Inputs(NamedTuple):
+    x: list[Tensor]  # [M, K]
+    w: list[Tensor]  # [N, K]
+    b: Tensor  # [N]
+
+    @classmethod
+    def of(cls, setting: Setting, slots: int, grad: bool = False) -> Inputs:
+        (m, n, k), normal = setting.shape, setting.operands.normal
+        return cls(
+            [normal(m, k).requires_grad_(grad) for _ in range(slots)],
+            [normal(n, k, scale=k**-0.5).requires_grad_(grad) for _ in range(slots)],
+            normal(n).requires_grad_(grad),
+        )
+
+    def z(self) -> Callable[[int], Tensor]:
+        """slot -> x w^T + b [M, N] from float64, computed once for all sides of a case"""
+
+        @functools.cache
+        def z(i: int) -> Tensor:
+            found = product(self.x[i].detach(), self.w[i].detach().t())
+            return found.add_(self.b.detach().float())
+
+        return z
+
+
+def _slots(setting: Setting, more_bytes: int = 0) -> int:
+    return setting.slots(setting.shape.input_bytes(ELEMENT) + more_bytes)
+
+
+def bias_gelu(setting: Setting) -> Case:
+    """The erf form; and the tanh form, which is what torch._addmm_activation has on CUDA."""
+    slots = _slots(setting)
+    x, w, b = inputs = Inputs.of(setting, slots)
+    z = inputs.z()
+    forms: dict[str, Reference] = {
+        form: lambda i, form=form: ACTIVATIONS[form](z(i))  # type: ignore[misc]
+        for form in ("gelu", "gelu_tanh")
+    }
+
+    def side(name: str, call: Callable[..., Any], form: str) -> Side:
+        return Side(name, lambda i: call(x[i], w[i], b), forms[form])
+
+    def ours(form: str) -> Side:
+        call = functools.partial(cutwheel.linear, activation=form)
+        return side(f"cutwheel {form}", call, form)
+
+    baselines = [side("eager", functools.partial(eager_linear, activation="gelu"), "gelu")]
+    if setting.compiled:
+        in_one = setting.compiled(lambda x, w, b: functional.gelu(functional.linear(x, w, b)))
+        baselines.append(side("compile", in_one, "gelu"))
+    erf, tanh = ours("gelu"), ours("gelu_tanh")
+    sides = [*baselines, erf, side("addmm_activation", addmm_activation, "gelu_tanh"), tanh]
+    pairs = [(erf.name, other.name) for other in baselines]
+    pairs += [(mine.name, "addmm_activation") for mine in (erf, tanh)]
+    return Case(
+        sides,
+        slots,
+        forms["gelu"],
+        ALLOWED,
+        setting.shape.flops,
+        setting.shape.min_bytes(ELEMENT),
+        pairs,
+        {
+            f"cutwheel {form}": kernel("linear", x[0], w[0], b, activation=form)
+            for form in ("gelu", "gelu_tanh")
+        },
+        {(erf.name, "addmm_activation"): "gelu_tanh"},
+    )
+
+
+def bias_residual(setting: Setting) -> Case:
+    m, n, _ = setting.shape
+    more = m * n * ELEMENT
+    slots = _slots(setting, more)
+    x, w, b = inputs = Inputs.of(setting, slots)
+    r = [setting.operands.normal(m, n) for _ in range(slots)]
+    z = inputs.z()
+    sides = [Side("eager", lambda i: eager_residual(x[i], w[i], b, r[i]))]
+    if setting.compiled:
+        in_one = setting.compiled(eager_residual)
+        sides.append(Side("compile", lambda i: in_one(x[i], w[i], b, r[i])))
+    sides.append(Side("cutwheel", lambda i: cutwheel.linear(x[i], w[i], b, residual=r[i])))
+    return Case(
+        sides,
+        slots,
+        lambda i: z(i) + r[i].float(),
+        ALLOWED,
+        setting.shape.flops,
+        setting.shape.min_bytes(ELEMENT) + more,
+        kernels={"cutwheel": kernel("linear", x[0], w[0], b, residual=r[0])},
+    )
+
+
+def gated_silu(setting: Setting) -> Case:
+    """N is the width of the result: gate and up are [N, K] each."""
+    (m, n, k), normal = setting.shape, setting.operands.normal
+    weights = 2 * n * k * ELEMENT
+    # No call reads weights both packed and not.
+    read = m * k * ELEMENT + weights
+    slots = setting.slots(read, m * n * ELEMENT, 2 + bool(setting.compiled), unread=weights)
+    x = [normal(m, k) for _ in range(slots)]
+    gate, up = ([normal(n, k, scale=k**-0.5) for _ in range(slots)] for _ in range(2))
+    packed = [torch.stack(pair, 1).flatten(0, 1) for pair in zip(gate, up, strict=True)]
+    sides = [Side("eager", lambda i: eager_gated(x[i], gate[i], up[i]))]
+    if setting.compiled:
+        in_one = setting.compiled(eager_gated)
+        sides.append(Side("compile", lambda i: in_one(x[i], gate[i], up[i])))
+    sides.append(Side("cutwheel", lambda i: cutwheel.gated_linear(x[i], packed[i], "silu")))
+
+    def expected(i: int) -> Tensor:
+        return functional.silu(product(x[i], gate[i].t())).mul_(product(x[i], up[i].t()))
+
+    return Case(
+        sides,
+        slots,
+        expected,
+        ALLOWED_GATED,
+        2 * setting.shape.flops,
+        setting.shape.min_bytes(ELEMENT) + weights // 2,
+        kernels={"cutwheel": kernel("gated_linear", x[0], packed[0])},
+    )
+
+
+def training_gelu(setting: Setting) -> Case:
+    """Forward, then the gradients of x, w and b for a random gradient of the result."""
+    m, n, _ = setting.shape
+    slots = _slots(setting, m * n * ELEMENT)
+    x, w, b = inputs = Inputs.of(setting, slots, grad=True)
+    g = [setting.operands.normal(m, n) for _ in range(slots)]
+    z = inputs.z()
+
+    def step(linear: Callable[..., Tensor]) -> Call:
+        def call(i: int) -> tuple[Tensor, ...]:
+            y = linear(x[i], w[i], b, activation="gelu")
+            return (y.detach(), *torch.autograd.grad(y, (x[i], w[i], b), g[i]))
+
+        return call
+
+    def expected(i: int) -> tuple[Tensor, ...]:
+        dz = torch.ops.aten.gelu_backward(g[i].float(), z(i))
+        dx = product(dz, w[i].detach())
+        dw = product(dz.t(), x[i].detach())
+        return functional.gelu(z(i)), dx, dw, dz.double().sum(0).float()
+
+    return Case(
+        [Side("eager", step(eager_linear)), Side("cutwheel", step(cutwheel.linear))],
+        slots,
+        expected,
+        ALLOWED_TRAINING,
+        3 * setting.shape.flops,
+        2 * setting.shape.min_bytes(ELEMENT),  # also of g, and a gradient of each input
+        kernels={"cutwheel": kernel("linear", x[0], w[0], b, activation="gelu")},
+    )
+
+
+def overhead(setting: Setting) -> Case:
+    """Each epilogue against cutwheel's own product with a bias alone."""
+    m, n, _ = setting.shape
+    slots = _slots(setting)
+    x, w, b = inputs = Inputs.of(setting, slots)
+    r = [setting.operands.normal(m, n) for _ in range(slots)]
+    z = inputs.z()
+    linear = cutwheel.linear
+
+    def side(activation: str | None) -> Side:
+        return Side(
+            activation or "bias",
+            lambda i: linear(x[i], w[i], b, activation=activation),
+            lambda i: ACTIVATIONS[activation](z(i)),
+        )
+
+    def with_z(i: int) -> Any:
+        return torch.ops.cutwheel.linear_fused_aux(x[i], w[i], b, None, "bias_gelu_aux")
+
+    sides = [
+        *(side(activation) for activation in ACTIVATIONS),  # "bias" first
+        Side(
+            "residual",
+            lambda i: linear(x[i], w[i], b, residual=r[i]),
+            lambda i: z(i) + r[i].float(),
+        ),
+        Side("gelu, z stored", with_z, lambda i: (functional.gelu(z(i)), z(i))),
+    ]
+    return Case(
+        sides,
+        slots,
+        z,
+        ALLOWED,
+        setting.shape.flops,
+        setting.shape.min_bytes(ELEMENT),
+        [(other.name, "bias") for other in sides[1:]],
+        {"bias": kernel("linear", x[0], w[0], b)},
+    )
+
+
+SUITE = Suite(
+    {
+        "bias_gelu": bias_gelu,
+        "bias_residual": bias_residual,
+        "gated_silu": gated_silu,
+        "training_gelu": training_gelu,
+        "overhead": overhead,
+    },
+    Limits(case_seconds=0.4, max_rounds=15),
+    "bf16",
+    has_ceilings=True,
+    fields=lambda: {"addmm_activation": form_of_addmm_activation()},
+    compiled=lambda function, mode: compiled(function, mode=mode, dynamic=False),
+    mode=MODE,
+)

@@ -1,0 +1,623 @@
+"""What the suites declare, on the CPU with synthetic timings: no GPU is needed."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from synthetic_clock import SyntheticClock
+from torch.nn import functional
+
+cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
+
+from benchmarks import compare, problems, run, shapes  # noqa: E402
+from benchmarks.compare import AGAIN, Limits, Setting, SkippedError  # noqa: E402
+from benchmarks.problems import Problem  # noqa: E402
+from benchmarks.report import record, tables  # noqa: E402
+from benchmarks.shapes import Conv, Gemm, Grouped  # noqa: E402
+from benchmarks.suites import compiled, conv, fused, gemm, grouped, host, scaled  # noqa: E402
+from cutwheel.tuning import measure  # noqa: E402
+from cutwheel.tuning.measure import Operands  # noqa: E402
+
+Tensor = torch.Tensor
+LAYER = Gemm(48, 40, 64)
+PRODUCT = Gemm(48, 160, 512)
+EXPERTS = Grouped(9, 200, 64, 48)
+STRIDED = Conv(2, 8, 7, 6, 16, 3, 3, 2, 1, 1)
+DILATED = Conv(1, 5, 9, 8, 4, 3, 2, 1, 2, 2)
+IMAGES = problems.RESNET._replace(n=2, h=32, w=32)
+BOTH = "tensorwise+rowwise"
+L2_BYTES = {"mm": 1000, "fused": 8000, "scaled": 200_000, "grouped": 100_000, "conv": 50_000}
+
+PROBLEMS = {
+    "mm": [Problem("mm", LAYER)],
+    "addmm": [Problem("addmm", LAYER)],
+    "fused": [Problem(group, LAYER) for group in problems.LAYERS],
+    "scaled": [
+        *(Problem(group, PRODUCT, BOTH) for group in ("fp8_fast", "fp8")),
+        *(Problem(group, PRODUCT, group) for group in ("blockwise", "int8")),
+        *(Problem("quantize", Gemm(256, 0, 512), name) for name in problems.QUANTIZE),
+    ],
+    "grouped": [
+        Problem(group, EXPERTS, skew) for group in problems.EXPERTS for skew in problems.SKEWS
+    ],
+    "conv": [
+        *(Problem(g, shape) for g in problems.DIRECTIONS[:-1] for shape in (STRIDED, DILATED)),
+        Problem("resnet50", IMAGES),
+    ],
+}
+EVERY = [(op, problem) for op, some in PROBLEMS.items() for problem in some]
+
+
+def setting(op: str, problem: Problem, l2_bytes: int = 0, **more: Any) -> Setting:
+    l2_bytes = l2_bytes or L2_BYTES.get(op, 1000)
+    return Setting(problem, Operands(torch.device("cpu"), l2_bytes), **more)
+
+
+def case_of(op: str, problem: Problem, **more: Any) -> compare.Case:
+    return run.suite_of(op).groups[problem.group](setting(op, problem, **more))
+
+
+def measured(op: str, problem: Problem, *each: float, **more: Any) -> dict[str, Any]:
+    case = case_of(op, problem, **more)
+    found = compare.compare(case, SyntheticClock(*each or (2e-3,)), Limits(), 0.1)
+    return run.row(problem, case, found)
+
+
+def one(op: str, group: str) -> Problem:
+    return next(problem for problem in reversed(PROBLEMS[op]) if problem.group == group)
+
+
+def spans_of(offs: Tensor) -> list[tuple[int, int]]:
+    return measure.spans(offs.tolist())
+
+
+@pytest.fixture(autouse=True)
+def torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a CPU does not have of torch is made up."""
+    own = torch._scaled_mm
+
+    def scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, **options: Any) -> Tensor:
+        if scale_a.dim() != 2 or scale_a.shape[1] == 1:
+            return own(a, b, scale_a, scale_b, **options)
+        assert scale_a.stride() == (1, a.shape[0])
+        kind = scale_b.shape[1] == b.shape[1]
+        assert scale_b.stride() == ((b.shape[1], 1) if kind else (1, scale_b.shape[0]))
+        return (measure.scaled(a, scale_a) @ measure.scaled(b, scale_b)).bfloat16()
+
+    def scaled_grouped_mm(
+        a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, **options: Any
+    ) -> Tensor:
+        assert options["out_dtype"] == torch.bfloat16
+        assert isinstance(options["use_fast_accum"], bool)
+        parts = [
+            a[first:last].float() @ b[g].float() * scale_a[first:last, None] * scale_b[g]
+            for g, (first, last) in enumerate(spans_of(options["offs"]))
+        ]
+        return torch.cat(parts).bfloat16()
+
+    def add_relu(x: Tensor, w: Tensor, z: Tensor, alpha: float, b: Tensor, *where: Any) -> Tensor:
+        *geometry, groups = where
+        assert (alpha, groups) == (1.0, 1)
+        return torch.relu(functional.conv2d(x, w, b, *geometry) + z)
+
+    monkeypatch.setattr(torch, "_scaled_mm", scaled_mm)
+    monkeypatch.setattr(torch, "_scaled_grouped_mm", scaled_grouped_mm)
+    monkeypatch.setattr(torch, "cudnn_convolution_add_relu", add_relu)
+    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", lambda name=None: "cublas")
+    monkeypatch.setattr(conv, "WIDTH", 8)
+
+
+@pytest.fixture(autouse=True)
+def ours(cpu_ops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package's own functions, on kernels that compute by torch; mm writes with out= there."""
+    for op in ("mm", "addmm"):
+        monkeypatch.setattr(cutwheel, op, getattr(torch, op))
+    monkeypatch.setattr(cutwheel, "explain", lambda *_, **__: SimpleNamespace(row="a_kernel"))
+    monkeypatch.setattr(conv, "_row_of", lambda *_: "a_kernel")
+
+
+# --- every group
+
+
+def test_groups_of_problems_are_those_of_suites() -> None:
+    for op, some in PROBLEMS.items():
+        assert {problem.group for problem in some} <= set(run.suite_of(op).groups)
+    assert set(problems.LAYERS) == set(fused.SUITE.groups)
+    assert set(problems.EXPERTS) == set(grouped.SUITE.groups)
+    assert set(problems.DIRECTIONS) == set(conv.SUITE.groups)
+    assert set(problems.QUANTIZE) == set(scaled.QUANTIZE)
+    assert {*problems.ACCUMULATION.values(), "blockwise", "int8", "quantize"} == set(
+        scaled.SUITE.groups
+    )
+    for op, groups in problems.COMPILED.items():
+        assert set(groups) <= set(run.suite_of(op).groups)
+        assert run.suite_of(op).compiled
+
+
+@pytest.mark.parametrize(("op", "problem"), EVERY, ids=str)
+def test_every_group_runs_and_is_right(op: str, problem: Problem) -> None:
+    row = measured(op, problem, 2e-3)
+    assert (row["status"], row["reason"]) == ("ok", "")
+    most = 0.04 if problem.group == "resnet50" else 0.02  # behind 53 layers
+    assert all(side["relative_error"] < most for side in row["sides"].values())
+    assert all(ratio["median"] == pytest.approx(1.0) for ratio in row["ratios"])
+    assert row["ratios"]
+    assert row["slots"] >= 2
+    assert set(row["kernels"].values()) <= {"a_kernel"}
+    assert bool(row["kernels"]) == (problem.group not in ("quantize", "resnet50"))
+    assert set(row["kernels"]) <= set(row["sides"])
+    json.dumps(record.plain(row), allow_nan=False)
+
+
+@pytest.mark.parametrize(("op", "problem"), EVERY, ids=str)
+def test_torch_against_itself(op: str, problem: Problem) -> None:
+    case = case_of(op, problem).against_itself()
+    found = compare.compare(case, SyntheticClock(2e-3), Limits(), 0.1)
+    assert found.status == "ok", found.reason
+    assert found.ratios
+    if problem.group != "overhead":
+        assert all(ours.startswith(AGAIN) for ours, _ in found.ratios)
+        assert not any("cutwheel" in side.name for side in case.sides)
+
+
+def pairs_of(op: str, group: str, **more: Any) -> set[tuple[str, str]]:
+    return {(r["side"], r["baseline"]) for r in measured(op, one(op, group), **more)["ratios"]}
+
+
+def test_what_is_compared() -> None:
+    assert pairs_of("mm", "mm") == {("cutwheel", "torch"), ("cutwheel", gemm.CUBLASLT)}
+    assert pairs_of("addmm", "addmm") == {("cutwheel", "torch")}
+    assert pairs_of("fused", "bias_gelu") == {
+        ("cutwheel gelu", "eager"),
+        ("cutwheel gelu", "addmm_activation"),
+        ("cutwheel gelu_tanh", "addmm_activation"),
+    }
+    for group in ("training_gelu", "gated_silu", "bias_residual"):
+        assert pairs_of("fused", group) == {("cutwheel", "eager")}
+    names = {"relu", "gelu", "gelu_tanh", "silu", "residual", "gelu, z stored"}
+    assert pairs_of("fused", "overhead") == {(name, "bias") for name in names}
+    modes = ("torch tensorwise", "torch rowwise")
+    wanted = {(f"cutwheel {recipe}", mode) for recipe in BOTH.split("+") for mode in modes}
+    assert pairs_of("scaled", "fp8") == pairs_of("scaled", "fp8_fast") == wanted
+    kinds = ("1x128 x 128x128", "1x128 x 1x128")
+    assert pairs_of("scaled", "blockwise") == {(f"cutwheel {k}", f"torch {k}") for k in kinds}
+    assert pairs_of("scaled", "int8") == {("cutwheel", "_int_mm + scaling")}
+    assert pairs_of("scaled", "quantize") == {("cutwheel", "eager")}
+    assert pairs_of("grouped", "gated") == {("cutwheel", "eager")}
+    assert pairs_of("grouped", "wgrad") == {("cutwheel", "torch")}
+    assert pairs_of("conv", "fused") == {("cutwheel", "eager"), ("cutwheel", conv.CUDNN_FUSED)}
+    forms = case_of("fused", one("fused", "bias_gelu")).forms
+    assert forms == {("cutwheel gelu", "addmm_activation"): "gelu_tanh"}
+
+
+def test_operations_and_least_traffic() -> None:
+    m, n, k = LAYER
+    moved = {
+        "bias_gelu": m * k + n * k + m * n,
+        "bias_residual": m * k + n * k + 2 * m * n,
+        "gated_silu": m * k + 2 * n * k + m * n,
+        "training_gelu": 2 * (m * k + n * k + m * n),
+    }
+    for group, elements in moved.items():
+        case = case_of("fused", Problem(group, LAYER))
+        products = {"gated_silu": 2, "training_gelu": 3}.get(group, 1)
+        assert (case.flops, case.min_bytes) == (products * 2 * m * n * k, 2 * elements), group
+    row = measured("conv", one("conv", "fprop"), 3e-3, 2e-3)
+    assert row["sides"]["cutwheel"]["tflops"] == pytest.approx(DILATED.flops / 2e-3 * 1e-12)
+    assert row["ratios"][0]["median"] == pytest.approx(1.5)
+    assert row["m"] == DILATED.n * DILATED.p * DILATED.q
+    row = measured("scaled", one("scaled", "quantize"))
+    assert row["sides"]["cutwheel"]["gbs"] > 0
+    assert "tflops" not in row["sides"]["cutwheel"]
+    assert conv.operations(IMAGES._replace(n=4)) == 2 * conv.operations(IMAGES)
+
+
+# --- wrong results
+
+linear, gated_linear, fuse = cutwheel.linear, cutwheel.gated_linear, cutwheel.fuse
+scaled_mm, quantize, grouped_mm = cutwheel.scaled_mm, cutwheel.quantize, cutwheel.grouped_mm
+scaled_grouped_mm, conv2d = cutwheel.scaled_grouped_mm, cutwheel.conv2d
+grouped_gated_linear = cutwheel.grouped_gated_linear
+
+
+def without_activation(x: Any, w: Any, b: Any, activation: Any = None, residual: Any = None) -> Any:
+    return linear(x, w, b, residual=residual)
+
+
+def without_residual(x: Any, w: Any, b: Any, activation: Any = None, residual: Any = None) -> Any:
+    return linear(x, w, b, activation=activation)
+
+
+def swapped_halves(x: Tensor, packed: Tensor, activation: str) -> Any:
+    return gated_linear(x, packed.unflatten(0, (-1, 2)).flip(1).flatten(0, 1), activation)
+
+
+def without_scales(a: Any, b: Any, scale_a: Any, scale_b: Any, **more: Any) -> Any:
+    return scaled_mm(a, b, scale_a, scale_b=torch.ones_like(scale_b), **more)
+
+
+def other_scales(x: Any, recipe: Any, dtype: Any) -> Any:
+    found = quantize(x, recipe, dtype)
+    return found[0], found[1] * 1.1
+
+
+def other_rows(x: Any, recipe: Any, dtype: Any) -> Any:
+    found = quantize(x, recipe, dtype)
+    return found[0].view(torch.uint8).roll(1, 0).view(dtype), found[1]
+
+
+def neighbours_weight(a: Tensor, b: Tensor, offs: Tensor) -> Any:
+    return grouped_mm(a, b.roll(1, 0) if b.dim() == 3 else b.roll(1, 1), offs=offs)
+
+
+def one_row_too_many(a: Tensor, b: Tensor, offs: Tensor) -> Any:
+    return grouped_mm(a, b, offs=(offs + 1).clamp(max=int(offs[-1])))
+
+
+def unscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, **more: Any) -> Any:
+    return scaled_grouped_mm(a, b, scale_a, scale_b=torch.ones_like(scale_b), **more)
+
+
+def unpacked(x: Any, weight: Tensor, **more: Any) -> Any:
+    return grouped_gated_linear(x, weight.roll(1, 1), **more)
+
+
+def permuted(*given: Any) -> Tensor:
+    """What was written channels last and is read as if it were not."""
+    result = conv2d(*given)
+    return result.permute(0, 2, 3, 1).contiguous().view(result.shape)
+
+
+def other_order(x: Any, w: Any, b: Any, *where: Any, activation: Any, residual: Any) -> Any:
+    """relu(conv + bias) + residual"""
+    return conv2d(x, w, b, *where, activation=activation) + residual
+
+
+def other_weights(model: torch.nn.Module) -> Any:
+    made = fuse(model)
+    parameter = max(made.parameters(), key=lambda each: each.numel())
+    torch.nn.init.normal_(parameter)
+    return made
+
+
+WRONG: list[tuple[str, str, str, Callable[..., Any]]] = [
+    ("fused", "bias_gelu", "linear", without_activation),
+    ("fused", "bias_residual", "linear", without_residual),
+    ("fused", "training_gelu", "linear", without_activation),
+    ("fused", "overhead", "linear", without_activation),
+    ("fused", "overhead", "linear", without_residual),
+    ("fused", "gated_silu", "gated_linear", swapped_halves),
+    *(("scaled", group, "scaled_mm", without_scales) for group in ("fp8", "fp8_fast", "int8")),
+    ("scaled", "blockwise", "scaled_mm", without_scales),
+    ("scaled", "quantize", "quantize", other_scales),
+    ("scaled", "quantize", "quantize", other_rows),
+    *(("grouped", g, "grouped_mm", neighbours_weight) for g in ("forward", "dgrad", "wgrad")),
+    *(("grouped", g, "grouped_mm", one_row_too_many) for g in ("forward", "dgrad", "wgrad")),
+    ("grouped", "fp8", "scaled_grouped_mm", unscaled),
+    ("grouped", "gated", "grouped_gated_linear", unpacked),
+    ("conv", "fprop", "conv2d", permuted),
+    ("conv", "fused", "conv2d", other_order),
+]
+
+
+def assert_wrong(row: dict[str, Any]) -> None:
+    assert row["status"] == "failed"
+    assert "wrong result" in row["reason"]
+    assert row["ratios"] == []
+
+
+@pytest.mark.parametrize(
+    ("op", "group", "name", "wrong"), WRONG, ids=[f"{w[1]}-{w[3].__name__}" for w in WRONG]
+)
+def test_a_wrong_formula_is_a_failure(
+    op: str, group: str, name: str, wrong: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cutwheel, name, wrong)
+    assert_wrong(measured(op, one(op, group)))
+
+
+def test_wrong_gradients_of_convolutions_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    dgrad, wgrad = conv.our_dgrad, conv.our_wgrad
+    monkeypatch.setattr(conv, "our_dgrad", lambda *given: dgrad(*given).roll(1, -1))
+    monkeypatch.setattr(
+        conv, "our_wgrad", lambda dy, x, shape: wgrad(dy[:1] * 0 + dy[:1], x[:1] * 2, shape)
+    )
+    for group in ("dgrad", "wgrad"):
+        assert_wrong(measured("conv", Problem(group, STRIDED)))
+
+
+def test_a_resnet_of_other_weights_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cutwheel, "fuse", other_weights)
+    assert measured("conv", one("conv", "resnet50"))["status"] == "failed"
+
+
+def test_a_wrong_side_among_others_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one whose baseline torch does not have."""
+
+    def one_kind(a: Any, b: Any, scale_a: Any, scale_b: Any, **more: Any) -> Any:
+        result = scaled_mm(a, b, scale_a, scale_b=scale_b, **more)
+        return result * 1.1 if scale_b.shape[1] < b.shape[1] else result
+
+    monkeypatch.setattr(cutwheel, "scaled_mm", one_kind)
+    row = measured("scaled", Problem("blockwise", Gemm(48, 160, 384), "blockwise"))
+    assert row["status"] == "failed"
+
+
+# --- what torch does not have
+
+
+def refuse(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("no such kernel\nand advice")
+
+
+@pytest.mark.parametrize(
+    ("op", "group", "module", "name", "left"),
+    [
+        ("conv", "fused", conv, "cudnn_fused", {"eager"}),
+        ("fused", "bias_gelu", fused, "addmm_activation", {"eager"}),
+    ],
+)
+def test_a_baseline_that_fails_is_left_out(
+    op: str, group: str, module: Any, name: str, left: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, name, refuse)
+    row = measured(op, one(op, group))
+    assert {ratio["baseline"] for ratio in row["ratios"]} == left
+    assert row["status"] == "ok"
+    assert "RuntimeError: no such kernel" in row["reason"]
+    assert "advice" not in row["reason"]
+
+
+def test_a_baseline_without_cublaslt_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def preferred(name: str | None = None) -> str:
+        return refuse() if name == "cublaslt" else "cublas"
+
+    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", preferred)
+    row = measured("mm", one("mm", "mm"))
+    assert row["status"] == "ok"
+    assert row["reason"] == f"{gemm.CUBLASLT}: RuntimeError: no such kernel"
+
+
+def test_cublaslt_is_set_for_its_side_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def preferred(name: str | None = None) -> str:
+        if name:
+            seen.append(name)
+        return "as before"
+
+    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", preferred)
+    measured("addmm", one("addmm", "addmm"))
+    assert seen == []
+    measured("mm", one("mm", "mm"))
+    assert seen == ["cublaslt", "as before"] * (len(seen) // 2) != []
+
+
+def test_torch_may_refuse_one_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = scaled.torch_scaled_mm
+
+    def only_tensors(x: Tensor, w: Tensor, scale_x: Tensor, *rest: Any) -> Tensor:
+        found: Tensor = own(x, w, scale_x, *rest) if scale_x.dim() == 1 else refuse()
+        return found
+
+    monkeypatch.setattr(scaled, "torch_scaled_mm", only_tensors)
+    row = measured("scaled", one("scaled", "fp8"))
+    assert row["status"] == "ok"
+    assert row["reason"] == "torch rowwise: RuntimeError: no such kernel"
+    assert {ratio["baseline"] for ratio in row["ratios"]} == {"torch tensorwise"}
+
+
+@pytest.mark.parametrize("group", ["fp8", "blockwise"])
+def test_torch_may_refuse_all(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaled, "torch_scaled_mm", refuse)
+    row = measured("scaled", one("scaled", group))
+    assert (row["status"], row["ratios"]) == ("ok", [])
+    assert "no such kernel" in row["reason"]
+    assert all("us" in side for side in row["sides"].values())
+    monkeypatch.setattr(cutwheel, "scaled_mm", lambda *a, **k: scaled_mm(*a, **k) * 1.1)
+    assert_wrong(measured("scaled", one("scaled", group)))
+
+
+def test_a_product_whose_baselines_are_all_wrong_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = scaled.torch_scaled_mm
+    monkeypatch.setattr(scaled, "torch_scaled_mm", lambda *operands: own(*operands) * 1.1)
+    assert_wrong(measured("scaled", one("scaled", "fp8")))
+
+
+def test_scales_that_torch_would_misread_are_left_out() -> None:
+    problem = Problem("blockwise", Gemm(48, 160, 384), "blockwise")
+    row = measured("scaled", problem)
+    assert row["reason"].startswith("torch 1x128 x 128x128: K / 128 is 3")
+    assert [ratio["side"] for ratio in row["ratios"]] == ["cutwheel 1x128 x 1x128"]
+    sides = case_of("scaled", problem).against_itself().sides
+    assert [side.name for side in sides] == ["torch 1x128 x 1x128", f"{AGAIN} 1x128 x 1x128"]
+
+
+def test_the_faster_mode_counts() -> None:
+    # Sides: torch tensorwise, torch rowwise, ours tensorwise, ours rowwise.
+    row = measured("scaled", one("scaled", "fp8"), 3e-3, 2e-3, 1e-3, 4e-3)
+    found = {(ratio["side"], ratio["baseline"]): ratio for ratio in row["ratios"]}
+    best = {ratio["side"]: ratio for ratio in tables.best_of(row)}
+    assert best["cutwheel tensorwise"]["median"] == pytest.approx(2.0)
+    assert best["cutwheel tensorwise"]["mode"] == "torch rowwise"
+    assert best["cutwheel rowwise"]["median"] == pytest.approx(0.5)
+    assert found["cutwheel tensorwise", "torch tensorwise"]["median"] == pytest.approx(3.0)
+
+
+def test_one_recipe_alone_meets_both_modes() -> None:
+    row = measured("scaled", one("scaled", "fp8")._replace(variant="rowwise"))
+    assert {ratio["side"] for ratio in row["ratios"]} == {"cutwheel rowwise"}
+    assert len(row["ratios"]) == 2
+
+
+@pytest.mark.parametrize("m", [1, 16, 48])
+def test_int_mm_gets_the_rows_it_wants(m: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, rows = torch._int_mm, []
+
+    def int_mm(a: Tensor, b: Tensor) -> Tensor:
+        rows.append(a.shape[0])
+        return own(a, b)
+
+    monkeypatch.setattr(torch, "_int_mm", int_mm)
+    assert measured("scaled", Problem("int8", Gemm(m, 160, 512), "int8"))["status"] == "ok"
+    assert set(rows) == {max(m, 32)}
+
+
+def test_the_form_of_addmm_activation_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    for form in ("gelu", "gelu_tanh"):
+        as_form = functools.partial(fused.eager_linear, activation=form)
+        monkeypatch.setattr(fused, "addmm_activation", as_form)
+        assert fused.form_of_addmm_activation("cpu") == form
+
+
+# --- torch.compile
+
+
+@pytest.mark.parametrize(
+    ("op", "group", "name"),
+    [
+        *(("fused", group, "compile") for group in problems.COMPILED["fused"]),
+        ("scaled", "int8", "_int_mm + compiled scaling"),
+        ("scaled", "quantize", "compile"),
+        ("conv", "resnet50", "compile"),
+    ],
+)
+def test_compile_is_one_more_baseline(op: str, group: str, name: str) -> None:
+    row = measured(op, one(op, group), compiled=lambda function: function)
+    assert name in {ratio["baseline"] for ratio in row["ratios"]}
+    row = measured(op, one(op, group), compiled=lambda function: refuse)
+    assert (row["status"], row["reason"]) == ("ok", f"{name}: RuntimeError: no such kernel")
+
+
+def test_errors_of_torch_compile_are_runtime_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_assertion(*operands: Any) -> Any:
+        raise AssertionError("inside the compiler")
+
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    with pytest.raises(RuntimeError, match="AssertionError: inside the compiler"):
+        compiled(raise_assertion)(torch.ones(1))
+
+
+# --- operands
+
+
+def test_images_are_channels_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    strides: list[tuple[int, ...]] = []
+
+    def seen(*given: Any) -> Any:
+        strides.extend(tensor.stride() for tensor in given[:2])
+        return conv2d(*given)
+
+    monkeypatch.setattr(cutwheel, "conv2d", seen)
+    measured("conv", Problem("fprop", STRIDED))
+    assert set(strides) == {(8 * 7 * 6, 1, 8 * 6, 8), (72, 1, 24, 8)}
+
+
+def test_what_convolutions_are_given() -> None:
+    shape = DILATED._replace(stride=2)
+    assert conv.geometry(shape) == [2, 2, 2, 2, 2, 2, 2, 2]
+    x, w = torch.randn(shape.input), torch.randn(shape.filter)
+    assert conv.torch_fprop(x, w, shape).shape == shape.output
+    assert shape.elements == x.numel() + w.numel() + torch.Size(shape.output).numel()
+
+
+def test_cudnn_is_tuned_and_tf32_allowed_for_their_sections() -> None:
+    before = torch.backends.cudnn.benchmark, torch.backends.cuda.matmul.fp32_precision
+    with conv.SUITE.context(""), gemm.SUITE.context("tf32"):
+        assert torch.backends.cudnn.benchmark
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    assert before == (torch.backends.cudnn.benchmark, torch.backends.cuda.matmul.fp32_precision)
+
+
+def test_empty_groups_of_wgrad(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch need not fill them, we have to."""
+    own = torch._grouped_mm
+
+    def leave_empty(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
+        result = own(a, b, offs=offs)
+        for g, (first, last) in enumerate(spans_of(offs)):
+            if first == last:
+                result[g] = float("nan")
+        return result
+
+    monkeypatch.setattr(grouped, "torch_grouped_mm", leave_empty)
+    assert measured("grouped", one("grouped", "wgrad"))["status"] == "ok"
+    monkeypatch.setattr(cutwheel, "grouped_mm", leave_empty)
+    assert measured("grouped", one("grouped", "wgrad"))["status"] == "failed"
+
+
+def test_of_large_results_some_groups_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouped, "CHECKED_BYTES", 3 * 4 * EXPERTS.n * EXPERTS.k)
+    case = case_of("grouped", one("grouped", "wgrad"))
+    assert [len(side.reference(0)) for side in case.sides if side.reference] == [3, 3]
+    assert measured("grouped", one("grouped", "wgrad"))["status"] == "ok"
+
+
+def test_packed_weights() -> None:
+    weight = torch.randn(3, 8, 5)
+    found = grouped.packed(weight)
+    assert torch.equal(found[:, 0::2], weight[:, :4])
+    assert torch.equal(found[:, 1::2], weight[:, 4:])
+
+
+def test_references_are_exact() -> None:
+    make = Operands(torch.device("cpu"), 1000)
+    x, w = make.eight_bits(48, 512), make.eight_bits(160, 512)
+    exact = x.float().double() @ w.float().double().t()
+    torch.testing.assert_close(scaled.exact_product(x, w).double(), exact, rtol=1e-5, atol=1e-2)
+    scales = make.scales(48, 4)
+    found = measure.scaled(x, scales, torch.bfloat16).double()
+    wide = x.float().double().view(48, 4, 128) * scales.double()[:, :, None]
+    assert torch.equal(found.view(48, 4, 128), wide)
+
+
+# --- memory
+
+
+def test_buffers() -> None:
+    of = setting("grouped", one("grouped", "forward"), l2_bytes=60 << 20)
+    assert of.slots(10 << 20, 1 << 20) == 14
+    assert of.slots(15 << 30, 1 << 20) == 2
+    assert of.slots(40 << 30, 1 << 20) == 1  # which L2 holds nothing of
+    assert of.slots(1 << 30, 14 << 30) == 1
+    assert of.slots(10 << 20, 1 << 20, unread=1 << 30) == 14
+    for too_much in (lambda: of.slots(70 << 30), lambda: of.slots(20 << 30, unread=50 << 30)):
+        with pytest.raises(SkippedError, match="GB"):
+            too_much()
+
+
+def test_every_shape_of_the_lists_is_measured() -> None:
+    of = setting("grouped", one("grouped", "forward"), l2_bytes=60 << 20)
+    for shape in shapes.grouped_shapes(shapes.load()):
+        weights, x, d = (
+            2 * shape.groups * shape.n * shape.k,
+            2 * shape.m * shape.k,
+            2 * shape.m * shape.n,
+        )
+        assert of.slots(weights + x, d) >= 2
+        of.slots(2 * weights + x, d + d // 2)  # gated
+        of.slots(x + d, weights)  # wgrad
+    for shape in shapes.gemm_shapes(shapes.load()):
+        m, n, k = shape
+        assert of.slots(shape.input_bytes(1), 2 * m * n, 4) >= 2
+    for m, n, k in shapes.layer_shapes(shapes.load()):
+        assert of.slots(2 * (m * k + 2 * n * k), 2 * m * n, 3, unread=4 * n * k) >= 2
+
+
+# --- CPU time
+
+
+@pytest.mark.parametrize("suite", [host, grouped, conv])
+def test_cpu_time_compares_the_same(suite: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = suite.SUITE.host("cpu")
+    assert len({case.name for case in cases}) == len(cases)
+    for case in cases:
+        assert compare.disagreement(case) < compare.HOST_TOLERANCE, case.name
