@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 import torch
 
-# Half a unit in the last place of the result: what the one rounding at the end costs.
-ROUNDING = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-23}
-# TF32 keeps 10 bits of each operand; hardware may cut where another path rounds.
-TF32_OPERANDS = 2.0**-10
+pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
+
+from cutwheel.tuning.measure import ROUNDING, TF32_OPERANDS, limit
+
 # Accumulating in float32 loses at most about one unit in each step of a tensor core.
 STEP = 16
 
@@ -72,9 +73,9 @@ def assert_as_good_as(result: torch.Tensor, torchs: torch.Tensor, problem: Probl
     for name, error, of_torch in zip(
         names, problem.errors(result), problem.errors(torchs), strict=True
     ):
-        limit = 2 * of_torch + floor
-        assert error <= limit, (
-            f"error of {name}: {error:.3g}; torch has {of_torch:.3g}, the limit is {limit:.3g}"
+        most = limit(of_torch, floor)
+        assert error <= most, (
+            f"error of {name}: {error:.3g}; torch has {of_torch:.3g}, the limit is {most:.3g}"
         )
 
 
@@ -125,17 +126,17 @@ class Weighed:
         of_norm, of_element = self._floors(result.dtype)
         ours = (result.detach().double() - self.value).abs()
         theirs = (torchs.detach().double() - self.value).abs()
-        error, limit = ours.norm().item(), 2 * theirs.norm().item() + of_norm
-        assert error <= limit, (
+        error, most = ours.norm().item(), limit(theirs.norm().item(), of_norm)
+        assert error <= most, (
             f"{what}: error {error:.3g} in the norm; torch has {theirs.norm().item():.3g}, the"
-            f" limit is {limit:.3g}, the norm of the result {self.value.norm().item():.3g}"
+            f" limit is {most:.3g}, the norm of the result {self.value.norm().item():.3g}"
         )
         ratios = ours / of_element
         worst, of_torch = ratios.max().item(), (theirs / of_element).max().item()
         if fused:
             of_torch = min(of_torch, FUSED_WORST)
         at = int(ratios.nan_to_num(torch.inf).argmax())
-        assert worst <= 2 * of_torch + 1, (
+        assert worst <= limit(of_torch, 1.0), (
             f"{what}: the worst element, number {at} of {tuple(result.shape)}, is"
             f" {result.flatten()[at].item():.6g} instead of {self.value.flatten()[at].item():.6g},"
             f" {worst:.3g} times its floor; torch's worst has {of_torch:.3g}"

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 import torch
 from reference import Problem
 
+from cutwheel.tuning.measure import BLOCK, blocks, outer_major, wide
+
 E4M3, E5M2, INT8 = torch.float8_e4m3fn, torch.float8_e5m2, torch.int8
 LARGEST = {E4M3: 448.0, E5M2: 57344.0, INT8: 127.0}
-BLOCK = 128
 TENSOR, ROW = "tensorwise", "rowwise"
 BY_128, BY_128_128 = "blockwise_1x128", "blockwise_128x128"
 RECIPES = (TENSOR, ROW, BY_128, BY_128_128)
@@ -26,10 +27,6 @@ FP8_STEP_ALONE = 2.0**-9
 FP8_FAST = 2.0**-14
 # torch's op does not count where it is this far off: then it has refused the problem silently.
 TORCH_WORST = 0.05
-
-
-def blocks(extent: int) -> int:
-    return -(-extent // BLOCK)
 
 
 def scale_shape(recipe: str, rows: int, k: int) -> tuple[int, ...]:
@@ -48,11 +45,6 @@ def per_element(x: torch.Tensor, recipe: str, rows: int, k: int) -> torch.Tensor
     if recipe == BY_128_128:
         x = x.repeat_interleave(BLOCK, 0)[:rows]
     return (x.reshape(1, 1) if recipe == TENSOR else x).expand(rows, k)
-
-
-def wide(x: torch.Tensor) -> torch.Tensor:
-    """float64; torch converts 8-bit floats by way of float32, which holds them exactly."""
-    return x.float().double() if x.element_size() == 1 else x.double()
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,11 +105,6 @@ def padded(x: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
     whole = torch.zeros(m_padded, k_padded, dtype=kind, device=x.device)
     whole[:m, :k] = x.view(kind)
     return whole.view(x.dtype)
-
-
-def outer_major(x: torch.Tensor) -> torch.Tensor:
-    """The same values with stride 1 along the first extent, as torch wants scales of 1x128."""
-    return x.t().contiguous().t()
 
 
 def torch_scaled_mm(
