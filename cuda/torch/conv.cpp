@@ -911,7 +911,7 @@ Tensor conv2d_input_grad(Tensor const& grad_output, Tensor const& weight, std::i
 Tensor conv2d_weight_grad(Tensor const& grad_output, Tensor const& input, std::int64_t weight_h, std::int64_t weight_w,
                           std::int64_t stride_h, std::int64_t stride_w, std::int64_t padding_top,
                           std::int64_t padding_bottom, std::int64_t padding_left, std::int64_t padding_right,
-                          std::int64_t dilation_h, std::int64_t dilation_w, bool allow_tf32, bool /*deterministic*/) {
+                          std::int64_t dilation_h, std::int64_t dilation_w, bool allow_tf32) {
   ConvCall call = conv_gradient_call(
       Direction::wgrad, grad_output, input, {weight_h, weight_w},
       {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},

@@ -147,7 +147,7 @@ Tensor conv2d_input_grad(Tensor const& grad_output, Tensor const& weight, std::i
 Tensor conv2d_weight_grad(Tensor const& grad_output, Tensor const& input, std::int64_t weight_h, std::int64_t weight_w,
                           std::int64_t stride_h, std::int64_t stride_w, std::int64_t padding_top,
                           std::int64_t padding_bottom, std::int64_t padding_left, std::int64_t padding_right,
-                          std::int64_t dilation_h, std::int64_t dilation_w, bool allow_tf32, bool deterministic);
+                          std::int64_t dilation_h, std::int64_t dilation_w, bool allow_tf32);
 // 8 bits; scale_input one value, scale_weight one value or [Ko].
 Tensor scaled_conv2d(Tensor const& input, Tensor const& weight, Tensor const& scale_input, Tensor const& scale_weight,
                      std::optional<Tensor> const& bias, std::int64_t stride_h, std::int64_t stride_w,

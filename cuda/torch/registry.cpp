@@ -158,7 +158,7 @@ std::vector<OpEntry> ops() {
           ", bool allow_tf32=False) -> Tensor"),
       op<&conv2d_weight_grad, kConv2dWeightGradOnCpu>(
           "conv2d_weight_grad(Tensor grad_output, Tensor input, SymInt weight_h, SymInt weight_w, " CUTWHEEL_GEOMETRY
-          ", bool allow_tf32=False, bool deterministic=False) -> Tensor"),
+          ", bool allow_tf32=False) -> Tensor"),
       op<&scaled_conv2d, kScaledConv2dOnCpu>("scaled_conv2d(Tensor input, Tensor weight, Tensor scale_input, Tensor "
                                              "scale_weight, Tensor? bias, " CUTWHEEL_GEOMETRY
                                              ", ScalarType? out_dtype=None) -> Tensor"),

@@ -90,7 +90,7 @@ class Conv:
         x = self.operands.get(name)
         return laid(x, self.lay_residual) if x is not None and x.dim() == 4 else x
 
-    def run(self, deterministic: bool = False, as_they_are: bool = False) -> torch.Tensor:
+    def run(self, as_they_are: bool = False) -> torch.Tensor:
         """The library's op. as_they_are: on a and b themselves, which are views of less."""
         ops, geometry = torch.ops.cutwheel, self.g.numbers
         a, b = (self.a, self.b) if as_they_are else self.positional
@@ -99,7 +99,7 @@ class Conv:
             return ops.conv2d_input_grad(a, b, *self.input_size[2:], *geometry, tf32)
         if self.direction == "wgrad":
             taps = self.weight_size[2:]
-            return ops.conv2d_weight_grad(a, b, *taps, *geometry, tf32, deterministic)
+            return ops.conv2d_weight_grad(a, b, *taps, *geometry, tf32)
         bias, residual, name = self.operand("bias"), self.operand("residual"), self.epilogue.name
         if name in ("plain", "bias"):
             return ops.conv2d(a, b, bias, *geometry, tf32)

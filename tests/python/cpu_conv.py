@@ -103,8 +103,8 @@ class ConvOps:
         s: int,
         *given: Any,
     ) -> Tensor:
-        (stride, padding, dilation), (_, deterministic) = split(given, False, False)
-        self.calls.append(("conv2d_weight_grad", deterministic))
+        (stride, padding, dilation), _ = split(given, False)
+        self.calls.append(("conv2d_weight_grad", "plain"))
         weight = grad.new_zeros(grad.shape[1], x.shape[1], r, s)
         wanted = (False, True, False)
         dw = _backward(grad, padded(x, padding), weight, stride, dilation, wanted)[1]

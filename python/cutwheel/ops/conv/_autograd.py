@@ -145,10 +145,9 @@ def _wgrad(
         return _wgrad_by_torch(grad, input, size, geometry)
     if is_grad_enabled() and (grad.requires_grad or input.requires_grad):
         return _wgrad_with_grad(grad, input, size, geometry, allow_tf32)
-    deterministic = torch.are_deterministic_algorithms_enabled()
     call = _conv2d_weight_grad if is_tracing() else _conv2d_weight_grad_direct
     try:
-        return call(grad, input, size[2], size[3], *geometry, allow_tf32, deterministic)
+        return call(grad, input, size[2], size[3], *geometry, allow_tf32)
     except RuntimeError as error:
         raise out_of_memory(error) from None
 
@@ -260,9 +259,8 @@ class _Wgrad(torch.autograd.Function):
         needs = ctx.needs_input_grad
         ctx.save_for_backward(grad if needs[1] else None, input if needs[0] else None)
         ctx.input_size, ctx.geometry, ctx.allow_tf32 = input.shape, geometry, allow_tf32
-        deterministic = torch.are_deterministic_algorithms_enabled()
         call = _conv2d_weight_grad if is_tracing() else _conv2d_weight_grad_direct
-        return call(grad, input, size[2], size[3], *geometry, allow_tf32, deterministic)
+        return call(grad, input, size[2], size[3], *geometry, allow_tf32)
 
     @staticmethod
     def backward(ctx: Any, of_result: torch.Tensor) -> tuple[Gradient, ...]:
