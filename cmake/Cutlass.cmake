@@ -30,6 +30,6 @@ cutwheel_link_headers(cutlass ${root}/include cutlass_headers)
 add_library(cutwheel_cutlass INTERFACE)
 add_library(cutwheel::cutlass ALIAS cutwheel_cutlass)
 target_include_directories(cutwheel_cutlass SYSTEM INTERFACE ${cutlass_headers})
-# CUTLASS calls cuTensorMapEncodeTiled directly; our own hidden function of that name (cuda/common) is the target,
+# CUTLASS calls cuTensorMapEncodeTiled directly; our own hidden function of that name (cuda/core) is the target,
 # so nothing links libcuda.
 target_compile_definitions(cutwheel_cutlass INTERFACE CUTLASS_ENABLE_DIRECT_CUDA_DRIVER_CALL=1)
