@@ -130,23 +130,25 @@ print(len(cutwheel.kernels()), cutwheel.build_info()["version"] == cutwheel.__ve
 
 
 def test_import_is_quick_and_light(cutwheel: ModuleType) -> None:
+    """In CPU time, against a loop that takes 0.04 s: machines differ, and their load changes."""
     code = """
 import gc, time, sys, torch, json
 before = set(sys.modules)
 gc.disable()  # a pass over all that torch has made takes 0.14 s, and falls into any import
-start = time.process_time()  # not by the clock: other work on the machine does not count
+start = time.process_time()
+sum(i * i for i in range(1_000_000))
+middle = time.process_time()
 import cutwheel
-elapsed = time.process_time() - start
-print(json.dumps([elapsed, sorted(set(sys.modules) - before)]))
+end = time.process_time()
+print(json.dumps([(end - middle) / (middle - start), sorted(set(sys.modules) - before)]))
 """
-    seconds = []
+    ratios = []
     for _ in range(3):
-        elapsed, modules = json.loads(run(cutwheel, code))
-        seconds.append(elapsed)
+        ratio, modules = json.loads(run(cutwheel, code))
+        ratios.append(ratio)
         heavy = [name for name in modules if not name.startswith("cutwheel")]
         assert not [name for name in heavy if name.startswith(("torch._dynamo", "torch._inductor"))]
-    # 0.06 on a core of its own, 0.11 beside a busy sibling.
-    assert min(seconds) <= 0.15, seconds
+    assert min(ratios) <= 4, ratios  # 2 to 3
 
 
 @pytest.mark.parametrize("op", OPS)
