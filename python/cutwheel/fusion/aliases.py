@@ -22,7 +22,7 @@ from .opaque import why_opaque
 
 _CALLERS = "the caller's tensors"
 
-# Of these, results are memory of their own.
+# Their results are memory of their own.
 _ALLOCATING_MODULES = (
     *(torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d, torch.nn.Linear),
     *(torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.SyncBatchNorm, torch.nn.LayerNorm),

@@ -196,9 +196,9 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
             not looked at: a call with a column-major or unaligned one may run another kernel
 
     Returns:
-        What is said of linear layers, grouped ones too, is their product, with the epilogue that
-        stores what backward needs if a tensor requires grad. Of a convolution it is the forward
-        one. Where torch computes the call, row is None, and parameters say why
+        The forward GEMM or convolution of the call. Linear layers, grouped ones too, have the
+        epilogue that stores what backward needs if a tensor requires grad. Where torch computes the
+        call, row is None, and parameters say why
 
     Raises:
         ValueError: an unknown op, or arguments the op refuses

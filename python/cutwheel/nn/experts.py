@@ -109,7 +109,7 @@ class GroupedExperts(torch.nn.Module):
         is_none = (ids < 0) | (ids >= self.num_experts)
         ids = torch.where(is_none, self.num_experts, ids).int()
         sorted_ids, order = torch.sort(ids, stable=True)
-        # Of each of the T k rows, its place in the sorted ones.
+        # The place of each of the T k rows among the sorted ones.
         places = torch.empty_like(order).scatter_(
             0, order, torch.arange(order.shape[0], device=order.device)
         )

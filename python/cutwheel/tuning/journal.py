@@ -45,7 +45,7 @@ class Setup:
         return cls(Gpu(**gpu), **rest)
 
 
-# Of torch's allocator, the CUDA runtime, cuBLAS and cuDNN.
+# As torch's allocator, the CUDA runtime, cuBLAS and cuDNN word it.
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|out of memory|_STATUS_ALLOC_FAILED", re.IGNORECASE)
 
 

@@ -32,7 +32,7 @@ def applier(function: type[torch.autograd.Function], tensors: int) -> Any:
     """
     whole: Any = function.apply
     in_transform = getattr(torch._C, "_are_functorch_transforms_active", None)
-    # Of a tensor that has left its transform (torch.func.grad and the like), what it wraps.
+    # What a tensor wraps that has left its transform (torch.func.grad and the like).
     unwrap = getattr(getattr(torch._C, "_functorch", None), "unwrap_if_dead", None)
     is_python = isinstance(vars(torch.autograd.Function).get("apply"), classmethod)
     if not is_python or in_transform is None or unwrap is None:

@@ -36,7 +36,7 @@ _TORCH_NAMES = {
     "conv1d": "torch.nn.functional.conv1d",
     "conv3d": "torch.nn.functional.conv3d",
 }
-# Of the dispatcher, when a value does not fit the schema.
+# The dispatcher says so when a value does not fit the schema.
 _SCHEMA_MISMATCH = "Expected a value of type"
 
 _DTYPE_ARGUMENT = re.compile(r"'(?:Optional\[int\]|int)' for argument '((?:out_|output_)?dtype)'")

@@ -44,7 +44,7 @@ _EPILOGUES: dict[tuple[str | None, int], str] = {
     **{(name, _RESIDUAL_FIRST): f"bias_residual_{name}" for name in ("relu", "silu")},
     **{(name, _RESIDUAL_LAST): f"bias_{name}_residual" for name in ("relu", "silu")},
 }
-# Of these backward needs no more than the result.
+# For these, backward needs only the result.
 _TRAINED = ("bias_relu", "bias_residual", "bias_residual_relu")
 
 
