@@ -209,7 +209,7 @@ def sections_of(options: argparse.Namespace) -> list[str]:
 
 
 def output_path(options: argparse.Namespace, gpu: str) -> Path:
-    """Of the results file; parts go to build/, unless --out says where."""
+    """Path of the results file; parts of a run go to build/, unless --out says where."""
     if options.out is not None and options.out.suffix == ".json":
         found: Path = options.out
         return found

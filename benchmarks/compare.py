@@ -55,7 +55,7 @@ class Setting:
 
     @property
     def shape(self) -> Any:
-        """Of the kind that the suite has."""
+        """Gemm, Grouped or Conv, as the suite's problems have it."""
         return self.problem.shape
 
     def slots(
@@ -96,7 +96,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Case:
-    """What is compared: ratio = time of a pair's baseline over that of its other side."""
+    """Sides of one problem. A pair's ratio is its baseline's time over that of its other side."""
 
     sides: Sequence[Side]
     slots: int

@@ -1,4 +1,4 @@
-"""What is measured: which groups of which shapes, and what options leave of them.
+"""Problems to measure: groups of shapes, narrowed by options.
 
 Needs neither torch nor a GPU.
 """
@@ -44,7 +44,7 @@ class Problem(NamedTuple):
     """recipes, joined by "+", or the skew of groups"""
 
     def fields(self) -> dict[str, Any]:
-        """What identifies the problem in its row of results."""
+        """The fields that identify the problem in its row of results."""
         return {"group": self.group} | self.shape.fields(self.variant)
 
     def __str__(self) -> str:
@@ -109,7 +109,7 @@ def conv_problems(wanted: Sequence[Conv], groups: Sequence[str] = DIRECTIONS) ->
 # ---- by options
 @dataclass(frozen=True)
 class Problems:
-    """Of one section: those of the lists, then those of shapes kept aside."""
+    """The problems of one section: listed ones, then held-out ones."""
 
     listed: Sequence[Problem]
     aside: Sequence[Problem] = ()

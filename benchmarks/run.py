@@ -172,7 +172,7 @@ def release() -> str:
 
 
 def ceilings(operands: Operands, size: int = 8192) -> dict[str, float]:
-    """What this GPU reaches now: a large copy (bytes read plus written), a large torch.mm."""
+    """Rates that this GPU reaches now, by a large copy (bytes read plus written) and torch.mm."""
     clock = GraphClock(operands.device)
     source = torch.randn(1 << 29, dtype=torch.bfloat16, device=operands.device)  # 1 GiB
     target = torch.empty_like(source)
@@ -274,7 +274,7 @@ def compiling_of(op: str, given: Options, mode: str, wanted: Sequence[Problem]) 
 
 
 def keep_caches_in_tmpdir() -> None:
-    """Of what torch.compile makes; where a benchmark runs, the home folder may be read-only."""
+    """Moves torch.compile's caches, as the home folder of a GPU machine may be read-only."""
     folder = Path(tempfile.gettempdir())
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "cutwheel_inductor"))
     os.environ.setdefault("TRITON_CACHE_DIR", str(folder / "cutwheel_triton"))
@@ -347,7 +347,7 @@ def planned(sections: Sequence[str], given: Options) -> dict[str, tuple[float, i
 # ---- sections
 @dataclass
 class Run:
-    """Of one or more sections: all with one environment, one commit and one file.
+    """Measures sections with one environment, at one commit, into one file.
 
     part: what makes the run a part of its sections; empty for whole ones
     """
@@ -391,7 +391,7 @@ class Run:
         return compare_on_host(suite.host("cuda"), 15 if self.given.quick else 60, self.name)
 
     def fields(self, suite: Suite, dtype: str) -> dict[str, Any]:
-        """What a section says beside its results."""
+        """A section's fields besides its results."""
         found = {"dtype": dtype or suite.dtype} | suite.fields()
         if suite.has_ceilings:
             found["ceilings"] = ceilings(operands_of(dtype or "bf16"))

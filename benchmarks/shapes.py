@@ -117,12 +117,12 @@ class Conv(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """Of any of the three directions."""
+        """The same for fprop, dgrad and wgrad."""
         return 2 * self.n * self.p * self.q * self.k * self.c * self.r * self.s
 
     @property
     def elements(self) -> int:
-        """Of input, filter and output, each once."""
+        """Elements of input, filter and output together."""
         n, c, h, w = self.input
         return n * c * h * w + self.k * c * self.r * self.s + n * self.k * self.p * self.q
 

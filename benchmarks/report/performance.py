@@ -58,7 +58,7 @@ def intense(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def host_rows(result: Result) -> list[Mapping[str, Any]]:
-    """Of the section `host`, then those beside the products of other sections."""
+    """CPU times per call: the section `host`, then the host rows of other sections."""
     sections = result["sections"]
     found = list(sections["host"]["results"]) if "host" in sections else []
     for section in sections.values():

@@ -32,7 +32,7 @@ def is_kept_aside(row: Row) -> bool:
 
 
 def label(row: Row) -> str:
-    """Of what is averaged: quantisation by recipe."""
+    """The group whose ratios are averaged; quantisation is averaged by recipe."""
     return f"quantize {row['recipe']}" if row["group"] == "quantize" else str(row["group"])
 
 
@@ -99,7 +99,7 @@ def _line(key: tuple[str, str, str], members: Sequence[tuple[Row, Mapping[str, A
 
 
 def best_lines(rows: Sequence[Row]) -> list[Line]:
-    """Of each of our sides the line against torch's best, or its only baseline."""
+    """For each of our sides, the line against torch's best or against its only baseline."""
     found: dict[tuple[str, str], Line] = {}
     for line in lines(rows):
         if line["form"] is None:
@@ -188,7 +188,7 @@ def lines_table(found: Sequence[Line]) -> str:
 
 
 def per_m_table(found: Sequence[Line], title: Callable[[Line], str] = _title) -> str:
-    """Of few Ms only: of shapes that are drawn at random, each has its own."""
+    """A column for each M; empty if there are many, as shapes drawn at random share few."""
     ms = sorted({int(m) for line in found for m in line["per_m"]})
     if not 1 < len(ms) <= 12:
         return ""

@@ -68,7 +68,7 @@ def torch_wgrad(dy: Tensor, x: Tensor, shape: Conv, w: Tensor) -> Tensor:
 
 
 def _backward(dy: Tensor, x: Tensor, w: Tensor, shape: Conv, mask: list[bool]) -> Operands:
-    """What autograd calls, for one of the gradients."""
+    """dgrad or wgrad, by `mask`, from the function that autograd calls."""
     stride, padding, dilation = _pairs(shape)
     found: Operands = torch.ops.aten.convolution_backward(
         dy, x, w, None, stride, padding, dilation, False, [0, 0], 1, mask

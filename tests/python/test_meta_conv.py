@@ -1,4 +1,4 @@
-"""Fake kernels of the convolutions: shapes and strides, tracing, what a result depends on."""
+"""Meta functions of the convolutions: shapes and strides, tracing, what a result depends on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fake kernels of the grouped products: results, gradients, tracing."""
+"""Meta functions of the grouped products: results, gradients, tracing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fake kernels of linear and gated_linear with epilogues: results, gradients, errors, tracing."""
+"""Meta functions of linear and gated_linear with epilogues: results, gradients, errors, tracing."""
 
 from __future__ import annotations
 

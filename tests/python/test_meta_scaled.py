@@ -1,4 +1,4 @@
-"""Fake kernels of scaled_mm and quantize: results, recipes told from shapes, tracing."""
+"""Meta functions of scaled_mm and quantize: results, recipes told from shapes, tracing."""
 
 from __future__ import annotations
 

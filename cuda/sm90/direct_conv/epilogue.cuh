@@ -91,7 +91,7 @@ struct Sm90DirectConvEpilogue<Epilogue, d, positions, residues, gemm::epilogue::
 
   // `area`: kLines of 128 bytes that are free to overwrite. `arrived`: a barrier of this warpgroup, and its parity.
   template <class Fragment, class Synchronize>
-  CUTLASS_DEVICE static void store(Params const& p, DirectConvTile const& tile_at, Fragment const& accum,
+  CUTLASS_DEVICE static void store(Params const& p, DirectConvWorkTile const& work, Fragment const& accum,
                                    std::uint8_t* area, std::uint64_t* arrived, std::uint32_t parity, int thread,
                                    Synchronize const& synchronize) {
     int const lane = thread % 32, warp = thread / 32 % 4;
@@ -100,14 +100,14 @@ struct Sm90DirectConvEpilogue<Epilogue, d, positions, residues, gemm::epilogue::
         cutlass::arch::ClusterTransactionBarrier::arrive_and_expect_tx(
             arrived, static_cast<std::uint32_t>(p.rows * p.columns * 128));
         cute::SM90_TMA_LOAD_4D::copy(&p.matrix, arrived, static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL),
-                                     area, tile_at.filter, tile_at.column, tile_at.row, tile_at.image);
+                                     area, work.filter, work.column, work.row, work.image);
       }
     }
     // For rows 8 r + lane / 4 of the warp's sixteen.
     float vectors[2][sizeof...(Operands) > 0 ? sizeof...(Operands) : 1];
     CUTLASS_PRAGMA_UNROLL
     for (int r = 0; r < 2; ++r) {
-      int const filter = tile_at.filter + warp * 16 + 8 * r + lane / 4;
+      int const filter = work.filter + warp * 16 + 8 * r + lane / 4;
       ((vectors[r][Operands::kIndex] = vector_value<Operands>(p, filter, p.filters)), ...);
     }
     if (kHasMatrix && p.has_matrix) cutlass::arch::ClusterBarrier::wait(arrived, parity);
@@ -160,9 +160,9 @@ struct Sm90DirectConvEpilogue<Epilogue, d, positions, residues, gemm::epilogue::
     synchronize();
     if (thread == 0) {
       if constexpr (residues) {
-        cute::SM90_TMA_STORE_5D::copy(&p.result, area, 0, 0, tile_at.column, tile_at.row, tile_at.image);
+        cute::SM90_TMA_STORE_5D::copy(&p.result, area, 0, 0, work.column, work.row, work.image);
       } else {
-        cute::SM90_TMA_STORE_4D::copy(&p.result, area, tile_at.filter, tile_at.column, tile_at.row, tile_at.image);
+        cute::SM90_TMA_STORE_4D::copy(&p.result, area, work.filter, work.column, work.row, work.image);
       }
       cute::tma_store_arrive();
     }

@@ -100,17 +100,16 @@ struct Sm90DirectConv {
     }
     gemm::Sm90PipelineState<kStages> write;
     for (int tile = p.scheduler.first(); tile < p.scheduler.output_tiles; tile += p.scheduler.step(), ++write) {
-      DirectConvTile const tile_at = p.scheduler.at(tile);
+      DirectConvWorkTile const work = p.scheduler.at(tile);
       std::uint64_t* const barrier = &shared.full[write.index()];
       Barrier::wait(&shared.empty[write.index()], write.parity ^ 1);
       LoadBarrier::arrive_and_expect_tx(barrier, static_cast<std::uint32_t>(p.halo_bytes));
       constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
-      int const row = tile_at.row + p.first_row, column = tile_at.column + p.first_column;
+      int const row = work.row + p.first_row, column = work.column + p.first_column;
       if constexpr (kSpaceToDepth) {
-        cute::SM90_TMA_LOAD_5D::copy(&p.halo, barrier, kHint, shared.halos[write.index()], 0, column, row, 0,
-                                     tile_at.image);
+        cute::SM90_TMA_LOAD_5D::copy(&p.halo, barrier, kHint, shared.halos[write.index()], 0, column, row, 0, work.image);
       } else {
-        cute::SM90_TMA_LOAD_4D::copy(&p.halo, barrier, kHint, shared.halos[write.index()], 0, column, row, tile_at.image);
+        cute::SM90_TMA_LOAD_4D::copy(&p.halo, barrier, kHint, shared.halos[write.index()], 0, column, row, work.image);
       }
     }
     cutlass::arch::launch_dependent_grids();

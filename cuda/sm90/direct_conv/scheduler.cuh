@@ -67,7 +67,7 @@ inline int encode_residue_classes_map(CUtensorMap& map, DType type, void* data, 
   return bits;
 }
 
-struct DirectConvTile {
+struct DirectConvWorkTile {
   int image = 0, row = 0, column = 0, filter = 0;  // the first pixel and filter
 };
 
@@ -89,15 +89,15 @@ struct DirectConvScheduler {
   CUTLASS_DEVICE int first() const { return static_cast<int>(blockIdx.x) / filter_blocks; }
   CUTLASS_DEVICE int step() const { return static_cast<int>(gridDim.x) / filter_blocks; }
 
-  CUTLASS_DEVICE DirectConvTile at(int output_tile) const {
-    DirectConvTile tile_at;
+  CUTLASS_DEVICE DirectConvWorkTile at(int index) const {
+    DirectConvWorkTile work;
     int row, column;
-    across(row, column, output_tile);
-    down(tile_at.image, row, row);
-    tile_at.row = row * rows;
-    tile_at.column = column * columns;
-    tile_at.filter = filter();
-    return tile_at;
+    across(row, column, index);
+    down(work.image, row, row);
+    work.row = row * rows;
+    work.column = column * columns;
+    work.filter = filter();
+    return work;
   }
 };
 

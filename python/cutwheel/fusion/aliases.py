@@ -53,7 +53,7 @@ _PURE = ("torch", "math", "_operator", "builtins")
 
 
 class Aliases:
-    """Of the values of a graph, as it is when this is made."""
+    """Which values of a graph share memory, as the graph is at construction."""
 
     def __init__(self, graph: Graph, modules: dict[str, torch.nn.Module]) -> None:
         self._origins: dict[Node, frozenset[object]] = {}

@@ -149,7 +149,7 @@ def _first(node: Node) -> Node | None:
 
 
 class Formats:
-    """Of the values of one graph, which it changes.
+    """Memory formats of the values of one graph, which it changes.
 
     Args:
         before: what weight_formats said before anything was fused
@@ -289,7 +289,7 @@ class Formats:
         return None if module is None or why_opaque(module) else module
 
     def _ignores_strides(self, node: Node) -> bool:
-        """Of its first argument."""
+        """Whether the result does not depend on the strides of its first argument."""
         if isinstance(self._module_of(node), _ANY_STRIDES_MODULES):
             return True
         return node.target in _ANY_STRIDES or (

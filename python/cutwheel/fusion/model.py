@@ -61,7 +61,7 @@ def fuse(model: torch.nn.Module) -> torch.nn.Module:
 
 
 class _Fusion:
-    """Of one model; its modules may be changed."""
+    """Fuses one model, whose modules may be changed."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._weight_formats = weight_formats(model)

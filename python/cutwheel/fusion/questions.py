@@ -47,7 +47,7 @@ class Watch:
         return UntraceableError(reason)
 
     def text(self, asker: str) -> str:
-        """Of a value: for the message of torch._assert, where check_texts finds it."""
+        """A stand-in for a value's text, which check_texts finds in messages of torch._assert."""
         text = f"<a value, {len(self._texts)}>"
         self._texts[text] = f"{asker} asks for the text of a value, which a trace does not know"
         return text
@@ -223,7 +223,7 @@ class _Type(type, metaclass=_TypeOfType):
 
 
 def _namespaces(module: torch.nn.Module) -> Iterator[dict[str, Any]]:
-    """Of all code that may be the model's, or called by it."""
+    """Namespaces of all code that the model may have or call."""
     found: list[Any] = [getattr(each, "__dict__", None) for each in list(sys.modules.values())]
     for kind in {base for each in module.modules() for base in _type(each).__mro__}:
         found.append(getattr(vars(kind).get("forward"), "__globals__", None))

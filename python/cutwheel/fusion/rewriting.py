@@ -21,7 +21,7 @@ _PASSING = (
 
 
 class Rewriter:
-    """Of the graph of one module, which is `path` in the model."""
+    """Rewrites the graph of one module, which is `path` in the model."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ def _is_view(node: Node) -> bool:
 
 
 def _keep_persistence(root: torch.nn.Module, modules: dict[str, torch.nn.Module]) -> None:
-    """Of tensors, which torch.fx makes buffers and puts into the state dict without exception."""
+    """Restores which buffers the state dict has: torch.fx makes every tensor a persistent one."""
     for path, owner in root.named_modules(remove_duplicate=False):
         holder = modules.get(path)
         if holder is not None and holder is not owner:

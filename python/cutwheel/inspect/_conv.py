@@ -58,7 +58,7 @@ class ByTorch(NamedTuple):
 
 
 def conv_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Request | ByTorch:
-    """Of a call with these tensors, autocast ones, and these arguments.
+    """The request of a call with these tensors, already autocast, and these arguments.
 
     Raises:
         ValueError, TypeError: as the op

@@ -14,7 +14,7 @@ from ..ops.scaled._torch_arguments import check_grouped_recipes, plain_scales
 
 
 class Arguments(NamedTuple):
-    """Of an op, by name."""
+    """Names of an op's arguments."""
 
     positional: tuple[str, ...]
     tensors: tuple[str, ...]
@@ -61,7 +61,7 @@ Request = tuple[int, list[Any], "torch.dtype | None", str, bool]
 
 
 def take_scales(op: str, given: dict[str, Any]) -> None:
-    """Of scaled_mm and scaled_grouped_mm: what they do with the arguments that only torch needs."""
+    """Checks the scaling arguments as the ops do, and replaces torch's lists by plain scales."""
     a: Any = given.get("mat_a")
     b: Any = given.get("mat_b")
     check_tensors(op, {"mat_a": a, "mat_b": b})

@@ -73,7 +73,7 @@ class Job:
 
 
 def families(texts: Sequence[str], dtypes: Sequence[str], epilogues: Sequence[str]) -> list[Family]:
-    """Of "op", "op:dtype" or "op:dtype:variant"; what is left out is as given, or the default.
+    """Families by "op", "op:dtype" or "op:dtype:variant"; the rest is as given, or the default.
 
     Raises:
         ValueError: an op, dtype or variant that is not known

@@ -152,7 +152,7 @@ class Journal:
 
 
 def best_plans(timed: Iterable[Candidate]) -> tuple[Plan, ...]:
-    """Of each kernel and number of splits the fastest, if it is close to the best of all."""
+    """The fastest plan of each kernel and number of splits, if it is close to the best of all."""
     kept: dict[tuple[str, int], Plan] = {}
     limit = 0.0
     for c in timed:

@@ -39,7 +39,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of two values or more; quantiles are interpolated."""
+        """The spread of two values or more; quantiles are interpolated."""
         p20, _, _, p80 = statistics.quantiles(values, n=5, method="inclusive")
         return cls(statistics.median(values), p20, p80)
 
@@ -345,7 +345,7 @@ class Operands:
         return torch.exp2(torch.randint(-8, -3, extents, device=self.device).float())
 
     def ends(self, ends: Sequence[int]) -> Tensor:
-        """Of groups, as grouped products take them: int32"""
+        """Ends of groups as grouped GEMMs take them, int32."""
         return torch.tensor(ends, dtype=torch.int32, device=self.device)
 
 

@@ -109,7 +109,7 @@ _lookup._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def signature_of(epilogue: str) -> Signature:
-    """Of an epilogue that gemm takes.
+    """The signature of an epilogue that gemm takes.
 
     Raises:
         ValueError: it is not declared, or has no product

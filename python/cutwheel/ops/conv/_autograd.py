@@ -72,7 +72,7 @@ def _backward_by_torch(
     geometry: Geometry,
     wanted: tuple[bool, bool, bool],
 ) -> tuple[torch.Tensor, ...]:
-    """Of a convolution of what is padded already."""
+    """Gradients by torch of a convolution whose input is padded already."""
     strides, dilations = list(geometry[:2]), list(geometry[6:])
     result: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward.default(
         *(grad, input, weight, None, strides, [0, 0], dilations, False, [0, 0], 1, wanted)
@@ -188,7 +188,7 @@ class Conv(torch.autograd.Function):
             weight if needs_input else None,
             result if has_relu else None,
         )
-        # Of the gradients that backward makes.
+        # Sizes of the gradients that backward makes.
         ctx.input_size = input.shape if needs_input else None
         ctx.weight_size = weight.shape if needs_weight else None
         ctx.geometry, ctx.allow_tf32 = geometry, allow_tf32

@@ -44,7 +44,7 @@ def spread(op: str, name: str, value: Sizes, dims: int) -> tuple[int, ...]:
 def geometry(
     op: str, weight: torch.Tensor, stride: Sizes, padding: Padding, dilation: Sizes
 ) -> Geometry:
-    """Of a convolution with `weight` [Ko, C, R, S].
+    """The geometry of a convolution with `weight` [Ko, C, R, S].
 
     "same" is torch's: where the padding of a dimension is odd, its end has the larger half.
     """
@@ -90,7 +90,7 @@ def check_padding_name(op: str, padding: str, stride: tuple[int, ...]) -> None:
 
 
 def output_size(size: Any, before: Any, after: Any, taps: Any, step: Any, spacing: Any) -> Any:
-    """Of one dimension: of the image, with the padding on both sides, and of the filter."""
+    """Extent of the output along one dimension, by those of image, paddings and filter."""
     return (size + before + after - spacing * (taps - 1) - 1) // step + 1
 
 

@@ -54,7 +54,7 @@ def fold_signal(
     dilation: Sizes,
     residual: torch.Tensor | None,
 ) -> Folded:
-    """Of an input with a batch."""
+    """Folds an input with a batch."""
     check_rank(op, "input", input, "[N, C, L]", "[C, L]")
     check_rank(op, "weight", weight, "[Ko, C, S]")
     step, spacing = spread(op, "stride", stride, 1), spread(op, "dilation", dilation, 1)
@@ -86,7 +86,7 @@ def fold_volume(
     dilation: Sizes,
     residual: torch.Tensor | None,
 ) -> Folded | str:
-    """Of an input with a batch. A text says why the convolution is none of images."""
+    """Folds an input with a batch, or says why the convolution is not one of images."""
     check_rank(op, "input", input, "[N, C, D, H, W]", "[C, D, H, W]")
     check_rank(op, "weight", weight, "[Ko, C, T, R, S]")
     steps, spacing = spread(op, "stride", stride, 3), spread(op, "dilation", dilation, 3)

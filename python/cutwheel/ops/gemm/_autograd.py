@@ -89,7 +89,7 @@ def _save_operands(
 
 
 def _operand_gradients(ctx: Any, grad: torch.Tensor, alpha: float = 1) -> tuple[Gradient, Gradient]:
-    """Of A [..., M, K] and B [..., K, N], given that of D [..., M, N]."""
+    """Gradients of A [..., M, K] and B [..., K, N] from that of D [..., M, N]."""
     a, b = ctx.saved_tensors
     dtype = a.dtype if a is not None else b.dtype if b is not None else grad.dtype
     if grad.dtype != dtype:
@@ -167,12 +167,12 @@ class Bmm(Mm):
         return _bmm_direct(input, mat2)
 
 
-# Of a GEMM that a batch is folded into: sums of more than that lose accuracy in one accumulator.
+# The longest K that a batch is folded into: longer sums lose accuracy in one accumulator.
 _LONGEST_K = 2**27
 
 
 def broadcast_batch(a: torch.Tensor, b: torch.Tensor) -> torch.Size:
-    """Of [..., M, K] and [..., K, N]; RuntimeError: they do not broadcast."""
+    """The batch of [..., M, K] and [..., K, N]; RuntimeError: they do not broadcast."""
     return torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # type: ignore[no-untyped-call, no-any-return]
 
 

@@ -226,7 +226,7 @@ def _grouped_columns(
 
 
 def _check_total(total: torch.Tensor, shape: tuple[int, ...], b: torch.Tensor) -> None:
-    """Of accumulate_into."""
+    """Checks accumulate_into."""
     if total.dtype != _float32:
         raise DtypeError(
             f"{_OP}: accumulate_into has dtype {dtype_name(total.dtype)}; expected float32"

@@ -168,8 +168,8 @@ def _save(
 def _gradients(
     ctx: Any, grad: Gradient, grad_z: Gradient = None
 ) -> tuple[Gradient, Gradient, None, Gradient]:
-    """Of input, weight, offs and bias, given those of Y [T, N] and, in a second backward pass, of
-    z."""
+    """Gradients of input, weight, offs and bias from those of Y [T, N] and, in a second backward
+    pass, of z."""
     input, weight, offs, z = ctx.saved_tensors
     needs_input, needs_weight, _, needs_bias = ctx.needs_input_grad[:4]
     dz = grad_z

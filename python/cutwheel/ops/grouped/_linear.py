@@ -196,8 +196,8 @@ _has_float32_kernel._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 @functools.cache
 def _float32_epilogues(device: int) -> frozenset[str] | None:
-    """Of kernels for groups of rows that a GPU can run; None: there is no GPU, only fake tensors
-    that stand for its."""
+    """Epilogues of float32 kernels for groups of rows that the GPU can run; None: there is no GPU,
+    only fake tensors of one."""
     if not torch.cuda.is_available():
         return None
     served = json.loads(_ops._device_info(device))["archs_served"]

@@ -115,8 +115,8 @@ def _derivative_of_gemm(
 def _gradients(
     ctx: Any, grad: Gradient, grad_z: Gradient = None
 ) -> tuple[Gradient, Gradient, Gradient, Gradient]:
-    """Of input, weight, bias and residual, given those of Y [..., N] and, in a second backward
-    pass, of z."""
+    """Gradients of input, weight, bias and residual from those of Y [..., N] and, in a second
+    backward pass, of z."""
     input, weight, bias, z = ctx.saved_tensors
     needs_input, needs_weight, needs_bias, needs_residual = ctx.needs_input_grad[:4]
     needs_dz = needs_input or needs_weight or (needs_residual and not ctx.residual_is_last)

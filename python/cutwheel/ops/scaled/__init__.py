@@ -160,7 +160,7 @@ def operands(
     azp: torch.Tensor | None,
     azp_adj: torch.Tensor | None,
 ) -> list[torch.Tensor | None]:
-    """Of scaled_mm, in the library's order, and azp_adj where it is left out."""
+    """Operands of scaled_mm in the library's order, with azp_adj filled in if it is left out."""
     if azp is not None and azp_adj is None and mat_b.dtype == torch.int8:
         azp_adj = column_sums(mat_b)
     return [mat_a, mat_b, scale_a, scale_b, bias, azp, azp_adj]
