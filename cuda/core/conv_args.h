@@ -1,4 +1,4 @@
-// What kernels of convolutions are given: an implicit GEMM D [M, N] = A [M, K] B [K, N], and where its elements lie.
+// Arguments of convolution kernels: an implicit GEMM D [M, N] = A [M, K] B [K, N], and where its elements lie.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct ConvProblem {
   }
 };
 
-// Of kernels with a Direction; they are handed it as GemmArgs const&. Of the GEMM:
+// Arguments of kernels with a Direction, which receive them as GemmArgs const&. The implicit GEMM:
 //            M                 N           K                 A                       B
 //   fprop    images * p * q    k_out       r * s * c         activation              filter
 //   dgrad    images * h * w    c           r * s * k_out     gradient of the output  filter

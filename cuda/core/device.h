@@ -1,4 +1,4 @@
-// What is known of a GPU, asked for once per process and device.
+// Properties of a GPU, queried once per process and device.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What the GEMM room is asked to do, in two steps: a problem (user's frame, nothing chosen) and the arguments of one
-// launch.
+// Arguments of a GEMM: operands as the caller sees them, and the raster order, splits and workspace that dispatch has
+// chosen for one launch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,7 +22,7 @@ struct Operand {
 // One operand of an epilogue: a scalar's value, or a tensor; null stands for zeros, and nothing is read.
 struct EpilogueValue {
   void* data = nullptr;
-  // Of a matrix or a store, which are row-major. Of a row or column that may be one value: 0 if it is, else 1.
+  // Leading dimension of a matrix or store (row-major). For a row or column that may be one value: 0 if it is, else 1.
   std::int64_t leading = 0;
   std::int64_t batch_stride = 0;
   float value = 0;
@@ -33,10 +33,10 @@ struct BlockScaleOperand {
   float* data = nullptr;
   std::int64_t stride = 0;        // from one row of A (column of B, or 128 of them) to the next
   std::int64_t k_stride = 0;      // from one block of K to the next
-  std::int64_t batch_stride = 0;  // of B, from group to group of a grouped product
+  std::int64_t batch_stride = 0;  // of B, from group to group of a grouped GEMM
 };
 
-// Groups of a grouped product: the row (Grouping::rows) or place in K (Grouping::k) behind the last of each group, on the
+// Groups of a grouped GEMM: the row (Grouping::rows) or place in K (Grouping::k) behind the last of each group, on the
 // device, read by kernels only. Kernels clamp them: each is at least the one before, and at most the extent.
 struct GroupArgs {
   void const* ends = nullptr;
@@ -48,8 +48,8 @@ struct GroupArgs {
 // D = epilogue(A @ B) for each of `batch` problems. The epilogues of mm and addmm, alpha * A @ B + beta * C, are described
 // by alpha, beta and c, where C is read only when beta != 0; `epilogue` has the operands of all others, by position.
 //
-// Of a grouped product batch is 1, and strides of a batch run from group to group. rows: m counts the rows of all groups, B
-// and rows of the epilogue have such a stride. k: k is that of all groups, D, C and matrices of the epilogue have it.
+// In a grouped GEMM batch is 1, and batch strides run from group to group. rows: m counts the rows of all groups, and B and
+// rows of the epilogue have such a stride. k: k is the sum over all groups, and D, C and matrices of the epilogue have it.
 struct GemmArgs {
   int m = 0, n = 0, k = 0, batch = 1;
   Operand a;          // [batch, M, K], row or column as the kernel's layout says
@@ -65,7 +65,7 @@ struct GemmArgs {
 
   // Chosen by dispatch.
   RasterOrder raster = RasterOrder::along_m;
-  int swizzle = 1;            // width of the band of tiles that is walked together
+  int swizzle = 1;            // tiles across the raster order, visited together for L2
   int splits = 1;             // split-K: how many slices of K, whose partial sums splitk_reduce finds in A
   void* workspace = nullptr;  // at least workspace_bytes() of the chosen kernel, 256-byte aligned
   DeviceInfo const* device = nullptr;

@@ -1,5 +1,5 @@
-// Where the groups of a grouped product end, and which tile belongs to which: only the device knows. Every threadblock
-// makes this table for itself, so there is no kernel before the product, no workspace, and the host never waits.
+// Ends of the groups of a grouped GEMM, and the group of each tile. Only the device knows them: every threadblock builds
+// this table for itself, so there is no kernel before the GEMM, no workspace, and the host never waits.
 #pragma once
 
 #include <cstdint>

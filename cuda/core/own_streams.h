@@ -4,7 +4,7 @@
 // runtime and caught by another.
 #pragma once
 
-// What <sstream> stands on stays libstdc++.so's: facets of a locale are found by the addresses of their ids.
+// The headers below <sstream> keep libstdc++.so's instances: a locale finds its facets by the addresses of their ids.
 #include <istream>
 #include <ostream>
 #include <string>

@@ -7,10 +7,10 @@
 
 namespace cutwheel::gemm {
 
-// Tiles follow each other along one dimension, in bands `swizzle` tiles wide across the other, for reuse in L2.
+// Raster order runs along one dimension, `swizzle` tiles wide across the other, so that operands are reused in L2.
 struct TileRaster {
   int tiles_m, tiles_n, batch;
-  int swizzle;  // from swizzle_width: at most the tiles across, so that the tiles of a band can be counted in 32 bits
+  int swizzle;  // from swizzle_width: at most the tiles across, so that length * swizzle fits into 32 bits
   bool along_m;
 
   CUTLASS_HOST_DEVICE int count() const { return tiles_m * tiles_n * batch; }

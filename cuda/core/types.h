@@ -8,7 +8,7 @@ namespace cutwheel {
 // tf32 is float32 in memory, multiplied on TF32 tensor cores. e4m3 is torch's float8_e4m3fn.
 enum class DType : int { f16, bf16, f32, tf32, e4m3, e5m2, s8, s32 };
 
-// Of a matrix as the user names it: row = last dimension contiguous ('t'), column = first dimension contiguous ('n').
+// Layout of a matrix as the caller sees it: row = last dimension contiguous ('t'), column = first one contiguous ('n').
 enum class Layout : int { row, column };
 
 // The value is major * 10 + minor. sm90a is architecture-specific code: it runs on compute capability 9.0 and nothing else.
@@ -16,8 +16,8 @@ enum class Arch : int { sm80 = 80, sm89 = 89, sm90a = 90 };
 
 enum class Schedule : int { none, multistage, pingpong, cooperative, persistent };
 
-// The epilogues of mm and addmm by what they add to the product: a row is one vector [N] for all rows of D, a matrix is [M,
-// N]. Every other epilogue is chosen by its name.
+// The epilogues of mm and addmm by their C: a row is one vector [N], broadcast over the rows of D, a matrix is [M, N].
+// Every other epilogue is chosen by its name.
 enum class Addend : int { none, row, matrix, other };
 
 // Scales that differ along K, which the mainloop applies: those of A for one row and 128 of K, those of B for 128 columns
@@ -36,12 +36,12 @@ enum class QuantizeRecipe : int {
 
 enum class RasterOrder : int { along_m, along_n };
 
-// What the ends of groups cut a grouped product along. rows: A and D, each group's rows with a B of its own. k: A and B,
-// each group yields a D of its own.
+// Which dimension of a grouped GEMM is ragged. rows: the rows of A and D, and each group has a B of its own. k: K of A and
+// B, and each group yields a D of its own.
 enum class Grouping : int { none, rows, k };
 
-// Which product a convolution is: of the activation and the filter, of the gradient and the filter, of the gradient and the
-// activation.
+// Operands of the convolution: activation and filter (fprop), output gradient and filter (dgrad), output gradient and
+// activation (wgrad).
 enum class Direction : int { none, fprop, dgrad, wgrad };
 
 constexpr bool is_fp8(DType type) { return type == DType::e4m3 || type == DType::e5m2; }

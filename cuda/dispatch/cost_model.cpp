@@ -57,7 +57,7 @@ double lines_of_l2(KernelDescriptor const& row, Layout layout, Layout k_major, i
   return limits_of(row).split_lines[bytes % 64 == 0 ? 0 : bytes % 32 == 0 ? 1 : 2];
 }
 
-// What rows that lie beyond the ends of A and B cost a step of the mainloop of a tile at the end: TMA takes longer for
+// Time that rows beyond the ends of A and B add to a mainloop step of a tile at the end: TMA takes longer for
 // their zeros than for memory. Kernels of our own do not ask for them.
 double beyond_us(KernelDescriptor const& row, GemmRequest const& r, Limits const& limits) {
   if (row.family != Family::sm90_warpspecialized) return 0;
@@ -132,7 +132,7 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   double const lines_a = is_plain ? lines_of_l2(row, row.layout_a, Layout::row, r.k, r.m) : 1;
   double const lines_b = is_plain ? lines_of_l2(row, row.layout_b, Layout::column, r.k, r.n) : 1;
   double const fetched = is_direct_conv(row)
-                             ? 1.5 * row.tile.n * row.tile.k / k_tiles  // a patch for all taps; the filters stay
+                             ? 1.5 * row.tile.n * row.tile.k / k_tiles  // a halo tile for all taps; the filters stay
                              : (row.tile.m * (row.swap_ab ? lines_b : lines_a) / row.cluster.n +
                                 row.tile.n * (row.swap_ab ? lines_a : lines_b) / row.cluster.m) *
                                    row.tile.k;
@@ -146,7 +146,7 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   if (row.family == Family::sm90_warpspecialized && info_of(row.epilogue).addend == Addend::matrix) {
     tile *= r.addend == Addend::row ? 1.1 : 1.03;
   }
-  // What an activation or a residual costs a wave of tiles, in the median of several: pingpong hides it behind the next
+  // Time that an activation or a residual adds to a wave of tiles, median of several: pingpong hides it behind the next
   // tile. The figures of scaled_mm's tiles were measured with the scales.
   if (row.family == Family::sm90_warpspecialized && row.op == Op::gemm && r.addend == Addend::other) {
     tile += row.schedule == Schedule::pingpong ? 0.4 : 2.2;

@@ -5,7 +5,7 @@
 
 namespace cutwheel {
 
-// What a problem is to a kernel: threadblock tiles, and how many steps along K each takes, in the mean.
+// Size of a problem for a kernel: threadblock tiles, and the mean number of steps along K of each.
 struct TileCount {
   double tiles, k_tiles;
 };
@@ -13,7 +13,7 @@ TileCount count_tiles(KernelDescriptor const& row, GemmRequest const& request, i
 
 double predict_us(GemmPlan const& plan, GemmRequest const& request, DeviceInfo const& device);
 
-// What a residual adds to the prediction for a convolution: all of its kernels read it alike, those of products do not.
+// Time that a residual adds to a convolution, the same for all of its kernels (GEMM kernels read it in different ways).
 double residual_us(GemmPlan const& plan, GemmRequest const& request, DeviceInfo const& device);
 
 // The raster order and swizzle that let the tiles in flight share the most operand bytes in L2.

@@ -26,7 +26,7 @@ void reload_environment();
 // Changes with the environment: what was chosen under another number no longer holds.
 unsigned environment_generation();
 
-// What was chosen no longer holds, for another reason: tables of measurements were loaded.
+// Invalidates remembered choices for another reason: tables of measurements were loaded.
 void forget_choices();
 
 }  // namespace cutwheel

@@ -14,7 +14,7 @@ std::optional<Epilogue> find_epilogue(std::string_view name);
 // Whether cutwheel.gemm (or an elementwise call) takes it: some are for the kernels of another op.
 bool is_for_gemm(Epilogue epilogue);
 
-// For the error of a name that is not there: those that follow a product, or those of elementwise kernels.
+// Names for the error about an unknown epilogue: those of GEMMs, or those of elementwise kernels.
 std::string declared_epilogues(bool has_accum);
 
 }  // namespace cutwheel

@@ -68,7 +68,7 @@ constexpr bool is_direct_conv(KernelDescriptor const& row) {
          row.family == Family::sm90_space_to_depth;
 }
 
-// Whether selection may choose the row for a product. The others are found by what they are: the second half of split-K,
+// Whether selection may choose the row for a GEMM. The others are found by what they are: the second half of split-K,
 // elementwise and quantize kernels.
 constexpr bool is_gemm(KernelDescriptor const& row) {
   return row.family == Family::sm80_multistage || row.family == Family::sm90_warpspecialized ||

@@ -25,7 +25,7 @@ KernelDescriptor const* find_row(DeviceInfo const& device, Wanted wanted) {
   return nullptr;
 }
 
-// What was found for a key, until the environment changes.
+// Rows found for a key, remembered until the environment changes.
 template <class Key, std::size_t size>
 class FoundRows {
  public:

@@ -1,4 +1,4 @@
-// The convolution room's door: ask for workspace, run a plan.
+// Runs plans of convolutions: workspace, launch.
 #pragma once
 
 #include "core/conv_args.h"
@@ -9,7 +9,7 @@ namespace cutwheel::conv2d {
 // Whether tensor maps of images have bits enough for the problem. Launches know it exactly: this spares them the attempt.
 bool fits_tensor_maps(Direction direction, ConvProblem const& problem);
 
-// What direct convolutions would compute, plain or strided, and by space-to-depth; no tiles if they cannot.
+// Work of direct convolutions, plain or strided, and by space-to-depth; no tiles if they cannot implement the problem.
 DirectConvTiles count_direct_conv(Direction direction, ConvProblem const& problem);
 DirectConvTiles count_space_to_depth(Direction direction, ConvProblem const& problem);
 

@@ -1,4 +1,4 @@
-// The GEMM room's door: plan, ask for workspace, run.
+// Runs plans of GEMMs: workspace, launch.
 #pragma once
 
 #include "core/gemm_args.h"
@@ -13,7 +13,7 @@ std::int64_t workspace_bytes(GemmPlan const& plan, GemmArgs const& args);
 // Addend::other; those of mm and addmm take alpha, beta and c.
 Status run(GemmPlan const& plan, GemmArgs args, DType a, DType d);
 
-// D = beta * C, or zeros: the product over an empty K, for the epilogues of mm and addmm.
+// D = beta * C, or zeros: the GEMM with an empty K, for the epilogues of mm and addmm.
 Status run_empty_k(GemmArgs const& args, DType d);
 
 }  // namespace cutwheel::gemm

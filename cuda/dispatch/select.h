@@ -9,9 +9,8 @@
 
 namespace cutwheel {
 
-// What selection looks at. Pointers and strides do not matter here: the caller has already met the 16-byte rule.
-// What direct convolutions compute, for each 64 filters: so many tiles, each of so many steps of K
-// (0: not known) of so many channels. No tiles: they do not take the problem.
+// Work of direct convolutions for each 64 filters: output tiles, and for each of them steps of K (0: not known) of so many
+// channels. No tiles: they cannot implement the problem.
 struct DirectConvTiles {
   int output_tiles = 0, steps = 0, channels = 0;
 
@@ -20,6 +19,7 @@ struct DirectConvTiles {
   }
 };
 
+// Everything that selection looks at. Pointers and strides do not matter: the caller has already checked the 16-byte rule.
 struct GemmRequest {
   Op op = Op::gemm;
   int device = 0;
@@ -76,7 +76,7 @@ struct GemmPlan {
 // K of each split but the last, which takes the rest: whole tiles.
 inline int split_slice(KernelDescriptor const& row, int k, int splits) { return round_up(ceil_div(k, splits), row.tile.k); }
 
-// What the order of a ranking rests on.
+// Basis of a ranking's order.
 enum class Basis : int {
   cost_model,
   estimate,  // the cost model, of a GPU or a kernel for which it has no figures of its own

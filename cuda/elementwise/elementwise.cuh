@@ -1,4 +1,4 @@
-// D = expression of matrices, without a product: the backward passes of activations. On request the sums of D over its rows
+// D = expression of matrices, without a GEMM: the backward passes of activations. On request the sums of D over its rows
 // come along, the gradient of a bias: D is then read no second time. Sums are added up in float32 and always in the same
 // order, so they are reproducible.
 //
@@ -172,7 +172,7 @@ struct Elementwise {
   }
 
   CUTLASS_DEVICE static void device(Params const& p) {
-    // What the kernel before has written is visible from here on.
+    // Results of the preceding kernel are visible from here on.
     if constexpr (arch_ == Arch::sm90a) asm volatile("griddepcontrol.wait;" ::: "memory");
     if (p.stage == 0) {
       expression(typename Epilogue::Operands{}, p);

@@ -128,8 +128,8 @@ struct Quantize {
       }
     }
 
-    // x / scale, rounded once: the product with the inverse misses what lies halfway between two values. One step of
-    // Newton's method, as the compiler's own division takes it.
+    // x / scale, rounded once: x * inverse misrounds quotients halfway between two values. One step of Newton's method, as
+    // in the compiler's own division.
     CUTLASS_DEVICE float divide(float x) const {
       float const quotient = x * inverse;
       return fmaf(fmaf(-quotient, scale, x), inverse, quotient);
@@ -174,7 +174,7 @@ struct Quantize {
     if constexpr (kAsymmetric) p.zero_points[at] = scale.zero_point;
   }
 
-  // Of the whole threadblock, for every thread.
+  // Reduces over the threadblock; every thread gets the result.
   CUTLASS_DEVICE static Extremes reduce_block(Extremes extremes) {
     __shared__ Extremes shared[kWarps];
     extremes.template reduce<32>();
@@ -196,7 +196,7 @@ struct Quantize {
     Extremes extremes;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kCached; ++i) cached[i] = load<whole>(p, row, first + i * kStride);
-    // What is behind the row is the same for all threads, and takes no time.
+    // Iterations past the end of the row are skipped by all threads alike, so they take no time.
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kCached; ++i) {
       if (i * kStride < p.k) add(extremes, cached[i]);
@@ -324,7 +324,7 @@ struct Quantize {
   }
 
   CUTLASS_DEVICE static void device(Params const& p) {
-    // What the kernel before has written is visible from here on.
+    // Results of the preceding kernel are visible from here on.
     if constexpr (arch_ == Arch::sm90a) asm volatile("griddepcontrol.wait;" ::: "memory");
     if (p.k % kVector == 0) {
       run<true>(p);

@@ -1,5 +1,5 @@
-// What a generated epilogue (epilogue_<name>.cuh) is made of, and how it is applied to fragments: the same on every
-// architecture. The families bring the fragments from where they lie, by CUTLASS's visitors.
+// Parts of a generated epilogue (epilogue_<name>.cuh), and its application to fragments: the same on every architecture.
+// The families load the fragments, most of them through CUTLASS's visitors.
 #pragma once
 
 #include <cutlass/array.h>
@@ -22,7 +22,7 @@ struct Pair {
   float even, odd;
 };
 
-// Operands by their position in GemmArgs::epilogue, in the user's frame.
+// Operands by their position in GemmArgs::epilogue, with rows and columns as the caller sees them.
 template <OperandKind kind, int index, DType type, bool may_be_one = false>
 struct Operand {
   static constexpr OperandKind kKind = kind;
@@ -64,9 +64,9 @@ struct UnsignedOf<2> {
   using type = std::uint16_t;
 };
 
-// The element that one column of the product reads or writes. Where widths differ it is a part of an element, or two of
-// them: so tiles of D and of wide matrices have the product's shape, and CUTLASS's loads and stores need not know. Two
-// 16-bit elements travel as a float, because CUTLASS converts a C tile of any other type to float on its way to registers.
+// The element that one accumulator column reads or writes. Where widths differ it is a part of an element, or two of them,
+// so that tiles of D and of wide matrices have the accumulator's shape and CUTLASS's loads and stores need no change. Two
+// 16-bit elements are passed as a float, because CUTLASS converts C tiles of any other type to float when it loads them.
 template <DType type, Width width>
 struct ElementPerColumnOf {
   using type_ = Element<type>;
@@ -122,7 +122,7 @@ CUTLASS_DEVICE auto unit_of(cutlass::Array<float, N> const& values, int i) {
   }
 }
 
-// Applies Epilogue to fragments of N columns of the product each. `Inputs` is a tuple of float arrays, one for each
+// Applies Epilogue to fragments of N accumulator columns each. `Inputs` is a tuple of float arrays, one for each
 // operand; `stores` receives what is stored besides D. Returns the fragment of D, N elements per column.
 template <class Epilogue, DType d, class Operands, class Stores>
 struct Apply;

@@ -1,4 +1,4 @@
-// What the host has to know of an epilogue: the generated table of them is kEpilogues (epilogues.h).
+// Description of an epilogue for the host. The table kEpilogues is generated (epilogues.h).
 #pragma once
 
 #include "core/types.h"
@@ -8,12 +8,12 @@ namespace cutwheel {
 // Bounds what one kernel is given; the longest epilogue of the wheel has four.
 constexpr int kMaxEpilogueOperands = 8;
 
-// Extents in the frame of the product [M, N]: a wide matrix is [M, 2N]. A store is an output besides D, as wide as the
-// product.
+// Extents against the accumulator's [M, N]: a wide matrix is [M, 2N]. A store is an output besides D, as wide as the
+// accumulator.
 enum class OperandKind : int { scalar, row, col, matrix, wide_matrix, store };
 
-// Columns of D against those of the product: half of them where pairs of columns are combined into one, twice as many where
-// each column yields two.
+// Columns of D against those of the accumulator: half as many where pairs of columns are combined into one, twice as many
+// where each column yields two.
 enum class Width : int { same, half, twice };
 
 // Element type of a tensor operand: D's, or one that the manifest names.

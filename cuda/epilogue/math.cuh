@@ -35,7 +35,7 @@ CUTLASS_DEVICE float tanh_approx(float x) {
   return y;
 }
 
-// What both precisions share.
+// Functions that both precisions share.
 struct ExactFunctions {
   CUTLASS_DEVICE static float min(float a, float b) {
     float y;
@@ -109,7 +109,7 @@ struct FastFunctions : ExactFunctions {
 
  private:
   // The normal distribution function, from Abramowitz and Stegun 7.1.26: erfc(u) = t (a1 + ... + a5 t^4) exp(-u^2), with
-  // t = 1 / (1 + p u), within 1.5e-7. As a factor of exp(-u^2) the polynomial keeps the lower tail's relative accuracy.
+  // t = 1 / (1 + p u), within 1.5e-7. Multiplied by exp(-u^2) the polynomial keeps the lower tail's relative accuracy.
   CUTLASS_DEVICE static float normal_cdf(float x, float& density) {
     constexpr float kP = 0.3275911f * 0.7071067811865476f;  // u = |x| / sqrt 2
     float const t = reciprocal_approx(1.f + kP * fabsf(x));

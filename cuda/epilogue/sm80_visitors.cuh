@@ -60,7 +60,7 @@ struct Sm80Row : visitors::VisitorRowBroadcast<ThreadMap, Element, Sm80RowStride
     return {static_cast<Element const*>(operand.data), Element(0), {{}, {}, operand.batch_stride}};
   }
 
-  // What Sm80OneOrMany has to know.
+  // The interface that Sm80OneOrMany expects.
   CUTLASS_DEVICE static Element const* values(typename Base::Params const& params) { return params.ptr_row; }
   CUTLASS_DEVICE static bool is_one(typename Base::Params const& params) { return cute::get<2>(params.dRow) != 0; }
   template <class Callbacks>

@@ -265,7 +265,7 @@ struct Sm90Visitor<Epilogue, d, swap_ab, TileShape, EpilogueSchedule, Layout, ep
       cutlass::epilogue::collective::detail::EpilogueDescriptor<TileShape, cutlass::epilogue::collective::EpilogueTileAuto,
                                                                 ElementC, ElementD, EpilogueSchedule>;
 
-  // In a swapped product rows are columns.
+  // With swap_ab rows are columns.
   template <class Operand>
   static constexpr auto node_of() {
     using E = epilogue::ElementOfOperand<Operand>;
@@ -332,7 +332,7 @@ struct Sm90Visitor<Epilogue, d, swap_ab, TileShape, EpilogueSchedule, Layout, ep
     }
   };
 
-  // Of what goes through tensor maps; rows and columns are loaded one by one.
+  // Checks operands that are loaded through tensor maps; rows and columns are loaded element by element.
   static bool meets_tma(EpilogueValue const* operands) {
     auto const meets = [&](OperandKind kind, int index) {
       bool const is_map = kind == OperandKind::matrix || kind == OperandKind::wide_matrix || kind == OperandKind::store;

@@ -70,7 +70,7 @@ struct Sm80Conv {
     void const* filter;
     int filter_columns, channels;  // S and C
     Sm80Meeting vertical, horizontal;
-    // Of dgrad by the variants of a phase's extents, rows first. Else [0][0].
+    // dgrad: indexed by the variants of a residue class's extents, rows first. Otherwise only [0][0].
     Sm80Counter places[2][2];
     Sm80Taps taps[2][2];
     Sm80PhaseAxis rows, columns;
@@ -132,8 +132,8 @@ struct Sm80Conv {
     store_matrix(p, shared, slice * p.d.batch_stride, tile_m, tile_n, accum);
   }
 
-  // What a threadblock of dgrad works on. It asks before the mainloop and again behind it, so that the mainloop has the
-  // registers: the compiler cannot know that the second index is the first one.
+  // Work tile of a dgrad threadblock. It is computed before the mainloop and again after it, which frees its registers for
+  // the mainloop: the compiler cannot know that the second index equals the first one.
   struct PhaseTile {
     int tile_n, tile_m, row_phase, column_phase;
     Sm80Phase rows, columns;
@@ -158,7 +158,7 @@ struct Sm80Conv {
     }
   };
 
-  // Pixels that no tap reaches are stored, too: as zeros.
+  // Pixels that no tap reaches are stored as zeros.
   CUTLASS_DEVICE static void dgrad(Params const& p, SharedStorage& shared) {
     Accumulator accum;
     accum.clear();
@@ -185,7 +185,7 @@ struct Sm80Conv {
     store(shared, {static_cast<Element<d_>*>(p.d.data), placed, p.operands}, tile.tile_m, tile.tile_n, tile.m, p.n, accum);
   }
 
-  // Threadblocks that follow each other share rows of A. Phases of dgrad differ in their taps: side by side they balance.
+  // Consecutive threadblocks share rows of A. Residue classes of dgrad have different taps: interleaving balances them.
   CUTLASS_DEVICE static void device(Params const& p) {
     extern __shared__ __align__(16) char shared_memory[];
     auto& shared = *reinterpret_cast<SharedStorage*>(shared_memory);

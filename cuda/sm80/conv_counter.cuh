@@ -1,5 +1,5 @@
-// Indices of implicit GEMMs as digits: a row of the product is an image and a place in it, an element of K a tap and a
-// channel. Divisions happen once for each thread; from tile to tile digits are added with carries.
+// Indices of implicit GEMMs as digits: a row of the GEMM is an image and a pixel of it, an element of K a tap and a
+// channel. Each thread divides once; from tile to tile it adds digits with carries.
 #pragma once
 
 #include <cutlass/fast_math.h>
@@ -42,9 +42,9 @@ struct Sm80Counter {
   CUTLASS_DEVICE void advance(Sm80Digits& digits) const { add(digits, step); }
 };
 
-// How tiles of K walk over taps and channels. Where a tile is a part of one tap's channels, all taps of these channels
-// follow each other: neighbouring taps read the same pixels, which are in L1 then. Else K is one row of all channels of all
-// taps, so that tiles are full whatever the number of channels.
+// Order of tiles of K over taps and channels. Where a tile is a part of one tap's channels, all taps of these channels come
+// one after the other, because neighbouring taps read the same pixels, which are in L1 then. Otherwise K counts through all
+// channels of all taps, so that tiles are full for any number of channels.
 struct Sm80Taps {
   Sm80Counter counter;
   int end = 0;  // of the high digit
@@ -58,7 +58,7 @@ struct Sm80Taps {
         whole(whole_tiles(channels, tile_k)),
         inside(counter.at(whole ? 0 : delta)) {}
 
-  // Of the vector at this element of the first tile. In tiles of one tap it stays `constant` channels behind channel().
+  // Digits of the vector at this element of the first tile. In tiles of one tap it is `constant` channels after channel().
   CUTLASS_DEVICE Sm80Digits first(int element) const { return counter.at(whole ? 0 : element); }
   CUTLASS_DEVICE int constant(int element) const { return whole ? element : 0; }
   CUTLASS_DEVICE bool valid(Sm80Digits const& at) const { return at.high < end; }
@@ -73,13 +73,13 @@ struct Sm80Taps {
   static bool whole_tiles(int channels, int tile_k) { return channels % tile_k == 0; }
 };
 
-// One dimension of the input's gradient with a stride: rows with the same remainder by the stride are a phase, and get
-// something from every tap_step-th tap only. So a phase is a convolution of its own, of stride 1.
+// One dimension of a strided dgrad: rows with the same remainder by the stride form a residue class, to which only every
+// tap_step-th tap contributes. So a residue class is a convolution of its own, of stride 1.
 struct Sm80PhaseAxis {
   int extent = 0;  // of the input
   int stride = 1, dilation = 1, pad = 0;
   int taps = 0;
-  int tap_step = 1;    // from one tap of a phase to the next
+  int tap_step = 1;    // from one tap of a residue class to the next
   int place_step = 1;  // between the places of the gradient that they lead to
 
   Sm80PhaseAxis() = default;
@@ -96,7 +96,7 @@ struct Sm80PhaseAxis {
   }
 
   int phases() const { return stride < extent ? stride : extent; }
-  // Phases differ by at most one row and one tap: variant 1 has one less, if it exists.
+  // Residue classes differ by at most one row and one tap: variant 1 has one less, if it exists.
   int rows(int variant) const { return variant == 0 ? ceil_div(extent, stride) : extent / stride; }
   int taps_of(int variant) const { return variant == 0 ? ceil_div(taps, tap_step) : taps / tap_step; }
 };

@@ -39,7 +39,7 @@ struct Sm80Image {
   }
 };
 
-// Which pixel a place of the product and a tap meet in, in one dimension.
+// The pixel that a row of the GEMM reads at a tap, in one dimension.
 struct Sm80Meeting {
   int scale = 1;  // of the place
   int first = 0;  // at place 0 and tap 0
@@ -75,7 +75,7 @@ struct Sm80VectorIterator {
   int index_ = 0;
 };
 
-// Rows of A along K: each is a place of the product, K are the pixels that it meets.
+// Rows of A, contiguous along K: a row is an output pixel of the GEMM, and K runs over the pixels that its taps read.
 template <class Element, class ThreadMap, int kTileK>
 class Sm80PlaceRows : public Sm80VectorIterator<Element, ThreadMap> {
   using Base = Sm80VectorIterator<Element, ThreadMap>;
@@ -185,7 +185,7 @@ class Sm80FilterRows : public Sm80VectorIterator<Element, ThreadMap> {
 
  public:
   struct Pitches {
-    int row, column, filter;  // from one tap of the phase to the next, from filter to filter
+    int row, column, filter;  // from one tap of the residue class to the next, from filter to filter
   };
   CUTLASS_DEVICE Sm80FilterRows(void const* data, Pitches const& pitches, int channels, Sm80Taps const& taps,
                                 int first_channel, int thread)

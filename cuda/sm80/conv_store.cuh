@@ -1,4 +1,4 @@
-// The epilogue of dgrad: rows of a phase's product lie apart in D, which CUTLASS's nodes cannot express.
+// The epilogue of dgrad: rows of a residue class's GEMM lie apart in D, which CUTLASS's nodes cannot express.
 #pragma once
 
 #include "sm80/conv_counter.cuh"
@@ -6,7 +6,7 @@
 
 namespace cutwheel::conv2d {
 
-// Rows of D by the digits of the product's: image, row and column of a phase. In elements.
+// Offsets of rows of D, in elements, by the digits of the GEMM's rows: image, row and column of a residue class.
 struct Sm80PlacedRows {
   Sm80Counter places;
   std::int64_t first = 0, image_stride = 0, row_stride = 0, column_stride = 0;

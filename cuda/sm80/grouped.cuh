@@ -176,7 +176,7 @@ struct Sm80Grouped {
     epilogue(accum, {0, work.tile_n, 0}, cute::make_shape(work.rows, p.n, 1), thread);
   }
 
-  // E stands for one column of the product, as in the visitor's stores.
+  // E stands for one accumulator column, as in the visitor's stores.
   template <class E>
   CUTLASS_DEVICE static void zero(void* data, std::int64_t leading, Params const& p, WorkTile const& work) {
     constexpr int kVector = std::min(Dense::kAlignmentD, 16 / static_cast<int>(sizeof(E))), kVectors = Tile::kN / kVector;

@@ -35,11 +35,11 @@ struct Sm80Multistage {
   using ElementAccumulator = Element<acc_>;
   static constexpr bool kFp8 = is_fp8(a_);
   using ArchTag = std::conditional_t<kFp8, cutlass::arch::Sm89, cutlass::arch::Sm80>;
-  // Without fast_accum, accumulators of 8-bit floats are promoted to float registers after each k-tile.
+  // Without fast_accum, fp8 sums are promoted to float registers after each k-tile (accumulator promotion).
   using Operator = std::conditional_t<
       fast_accum, cutlass::arch::OpMultiplyAddFastAccum,
       std::conditional_t<a_ == DType::s8, cutlass::arch::OpMultiplyAddSaturate, cutlass::arch::OpMultiplyAdd>>;
-  // Tiles are visited in bands of up to eight columns, for reuse in L2.
+  // The swizzle is up to eight columns of tiles wide, for reuse in L2.
   static constexpr int kSwizzle = 8;
 
   using TileShape = cutlass::gemm::GemmShape<Tile::kM, Tile::kN, Tile::kK>;

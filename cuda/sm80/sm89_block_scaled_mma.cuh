@@ -1,5 +1,5 @@
-// Products of 8-bit floats with scales along K on Ada: cp.async into a multistage shared-memory pipeline, mma.sync, and
-// sums of 128 of K that are scaled as they are added up. CUTLASS has no such mainloop for this architecture.
+// GEMMs of 8-bit floats with scales along K on Ada: cp.async into a multistage shared-memory pipeline, mma.sync, and
+// partial sums over 128 of K, scaled as they are accumulated. CUTLASS has no such mainloop for this architecture.
 #pragma once
 
 #include <cutlass/cutlass.h>
@@ -57,7 +57,7 @@ struct Sm89BlockScaledMma {
     BlockScaleOperand scale_a, scale_b;
     int m, n, k;
   };
-  // Of a warp's part of a tile: each mma.sync has two columns of row 0 and two of row 8 in a thread.
+  // Accumulators of a warp's part of a tile: of each mma.sync a thread holds two columns of row 0 and two of row 8.
   using Sums = float[kMmaM][kMmaN][4];
 
   // Where the warp's part begins in a tile.

@@ -1,4 +1,4 @@
-// Products of 8-bit floats with scales along K on Ada: the mainloop of Sm89BlockScaledMma, and an epilogue that stores from
+// GEMMs of 8-bit floats with scales along K on Ada: the mainloop of Sm89BlockScaledMma, and an epilogue that stores from
 // registers. CUTLASS has no such kernel for this architecture.
 #pragma once
 

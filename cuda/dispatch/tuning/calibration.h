@@ -7,7 +7,7 @@ namespace cutwheel {
 
 struct Calibration {
   double k_tile_us;  // one step of the mainloop of one tile
-  double tile_us;    // what a tile costs besides, its epilogue above all
+  double tile_us;    // of a tile besides, mostly its epilogue
   double launch_us;  // once
 };
 

@@ -1,4 +1,4 @@
-// What was measured: for single requests the plans that were fastest, with their times. Tables are compiled in
+// Measurements: for single requests the fastest plans, with their times. Tables are compiled in
 // (cuda/dispatch/tuning/*.json, through kernelgen) or loaded at run time.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Products of 8-bit floats with scales along K on Hopper: the sums of 128 of K are scaled as they are added up (CUTLASS's
+// GEMMs of 8-bit floats with scales along K on Hopper: sums over 128 of K are scaled as they are accumulated (CUTLASS's
 // collective for block-wise scaling).
 #pragma once
 

@@ -17,7 +17,7 @@
 
 namespace cutwheel::conv2d {
 
-// What a line of a halo tile holds. pixels: a pixel. residue_classes: a pixel of the output's gradient, from which all
+// Content of a line of a halo tile. pixels: a pixel. residue_classes: a pixel of the output's gradient, from which all
 // residue classes of a strided dgrad are computed. space_to_depth: one row of a stride x stride block of pixels, Tile::kK
 // channels.
 enum class DirectConvForm { pixels, residue_classes, space_to_depth };

@@ -1,5 +1,5 @@
 // Block-wise scales of the persistent kernel: a warpgroup copies those of its own rows and of the tile's columns, for eight
-// tiles of K at a time, while it multiplies with the eight before.
+// tiles of K at a time, while it multiplies by the eight before.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -9,7 +9,7 @@
 
 namespace cutwheel::gemm {
 
-// Which scales a warpgroup's 64 rows and the `columns` of a tile have, in the kernel's frame.
+// Scales of a warpgroup's 64 rows and of the `columns` of a tile, as the kernel sees them (after swap-AB).
 template <int columns, BlockScales scales, bool swap_ab>
 struct Sm90BlockScaleShape {
   static constexpr int kOfB = scales == BlockScales::a1x128_b128x128 ? 128 : 1;  // columns of the user's B that share one
@@ -27,7 +27,7 @@ struct Sm90BlockScaleShape {
   static constexpr int kBytes = static_cast<int>(sizeof(Storage));
 };
 
-// Of kernels without such scales.
+// The source of kernels without block-wise scales.
 struct Sm90NoScaleSource {
   struct Values {};
   static constexpr bool kScaled = false;

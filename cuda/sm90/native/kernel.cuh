@@ -219,7 +219,7 @@ struct Sm90PersistentKernel {
     }
   }
 
-  // `walk` and `tiles`, of which there are at most so many; the batches are those of the maps.
+  // `tiles` is an upper bound of the scheduler's work tiles; the batches are those of the tensor maps.
   static Status launch(GemmArgs const& args, void const* kernel, KernelAttributes& attributes, DType a, DType b,
                        typename Scheduler::Params const& scheduler, int tiles, int a_batch, int b_batch, int d_batch) {
     auto const meets = [](Operand const& x, int bytes) {

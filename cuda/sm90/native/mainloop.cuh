@@ -87,7 +87,7 @@ struct Sm90PlainMma : Base {
   using typename Base::TensorStorage;
   using typename Base::TiledMma;
 
-  // `prepare(stage, tile)`: before the products of a tile of K.
+  // `prepare(stage, tile)` runs before the wgmmas of a tile of K.
   template <class Fragment, class Prepare>
   CUTLASS_DEVICE void mma(MainloopPipeline pipeline, PipelineState read, Fragment& accum, int k_tiles, int thread,
                           TensorStorage& shared, Prepare const& prepare) {
@@ -105,7 +105,7 @@ struct Sm90PlainMma : Base {
     tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
     PipelineState release = read;
     warpgroup_fence_operand(accum);
-    // A stage is released once the products of the next one are under way.
+    // A stage is released once the wgmmas of the next one have been issued.
     CUTLASS_PRAGMA_NO_UNROLL
     for (int tile = 0; tile < k_tiles; ++tile) {
       pipeline.consumer_wait(read);

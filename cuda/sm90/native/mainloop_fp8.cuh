@@ -1,7 +1,7 @@
-// The consumer of Hopper's mainloops for 8-bit floats. The tensor cores keep about 14 bits of a sum, so sums of 128 of K
-// are made there and then added to float registers. CUTLASS's mainloops wait for the tensor cores before they add, and the
-// tensor cores wait meanwhile. Here the next sums are under way while the last ones are added up: in one warpgroup, with
-// two sets of registers for them.
+// The consumer of Hopper's fp8 mainloops. Tensor cores accumulate with about 14 bits, so they sum 128 of K at a time, which
+// are then added to float registers (accumulator promotion). CUTLASS's mainloops wait for the tensor cores before they add,
+// and the tensor cores wait meanwhile. Here the next sums are computed while the last ones are added: in one warpgroup,
+// with two sets of registers for them.
 #pragma once
 
 #include <cutlass/arch/grid_dependency_control.h>
@@ -13,8 +13,8 @@
 
 namespace cutwheel::gemm {
 
-// How many columns the sums under way have: two sets of them and the sums of the whole tile, `rows` by `columns` for each
-// warpgroup, have to fit into registers.
+// Columns of the partial sums in flight: two sets of them and the accumulators of the whole tile, `rows` by `columns` for
+// each warpgroup, have to fit into registers.
 constexpr int sm90_promotion_columns(int rows, int columns) {
   constexpr int kRegisters = 192;
   int part = columns;
@@ -22,7 +22,7 @@ constexpr int sm90_promotion_columns(int rows, int columns) {
   return part;
 }
 
-// Of block-wise scales: how many rows and columns share one. Base has it only where there are such scales.
+// Rows and columns that share one block-wise scale. Base declares them only where there are such scales.
 template <bool scaled, class Base>
 struct Sm90Granularity {
   static constexpr int kRows = 0, kColumns = 0;
@@ -140,7 +140,7 @@ struct Sm90AccumulatorPromotionMma : Base {
     static_assert(decltype(size<2>(a))::value == 4 * kChunks);
     Part sums[2];
 
-    // What a tile of K is worked off in: blocks of 64 rows, in parts of columns, for each chunk of K.
+    // Items of a tile of K: one for each chunk of K, block of 64 rows and part of the columns.
     constexpr int kItems = kChunks * kBlocks * kParts;
     auto const issue = [&](int stage, int item, Part& into) {
       int const chunk = item / (kBlocks * kParts), block = item / kParts % kBlocks, part = item % kParts;
@@ -171,8 +171,8 @@ struct Sm90AccumulatorPromotionMma : Base {
       warpgroup_fence_operand(accum);
     };
 
-    // Tiles of K as straight-line code: the assembler follows sums under way no farther, and lets the tensor cores wait for
-    // each of them where a loop carries them. So only the last item of a batch is added up with nothing behind it. Batches
+    // Tiles of K as straight-line code: where a loop carries sums in flight, the assembler makes the tensor cores wait for
+    // each of them. So only the last item of a batch is added with nothing behind it. Batches
     // of eight items are 2 % (scales of rows) to 15 % (scales of rows and columns) faster than of four on an H200.
     PipelineState release = read;
     int first_k = 0;

@@ -14,7 +14,7 @@ template <class Epilogue, DType d, int columns, class... Operands, class... Stor
 struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>,
                                 epilogue::OperandList<Stores...>> {
   using Apply = epilogue::Apply<Epilogue, d, epilogue::OperandList<Operands...>, epilogue::OperandList<Stores...>>;
-  using ElementD = typename Apply::ElementD;  // for one column of the product
+  using ElementD = typename Apply::ElementD;  // for one accumulator column
   using E = Element<d>;                       // of the stores besides D, too
   static constexpr int kStores = sizeof...(Stores);
   static_assert(columns % 16 == 0);
@@ -42,9 +42,9 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
       round_up(kVectorLength<Operand> * static_cast<int>(sizeof(epilogue::ElementOfOperand<Operand>)), 16);
   static constexpr int kAllVectorBytes = (0 + ... + kVectorBytes<Operands>);
 
-  // A matrix that is copied to shared memory while the product is computed: in the order of wgmma's fragments its lines
-  // would be read in pieces of 16 bytes, with nothing to do meanwhile. Rows are whole lines of 128 bytes, swizzled over
-  // them.
+  // Matrices that are copied to shared memory during the mainloop: read later, in the order of wgmma's fragments, their
+  // lines would arrive in pieces of 16 bytes with nothing to hide the latency. Rows are whole lines of 128 bytes, swizzled
+  // within them.
   template <class Operand>
   static constexpr bool kIsCopied = Operand::kKind == OperandKind::matrix && Apply::kWidth == Width::same &&
                                     sizeof(epilogue::ElementOfOperand<Operand>) == 2 && columns % 64 == 0;
@@ -156,7 +156,7 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
     ((offset += Operands::kIndex < Operand::kIndex ? kMatrixBytes<Operands> : 0), ...);
     return offset;
   }
-  // Of 16 bytes in a copied matrix.
+  // Offset of 16 bytes in a copied matrix.
   CUTLASS_DEVICE static int matrix_chunk(int row, int chunk) { return row * kMatrixPitch + (chunk ^ row % 8) * 16; }
 
   template <class Operand>
@@ -234,7 +234,7 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
   }
 
   // value(c + 2 r + 4 j): the accumulator of row `lane / 4 + 8 r` of the warp's 16 and of column 8 j + 2 (lane % 4) + c.
-  // Operands have the product's rows and columns, whatever the frame of D.
+  // Operands are indexed by the GEMM's rows and columns, whatever the coordinates in D.
   template <class Value, class Frame>
   CUTLASS_DEVICE static void store(Params const& p, Maps const& maps, Storage& storage, Sm90WorkTile const& work,
                                    int thread, Value const& value, Frame const& coordinates) {

@@ -13,8 +13,8 @@
 
 namespace cutwheel::gemm {
 
-// Where byte `at` of a row of the product lies; null where D has no such row or column. A frame that moves rows or columns
-// has row(row) and column(column), -1 for none, and leaves 16 bytes that begin at a multiple of 16 together.
+// Address of byte `at` of a row of the GEMM; null where D has no such row or column. Coordinates that move rows or columns
+// have row(row) and column(column), -1 for none, and keep 16 bytes that begin at a multiple of 16 together.
 template <class Frame>
 CUTLASS_DEVICE std::uint8_t* place_in_frame(Frame const& coordinates, std::uint8_t* data, std::int64_t pitch, int row,
                                             std::int64_t at, int column_bytes) {
@@ -26,8 +26,8 @@ CUTLASS_DEVICE std::uint8_t* place_in_frame(Frame const& coordinates, std::uint8
   }
 }
 
-// Rows of `columns` columns of the product, `column_bytes` of the result for each; `unit` bytes are one element of it. They
-// lie as TMA wants them: one below the other in pieces of so many bytes, swizzled over them against bank conflicts.
+// Rows of `columns` accumulator columns, `column_bytes` of the result for each; `unit` bytes are one element of it. Their
+// layout is TMA's: pieces of kPieceBytes, one row below the other, swizzled against bank conflicts.
 template <int columns, int column_bytes, int unit>
 struct Sm90StagedRows {
   static constexpr int kRowBytes = columns * column_bytes;
@@ -81,7 +81,7 @@ struct Sm90StagedRows {
     }
   }
 
-  // From row and column of the product on. Rows and columns that the problem has, and not a byte more.
+  // Stores from this row and column of the GEMM on: only rows and columns that the problem has, and not a byte more.
   template <class Frame>
   CUTLASS_DEVICE static void send(CUtensorMap const& map, std::uint8_t* data, std::int64_t pitch, std::int64_t batch_stride,
                                   std::uint8_t const* staged, Sm90WorkTile const& work, int row, int column, int lane,
@@ -100,7 +100,7 @@ struct Sm90StagedRows {
   }
 
  private:
-  // Of byte `first + rest` of a row, where `first` is known to the compiler.
+  // Offset of byte `first + rest` of a row, where `first` is known to the compiler.
   CUTLASS_DEVICE static int offset_of(int row, int first, int rest) {
     int const at = first + rest, piece = first / kPieceBytes;
     int const swizzle = row * kPieceBytes / 128 % (kPieceBytes / 16) * 16;

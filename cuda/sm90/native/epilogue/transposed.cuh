@@ -1,4 +1,4 @@
-// The epilogue of a swapped product, whose accumulators hold D^T: a warpgroup has 64 columns of the user's D, all rows of a
+// The epilogue of swap-AB kernels, whose accumulators hold D^T: a warpgroup has 64 columns of the user's D, all rows of a
 // tile. Fragments are transposed on their way to shared memory, and the warpgroup sends the rows together.
 #pragma once
 
@@ -29,7 +29,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
       round_up(kVectorLength<Operand> * static_cast<int>(sizeof(epilogue::ElementOfOperand<Operand>)), 16);
   static constexpr int kAllVectorBytes = (0 + ... + kVectorBytes<Operands>);
 
-  // A matrix that is copied to shared memory while the product is computed: for each row of D a line of 128 bytes, swizzled
+  // A matrix that is copied to shared memory during the mainloop: for each row of D a line of 128 bytes, swizzled
   // as `staged`.
   template <class Operand>
   static constexpr bool kIsCopied =
@@ -200,7 +200,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
     return value;
   }
 
-  // Of a byte of a row of D, in a warpgroup's 64 columns.
+  // Offset of a byte of a row of D, in a warpgroup's 64 columns.
   CUTLASS_DEVICE static int offset_of(int row, int byte) {
     int const piece = byte / 128, within = byte % 128;
     return piece * columns * 128 + row * 128 + (within ^ row % 8 * 16);

@@ -12,7 +12,7 @@ struct Sm90ConvLoader {
   using Scheduler = Sm90ConvScheduler<Tile, direction>;
   struct Params {
     CUtensorMap a[Scheduler::kMaps], a_tail, b, b_tail;
-    int a_tail_rows;  // of the last tile of the one phase, which has a map of its own; else 0
+    int a_tail_rows;  // of the last tile, which has a map of its own; else 0
   };
   Params const& p;
   typename Scheduler::Params const& problem;

@@ -19,10 +19,10 @@ struct Im2colAxis {
   int corner = 0, positions = 0, stride = 1;
   int last_offset = 0;  // of all taps
 
-  // Of the last position, counted from the image's last pixel.
+  // Corner of the last position, counted from the image's last pixel.
   int upper_corner() const { return corner + (positions - 1) * stride - (extent - 1); }
 
-  // What tensor maps of two such axes have bits for.
+  // Whether the bit fields of a tensor map of two such axes can hold the values.
   bool is_encodable() const {
     auto const is_corner = [](int x) { return x >= -128 && x <= 127; };
     return is_corner(corner) && is_corner(upper_corner()) && stride >= 1 && stride <= 8 && last_offset >= 0 &&
@@ -69,7 +69,7 @@ struct Im2colGrid {
   }
 };
 
-// What a tap adds to a pixel.
+// Offset that a tap adds to a pixel.
 struct Im2colOffset {
   int w = 0, h = 0;
 };

@@ -45,7 +45,7 @@ struct Sm90TileOperand {
     if (int const tail = tail_of(rows)) encode_tensor_map(map, type, x, k_extent, rows, batch, kSwizzled, tail);
   }
 
-  // What a tile of K loads of the rows from `row` on.
+  // The part of the rows from `row` on that a tile of K loads.
   struct Part {
     bool is_tail;
     int boxes, bytes;
@@ -91,8 +91,8 @@ struct Sm90TileOperand {
         }
       }
     } else {
-      // Boxes have a line of 128 bytes for each element of K. Threads take 16 of these at once, without a division: this
-      // stands between the arrival of a tile and its products.
+      // Boxes have a line of 128 bytes for each element of K. Threads clear 16 of these at once, without a division: this
+      // delays the wgmmas of a tile that has arrived.
       int const lines = begin + k - end, own_line = thread / kVectors;
       for (int i = own_line; i < lines; i += 128 / kVectors) {
         uint4* const line = vectors + (i < begin ? i : i + end - begin) * kVectors + thread % kVectors;
