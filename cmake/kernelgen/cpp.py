@@ -1,84 +1,42 @@
-"""The C++ of an epilogue: its header, its row in the host's table."""
+"""How values are spelled in C++."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from kernelgen.kernel import BLOCK_SCALES, DTypes, Kernel, Shape3
 
-from kernelgen.epilogue import Epilogue
-from kernelgen.identifiers import cpp_name
-from kernelgen.spelling import Cpp, text
-from kernelgen.tree import SCALAR, STORE, Kind, Pair
-
-_UNITS = {
-    "same": "Computes one column of D.",
-    "half": "Computes one column of D from two columns of everything but scalars.",
-    "twice": "Computes two columns of D from one of everything but wide matrices.",
-}
+LAYOUTS = {"t": "Layout::row", "n": "Layout::column"}
 
 
-def header_name(epilogue: Epilogue) -> str:
-    return f"epilogue_{epilogue.name}.cuh"
+def boolean(value: bool) -> str:
+    return str(value).lower()
 
 
-def header_fields(epilogue: Epilogue) -> dict[str, str]:
-    """What epilogue.cuh.in leaves open."""
-    described = [*((name, text(tree)) for name, tree in epilogue.aux), ("D", epilogue.expr)]
-    numbered = list(enumerate(kind for _, kind in epilogue.positions))
-    return {
-        "name": epilogue.name,
-        "description": "".join(f"//   {name} = {expr}\n" for name, expr in described),
-        "width": epilogue.width,
-        "operands": ", ".join(_slot(i, kind) for i, kind in numbered if kind != STORE),
-        "stores": ", ".join(_slot(i, kind) for i, kind in numbered if kind == STORE),
-        "unit": _UNITS[epilogue.width],
-        "parameters": ", ".join(_parameters(epilogue)),
-        "statements": "".join(f"    {statement};\n" for statement in _statements(epilogue)),
-    }
+def braces(shape: Shape3) -> str:
+    return f"{{{', '.join(map(str, shape))}}}"
 
 
-def info(epilogue: Epilogue) -> str:
-    """The initialiser of an EpilogueInfo."""
-    operands = ", ".join(
-        f'{{"{name}", OperandKind::{kind.enumerator}, OperandType::{kind.dtype},'
-        f" /*may_be_one=*/{str(kind.may_be_one).lower()}}}"
-        for name, kind in epilogue.positions
-    )
-    return (
-        f'{{"{epilogue.name}", "{epilogue.expr}", Addend::{epilogue.addend},'
-        f" Width::{epilogue.width}, /*has_accum=*/{str(epilogue.has_accum).lower()},"
-        f" {len(epilogue.positions)}, {{{operands}}}}}"
+def shape(extents: Shape3) -> str:
+    return f"Shape3<{', '.join(map(str, extents))}>"
+
+
+def dtypes(combination: DTypes) -> str:
+    return ", ".join(
+        f"DType::{x}" for x in (combination.a, combination.b, combination.acc, combination.d)
     )
 
 
-def _slot(position: int, kind: Kind) -> str:
-    if kind == SCALAR:
-        return f"{kind.template}<{position}>"
-    dtype = "d_" if kind.dtype == "d" else f"DType::{kind.dtype}"
-    may_be_one = ", true" if kind.may_be_one else ""
-    return f"{kind.template}<{position}, {dtype}{may_be_one}>"
+def layouts(kernel: Kernel) -> tuple[str, str]:
+    """Those of A and B; D is always row-major."""
+    return LAYOUTS[kernel.layout[0]], LAYOUTS[kernel.layout[1]]
 
 
-def _parameters(epilogue: Epilogue) -> Iterator[str]:
-    """Of compute(): what is read, then what is written."""
-    paired = "Pair" if epilogue.width == "half" else "float"
-    if epilogue.has_accum:
-        yield f"{paired} accum"
-    for name, kind in epilogue.positions:
-        value = "float" if kind == SCALAR else "Pair" if kind.is_wide else paired
-        reference = "&" if kind == STORE else ""
-        yield f"{value}{reference} {cpp_name(name)}"
-    yield "Pair& d" if epilogue.width == "twice" else "float& d"
+def block_scales(kernel: Kernel) -> str:
+    return f"BlockScales::{BLOCK_SCALES[kernel.scales] if kernel.scales else 'none'}"
 
 
-def _statements(epilogue: Epilogue) -> Iterator[str]:
-    # An aux has every column of the product, so it is computed for both of a pair.
-    members = ("even", "odd") if epilogue.width == "half" else ("",)
-    for name, tree in epilogue.aux:
-        for member in members:
-            target = cpp_name(name) + (f".{member}" if member else "")
-            yield f"{target} = {Cpp(member).spell(tree)}"
-    if isinstance(epilogue.tree, Pair):
-        yield f"d.even = {Cpp().spell(epilogue.tree.even)}"
-        yield f"d.odd = {Cpp().spell(epilogue.tree.odd)}"
-    else:
-        yield f"d = {Cpp().spell(epilogue.tree)}"
+def grouping(kernel: Kernel) -> str:
+    return f"Grouping::{kernel.grouping or 'none'}"
+
+
+def direction(kernel: Kernel) -> str:
+    return f"Direction::{kernel.direction or 'none'}"

@@ -14,19 +14,14 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from kernelgen import cpp, tuned, wgmma
-from kernelgen.epilogue import Epilogue
-from kernelgen.families import FAMILIES
-from kernelgen.family import (
-    cpp_block_scales,
-    cpp_bool,
-    cpp_direction,
-    cpp_grouping,
-    cpp_layouts,
-)
-from kernelgen.kernel import ARCHS, Kernel, Shape3
+from kernelgen import cpp
+from kernelgen.epilogues import header
+from kernelgen.epilogues.epilogue import Epilogue
+from kernelgen.epilogues.spelling import text
+from kernelgen.families import FAMILIES, wgmma
+from kernelgen.kernel import ARCHS, Kernel
 from kernelgen.naming import procedural_name, source_name, source_stem
-from kernelgen.spelling import text
+from kernelgen.tuning import tuned
 
 # A further source of a tile costs as much again as its first kernel. But more kernels in one would
 # take the compiler more than 4 GB, and be the long pole of a parallel build.
@@ -79,8 +74,8 @@ def render(
     """File name -> text of everything that is generated for `kernels`.
 
     Args:
-        tables: of measurements, see kernelgen.tuned
-        figures: of the cost model, see kernelgen.calibration; None: leave them out
+        tables: of measurements, see kernelgen.tuning.tuned
+        figures: of the cost model, see kernelgen.tuning.calibration; None: leave them out
         narrowed: `kernels` are a selection of those that are declared
 
     Raises:
@@ -89,7 +84,7 @@ def render(
     plan = sources(kernels, epilogues)
     files = {name: _source(group, epilogues) for name, group in plan.items()}
     for epilogue in _used(kernels, epilogues):
-        files[cpp.header_name(epilogue)] = epilogue_header(epilogue)
+        files[header.header_name(epilogue)] = epilogue_header(epilogue)
     # Whichever kernels there are: it depends on none of them.
     files[wgmma.HEADER] = _fill("wgmma_widths.cuh.in", **wgmma.fields())
     files["kernel_table.cpp"] = _table(kernels)
@@ -135,7 +130,7 @@ def _stale(files: dict[str, str], output_dir: Path) -> Iterator[Path]:
 
 def epilogue_header(epilogue: Epilogue) -> str:
     """The class template that kernels take for their epilogue."""
-    return _fill("epilogue.cuh.in", **cpp.header_fields(epilogue))
+    return _fill("epilogue.cuh.in", **header.header_fields(epilogue))
 
 
 def _used(kernels: Iterable[Kernel], epilogues: Iterable[Epilogue]) -> list[Epilogue]:
@@ -152,7 +147,7 @@ def _source(kernels: Sequence[Kernel], epilogues: Sequence[Epilogue]) -> str:
         using=_using(first.op),
         defines="#define CUTLASS_ENABLE_GDC_FOR_SM90 1\n" if first.arch.name == "90a" else "",
         includes="".join(
-            f'#include "{cpp.header_name(epilogue)}"\n' for epilogue in _used(kernels, epilogues)
+            f'#include "{header.header_name(epilogue)}"\n' for epilogue in _used(kernels, epilogues)
         ),
         bodies="".join(
             _fill(
@@ -194,14 +189,14 @@ def _declare(kernel: Kernel) -> str:
 
 def _row(kernel: Kernel) -> str:
     dtypes, tile = kernel.dtypes, kernel.tile
-    layout_a, layout_b = cpp_layouts(kernel)
+    layout_a, layout_b = cpp.layouts(kernel)
     return _fill(
         "kernel_descriptor.in",
         name=procedural_name(kernel),
         op=kernel.op,
         family=kernel.family,
         sm=kernel.arch.sm,
-        ptx=cpp_bool(kernel.arch.ptx),
+        ptx=cpp.boolean(kernel.arch.ptx),
         a=dtypes.a,
         b=dtypes.b,
         acc=dtypes.acc,
@@ -210,16 +205,16 @@ def _row(kernel: Kernel) -> str:
         layout_b=layout_b,
         # A family without epilogues has no use for the column.
         epilogue=f"Epilogue::{kernel.epilogue.name}" if kernel.epilogue else "Epilogue{}",
-        tile=_braces(tile.shape),
-        cluster=_braces(tile.cluster),
+        tile=cpp.braces(tile.shape),
+        cluster=cpp.braces(tile.cluster),
         stages=tile.stages or 0,
         schedule=tile.schedule,
-        swap_ab=cpp_bool(tile.swap_ab),
-        fast_accum=cpp_bool(tile.fast_accum),
-        scales=cpp_block_scales(kernel),
+        swap_ab=cpp.boolean(tile.swap_ab),
+        fast_accum=cpp.boolean(tile.fast_accum),
+        scales=cpp.block_scales(kernel),
         recipe=f"QuantizeRecipe::{kernel.recipe or 'none'}",
-        grouping=cpp_grouping(kernel),
-        direction=cpp_direction(kernel),
+        grouping=cpp.grouping(kernel),
+        direction=cpp.direction(kernel),
     )
 
 
@@ -227,7 +222,7 @@ def _epilogues_header(epilogues: Sequence[Epilogue]) -> str:
     return _fill(
         "epilogues.h.in",
         names=", ".join(epilogue.name for epilogue in epilogues),
-        rows="".join(f"    {cpp.info(epilogue)},\n" for epilogue in epilogues),
+        rows="".join(f"    {header.info(epilogue)},\n" for epilogue in epilogues),
         count=len(epilogues),
     )
 
@@ -303,10 +298,6 @@ def _quote(path: Path) -> str:
     for special in ("\\", '"', "$"):
         text = text.replace(special, f"\\{special}")
     return f'"{text}"'
-
-
-def _braces(shape: Shape3) -> str:
-    return f"{{{', '.join(map(str, shape))}}}"
 
 
 @cache

@@ -17,9 +17,10 @@ from pathlib import Path
 if not __package__:  # run as a script: the package lies in the folder above this one
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from kernelgen import calibration, emit, manifest, tuned
+from kernelgen import emit, manifest
 from kernelgen.kernel import ARCHS, Kernel
 from kernelgen.naming import procedural_name
+from kernelgen.tuning import calibration, tuned
 
 
 class SelectionError(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelgen.epilogue import Epilogue
+from kernelgen.epilogues.epilogue import Epilogue
 
 Shape3 = tuple[int, int, int]
 

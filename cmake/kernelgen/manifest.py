@@ -14,12 +14,12 @@ from typing import Any
 
 import tomllib
 
-from kernelgen import braces
-from kernelgen import epilogue as epilogues
-from kernelgen.epilogue import Epilogue, ExpressionError
+from kernelgen.epilogues import braces
+from kernelgen.epilogues import epilogue as epilogues
+from kernelgen.epilogues.epilogue import Epilogue, ExpressionError
+from kernelgen.epilogues.identifiers import epilogue_fault
 from kernelgen.families import FAMILIES
-from kernelgen.family import Family
-from kernelgen.identifiers import epilogue_fault
+from kernelgen.families.family import Family
 from kernelgen.kernel import (
     ARCHS,
     BLOCK_SCALES,

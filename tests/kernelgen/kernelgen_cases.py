@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from kernelgen import calibration
 from kernelgen.manifest import InvalidManifestError, parse
+from kernelgen.tuning import calibration
 
 Table = dict[str, Any]
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from kernelgen_cases import SM90, changed
 
-from kernelgen import braces, manifest
+from kernelgen import manifest
+from kernelgen.epilogues import braces
 
 
 @pytest.mark.parametrize(

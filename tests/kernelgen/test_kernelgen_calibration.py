@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelgen import calibration, emit
+from kernelgen import emit
+from kernelgen.tuning import calibration
 
 TILE = '{ tile = [128, 256, 128], schedule = "cooperative", us = [0.6906, 1.423, 1.145] }'
 

@@ -23,10 +23,10 @@ from kernelgen_expressions import (
     width_of,
 )
 
-from kernelgen.cpp import header_name, info
 from kernelgen.emit import epilogue_header, render
-from kernelgen.epilogue import Epilogue, build
-from kernelgen.identifiers import CPP_WORDS
+from kernelgen.epilogues.epilogue import Epilogue, build
+from kernelgen.epilogues.header import header_name, info
+from kernelgen.epilogues.identifiers import CPP_WORDS
 from kernelgen.manifest import load
 
 COMPILER = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from kernelgen_cases import bounded
 from kernelgen_expressions import epilogue_bodies, positions, width_of
 
-from kernelgen.epilogue import MAX_OPERANDS, ExpressionError, build
-from kernelgen.identifiers import epilogue_fault, operand_fault
-from kernelgen.tree import FORMS, FUNCTIONS, KINDS
+from kernelgen.epilogues.epilogue import MAX_OPERANDS, ExpressionError, build
+from kernelgen.epilogues.identifiers import epilogue_fault, operand_fault
+from kernelgen.epilogues.tree import FORMS, FUNCTIONS, KINDS
 
 C = {"c": "matrix[M,N]"}
 ROW = {"bias": "row[N]"}

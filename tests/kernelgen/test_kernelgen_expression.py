@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from kernelgen_cases import bounded
 from kernelgen_expressions import epilogue_bodies
 
-from kernelgen.epilogue import ExpressionError, build
-from kernelgen.expression import MAX_DEPTH, Source, parse
-from kernelgen.spelling import Cpp, text
-from kernelgen.tree import (
+from kernelgen.epilogues.epilogue import ExpressionError, build
+from kernelgen.epilogues.expression import MAX_DEPTH, Source, parse
+from kernelgen.epilogues.spelling import Cpp, text
+from kernelgen.epilogues.tree import (
     FORMS,
     FUNCTIONS,
     KINDS,

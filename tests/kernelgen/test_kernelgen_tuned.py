@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from kernelgen_cases import EPILOGUES, REDUCE, SM80, SM90, changed, document, write_manifest
 
-from kernelgen import generate, tuned
+from kernelgen import generate
 from kernelgen.manifest import parse
 from kernelgen.naming import procedural_name
+from kernelgen.tuning import tuned
 
 FOUND = parse(document(SM90, SM80, REDUCE))
 KERNELS = FOUND.kernels

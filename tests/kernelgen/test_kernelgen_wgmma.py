@@ -9,8 +9,8 @@ import pytest
 from kernelgen_cases import PERSISTENT, SM80, changed, document
 from kernelgen_scaled_cases import PERSISTENT_SM90, rendered
 
-from kernelgen import wgmma
 from kernelgen.emit import render, write
+from kernelgen.families import wgmma
 from kernelgen.manifest import parse
 
 E4M3, BF16, F16 = "cutlass::float_e4m3_t", "cutlass::bfloat16_t", "cutlass::half_t"

@@ -5,8 +5,8 @@ The grouping is part of the meaning: float32 addition and multiplication are not
 
 from __future__ import annotations
 
-from kernelgen.identifiers import cpp_name
-from kernelgen.tree import (
+from kernelgen.epilogues.identifiers import cpp_name
+from kernelgen.epilogues.tree import (
     Accum,
     Aux,
     Binary,

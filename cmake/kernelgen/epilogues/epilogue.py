@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from kernelgen.expression import ExpressionError, Source, parse
-from kernelgen.identifiers import operand_fault
-from kernelgen.spelling import text
-from kernelgen.tree import (
+from kernelgen.epilogues.expression import ExpressionError, Source, parse
+from kernelgen.epilogues.identifiers import operand_fault
+from kernelgen.epilogues.spelling import text
+from kernelgen.epilogues.tree import (
     KINDS,
     SCALAR,
     STORE,

@@ -13,12 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kernelgen.family import CPP_LAYOUTS, cpp_bool
+from kernelgen import cpp
 from kernelgen.kernel import BLOCK_SCALES, Kernel
 from kernelgen.naming import procedural_name
 
 FOLDER = Path("cuda/dispatch/tuning")
-_FORMAT = Path(__file__).resolve().parents[2] / "python/cutwheel/tuning/table.py"
+_FORMAT = Path(__file__).resolve().parents[3] / "python/cutwheel/tuning/table.py"
 
 
 class TuningError(Exception):
@@ -124,12 +124,12 @@ def _request(r: Any) -> str:
     """GemmRequest, in the order of its members."""
     values = [
         f"Op::{r.op}, /*device=*/0, DType::{r.a}, DType::{r.b}, DType::{r.d}",
-        f"{CPP_LAYOUTS[r.layouts[0]]}, {CPP_LAYOUTS[r.layouts[1]]}, Addend::{r.addend}",
+        f"{cpp.LAYOUTS[r.layouts[0]]}, {cpp.LAYOUTS[r.layouts[1]]}, Addend::{r.addend}",
         f"Epilogue::{r.epilogue}" if r.epilogue is not None else "Epilogue{}",
-        f"{cpp_bool(r.fast_accum)}, BlockScales::{BLOCK_SCALES.get(r.scales, 'none')}",
-        f"{cpp_bool(r.extents_aligned)}, {r.m}, {r.n}, {r.k}, {r.batch}",
+        f"{cpp.boolean(r.fast_accum)}, BlockScales::{BLOCK_SCALES.get(r.scales, 'none')}",
+        f"{cpp.boolean(r.extents_aligned)}, {r.m}, {r.n}, {r.k}, {r.batch}",
         f"Grouping::{r.grouping}, {r.groups}, Direction::{r.direction}, {r.taps}, {r.step}",
-        cpp_bool(r.tensor_maps),
+        cpp.boolean(r.tensor_maps),
     ]
     return f"{{{', '.join(values)}}}"
 

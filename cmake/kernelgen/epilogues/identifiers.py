@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 
-from kernelgen.tree import FORMS, FUNCTIONS
+from kernelgen.epilogues.tree import FORMS, FUNCTIONS
 
 NAME_RULE = "a name is made of a-z, 0-9 and single _ inside, and begins with a letter"
 # C++ reserves two underscores; one at the end is ours (see cpp_name).

@@ -8,7 +8,7 @@ from typing import Any
 
 import tomllib
 
-from kernelgen.family import cpp_bool
+from kernelgen import cpp
 
 FILE = Path("cuda/dispatch/tuning/calibration.toml")
 KINDS = ("wide", "fp8", "fp8_fast", "int8", "blocks_of_b", "columns_of_b")
@@ -51,7 +51,7 @@ def _render(data: Mapping[str, Any]) -> dict[str, object]:
             for kind in KINDS
         ),
         "conv": "".join(
-            f"    {{{cpp_bool(name == 'wgrad')}, {_extents(row['tile'], 2)},"
+            f"    {{{cpp.boolean(name == 'wgrad')}, {_extents(row['tile'], 2)},"
             f" {_figures(row['us'])}}},\n"
             for name in ("fprop", "wgrad")
             for row in data["conv"][name]
@@ -73,7 +73,7 @@ def _tiles(groups: Sequence[Mapping[str, Any]]) -> Iterator[str]:
                 raise CalibrationError(f"kind {kind}: unknown key {min(unknown)!r} in {row}")
             key = (
                 f"FigureKind::{kind}, {_extents(row['tile'], 3)}, Schedule::{row['schedule']},"
-                f" {cpp_bool(row.get('swap_ab', False))}, {row.get('splits', 1)}"
+                f" {cpp.boolean(row.get('swap_ab', False))}, {row.get('splits', 1)}"
             )
             if key in seen:
                 raise CalibrationError(f"kind {kind}: {row} is there twice")
@@ -105,7 +105,7 @@ def _limits(limits: Mapping[str, Any]) -> str:
     return ", ".join(
         "{" + ", ".join(map(repr, value)) + "}"
         if isinstance(value := limits[key], list)
-        else cpp_bool(value)
+        else cpp.boolean(value)
         if isinstance(value, bool)
         else repr(float(value))
         for key in _LIMITS

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from kernelgen.tree import (
+from kernelgen.epilogues.tree import (
     COMPARISONS,
     FORMS,
     FUNCTIONS,

@@ -1,14 +1,12 @@
-"""What a kernel family is, and what families have in common: rules of products, spelling of C++."""
+"""Rules that families share: data types of each op, how operands lie, what epilogues may do."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import prod
-from types import MappingProxyType
 
-from kernelgen.kernel import BLOCK_SCALES, DTYPE_BYTES, DTypes, Kernel, Shape3
-from kernelgen.tree import Accum, Kind
+from kernelgen.epilogues.tree import Accum, Kind
+from kernelgen.kernel import DTYPE_BYTES, DTypes, Kernel, Shape3
 
 GEMM_LAYOUTS = ("tnt", "ttt", "nnt", "ntt")
 GEMM_DTYPES = (
@@ -18,72 +16,24 @@ GEMM_DTYPES = (
 # Groups of rows need a row-major A and D. Groups along K take A and B as the backward pass of a
 # linear layer has them, where K is the outer extent.
 GROUPED_LAYOUTS = {"rows": ("tnt", "ttt"), "k": ("ntt",)}
-FP8_PRODUCTS = tuple(
+FP8_GEMMS = tuple(
     DTypes(a, b, "f32", d)
     for a, b in (("e4m3", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e4m3"))
     for d in ("bf16", "f16", "f32")
 )
-INT8_PRODUCTS = tuple(DTypes("s8", "s8", "s32", d) for d in ("bf16", "f16", "f32", "s32"))
+INT8_GEMMS = tuple(DTypes("s8", "s8", "s32", d) for d in ("bf16", "f16", "f32", "s32"))
 # Both operands of a convolution have one type.
 CONV_DTYPES = (
     *GEMM_DTYPES,
-    *(x for x in FP8_PRODUCTS if x.a == x.b),
-    *(x for x in INT8_PRODUCTS if x.d != "s32"),
+    *(x for x in FP8_GEMMS if x.a == x.b),
+    *(x for x in INT8_GEMMS if x.d != "s32"),
 )
-CPP_LAYOUTS = {"t": "Layout::row", "n": "Layout::column"}
-
-
-def by_op(**dtypes: tuple[DTypes, ...]) -> Mapping[str, tuple[DTypes, ...]]:
-    """The ops that a family serves, each with dtypes of its own: they tell the op of a kernel."""
-    return MappingProxyType(dtypes)
-
-
 GROUP_ENDS_BYTES = 2 * 1025 * 4  # of the table in cuda/core/group_ends.cuh
 SCALE_BLOCK = 128  # of K, and of B's columns where its scales are 128x128
 
 
-class Family(ABC):
-    """One class template.
-
-    The manifest chooses architectures, data types and what `lists` names, and may choose what
-    `optional_lists` names.
-    """
-
-    name: str
-    header: str  # below cuda/
-    archs: tuple[str, ...]
-    dtypes: Mapping[str, tuple[DTypes, ...]]
-    layouts: tuple[str, ...] = GEMM_LAYOUTS
-    lists: tuple[str, ...] = ("layouts", "epilogue", "tiles")
-    optional_lists: tuple[str, ...] = ()
-    tile_keys: tuple[str, ...] = ()
-    optional_tile_keys: tuple[str, ...] = ()
-    tiles_share_source = False  # where a tile costs little next to the headers
-    schedules: tuple[str, ...]
-    mode = ""  # in names, instead of the schedule
-
-    def op(self, dtypes: DTypes) -> str:
-        return next(op for op, combinations in self.dtypes.items() if dtypes in combinations)
-
-    @abstractmethod
-    def check(self, kernel: Kernel) -> Iterator[str]:
-        """Yields every reason why the family cannot build `kernel`, shared memory aside."""
-
-    @abstractmethod
-    def shared_memory(self, kernel: Kernel) -> tuple[int, str]:
-        """Least bytes of shared memory that `kernel` runs with, and the arithmetic."""
-
-    @abstractmethod
-    def cpp_type(self, kernel: Kernel) -> str:
-        """The class template with its arguments.
-
-        The architecture is always the first one: instantiations for two architectures must never
-        merge into one weak symbol.
-        """
-
-
-def check_product(kernel: Kernel) -> Iterator[str]:
-    """What every family that computes products demands."""
+def check_gemm(kernel: Kernel) -> Iterator[str]:
+    """Rules of every family that multiplies: layouts, fast_accum, epilogues."""
     if kernel.element_bytes == 1 and kernel.layout != "tnt":
         yield (
             f"{operands_lie(kernel)}; tensor cores read 8-bit operands K-major only, from"
@@ -121,14 +71,14 @@ def check_product(kernel: Kernel) -> Iterator[str]:
 
 
 def check_stores(kernel: Kernel) -> Iterator[str]:
-    """Of families that write D alone."""
+    """Refuses aux, for families that write D alone."""
     if kernel.epilogue is not None and kernel.epilogue.aux:
         names = ", ".join(name for name, _ in kernel.epilogue.aux)
         yield f"epilogue {kernel.epilogue.name} stores {names}; nothing but D can be stored here"
 
 
 def check_grouping(kernel: Kernel) -> Iterator[str]:
-    """Of families with groups: how the operands lie."""
+    """Layouts that each grouping has."""
     grouping, a = kernel.grouping, kernel.dtypes.a
     if grouping is None:
         return
@@ -136,8 +86,8 @@ def check_grouping(kernel: Kernel) -> Iterator[str]:
         yield f"grouping k with {a} operands; scaled products have groups of rows only: rows"
         return
     if kernel.element_bytes == 1:
-        return  # check_product knows the one layout
-    # What tensor cores read from one layout alone is copied to it, on every architecture.
+        return  # check_gemm knows the one layout
+    # Operands that tensor cores read from one layout alone are copied to it, on any architecture.
     layouts = GROUPED_LAYOUTS[grouping] if kernel.element_bytes == 2 else ("tnt",)
     if kernel.layout not in layouts:
         yield (
@@ -147,7 +97,7 @@ def check_grouping(kernel: Kernel) -> Iterator[str]:
 
 
 def check_direction(kernel: Kernel) -> Iterator[str]:
-    """Of convolutions: what there is in which direction."""
+    """Data types and epilogues that each direction of a convolution has."""
     dtypes, direction, epilogue = kernel.dtypes, kernel.direction, kernel.epilogue
     if direction is None:
         return
@@ -176,6 +126,15 @@ def check_direction(kernel: Kernel) -> Iterator[str]:
         )
 
 
+def check_promoted_scales(kernel: Kernel) -> Iterator[str]:
+    """Block-wise scales are applied at accumulator promotion, which only fp8 has."""
+    if kernel.scales and (not kernel.is_fp8 or kernel.tile.fast_accum):
+        yield (
+            f"scales {kernel.scales} with fast_accum or other operands than fp8; they are"
+            " applied when sums are promoted: leave one of the two out"
+        )
+
+
 def check_warps(kernel: Kernel, step: Shape3, why: str) -> Iterator[str]:
     """How warps share a threadblock tile; each takes a multiple of `step`."""
     shape, warp = kernel.tile.shape, kernel.tile.warp
@@ -192,10 +151,7 @@ def check_warps(kernel: Kernel, step: Shape3, why: str) -> Iterator[str]:
 
 
 def result_bytes(kernel: Kernel) -> int:
-    """Bytes of D for one column of the product.
-
-    Where D is wider or narrower than the product, its elements are taken to be.
-    """
+    """Bytes of D for one column of the accumulator, be it a part of an element or two."""
     element = DTYPE_BYTES[kernel.dtypes.d]
     width = kernel.epilogue.width if kernel.epilogue else "same"
     return {"same": element, "half": element // 2, "twice": element * 2}[width]
@@ -214,39 +170,10 @@ def operands_lie(kernel: Kernel) -> str:
 
 
 def own_layouts(kernel: Kernel) -> tuple[str, str]:
-    """Layout letters of A and B in the kernel's own frame: swapped operands are transposed."""
+    """Layout letters of A and B as the kernel sees them: swap_ab transposes both."""
     a, b = kernel.layout[0], kernel.layout[1]
     flip = {"t": "n", "n": "t"}
     return (flip[b], flip[a]) if kernel.tile.swap_ab else (a, b)
-
-
-def cpp_layouts(kernel: Kernel) -> tuple[str, str]:
-    """C++ layouts of A and B; D is always row-major."""
-    return CPP_LAYOUTS[kernel.layout[0]], CPP_LAYOUTS[kernel.layout[1]]
-
-
-def cpp_block_scales(kernel: Kernel) -> str:
-    return f"BlockScales::{BLOCK_SCALES[kernel.scales] if kernel.scales else 'none'}"
-
-
-def cpp_grouping(kernel: Kernel) -> str:
-    return f"Grouping::{kernel.grouping or 'none'}"
-
-
-def cpp_direction(kernel: Kernel) -> str:
-    return f"Direction::{kernel.direction or 'none'}"
-
-
-def cpp_dtypes(dtypes: DTypes) -> list[str]:
-    return [f"DType::{x}" for x in (dtypes.a, dtypes.b, dtypes.acc, dtypes.d)]
-
-
-def cpp_shape(shape: Shape3) -> str:
-    return f"Shape3<{', '.join(map(str, shape))}>"
-
-
-def cpp_bool(value: bool) -> str:
-    return str(value).lower()
 
 
 def dims(shape: Shape3) -> str:

@@ -1,0 +1,1 @@
+"""Epilogues: expressions of manifests, parsed, checked and written as C++."""

@@ -1,0 +1,75 @@
+"""Families that read and write memory once, on every architecture, without a GEMM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kernelgen.families import rules
+from kernelgen.families.family import Family
+from kernelgen.kernel import ARCHS, FP8_DTYPES, DTypes, Kernel
+
+_FLOATS = ("bf16", "f16", "f32")
+
+
+def _check_operands(kernel: Kernel) -> Iterator[str]:
+    epilogue = kernel.epilogue
+    if epilogue is None:
+        return
+    if epilogue.has_accum:
+        yield f"epilogue {epilogue.name} uses accum; there is no product here"
+    yield from rules.check_stores(kernel)
+    for name, kind in epilogue.operands:
+        if kind.enumerator in ("row", "col") or kind.dtype != "d":
+            yield (
+                f"epilogue {epilogue.name} reads {name}, {kind}; operands are scalar,"
+                " matrix[M,N] or matrix[M,2N] here"
+            )
+
+
+def _check_recipe(kernel: Kernel) -> Iterator[str]:
+    recipe, d = kernel.recipe or "", kernel.dtypes.d
+    if recipe.endswith("_asymmetric") and d != "s8":
+        yield f"recipe {recipe} with {d}; only s8 has zero points: declare it for d = s8"
+    if recipe.startswith("blockwise") and d == "s8":
+        yield f"recipe {recipe} with s8; no product has block scales of s8: declare it for fp8"
+
+
+# Sums float32 partial results of split-K kernels; the output type is the only choice.
+SPLITK_REDUCE = Family(
+    name="splitk_reduce",
+    header="elementwise/splitk_reduce.cuh",
+    template="SplitkReduce<arch, a, d>",
+    archs=tuple(ARCHS),
+    dtypes={"gemm": tuple(DTypes("f32", "f32", "f32", d) for d in _FLOATS)},
+    layouts=("ttt",),
+    lists=(),
+    schedules=("none",),
+)
+
+# An expression of matrices alone, with sums over its rows: the backward passes.
+ELEMENTWISE = Family(
+    name="elementwise",
+    header="elementwise/elementwise.cuh",
+    template="Elementwise<arch, d, epilogue>",
+    archs=tuple(ARCHS),
+    dtypes={"gemm": tuple(DTypes(x, x, "f32", x) for x in _FLOATS)},
+    layouts=("ttt",),
+    lists=("epilogue",),
+    schedules=("none",),
+    checks=(_check_operands,),
+)
+
+# 8-bit values of a matrix, with their scales: A is read, D is written.
+QUANTIZE = Family(
+    name="quantize",
+    header="elementwise/quantize.cuh",
+    template="Quantize<arch, a, d, recipe>",
+    archs=tuple(ARCHS),
+    dtypes={
+        "scaled_mm": tuple(DTypes(x, x, "f32", d) for x in _FLOATS for d in (*FP8_DTYPES, "s8"))
+    },
+    layouts=("ttt",),
+    lists=("recipes",),
+    schedules=("none",),
+    checks=(_check_recipe,),
+)

@@ -1,0 +1,132 @@
+"""mma.sync, with operands that cp.async loads: the families that carry PTX to newer GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kernelgen.families import rules
+from kernelgen.families.family import Family
+from kernelgen.families.rules import FP8_GEMMS, GEMM_DTYPES, INT8_GEMMS, SCALE_BLOCK
+from kernelgen.kernel import DIRECTIONS, Kernel
+
+# By addend: linear_combination of CUTLASS's 2.x epilogue has run-time scalars and strides.
+_SERVED = {
+    "none": "nothing; here linear_combination serves it, with beta = 0, at no cost",
+    "row": "a row; here linear_combination serves it, with a row stride of 0, at no cost",
+}
+
+
+def _check_addend(kernel: Kernel) -> Iterator[str]:
+    if kernel.op == "gemm" and kernel.epilogue and kernel.epilogue.addend in _SERVED:
+        yield f"epilogue {kernel.epilogue.name} adds {_SERVED[kernel.epilogue.addend]}"
+
+
+def _check_fp8(kernel: Kernel) -> Iterator[str]:
+    if kernel.is_fp8 and kernel.arch.name == "80":
+        yield (
+            f"{kernel.dtypes.a} operands on architecture 80; tensor cores multiply fp8 from 89"
+            " on: declare it for 89 alone"
+        )
+
+
+def _check_mma(kernel: Kernel) -> Iterator[str]:
+    size = kernel.element_bytes
+    # The warp-level pipeline is double-buffered.
+    mma = f"mma 16x8x{32 // size}, an even number of them along K"
+    yield from rules.check_warps(kernel, (16, 8, 64 // size), mma)
+
+
+def _check_block_scaled_mma(kernel: Kernel) -> Iterator[str]:
+    """Rules of cuda/sm80/sm89_block_scaled_mma.cuh."""
+    k, warp = kernel.tile.shape[2], kernel.tile.warp
+    assert warp is not None
+    yield from rules.check_warps(kernel, (16, 16, 32), "pairs of mma 16x8x32")
+    if k != SCALE_BLOCK:
+        yield f"tile K = {k}; it is {SCALE_BLOCK}, one block of scales"
+    else:
+        yield from _check_warp_k(kernel)
+    if SCALE_BLOCK % warp[1]:
+        yield f"warp N = {warp[1]}; it must divide the {SCALE_BLOCK} columns that share a scale"
+
+
+def _check_grouped_mma(kernel: Kernel) -> Iterator[str]:
+    yield from rules.check_promoted_scales(kernel)
+    yield from _check_block_scaled_mma(kernel) if kernel.scales else _check_mma(kernel)
+
+
+def _check_warp_k(kernel: Kernel) -> Iterator[str]:
+    k, warp = kernel.tile.shape[2], kernel.tile.warp
+    if warp is not None and k % warp[2] == 0 and k != warp[2]:
+        yield f"warp K = {warp[2]}; warps share M and N of a tile, not K"
+
+
+def _stages(kernel: Kernel) -> str:
+    m, n, k = kernel.tile.shape
+    return f"{kernel.tile.stages} stages x ({m} + {n}) x {k} x {kernel.element_bytes}"
+
+
+def _stages_and_groups(kernel: Kernel) -> str:
+    return f"{_stages(kernel)} + {rules.GROUP_ENDS_BYTES} for the ends of groups"
+
+
+SM80_MULTISTAGE = Family(
+    name="sm80_multistage",
+    header="sm80/multistage.cuh",
+    template="Sm80Multistage<arch, dtypes, layouts, tile, warp, stages, epilogue, fast_accum?>",
+    archs=("80", "89"),
+    dtypes={"gemm": GEMM_DTYPES, "scaled_mm": (*FP8_GEMMS, *INT8_GEMMS)},
+    tile_keys=("tile", "warp", "stages"),
+    optional_tile_keys=("fast_accum",),
+    schedules=("multistage",),
+    checks=(rules.check_gemm, _check_addend, _check_fp8, _check_mma),
+    memory=_stages,
+)
+
+SM80_GROUPED = Family(
+    name="sm80_grouped",
+    header="sm80/grouped.cuh",
+    template=(
+        "Sm80Grouped<arch, dtypes, layouts, tile, warp, stages, grouping, epilogue, fast_accum?,"
+        " scales?>"
+    ),
+    archs=("80", "89"),
+    dtypes={"grouped_mm": (*GEMM_DTYPES, *FP8_GEMMS)},
+    layouts=("tnt", "ttt", "ntt"),
+    lists=("layouts", "grouping", "epilogue", "tiles"),
+    optional_lists=("scales",),
+    tile_keys=("tile", "warp", "stages"),
+    optional_tile_keys=("fast_accum",),
+    schedules=("multistage",),
+    checks=(rules.check_gemm, rules.check_grouping, _check_fp8, _check_grouped_mma),
+    memory=_stages_and_groups,
+)
+
+# Implicit GEMMs: threads find the elements of A and B in images.
+SM80_CONV = Family(
+    name="sm80_conv",
+    header="sm80/conv.cuh",
+    template="Sm80Conv<arch, dtypes, tile, warp, stages, direction, epilogue>",
+    archs=("80", "89"),
+    dtypes={"conv2d": rules.CONV_DTYPES},
+    layouts=tuple(DIRECTIONS.values()),
+    lists=("direction", "epilogue", "tiles"),
+    tile_keys=("tile", "warp", "stages"),
+    schedules=("multistage",),
+    checks=(rules.check_gemm, rules.check_direction, _check_fp8, _check_mma, _check_warp_k),
+    memory=_stages,
+)
+
+# fp8 with scales that differ along K, which go from global memory to registers.
+SM89_BLOCKWISE = Family(
+    name="sm89_blockwise",
+    header="sm80/sm89_blockwise.cuh",
+    template="Sm89Blockwise<arch, dtypes, tile, warp, stages, scales, epilogue>",
+    archs=("89",),
+    dtypes={"scaled_mm": FP8_GEMMS},
+    layouts=("tnt",),
+    lists=("epilogue", "scales", "tiles"),
+    tile_keys=("tile", "warp", "stages"),
+    schedules=("multistage",),
+    checks=(rules.check_gemm, _check_block_scaled_mma),
+    memory=_stages,
+)

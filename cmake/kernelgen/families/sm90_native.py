@@ -1,0 +1,249 @@
+"""wgmma, with operands that TMA loads, by kernels of our own: Hopper.
+
+One warp loads, and every warpgroup computes and stores its rows of a tile by itself. The number of
+stages is what fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kernelgen.families import rules, wgmma
+from kernelgen.families.family import Check, Family
+from kernelgen.families.rules import FP8_GEMMS, GEMM_DTYPES, SCALE_BLOCK, dims
+from kernelgen.kernel import DIRECTIONS, DTYPE_BYTES, DTypes, Kernel
+
+# Bytes that TMA lays side by side in shared memory, and the most of a staged row of results.
+_SWIZZLE_BYTES = 128
+_STAGED_ROW_BYTES = 512
+# 16-bit elements in a swizzle.
+_MN_COLUMNS = _SWIZZLE_BYTES // 2
+# Tiles of K whose block-wise scales are copied together.
+_SCALE_CHUNK = 8
+
+
+def _check_tile(kernel: Kernel) -> Iterator[str]:
+    """Tile M and N: rows of a warpgroup, columns of a wgmma and of the staged rows of D."""
+    m, n, _ = kernel.tile.shape
+    dtypes = kernel.dtypes
+    is_promoted = kernel.is_fp8 and not kernel.tile.fast_accum
+    if m not in (64, 128):
+        yield f"tile M = {m}; one or two warpgroups take 64 rows each: 64 or 128"
+    if n % 16 or n > 256:
+        yield f"tile N = {n}; rows of D are made of 16 columns: a multiple of 16 up to 256"
+    elif (width := _wgmma_columns(n, is_promoted)) not in _wgmma_widths(dtypes):
+        widths = _wgmma_widths(dtypes)
+        there = [x for x in range(16, 257, 16) if _wgmma_columns(x, is_promoted) in widths]
+        yield (
+            f"tile N = {n} is multiplied {width} columns at a time, and there is no wgmma of"
+            f" {dtypes.a} and {dtypes.b} in that width here; N is one of"
+            f" {', '.join(map(str, there))}"
+        )
+    elif kernel.scales == "1x128_128x128" and not kernel.tile.swap_ab and SCALE_BLOCK % width:
+        yield (
+            f"tile N = {n} is multiplied {width} columns at a time, which must divide the"
+            f" {SCALE_BLOCK} columns that share a scale"
+        )
+    elif kernel.epilogue and (row := _row_bytes(kernel)) % 32:
+        yield (
+            f"tile N = {n}; with epilogue {kernel.epilogue.name} a row of D is {row} bytes, and"
+            " TMA stores pieces of 32: N must be a multiple of 32"
+        )
+
+
+def _check_k(*swizzles: int) -> Check:
+    """Tile K is one of so many swizzles; with block-wise scales it is one."""
+
+    def check(kernel: Kernel) -> Iterator[str]:
+        k = kernel.tile.shape[2]
+        counts = (1,) if kernel.scales else swizzles
+        allowed = [_SWIZZLE_BYTES // kernel.element_bytes * x for x in counts]
+        if k not in allowed:
+            numbers = " or ".join(map(str, allowed))
+            yield f"tile K = {k}; it is {numbers}: one swizzle spans {_SWIZZLE_BYTES} bytes"
+
+    return check
+
+
+def _check_dense_layout(kernel: Kernel) -> Iterator[str]:
+    own = rules.own_layouts(kernel)
+    if kernel.element_bytes == 4 and own != ("t", "n"):
+        yield (
+            f"layout {kernel.layout}; wgmma reads 32-bit operands K-major only, as they lie in"
+            " tnt: sm90_warpspecialized has the other layouts"
+        )
+    if kernel.element_bytes == 2 and own[1] == "t" and kernel.tile.shape[1] % _MN_COLUMNS:
+        yield (
+            f"tile N = {kernel.tile.shape[1]} with layout {kernel.layout}; where K is not"
+            f" contiguous one swizzle spans {_MN_COLUMNS} columns: N must be a multiple of"
+            f" {_MN_COLUMNS}"
+        )
+    epilogue = kernel.epilogue
+    if kernel.tile.swap_ab and epilogue and epilogue.width != "same":
+        yield (
+            f"epilogue {epilogue.name} pairs columns, which are rows of a swapped tile: leave"
+            " swap_ab out"
+        )
+
+
+def _check_conv_operands(kernel: Kernel) -> Iterator[str]:
+    if kernel.element_bytes == 4 and kernel.direction in ("dgrad", "wgrad"):
+        yield (
+            f"direction {kernel.direction} with {kernel.dtypes.a} operands; wgmma reads 32-bit"
+            " operands K-major only, as they lie in fprop: sm80_conv has all directions"
+        )
+
+
+def _check_cluster(kernel: Kernel) -> Iterator[str]:
+    """The threadblocks that share the K of a tile; each finishes a part of its columns."""
+    cluster, n = kernel.tile.cluster, kernel.tile.shape[1]
+    splits = cluster[2]
+    if cluster[:2] != (1, 1) or splits not in (1, 2, 4, 8):
+        yield f"cluster {dims(cluster)}; it shares K alone: [1, 1, 2], 4 or 8 at the end"
+    elif splits == 1:
+        return
+    elif n % (16 * splits):
+        yield (
+            f"tile N = {n} with cluster {dims(cluster)}; each of {splits} threadblocks finishes a"
+            f" multiple of 16 columns: N must be a multiple of {16 * splits}"
+        )
+    elif kernel.scales:
+        yield f"cluster {dims(cluster)} with scales {kernel.scales}; leave one of the two out"
+
+
+def _check_swizzled_columns(kernel: Kernel) -> Iterator[str]:
+    """Where K is not contiguous a swizzle spans columns of B: other operands are refused there.
+
+    In a column-major A it spans rows: 64 or 128 are whole swizzles.
+    """
+    n, columns = kernel.tile.shape[1], _MN_COLUMNS
+    if kernel.element_bytes == 2 and kernel.layout[1] == "t" and n % columns:
+        yield (
+            f"tile N = {n} with {rules.operands_lie(kernel)}; of a row-major B one swizzle spans"
+            f" {columns} columns: N must be a multiple of {columns}"
+        )
+
+
+def _wgmma_columns(n: int, is_promoted: bool) -> int:
+    """Columns of one wgmma, for a tile of `n` columns."""
+    if not is_promoted:
+        return n
+    # sm90_promotion_columns(64, n) of mainloop_fp8.cuh: two sets of partial sums and the tile's
+    # accumulators fit into 192 registers.
+    return max(p for p in range(8, n + 1, 8) if n % p == 0 and n // 2 + p <= 192)
+
+
+def _wgmma_widths(dtypes: DTypes) -> tuple[int, ...]:
+    is_there = dtypes.a == dtypes.b and dtypes.a in wgmma.OPERANDS
+    return (*wgmma.PLAIN, *wgmma.EXTRA) if is_there else wgmma.PLAIN
+
+
+def _staged_bytes(kernel: Kernel) -> int:
+    """Bytes per accumulator column in shared memory: D and aux take turns."""
+    stored = DTYPE_BYTES[kernel.dtypes.d] if kernel.epilogue and kernel.epilogue.aux else 0
+    return max(rules.result_bytes(kernel), stored)
+
+
+def _row_bytes(kernel: Kernel) -> int:
+    """Bytes of a row of D that one copy stores."""
+    if kernel.tile.swap_ab:
+        return 64 * rules.result_bytes(kernel)
+    return _staged_columns(kernel) * rules.result_bytes(kernel)
+
+
+def _staged_columns(kernel: Kernel) -> int:
+    """Columns of a row of results in shared memory: those of a tile, or an even part of them."""
+    n, size = kernel.tile.shape[1] // kernel.tile.cluster[2], _staged_bytes(kernel)
+    parts = (x for x in range(16, n + 1, 16) if n % x == 0 and x * size <= _STAGED_ROW_BYTES)
+    return max(parts, default=16)  # no part: N is refused
+
+
+def _memory(kernel: Kernel) -> str:
+    m, n, k = kernel.tile.shape
+    warpgroups, operands = m // 64, kernel.element_bytes * k
+    splits = kernel.tile.cluster[2]
+    own_n = n // splits
+    row = own_n * rules.result_bytes(kernel)
+    if not kernel.tile.swap_ab:
+        row = _staged_columns(kernel) * _staged_bytes(kernel)
+    terms = f"2 stages x (({m} + {n}) x {operands} + 16) + staged rows {m} x {row}"
+    # Each warpgroup has its own vectors and scales, so that none waits until others have read them.
+    rows, columns = (own_n, 64) if kernel.tile.swap_ab else (64, own_n)
+    lengths = {"col": rows, "row": columns}
+    vectors = [
+        f"{lengths[kind.enumerator]} x {rules.operand_bytes(kernel, kind)}"
+        for _, kind in (kernel.epilogue.operands if kernel.epilogue else ())
+        if kind.enumerator in lengths
+    ]
+    if vectors:
+        terms += f" + vectors {warpgroups} x ({' + '.join(vectors)})"
+    if splits > 1:
+        terms += f" + sums of others {splits - 1} x {m} x {own_n} x 4"
+    if kernel.scales:
+        if kernel.scales == "1x128_128x128":
+            columns = -(-columns // SCALE_BLOCK)
+        terms += f" + scales {warpgroups} x 2 x {_SCALE_CHUNK} x ({rows} + {columns}) x 4"
+    return terms
+
+
+# A cluster along K shares out the K of a tile.
+SM90_PERSISTENT = Family(
+    name="sm90_persistent",
+    header="sm90/native/dense.cuh",
+    template=(
+        "Sm90Persistent<arch, dtypes, layouts, tile, swap_ab, splits, epilogue, fast_accum?,"
+        " scales?>"
+    ),
+    archs=("90a",),
+    dtypes={"gemm": GEMM_DTYPES, "scaled_mm": FP8_GEMMS},
+    optional_lists=("scales",),
+    tile_keys=("tile",),
+    optional_tile_keys=("swap_ab", "fast_accum", "cluster"),
+    schedules=("persistent",),
+    tiles_share_source=True,
+    checks=(
+        *(rules.check_gemm, rules.check_promoted_scales, _check_tile, _check_k(1, 2)),
+        *(rules.check_stores, _check_cluster, _check_dense_layout),
+    ),
+    memory=_memory,
+)
+
+# The kernel reads the extents of groups from the device.
+SM90_GROUPED = Family(
+    name="sm90_grouped",
+    header="sm90/native/grouped.cuh",
+    template=("Sm90Grouped<arch, dtypes, layouts, tile, grouping, epilogue, fast_accum, scales?>"),
+    archs=("90a",),
+    dtypes={"grouped_mm": (*GEMM_DTYPES, *FP8_GEMMS)},
+    layouts=("tnt", "ttt", "ntt"),
+    lists=("layouts", "grouping", "epilogue", "tiles"),
+    optional_lists=("scales",),
+    tile_keys=("tile",),
+    optional_tile_keys=("fast_accum",),
+    schedules=("persistent",),
+    tiles_share_source=True,
+    checks=(
+        *(rules.check_gemm, rules.check_promoted_scales, _check_tile, _check_k(1)),
+        *(rules.check_grouping, _check_swizzled_columns),
+    ),
+    memory=_memory,
+)
+
+# Implicit GEMMs: TMA finds the elements of A and B in images.
+SM90_CONV = Family(
+    name="sm90_conv",
+    header="sm90/native/conv.cuh",
+    template="Sm90Conv<arch, dtypes, tile, direction, epilogue>",
+    archs=("90a",),
+    dtypes={"conv2d": rules.CONV_DTYPES},
+    layouts=tuple(DIRECTIONS.values()),
+    lists=("direction", "epilogue", "tiles"),
+    tile_keys=("tile",),
+    schedules=("persistent",),
+    tiles_share_source=True,
+    checks=(
+        *(rules.check_gemm, _check_tile, _check_k(1)),
+        *(rules.check_direction, _check_swizzled_columns, _check_conv_operands),
+    ),
+    memory=_memory,
+)
