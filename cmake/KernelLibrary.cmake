@@ -3,7 +3,7 @@ set(CUTWHEEL_GENERATED_DIR ${PROJECT_BINARY_DIR}/generated)
 
 # Everything the sources follow from. kernelgen writes only what differs, so a configure is cheap.
 file(GLOB_RECURSE kernelgen_inputs CONFIGURE_DEPENDS cmake/kernelgen/*.py cmake/kernelgen/*.in cuda/manifests/*.toml
-     cuda/dispatch/tuning/*.json cuda/dispatch/tuning/*.toml python/cutwheel/tuning/table.py)
+     cuda/dispatch/tuning/*.json cuda/dispatch/tuning/*.toml cuda/epilogue/math.cuh python/cutwheel/tuning/table.py)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${kernelgen_inputs})
 
 # Not into the cache: the environment of the next configure may have another list.

@@ -5,8 +5,10 @@ Nodes compare by meaning: where a node stood in its text does not count.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 Parity = Literal["even", "odd"]
@@ -66,30 +68,13 @@ KINDS: dict[str, Kind] = {
     )
 }
 
-# Name -> parameters. Every one takes and returns single float32 values.
+_MATH = Path(__file__).resolve().parents[3] / "cuda/epilogue/math.cuh"
+# Name -> parameters, as the C++ defines them: each takes and returns single float32 values.
 FUNCTIONS: dict[str, tuple[str, ...]] = {
-    "min": ("a", "b"),
-    "max": ("a", "b"),
-    "abs": ("x",),
-    "clamp": ("x", "low", "high"),
-    "identity": ("x",),
-    "relu": ("x",),
-    "leaky_relu": ("x", "slope"),
-    "gelu": ("x",),
-    "gelu_tanh": ("x",),
-    "silu": ("x",),
-    "sigmoid": ("x",),
-    "tanh": ("x",),
-    "hardswish": ("x",),
-    "softplus": ("x",),
-    "relu_grad": ("x",),
-    "gelu_grad": ("x",),
-    "gelu_tanh_grad": ("x",),
-    "silu_grad": ("x",),
-    "sigmoid_grad": ("x",),
-    "tanh_grad": ("x",),
-    "hardswish_grad": ("x",),
-    "softplus_grad": ("x",),
+    name: tuple(re.findall(r"float (\w+)", parameters))
+    for name, parameters in re.findall(
+        r"static float (\w+)\((float \w+(?:, float \w+)*)\)", _MATH.read_text(encoding="utf-8")
+    )
 }
 # Forms are called like functions but have rules of their own.
 FORMS: dict[str, tuple[str, ...]] = {
