@@ -21,8 +21,8 @@ def _check_tile(kernel: Kernel) -> Iterator[str]:
         yield f"tile M = {m} is no multiple of {step_m}, as {tile.schedule} needs"
     if n % 8 or n > 256:
         yield f"tile N = {n}; wgmma takes multiples of 8 up to 256"
-    elif kernel.dtypes.a == "s8" and n % 16 and n > 24:
-        yield f"tile N = {n}; wgmma takes 8, 24 or a multiple of 16 for s8"
+    elif kernel.dtypes.acc == "s32" and n % 16 and n > 24:
+        yield f"tile N = {n}; wgmma takes 8, 24 or a multiple of 16 for {kernel.dtypes.a}"
     elif n % (8 * cluster[0]):
         yield (
             f"tile N = {n} is multicast to cluster M = {cluster[0]} threadblocks;"

@@ -12,7 +12,7 @@ FigureKind kind_of(KernelDescriptor const& row) {
     case BlockScales::none: break;
   }
   if (is_fp8(row.a)) return row.fast_accum ? FigureKind::fp8_fast : FigureKind::fp8;
-  return row.a == DType::s8 ? FigureKind::int8 : FigureKind::wide;
+  return element_bytes(row.a) == 1 ? FigureKind::int8 : FigureKind::wide;
 }
 
 int k_bytes_of(KernelDescriptor const& row) { return row.tile.k * element_bytes(row.a); }
@@ -57,7 +57,7 @@ Calibration const* find_fitted(KernelDescriptor const& row) {
 
 Limits const& limits_of(KernelDescriptor const& row) {
   bool const is_dense = row.family == Family::sm90_persistent || row.family == Family::sm90_warpspecialized;
-  return is_dense && row.scales == BlockScales::none && row.a != DType::s8 ? kDenseLimits : kOtherLimits;
+  return is_dense && row.scales == BlockScales::none && kind_of(row) != FigureKind::int8 ? kDenseLimits : kOtherLimits;
 }
 
 Calibration calibration_of(KernelDescriptor const& row, DeviceInfo const& device) {

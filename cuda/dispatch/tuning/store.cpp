@@ -59,12 +59,13 @@ class Line {
   }
   bool flag(char const* what) { return number<int>(what, 0) != 0; }
 
-  // The value whose name_of() stands there.
+  // The value whose name_of() stands there. Enumerators count from 0, and the number behind the last is called "?".
   template <class Enum>
-  Enum one_of(char const* what, std::initializer_list<Enum> all) {
+  Enum one_of(char const* what) {
+    constexpr int kMost = 64;  // more than any of them has
     std::string const name = word(what);
-    for (Enum value : all) {
-      if (name == name_of(value)) return value;
+    for (int i = 0; i < kMost && name != "?"; ++i) {
+      if (name == name_of(static_cast<Enum>(i))) return static_cast<Enum>(i);
     }
     refuse(what, concat("is \"", name, "\", which is not known"));
   }
@@ -80,32 +81,30 @@ class Line {
 };
 
 GemmRequest read_request(Line& line) {
-  static constexpr std::initializer_list<DType> kTypes = {DType::f16,  DType::bf16, DType::f32, DType::tf32,
-                                                          DType::e4m3, DType::e5m2, DType::s8,  DType::s32};
   GemmRequest r;
-  r.op = line.one_of("op", {Op::gemm, Op::scaled_mm, Op::grouped_mm, Op::conv2d});
-  r.a = line.one_of("a", kTypes);
-  r.b = line.one_of("b", kTypes);
-  r.d = line.one_of("d", kTypes);
+  r.op = line.one_of<Op>("op");
+  r.a = line.one_of<DType>("a");
+  r.b = line.one_of<DType>("b");
+  r.d = line.one_of<DType>("d");
   std::string const layouts = line.word("layouts");
   bool const known = layouts.size() == 2 && layouts.find_first_not_of("tn") == std::string::npos;
   if (!known) line.refuse("layouts", concat("are \"", layouts, "\""));
   r.layout_a = layouts[0] == 't' ? Layout::row : Layout::column;
   r.layout_b = layouts[1] == 't' ? Layout::row : Layout::column;
-  r.addend = line.one_of("addend", {Addend::none, Addend::row, Addend::matrix, Addend::other});
+  r.addend = line.one_of<Addend>("addend");
   if (std::string const name = line.word("epilogue"); name != "-") {
     std::optional<Epilogue> const found = find_epilogue(name);
     if (!found) line.refuse("epilogue", concat("is \"", name, "\", which this wheel does not have"));
     r.epilogue = *found;
   }
   r.fast_accum = line.flag("fast_accum");
-  r.scales = line.one_of("scales", {BlockScales::none, BlockScales::a1x128_b128x128, BlockScales::a1x128_b1x128});
+  r.scales = line.one_of<BlockScales>("scales");
   r.extents_aligned = line.flag("extents_aligned");
   r.m = line.number<int>("m", 1), r.n = line.number<int>("n", 1), r.k = line.number<int>("k", 1);
   r.batch = line.number<int>("batch", 1);
-  r.grouping = line.one_of("grouping", {Grouping::none, Grouping::rows, Grouping::k});
+  r.grouping = line.one_of<Grouping>("grouping");
   r.groups = line.number<int>("groups", 0);
-  r.direction = line.one_of("direction", {Direction::none, Direction::fprop, Direction::dgrad, Direction::wgrad});
+  r.direction = line.one_of<Direction>("direction");
   r.taps = line.number<int>("taps", 1), r.step = line.number<int>("step", 1);
   r.tensor_maps = line.flag("tensor_maps");
   return r;
@@ -118,7 +117,7 @@ TunedPlan read_plan(Line& line) {
   TunedPlan plan;
   plan.row = row->second;
   if (!is_gemm(kKernels[plan.row])) line.refuse("row", concat("is ", name, ", which computes no product"));
-  plan.raster = line.one_of("raster", {RasterOrder::along_m, RasterOrder::along_n});
+  plan.raster = line.one_of<RasterOrder>("raster");
   plan.swizzle = line.number("swizzle", 1, kMaxSwizzle), plan.splits = line.number("splits", 1, kMaxSplits);
   plan.us = line.number<float>("microseconds", 0.f);
   if (!(plan.us > 0) || !std::isfinite(plan.us)) line.refuse("microseconds", "are not positive");
