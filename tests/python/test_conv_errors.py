@@ -223,7 +223,7 @@ def bad_calls(device: str = "meta") -> dict[str, tuple[type[Exception], str, Cal
 ONLY_LIBRARY = (
     *("dtype", "bias_dtype", "bias_shape", "empty", "padding", "signal_name", "scaled_dtype"),
     *("scaled_mixed", "scale", "scale_weight", "scaled_bias", "scaled_out_dtype", "grad_output"),
-    "epilogue",
+    *("epilogue", "groups_left_out"),
     # What the kernel adds; the others torch adds, and Python checks.
     *(
         f"residual_dtype_{how}"

@@ -1,4 +1,4 @@
-"""The products by torch's own functions, where no kernel of the wheel may compute them.
+"""Torch's own functions in place of the kernels, where no kernel of the wheel may compute a call.
 
 That is so for float32 where torch's setting forbids TF32, the only way in which the kernels
 multiply float32, and inside of torch.func's transforms and forward-mode AD, for which the operators
@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import is_autocast_enabled
+from torch import Tensor, is_autocast_enabled
 
 from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ...errors import ArgumentError, DtypeError, ShapeError
-from .errors import dtype_name, shape_text
+from .epilogue import Signature, expressions_of
+from .errors import check_one_device, dtype_name, shape_text, wrong_dtype, wrong_shape
 from .expressions import evaluate
-from .meta import check_one_device
 from .precision import DTYPES, conv_tf32_allowed, tf32_allowed
 from .sizes import differ, known, shapes_differ
 from .transforms import is_transformed
@@ -41,12 +41,16 @@ _TRANSFORMED = (
     "a transform of torch.func, or forward-mode AD, is active, for which the kernels have no rules"
 )
 
-
-# What computes the product of each function.
+# Torch's function for each op.
 FUNCTIONS = {
     **{op: f"torch.{op}" for op in ("mm", "bmm", "addmm", "baddbmm")},
     **dict.fromkeys(("linear", "gated_linear"), "torch.nn.functional.linear"),
     "gemm": "torch.matmul",
+}
+_OPERANDS = {
+    **dict.fromkeys(("mm", "bmm"), ("input", "mat2")),
+    "addmm": ("mat1", "mat2"),
+    "baddbmm": ("batch1", "batch2"),
 }
 
 
@@ -66,19 +70,13 @@ def tell(op: str, allow: str) -> None:
 tell._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def tell_of_convolution(op: str) -> None:
-    """The same where torch's setting for convolutions forbids TF32."""
-    if not conv_tf32_allowed():
-        tell(op, ALLOW_CONV_TF32)
-
-
-def _is_refused(operand: torch.Tensor) -> bool:
+def _is_refused(operand: Tensor) -> bool:
     """Whether the library refuses the operand, whatever the settings are: then it says so."""
     return operand.dtype not in DTYPES or operand.device.type == "cpu"
 
 
-def why(operand: torch.Tensor) -> str | None:
-    """Why torch computes a product; None: a kernel does, or the library refuses it."""
+def why(operand: Tensor) -> str | None:
+    """Why torch computes a matmul; None: a kernel does, or the library refuses it."""
     if _is_refused(operand):
         return None
     if operand.dtype == _float32 and not tf32_allowed():
@@ -89,8 +87,8 @@ def why(operand: torch.Tensor) -> str | None:
     return _TRANSFORMED if is_transformed() else None
 
 
-def why_convolution(input: torch.Tensor) -> str | None:
-    """The same of convolutions in a dtype of the kernels."""
+def why_convolution(input: Tensor) -> str | None:
+    """Why torch computes a convolution in a dtype of the kernels; None: a kernel does."""
     if input.dtype == _float32 and not conv_tf32_allowed():
         return (
             "input has dtype float32, and torch's setting for convolutions forbids TF32 "
@@ -99,8 +97,8 @@ def why_convolution(input: torch.Tensor) -> str | None:
     return _TRANSFORMED if is_transformed() and not _is_refused(input) else None
 
 
-def serves(op: str, operand: torch.Tensor) -> bool:
-    """Whether torch computes a product; asked where the operand is float32, or is_transformed()."""
+def serves(op: str, operand: Tensor) -> bool:
+    """Whether torch computes a matmul; asked where the operand is float32, or is_transformed()."""
     if _is_refused(operand):
         return False
     if operand.dtype == _float32 and not tf32_allowed():
@@ -111,7 +109,7 @@ def serves(op: str, operand: torch.Tensor) -> bool:
 
 def _on_meta(value: Any) -> Any:
     """Without the elements."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         strides = value.stride()
         return torch.empty_strided(value.shape, strides, dtype=value.dtype, device="meta")
     return [_on_meta(each) for each in value] if isinstance(value, list) else value
@@ -122,34 +120,26 @@ Refuse = Callable[[], Any]
 
 
 def _check_dtypes(
-    op: str, names: tuple[str, str], a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, what: str
+    op: str, names: tuple[str, str], a: Tensor, b: Tensor, dtype: torch.dtype, what: str
 ) -> None:
     """Checks the dtypes of A, B and the result, of which `what` says what it is."""
     if b.dtype != a.dtype:
-        raise DtypeError(
-            f"{op}: {names[1]} has dtype {dtype_name(b.dtype)}; expected {dtype_name(a.dtype)} as "
-            f"{names[0]} has"
-        )
+        raise wrong_dtype(op, names[1], b.dtype, a.dtype, f" as {names[0]} has")
     if dtype not in (a.dtype, _float32):
         wanted = "float32" if a.dtype == _float32 else f"{dtype_name(a.dtype)} or float32"
         raise DtypeError(f"{op}: {what} {dtype_name(dtype)}; expected {wanted}")
 
 
 def _check_operand(
-    op: str, name: str, tensor: torch.Tensor, dtype: torch.dtype, *allowed: Sequence[Any]
+    op: str, name: str, tensor: Tensor, dtype: torch.dtype, *allowed: Sequence[Any]
 ) -> None:
     """Checks the dtype of an operand that torch would promote, and the shape that it would
     broadcast."""
     if tensor.dtype != dtype:
-        raise DtypeError(
-            f"{op}: {name} has dtype {dtype_name(tensor.dtype)}; expected {dtype_name(dtype)}"
-        )
+        raise wrong_dtype(op, name, tensor.dtype, dtype)
     expected = next((shape for shape in allowed if len(shape) == tensor.dim()), allowed[0])
     if shapes_differ(tensor.shape, expected):
-        raise ShapeError(
-            f"{op}: {name} has shape {shape_text(tensor.shape)}; expected "
-            f"{' or '.join(map(shape_text, allowed))}"
-        )
+        raise wrong_shape(op, name, tensor, " or ".join(map(shape_text, allowed)))
 
 
 def _check_even(op: str, name: str, n: Any) -> None:
@@ -159,12 +149,9 @@ def _check_even(op: str, name: str, n: Any) -> None:
         )
 
 
-def _check_out(op: str, name: str, out: torch.Tensor, shape: Sequence[Any]) -> None:
+def _check_out(op: str, name: str, out: Tensor, shape: Sequence[Any]) -> None:
     if shapes_differ(out.shape, shape):
-        raise ShapeError(
-            f"{op}: {name} has shape {shape_text(out.shape)}; expected {shape_text(shape)} (out "
-            "is never resized)"
-        )
+        raise wrong_shape(op, name, out, shape, " (out is never resized)")
     places = zip(out.shape, out.stride(), strict=True)
     if any(known(stride == 0) and known(size > 1) for size, stride in places):
         raise ArgumentError(
@@ -173,20 +160,20 @@ def _check_out(op: str, name: str, out: torch.Tensor, shape: Sequence[Any]) -> N
         )
 
 
-def _infer(op: str, tensors: Mapping[str, torch.Tensor | None], overload: Any, *given: Any) -> Any:
-    """What the call of the library would return, on meta.
+def _infer(op: str, tensors: Mapping[str, Tensor | None], overload: Any, *given: Any) -> Any:
+    """The result of the library's call, on meta.
 
     Args:
         op: name of the function that was called
         tensors: its tensor arguments by name, the first of them an operand
         overload, given: the call of the library
     """
-    check_one_device(op, {k: v for k, v in tensors.items() if isinstance(v, torch.Tensor)})
+    check_one_device(op, {k: v for k, v in tensors.items() if isinstance(v, Tensor)})
     return overload(*map(_on_meta, given))
 
 
 def _compute(compute: Callable[[], Any], fits: bool, refuse: Refuse) -> Any:
-    """What `compute` returns, or the error of the library if the arguments are wrong.
+    """The result of `compute`, or the error of the library if the arguments are wrong.
 
     The library's checks take longer than the call of torch. So they come first only where torch
     would take what the library refuses: where `fits` is False, and in transforms.
@@ -204,132 +191,64 @@ def _compute(compute: Callable[[], Any], fits: bool, refuse: Refuse) -> Any:
         raise
 
 
-def _wide(out_dtype: torch.dtype | None, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The operands of a product with that result. Those of 16 bits are exact in TF32, too."""
+def _wide(out_dtype: torch.dtype | None, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """The operands in the dtype of the result. Those of 16 bits are exact in TF32, too."""
     if out_dtype is None or all(tensor.dtype == out_dtype for tensor in tensors):
         return tensors
     return tuple(tensor.to(out_dtype) for tensor in tensors)
 
 
-def mm(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    out_dtype: torch.dtype | None = None,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
-    return _matmul("mm", torch.mm, a, b, out_dtype, out)
-
-
-def bmm(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    out_dtype: torch.dtype | None = None,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
-    return _matmul("bmm", torch.bmm, a, b, out_dtype, out)
-
-
-def _matmul(
+def matmul(
     op: str,
-    function: Callable[..., torch.Tensor],
-    a: torch.Tensor,
-    b: torch.Tensor,
-    out_dtype: torch.dtype | None,
-    out: torch.Tensor | None,
-) -> torch.Tensor:
+    a: Tensor,
+    b: Tensor,
+    out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+    c: Tensor | None = None,
+    beta: float = 0,
+    alpha: float = 1,
+) -> Tensor:
+    """mm and bmm; with C, addmm and baddbmm."""
     dtype = out_dtype if out is None else out.dtype
+    names = _OPERANDS[op]
 
     def refuse() -> None:
-        tensors = {"input": a, "mat2": b, "out": out}
-        shape = _infer(op, tensors, getattr(_ops, op).default, a, b, None, True).shape
-        what = "out_dtype is" if out is None else "out has dtype"
-        _check_dtypes(op, ("input", "mat2"), a, b, dtype or a.dtype, what)
-        if out is not None:
-            _check_out(op, "out", out, shape)
-
-    fits = dtype in (None, _float32) and a.dtype == b.dtype and out is None
-    result: torch.Tensor = _compute(lambda: function(*_wide(dtype, a, b)), fits, refuse)
-    return result if out is None else out.copy_(result)
-
-
-def addmm(
-    c: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    out_dtype: torch.dtype | None,
-    beta: float,
-    alpha: float,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
-    functions = torch.addmm, torch.mm
-    return _matmul_with_c(
-        "addmm", ("mat1", "mat2"), functions, c, a, b, out_dtype, beta, alpha, out
-    )
-
-
-def baddbmm(
-    c: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    out_dtype: torch.dtype | None,
-    beta: float,
-    alpha: float,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
-    names, functions = ("batch1", "batch2"), (torch.baddbmm, torch.bmm)
-    return _matmul_with_c("baddbmm", names, functions, c, a, b, out_dtype, beta, alpha, out)
-
-
-def _matmul_with_c(
-    op: str,
-    names: tuple[str, str],
-    functions: tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]],
-    c: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    out_dtype: torch.dtype | None,
-    beta: float,
-    alpha: float,
-    out: torch.Tensor | None,
-) -> torch.Tensor:
-    """By the first function; by the second, without C, where beta is 0."""
-    dtype = out_dtype if out is None else out.dtype
-
-    def refuse() -> None:
-        tensors = {names[0]: a, names[1]: b, "input": c, "out": out}
-        given = c, a, b, None, beta, alpha, True
+        tensors = {names[0]: a, names[1]: b, **({} if c is None else {"input": c}), "out": out}
+        given = (a, b, None, True) if c is None else (c, a, b, None, beta, alpha, True)
         shape = _infer(op, tensors, getattr(_ops, op).default, *given).shape
         what = "out_dtype is" if out is None else "out has dtype"
         _check_dtypes(op, names, a, b, dtype or a.dtype, what)
-        if c.dtype not in (a.dtype, dtype or a.dtype):
-            raise DtypeError(
-                f"{op}: input has dtype {dtype_name(c.dtype)}; expected {dtype_name(a.dtype)}"
-            )
+        if c is not None and c.dtype not in (a.dtype, dtype or a.dtype):
+            raise wrong_dtype(op, "input", c.dtype, a.dtype)
         if out is not None:
             _check_out(op, "out", out, shape)
 
-    def compute() -> torch.Tensor:
-        if beta == 0:  # vmap multiplies C by it
-            return alpha * functions[1](*_wide(dtype, a, b))
-        return functions[0](*_wide(dtype, c, a, b), beta=beta, alpha=alpha)
+    def compute() -> Tensor:
+        if c is not None and beta != 0:
+            result: Tensor = getattr(torch, op)(*_wide(dtype, c, a, b), beta=beta, alpha=alpha)
+            return result
+        result = (torch.bmm if op.endswith("bmm") else torch.mm)(*_wide(dtype, a, b))
+        return result if c is None else alpha * result  # vmap multiplies C by a beta of 0
 
     # Without C torch does not look at it.
-    fits = dtype in (None, _float32) and a.dtype == b.dtype == c.dtype and beta != 0
-    result: torch.Tensor = _compute(compute, fits and out is None, refuse)
+    fits = dtype in (None, _float32) and a.dtype == b.dtype and out is None
+    result: Tensor = _compute(
+        compute, fits and (c is None or (c.dtype == a.dtype and beta != 0)), refuse
+    )
     return result if out is None else out.copy_(result)
 
 
-Activation = Callable[[torch.Tensor], torch.Tensor]
+Activation = Callable[[Tensor], Tensor]
 
 
 def linear(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
     activation: Activation | None = None,
-    residual: torch.Tensor | None = None,
+    residual: Tensor | None = None,
     residual_after_activation: bool = False,
-) -> torch.Tensor:
+) -> Tensor:
     op, dtype, n = "linear", input.dtype, weight.shape[:1]
     # torch would broadcast them.
     fits = weight.dim() == 2 and weight.dtype == dtype
@@ -349,7 +268,7 @@ def linear(
 
     is_last = residual_after_activation and activation is not None
 
-    def compute() -> torch.Tensor:
+    def compute() -> Tensor:
         z = F.linear(input, weight, bias)
         if residual is not None and not is_last:
             z = z + residual
@@ -357,14 +276,14 @@ def linear(
             z = activation(z)
         return z + residual if residual is not None and is_last else z
 
-    result: torch.Tensor = _compute(compute, fits, refuse)
+    result: Tensor = _compute(compute, fits, refuse)
     return result
 
 
-def gated_linear(input: torch.Tensor, weight: torch.Tensor, activation: Activation) -> torch.Tensor:
+def gated_linear(input: Tensor, weight: Tensor, activation: Activation) -> Tensor:
     fits = weight.dtype == input.dtype and weight.dim() == 2 and weight.shape[0] % 2 == 0
 
-    def compute() -> torch.Tensor:
+    def compute() -> Tensor:
         z = F.linear(input, weight)
         return activation(z[..., 0::2]) * z[..., 1::2]
 
@@ -374,37 +293,35 @@ def gated_linear(input: torch.Tensor, weight: torch.Tensor, activation: Activati
         _check_dtypes(op, ("input", "weight"), input, weight, input.dtype, "")
         _check_even(op, "weight", n)
 
-    result: torch.Tensor = _compute(compute, fits, refuse)
+    result: Tensor = _compute(compute, fits, refuse)
     return result
 
 
 def gemm(
-    a: torch.Tensor,
-    b: torch.Tensor,
+    a: Tensor,
+    b: Tensor,
     epilogue: str,
-    tensors: Mapping[str, tuple[str, torch.Tensor | None]],
-    scalars: Mapping[str, float],
-    expressions: Sequence[tuple[str, str]],
+    tensors: list[Tensor | None],
+    scalars: list[float],
+    signature: Signature,
     out_dtype: torch.dtype | None,
-    multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
-    out: Sequence[torch.Tensor] | None = None,
-) -> list[torch.Tensor]:
-    """D, and what the epilogue stores, each rounded once.
+    out: list[Tensor] | None = None,
+    multiply: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> list[Tensor]:
+    """D, and what the epilogue stores, each rounded once; also in `out`, if that is given.
 
     Args:
-        tensors: kind and value of each tensor operand by name
-        expressions: name and text of what is stored, in order, and of D at last
         multiply: computes the GEMM in float32; None: torch.matmul of the operands in float32
-        out: what D and the stores are written to
     """
-    named = {name: value for name, (_, value) in tensors.items()}
-    operands = list(named.values())
     dtype = a.dtype if out_dtype is None else out_dtype
+    operands = list(zip(signature.tensors, signature.kinds, tensors, strict=True))
+    expressions = expressions_of(epilogue)
 
-    def compute() -> list[torch.Tensor]:
+    def compute() -> list[Tensor]:
         accum = torch.matmul(*_wide(_float32, a, b)) if multiply is None else multiply(a, b)
-        values: dict[str, Any] = {**scalars, "accum": accum}
-        for name, (kind, value) in tensors.items():
+        values: dict[str, Any] = dict(zip(signature.scalars, scalars, strict=True))
+        values["accum"] = accum
+        for name, kind, value in operands:
             values[name] = _as_matrix(kind, value, accum)
         for name, text in expressions:
             values[name] = evaluate(text, values)
@@ -413,7 +330,8 @@ def gemm(
 
     def refuse() -> None:
         outs = {} if out is None else {f"out[{i}]": each for i, each in enumerate(out)}
-        given = a, b, epilogue, operands, list(scalars.values()), None, True
+        named = {name: value for name, _, value in operands}
+        given = a, b, epilogue, tensors, scalars, None, True
         results = _infer("gemm", {"a": a, "b": b, **named, **outs}, _ops.gemm.default, *given)
         what = "out_dtype is" if out is None else "out has dtype"
         _check_dtypes("gemm", ("a", "b"), a, b, dtype, what)
@@ -426,7 +344,7 @@ def gemm(
             "matrix[M,N]": (m, n),
             "matrix[M,2N]": (m, 2 * n),
         }
-        for name, (kind, value) in tensors.items():
+        for name, kind, value in operands:
             if value is not None:
                 shape = shapes[kind.removesuffix(" f32")]
                 allowed = [shape, (*batch, *shape)] if batch else [shape]
@@ -434,20 +352,18 @@ def gemm(
                 _check_operand("gemm", name, value, wanted, *allowed)
         for (name, each), result in zip(outs.items(), results, strict=False):
             if each.dtype != dtype:
-                raise DtypeError(
-                    f"gemm: {name} has dtype {dtype_name(each.dtype)}; expected {dtype_name(dtype)}"
-                )
+                raise wrong_dtype("gemm", name, each.dtype, dtype)
             _check_out("gemm", name, each, result.shape)
 
     # torch would broadcast what the library refuses.
-    results: list[torch.Tensor] = _compute(compute, False, refuse)
+    results: list[Tensor] = _compute(compute, False, refuse)
     if out is not None:
         for target, result in zip(out, results, strict=True):
             target.copy_(result)
     return results
 
 
-def _as_matrix(kind: str, value: torch.Tensor | None, accum: torch.Tensor) -> torch.Tensor:
+def _as_matrix(kind: str, value: Tensor | None, accum: Tensor) -> Tensor:
     """An operand of an epilogue in float32, as it goes with `accum`, [M, N] or [B, M, N]: a row,
     [N] or [B, N], a column, [M] or [B, M], or a matrix. None: zeros."""
     if value is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -58,6 +59,37 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def shape_text(shape: Any) -> str:
     return f"[{', '.join(str(size) for size in shape)}]"
+
+
+def wrong_dtype(op: str, name: str, given: torch.dtype, wanted: Any, why: str = "") -> DtypeError:
+    """The error of an argument whose dtype is not `wanted`, a dtype or text."""
+    return DtypeError(
+        f"{op}: {name} has dtype {dtype_name(given)}; expected {dtype_name(wanted)}{why}"
+    )
+
+
+def wrong_shape(op: str, name: str, tensor: torch.Tensor, wanted: Any, why: str = "") -> ShapeError:
+    """The error of an argument whose shape is not `wanted`, sizes or text."""
+    wanted = wanted if isinstance(wanted, str) else shape_text(wanted)
+    return ShapeError(f"{op}: {name} has shape {shape_text(tensor.shape)}; expected {wanted}{why}")
+
+
+def check_dims(op: str, name: str, tensor: torch.Tensor, *dims: int) -> None:
+    if tensor.dim() not in dims:
+        raise ShapeError(
+            f"{op}: {name} has {tensor.dim()} dimensions (shape {shape_text(tensor.shape)}); "
+            f"expected {' or '.join(map(str, dims))}"
+        )
+
+
+def check_one_device(op: str, tensors: Mapping[str, torch.Tensor]) -> None:
+    (first, reference), *others = tensors.items()
+    for name, tensor in others:
+        if tensor.device != reference.device:
+            raise DeviceError(
+                f"{op}: {name} is on {tensor.device} and {first} is on {reference.device}; "
+                "all tensors must be on the same device"
+            )
 
 
 def _in_the_name_of(op: str, text: str, named: re.Pattern[str]) -> str:

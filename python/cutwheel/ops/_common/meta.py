@@ -8,22 +8,16 @@ take them for one size then.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from ...errors import ArgumentError, DeviceError, ShapeError
+from ...errors import ArgumentError, ShapeError
 from .epilogue import Epilogue, epilogues, find
-from .errors import reraise, shape_text
+from .errors import check_dims, check_one_device, reraise, shape_text
 
-# Takes conditions on sizes that torch.export does not know, unlike `if`.
-check_value: Callable[[Any, Callable[[], str]], None] = functools.partial(
-    torch._check_with, ShapeError
-)
-Names = tuple[str, str]
 Shape = tuple[Any, ...]
 
 
@@ -83,68 +77,44 @@ def _refuse_cpu(name: str, op: Any, arguments: dict[str, Any]) -> None:
             reraise(name, error)
 
 
-def check_one_device(op: str, tensors: Mapping[str, torch.Tensor]) -> None:
-    (first, reference), *others = tensors.items()
-    for name, tensor in others:
-        if tensor.device != reference.device:
-            raise DeviceError(
-                f"{op}: {name} is on {tensor.device} and {first} is on {reference.device}; "
-                "all tensors must be on the same device"
-            )
+def check_value(condition: Any, text: str) -> None:
+    """Unlike `if`, takes conditions on sizes that torch.export does not know."""
+    torch._check_with(ShapeError, condition, lambda: text)
 
 
-def check_shape(shape: Sequence[Any], expected: Sequence[Any], text: Callable[[], str]) -> None:
-    check_value(len(shape) == len(expected), text)
-    for size, wanted in zip(shape, expected, strict=True):
-        check_value(size == wanted, text)
-
-
-def check_dims(op: str, name: str, tensor: torch.Tensor, *dims: int) -> None:
-    if tensor.dim() not in dims:
-        raise ShapeError(
-            f"{op}: {name} has {tensor.dim()} dimensions (shape {shape_text(tensor.shape)}); "
-            f"expected {' or '.join(map(str, dims))}"
-        )
+def check_shape(
+    op: str, name: str, tensor: torch.Tensor, expected: Sequence[Any], why: str = ""
+) -> None:
+    """Checks the sizes that `expected` has as numbers; text in it stands for any size."""
+    text = (
+        f"{op}: {name} has shape {shape_text(tensor.shape)}; expected {shape_text(expected)}{why}"
+    )
+    check_value(tensor.dim() == len(expected), text)
+    for size, wanted in zip(tensor.shape, expected, strict=True):
+        if not isinstance(wanted, str):
+            check_value(size == wanted, text)
 
 
 def check_operand(
-    op: str, names: Names, a: torch.Tensor, b: torch.Tensor, sizes: Sequence[Any], *expected: Any
+    op: str, names: tuple[str, str], a: torch.Tensor, b: torch.Tensor, *expected: Any
 ) -> None:
-    """Checks that sizes of B, its batch and K, are those of A.
-
-    Args:
-        sizes: those of B
-        expected: the shape of B as the message has it; numbers in it are what `sizes` must be
-    """
-    check_shape(
-        sizes,
-        [size for size in expected if not isinstance(size, str)],
-        lambda: (
-            f"{op}: {names[1]} has shape {shape_text(b.shape)}; expected {shape_text(expected)} as "
-            f"{names[0]} has shape {shape_text(a.shape)}"
-        ),
-    )
+    """Checks the sizes of B that are those of A, its batch and K."""
+    check_dims(op, names[1], b, len(expected))
+    check_shape(op, names[1], b, expected, f" as {names[0]} has shape {shape_text(a.shape)}")
 
 
-def matmul_shape(op: str, names: Names, a: torch.Tensor, b: torch.Tensor, dims: int) -> Shape:
+def matmul_shape(
+    op: str, names: tuple[str, str], a: torch.Tensor, b: torch.Tensor, dims: int
+) -> Shape:
     """Shape of a @ b, matrices or batches of matrices."""
     check_dims(op, names[0], a, dims)
-    check_dims(op, names[1], b, dims)
-    check_operand(op, names, a, b, b.shape[:-1], *a.shape[:-2], a.shape[-1], "N")
+    check_operand(op, names, a, b, *a.shape[:-2], a.shape[-1], "N")
     return (*a.shape[:-1], b.shape[-1])
 
 
 def check_residual(op: str, residual: torch.Tensor | None, shape: Sequence[Any]) -> None:
     if residual is not None:
-        given = residual.shape
-        check_shape(
-            given,
-            shape,
-            lambda: (
-                f"{op}: residual has shape {shape_text(given)}; expected {shape_text(shape)}, the "
-                "shape of the result"
-            ),
-        )
+        check_shape(op, "residual", residual, shape, ", the shape of the result")
 
 
 def declared_epilogue(op: str, name: str) -> Epilogue:

@@ -16,7 +16,7 @@ from .._common import by_torch
 from .._common.activations import ACTIVATIONS, COMPOSED, check_activation
 from .._common.call import applier, direct, distinct, is_tracing
 from .._common.errors import dtype_name, shape_text
-from .._common.precision import DTYPES, autocast_operands
+from .._common.precision import DTYPES, autocast_operands, conv_tf32_allowed
 from .._common.sizes import shapes_differ
 from .._common.transforms import is_transformed
 from ._autograd import Conv, channels_first, channels_last
@@ -183,8 +183,8 @@ def convolve(
     is_16_bit = dtype is _bfloat16 or dtype is _float16
     if (groups != 1 or not is_16_bit or is_transformed()) and why_torch(input, groups) is not None:
         check_torch_dtype(op, input)
-        if groups == 1 and dtype == torch.float32:
-            by_torch.tell_of_convolution(op)
+        if groups == 1 and dtype == torch.float32 and not conv_tf32_allowed():
+            by_torch.tell(op, by_torch.ALLOW_CONV_TF32)
         z = F.conv2d(input, weight, bias, where[:2], padding, where[6:], groups)
         z = in_channels_last_order(z)
         return finish(op, z, activation, residual, residual_after_activation)

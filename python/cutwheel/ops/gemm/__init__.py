@@ -80,18 +80,12 @@ def mm(
     """
     try:
         if out is not None:
-            _check_out("mm", out, out_dtype, input=input, mat2=mat2)
-            allow_tf32 = input.dtype == _float32
-            if (allow_tf32 or is_transformed()) and by_torch.serves("mm", input):
-                return by_torch.mm(input, mat2, out=out)
-            _mm_out(input, mat2, allow_tf32, out=out)
-            bump(out)
-            return out
+            return _into(out, out_dtype, "mm", _mm_out, (), input=input, mat2=mat2)
         if is_autocast_enabled():
             input, mat2 = autocast_operands(input, mat2)
         allow_tf32 = input.dtype == _float32
         if (allow_tf32 or is_transformed()) and by_torch.serves("mm", input):
-            return by_torch.mm(input, mat2, out_dtype)
+            return by_torch.matmul("mm", input, mat2, out_dtype)
         if is_grad_enabled() and (input.requires_grad or mat2.requires_grad):
             if is_tracing():
                 input, mat2 = distinct(input, mat2)
@@ -126,18 +120,12 @@ def bmm(
     """
     try:
         if out is not None:
-            _check_out("bmm", out, out_dtype, input=input, mat2=mat2)
-            allow_tf32 = input.dtype == _float32
-            if (allow_tf32 or is_transformed()) and by_torch.serves("bmm", input):
-                return by_torch.bmm(input, mat2, out=out)
-            _bmm_out(input, mat2, allow_tf32, out=out)
-            bump(out)
-            return out
+            return _into(out, out_dtype, "bmm", _bmm_out, (), input=input, mat2=mat2)
         if is_autocast_enabled():
             input, mat2 = autocast_operands(input, mat2)
         allow_tf32 = input.dtype == _float32
         if (allow_tf32 or is_transformed()) and by_torch.serves("bmm", input):
-            return by_torch.bmm(input, mat2, out_dtype)
+            return by_torch.matmul("bmm", input, mat2, out_dtype)
         if is_grad_enabled() and (input.requires_grad or mat2.requires_grad):
             if is_tracing():
                 input, mat2 = distinct(input, mat2)
@@ -178,18 +166,13 @@ def addmm(
     """
     try:
         if out is not None:
-            _check_out("addmm", out, out_dtype, input=input, mat1=mat1, mat2=mat2)
-            allow_tf32 = mat1.dtype == _float32
-            if (allow_tf32 or is_transformed()) and by_torch.serves("addmm", mat1):
-                return by_torch.addmm(input, mat1, mat2, None, beta, alpha, out)
-            _addmm_out(input, mat1, mat2, beta, alpha, allow_tf32, out=out)
-            bump(out)
-            return out
+            operands = {"input": input, "mat1": mat1, "mat2": mat2}
+            return _into(out, out_dtype, "addmm", _addmm_out, (beta, alpha), **operands)
         if is_autocast_enabled():
             input, mat1, mat2 = autocast_operands(input, mat1, mat2)
         allow_tf32 = mat1.dtype == _float32
         if (allow_tf32 or is_transformed()) and by_torch.serves("addmm", mat1):
-            return by_torch.addmm(input, mat1, mat2, out_dtype, beta, alpha)
+            return by_torch.matmul("addmm", mat1, mat2, out_dtype, None, input, beta, alpha)
         if is_grad_enabled() and (input.requires_grad or mat1.requires_grad or mat2.requires_grad):
             if is_tracing():
                 input, mat1, mat2 = distinct(input, mat1, mat2)
@@ -229,18 +212,13 @@ def baddbmm(
     """
     try:
         if out is not None:
-            _check_out("baddbmm", out, out_dtype, input=input, batch1=batch1, batch2=batch2)
-            allow_tf32 = batch1.dtype == _float32
-            if (allow_tf32 or is_transformed()) and by_torch.serves("baddbmm", batch1):
-                return by_torch.baddbmm(input, batch1, batch2, None, beta, alpha, out)
-            _baddbmm_out(input, batch1, batch2, beta, alpha, allow_tf32, out=out)
-            bump(out)
-            return out
+            operands = {"input": input, "batch1": batch1, "batch2": batch2}
+            return _into(out, out_dtype, "baddbmm", _baddbmm_out, (beta, alpha), **operands)
         if is_autocast_enabled():
             input, batch1, batch2 = autocast_operands(input, batch1, batch2)
         allow_tf32 = batch1.dtype == _float32
         if (allow_tf32 or is_transformed()) and by_torch.serves("baddbmm", batch1):
-            return by_torch.baddbmm(input, batch1, batch2, out_dtype, beta, alpha)
+            return by_torch.matmul("baddbmm", batch1, batch2, out_dtype, None, input, beta, alpha)
         if is_grad_enabled() and (
             input.requires_grad or batch1.requires_grad or batch2.requires_grad
         ):
@@ -256,10 +234,15 @@ def baddbmm(
         reraise("baddbmm", error, ("out",), input=input, batch1=batch1, batch2=batch2, out=out)
 
 
-def _check_out(
-    op: str, out: torch.Tensor, out_dtype: torch.dtype | None, **operands: torch.Tensor
-) -> None:
-    """What the library cannot know about `out`; it checks the rest itself."""
+def _into(
+    out: torch.Tensor,
+    out_dtype: torch.dtype | None,
+    op: str,
+    call: Callable[..., None],
+    scalars: tuple[float, ...],
+    **operands: torch.Tensor,
+) -> torch.Tensor:
+    """The call with out=; checks first what the library cannot know about `out`."""
     tensors = {**operands, "out": out}
     check_tensors(op, tensors)
     if out_dtype is not None and out.dtype != out_dtype:
@@ -271,3 +254,10 @@ def _check_out(
                     f"{op}: {name} requires grad, and out= does not support automatic "
                     "differentiation: call without out=, or under torch.no_grad()"
                 )
+    *c, a, b = operands.values()
+    allow_tf32 = a.dtype == _float32
+    if (allow_tf32 or is_transformed()) and by_torch.serves(op, a):
+        return by_torch.matmul(op, a, b, None, out, c[0] if c else None, *scalars)
+    call(*operands.values(), *scalars, allow_tf32, out=out)
+    bump(out)
+    return out

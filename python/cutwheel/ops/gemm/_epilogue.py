@@ -5,7 +5,7 @@ Dtypes, strides, TF32, transforms and errors are those of cutwheel.ops.gemm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from ...errors import ArgumentError, DtypeError
 from .. import gemm as _public
 from .._common import by_torch
 from .._common.call import bump, direct, is_tracing
-from .._common.epilogue import Signature, expressions_of, signature_of
+from .._common.epilogue import Signature, signature_of
 from .._common.errors import RAISED, check_tensors, reraise
 from .._common.numbers import number
 from .._common.precision import autocast_operands
@@ -131,8 +131,8 @@ def gemm(
             targets = _targets(out, signature, out_dtype)
             allow_tf32 = a.dtype == torch.float32
             if (allow_tf32 or is_transformed()) and by_torch.serves("gemm", a):
-                given = a, b, epilogue, tensors, scalars
-                _of_torch(*given, signature, targets[0].dtype, targets)
+                given = a, b, epilogue, tensors, scalars, signature
+                by_torch.gemm(*given, targets[0].dtype, targets)
                 return out
             if targets[0].dtype == torch.float32 and is_composed(a, epilogue):
                 _composed(a, b, epilogue, tensors, scalars, signature, targets)
@@ -145,7 +145,7 @@ def gemm(
             a, b, tensors = cast_operands(a, b, tensors, signature, out_dtype)
         allow_tf32 = a.dtype == torch.float32
         if (allow_tf32 or is_transformed()) and by_torch.serves("gemm", a):
-            results = _of_torch(a, b, epilogue, tensors, scalars, signature, out_dtype)
+            results = by_torch.gemm(a, b, epilogue, tensors, scalars, signature, out_dtype)
         elif out_dtype == torch.float32 and is_composed(a, epilogue):
             results = _composed(a, b, epilogue, tensors, scalars, signature)
         else:
@@ -181,32 +181,7 @@ def _composed(
         return (_public.mm if a.dim() == 2 else _public.bmm)(a, b, torch.float32)
 
     given = a, b, epilogue, tensors, scalars, signature
-    return _of_torch(*given, torch.float32, targets, multiply)
-
-
-def _of_torch(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    epilogue: str,
-    tensors: list[torch.Tensor | None],
-    scalars: list[float],
-    signature: Signature,
-    out_dtype: torch.dtype | None,
-    targets: list[torch.Tensor] | None = None,
-    multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
-) -> list[torch.Tensor]:
-    """D and what is stored, also in `targets`, where torch computes them."""
-    return by_torch.gemm(
-        a,
-        b,
-        epilogue,
-        dict(zip(signature.tensors, zip(signature.kinds, tensors, strict=True), strict=True)),
-        dict(zip(signature.scalars, scalars, strict=True)),
-        expressions_of(epilogue),
-        out_dtype,
-        multiply,
-        targets,
-    )
+    return by_torch.gemm(*given, torch.float32, targets, multiply)
 
 
 def _refuse_grad(tensors: dict[str, torch.Tensor | None]) -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from .._common.errors import shape_text
+from .._common.errors import check_dims, shape_text
 from .._common.meta import (
     Shape,
-    check_dims,
     check_value,
     declared_epilogue,
     matmul_shape,
@@ -20,15 +19,12 @@ from .._common.meta import (
 from .._common.sizes import known
 
 
-def check_broadcast(op: str, c: torch.Tensor, shape: Shape) -> None:
+def _check_broadcast(op: str, c: torch.Tensor, shape: Shape) -> None:
     """Checks that C broadcasts to the shape of the result."""
-
-    def text() -> str:
-        return (
-            f"{op}: input has shape {shape_text(c.shape)}; expected one that broadcasts to "
-            f"{shape_text(shape)}"
-        )
-
+    text = (
+        f"{op}: input has shape {shape_text(c.shape)}; expected one that broadcasts to "
+        f"{shape_text(shape)}"
+    )
     check_value(c.dim() <= len(shape), text)
     for size, wanted in zip(reversed(c.shape), reversed(shape), strict=False):
         # As torch's own ops do, this takes a size that is not known for none of 1.
@@ -41,7 +37,7 @@ def _matmul(op: str, dims: int, a: str, b: str) -> Callable[..., torch.Tensor]:
         left, right = arguments[a], arguments[b]
         shape = matmul_shape(op, (a, b), left, right, dims)
         if a != "input":
-            check_broadcast(op, arguments["input"], shape)
+            _check_broadcast(op, arguments["input"], shape)
         result: torch.Tensor = left.new_empty(shape, dtype=arguments["out_dtype"])
         return result
 
