@@ -28,14 +28,9 @@ from .._common.transforms import is_transformed
 
 _Op = Callable[..., torch.Tensor]
 _ops = torch.ops.cutwheel
-_mm: _Op = _ops.mm.default
 _bmm: _Op = _ops.bmm.default
-_addmm: _Op = _ops.addmm.default
-_baddbmm: _Op = _ops.baddbmm.default
-_mm_direct: _Op = direct(_mm)
+_mm_direct: _Op = direct(_ops.mm.default)
 _bmm_direct: _Op = direct(_bmm)
-_addmm_direct: _Op = direct(_addmm)
-_baddbmm_direct: _Op = direct(_baddbmm)
 
 Gradient = torch.Tensor | None
 
@@ -109,13 +104,6 @@ def _operand_gradients(ctx: Any, grad: torch.Tensor, alpha: float = 1) -> tuple[
     return grad_a, grad_b
 
 
-def _c_gradient(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-    if ctx.beta != 1:
-        grad = grad * ctx.beta
-    # Summed before it is rounded to the dtype of C.
-    return sum_to_size(grad, ctx.c_shape).to(ctx.c_dtype)
-
-
 def sum_to_size(tensor: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     """What torch's does, which takes no sizes that a trace does not know."""
     if not is_tracing():
@@ -127,44 +115,73 @@ def sum_to_size(tensor: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     return tensor.sum(tuple(range(added))) if added else tensor
 
 
-class Mm(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        input: torch.Tensor,
-        mat2: torch.Tensor,
-        out_dtype: torch.dtype | None,
-        allow_tf32: bool,
-    ) -> torch.Tensor:
-        needs, tracing = ctx.needs_input_grad, is_tracing()
-        _save_operands(ctx, input, mat2, needs[0], needs[1], tracing)
-        if tracing:
-            return _mm(input, mat2, out_dtype, allow_tf32)
-        if allow_tf32 or out_dtype is not None:
-            return _mm_direct(input, mat2, out_dtype, allow_tf32)
-        return _mm_direct(input, mat2)
+def _product(op: str) -> type[torch.autograd.Function]:
+    """mm or bmm"""
+    overload: _Op = getattr(_ops, op).default
+    function: _Op = direct(overload)
 
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
-        return (*_operand_gradients(ctx, grad), None, None)
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(
+            ctx: Any,
+            input: torch.Tensor,
+            mat2: torch.Tensor,
+            out_dtype: torch.dtype | None,
+            allow_tf32: bool,
+        ) -> torch.Tensor:
+            needs, tracing = ctx.needs_input_grad, is_tracing()
+            _save_operands(ctx, input, mat2, needs[0], needs[1], tracing)
+            if tracing:
+                return overload(input, mat2, out_dtype, allow_tf32)
+            if allow_tf32 or out_dtype is not None:
+                return function(input, mat2, out_dtype, allow_tf32)
+            return function(input, mat2)
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
+            return (*_operand_gradients(ctx, grad), None, None)
+
+    return Product
 
 
-class Bmm(Mm):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        input: torch.Tensor,
-        mat2: torch.Tensor,
-        out_dtype: torch.dtype | None,
-        allow_tf32: bool,
-    ) -> torch.Tensor:
-        needs, tracing = ctx.needs_input_grad, is_tracing()
-        _save_operands(ctx, input, mat2, needs[0], needs[1], tracing)
-        if tracing:
-            return _bmm(input, mat2, out_dtype, allow_tf32)
-        if allow_tf32 or out_dtype is not None:
-            return _bmm_direct(input, mat2, out_dtype, allow_tf32)
-        return _bmm_direct(input, mat2)
+def _product_with_c(op: str) -> type[torch.autograd.Function]:
+    """addmm or baddbmm"""
+    overload: _Op = getattr(_ops, op).default
+    function: _Op = direct(overload)
+
+    class ProductWithC(torch.autograd.Function):
+        @staticmethod
+        def forward(
+            ctx: Any,
+            input: torch.Tensor,
+            a: torch.Tensor,
+            b: torch.Tensor,
+            out_dtype: torch.dtype | None,
+            beta: float,
+            alpha: float,
+            allow_tf32: bool,
+        ) -> torch.Tensor:
+            needs, tracing = ctx.needs_input_grad, is_tracing()
+            _save_operands(ctx, a, b, needs[1], needs[2], tracing)
+            ctx.c_shape, ctx.c_dtype = input.shape, input.dtype
+            ctx.beta, ctx.alpha = beta, alpha
+            call = overload if tracing else function
+            return call(input, a, b, out_dtype, beta, alpha, allow_tf32)
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
+            grad_c: Gradient = None
+            if ctx.needs_input_grad[0]:
+                grad_c = grad if ctx.beta == 1 else grad * ctx.beta
+                # Summed before it is rounded to the dtype of C.
+                grad_c = sum_to_size(grad_c, ctx.c_shape).to(ctx.c_dtype)
+            return (grad_c, *_operand_gradients(ctx, grad, ctx.alpha), None, None, None, None)
+
+    return ProductWithC
+
+
+Mm, Bmm = _product("mm"), _product("bmm")
+Addmm, Baddbmm = _product_with_c("addmm"), _product_with_c("baddbmm")
 
 
 # The longest K that a batch is folded into: longer sums lose accuracy in one accumulator.
@@ -256,63 +273,3 @@ class Broadcast(torch.autograd.Function):
             left = as_batch(input, batch).mT
             grad_other = _over_batch(left, grads, ctx.shapes[1], batch, ctx.b_is_column_major)
         return grad_input, grad_other, None, None
-
-
-class _WithC(torch.autograd.Function):
-    """What addmm and baddbmm share."""
-
-    @staticmethod
-    def save(
-        ctx: Any,
-        input: torch.Tensor,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        beta: float,
-        alpha: float,
-        tracing: bool,
-    ) -> None:
-        needs = ctx.needs_input_grad
-        _save_operands(ctx, a, b, needs[1], needs[2], tracing)
-        ctx.c_shape, ctx.c_dtype = input.shape, input.dtype
-        ctx.beta, ctx.alpha = beta, alpha
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
-        grad_c = _c_gradient(ctx, grad) if ctx.needs_input_grad[0] else None
-        return (grad_c, *_operand_gradients(ctx, grad, ctx.alpha), None, None, None, None)
-
-
-class Addmm(_WithC):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        input: torch.Tensor,
-        mat1: torch.Tensor,
-        mat2: torch.Tensor,
-        out_dtype: torch.dtype | None,
-        beta: float,
-        alpha: float,
-        allow_tf32: bool,
-    ) -> torch.Tensor:
-        tracing = is_tracing()
-        _WithC.save(ctx, input, mat1, mat2, beta, alpha, tracing)
-        call = _addmm if tracing else _addmm_direct
-        return call(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
-
-
-class Baddbmm(_WithC):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        input: torch.Tensor,
-        batch1: torch.Tensor,
-        batch2: torch.Tensor,
-        out_dtype: torch.dtype | None,
-        beta: float,
-        alpha: float,
-        allow_tf32: bool,
-    ) -> torch.Tensor:
-        tracing = is_tracing()
-        _WithC.save(ctx, input, batch1, batch2, beta, alpha, tracing)
-        call = _baddbmm if tracing else _baddbmm_direct
-        return call(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)

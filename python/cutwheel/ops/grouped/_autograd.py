@@ -27,6 +27,7 @@ from .._common.precision import tf32_allowed
 from .._common.sizes import is_contiguous
 from .._common.transforms import is_transformed
 from ..gemm._autograd import is_column_major
+from ..linear._autograd import OUTPUT, RESULT
 from ._group_sums import sum_groups
 
 _Op = Callable[..., torch.Tensor]
@@ -149,22 +150,6 @@ class GroupedK(torch.autograd.Function):
         return grad_a, grad_b, None, None, None
 
 
-def _save(
-    ctx: Any,
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    offs: torch.Tensor,
-    bias: torch.Tensor | None,
-    z: torch.Tensor | None,
-    activation_backward: str,
-) -> None:
-    needs = ctx.needs_input_grad
-    ctx.save_for_backward(input if needs[1] else None, weight if needs[0] else None, offs, z)
-    ctx.weight_is_column_major = needs[1] and is_column_major(weight, is_tracing())
-    ctx.bias_dtype = None if bias is None else bias.dtype
-    ctx.activation_backward = activation_backward
-
-
 def _gradients(
     ctx: Any, grad: Gradient, grad_z: Gradient = None
 ) -> tuple[Gradient, Gradient, None, Gradient]:
@@ -191,9 +176,10 @@ def _gradients(
 
 
 class GroupedFused(torch.autograd.Function):
-    """With an epilogue, where the result tells what backward needs (relu), or z is kept without a
-    history: for torch.compile, which knows no second derivatives, and would keep an additional
-    output alive."""
+    """With an epilogue: returns the result, or (result, z) where z_from is OUTPUT.
+
+    z_from is RESULT, SAVED or OUTPUT, as for linear.
+    """
 
     @staticmethod
     def forward(
@@ -204,44 +190,26 @@ class GroupedFused(torch.autograd.Function):
         bias: torch.Tensor | None,
         epilogue: str,
         activation_backward: str,
-        stores_z: bool,
+        z_from: str,
         allow_tf32: bool,
-    ) -> torch.Tensor:
-        if stores_z:
-            with_z = _fused_aux if is_tracing() else _fused_aux_direct
-            result, z = with_z(input, weight, offs, bias, epilogue, allow_tf32)
-        else:
-            call = _fused if is_tracing() else _fused_direct
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        tracing, needs = is_tracing(), ctx.needs_input_grad
+        if z_from == RESULT:
+            call = _fused if tracing else _fused_direct
             result = z = call(input, weight, offs, bias, epilogue, allow_tf32)
-        _save(ctx, input, weight, offs, bias, z, activation_backward)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
-        return (*_gradients(ctx, grad), None, None, None, None)
-
-
-class GroupedFusedAux(torch.autograd.Function):
-    """With an epilogue that stores z: returns (result, z)."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        input: torch.Tensor,
-        weight: torch.Tensor,
-        offs: torch.Tensor,
-        bias: torch.Tensor | None,
-        epilogue: str,
-        activation_backward: str,
-        allow_tf32: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        else:
+            with_z = _fused_aux if tracing else _fused_aux_direct
+            result, z = with_z(input, weight, offs, bias, epilogue, allow_tf32)
+        ctx.save_for_backward(input if needs[1] else None, weight if needs[0] else None, offs, z)
+        ctx.weight_is_column_major = needs[1] and is_column_major(weight, tracing)
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        ctx.activation_backward = activation_backward
+        if z_from != OUTPUT:
+            return result
         # Without this, a first backward pass would add zeros as the gradient of z.
         ctx.set_materialize_grads(False)
-        call = _fused_aux if is_tracing() else _fused_aux_direct
-        result, z = call(input, weight, offs, bias, epilogue, allow_tf32)
-        _save(ctx, input, weight, offs, bias, z, activation_backward)
         return result, z
 
     @staticmethod
-    def backward(ctx: Any, grad: Gradient, grad_z: Gradient) -> tuple[Gradient, ...]:
-        return (*_gradients(ctx, grad, grad_z), None, None, None)
+    def backward(ctx: Any, grad: Gradient, grad_z: Gradient = None) -> tuple[Gradient, ...]:
+        return (*_gradients(ctx, grad, grad_z), None, None, None, None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
@@ -24,15 +25,15 @@ from .._common.errors import RAISED, dtype_name, raise_as, reraise, shape_text
 from .._common.precision import autocast_operands, tf32_allowed
 from .._common.sizes import differ
 from .._common.transforms import REVERSE, is_transformed, refuse
+from ..linear._autograd import OUTPUT, RESULT, SAVED
 from ..linear._gated import GATED_ACTIVATIONS
-from ._autograd import GroupedFused, GroupedFusedAux
+from ._autograd import GroupedFused
 
 _Op = Callable[..., torch.Tensor]
 _ops = torch.ops.cutwheel
 _fused: _Op = _ops.grouped_linear_fused.default
 _fused_direct: _Op = direct(_fused)
-_with_grad: _Op = applier(GroupedFused, 4)
-_with_z: Callable[..., tuple[torch.Tensor, torch.Tensor]] = applier(GroupedFusedAux, 4)
+_with_grad: Callable[..., Any] = applier(GroupedFused, 4)
 
 GROUPED_ACTIVATIONS = tuple(ACTIVATIONS)
 _MADE_OF = {"grouped_mm": {"mat_a": "input", "mat_b": "weight"}}
@@ -167,10 +168,11 @@ def _apply(
             return _fused_direct(input, weight, offs, bias, epilogue)
         if is_tracing():
             input, weight, bias = distinct(input, weight, bias)
-        operands = (input, weight, offs, bias, epilogue_aux or epilogue, epilogue_backward)
-        if epilogue_aux is None or is_tracing():
-            return _with_grad(*operands, epilogue_aux is not None, allow_tf32)
-        return _with_z(*operands, allow_tf32)[0]
+        z_from = RESULT if epilogue_aux is None else SAVED if is_tracing() else OUTPUT
+        how = epilogue_aux or epilogue, epilogue_backward, z_from, allow_tf32
+        made = _with_grad(input, weight, offs, bias, *how)
+        result: torch.Tensor = made[0] if z_from == OUTPUT else made
+        return result
     except RAISED as error:
         reraise(op, error, ("bias",), input=input, weight=weight, offs=offs, bias=bias)
 

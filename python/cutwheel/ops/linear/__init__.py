@@ -6,7 +6,7 @@ Dtypes, strides, TF32, autocast, torch.compile and errors are those of cutwheel.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
@@ -20,7 +20,7 @@ from .._common.errors import RAISED, dtype_name, reraise, shape_text
 from .._common.precision import autocast_operands
 from .._common.sizes import shapes_differ
 from .._common.transforms import is_transformed
-from ._autograd import NOWHERE, RECOMPUTED, RESULT, STORED, Linear, LinearFused, LinearFusedAux
+from ._autograd import NOWHERE, OUTPUT, RECOMPUTED, RESULT, SAVED, Linear, LinearFused
 from ._gated import gated_linear, pack_gated_weight, unpack_gated_weight
 
 __all__ = ["gated_linear", "linear", "pack_gated_weight", "unpack_gated_weight"]
@@ -35,8 +35,7 @@ _gemm: Callable[..., list[torch.Tensor]] = _ops.gemm.default
 _linear_direct: _Op = direct(_linear)
 _linear_fused_direct: _Op = direct(_linear_fused)
 _linear_with_grad: _Op = applier(Linear, 3)
-_fused_with_grad: _Op = applier(LinearFused, 4)
-_fused_with_z: Callable[..., tuple[torch.Tensor, torch.Tensor]] = applier(LinearFusedAux, 4)
+_fused_with_grad: Callable[..., Any] = applier(LinearFused, 4)
 
 RECOMPUTE_UP_TO_K = 256
 """Up to this K, z is not kept for backward but computed again there, by a product whose epilogue
@@ -177,13 +176,14 @@ def _with_epilogue(
             return _linear_fused_direct(input, weight, bias, residual, fusion.epilogue, True)
         return _linear_fused_direct(input, weight, bias, residual, fusion.epilogue)
     z_from = _z_from(fusion, input, weight, bias, residual, placement)
-    epilogue = fusion.epilogue_aux if z_from == STORED else fusion.epilogue
-    how = (epilogue, fusion.activation_backward, placement == RESIDUAL_LAST)
+    epilogue = fusion.epilogue_aux if z_from == OUTPUT else fusion.epilogue
     if is_tracing():
         input, weight, bias, residual = distinct(input, weight, bias, residual)
-    elif z_from == STORED:
-        return _fused_with_z(input, weight, bias, residual, *how, allow_tf32)[0]
-    return _fused_with_grad(input, weight, bias, residual, *how, z_from, allow_tf32)
+        z_from = SAVED if z_from == OUTPUT else z_from
+    how = epilogue, fusion.activation_backward, placement == RESIDUAL_LAST, z_from, allow_tf32
+    made = _fused_with_grad(input, weight, bias, residual, *how)
+    result: torch.Tensor = made[0] if z_from == OUTPUT else made
+    return result
 
 
 def _torchs(activation: str | None) -> _Op | None:
@@ -249,7 +249,7 @@ def _z_from(
         and input.shape[-1] <= RECOMPUTE_UP_TO_K
     ):
         return RECOMPUTED
-    return STORED
+    return OUTPUT
 
 
 def epilogue_of(
@@ -276,7 +276,7 @@ def epilogue_of(
     if activation is None and placement == NO_RESIDUAL:
         return None
     fusion = _FUSIONS[activation, placement]
-    if needs_grad and _z_from(fusion, input, weight, bias, residual, placement) == STORED:
+    if needs_grad and _z_from(fusion, input, weight, bias, residual, placement) == OUTPUT:
         return fusion.epilogue_aux
     return fusion.epilogue
 

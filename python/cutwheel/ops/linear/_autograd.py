@@ -42,8 +42,9 @@ _linear_fused_aux_direct: Callable[..., tuple[torch.Tensor, torch.Tensor]] = dir
     _linear_fused_aux
 )
 
-# Where backward finds z.
-NOWHERE, RESULT, RECOMPUTED, STORED = "nowhere", "result", "recomputed", "stored"
+# Where backward finds z. SAVED z has no history: torch.compile, which knows no second derivatives,
+# would keep an additional output alive.
+NOWHERE, RESULT, RECOMPUTED, SAVED, OUTPUT = "nowhere", "result", "recomputed", "saved", "output"
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
@@ -75,22 +76,6 @@ def _of_weight(dz: torch.Tensor, input: torch.Tensor, weight_is_column_major: bo
     if weight_is_column_major:
         return matmul(x.t(), dy).t()
     return matmul(dy.t(), x)
-
-
-def _save(
-    ctx: Any,
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    z: torch.Tensor | None = None,
-    activation_backward: str | None = None,
-    residual_is_last: bool = False,
-) -> None:
-    needs = ctx.needs_input_grad
-    ctx.save_for_backward(input if needs[1] else None, weight if needs[0] else None, bias, z)
-    ctx.weight_is_column_major = needs[1] and is_column_major(weight, is_tracing())
-    ctx.activation_backward = activation_backward
-    ctx.residual_is_last = residual_is_last
 
 
 def _derivative_of_gemm(
@@ -185,11 +170,7 @@ class Linear(torch.autograd.Function):
 
 
 class LinearFused(torch.autograd.Function):
-    """With an epilogue, where backward needs no z, has it in the result, or recomputes it.
-
-    With z_from=STORED, z is kept, but without a history: for torch.compile, which knows no second
-    derivatives, and would keep an additional output alive.
-    """
+    """With an epilogue: returns the result, or (result, z) where z_from is OUTPUT."""
 
     @staticmethod
     def forward(
@@ -203,47 +184,31 @@ class LinearFused(torch.autograd.Function):
         residual_is_last: bool,
         z_from: str,
         allow_tf32: bool,
-    ) -> torch.Tensor:
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        tracing, needs = is_tracing(), ctx.needs_input_grad
         z: torch.Tensor | None = None
-        if z_from == STORED:
-            with_z = _linear_fused_aux if is_tracing() else _linear_fused_aux_direct
+        if z_from in (SAVED, OUTPUT):
+            with_z = _linear_fused_aux if tracing else _linear_fused_aux_direct
             result, z = with_z(input, weight, bias, residual, epilogue, allow_tf32)
         else:
-            call = _linear_fused if is_tracing() else _linear_fused_direct
+            call = _linear_fused if tracing else _linear_fused_direct
             result = call(input, weight, bias, residual, epilogue, allow_tf32)
-        if z_from == RESULT:
-            z = result
-        saved_bias = bias if z_from == RECOMPUTED else None
-        _save(ctx, input, weight, saved_bias, z, activation_backward, residual_is_last)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
-        return (*_gradients(ctx, grad), None, None, None, None, None)
-
-
-class LinearFusedAux(torch.autograd.Function):
-    """With an epilogue that stores z: returns (result, z)."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        input: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        residual: torch.Tensor | None,
-        epilogue: str,
-        activation_backward: str,
-        residual_is_last: bool,
-        allow_tf32: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.save_for_backward(
+            input if needs[1] else None,
+            weight if needs[0] else None,
+            bias if z_from == RECOMPUTED else None,
+            result if z_from == RESULT else z,
+        )
+        ctx.weight_is_column_major = needs[1] and is_column_major(weight, tracing)
+        ctx.activation_backward = activation_backward
+        ctx.residual_is_last = residual_is_last
+        if z_from != OUTPUT:
+            return result
         # Without this, a first backward pass would add zeros as the gradient of z.
         ctx.set_materialize_grads(False)
-        call = _linear_fused_aux if is_tracing() else _linear_fused_aux_direct
-        result, z = call(input, weight, bias, residual, epilogue, allow_tf32)
-        _save(ctx, input, weight, None, z, activation_backward, residual_is_last)
+        assert z is not None
         return result, z
 
     @staticmethod
-    def backward(ctx: Any, grad: Gradient, grad_z: Gradient) -> tuple[Gradient, ...]:
-        return (*_gradients(ctx, grad, grad_z), None, None, None, None)
+    def backward(ctx: Any, grad: Gradient, grad_z: Gradient = None) -> tuple[Gradient, ...]:
+        return (*_gradients(ctx, grad, grad_z), None, None, None, None, None)

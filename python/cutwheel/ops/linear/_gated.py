@@ -6,6 +6,7 @@ Dtypes, strides, TF32, autocast, torch.compile and errors are those of cutwheel.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
@@ -18,13 +19,12 @@ from .._common.errors import RAISED, check_tensors, reraise
 from .._common.precision import autocast_operands
 from .._common.sizes import differ, shapes_differ
 from .._common.transforms import is_transformed
-from ._autograd import STORED, LinearFused, LinearFusedAux
+from ._autograd import OUTPUT, SAVED, LinearFused
 
 _Op = Callable[..., torch.Tensor]
 _linear_fused: _Op = torch.ops.cutwheel.linear_fused.default
 _linear_fused_direct: _Op = direct(_linear_fused)
-_with_grad: _Op = applier(LinearFused, 4)
-_with_z: Callable[..., tuple[torch.Tensor, torch.Tensor]] = applier(LinearFusedAux, 4)
+_with_grad: Callable[..., Any] = applier(LinearFused, 4)
 
 GATED_ACTIVATIONS = tuple(ACTIVATIONS)
 _EPILOGUES = {name: f"gated_{name}" for name in ACTIVATIONS}
@@ -63,8 +63,10 @@ def gated_linear(
                 input, weight = distinct(input, weight)
             operands = (input, weight, None, None, *_TRAINED[activation], False)
             if is_tracing():
-                return _with_grad(*operands, STORED, allow_tf32)
-            return _with_z(*operands, allow_tf32)[0]
+                traced: torch.Tensor = _with_grad(*operands, SAVED, allow_tf32)
+                return traced
+            result: torch.Tensor = _with_grad(*operands, OUTPUT, allow_tf32)[0]
+            return result
         epilogue = _EPILOGUES[activation]
         if is_tracing():
             return _linear_fused(input, weight, None, None, epilogue, allow_tf32)
