@@ -7,12 +7,10 @@ from typing import Any
 import torch
 
 from .. import nn
-from ..ops._common.activations import ACTIVATIONS, COMPOSED
+from ..ops._common.activations import ACTIVATIONS, ALL_ACTIVATIONS
 from ..ops.conv._convolve import plan_of
 from ..ops.conv._geometry import output_size
 from ..ops.linear import linear
-
-_ACTIVATIONS = {**ACTIVATIONS, **COMPOSED}
 
 
 class ResidualConv2d(nn.Conv2d):
@@ -65,7 +63,7 @@ class CastingLinear(nn.Linear):
         assert self.activation is not None
         if not torch.is_autocast_enabled():
             return super().forward(input, residual)
-        return _ACTIVATIONS[self.activation](linear(input, self.weight, self.bias))
+        return ALL_ACTIVATIONS[self.activation](linear(input, self.weight, self.bias))
 
 
 _IN_FLOAT32 = ("softplus",)
@@ -80,7 +78,7 @@ def _is_like_result(residual: Any, input: torch.Tensor, shape: tuple[int, ...]) 
 
 
 def _by_torch(layer: ResidualConv2d | ResidualLinear, z: torch.Tensor, residual: Any) -> Any:
-    activation = None if layer.activation is None else _ACTIVATIONS[layer.activation]
+    activation = None if layer.activation is None else ALL_ACTIVATIONS[layer.activation]
     if activation is None:
         return _sum(layer, z, residual)
     if layer.residual_after_activation:

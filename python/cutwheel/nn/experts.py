@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from ..errors import DtypeError, ShapeError
 from ..ops._common.activations import check_activation
-from ..ops._common.errors import check_tensors, dtype_name, shape_text
+from ..ops._common.errors import check_tensors, shape_text, wrong_dtype, wrong_shape
 from ..ops._common.sizes import shapes_differ
 from ..ops._common.transforms import REVERSE, is_transformed, refuse
 from ..ops.grouped import grouped_mm
@@ -139,33 +138,20 @@ class GroupedExperts(torch.nn.Module):
         given = {"input": input, "expert_ids": expert_ids, "expert_weights": expert_weights}
         check_tensors(op, given)
         if input.dim() < 1 or input.shape[-1] != self.hidden_size:
-            raise ShapeError(
-                f"{op}: input has shape {shape_text(input.shape)}; expected "
-                f"[..., {self.hidden_size}]"
-            )
+            raise wrong_shape(op, "input", input, ("...", self.hidden_size))
         if expert_ids.dtype not in (torch.int32, torch.int64):
-            raise DtypeError(
-                f"{op}: expert_ids has dtype {dtype_name(expert_ids.dtype)}; expected int32 or "
-                "int64"
-            )
+            raise wrong_dtype(op, "expert_ids", expert_ids.dtype, "int32 or int64")
         if not expert_weights.is_floating_point():
-            raise DtypeError(
-                f"{op}: expert_weights has dtype {dtype_name(expert_weights.dtype)}; expected a "
-                "floating-point dtype"
-            )
+            wanted = "a floating-point dtype"
+            raise wrong_dtype(op, "expert_weights", expert_weights.dtype, wanted)
         if expert_ids.dim() != input.dim() or shapes_differ(
             expert_ids.shape[:-1], input.shape[:-1]
         ):
-            raise ShapeError(
-                f"{op}: expert_ids has shape {shape_text(expert_ids.shape)}; expected "
-                f"{shape_text((*input.shape[:-1], 'k'))} as input has shape "
-                f"{shape_text(input.shape)}"
-            )
+            why = f" as input has shape {shape_text(input.shape)}"
+            raise wrong_shape(op, "expert_ids", expert_ids, (*input.shape[:-1], "k"), why)
         if shapes_differ(expert_weights.shape, expert_ids.shape):
-            raise ShapeError(
-                f"{op}: expert_weights has shape {shape_text(expert_weights.shape)}; expected "
-                f"{shape_text(expert_ids.shape)} as expert_ids has"
-            )
+            wanted_shape, why = expert_ids.shape, " as expert_ids has"
+            raise wrong_shape(op, "expert_weights", expert_weights, wanted_shape, why)
 
 
 class _Take(torch.autograd.Function):

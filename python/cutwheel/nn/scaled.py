@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
-from ..errors import DeviceError, DtypeError, ShapeError
+from ..errors import DeviceError
 from ..ops import gemm
 from ..ops._common.elementwise import sum_rows
-from ..ops._common.errors import check_tensors, dtype_name, shape_text
+from ..ops._common.errors import check_tensors, dtype_name, wrong_dtype, wrong_shape
 from ..ops._common.precision import DTYPES
 from ..ops._common.transforms import NO_DERIVATIVE, REVERSE, is_transformed, refuse
 from ..ops.scaled import column_sums, quantize, scaled_mm
@@ -233,15 +233,10 @@ class ScaledLinear(torch.nn.Module):
     def _check_input(self, input: torch.Tensor, weight: torch.Tensor) -> None:
         check_tensors("ScaledLinear", {"input": input})
         if input.dim() < 1 or input.shape[-1] != self.in_features:
-            raise ShapeError(
-                f"ScaledLinear: input has shape {shape_text(input.shape)}; expected "
-                f"[..., {self.in_features}]"
-            )
+            raise wrong_shape("ScaledLinear", "input", input, ("...", self.in_features))
         if input.dtype not in DTYPES:
-            raise DtypeError(
-                f"ScaledLinear: input has dtype {dtype_name(input.dtype)}; expected float16, "
-                "bfloat16 or float32"
-            )
+            wanted = "float16, bfloat16 or float32"
+            raise wrong_dtype("ScaledLinear", "input", input.dtype, wanted)
         if input.device != weight.device:
             raise DeviceError(
                 f"ScaledLinear: input is on {input.device} and weight is on {weight.device}; both "

@@ -25,6 +25,8 @@ COMPOSED: dict[str, Callable[..., torch.Tensor]] = {
 }
 """Fused only where no gradient and no residual is asked for."""
 
+ALL_ACTIVATIONS = {**ACTIVATIONS, **COMPOSED}
+
 LEAKY_RELU_SLOPE = 0.01
 """of torch.nn.functional.leaky_relu"""
 

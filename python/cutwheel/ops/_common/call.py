@@ -7,16 +7,21 @@ knows, or the C++ function inside it, which is cheaper.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
+
+Op = Callable[..., torch.Tensor]
 is_tracing = torch.compiler.is_dynamo_compiling
 
 
-def direct(overload: Any) -> Any:
-    """The C++ function inside an overload."""
-    return getattr(overload, "_op", overload)
+def overloads(op: str) -> tuple[Op, Op]:
+    """The overload of an op of the library, for torch.compile, and the C++ function inside it."""
+    overload: Op = getattr(torch.ops.cutwheel, op).default
+    return overload, getattr(overload, "_op", overload)
 
 
 def applier(function: type[torch.autograd.Function], tensors: int) -> Any:

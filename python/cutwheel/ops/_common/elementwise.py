@@ -16,16 +16,14 @@ from typing import Any
 import torch
 from torch import is_grad_enabled
 
-from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from .activations import ACTIVATIONS
-from .call import applier, direct, is_tracing
+from .call import Op, applier, is_tracing, overloads
 from .errors import out_of_memory
 from .transforms import is_transformed
 
 Gradient = torch.Tensor | None
 _Binary = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-_overload: Callable[..., tuple[torch.Tensor, torch.Tensor]] = torch.ops.cutwheel.elementwise.default
-_overload_direct: Callable[..., tuple[torch.Tensor, torch.Tensor]] = direct(_overload)
+_overload, _overload_direct = overloads("elementwise")
 _aten = torch.ops.aten
 
 
@@ -34,9 +32,10 @@ def _elementwise(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     call = _overload if is_tracing() else _overload_direct
     try:
-        return call(operands, epilogue, with_result, with_sums)
+        result, sums = call(operands, epilogue, with_result, with_sums)
     except RuntimeError as error:
         raise out_of_memory(error) from None
+    return result, sums
 
 
 def _silu_backward(grad: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
@@ -181,4 +180,4 @@ class _SumRows(torch.autograd.Function):
 
 
 _derivative_with_grad: Callable[..., tuple[torch.Tensor, torch.Tensor]] = applier(_Derivative, 2)
-_sum_rows_with_grad: Callable[..., torch.Tensor] = applier(_SumRows, 1)
+_sum_rows_with_grad: Op = applier(_SumRows, 1)

@@ -17,31 +17,24 @@ backward needs; others are torch's, behind a convolution without one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import is_grad_enabled
 
-from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
-from .._common.call import applier, direct, is_tracing
+from .._common.call import Op, applier, is_tracing, overloads
 from .._common.elementwise import Gradient, derivative, sum_rows
 from .._common.errors import out_of_memory
 from .._common.sizes import known
 from .._common.transforms import is_transformed
 from ._geometry import Geometry
 
-_Op = Callable[..., torch.Tensor]
-_ops = torch.ops.cutwheel
-_conv2d: _Op = _ops.conv2d.default
-_conv2d_fused: _Op = _ops.conv2d_fused.default
-_conv2d_input_grad: _Op = _ops.conv2d_input_grad.default
-_conv2d_weight_grad: _Op = _ops.conv2d_weight_grad.default
-_conv2d_direct: _Op = direct(_conv2d)
-_conv2d_fused_direct: _Op = direct(_conv2d_fused)
-_conv2d_input_grad_direct: _Op = direct(_conv2d_input_grad)
-_conv2d_weight_grad_direct: _Op = direct(_conv2d_weight_grad)
+_conv2d, _conv2d_direct = overloads("conv2d")
+_conv2d_fused, _conv2d_fused_direct = overloads("conv2d_fused")
+_conv2d_input_grad, _conv2d_input_grad_direct = overloads("conv2d_input_grad")
+_conv2d_weight_grad, _conv2d_weight_grad_direct = overloads("conv2d_weight_grad")
 
 
 def channels_last(tensor: torch.Tensor) -> torch.Tensor:
@@ -217,64 +210,45 @@ class Conv(torch.autograd.Function):
         return grad_input, grad_weight, grad_bias, grad_residual, None, None, None
 
 
-class _Dgrad(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        grad: torch.Tensor,
-        weight: torch.Tensor,
-        size: Sequence[int],
-        geometry: Geometry,
-        allow_tf32: bool,
-    ) -> torch.Tensor:
-        needs = ctx.needs_input_grad
-        ctx.save_for_backward(grad if needs[1] else None, weight if needs[0] else None)
-        ctx.weight_size, ctx.geometry, ctx.allow_tf32 = weight.shape, geometry, allow_tf32
-        call = _conv2d_input_grad if is_tracing() else _conv2d_input_grad_direct
-        return call(grad, weight, size[2], size[3], *geometry, allow_tf32)
+def _gradient_op(op: str, of_other: Op, is_dgrad: bool) -> type[torch.autograd.Function]:
+    """dgrad, or wgrad: V goes in the place of its result, an image or a filter.
 
-    @staticmethod
-    def backward(ctx: Any, of_result: torch.Tensor) -> tuple[Gradient, ...]:
-        grad, weight = ctx.saved_tensors
-        given = ctx.geometry, ctx.allow_tf32
-        of_grad: Gradient = None
-        of_weight: Gradient = None
-        if weight is not None:
-            of_grad = _conv(of_result, weight, *given)
-        if grad is not None:
-            of_weight = _wgrad(grad, of_result, ctx.weight_size, *given)
-        return of_grad, of_weight, None, None, None
+    Args:
+        of_other: gives the gradient of the second operand, W or X
+    """
+    overload, function = overloads(op)
 
+    class GradientOp(torch.autograd.Function):
+        @staticmethod
+        def forward(
+            ctx: Any,
+            grad: torch.Tensor,
+            other: torch.Tensor,
+            size: Sequence[int],
+            geometry: Geometry,
+            allow_tf32: bool,
+        ) -> torch.Tensor:
+            needs = ctx.needs_input_grad
+            ctx.save_for_backward(grad if needs[1] else None, other if needs[0] else None)
+            ctx.other_size, ctx.geometry, ctx.allow_tf32 = other.shape, geometry, allow_tf32
+            call = overload if is_tracing() else function
+            return call(grad, other, size[2], size[3], *geometry, allow_tf32)
 
-class _Wgrad(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        grad: torch.Tensor,
-        input: torch.Tensor,
-        size: Sequence[int],
-        geometry: Geometry,
-        allow_tf32: bool,
-    ) -> torch.Tensor:
-        needs = ctx.needs_input_grad
-        ctx.save_for_backward(grad if needs[1] else None, input if needs[0] else None)
-        ctx.input_size, ctx.geometry, ctx.allow_tf32 = input.shape, geometry, allow_tf32
-        call = _conv2d_weight_grad if is_tracing() else _conv2d_weight_grad_direct
-        return call(grad, input, size[2], size[3], *geometry, allow_tf32)
+        @staticmethod
+        def backward(ctx: Any, v: torch.Tensor) -> tuple[Gradient, ...]:
+            grad, other = ctx.saved_tensors
+            given = ctx.geometry, ctx.allow_tf32
+            grad_grad: Gradient = None
+            grad_other: Gradient = None
+            if other is not None:
+                grad_grad = _conv(v, other, *given) if is_dgrad else _conv(other, v, *given)
+            if grad is not None:
+                grad_other = of_other(grad, v, ctx.other_size, *given)
+            return grad_grad, grad_other, None, None, None
 
-    @staticmethod
-    def backward(ctx: Any, of_result: torch.Tensor) -> tuple[Gradient, ...]:
-        grad, input = ctx.saved_tensors
-        given = ctx.geometry, ctx.allow_tf32
-        of_grad: Gradient = None
-        of_input: Gradient = None
-        if input is not None:
-            of_grad = _conv(input, of_result, *given)
-        if grad is not None:
-            of_input = _dgrad(grad, of_result, ctx.input_size, *given)
-        return of_grad, of_input, None, None, None
+    return GradientOp
 
 
-_conv_with_grad: _Op = applier(Conv, 4)
-_dgrad_with_grad: _Op = applier(_Dgrad, 2)
-_wgrad_with_grad: _Op = applier(_Wgrad, 2)
+_conv_with_grad: Op = applier(Conv, 4)
+_dgrad_with_grad: Op = applier(_gradient_op("conv2d_input_grad", _wgrad, True), 2)
+_wgrad_with_grad: Op = applier(_gradient_op("conv2d_weight_grad", _dgrad, False), 2)

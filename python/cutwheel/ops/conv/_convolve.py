@@ -10,31 +10,24 @@ import torch
 import torch.nn.functional as F
 from torch import is_autocast_enabled, is_grad_enabled
 
-from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
-from ...errors import DeviceError, DtypeError, ShapeError
 from .._common import by_torch
-from .._common.activations import ACTIVATIONS, COMPOSED, check_activation
-from .._common.call import applier, direct, distinct, is_tracing
-from .._common.errors import dtype_name, shape_text
+from .._common.activations import ACTIVATIONS, ALL_ACTIVATIONS, check_activation
+from .._common.call import Op, applier, distinct, is_tracing, overloads
+from .._common.errors import check_one_device, dtype_name, wrong_dtype, wrong_shape
 from .._common.precision import DTYPES, autocast_operands, conv_tf32_allowed
 from .._common.sizes import shapes_differ
 from .._common.transforms import is_transformed
 from ._autograd import Conv, channels_first, channels_last
 from ._geometry import Geometry, Padding, Sizes, check_rank, geometry
 
-_Op = Callable[..., torch.Tensor]
-_ops = torch.ops.cutwheel
-_conv2d: _Op = _ops.conv2d.default
-_conv2d_fused: _Op = _ops.conv2d_fused.default
-_conv2d_direct: _Op = direct(_conv2d)
-_conv2d_fused_direct: _Op = direct(_conv2d_fused)
-_with_grad: _Op = applier(Conv, 4)
-_conv_served: Callable[..., int] = _ops._conv_served.default
+_conv2d, _conv2d_direct = overloads("conv2d")
+_conv2d_fused, _conv2d_fused_direct = overloads("conv2d_fused")
+_with_grad: Op = applier(Conv, 4)
+_conv_served: Callable[..., int] = torch.ops.cutwheel._conv_served.default
 _FPROP = 1  # as the library numbers directions
 _bfloat16, _float16 = torch.bfloat16, torch.float16
 
-_ALL_ACTIVATIONS = {**ACTIVATIONS, **COMPOSED}
-CONV_ACTIVATIONS = tuple(_ALL_ACTIVATIONS)
+CONV_ACTIVATIONS = tuple(ALL_ACTIVATIONS)
 
 _NO_RESIDUAL, _RESIDUAL_FIRST, _RESIDUAL_LAST = 0, 1, 2
 # What one kernel computes.
@@ -137,12 +130,10 @@ def check_torch_dtype(op: str, input: torch.Tensor) -> None:
             return
     elif dtype != torch.bool and not input.is_cuda:
         return
-    quantized = dtype in (torch.int8, torch.float8_e4m3fn)
-    raise DtypeError(
-        f"{op}: input has dtype {dtype_name(dtype)}; expected float16, bfloat16, float32, float64 "
-        "or a complex dtype"
-        + (" (scaled_conv2d convolves int8 and float8_e4m3fn with scales)" if quantized else "")
-    )
+    is_quantised = dtype in (torch.int8, torch.float8_e4m3fn)
+    hint = " (scaled_conv2d convolves int8 and float8_e4m3fn with scales)" if is_quantised else ""
+    wanted = "float16, bfloat16, float32, float64 or a complex dtype"
+    raise wrong_dtype(op, "input", dtype, wanted, hint)
 
 
 def convolve(
@@ -265,7 +256,7 @@ def finish(
         result, added = _contiguous(result + added), None
     if activation is not None:
         # Autocast has float32 rules for some of these.
-        result = _ALL_ACTIVATIONS[activation](result).to(result.dtype)
+        result = ALL_ACTIVATIONS[activation](result).to(result.dtype)
     if added is not None:
         result = _contiguous(result + added)
     return channels_first(result)
@@ -273,17 +264,8 @@ def finish(
 
 def _check_residual(op: str, residual: torch.Tensor, z: torch.Tensor) -> None:
     """What the library checks where the residual is an operand of it."""
-    if residual.device != z.device:
-        raise DeviceError(
-            f"{op}: residual is on {residual.device} and input is on {z.device}; all tensors must "
-            "be on the same device"
-        )
+    check_one_device(op, {"input": z, "residual": residual})
     if residual.dtype != z.dtype and not is_autocast_enabled():
-        raise DtypeError(
-            f"{op}: residual has dtype {dtype_name(residual.dtype)}; expected {dtype_name(z.dtype)}"
-        )
+        raise wrong_dtype(op, "residual", residual.dtype, z.dtype)
     if shapes_differ(residual.shape, z.shape):
-        raise ShapeError(
-            f"{op}: residual has shape {shape_text(residual.shape)}; expected "
-            f"{shape_text(z.shape)}, the shape of the result"
-        )
+        raise wrong_shape(op, "residual", residual, z.shape, ", the shape of the result")

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from ...errors import ShapeError
-from .._common.errors import shape_text
+from .._common.errors import wrong_shape
 from .._common.sizes import differ
 from ._autograd import channels_first, channels_last
 from ._convolve import convolve
@@ -107,10 +106,8 @@ def fold_volume(
     if residual is not None:
         check_rank(op, "residual", residual, "[N, Ko, D, P, Q]")
         if differ(residual.shape[0], images) or differ(residual.shape[2], depth):
-            raise ShapeError(
-                f"{op}: residual has shape {shape_text(residual.shape)}; expected "
-                f"[{images}, {weight.shape[0]}, {depth}, P, Q], the shape of the result"
-            )
+            wanted = images, weight.shape[0], depth, "P", "Q"
+            raise wrong_shape(op, "residual", residual, wanted, ", the shape of the result")
 
     def slices(volume: torch.Tensor) -> torch.Tensor:
         """[N, C, D, H, W] -> [N D, C, H, W], a view if the channels are last."""

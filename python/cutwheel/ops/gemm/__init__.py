@@ -21,15 +21,12 @@ they are classes of cutwheel.errors, which are RuntimeError, too, as torch's own
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
-from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ...errors import DtypeError
 from .._common import by_torch
-from .._common.call import applier, bump, direct, distinct, is_tracing
+from .._common.call import Op, applier, bump, distinct, is_tracing, overloads
 from .._common.errors import RAISED, check_tensors, reraise
 from .._common.precision import autocast_operands
 from .._common.transforms import is_transformed
@@ -42,22 +39,15 @@ __all__ = ["addmm", "baddbmm", "bmm", "gemm", "matmul", "mm"]
 _float32 = torch.float32
 
 
-_Op = Callable[..., torch.Tensor]
 _ops = torch.ops.cutwheel
-_mm: _Op = _ops.mm.default
-_bmm: _Op = _ops.bmm.default
-_addmm: _Op = _ops.addmm.default
-_baddbmm: _Op = _ops.baddbmm.default
-_mm_direct: _Op = direct(_mm)
-_bmm_direct: _Op = direct(_bmm)
-_addmm_direct: _Op = direct(_addmm)
-_baddbmm_direct: _Op = direct(_baddbmm)
-_mm_out, _bmm_out = _ops.mm.out, _ops.bmm.out
-_addmm_out, _baddbmm_out = _ops.addmm.out, _ops.baddbmm.out
-_mm_with_grad: _Op = applier(Mm, 2)
-_bmm_with_grad: _Op = applier(Bmm, 2)
-_addmm_with_grad: _Op = applier(Addmm, 3)
-_baddbmm_with_grad: _Op = applier(Baddbmm, 3)
+_mm, _mm_direct = overloads("mm")
+_bmm, _bmm_direct = overloads("bmm")
+_addmm, _addmm_direct = overloads("addmm")
+_baddbmm, _baddbmm_direct = overloads("baddbmm")
+_mm_with_grad: Op = applier(Mm, 2)
+_bmm_with_grad: Op = applier(Bmm, 2)
+_addmm_with_grad: Op = applier(Addmm, 3)
+_baddbmm_with_grad: Op = applier(Baddbmm, 3)
 
 
 def mm(
@@ -80,7 +70,7 @@ def mm(
     """
     try:
         if out is not None:
-            return _into(out, out_dtype, "mm", _mm_out, (), input=input, mat2=mat2)
+            return _into(out, out_dtype, "mm", (), input=input, mat2=mat2)
         if is_autocast_enabled():
             input, mat2 = autocast_operands(input, mat2)
         allow_tf32 = input.dtype == _float32
@@ -120,7 +110,7 @@ def bmm(
     """
     try:
         if out is not None:
-            return _into(out, out_dtype, "bmm", _bmm_out, (), input=input, mat2=mat2)
+            return _into(out, out_dtype, "bmm", (), input=input, mat2=mat2)
         if is_autocast_enabled():
             input, mat2 = autocast_operands(input, mat2)
         allow_tf32 = input.dtype == _float32
@@ -167,7 +157,7 @@ def addmm(
     try:
         if out is not None:
             operands = {"input": input, "mat1": mat1, "mat2": mat2}
-            return _into(out, out_dtype, "addmm", _addmm_out, (beta, alpha), **operands)
+            return _into(out, out_dtype, "addmm", (beta, alpha), **operands)
         if is_autocast_enabled():
             input, mat1, mat2 = autocast_operands(input, mat1, mat2)
         allow_tf32 = mat1.dtype == _float32
@@ -213,7 +203,7 @@ def baddbmm(
     try:
         if out is not None:
             operands = {"input": input, "batch1": batch1, "batch2": batch2}
-            return _into(out, out_dtype, "baddbmm", _baddbmm_out, (beta, alpha), **operands)
+            return _into(out, out_dtype, "baddbmm", (beta, alpha), **operands)
         if is_autocast_enabled():
             input, batch1, batch2 = autocast_operands(input, batch1, batch2)
         allow_tf32 = batch1.dtype == _float32
@@ -238,7 +228,6 @@ def _into(
     out: torch.Tensor,
     out_dtype: torch.dtype | None,
     op: str,
-    call: Callable[..., None],
     scalars: tuple[float, ...],
     **operands: torch.Tensor,
 ) -> torch.Tensor:
@@ -258,6 +247,6 @@ def _into(
     allow_tf32 = a.dtype == _float32
     if (allow_tf32 or is_transformed()) and by_torch.serves(op, a):
         return by_torch.matmul(op, a, b, None, out, c[0] if c else None, *scalars)
-    call(*operands.values(), *scalars, allow_tf32, out=out)
+    getattr(_ops, op).out(*operands.values(), *scalars, allow_tf32, out=out)
     bump(out)
     return out

@@ -10,27 +10,21 @@ needs no copy on its way back to the weight.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
-from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
-
 # Circular, and used at call time only: the gradients are made of the public functions.
 from .. import gemm
-from .._common.call import direct, is_tracing
+from .._common.call import is_tracing, overloads
 from .._common.errors import RAISED
 from .._common.precision import tf32_allowed
 from .._common.sizes import is_one_dimension, known
 from .._common.transforms import is_transformed
 
-_Op = Callable[..., torch.Tensor]
-_ops = torch.ops.cutwheel
-_bmm: _Op = _ops.bmm.default
-_mm_direct: _Op = direct(_ops.mm.default)
-_bmm_direct: _Op = direct(_bmm)
+_, _mm_direct = overloads("mm")
+_bmm, _bmm_direct = overloads("bmm")
 
 Gradient = torch.Tensor | None
 
@@ -117,8 +111,7 @@ def sum_to_size(tensor: torch.Tensor, shape: torch.Size) -> torch.Tensor:
 
 def _product(op: str) -> type[torch.autograd.Function]:
     """mm or bmm"""
-    overload: _Op = getattr(_ops, op).default
-    function: _Op = direct(overload)
+    overload, function = overloads(op)
 
     class Product(torch.autograd.Function):
         @staticmethod
@@ -146,8 +139,7 @@ def _product(op: str) -> type[torch.autograd.Function]:
 
 def _product_with_c(op: str) -> type[torch.autograd.Function]:
     """addmm or baddbmm"""
-    overload: _Op = getattr(_ops, op).default
-    function: _Op = direct(overload)
+    overload, function = overloads(op)
 
     class ProductWithC(torch.autograd.Function):
         @staticmethod

@@ -11,23 +11,20 @@ from typing import Any
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
-from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ...errors import ArgumentError, DtypeError
 
 # Circular, and used at call time only.
 from .. import gemm as _public
 from .._common import by_torch
-from .._common.call import bump, direct, is_tracing
+from .._common.call import bump, is_tracing, overloads
 from .._common.epilogue import Signature, signature_of
 from .._common.errors import RAISED, check_tensors, reraise
 from .._common.numbers import number
 from .._common.precision import autocast_operands
 from .._common.transforms import is_transformed
 
-_ops = torch.ops.cutwheel
-_gemm = _ops.gemm.default
-_gemm_direct = direct(_gemm)
-_gemm_out = _ops.gemm.out
+_gemm, _gemm_direct = overloads("gemm")
+_gemm_out = torch.ops.cutwheel.gemm.out
 
 
 def positional_operands(
@@ -149,7 +146,7 @@ def gemm(
         elif out_dtype == torch.float32 and is_composed(a, epilogue):
             results = _composed(a, b, epilogue, tensors, scalars, signature)
         else:
-            call = _gemm if is_tracing() else _gemm_direct
+            call: Any = _gemm if is_tracing() else _gemm_direct
             results = call(a, b, epilogue, tensors, scalars, out_dtype, allow_tf32)
     except RAISED as error:
         reraise("gemm", error, (), a=a, b=b)

@@ -12,7 +12,7 @@ from ...errors import ShapeError
 # Circular, and used at call time only.
 from .. import gemm, linear
 from .._common.call import applier, distinct, is_tracing
-from .._common.errors import RAISED, check_tensors, raise_as, reraise
+from .._common.errors import RAISED, check_tensors, raise_as, reraise, shape_text, wrong_shape
 from .._common.precision import autocast_operands, tf32_allowed
 from .._common.sizes import differ, is_one_dimension
 from ._autograd import Broadcast, as_batch, broadcast_batch, has_kernel, is_broadcast
@@ -64,11 +64,9 @@ def _matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 def _check_inner(input: torch.Tensor, other: torch.Tensor) -> None:
     k = input.shape[-1]
     if differ(other.shape[max(other.dim() - 2, 0)], k):
-        raise ShapeError(
-            f"matmul: other has shape {list(other.shape)}; expected "
-            f"{f'[{k}]' if other.dim() == 1 else f'[..., {k}, N]'} as input has shape "
-            f"{list(input.shape)}"
-        )
+        wanted = (k,) if other.dim() == 1 else ("...", k, "N")
+        why = f" as input has shape {shape_text(input.shape)}"
+        raise wrong_shape("matmul", "other", other, wanted, why)
 
 
 def _rows_are_one_matrix(tensor: torch.Tensor) -> bool:

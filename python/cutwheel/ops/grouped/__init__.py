@@ -14,15 +14,25 @@ the host. torch.func's transforms and forward-mode AD find no derivative: NotImp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
-from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
-from ...errors import ArgumentError, DeviceError, DtypeError, ShapeError
-from .._common.call import applier, bump, direct, distinct, is_tracing
-from .._common.errors import RAISED, check_tensors, dtype_name, raise_as, reraise, shape_text
+from ...errors import ArgumentError, DtypeError, ShapeError
+from .._common.call import Op, applier, bump, distinct, is_tracing, overloads
+from .._common.errors import (
+    RAISED,
+    check_dims,
+    check_one_device,
+    check_tensors,
+    dtype_name,
+    raise_as,
+    reraise,
+    shape_text,
+    wrong_dtype,
+    wrong_shape,
+)
 from .._common.precision import autocast_operands, tf32_allowed
 from .._common.sizes import differ, shapes_differ
 from .._common.transforms import REVERSE, is_transformed, refuse
@@ -33,13 +43,10 @@ __all__ = ["grouped_gated_linear", "grouped_linear", "grouped_mm", "grouped_mm_l
 from ..gemm import addmm, baddbmm, bmm, mm
 
 _float32 = torch.float32
-_Op = Callable[..., torch.Tensor]
-_ops = torch.ops.cutwheel
-_grouped_mm: _Op = _ops.grouped_mm.default
-_grouped_mm_direct: _Op = direct(_grouped_mm)
-_accumulate: Callable[..., None] = _ops.grouped_mm_accumulate.default
-_rows_with_grad: _Op = applier(GroupedRows, 4)
-_k_with_grad: _Op = applier(GroupedK, 3)
+_grouped_mm, _grouped_mm_direct = overloads("grouped_mm")
+_accumulate, _ = overloads("grouped_mm_accumulate")
+_rows_with_grad: Op = applier(GroupedRows, 4)
+_k_with_grad: Op = applier(GroupedK, 3)
 
 _OP = "grouped_mm"
 _OPTIONAL = ("offs", "bias", "accumulate_into")
@@ -135,11 +142,9 @@ def _less_common(
     out_dtype: torch.dtype | None,
     accumulate_into: torch.Tensor | None,
 ) -> torch.Tensor:
-    for name, rank, shape in (("mat_a", ranks[0], a.shape), ("mat_b", ranks[1], b.shape)):
-        if rank not in (2, 3):
-            raise ShapeError(
-                f"{_OP}: {name} has {rank} dimensions (shape {shape_text(shape)}); expected 2 or 3"
-            )
+    if not {*ranks} <= {2, 3}:
+        check_dims(_OP, "mat_a", a, 2, 3)
+        check_dims(_OP, "mat_b", b, 2, 3)
     if (offs is None) != (ranks == (3, 3)):
         raise ArgumentError(
             f"{_OP}: offs is None, and {'mat_a' if ranks[0] == 2 else 'mat_b'} has 2 dimensions; "
@@ -176,10 +181,7 @@ def _refuse_bias(bias: torch.Tensor | None) -> None:
 
 def _check_bias_shape(bias: torch.Tensor | None, groups: int, size: int) -> None:
     if bias is not None and shapes_differ(bias.shape, (groups, size)):
-        raise ShapeError(
-            f"{_OP}: bias has shape {shape_text(bias.shape)}; expected [{groups}, {size}], a row "
-            "for each group"
-        )
+        raise wrong_shape(_OP, "bias", bias, (groups, size), ", a row for each group")
 
 
 def _batched(
@@ -207,15 +209,9 @@ def _grouped_columns(
     """
     groups, m, k = a.shape
     if differ(b.shape[0], k):
-        raise ShapeError(
-            f"{_OP}: mat_b has shape {shape_text(b.shape)}; expected [{k}, T] as mat_a has shape "
-            f"{shape_text(a.shape)}"
-        )
+        raise wrong_shape(_OP, "mat_b", b, (k, "T"), f" as mat_a has shape {shape_text(a.shape)}")
     if b.dtype != a.dtype and not is_autocast_enabled():
-        raise DtypeError(
-            f"{_OP}: mat_b has dtype {dtype_name(b.dtype)}; expected {dtype_name(a.dtype)} as "
-            "mat_a has"
-        )
+        raise wrong_dtype(_OP, "mat_b", b.dtype, a.dtype, " as mat_a has")
     if offs.dim() == 1 and differ(offs.shape[0], groups):
         raise ShapeError(
             f"{_OP}: offs has {offs.shape[0]} elements; expected {groups}, one for each matrix of "
@@ -228,19 +224,10 @@ def _grouped_columns(
 def _check_total(total: torch.Tensor, shape: tuple[int, ...], b: torch.Tensor) -> None:
     """Checks accumulate_into."""
     if total.dtype != _float32:
-        raise DtypeError(
-            f"{_OP}: accumulate_into has dtype {dtype_name(total.dtype)}; expected float32"
-        )
+        raise wrong_dtype(_OP, "accumulate_into", total.dtype, _float32)
     if shapes_differ(total.shape, shape):
-        raise ShapeError(
-            f"{_OP}: accumulate_into has shape {shape_text(total.shape)}; expected "
-            f"{shape_text(shape)}"
-        )
-    if total.device != b.device:
-        raise DeviceError(
-            f"{_OP}: accumulate_into is on {total.device} and mat_b is on {b.device}; all tensors "
-            "must be on the same device"
-        )
+        raise wrong_shape(_OP, "accumulate_into", total, shape)
+    check_one_device(_OP, {"mat_b": b, "accumulate_into": total})
     if not total.is_contiguous() and not total.mT.is_contiguous():
         raise ArgumentError(
             f"{_OP}: accumulate_into has strides {list(total.stride())}; expected those of a "
@@ -277,16 +264,11 @@ def _accumulated(
                     f"{_OP}: {name} requires grad, and accumulate_into= does not support automatic "
                     "differentiation where K is grouped: call without it, or under torch.no_grad()"
                 )
-    if differ(a.shape[1], b.shape[0]):
-        raise ShapeError(
-            f"{_OP}: mat_b has shape {shape_text(b.shape)}; expected [{a.shape[1]}, N] as mat_a "
-            f"has shape {shape_text(a.shape)}"
-        )
-    if a.dtype != b.dtype:
-        raise DtypeError(
-            f"{_OP}: mat_b has dtype {dtype_name(b.dtype)}; expected {dtype_name(a.dtype)} as "
-            "mat_a has"
-        )
+    if differ(b.shape[0], a.shape[1]):
+        wanted, why = (a.shape[1], "N"), f" as mat_a has shape {shape_text(a.shape)}"
+        raise wrong_shape(_OP, "mat_b", b, wanted, why)
+    if b.dtype != a.dtype:
+        raise wrong_dtype(_OP, "mat_b", b.dtype, a.dtype, " as mat_a has")
     _check_total(total, (offs.shape[0], a.shape[0], b.shape[1]), b)
     allow_tf32 = a.dtype == _float32 and tf32_allowed()
     left, right, out = with_row_major(a, b, total)

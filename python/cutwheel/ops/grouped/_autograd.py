@@ -10,17 +10,14 @@ those of what is summed over. Where K is grouped, it is the other way around.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
-from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
-
 # Circular, and used at call time only: the gradients are made of the public functions.
 from .. import grouped
-from .._common.call import direct, is_tracing
+from .._common.call import is_tracing, overloads
 from .._common.elementwise import Gradient, derivative
 from .._common.errors import RAISED
 from .._common.precision import tf32_allowed
@@ -30,14 +27,9 @@ from ..gemm._autograd import is_column_major
 from ..linear._autograd import OUTPUT, RESULT
 from ._group_sums import sum_groups
 
-_Op = Callable[..., torch.Tensor]
-_ops = torch.ops.cutwheel
-_grouped_mm: _Op = _ops.grouped_mm.default
-_grouped_mm_direct: _Op = direct(_grouped_mm)
-_fused: _Op = _ops.grouped_linear_fused.default
-_fused_aux: Callable[..., tuple[torch.Tensor, torch.Tensor]] = _ops.grouped_linear_fused_aux.default
-_fused_direct: _Op = direct(_fused)
-_fused_aux_direct: Callable[..., tuple[torch.Tensor, torch.Tensor]] = direct(_fused_aux)
+_grouped_mm, _grouped_mm_direct = overloads("grouped_mm")
+_fused, _fused_direct = overloads("grouped_linear_fused")
+_fused_aux, _fused_aux_direct = overloads("grouped_linear_fused_aux")
 
 
 def _grouped_matmul(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:

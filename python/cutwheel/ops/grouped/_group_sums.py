@@ -7,20 +7,17 @@ together are exact, so TF32 rounds nothing and need not be allowed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import is_grad_enabled
 
-from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
-from .._common.call import applier, direct, is_tracing
+from .._common.call import Op, applier, is_tracing, overloads
 from .._common.errors import out_of_memory
 from .._common.sizes import known
 from .._common.transforms import REVERSE, is_transformed, refuse
 
-_grouped_mm: Callable[..., torch.Tensor] = torch.ops.cutwheel.grouped_mm.default
-_grouped_mm_direct: Callable[..., torch.Tensor] = direct(_grouped_mm)
+_grouped_mm, _grouped_mm_direct = overloads("grouped_mm")
 
 # Rows of ones: as many as make 16 bytes, so that they are read as they lie.
 _ONES = 8
@@ -107,5 +104,5 @@ class _ExpandGroups(torch.autograd.Function):
         return sum_groups(grad, offs).to(ctx.dtype), None, None
 
 
-_sum_with_grad: Callable[..., torch.Tensor] = applier(_SumGroups, 2)
-_expand_with_grad: Callable[..., torch.Tensor] = applier(_ExpandGroups, 2)
+_sum_with_grad: Op = applier(_SumGroups, 2)
+_expand_with_grad: Op = applier(_ExpandGroups, 2)

@@ -14,14 +14,19 @@ from typing import Any
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
-from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
-from ...errors import DtypeError, ShapeError
-
 # Circular, and used at call time only.
 from .. import grouped
 from .._common.activations import ACTIVATIONS, check_activation
-from .._common.call import applier, direct, distinct, is_tracing
-from .._common.errors import RAISED, dtype_name, raise_as, reraise, shape_text
+from .._common.call import applier, distinct, is_tracing, overloads
+from .._common.errors import (
+    RAISED,
+    check_dims,
+    raise_as,
+    reraise,
+    shape_text,
+    wrong_dtype,
+    wrong_shape,
+)
 from .._common.precision import autocast_operands, tf32_allowed
 from .._common.sizes import differ
 from .._common.transforms import REVERSE, is_transformed, refuse
@@ -29,10 +34,8 @@ from ..linear._autograd import OUTPUT, RESULT, SAVED
 from ..linear._gated import GATED_ACTIVATIONS
 from ._autograd import GroupedFused
 
-_Op = Callable[..., torch.Tensor]
 _ops = torch.ops.cutwheel
-_fused: _Op = _ops.grouped_linear_fused.default
-_fused_direct: _Op = direct(_fused)
+_fused, _fused_direct = overloads("grouped_linear_fused")
 _with_grad: Callable[..., Any] = applier(GroupedFused, 4)
 
 GROUPED_ACTIVATIONS = tuple(ACTIVATIONS)
@@ -92,22 +95,15 @@ def grouped_linear(
 
 def _check_operands(op: str, input: torch.Tensor, weight: torch.Tensor) -> None:
     """What grouped_mm would say of them by its own names, and of the transposed weight."""
-    for name, tensor, rank in (("input", input, 2), ("weight", weight, 3)):
-        if tensor.dim() != rank:
-            raise ShapeError(
-                f"{op}: {name} has {tensor.dim()} dimensions (shape {shape_text(tensor.shape)}); "
-                f"expected {rank}"
-            )
-    if differ(weight.shape[2], input.shape[1]):
-        raise ShapeError(
-            f"{op}: weight has shape {shape_text(weight.shape)}; expected "
-            f"[G, N, {input.shape[1]}] as input has shape {shape_text(input.shape)}"
-        )
+    if input.dim() != 2 or weight.dim() != 3:
+        check_dims(op, "input", input, 2)
+        check_dims(op, "weight", weight, 3)
+    k = input.shape[1]
+    if differ(weight.shape[2], k):
+        why = f" as input has shape {shape_text(input.shape)}"
+        raise wrong_shape(op, "weight", weight, ("G", "N", k), why)
     if weight.dtype != input.dtype and not is_autocast_enabled():
-        raise DtypeError(
-            f"{op}: weight has dtype {dtype_name(weight.dtype)}; expected "
-            f"{dtype_name(input.dtype)} as input has"
-        )
+        raise wrong_dtype(op, "weight", weight.dtype, input.dtype, " as input has")
 
 
 def grouped_gated_linear(
@@ -224,10 +220,8 @@ def _composed(
     kind, activation = epilogue.split("_", 1)
     _check_operands(op, input, weight)
     if kind == "gated" and weight.shape[1] % 2:
-        raise ShapeError(
-            f"{op}: weight has shape {shape_text(weight.shape)}; expected an even number of rows "
-            "for each group, those of gate and up in turn"
-        )
+        wanted = "an even number of rows for each group, those of gate and up in turn"
+        raise wrong_shape(op, "weight", weight, wanted)
     try:
         z = grouped.grouped_mm(input, weight.mT, offs=offs, bias=bias)
     except (TypeError, ValueError, RuntimeError) as error:

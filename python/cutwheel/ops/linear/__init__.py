@@ -11,12 +11,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
-from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
-from ...errors import DeviceError, DtypeError, ShapeError
 from .._common import by_torch
-from .._common.activations import ACTIVATIONS, COMPOSED, LEAKY_RELU_SLOPE, check_activation
-from .._common.call import applier, direct, distinct, is_tracing
-from .._common.errors import RAISED, dtype_name, reraise, shape_text
+from .._common.activations import (
+    ACTIVATIONS,
+    ALL_ACTIVATIONS,
+    COMPOSED,
+    LEAKY_RELU_SLOPE,
+    check_activation,
+)
+from .._common.call import Op, applier, distinct, is_tracing, overloads
+from .._common.errors import RAISED, check_one_device, reraise, wrong_dtype, wrong_shape
 from .._common.precision import autocast_operands
 from .._common.sizes import shapes_differ
 from .._common.transforms import is_transformed
@@ -26,15 +30,10 @@ from ._gated import gated_linear, pack_gated_weight, unpack_gated_weight
 __all__ = ["gated_linear", "linear", "pack_gated_weight", "unpack_gated_weight"]
 
 _float32 = torch.float32
-_Op = Callable[..., torch.Tensor]
-
-_ops = torch.ops.cutwheel
-_linear: _Op = _ops.linear.default
-_linear_fused: _Op = _ops.linear_fused.default
-_gemm: Callable[..., list[torch.Tensor]] = _ops.gemm.default
-_linear_direct: _Op = direct(_linear)
-_linear_fused_direct: _Op = direct(_linear_fused)
-_linear_with_grad: _Op = applier(Linear, 3)
+_linear, _linear_direct = overloads("linear")
+_linear_fused, _linear_fused_direct = overloads("linear_fused")
+_gemm, _ = overloads("gemm")
+_linear_with_grad: Op = applier(Linear, 3)
 _fused_with_grad: Callable[..., Any] = applier(LinearFused, 4)
 
 RECOMPUTE_UP_TO_K = 256
@@ -81,8 +80,7 @@ _FUSIONS = _fusions()
 
 _COMPOSED_EPILOGUES = {name: f"bias_{name}" for name in COMPOSED}
 
-_BY_TORCH = {**ACTIVATIONS, **COMPOSED}
-LINEAR_ACTIVATIONS = tuple(_BY_TORCH)
+LINEAR_ACTIVATIONS = tuple(ALL_ACTIVATIONS)
 
 
 def linear(
@@ -186,12 +184,12 @@ def _with_epilogue(
     return result
 
 
-def _torchs(activation: str | None) -> _Op | None:
+def _torchs(activation: str | None) -> Op | None:
     """torch's function for an activation."""
     if activation is None:
         return None
     check_activation(activation, LINEAR_ACTIVATIONS, "linear")
-    return _BY_TORCH[activation]
+    return ALL_ACTIVATIONS[activation]
 
 
 def _plus_wide(
@@ -207,11 +205,11 @@ def _plus_wide(
     if activation is not None:
         check_activation(activation, LINEAR_ACTIVATIONS, "linear")
     z = linear(input, weight, bias, activation=activation if residual_after_activation else None)
-    _check_place(residual, z)
+    _check_residual(residual, z)
     result = z + residual
     if activation is None or residual_after_activation:
         return result
-    return _BY_TORCH[activation](result).to(result.dtype)
+    return ALL_ACTIVATIONS[activation](result).to(result.dtype)
 
 
 def _placement(residual: torch.Tensor | None, residual_after_activation: bool) -> int:
@@ -306,31 +304,17 @@ def _composed(
     result = COMPOSED[activation](z).to(z.dtype)
     if residual is None or first is not None:
         return result
+    if residual.dtype != result.dtype:
+        raise wrong_dtype("linear", "residual", residual.dtype, result.dtype)
     _check_residual(residual, result)
     return result + residual
 
 
 def _check_residual(residual: torch.Tensor, result: torch.Tensor) -> None:
-    """What the library checks where the residual is an operand of it."""
-    if residual.dtype != result.dtype:
-        raise DtypeError(
-            f"linear: residual has dtype {dtype_name(residual.dtype)}; expected "
-            f"{dtype_name(result.dtype)}"
-        )
-    _check_place(residual, result)
-
-
-def _check_place(residual: torch.Tensor, result: torch.Tensor) -> None:
-    if residual.device != result.device:
-        raise DeviceError(
-            f"linear: residual is on {residual.device} and input is on {result.device}; all "
-            "tensors must be on the same device"
-        )
+    """Checks a residual that torch adds as the library checks one that is its operand."""
+    check_one_device("linear", {"input": result, "residual": residual})
     if shapes_differ(residual.shape, result.shape):
-        raise ShapeError(
-            f"linear: residual has shape {shape_text(residual.shape)}; expected "
-            f"{shape_text(result.shape)}"
-        )
+        raise wrong_shape("linear", "residual", residual, result.shape)
 
 
 def _fits(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:

@@ -13,34 +13,23 @@ sees: what backward reads of it then has a history, through which the second der
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
-from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
-
 # Circular, and used at call time only: the gradients are made of the public functions.
 from .. import gemm  # noqa: F401  (comes before its own gradients, which are taken from below)
 from .. import linear as _public
-from .._common.call import direct, is_tracing
+from .._common.call import is_tracing, overloads
 from .._common.elementwise import Gradient, derivative, sum_rows
 from .._common.errors import RAISED, out_of_memory
 from ..gemm._autograd import has_kernel, is_column_major, matmul
 
-_Op = Callable[..., torch.Tensor]
-_ops = torch.ops.cutwheel
-_linear: _Op = _ops.linear.default
-_gemm: Callable[..., list[torch.Tensor]] = _ops.gemm.default
-_linear_fused: _Op = _ops.linear_fused.default
-_linear_fused_aux: Callable[..., tuple[torch.Tensor, torch.Tensor]] = _ops.linear_fused_aux.default
-_linear_direct: _Op = direct(_linear)
-_gemm_direct: Callable[..., list[torch.Tensor]] = direct(_gemm)
-_linear_fused_direct: _Op = direct(_linear_fused)
-_linear_fused_aux_direct: Callable[..., tuple[torch.Tensor, torch.Tensor]] = direct(
-    _linear_fused_aux
-)
+_linear, _linear_direct = overloads("linear")
+_gemm, _gemm_direct = overloads("gemm")
+_linear_fused, _linear_fused_direct = overloads("linear_fused")
+_linear_fused_aux, _linear_fused_aux_direct = overloads("linear_fused_aux")
 
 # Where backward finds z. SAVED z has no history: torch.compile, which knows no second derivatives,
 # would keep an additional output alive.
@@ -186,6 +175,7 @@ class LinearFused(torch.autograd.Function):
         allow_tf32: bool,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         tracing, needs = is_tracing(), ctx.needs_input_grad
+        result: torch.Tensor
         z: torch.Tensor | None = None
         if z_from in (SAVED, OUTPUT):
             with_z = _linear_fused_aux if tracing else _linear_fused_aux_direct

@@ -11,19 +11,17 @@ from typing import Any
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
-from ...errors import DeviceError, DtypeError, ShapeError
+from ...errors import DeviceError, DtypeError
 from .._common import by_torch
 from .._common.activations import ACTIVATIONS, check_activation
-from .._common.call import applier, direct, distinct, is_tracing
-from .._common.errors import RAISED, check_tensors, reraise
+from .._common.call import applier, distinct, is_tracing, overloads
+from .._common.errors import RAISED, check_tensors, reraise, wrong_shape
 from .._common.precision import autocast_operands
 from .._common.sizes import differ, shapes_differ
 from .._common.transforms import is_transformed
 from ._autograd import OUTPUT, SAVED, LinearFused
 
-_Op = Callable[..., torch.Tensor]
-_linear_fused: _Op = torch.ops.cutwheel.linear_fused.default
-_linear_fused_direct: _Op = direct(_linear_fused)
+_linear_fused, _linear_fused_direct = overloads("linear_fused")
 _with_grad: Callable[..., Any] = applier(LinearFused, 4)
 
 GATED_ACTIVATIONS = tuple(ACTIVATIONS)
@@ -102,14 +100,9 @@ def pack_gated_weight(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """
     check_tensors("pack_gated_weight", {"gate": gate, "up": up})
     if gate.dim() not in (2, 3):
-        raise ShapeError(
-            f"pack_gated_weight: gate has shape {list(gate.shape)}; expected [F, K] or [G, F, K]"
-        )
+        raise wrong_shape("pack_gated_weight", "gate", gate, "[F, K] or [G, F, K]")
     if shapes_differ(up.shape, gate.shape):
-        raise ShapeError(
-            f"pack_gated_weight: up has shape {list(up.shape)}; expected {list(gate.shape)} as "
-            "gate has"
-        )
+        raise wrong_shape("pack_gated_weight", "up", up, gate.shape, " as gate has")
     if up.dtype != gate.dtype:
         raise DtypeError(
             f"pack_gated_weight: up has dtype {up.dtype}; expected {gate.dtype} as gate has"
@@ -137,8 +130,5 @@ def unpack_gated_weight(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     """
     check_tensors("unpack_gated_weight", {"weight": weight})
     if weight.dim() not in (2, 3) or differ(weight.shape[-2] % 2, 0):
-        raise ShapeError(
-            f"unpack_gated_weight: weight has shape {list(weight.shape)}; expected [2F, K] or "
-            "[G, 2F, K]"
-        )
+        raise wrong_shape("unpack_gated_weight", "weight", weight, "[2F, K] or [G, 2F, K]")
     return weight[..., 0::2, :], weight[..., 1::2, :]

@@ -15,15 +15,14 @@ gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import is_grad_enabled
 
-from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ...errors import ScaledDtypeError
-from .._common.call import bump, direct, is_tracing
+from .._common.call import bump, is_tracing, overloads
 from .._common.errors import RAISED, reraise
 from .._common.transforms import NO_DERIVATIVE, is_transformed, refuse
 from ._conv import scaled_conv2d
@@ -37,10 +36,8 @@ __all__ = ["quantize", "scaled_conv2d", "scaled_grouped_mm", "scaled_mm"]
 if TYPE_CHECKING:
     from torch.nn.functional import ScalingType, SwizzleType
 
-_ops = torch.ops.cutwheel
-_scaled_mm: Callable[..., torch.Tensor] = _ops.scaled_mm.default
-_scaled_mm_direct: Callable[..., torch.Tensor] = direct(_scaled_mm)
-_scaled_mm_out = _ops.scaled_mm.out
+_scaled_mm, _scaled_mm_direct = overloads("scaled_mm")
+_scaled_mm_out = torch.ops.cutwheel.scaled_mm.out
 
 _OPTIONAL = ("scale_a", "scale_b", "bias", "azp", "azp_adj", "out")
 

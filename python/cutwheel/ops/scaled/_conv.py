@@ -6,19 +6,17 @@ for each of them. There is no gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import is_grad_enabled
 
-from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
-from .._common.call import direct, is_tracing
+from .._common.call import is_tracing, overloads
 from .._common.errors import RAISED, reraise
 from .._common.transforms import NO_DERIVATIVE, is_transformed, refuse
 from ..conv._geometry import check_rank, geometry
 
-_scaled: Callable[..., torch.Tensor] = torch.ops.cutwheel.scaled_conv2d.default
-_scaled_direct: Callable[..., torch.Tensor] = direct(_scaled)
+_scaled, _scaled_direct = overloads("scaled_conv2d")
 
 
 def scaled_conv2d(

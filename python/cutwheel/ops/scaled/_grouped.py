@@ -6,15 +6,14 @@ gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import is_grad_enabled
 
-from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ...errors import ArgumentError
-from .._common.call import direct, is_tracing
+from .._common.call import is_tracing, overloads
 from .._common.errors import RAISED, reraise
 from .._common.transforms import NO_DERIVATIVE, is_transformed, refuse
 from ._recipes import code_of
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from torch.nn.functional import ScalingType, SwizzleType
 
 _OP = "scaled_grouped_mm"
-_scaled: Callable[..., torch.Tensor] = torch.ops.cutwheel.scaled_grouped_mm.default
-_scaled_direct: Callable[..., torch.Tensor] = direct(_scaled)
+_scaled, _scaled_direct = overloads("scaled_grouped_mm")
 
 
 def scaled_grouped_mm(

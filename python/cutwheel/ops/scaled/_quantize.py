@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, overload
 
 import torch
 from torch import is_grad_enabled
 
-from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
-from .._common.call import direct, is_tracing
+from .._common.call import is_tracing, overloads
 from .._common.errors import RAISED, reraise
 from .._common.transforms import NO_DERIVATIVE, is_transformed, refuse
 from ._recipes import code_of
@@ -17,8 +15,7 @@ from ._recipes import code_of
 if TYPE_CHECKING:
     from torch.nn.functional import ScalingType
 
-_quantize: Callable[..., tuple[torch.Tensor, ...]] = torch.ops.cutwheel.quantize.default
-_quantize_direct: Callable[..., tuple[torch.Tensor, ...]] = direct(_quantize)
+_quantize, _quantize_direct = overloads("quantize")
 
 
 @overload

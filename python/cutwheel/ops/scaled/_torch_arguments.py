@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from ...errors import ArgumentError, ShapeError
-from .._common.errors import shape_text
+from ...errors import ArgumentError
+from .._common.errors import shape_text, wrong_shape
 from ._recipes import (
     BLOCKWISE_1X128,
     BLOCKWISE_128X128,
@@ -97,7 +97,5 @@ def check_grouped_recipes(
     ):
         if tuple(scale.shape[1:]) not in shapes:
             expected = " or ".join(shape_text((first, *shape)) for shape in shapes)
-            raise ShapeError(
-                f"{op}: scale_{name} has shape {shape_text(scale.shape)}; expected {expected} as "
-                f"the recipe is {NAMES[code]}"
-            )
+            why = f" as the recipe is {NAMES[code]}"
+            raise wrong_shape(op, f"scale_{name}", scale, expected, why)
