@@ -36,7 +36,7 @@ export SOURCE_DATE_EPOCH := $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --forma
 
 SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE THIRD_PARTY_NOTICES.md licenses \
              cmake cuda python tools/build_backend.py \
-             tools/write_sbom.py tools/wheelcheck/fatbin.py -type f ! -name '*.py[co]')
+             tools/wheel/sbom.py tools/wheel/wheelcheck/fatbin.py -type f ! -name '*.py[co]')
 BUILD := python -m build --no-isolation --skip-dependency-check
 
 .PHONY: help env wheel test test-wheel test-gpu schemas torch-matrix lint bench verify sdist manylinux reproduce index \
@@ -94,10 +94,10 @@ $(VENV)/.installed: $(if $(WHEEL),$(VENV)/.base FORCE,build/.repaired)
 	$(if $(WHEEL),rm -f,touch) $@
 
 wheel: build/.repaired   ## build, repair and verify the wheel of all kernels: wheelhouse/
-	python tools/verify_wheel.py wheelhouse/*.whl
+	python tools/wheel/verify.py wheelhouse/*.whl
 
 verify: $(VENV)/.base   ## verify the file that WHEEL names
-	python tools/verify_wheel.py $(FILE)
+	python tools/wheel/verify.py $(FILE)
 
 # --- release
 sdist: $(VENV)/.release   ## source distribution: dist/
@@ -116,11 +116,11 @@ manylinux: $(VENV)/.release   ## wheel of the sdist in dist/, built in the manyl
 	CCACHE_DIR=/host$(CURDIR)/build/ccache $(CIBW_$(CUDA)) cibuildwheel --platform linux --output-dir dist dist/*.tar.gz
 
 reproduce: $(VENV)/.base $(VENV)/.release   ## two builds of the commit in two directories: the same bytes? REPRODUCE_ARGS='--help'
-	python tools/reproduce.py --kernels '$(KERNELS)' $(REPRODUCE_ARGS)
+	python tools/wheel/reproduce.py --kernels '$(KERNELS)' $(REPRODUCE_ARGS)
 
 index: $(VENV)/.release   ## add the wheels that WHEEL names to the package index: INDEX=whl VARIANT=cu130
-	python tools/build_index.py --index $(INDEX) --variant $(VARIANT) $(FILE)
-	python tools/build_index.py --index $(INDEX) --verify
+	python tools/release/index.py --index $(INDEX) --variant $(VARIANT) $(FILE)
+	python tools/release/index.py --index $(INDEX) --verify
 
 # The token comes from gh and GH_TOKEN, so no credential is ever in a file. Nothing new is no error: a rerun ends here.
 push-index:   ## commit and push the package index in INDEX, a checkout of the branch `index`
@@ -143,10 +143,10 @@ test-gpu: $(VENV)/.installed   ## every test that needs a GPU
 	python -m pytest -m gpu $(PYTEST_ARGS)
 
 schemas: $(VENV)/.installed   ## rewrite tests/schemas.lock, the public interface, from the built wheel
-	python tools/schema_lock.py --write
+	python tools/compat/schema_lock.py --write
 
 torch-matrix: build/.repaired   ## the wheel with every torch from 2.10 (20 to 30 GB in build/): MATRIX_ARGS='--help'
-	python tools/torch_matrix.py wheelhouse/*.whl $(MATRIX_ARGS)
+	python tools/compat/torch_matrix.py wheelhouse/*.whl $(MATRIX_ARGS)
 
 lint: $(VENV)/.lint   ## all checks of .pre-commit-config.yaml
 	pre-commit run --all-files --show-diff-on-failure

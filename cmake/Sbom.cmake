@@ -9,7 +9,7 @@ function(cutwheel_add_sbom)
     return()
   endif()
   set(sbom ${PROJECT_BINARY_DIR}/cutwheel.cdx.json)
-  set(scripts ${PROJECT_SOURCE_DIR}/tools/write_sbom.py ${PROJECT_SOURCE_DIR}/tools/wheelcheck/fatbin.py)
+  set(scripts ${PROJECT_SOURCE_DIR}/tools/wheel/sbom.py ${PROJECT_SOURCE_DIR}/tools/wheel/wheelcheck/fatbin.py)
   get_target_property(cutlass_include cutwheel_cutlass INTERFACE_INCLUDE_DIRECTORIES)
   set(cuda_includes ${CUDAToolkit_INCLUDE_DIRS})
   list(TRANSFORM CUDAToolkit_INCLUDE_DIRS APPEND /cccl OUTPUT_VARIABLE with_cccl) # CUDA 13 has it in a folder of its own
@@ -22,7 +22,7 @@ function(cutwheel_add_sbom)
   add_custom_command(
     OUTPUT ${sbom}
     COMMAND
-      ${Python_EXECUTABLE} -B ${PROJECT_SOURCE_DIR}/tools/write_sbom.py --library $<TARGET_FILE:_C> --manifest
+      ${Python_EXECUTABLE} -B ${PROJECT_SOURCE_DIR}/tools/wheel/sbom.py --library $<TARGET_FILE:_C> --manifest
       ${CUTWHEEL_MANIFEST_JSON} --output ${sbom} --version ${CUTWHEEL_VERSION} --cutlass ${CUTWHEEL_CUTLASS_VERSION}
       --cutlass-include ${cutlass_include} --torch ${CUTWHEEL_TORCH_VERSION} --cuda ${CUTWHEEL_CUDA_VERSION} --cuda-includes
       ${cuda_includes} --cudart ${CUDA_cudart_static_LIBRARY} --cuda-bin ${CUDAToolkit_BIN_DIR} --nvcc

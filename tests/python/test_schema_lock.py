@@ -1,4 +1,4 @@
-"""tools/schema_lock.py: what is collected, and a lock's life between releases."""
+"""tools/compat/schema_lock.py: what is collected, and a lock's life between releases."""
 
 from __future__ import annotations
 

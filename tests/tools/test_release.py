@@ -1,4 +1,4 @@
-"""tools/release.py: with a project, an answer of PyPI and a gh that are all made here."""
+"""tools/release/tag.py: with a project, an answer of PyPI and a gh that are all made here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import release
+import tag
 
 VERSION, TAG = "1.2.0", "v1.2.0"
 GH = """#!{python}
@@ -95,24 +95,24 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
 
 
 def github(root: Path, files: list[Path]) -> int:
-    return release.main(["github", TAG, *map(str, files), "--root", str(root)])
+    return tag.main(["github", TAG, *map(str, files), "--root", str(root)])
 
 
 def pypi(root: Path, files: list[Path]) -> int:
     there = ["--pypi", (root / "pypi").as_uri(), "--pause", "0"]
-    return release.main(["pypi", TAG, *map(str, files), *there])
+    return tag.main(["pypi", TAG, *map(str, files), *there])
 
 
 def upload(root: Path, files: list[Path], **other: str) -> None:
     page = root / "pypi" / "cutwheel" / VERSION / "json"
     page.parent.mkdir(parents=True)
-    hashes = {path.name: release.digest(path) for path in files} | other
+    hashes = {path.name: tag.digest(path) for path in files} | other
     urls = [{"filename": name, "digests": {"sha256": h}} for name, h in hashes.items()]
     page.write_text(json.dumps({"urls": urls}))
 
 
 def test_a_tag_that_fits_passes(root):
-    assert release.main(["check", TAG, "--root", str(root)]) == 0
+    assert tag.main(["check", TAG, "--root", str(root)]) == 0
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,12 @@ def test_a_tag_that_fits_passes(root):
 def test_what_does_not_fit_the_tag_is_named(root, capsys, file, old, new, message):
     path = root / file
     path.write_text(path.read_text().replace(old, new))
-    assert release.main(["check", TAG, "--root", str(root)]) == 1
+    assert tag.main(["check", TAG, "--root", str(root)]) == 1
     assert message in capsys.readouterr().err
 
 
 def test_the_notes_are_one_section(root):
-    assert release.notes(VERSION, root) == "- New.\n"
+    assert tag.notes(VERSION, root) == "- New.\n"
 
 
 def test_pypi_with_the_same_files_passes(root, files):
@@ -194,11 +194,11 @@ def test_the_index_is_pushed_once(tmp_path):
     run("git", "clone", "-q", remote, checkout)
     for content, commits in (("a", 1), ("a", 1), ("b", 2)):
         (checkout / "index.html").write_text(content)
-        run("make", "-C", release.ROOT, "push-index", f"INDEX={checkout}")
+        run("make", "-C", tag.ROOT, "push-index", f"INDEX={checkout}")
         assert int(run("git", "-C", remote, "rev-list", "--count", "index")) == commits
 
 
 def test_files_are_named_where_they_are_needed():
     for arguments in (["check", TAG, "x.whl"], ["pypi", TAG]):
         with pytest.raises(SystemExit):
-            release.main(arguments)
+            tag.main(arguments)

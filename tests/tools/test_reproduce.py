@@ -1,4 +1,4 @@
-"""tools/reproduce.py: what it says of two wheels; the builds themselves are `make reproduce`."""
+"""tools/wheel/reproduce.py: what it says of two wheels; `make reproduce` builds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tools/schema_changes.py: which change breaks whom, and which version it needs."""
+"""tools/compat/schema_changes.py: which change breaks whom, and which version it needs."""
 
 from __future__ import annotations
 

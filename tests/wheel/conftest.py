@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sbom
 from wheelcheck.fatbin import DeviceCode, KernelId, read_device_code
 from wheelcheck.package import EXPRESSION
 
 import cuda_toolchain
-import write_sbom
 
 sys.path.insert(0, str(Path(__file__).parent))  # for broken_wheels
 ROOT = Path(__file__).resolve().parents[2]
@@ -156,7 +156,7 @@ class Workshop:
         return read_device_code(path, folder)
 
     @cached_property
-    def sbom_inputs(self) -> write_sbom.Inputs:
+    def sbom_inputs(self) -> sbom.Inputs:
         """Versions that nothing compares with, but for that of ptxas; headers that are there."""
         release = cuda_toolchain.inspect(self.nvcc).version
         (ptxas,) = self.device_code(self.library()).ptxas
@@ -166,7 +166,7 @@ class Workshop:
         header.write_text("#define CCCL_VERSION 3001002\n")
         archive = self.folder / "libcudart_static.a"
         archive.write_bytes(b"!<arch>\n")
-        return write_sbom.Inputs(
+        return sbom.Inputs(
             version="1.0",
             cutlass="4.2.0",
             cutlass_include=self.folder,
@@ -187,7 +187,7 @@ class Workshop:
         kernels = {KernelId(arch, kernel_name(arch)): arch in PTX_TOO for arch in GENCODE}
         digest = hashlib.sha256(library).hexdigest()
         inputs = dataclasses.replace(self.sbom_inputs, **changes)
-        return write_sbom.document(inputs, digest, kernels, code).encode()
+        return sbom.document(inputs, digest, kernels, code).encode()
 
     def files(self, library: bytes | None = None, tag: str = GOOD_TAG) -> dict[str, bytes]:
         """The files of a good wheel, without RECORD."""

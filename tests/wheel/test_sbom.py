@@ -1,4 +1,4 @@
-"""tools/write_sbom.py, and the SBOM of the built wheel."""
+"""tools/wheel/sbom.py, and the SBOM of the built wheel."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import sbom
 from wheelcheck.fatbin import find_cuobjdump
-
-import write_sbom
 
 if TYPE_CHECKING:
     from conftest import Workshop
@@ -122,7 +121,7 @@ def arguments(workshop: Workshop, folder: Path, kernels: list[dict[str, Any]]) -
 def test_the_command_line(workshop: Workshop, tmp_path: Path) -> None:
     rows = [{"name": f"gemm_{a}_scale", "arch": a, "ptx": a != "sm90a"} for a in ("sm80", "sm89")]
     rows.append({"name": "gemm_sm90a_scale", "arch": "sm90a", "ptx": False})
-    command = [sys.executable, write_sbom.__file__, *arguments(workshop, tmp_path, rows)]
+    command = [sys.executable, sbom.__file__, *arguments(workshop, tmp_path, rows)]
     subprocess.run(command, check=True)
     assert (tmp_path / "out.json").read_bytes() == workshop.sbom(workshop.library())
 
@@ -131,7 +130,7 @@ def test_a_kernel_without_a_cubin_stops_the_build(
     workshop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [{"name": "gemm_sm80_gone", "arch": "sm80", "ptx": True}]
-    assert write_sbom.main(arguments(workshop, tmp_path, rows)) == 1
+    assert sbom.main(arguments(workshop, tmp_path, rows)) == 1
     assert "no cubin for 1 kernels, gemm_sm80_gone [sm80] first" in capsys.readouterr().err
     assert not (tmp_path / "out.json").exists()
 

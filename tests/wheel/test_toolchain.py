@@ -260,7 +260,7 @@ def test_one_kernel_per_architecture_with_the_compiler_from_pypi(pypi_python, tm
 
 
 def check_library(path: Path) -> None:
-    """What CMake alone decides; tools/verify_wheel.py checks the rest on the wheel."""
+    """What CMake alone decides; tools/wheel/verify.py checks the rest on the wheel."""
     with path.open("rb") as file:
         elf = ELFFile(file)
         tags = list(elf.get_section_by_name(".dynamic").iter_tags())

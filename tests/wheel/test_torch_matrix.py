@@ -1,4 +1,4 @@
-"""tools/torch_matrix.py, but for what it downloads."""
+"""tools/compat/torch_matrix.py, but for what it downloads."""
 
 from __future__ import annotations
 

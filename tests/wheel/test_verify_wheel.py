@@ -1,4 +1,4 @@
-"""tools/verify_wheel.py: a good wheel passes; each check fails on a wheel that breaks just it."""
+"""tools/wheel/verify.py: a good wheel passes; each check fails on a wheel that breaks just it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import verify as tool
 from broken_wheels import BROKEN, without_sm90a_cubin
-
-import verify_wheel
 
 if TYPE_CHECKING:
     from conftest import Workshop
 
-CLI = Path(verify_wheel.__file__)
+CLI = Path(tool.__file__)
 
 
 def verify(wheel: Path, *options: str) -> dict[str, Any]:
     """The JSON report, after a run in this process; its failed checks under "failed"."""
     out = wheel.with_suffix(".json")
-    status = verify_wheel.main([str(wheel), "--json", str(out), *options])
+    status = tool.main([str(wheel), "--json", str(out), *options])
     report: dict[str, Any] = json.loads(out.read_text())
     report["failed"] = {c["name"]: c["detail"] for c in report["checks"] if not c["ok"]}
     assert status == (1 if report["failed"] else 0)
@@ -129,13 +128,13 @@ def test_library_that_is_damaged(workshop: Workshop) -> None:
 def test_not_a_wheel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "cutwheel-1.0-py3-none-any.whl"
     text.write_text("no zip file")
-    assert verify_wheel.main([str(text)]) == 2
-    assert verify_wheel.main([str(tmp_path / "absent.whl")]) == 2
+    assert tool.main([str(text)]) == 2
+    assert tool.main([str(tmp_path / "absent.whl")]) == 2
     assert "cannot be read as a wheel" in capsys.readouterr().err
 
 
 @pytest.mark.skipif("CUTWHEEL_WHEEL" not in os.environ, reason="CUTWHEEL_WHEEL names no wheel")
 def test_the_built_wheel(tmp_path: Path) -> None:
     out = tmp_path / "report.json"
-    verify_wheel.main([os.environ["CUTWHEEL_WHEEL"], "--json", str(out)])
+    tool.main([os.environ["CUTWHEEL_WHEEL"], "--json", str(out)])
     assert [c for c in json.loads(out.read_text())["checks"] if not c["ok"]] == []

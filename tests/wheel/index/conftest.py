@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import build_index
+import index as build_index
 import pytest
 
 MANYLINUX = "py3-none-manylinux_2_28_x86_64"

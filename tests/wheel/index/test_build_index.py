@@ -1,4 +1,4 @@
-"""tools/build_index.py: what it writes, and that published files stay as they are."""
+"""tools/release/index.py: what it writes, and that published files stay as they are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-import build_index
+import index as build_index
 import pytest
 
 if TYPE_CHECKING:

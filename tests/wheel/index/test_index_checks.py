@@ -1,4 +1,4 @@
-"""tools/build_index.py: which wheels it refuses, and what --verify finds."""
+"""tools/release/index.py: which wheels it refuses, and what --verify finds."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Builds one commit twice, in two directories, and compares the files byte by byte.
 
-    python tools/reproduce.py                           sdist and wheel, as they are released
-    python tools/reproduce.py --kernels 'gemm_sm80_*'   a wheel of few kernels: minutes
+    python tools/wheel/reproduce.py                           sdist and wheel, as they are released
+    python tools/wheel/reproduce.py --kernels 'gemm_sm80_*'   a wheel of few kernels: minutes
 
 Both builds begin with a clone and take nothing from a compiler cache. Exit status: 0 the same
 bytes, 1 not (the text names the files in the wheel that differ, and of libraries the sections).
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "cibuildwheel --platform linux --output-dir {out} {project}"
 # Paths of different lengths: one that is left in a file shifts the bytes behind it.
 FOLDERS = ("one", "a/second/and/longer/one")

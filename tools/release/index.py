@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Build or extend the static package index that pip and uv install cutwheel from.
 
-    python tools/build_index.py --index DIR --variant cu130 WHEEL...
-    python tools/build_index.py --index DIR --variant cu130 --yank REASON WHEEL...
-    python tools/build_index.py --index DIR --verify
+    python tools/release/index.py --index DIR --variant cu130 WHEEL...
+    python tools/release/index.py --index DIR --variant cu130 --yank REASON WHEEL...
+    python tools/release/index.py --index DIR --verify
 
 An index is append-only: a published file is never replaced. Exit status: 0 done, 1 refused or
 not as it should be, 2 wrong usage. docs/releasing.md says how it is used.
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = str(error)
     except OSError as error:
         message = f"{error}; the index is whole, run the same command again"
-    print(f"build_index: {message}", file=sys.stderr)
+    print(f"index: {message}", file=sys.stderr)
     return 1
 
 

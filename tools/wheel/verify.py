@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Verify a built wheel: `python tools/verify_wheel.py WHEEL`.
+"""Verify a built wheel: `python tools/wheel/verify.py WHEEL`.
 
 Prints one line per check and the largest kernels. Exit status: 0 all checks hold, 1 a check
 fails, 2 the file cannot be read as a wheel.

@@ -91,7 +91,7 @@ class Wheel:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Wheel]:
-    with tempfile.TemporaryDirectory(prefix="verify_wheel_") as folder:
+    with tempfile.TemporaryDirectory(prefix="verify_") as folder:
         root, scratch = Path(folder, "wheel"), Path(folder, "device_code")
         scratch.mkdir()
         with zipfile.ZipFile(path) as archive:

@@ -10,11 +10,11 @@ from typing import Any
 
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
+from sbom import ARCH, LIBRARY, PTX
 
 from wheelcheck.archive import Wheel
 from wheelcheck.failure import Failure, shortlist
 from wheelcheck.fatbin import KernelId
-from write_sbom import ARCH, LIBRARY, PTX
 
 FILE = "sboms/cutwheel.cdx.json"
 PARTS = ("CUTLASS", "libcudart_static.a")

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Test one built wheel with every torch that it claims to support.
 
-    python tools/torch_matrix.py WHEEL         # each minor version from 2.10 that pip offers
-    python tools/torch_matrix.py WHEEL 2.10 2.11 --markdown table.md
+    python tools/compat/torch_matrix.py WHEEL         # each minor version from 2.10 that pip offers
+    python tools/compat/torch_matrix.py WHEEL 2.10 2.11 --markdown table.md
 
 Each torch gets an environment of its own, with the very same wheel file in it. There, two things
 run without a GPU:
 
-- tools/torch_matrix_probe.py: schemas, results of meta functions, errors, epilogues, kernels and
+- tools/compat/torch_probe.py: schemas, results of meta functions, errors, epilogues, kernels and
   the selection for GPUs that are not here, all written down as text. The text must be that of the
   newest torch;
 - the tests of tests/python and tests/tuning.
@@ -34,9 +34,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MINIMUM = (2, 10)
-PROBE = ROOT / "tools/torch_matrix_probe.py"
+PROBE = ROOT / "tools/compat/torch_probe.py"
 TESTS = ("tests/python", "tests/tuning", "-m", "not gpu")
 
 

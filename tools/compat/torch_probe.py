@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What the installed wheel is with the installed torch, as text: `... torch_matrix_probe.py FILE`.
+"""What the installed wheel is with the installed torch, as text: `... torch_probe.py FILE`.
 
-tools/torch_matrix.py runs this in the environment of each torch and compares the texts. No GPU is
+torch_matrix.py runs this in the environment of each torch and compares the texts. No GPU is
 needed: fake tensors, tensors on the CPU, which the ops refuse, and questions about other GPUs.
 """
 

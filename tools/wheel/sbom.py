@@ -181,7 +181,7 @@ def document(
     kernels = [kernel_component(k, ptx, code.sha256[k]) for k, ptx in sorted(manifest.items())]
     about: dict[str, Any] = {
         "lifecycles": [{"phase": "build"}],
-        "tools": {"components": [component("application", "write_sbom.py", inputs.version)]},
+        "tools": {"components": [component("application", "sbom.py", inputs.version)]},
         "component": {
             "bom-ref": "cutwheel",
             **component("library", "cutwheel", inputs.version, purl=purl, licenses=[APACHE]),
@@ -237,7 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = vars(parse_arguments(argv))
     library, output = options.pop("library"), options.pop("output")
     manifest = read_manifest(options.pop("manifest"))
-    with tempfile.TemporaryDirectory(prefix="write_sbom_") as folder:
+    with tempfile.TemporaryDirectory(prefix="sbom_") as folder:
         code = read_device_code(library.resolve(), Path(folder))
     if fault := without_cubin(manifest, code):
         print(fault, file=sys.stderr)

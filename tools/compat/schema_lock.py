@@ -66,7 +66,7 @@ from schema_changes import (
     release,
 )
 
-LOCK = Path(__file__).parents[1] / "tests" / "schemas.lock"
+LOCK = Path(__file__).parents[2] / "tests" / "schemas.lock"
 COMMAND = "make schemas"
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The steps of a release that no other tool has. Every one of them can be run again.
 
-    python3 tools/release.py check TAG            tag, version, changelog, citation and lock agree?
-    python3 tools/release.py pypi TAG FILE...     has PyPI these very files?
-    python3 tools/release.py github TAG FILE...   the GitHub release with these files
+    python3 tools/release/tag.py check TAG            version, changelog, citation and lock agree?
+    python3 tools/release/tag.py pypi TAG FILE...     has PyPI these very files?
+    python3 tools/release/tag.py github TAG FILE...   the GitHub release with these files
 
 Exit status: 0 done, 1 refused or not as it should be. Standard library only; `github` needs gh.
 """
@@ -25,7 +25,7 @@ from typing import Any
 
 import tomllib
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PYPI = "https://pypi.org/pypi"
 ATTEMPTS, PAUSE = 5, 30.0  # PyPI's JSON can lag behind an upload for a minute or two
 
@@ -65,7 +65,7 @@ def check(tag: str, root: Path) -> None:
     if lock["version"] != version or lock["released"] is not True:
         raise ReleaseError(
             f"tests/schemas.lock is not that of a release {version}: "
-            "run `python tools/schema_lock.py --release` and commit it before the tag"
+            "run `python tools/compat/schema_lock.py --release` and commit it before the tag"
         )
     print(f"{tag}: version, changelog, citation and lock agree")
 

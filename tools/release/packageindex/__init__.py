@@ -1,0 +1,1 @@
+"""The static package index: what `tools/release/index.py` builds and verifies."""

@@ -1,0 +1,1 @@
+"""Checks of a built wheel: what `tools/wheel/verify.py` runs before a release."""

@@ -1,1 +1,0 @@
-"""Checks of a built wheel: what `tools/verify_wheel.py` runs before a release."""
