@@ -110,12 +110,13 @@ std::int64_t workspace_bytes(GemmPlan const& plan, GemmArgs const& args) {
   return plan.row->workspace_bytes(planned);
 }
 
-Status run(GemmPlan const& plan, GemmArgs args, DType a, DType d) {
+Status run(GemmPlan const& plan, GemmArgs args) {
   args.raster = plan.raster;
   args.swizzle = std::clamp(plan.swizzle, 1, kMaxSwizzle);
   args.splits = plan.splits;
   KernelDescriptor const& row = *plan.row;
   EpilogueInfo const& epilogue = info_of(row.epilogue);
+  DType const a = row.a, d = (plan.reduce ? plan.reduce : plan.row)->d;
   if (plan.reduce) {
     // One problem after the other, in the same workspace.
     for (int i = 0; i < args.batch; ++i) {

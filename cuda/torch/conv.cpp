@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/error.h"
 #include "dispatch/cost_model.h"
-#include "torch/cuda_shims.h"
-#include "torch/fused.h"
 #include "torch/text_argument.h"
 
 namespace cutwheel {
@@ -108,8 +105,8 @@ void check_channels(ConvCall const& call, ConvSizes const& sizes) {
 void check_grad_output(ConvCall const& call, ConvSizes const& sizes) {
   Sizes const given = sizes_of(*call.a);
   if (given == sizes.y) return;
-  fail(kShape, call.names.op, ": grad_output has shape ", sizes_text(given), "; expected ", sizes_text(sizes.y),
-       ", the shape of the result for an input ", sizes_text(sizes.x), " and a weight ", sizes_text(sizes.w));
+  fail_shape(call.names.op, "grad_output", *call.a, sizes_text(sizes.y), ", the shape of the result for an input ",
+             sizes_text(sizes.x), " and a weight ", sizes_text(sizes.w));
 }
 
 void check_count(ConvCall const& call, char const* what, std::int64_t a, std::int64_t b, std::int64_t c) {
@@ -162,18 +159,10 @@ void check_sizes(ConvCall& call) {
 }
 
 void check_types(ConvCall& call) {
-  OpNames const& names = call.names;
-  call.type = type_of(*call.a);
-  if (!is_supported(call.type)) {
-    fail(kType, names.op, ": ", names.a, " has dtype ", dtype_text(call.type), "; expected float16, bfloat16 or float32");
-  }
-  if (type_of(*call.b) != call.type) {
-    fail(kType, names.op, ": ", names.b, " has dtype ", dtype_text(type_of(*call.b)), "; expected ", dtype_text(call.type),
-         " as ", names.a, " has");
-  }
+  check_operand_types(call);
   call.d_type = call.type;
   if (call.type == ScalarType::Float && !call.allow_tf32) {
-    fail(ErrorKind::runtime, names.op,
+    fail(ErrorKind::runtime, call.names.op,
          ": float32 tensors are convolved on TF32 tensor cores only, and torch's setting forbids TF32; allow it with "
          "torch.backends.cudnn.conv.fp32_precision = \"tf32\" (or torch.backends.cudnn.allow_tf32 = True), or pass float16 "
          "or bfloat16");
@@ -187,70 +176,40 @@ void check_scaled_types(ConvCall& call) {
     fail(kType, names.op, ": input has dtype ", dtype_text(call.type),
          "; expected float8_e4m3fn or int8 (cutwheel.quantize makes them)");
   }
-  if (type_of(*call.b) != call.type) {
-    fail(kType, names.op, ": weight has dtype ", dtype_text(type_of(*call.b)), "; expected ", dtype_text(call.type),
-         " as input has");
-  }
+  check_type(names.op, "weight", *call.b, call.type, " as input has");
+  call.b_type = call.type;
   call.d_type = call.out_dtype.value_or(ScalarType::BFloat16);
-  if (!is_supported(call.d_type)) {
-    fail(kType, names.op, ": out_dtype is ", dtype_text(call.d_type), "; expected float16, bfloat16 or float32");
-  }
+  check_supported(names.op, "out_dtype", " is ", call.d_type);
 }
 
 void check_scale(ConvCall const& call, char const* argument, Tensor const& scale, bool for_each_filter) {
   check_device(call.names.op, argument, scale, call.device, "input");
-  if (type_of(scale) != ScalarType::Float) {
-    fail(kType, call.names.op, ": ", argument, " has dtype ", dtype_text(type_of(scale)), "; expected float32");
-  }
+  check_type(call.names.op, argument, scale, ScalarType::Float);
   bool const fits = scale.numel() == 1 || (for_each_filter && scale.dim() == 1 && scale.size(0) == call.n);
   if (!fits) {
-    fail(kShape, call.names.op, ": ", argument, " has shape ", shape_text(scale), "; expected one element",
-         for_each_filter ? concat(" or [", call.n, "], one for each filter") : "");
+    fail_shape(call.names.op, argument, scale, "one element",
+               for_each_filter ? concat(" or [", call.n, "], one for each filter") : "");
   }
 }
 
 void check_bias(ConvCall const& call) {
   Tensor const& bias = *call.bias;
   check_device(call.names.op, "bias", bias, call.device, call.names.a);
-  ScalarType const type = type_of(bias);
-  if (type != call.d_type && !(call.is_scaled && type == ScalarType::Float)) {
-    fail(kType, call.names.op, ": bias has dtype ", dtype_text(type), "; expected ", dtype_text(call.d_type),
-         call.is_scaled ? ", the dtype of the result, or float32" : "");
+  if (!call.is_scaled || type_of(bias) != ScalarType::Float) {
+    check_type(call.names.op, "bias", bias, call.d_type, call.is_scaled ? ", the dtype of the result, or float32" : "");
   }
-  if (bias.dim() != 1 || bias.size(0) != call.n) {
-    fail(kShape, call.names.op, ": bias has shape ", shape_text(bias), "; expected [", call.n, "]");
-  }
+  if (bias.dim() != 1 || bias.size(0) != call.n) fail_shape(call.names.op, "bias", bias, '[', call.n, ']');
 }
 
 void check_residual(ConvCall const& call) {
   Tensor const& residual = *call.residual;
   check_device(call.names.op, "residual", residual, call.device, call.names.a);
-  if (type_of(residual) != call.d_type) {
-    fail(kType, call.names.op, ": residual has dtype ", dtype_text(type_of(residual)), "; expected ",
-         dtype_text(call.d_type));
-  }
+  check_type(call.names.op, "residual", residual, call.d_type);
   conv2d::ConvProblem const& p = call.problem;
   Sizes const wanted{p.images, p.k_out, p.p, p.q};
   if (residual.dim() != 4 || sizes_of(residual) != wanted) {
-    fail(kShape, call.names.op, ": residual has shape ", shape_text(residual), "; expected ", sizes_text(wanted),
-         ", the shape of the result");
+    fail_shape(call.names.op, "residual", residual, sizes_text(wanted), ", the shape of the result");
   }
-}
-
-bool takes(EpilogueInfo const& info, char const* name) {
-  return std::any_of(info.operands, info.operands + info.count,
-                     [&](EpilogueOperandInfo const& operand) { return std::strcmp(operand.name, name) == 0; });
-}
-
-void check_epilogue(ConvCall const& call) {
-  EpilogueInfo const& info = info_of(*call.epilogue);
-  auto const check = [&](char const* argument, Tensor const* tensor) {
-    if (tensor && !takes(info, argument)) {
-      fail(kValue, call.names.op, ": ", argument, " is given, and epilogue \"", info.name, "\" has no such operand");
-    }
-  };
-  check("bias", call.bias);
-  check("residual", call.residual);
 }
 
 }  // namespace
@@ -265,18 +224,14 @@ Epilogue conv_epilogue(std::string_view name) {
   }
   for (int i = 0; i < info.count; ++i) {
     EpilogueOperandInfo const& operand = info.operands[i];
-    auto const is = [&](OperandKind kind, char const* name) {
-      return operand.kind == kind && std::strcmp(operand.name, name) == 0;
-    };
-    if (!is(OperandKind::scalar, "alpha") && !is(OperandKind::row, "bias") && !is(OperandKind::matrix, "residual")) {
-      fail(kValue, op, ": epilogue \"", info.name, "\" has an operand ", operand.name,
-           "; expected none but bias and residual");
-    }
+    bool const known = is_named(operand, OperandKind::scalar, "alpha") || is_named(operand, OperandKind::row, "bias") ||
+                       is_named(operand, OperandKind::matrix, "residual");
+    if (!known) fail_operand(op, info, i, "none but bias and residual");
   }
   return epilogue;
 }
 
-void check_conv(ConvCall& call) {
+void check(ConvCall& call) {
   check_devices(call);
   check_dims(call.names, call.names.a, *call.a, 4);
   check_dims(call.names, call.names.b, *call.b, 4);
@@ -287,7 +242,10 @@ void check_conv(ConvCall& call) {
   }
   check_geometry(call);
   check_sizes(call);
-  if (call.epilogue) check_epilogue(call);
+  if (call.epilogue) {
+    check_takes(call.names.op, info_of(*call.epilogue), "bias", call.bias);
+    check_takes(call.names.op, info_of(*call.epilogue), "residual", call.residual);
+  }
   if (call.bias) check_bias(call);
   if (call.residual) check_residual(call);
   if (!call.is_scaled) return;
@@ -460,18 +418,6 @@ void prepare_result(PreparedConv& prepared, ConvCall const& call, ConvView const
   prepared.d.copy_from = {args.d, batch, rows, own_channels, rows * pitch, pitch, 1};
 }
 
-// A value for each column of D, or one for all.
-gemm::EpilogueValue prepare_row(ConvCall const& call, EpilogueOperandInfo const& operand, Tensor const& tensor,
-                                ScalarType type, int columns, std::vector<Tensor>& keep) {
-  Matrix x = vector_of(tensor);
-  bool const is_one = operand.may_be_one && (x.cols == 1 || x.col_stride == 0);
-  if (!is_one || tensor.scalar_type() != type) {
-    std::int64_t const pitch = round_up<std::int64_t>(is_one ? 1 : columns, access_elements(type));
-    x = readable(x, tensor, type, pitch, !is_one && columns != x.cols, call.device, keep);
-  }
-  return {x.data, /*leading=*/is_one ? 0 : 1, 0, 0};
-}
-
 gemm::EpilogueValue prepare_residual(ConvCall const& call, Tensor const& residual, int columns, std::vector<Tensor>& keep) {
   View const rows = flatten_rows(view_of(residual, image_of(residual)), call.m, call.n, keep);
   Matrix const x =
@@ -490,13 +436,13 @@ void prepare_epilogue(PreparedConv& prepared, ConvCall const& call, ScaledForm c
     if (operand.kind == OperandKind::scalar) {
       value.value = 1;
     } else if (is("bias") && call.bias) {
-      value = prepare_row(call, operand, *call.bias, type, columns, prepared.keep);
+      value = prepare_vector(operand, *call.bias, type, columns, call.device, prepared.keep);
     } else if (is("residual") && call.residual) {
       value = prepare_residual(call, *call.residual, columns, prepared.keep);
     } else if (is("scale_a")) {
       value = {call.scale_input->data_ptr(), /*leading=*/0, 0, 0};
     } else if (is("scale_b")) {
-      value = prepare_row(call, operand, *call.scale_weight, type, columns, prepared.keep);
+      value = prepare_vector(operand, *call.scale_weight, type, columns, call.device, prepared.keep);
     }
     prepared.args.epilogue[i] = value;
   }
@@ -508,11 +454,8 @@ bool copies_overlapping_rows(ConvCall const& call) { return view_of(call, ConvAl
 
 GemmRequest request_of(ConvCall const& call, ConvAlgorithm algorithm, ScaledForm const& form) {
   conv2d::ConvProblem const problem = view_of(call, algorithm).problem;
-  GemmRequest request;
-  request.op = Op::conv2d;
-  request.device = call.device;
-  request.a = request.b = call.type == ScalarType::Float ? DType::tf32 : dtype_of(call.type);
-  request.d = dtype_of(form.d_type);
+  GemmRequest request = request_of(call, Op::conv2d, form.d_type);
+  request.layout_a = request.layout_b = Layout::row;  // of a convolution they mean nothing
   request.epilogue = form.epilogue;
   request.addend = info_of(form.epilogue).addend;
   request.direction = direction_of(call, algorithm);
@@ -564,12 +507,6 @@ Matrix filter_matrix(Tensor const& filter) {
   return {filter.data_ptr(), 1, filter.size(0), filter.size(1), 0, filter.stride(0), filter.stride(1)};
 }
 
-OpNames names_of(ConvCall const& call, int dims) {
-  OpNames names = call.names;
-  names.dims = dims;
-  return names;
-}
-
 void make_gemm(ConvProduct& product, ConvCall const& call) {
   View const left = pixels_of(*call.a, product.keep);
   if (call.direction == Direction::wgrad) {
@@ -580,11 +517,9 @@ void make_gemm(ConvProduct& product, ConvCall const& call) {
     View const right{call.direction == Direction::dgrad ? filter : filter.transposed(), call.filter()};
     product.operands.emplace(GemmOperands{left, right, call.k});
   }
-  product.gemm = make_call(names_of(call, 2), *call.a, *call.b, std::nullopt, call.allow_tf32);
-  GemmCall& gemm = *product.gemm;
+  GemmCall& gemm = product.gemm.emplace(GemmCall{call});
+  gemm.names.dims = 2;
   gemm.operands = &*product.operands;
-  gemm.type = call.type, gemm.d_type = call.d_type, gemm.device = call.device;
-  gemm.m = call.m, gemm.n = call.n, gemm.k = call.k;
   gemm.c = call.bias;
   if (!call.epilogue) return;
   gemm.c = nullptr;
@@ -608,8 +543,8 @@ void make_scaled(ConvProduct& product, ConvCall const& call) {
   View const pixels = pixels_of(*call.a, product.keep);
   Tensor const& a = product.views.emplace_back(matrix_view(pixels.owner, pixels.matrix));
   Tensor const& b = product.views.emplace_back(matrix_view(call.filter(), filter_matrix(call.filter()).transposed()));
-  product.scaled = ScaledCall{{names_of(call, 2), &a, &b}};
-  ScaledCall& scaled = *product.scaled;
+  ScaledCall& scaled = product.scaled.emplace(ScaledCall{{call.names, &a, &b}});
+  scaled.names.dims = 2;
   scaled.out_dtype = call.d_type;
   scaled.scale_a = call.scale_input, scaled.scale_b = call.scale_weight;
   scaled.bias = call.bias;
@@ -645,30 +580,21 @@ Tensor result_of_gemm(ConvCall const& call, Tensor const& result) {
 
 namespace {
 
-// Ways to write D, the best first. What has no kernel of its own is written in float32 and converted; where there is none
-// either, a float32 bias is rounded to the type of the result.
-std::vector<ScaledForm> forms_of(ConvCall const& call) {
-  if (!call.is_scaled) return {{call.epilogue.value_or(call.bias ? Epilogue::bias : Epilogue::plain), call.d_type}};
-  ScaledForm const same{Epilogue::scaled, call.d_type}, float32{Epilogue::scaled, ScalarType::Float};
-  bool const bias_f32 = call.bias && call.d_type != ScalarType::Float && type_of(*call.bias) == ScalarType::Float;
-  if (!bias_f32) return {same, float32};
-  return {{Epilogue::scaled_bias_f32, call.d_type}, float32, same};
+ScaledForms forms_of(ConvCall const& call) {
+  if (call.is_scaled) return scaled_forms(kScaled, call.d_type, call.bias);
+  return {{ScaledForm{call.epilogue.value_or(call.bias ? Epilogue::bias : Epilogue::plain), call.d_type}}, 1};
 }
+
+ScaledForm first_form(ConvCall const& call) { return forms_of(call).forms[0]; }
 
 // The form that serves the call as a GEMM, if its operands lie as they should.
 std::optional<GemmPlan> plan_of_product(ConvCall const& call) {
   if (call.is_scaled) {
-    ScaledCall scaled{{call.names, call.a, call.b}};
-    scaled.type = scaled.b_type = call.type;
-    scaled.d_type = call.d_type, scaled.device = call.device;
+    ScaledCall scaled{call};
     scaled.scale_a = call.scale_input, scaled.scale_b = call.scale_weight, scaled.bias = call.bias;
-    scaled.m = call.m, scaled.n = call.n, scaled.k = call.k;
     return choose_plan(request_of(scaled, choose_form(scaled)));
   }
-  GemmRequest request;
-  request.device = call.device;
-  request.a = request.b = call.type == ScalarType::Float ? DType::tf32 : dtype_of(call.type);
-  request.d = dtype_of(call.d_type);
+  GemmRequest request = request_of(call, Op::gemm, call.d_type);
   // Of 32-bit operands others are copied.
   bool const k_first = call.direction == Direction::wgrad && element_bytes(request.a) == 2;
   request.layout_a = k_first ? Layout::column : Layout::row;
@@ -679,37 +605,7 @@ std::optional<GemmPlan> plan_of_product(ConvCall const& call) {
     request.addend = Addend::other;
     request.epilogue = *call.epilogue;
   }
-  request.m = static_cast<int>(call.m), request.n = static_cast<int>(call.n), request.k = static_cast<int>(call.k);
   return choose_plan(request);
-}
-
-// Forms in the order of preference.
-class Choice {
- public:
-  explicit Choice(DeviceInfo const& device) : device_(device) {}
-
-  bool is_native() const { return native_; }
-  void offer(ConvAlgorithm algorithm, ScaledForm const& form, std::optional<GemmPlan> const& plan) {
-    if (!plan || native_) return;
-    bool const native = runs_native(plan->row->arch, device_.major, device_.minor);
-    if (native || variant.algorithm == ConvAlgorithm::none) variant = {algorithm, form, plan};
-    native_ = native;
-  }
-  ConvVariant variant;
-
- private:
-  DeviceInfo const& device_;
-  bool native_ = false;
-};
-
-gemm::Status attempt(PreparedConv& prepared, GemmPlan const& plan, std::optional<Tensor>& workspace) {
-  conv2d::ConvArgs& args = prepared.args;
-  std::int64_t const bytes = conv2d::workspace_bytes(plan, args);
-  if (bytes > 0) {
-    workspace = empty_bytes(bytes, prepared.request.device);
-    args.workspace = workspace->data_ptr();
-  }
-  return conv2d::run(plan, args);
 }
 
 Tensor run_gemm(ConvCall const& call) {
@@ -717,7 +613,7 @@ Tensor run_gemm(ConvCall const& call) {
   make_gemm_view(product, call);
   PreparedGemm prepared;
   if (product.scaled) {
-    run_scaled(prepared, *product.scaled);
+    run_call(prepared, *product.scaled);
     return result_of_gemm(call, *prepared.d.tensor);
   }
   prepared.d.tensor = make_conv_result(call);
@@ -740,7 +636,7 @@ char const* name_of(ConvAlgorithm algorithm) {
 
 ConvVariant choose_variant(ConvCall const& call) {
   DeviceInfo const& device = device_info(call.device);
-  Choice choice(device);
+  FirstNative<ConvVariant> choice{device};
   if (is_product(call)) {
     std::optional<GemmPlan> const product = plan_of_product(call);
     // K of a filter's gradient is long: kernels of convolutions may split it finer. And they copy a residual to shared
@@ -749,7 +645,7 @@ ConvVariant choose_variant(ConvCall const& call) {
     std::optional<GemmPlan> implicit;
     double implicit_us = 0;
     if (product && (splits || call.residual)) {
-      GemmRequest const request = request_of(call, ConvAlgorithm::implicit, forms_of(call).front());
+      GemmRequest const request = request_of(call, ConvAlgorithm::implicit, first_form(call));
       implicit = choose_plan(request);
       if (implicit) implicit_us = implicit->predicted_us;
       if (implicit && call.residual) implicit_us += residual_us(*implicit, request, device);
@@ -757,83 +653,55 @@ ConvVariant choose_variant(ConvCall const& call) {
     bool const pays =
         implicit && implicit_us < product->predicted_us &&
         (splits || (is_persistent(*implicit->row) && runs_native(implicit->row->arch, device.major, device.minor)));
-    if (!pays) choice.offer(ConvAlgorithm::product, {}, product);
-    if (choice.is_native()) return choice.variant;  // it stays the first
+    if (!pays) choice.offer({ConvAlgorithm::product, {}, product}, product);
+    if (choice.native) return *choice.chosen;  // it stays the first
   }
   if (call.direction == Direction::fprop && !call.is_scaled && copies_overlapping_rows(call)) {
-    ScaledForm const form = forms_of(call).front();
+    ScaledForm const form = first_form(call);
     GemmRequest const request = request_of(call, ConvAlgorithm::unfolded, form);
     std::optional<GemmPlan> const plan = request.space_to_depth.output_tiles > 0 ? choose_plan(request) : std::nullopt;
     // Bypasses the cost model, which misses that overlapping rows of a copy are loaded 2 to 3 times as slowly as full
     // lines.
     if (plan && plan->row->family == Family::sm90_space_to_depth) return {ConvAlgorithm::unfolded, form, plan};
   }
-  for (ScaledForm const& form : forms_of(call)) {
-    choice.offer(ConvAlgorithm::implicit, form, choose_plan(request_of(call, ConvAlgorithm::implicit, form)));
-  }
-  if (choice.is_native() || call.direction != Direction::dgrad || !call.unit_stride()) return choice.variant;
+  auto const offer = [&](ConvAlgorithm algorithm, ScaledForm const& form) {
+    std::optional<GemmPlan> const plan = choose_plan(request_of(call, algorithm, form));
+    choice.offer({algorithm, form, plan}, plan);
+  };
+  ScaledForms const forms = forms_of(call);
+  for (std::size_t i = 0; i < forms.count && !choice.native; ++i) offer(ConvAlgorithm::implicit, forms.forms[i]);
   // Tensor cores of Hopper read 32-bit operands K-major only, so there is fprop alone.
-  ScaledForm const form = forms_of(call).front();
-  choice.offer(ConvAlgorithm::flipped, form, choose_plan(request_of(call, ConvAlgorithm::flipped, form)));
-  return choice.variant;
+  bool const may_flip = call.direction == Direction::dgrad && call.unit_stride();
+  if (!choice.native && may_flip) offer(ConvAlgorithm::flipped, forms.forms[0]);
+  return choice.chosen.value_or(ConvVariant{});
 }
 
-void launch_conv(PreparedConv& prepared, ConvCall const& call, GemmPlan plan) {
-  DeviceInfo const& device = *prepared.args.device;
-  std::optional<Tensor> workspace;  // freed after the launch is enqueued: torch's allocator is ordered by stream
-  gemm::Status status = attempt(prepared, plan, workspace);
-  // What kernels refuse is what tensor maps have no bits for: then those without, through PTX if need be.
-  for (bool const tensor_maps : {true, false}) {
-    if (status.code != gemm::StatusCode::not_implementable) break;
-    if (!tensor_maps && !prepared.request.tensor_maps) break;
-    GemmRequest request = prepared.request;
-    request.tensor_maps = request.tensor_maps && tensor_maps;
-    for (GemmPlan const& next : rank_plans(request, device)) {
-      if (next.row == plan.row) continue;
-      plan = next;
-      status = attempt(prepared, plan, workspace);
-      if (status.code != gemm::StatusCode::not_implementable) break;
-    }
+Tensor run_conv(ConvCall& call) {
+  check(call);
+  DeviceScope const scope(call.device);
+  conv2d::ConvProblem const& p = call.problem;
+  if (p.images == 0) {
+    Tensor result = make_conv_result(call);
+    if (call.direction == Direction::wgrad) torch::stable::zero_(result);
+    return result;
   }
-  check_launch(status, call.names.op, plan.row->name);
-  if (!status.good()) {
-    conv2d::ConvProblem const& p = call.problem;
+  DeviceInfo const& device = device_info(call.device);
+  ConvVariant const variant = choose_variant(call);
+  if (variant.algorithm == ConvAlgorithm::none) {
+    GemmRequest const request = request_of(call, ConvAlgorithm::implicit, first_form(call));
+    fail(ErrorKind::not_implemented, call.names.op, ": ", explain_miss(request, device),
+         "\ntorch.nn.functional.conv2d serves it.");
+  }
+  if (variant.algorithm == ConvAlgorithm::product) return run_gemm(call);
+  PreparedConv prepared;
+  prepared.args.device = &device;
+  prepare_conv(prepared, call, variant);
+  if (!launch(prepared, call.names.op, *variant.plan)) {
     fail(ErrorKind::not_implemented, call.names.op,
          ": no kernel of this wheel takes a convolution of these extents (N=", p.images, ", C=", p.c, ", H=", p.h,
          ", W=", p.w, ", Ko=", p.k_out, ", R=", p.r, ", S=", p.s, ", stride ", p.stride_h, "x", p.stride_w, ", dilation ",
          p.dilation_h, "x", p.dilation_w, "); use torch.nn.functional.conv2d");
   }
-}
-
-Tensor empty_result(ConvCall const& call) {
-  conv2d::ConvProblem const& p = call.problem;
-  if (call.direction == Direction::wgrad) {
-    Tensor zeros = empty_channels_last({p.k_out, p.c, p.r, p.s}, call.d_type, call.device);
-    torch::stable::zero_(zeros);
-    return zeros;
-  }
-  if (call.direction == Direction::dgrad) return empty_channels_last({0, p.c, p.h, p.w}, call.d_type, call.device);
-  return empty_channels_last({0, p.k_out, p.p, p.q}, call.d_type, call.device);
-}
-
-std::string explain_conv_miss(ConvCall const& call) {
-  GemmRequest const request = request_of(call, ConvAlgorithm::implicit, forms_of(call).front());
-  return explain_miss(request, device_info(call.device)) + "\ntorch.nn.functional.conv2d serves it.";
-}
-
-Tensor run_conv(ConvCall& call) {
-  check_conv(call);
-  DeviceScope const scope(call.device);
-  if (call.problem.images == 0) return empty_result(call);
-  ConvVariant const variant = choose_variant(call);
-  if (variant.algorithm == ConvAlgorithm::none)
-    fail(ErrorKind::not_implemented, call.names.op, ": ", explain_conv_miss(call));
-  if (variant.algorithm == ConvAlgorithm::product) return run_gemm(call);
-  PreparedConv prepared;
-  prepared.args.device = &device_info(call.device);
-  prepared.args.stream = current_stream(call.device);
-  prepare_conv(prepared, call, variant);
-  launch_conv(prepared, call, *variant.plan);
   finish_output(prepared.d);
   return *std::move(prepared.d.tensor);
 }
@@ -938,7 +806,7 @@ std::int64_t conv_served(std::int64_t direction, std::int64_t device, ScalarType
     fail(ErrorKind::value, "_conv_served: direction is ", direction, "; expected 1 (fprop), 2 (dgrad) or 3 (wgrad)");
   }
   ConvCall call{{kConv2d, nullptr, nullptr}, static_cast<Direction>(direction), {{1, 1}, {0, 0, 0, 0}, {1, 1}}};
-  call.type = dtype, call.d_type = out_dtype, call.device = static_cast<int>(device);
+  call.type = call.b_type = dtype, call.d_type = out_dtype, call.device = static_cast<int>(device);
   int const step = unit_stride ? 1 : 2;
   call.problem = {32, 64, 64, 256, 256, 3, 3, 64 / step, 64 / step, 1, 1, step, step, 1, 1};
   if (!name.view().empty()) call.epilogue = conv_epilogue(name.view());

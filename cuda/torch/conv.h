@@ -8,7 +8,6 @@
 #include <optional>
 #include <string_view>
 
-#include "dispatch/run_conv.h"
 #include "torch/gemm.h"
 #include "torch/image.h"
 #include "torch/scaled.h"
@@ -62,7 +61,7 @@ inline ConvCall make_conv_call(OpNames const& names, Direction direction, Tensor
 Epilogue conv_epilogue(std::string_view name);
 
 // Shapes, dtypes, devices, geometry: throws the error that names the argument; fills types, extents and the problem.
-void check_conv(ConvCall& call);
+void check(ConvCall& call);
 
 // How the result is got. implicit: by a kernel of the call's direction. flipped: the gradient of the input by fprop, of the
 // gradient and the flipped filter. product: with a 1x1 filter it is a GEMM, which the other ops compute. unfolded:
@@ -86,22 +85,11 @@ bool copies_overlapping_rows(ConvCall const& call);
 // The request that selection sees; an implicit GEMM counts padded channels.
 GemmRequest request_of(ConvCall const& call, ConvAlgorithm algorithm, ScaledForm const& form);
 
-// Operands as kernels take them. `keep` owns the copies that had to be made.
-struct PreparedConv {
-  conv2d::ConvArgs args;
-  GemmRequest request;
-  std::vector<Tensor> keep;
-  Output d;
-};
-
 // What the op returns, uninitialised.
 Tensor make_conv_result(ConvCall const& call);
 
 // Prepares a checked call that has something to compute, and allocates its result.
 void prepare_conv(PreparedConv& prepared, ConvCall const& call, ConvVariant const& variant);
-
-// Launches the plan, or the next best where a kernel cannot implement it. Throws if none works.
-void launch_conv(PreparedConv& prepared, ConvCall const& call, GemmPlan plan);
 
 // The call as a GEMM on the memory of its tensors, or on copies where rows are not evenly spaced.
 struct ConvProduct {
@@ -118,14 +106,8 @@ void make_gemm_view(ConvProduct& product, ConvCall const& call);
 // What the op returns for the result of a scaled GEMM.
 Tensor result_of_gemm(ConvCall const& call, Tensor const& result);
 
-// The result where nothing is computed: none, or zeros.
-Tensor empty_result(ConvCall const& call);
-
 // All of it.
 Tensor run_conv(ConvCall& call);
-
-// For the error where choose_way finds none.
-std::string explain_conv_miss(ConvCall const& call);
 
 // Convolutions as torch sees them: tensors [N, C, H, W] in any memory format, results in channels_last. Geometry is eight
 // numbers: as three lists they would take torch two to three times as long.

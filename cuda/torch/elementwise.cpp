@@ -1,9 +1,7 @@
 #include <algorithm>
-#include <cstring>
 
-#include "core/error.h"
-#include "torch/cuda_shims.h"
 #include "torch/fused.h"
+#include "torch/launch.h"
 #include "torch/text_argument.h"
 
 namespace cutwheel {
@@ -25,31 +23,15 @@ void place_operands(Problem& problem, std::vector<Tensor> const& operands) {
   std::size_t next = 0;
   for (int i = 0; i < info.count; ++i) {
     EpilogueOperandInfo const& operand = info.operands[i];
-    bool const is_matrix = operand.kind == OperandKind::matrix || operand.kind == OperandKind::wide_matrix;
-    bool const neutral = operand.kind == OperandKind::scalar &&
-                         (std::strcmp(operand.name, "alpha") == 0 || std::strcmp(operand.name, "beta") == 0);
-    if (!is_matrix && !neutral) {
-      fail(ErrorKind::value, "elementwise: epilogue \"", info.name, "\" has an operand ", operand.name,
-           "; expected matrices only");
-    }
-    if (is_matrix && next < operands.size()) problem.tensors[static_cast<std::size_t>(i)] = &operands[next];
-    next += is_matrix;
+    bool const takes_tensor = is_matrix(operand.kind);
+    if (!takes_tensor && !is_neutral(operand)) fail_operand("elementwise", info, i, "matrices only");
+    if (takes_tensor && next < operands.size()) problem.tensors[static_cast<std::size_t>(i)] = &operands[next];
+    next += takes_tensor;
   }
   if (next != operands.size() || next == 0) {
     fail(ErrorKind::value, "elementwise: operands has ", operands.size(), " tensors; epilogue \"", info.name, "\" takes ",
          next);
   }
-}
-
-void check_leading(Problem const& problem, Tensor const& tensor, Tensor const& first, char const* name, std::int64_t cols) {
-  auto const sizes = tensor.sizes(), wanted = first.sizes();
-  bool fits = sizes.size() == wanted.size() && sizes[sizes.size() - 1] == cols;
-  for (std::size_t i = 0; fits && i + 1 < wanted.size(); ++i) fits = sizes[i] == wanted[i];
-  if (fits) return;
-  std::string text = "[";
-  for (std::size_t i = 0; i + 1 < wanted.size(); ++i) text += std::to_string(wanted[i]) + ", ";
-  fail(ErrorKind::shape, "elementwise: ", name, " has shape ", shape_text(tensor), "; expected ", text, cols,
-       "] for epilogue \"", problem.info.name, "\"");
 }
 
 void check_problem(Problem& problem) {
@@ -82,45 +64,33 @@ void check_problem(Problem& problem) {
       for (std::size_t j = 0; j + 1 < sizes.size(); ++j) problem.rows *= sizes[j];
     }
     check_device("elementwise", operand.name, *tensor, problem.device, first_name);
-    ScalarType const type = tensor->scalar_type();
+    ScalarType const type = type_of(*tensor);
     if (operand.type == OperandType::d && !has_type) {
-      if (!is_supported(type)) {
-        fail(ErrorKind::type, "elementwise: ", operand.name, " has dtype ", dtype_text(type),
-             "; expected float16, bfloat16 or float32");
-      }
+      check_supported("elementwise", operand.name, " has dtype ", type);
       problem.type = type;
       has_type = true;
     }
-    ScalarType const wanted = operand_type(operand, problem.type);
-    if (type != wanted) {
-      fail(ErrorKind::type, "elementwise: ", operand.name, " has dtype ", dtype_text(type), "; expected ",
-           dtype_text(wanted));
-    }
-    check_leading(problem, *tensor, *first, operand.name, columns(operand.kind, problem.n));
-  }
-  for (std::int64_t extent : {problem.rows, 2 * problem.n}) {
-    if (extent > kMaxExtent) {
-      fail(ErrorKind::shape, "elementwise: a dimension has ", extent, " elements; at most ", kMaxExtent, " are supported");
+    check_type("elementwise", operand.name, *tensor, operand_type(operand, problem.type));
+    std::int64_t const cols = columns(operand.kind, problem.n);
+    if (!has_rows_of(*tensor, *first, cols)) {
+      fail_shape("elementwise", operand.name, *tensor, rows_text(*first, cols), " for epilogue \"", info.name, '"');
     }
   }
+  for (std::int64_t extent : {problem.rows, 2 * problem.n}) check_extent("elementwise", extent);
 }
 
 Tensor make_result(Problem const& problem, std::int64_t cols) {
   auto const& tensors = problem.tensors;
   Tensor const& like = **std::find_if(tensors.begin(), tensors.end(), [](Tensor const* x) { return x != nullptr; });
-  auto const sizes = like.sizes();
-  std::array<std::int64_t, kMaxDims> shape;
-  std::copy(sizes.begin(), sizes.end(), shape.begin());
-  shape[sizes.size() - 1] = cols;
-  return empty_contiguous(shape.data(), static_cast<int>(sizes.size()), problem.type, problem.device);
+  return empty_like_rows(like, cols, problem.type, problem.device);
 }
 
 void run(Problem const& problem, Epilogue epilogue, Output& result, std::optional<Tensor>& sums) {
   EpilogueInfo const& info = problem.info;
   DeviceInfo const& device = device_info(problem.device);
   DType const d = dtype_of(problem.type);
-  KernelDescriptor const* const row = choose_elementwise_row(device, d, epilogue);
-  if (!row) {
+  KernelDescriptor const* const kernel = choose_elementwise_row(device, d, epilogue);
+  if (!kernel) {
     fail(ErrorKind::not_implemented, "elementwise: no kernel in this wheel serves epilogue \"", info.name, "\" with ",
          name_of(d), " output on ", device.name, " (compute capability ", device.major, '.', device.minor, ")");
   }
@@ -148,17 +118,9 @@ void run(Problem const& problem, Epilogue epilogue, Output& result, std::optiona
   }
   if (sums) args.c.data = sums->data_ptr();
   args.device = &device;
-  args.stream = current_stream(problem.device);
-  std::optional<Tensor> workspace;
-  if (std::int64_t const bytes = row->workspace_bytes(args); bytes > 0) {
-    workspace = empty_bytes(bytes, problem.device);
-    args.workspace = workspace->data_ptr();
-  }
-  gemm::Status const status = row->launch(args);
-  check_launch(status, "elementwise", row->name);
-  if (!status.good()) {
-    fail(ErrorKind::not_implemented, "elementwise: ", row->name, " does not take operands of ", problem.rows, " rows and ",
-         problem.n, " columns");
+  if (!launch_kernel(*kernel, args, "elementwise")) {
+    fail(ErrorKind::not_implemented, "elementwise: ", kernel->name, " does not take operands of ", problem.rows,
+         " rows and ", problem.n, " columns");
   }
   finish_output(result);
 }

@@ -37,29 +37,23 @@ Tensor const& required(char const* op, OptionalTensors const& operands, std::siz
   return *operands[i];
 }
 
-ExplainedGemm explain_call(GemmCall& call) {
-  check_call(call);
+namespace {
+
+template <class Call>
+ExplainedGemm explain_call(Call& call) {
+  check(call);
   DeviceScope const scope(call.device);
   PreparedGemm prepared;
-  prepare(prepared, call, {});
-  // mm and addmm with an empty K launch no GEMM.
-  bool const computes = !call.empty() && (call.k > 0 || call.epilogue);
-  if (computes) plan_call(prepared, call);
+  bool const computes = start(prepared, call) == Work::gemm;
+  if (computes) {
+    plan_gemm(prepared, call);
+  } else {
+    prepare_request(prepared, call);
+  }
   return explain_prepared(prepared, call.device, computes);
 }
 
-ExplainedGemm explain_call(ScaledCall& call) {
-  check_scaled(call);
-  DeviceScope const scope(call.device);
-  PreparedGemm prepared;
-  bool const multiplies = start_scaled(prepared, call);
-  if (multiplies) {
-    plan_scaled(prepared, call);
-  } else {
-    prepared.request = request_of(call, choose_form(call));
-  }
-  return explain_prepared(prepared, call.device, multiplies);
-}
+}  // namespace
 
 namespace {
 
@@ -147,17 +141,7 @@ ExplainedGemm explain_grouped(std::int64_t op, OptionalTensors const& operands, 
       default: return grouped_mm_call(tensor(0), tensor(1), tensor(2), all[3], out_dtype, allow_tf32);
     }
   }();
-  check_grouped(call);
-  DeviceScope const scope(call.device);
-  PreparedGemm prepared;
-  bool const multiplies = start_grouped(prepared, call);
-  if (multiplies) {
-    plan_grouped(prepared, call);
-  } else {
-    if (call.is_scaled) call.form = choose_grouped_form(call);
-    prepared.request = request_of(call);
-  }
-  return explain_prepared(prepared, call.device, multiplies);
+  return explain_call(call);
 }
 
 // --- Convolutions
@@ -230,7 +214,7 @@ ExplainedGemm explain_conv(std::int64_t op, OptionalTensors const& operands, Con
     call.residual = all[3] ? &*all[3] : nullptr;
     call.epilogue = conv_epilogue(epilogue);
   }
-  check_conv(call);
+  check(call);
   DeviceScope const scope(call.device);
   return explain_checked(call);
 }

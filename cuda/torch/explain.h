@@ -18,10 +18,6 @@ struct ExplainedGemm {
   PlanSource source{};          // of the first plan
 };
 
-// Explains calls as the ops make them; explain_gemm and the others put them together.
-ExplainedGemm explain_call(GemmCall& call);
-ExplainedGemm explain_call(ScaledCall& call);
-
 // Checks of what explain is given.
 void check_count(char const* op, std::size_t count, std::size_t least, std::size_t most);
 Tensor const& required(char const* op, OptionalTensors const& operands, std::size_t i);

@@ -1,10 +1,5 @@
 #include "torch/fused.h"
 
-#include <algorithm>
-#include <cstring>
-
-#include "core/error.h"
-#include "dispatch/epilogue_names.h"
 #include "torch/gemm.h"
 #include "torch/text_argument.h"
 
@@ -26,26 +21,16 @@ std::string expected_shape(GemmCall const& call, OperandKind kind, std::string c
   }
 }
 
-// linear's matrices have the leading dimensions of its input.
-void check_linear_matrix(GemmCall const& call, Tensor const& tensor, char const* name, std::int64_t cols) {
-  auto const sizes = tensor.sizes(), wanted = call.a->sizes();
-  bool fits = sizes.size() == wanted.size() && sizes[sizes.size() - 1] == cols;
-  for (std::size_t i = 0; fits && i + 1 < wanted.size(); ++i) fits = sizes[i] == wanted[i];
-  if (fits) return;
-  std::string text = "[";
-  for (std::size_t i = 0; i + 1 < wanted.size(); ++i) text += std::to_string(wanted[i]) + ", ";
-  fail(ErrorKind::shape, call.names.op, ": ", name, " has shape ", shape_text(tensor), "; expected ", text, cols,
-       "], the shape of the result");
-}
-
 void check_shape(GemmCall const& call, Tensor const& tensor, OperandKind kind, char const* name) {
-  bool const is_matrix = kind == OperandKind::matrix || kind == OperandKind::wide_matrix;
-  if (call.linear && is_matrix) {
-    check_linear_matrix(call, tensor, name, kind == OperandKind::wide_matrix ? 2 * call.n : call.n);
-    return;
+  bool const of_matrix = is_matrix(kind);
+  std::int64_t const wide_n = kind == OperandKind::wide_matrix ? 2 * call.n : call.n;
+  if (call.linear && of_matrix) {
+    // linear's matrices have the leading dimensions of its input.
+    if (has_rows_of(tensor, *call.a, wide_n)) return;
+    fail_shape(call.names.op, name, tensor, rows_text(*call.a, wide_n), ", the shape of the result");
   }
   auto const sizes = tensor.sizes();
-  std::size_t const dims = is_matrix ? 2 : 1;
+  std::size_t const dims = of_matrix ? 2 : 1;
   bool const batched = sizes.size() == dims + 1 && call.names.dims == 3 && !call.linear;
   bool fits = batched ? sizes[0] == call.batch : sizes.size() == dims;
   if (fits) {
@@ -53,24 +38,20 @@ void check_shape(GemmCall const& call, Tensor const& tensor, OperandKind kind, c
     switch (kind) {
       case OperandKind::row: fits = last == call.n; break;
       case OperandKind::col: fits = last == call.m; break;
-      default: fits = sizes[sizes.size() - 2] == call.m && last == (kind == OperandKind::wide_matrix ? 2 * call.n : call.n);
+      default: fits = sizes[sizes.size() - 2] == call.m && last == wide_n;
     }
   }
   if (fits) return;
-  fail(ErrorKind::shape, call.names.op, ": ", name, " has shape ", shape_text(tensor), "; expected ",
-       expected_shape(call, kind, ""),
-       call.names.dims == 3 ? " or " + expected_shape(call, kind, concat(call.batch, ", ")) : "");
+  fail_shape(call.names.op, name, tensor, expected_shape(call, kind, ""),
+             call.names.dims == 3 ? " or " + expected_shape(call, kind, concat(call.batch, ", ")) : "");
 }
 
 void check_operand(GemmCall const& call, int position) {
   EpilogueOperandInfo const& operand = call.epilogue->info().operands[position];
   Tensor const& tensor = *call.epilogue->tensors[static_cast<std::size_t>(position)];
   check_device(call.names.op, operand.name, tensor, call.device, call.names.a);
-  ScalarType const wanted = operand_type(operand, call.d_type);
-  if (tensor.scalar_type() != wanted) {
-    fail(ErrorKind::type, call.names.op, ": ", operand.name, " has dtype ", dtype_text(tensor.scalar_type()), "; expected ",
-         dtype_text(wanted), operand.type == OperandType::d ? ", the dtype of the result" : "");
-  }
+  check_type(call.names.op, operand.name, tensor, operand_type(operand, call.d_type),
+             operand.type == OperandType::d ? ", the dtype of the result" : "");
   if (operand.may_be_one && tensor.numel() == 1) return;
   check_shape(call, tensor, operand.kind, operand.name);
 }
@@ -97,10 +78,7 @@ void use_classic_form(GemmCall& call) {
 
 void check_epilogue(GemmCall& call) {
   EpilogueInfo const& info = call.epilogue->info();
-  if (info.width == Width::half && call.n % 2 != 0) {
-    fail(ErrorKind::shape, call.names.op, ": ", call.names.b, " has shape ", shape_text(*call.b), "; epilogue \"",
-         info.name, "\" combines pairs of columns, so N must be even");
-  }
+  check_pairs(call, info);
   for (int i = 0; i < info.count; ++i) {
     if (info.operands[i].kind == OperandKind::store || !call.epilogue->tensors[static_cast<std::size_t>(i)]) continue;
     check_operand(call, i);
@@ -139,9 +117,9 @@ void check_epilogue_outs(GemmCall const& call) {
       if (!tensor || kind == OperandKind::store) continue;
       Matrix const x = epilogue_matrix(call, j);
       // The very same view of a matrix is fine: a thread reads its elements before it writes there.
-      bool const is_matrix = kind == OperandKind::matrix || kind == OperandKind::wide_matrix;
-      if (is_matrix && tensor->scalar_type() == call.d_type && same_view(x, target)) continue;
-      if (overlaps(x, element_bytes_of(tensor->scalar_type()), target, d_bytes)) {
+      ScalarType const type = type_of(*tensor);
+      if (is_matrix(kind) && type == call.d_type && same_view(x, target)) continue;
+      if (overlaps(x, element_bytes_of(type), target, d_bytes)) {
         fail(ErrorKind::value, call.names.op, ": ", label, " overlaps ", info.operands[j].name,
              " in memory; expected separate tensors");
       }
@@ -159,9 +137,8 @@ gemm::EpilogueValue prepare_tensor(GemmCall const& call, int position, std::int6
   Tensor const& tensor = *call.epilogue->tensors[static_cast<std::size_t>(position)];
   EpilogueOperandInfo const& operand = call.epilogue->info().operands[position];
   OperandKind const kind = operand.kind;
-  ScalarType const type = tensor.scalar_type();
-  bool const is_matrix = kind == OperandKind::matrix || kind == OperandKind::wide_matrix;
-  View const view = call.linear && is_matrix
+  ScalarType const type = type_of(tensor);
+  View const view = call.linear && is_matrix(kind)
                         ? flatten_rows(tensor, call.m, kind == OperandKind::wide_matrix ? 2 * call.n : call.n, keep)
                         : View{epilogue_matrix(call, position), tensor};
   std::int64_t const columns = kind == OperandKind::col ? call.m : kind == OperandKind::wide_matrix ? 2 * whole_n : whole_n;
@@ -200,11 +177,8 @@ void prepare_epilogue(PreparedGemm& prepared, GemmCall const& call, CopyPolicy c
     if (info.operands[i].kind == OperandKind::scalar) {
       value.value = epilogue.scalars[static_cast<std::size_t>(i)];
     } else if (info.operands[i].kind == OperandKind::store) {
-      Matrix const x = prepare_output(*store, result_matrix(call, *store->tensor, call.n), call.d_type, whole_n,
-                                      copy_policy.extents && call.n != whole_n, call.device);
-      value.data = x.data;
-      value.leading = leading_of(x, whole_n);
-      value.batch_stride = x.batch == 1 ? 0 : x.batch_stride;
+      value = prepare_result(*store, result_matrix(call, *store->tensor, call.n), call.d_type, whole_n,
+                             copy_policy.extents && call.n != whole_n, call.device);
       ++store;
     } else if (epilogue.tensors[static_cast<std::size_t>(i)]) {
       value = prepare_tensor(call, i, whole_n, copy_policy.extents, prepared.keep);
@@ -234,21 +208,13 @@ std::string names_of(EpilogueInfo const& info, Wanted wanted) {
   return text.empty() ? "none" : text;
 }
 
-// linear has no argument for a scalar: it is called with the neutral values.
-bool is_neutral(EpilogueOperandInfo const& scalar) {
-  return std::strcmp(scalar.name, "alpha") == 0 || std::strcmp(scalar.name, "beta") == 0;
-}
-
 void run_linear(PreparedGemm& prepared, Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
                 std::optional<Tensor> const& residual, StringHandle name, bool allow_tf32, int stores) {
   TextArgument const text(name);
   EpilogueCall epilogue;
   epilogue.id = named_epilogue("linear", text.view(), /*has_accum=*/true);
   bind_linear(epilogue, bias ? &*bias : nullptr, residual ? &*residual : nullptr);
-  if (int const found = stores_of(epilogue.info()); found != stores) {
-    fail(ErrorKind::value, "linear: epilogue \"", epilogue.info().name, "\" stores ", found,
-         " tensors besides the result; linear_fused takes one that stores none, linear_fused_aux one that stores one");
-  }
+  check_stores("linear", "linear_fused", epilogue.info(), stores);
   GemmCall call = make_call(kLinear, input, weight, std::nullopt, allow_tf32);
   call.linear = true;
   call.epilogue = &epilogue;
@@ -257,37 +223,13 @@ void run_linear(PreparedGemm& prepared, Tensor const& input, Tensor const& weigh
 
 }  // namespace
 
-int stores_of(EpilogueInfo const& info) {
-  int count = 0;
-  for (int i = 0; i < info.count; ++i) count += info.operands[i].kind == OperandKind::store;
-  return count;
-}
-
 OpNames const& gemm_names(Tensor const& a) {
+  check_defined("gemm", "a", a);
   std::int64_t const dims = a.dim();
   if (dims != 2 && dims != 3) {
     fail(ErrorKind::shape, "gemm: a has ", dims, " dimensions (shape ", shape_text(a), "); expected [M, K] or [B, M, K]");
   }
   return dims == 3 ? kBatchedGemm : kGemm;
-}
-
-Epilogue named_epilogue(char const* op, std::string_view name, bool has_accum) {
-  std::optional<Epilogue> const found = find_epilogue(name);
-  if (!found) {
-    fail(ErrorKind::value, op, ": epilogue \"", name,
-         "\" is not declared in this wheel; declared: ", declared_epilogues(has_accum));
-  }
-  if (!is_for_gemm(*found)) {
-    fail(ErrorKind::value, op, ": epilogue \"", name,
-         "\" is one of scaled_mm; expected one of: ", declared_epilogues(has_accum));
-  }
-  if (info_of(*found).has_accum != has_accum) {
-    fail(ErrorKind::value, op, ": epilogue \"", name,
-         has_accum ? "\" is that of an elementwise kernel, without a product; expected one of: "
-                   : "\" is that of a product; expected one of: ",
-         declared_epilogues(has_accum));
-  }
-  return *found;
 }
 
 void bind_gemm(EpilogueCall& epilogue, OptionalTensors const& operands, std::vector<double> const& scalars) {
@@ -316,38 +258,39 @@ void bind_gemm(EpilogueCall& epilogue, OptionalTensors const& operands, std::vec
 
 void bind_linear(EpilogueCall& epilogue, Tensor const* bias, Tensor const* residual) {
   EpilogueInfo const& info = epilogue.info();
-  bool takes_bias = false, takes_residual = false;
   for (int i = 0; i < info.count; ++i) {
     std::size_t const position = static_cast<std::size_t>(i);
     EpilogueOperandInfo const& operand = info.operands[i];
-    if (operand.kind == OperandKind::store) continue;
-    if (operand.kind == OperandKind::row && std::strcmp(operand.name, "bias") == 0) {
-      takes_bias = true;
+    if (is_named(operand, OperandKind::row, "bias")) {
       epilogue.tensors[position] = bias;
-    } else if (operand.kind == OperandKind::matrix && std::strcmp(operand.name, "residual") == 0) {
-      takes_residual = true;
+    } else if (is_named(operand, OperandKind::matrix, "residual")) {
       epilogue.tensors[position] = residual;
-    } else if (operand.kind == OperandKind::scalar && is_neutral(operand)) {
+    } else if (is_neutral(operand)) {
       epilogue.scalars[position] = 1;
-    } else {
-      fail(ErrorKind::value, "linear: epilogue \"", info.name, "\" has an operand ", operand.name,
-           "; expected none but bias, a row, and residual, a matrix: call gemm for others");
+    } else if (operand.kind != OperandKind::store) {
+      fail_operand("linear", info, i, "none but bias, a row, and residual, a matrix: call gemm for others");
     }
   }
-  auto const refuse = [&](char const* argument) {
-    fail(ErrorKind::value, "linear: ", argument, " is given, and epilogue \"", info.name, "\" has no such operand");
-  };
-  if (bias && !takes_bias) refuse("bias");
-  if (residual && !takes_residual) refuse("residual");
+  check_takes("linear", info, "bias", bias);
+  check_takes("linear", info, "residual", residual);
 }
+
+namespace {
+
+EpilogueCall bound_gemm(StringHandle name, OptionalTensors const& operands, std::vector<double> const& scalars) {
+  TextArgument const text(name);
+  EpilogueCall epilogue;
+  epilogue.id = named_epilogue("gemm", text.view(), /*has_accum=*/true);
+  bind_gemm(epilogue, operands, scalars);
+  return epilogue;
+}
+
+}  // namespace
 
 std::vector<Tensor> gemm_named(Tensor const& a, Tensor const& b, StringHandle epilogue_name,
                                OptionalTensors const& operands, std::vector<double> const& scalars,
                                std::optional<ScalarType> out_dtype, bool allow_tf32) {
-  TextArgument const name(epilogue_name);
-  EpilogueCall epilogue;
-  epilogue.id = named_epilogue("gemm", name.view(), /*has_accum=*/true);
-  bind_gemm(epilogue, operands, scalars);
+  EpilogueCall epilogue = bound_gemm(epilogue_name, operands, scalars);
   GemmCall call = make_call(gemm_names(a), a, b, out_dtype, allow_tf32);
   call.epilogue = &epilogue;
   PreparedGemm prepared;
@@ -361,10 +304,7 @@ std::vector<Tensor> gemm_named(Tensor const& a, Tensor const& b, StringHandle ep
 
 void gemm_named_out(Tensor const& a, Tensor const& b, StringHandle epilogue_name, OptionalTensors const& operands,
                     std::vector<double> const& scalars, bool allow_tf32, std::vector<Tensor> const& out) {
-  TextArgument const name(epilogue_name);
-  EpilogueCall epilogue;
-  epilogue.id = named_epilogue("gemm", name.view(), /*has_accum=*/true);
-  bind_gemm(epilogue, operands, scalars);
+  EpilogueCall epilogue = bound_gemm(epilogue_name, operands, scalars);
   EpilogueInfo const& info = epilogue.info();
   std::size_t const wanted = 1 + static_cast<std::size_t>(stores_of(info));
   if (out.size() != wanted) {

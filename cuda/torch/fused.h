@@ -35,12 +35,6 @@ std::tuple<Tensor, Tensor> elementwise(std::vector<Tensor> const& operands, Stri
 // The names of gemm's arguments, by the rank of a; throws for any other rank.
 OpNames const& gemm_names(Tensor const& a);
 
-// The epilogue of a name; throws for a name that is not declared, or one with an accumulator where none is expected.
-Epilogue named_epilogue(char const* op, std::string_view name, bool has_accum);
-
-// How many outputs it has besides D.
-int stores_of(EpilogueInfo const& info);
-
 // Fill a call's epilogue; throw where what is given is not what the epilogue takes.
 void bind_gemm(EpilogueCall& epilogue, OptionalTensors const& operands, std::vector<double> const& scalars);
 void bind_linear(EpilogueCall& epilogue, Tensor const* bias, Tensor const* residual);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/error.h"
 #include "torch/cuda_shims.h"
 
 namespace cutwheel {
@@ -10,10 +9,6 @@ namespace cutwheel {
 // --- Checks
 
 namespace {
-
-void check_same_device(GemmCall const& call, char const* argument, Tensor const& tensor) {
-  check_device(call.names.op, argument, tensor, call.device, call.names.a);
-}
 
 // The sizes of c line up with the last dimensions of [batch, M, N], each equal or 1.
 void check_broadcast(GemmCall const& call) {
@@ -27,20 +22,17 @@ void check_broadcast(GemmCall const& call) {
     fits = size == want[3 - i] || size == 1;
   }
   if (!fits) {
-    fail(ErrorKind::shape, call.names.op, ": ", call.names.c, " has shape ", shape_text(c),
-         "; expected one that broadcasts to [", dims == 3 ? concat(call.batch, ", ") : "", call.m, ", ", call.n, "]");
+    fail_shape(call.names.op, call.names.c, c, "one that broadcasts to [", dims == 3 ? concat(call.batch, ", ") : "",
+               call.m, ", ", call.n, ']');
   }
 }
 
 void check_c(GemmCall const& call) {
   OpNames const& names = call.names;
-  check_same_device(call, names.c, *call.c);
-  ScalarType const c_type = call.c->scalar_type();
-  if (c_type != call.type && c_type != call.d_type) {
-    fail(ErrorKind::type, names.op, ": ", names.c, " has dtype ", dtype_text(c_type), "; expected ", dtype_text(call.type));
-  }
+  check_device(names.op, names.c, *call.c, call.device, names.a);
+  if (type_of(*call.c) != call.d_type) check_type(names.op, names.c, *call.c, call.type);
   if (call.linear && (call.c->dim() != 1 || call.c->size(0) != call.n)) {
-    fail(ErrorKind::shape, names.op, ": ", names.c, " has shape ", shape_text(*call.c), "; expected [", call.n, "]");
+    fail_shape(names.op, names.c, *call.c, '[', call.n, ']');
   }
   check_broadcast(call);
 }
@@ -50,7 +42,7 @@ void check_out_against_c(GemmCall const& call) {
   // The very same view is fine: each element of C is read before its D is written, by the same thread block. A broadcast
   // C is not: other thread blocks still read what one has overwritten.
   Matrix const c = matrix_of(*call.c), target = matrix_of(*call.out);
-  ScalarType const c_type = call.c->scalar_type();
+  ScalarType const c_type = type_of(*call.c);
   if (c_type == call.d_type && same_view(c, target)) return;
   if (overlaps(c, element_bytes_of(c_type), target, element_bytes_of(call.d_type))) {
     fail(ErrorKind::value, call.names.op, ": out overlaps ", call.names.c, " in memory; expected separate tensors");
@@ -67,8 +59,7 @@ void check_extents(GemmCall& call) {
     call.k = sizes[sizes.size() - 1];
     call.n = b.size(0);
     if (b.size(1) != call.k) {
-      fail(ErrorKind::shape, names.op, ": ", names.b, " has shape ", shape_text(b), "; expected [N, ", call.k, "] as ",
-           names.a, " has shape ", shape_text(a));
+      fail_shape(names.op, names.b, b, "[N, ", call.k, "] as ", names.a, " has shape ", shape_text(a));
     }
   } else {
     check_operands(call);
@@ -97,7 +88,7 @@ void check_matmul(GemmCall& call) {
 
 }  // namespace
 
-void check_call(GemmCall& call) {
+void check(GemmCall& call) {
   if (!call.operands) check_matmul(call);
   if (call.epilogue) check_epilogue(call);
   if (call.epilogue) {
@@ -115,12 +106,8 @@ void check_call(GemmCall& call) {
 
 namespace {
 
-struct PreparedC {
-  gemm::Operand operand;
-  Addend kind;
-};
-
-PreparedC prepare_c(GemmCall const& call, bool transposed, bool pad_extents, std::vector<Tensor>& keep) {
+// Puts C where kernels read it, and says what it is to selection.
+void prepare_c(PreparedGemm& prepared, GemmCall const& call, bool transposed, bool pad_extents) {
   Tensor const& c = *call.c;
   auto const sizes = c.sizes();
   auto const strides = c.strides();
@@ -136,36 +123,21 @@ PreparedC prepare_c(GemmCall const& call, bool transposed, bool pad_extents, std
   if (one_row) matrix.rows = 1;
   std::int64_t const unit = access_elements(call.d_type), pitch = round_up(matrix.cols, unit);
   bool const pad = pad_extents && matrix.cols % unit != 0;
-  matrix = readable(matrix, c, call.d_type, pitch, pad, call.device, keep);
-  return {{matrix.data, one_row ? 0 : leading_of(matrix, pitch), matrix.batch == 1 ? 0 : matrix.batch_stride},
-          one_row && call.beta == 1 ? Addend::row : Addend::matrix};
+  matrix = readable(matrix, c, call.d_type, pitch, pad, call.device, prepared.keep);
+  prepared.args.c = {matrix.data, one_row ? 0 : leading_of(matrix, pitch), matrix.batch == 1 ? 0 : matrix.batch_stride};
+  prepared.request.addend = one_row && call.beta == 1 ? Addend::row : Addend::matrix;
 }
 
 Layout flip(Layout layout) { return layout == Layout::row ? Layout::column : Layout::row; }
 
 Tensor make_result(GemmCall const& call, std::int64_t cols) {
-  if (call.linear) {
-    auto const sizes = call.a->sizes();
-    std::array<std::int64_t, kMaxDims> shape;
-    std::copy(sizes.begin(), sizes.end(), shape.begin());
-    shape[sizes.size() - 1] = cols;
-    return empty_contiguous(shape.data(), static_cast<int>(sizes.size()), call.d_type, call.device);
-  }
+  if (call.linear) return empty_like_rows(*call.a, cols, call.d_type, call.device);
   std::int64_t const shape[] = {call.batch, call.m, cols};
   return empty_contiguous(call.names.dims == 3 ? shape : shape + 1, call.names.dims, call.d_type, call.device);
 }
 
-// A and B as the caller has them. No kernel reads a K of 0, but an epilogue applies to its result, too: then both are
-// zeros, of the shortest K that can be accessed.
 GemmOperands operands_of(GemmCall const& call, std::vector<Tensor>& keep) {
-  if (call.k == 0 && call.epilogue) {
-    std::int64_t const k = access_elements(call.type), rows = std::max({call.m, call.n, std::int64_t{1}});
-    Tensor zeros = empty_strided({rows, k}, {k, 1}, call.type, call.device);
-    torch::stable::zero_(zeros);
-    keep.push_back(zeros);
-    void* const data = zeros.data_ptr();
-    return {{{data, 1, call.m, k, 0, k, 1}, zeros}, {{data, 1, k, call.n, 0, 1, k}, zeros}, k};
-  }
+  if (call.k == 0 && call.epilogue) return zero_operands(call, keep);
   if (call.operands) return *call.operands;
   Matrix const b = matrix_of(*call.b);
   if (!call.linear) return {{matrix_of(*call.a), *call.a}, {b, *call.b}, call.k};
@@ -179,42 +151,36 @@ Matrix result_matrix(GemmCall const& call, Tensor const& result, std::int64_t co
   return is_dense ? Matrix{result.data_ptr(), 1, call.m, cols, 0, cols, 1} : matrix_of(result);
 }
 
-void make_results(PreparedGemm& prepared, GemmCall const& call) {
-  if (prepared.d.tensor) return;
-  prepared.d.tensor = call.out ? *call.out : make_result(call, columns_of(call.width(), call.n));
-  if (!call.epilogue) return;
-  EpilogueInfo const& info = call.epilogue->info();
-  for (int i = 0; i < info.count; ++i) {
-    if (info.operands[i].kind != OperandKind::store) continue;
-    Tensor const* const given = call.epilogue->tensors[static_cast<std::size_t>(i)];
-    prepared.stores.emplace_back().tensor = given ? *given : make_result(call, call.n);
+Work start(PreparedGemm& prepared, GemmCall& call) {
+  if (!prepared.d.tensor) {
+    prepared.d.tensor = call.out ? *call.out : make_result(call, columns_of(call.width(), call.n));
+    EpilogueInfo const* const info = call.epilogue ? &call.epilogue->info() : nullptr;
+    for (int i = 0; info && i < info->count; ++i) {
+      if (info->operands[i].kind != OperandKind::store) continue;
+      Tensor const* const given = call.epilogue->tensors[static_cast<std::size_t>(i)];
+      prepared.stores.emplace_back().tensor = given ? *given : make_result(call, call.n);
+    }
   }
+  if (call.empty()) return Work::none;
+  return call.k == 0 && !call.epilogue ? Work::empty_k : Work::gemm;
 }
 
 void prepare(PreparedGemm& prepared, GemmCall const& call, CopyPolicy copy_policy) {
   std::vector<Tensor>& keep = prepared.keep;
   keep.clear();  // of a first try; work already enqueued on them is ordered by the stream
-  make_results(prepared, call);
   Matrix result = result_matrix(call, *prepared.d.tensor, columns_of(call.width(), call.n));
-  GemmOperands const operands = operands_of(call, keep);
 
   // Column-major out=: D^T = B^T A^T is row-major. Other epilogues have operands that cannot be transposed so.
   bool const transpose = call.out && !call.epilogue && result.col_stride != 1 && result.row_stride == 1 && result.cols > 1;
   if (transpose) result = result.transposed();
-  // cp.async kernels start with the odd end of K and go on from there: K itself has to be whole. Copies of both operands
-  // have K contiguous and zeros up to the next multiple.
-  std::int64_t const whole_k = round_up(operands.k, access_elements(call.type));
-  bool const pad_k = copy_policy.extents && operands.k != whole_k;
   // K contiguous in both operands is the layout with the most kernels.
-  PreparedOperand const left =
-      prepare_operand(operands.a.matrix, operands.a.owner, call.type, Layout::row, copy_policy, pad_k, call.device, keep);
-  PreparedOperand const right = prepare_operand(operands.b.matrix, operands.b.owner, call.type, Layout::column, copy_policy,
-                                                pad_k, call.device, keep);
+  PreparedOperands const operands = prepare_operands(call, operands_of(call, keep), kContiguousK, copy_policy, keep);
+  PreparedOperand const &left = operands.a, &right = operands.b;
 
   gemm::GemmArgs& args = prepared.args;
   args.m = static_cast<int>(transpose ? call.n : call.m);
   args.n = static_cast<int>(transpose ? call.m : call.n);
-  args.k = static_cast<int>(pad_k ? whole_k : operands.k);
+  args.k = operands.k;
   args.batch = static_cast<int>(call.batch);
   args.a = transpose ? right.operand : left.operand;
   args.b = transpose ? left.operand : right.operand;
@@ -222,85 +188,45 @@ void prepare(PreparedGemm& prepared, GemmCall const& call, CopyPolicy copy_polic
   std::int64_t const unit = access_elements(call.d_type), whole_n = round_up<std::int64_t>(args.n, unit);
   // A kernel that writes whole accesses only may write this many columns.
   std::int64_t const pitch = round_up(columns_of(call.width(), whole_n), unit);
-  Matrix const d =
-      prepare_output(prepared.d, result, call.d_type, pitch, copy_policy.extents && args.n != whole_n, call.device);
-  args.d = d.data;
-  args.d_leading = leading_of(d, pitch);
-  args.d_batch_stride = d.batch == 1 ? 0 : d.batch_stride;
+  bool const pad_n = copy_policy.extents && args.n != whole_n;
+  place_d(args, prepare_result(prepared.d, result, call.d_type, pitch, pad_n, call.device));
 
   GemmRequest& request = prepared.request;
-  request.addend = Addend::none;
+  request = request_of(call, Op::gemm, call.d_type);
   if (call.epilogue) {
     prepare_epilogue(prepared, call, copy_policy);
   } else {
     args.alpha = static_cast<float>(call.alpha);
     args.beta = call.c ? static_cast<float>(call.beta) : 0.f;
-    if (args.beta != 0.f) {
-      PreparedC const addend = prepare_c(call, transpose, copy_policy.extents, keep);
-      args.c = addend.operand;
-      request.addend = addend.kind;
-    }
+    if (args.beta != 0.f) prepare_c(prepared, call, transpose, copy_policy.extents);
   }
-  request.device = call.device;
-  request.a = request.b = call.type == ScalarType::Float ? DType::tf32 : dtype_of(call.type);
-  request.d = dtype_of(call.d_type);
   request.layout_a = transpose ? flip(right.layout) : left.layout;
   request.layout_b = transpose ? flip(left.layout) : right.layout;
-  request.extents_aligned = left.extent_aligned && right.extent_aligned && (copy_policy.extents || args.n == whole_n);
+  request.extents_aligned = operands.extents_aligned && (copy_policy.extents || args.n == whole_n);
   request.m = args.m, request.n = args.n, request.k = args.k, request.batch = args.batch;
 }
 
-GemmPlan plan_call(PreparedGemm& prepared, GemmCall const& call) {
-  return plan_product(prepared, call, [&](CopyPolicy copy_policy) { prepare(prepared, call, copy_policy); });
-}
+void prepare_request(PreparedGemm& prepared, GemmCall const& call) { prepare(prepared, call, {}); }
 
-// --- Running
-
-namespace {
-
-void run_gemm(PreparedGemm& prepared, GemmCall const& call) {
+void fill_empty_k(PreparedGemm& prepared, GemmCall const& call) {
   prepare(prepared, call, {});
   gemm::GemmArgs& args = prepared.args;
   args.device = &device_info(call.device);
   args.stream = current_stream(call.device);
-  if (call.k == 0 && !call.epilogue) {
-    gemm::Status const status = gemm::run_empty_k(args, prepared.request.d);
-    check_launch(status, call.names.op, "splitk_reduce");
-    if (!status.good()) fail(ErrorKind::not_implemented, call.names.op, ": ", explain_miss(prepared.request, *args.device));
-    return;
-  }
-  launch_gemm(prepared, call, plan_call(prepared, call));
-}
-
-}  // namespace
-
-void run_call(PreparedGemm& prepared, GemmCall& call) {
-  check_call(call);
-  DeviceScope const scope(call.device);
-  if (call.empty()) {
-    make_results(prepared, call);
-    return;
-  }
-  run_gemm(prepared, call);
-  finish_output(prepared.d);
-  for (Output& store : prepared.stores) finish_output(store);
+  gemm::Status const status = gemm::run_empty_k(args, prepared.request.d);
+  check_launch(status, call.names.op, "splitk_reduce");
+  if (!status.good()) fail(ErrorKind::not_implemented, call.names.op, ": ", explain_miss(prepared.request, *args.device));
 }
 
 // --- Ops
 
 namespace {
 
-Tensor run(GemmCall& call) {
-  PreparedGemm prepared;
-  run_call(prepared, call);
-  return *std::move(prepared.d.tensor);
-}
-
 Tensor plain(OpNames const& names, Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, bool allow_tf32,
              Tensor const* out = nullptr) {
   GemmCall call = make_call(names, a, b, out_dtype, allow_tf32);
   call.out = out;
-  return run(call);
+  return run_call(std::move(call));
 }
 
 Tensor with_c(OpNames const& names, Tensor const& c, Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype,
@@ -310,7 +236,7 @@ Tensor with_c(OpNames const& names, Tensor const& c, Tensor const& a, Tensor con
   call.alpha = alpha;
   call.beta = beta;
   call.out = out;
-  return run(call);
+  return run_call(std::move(call));
 }
 
 }  // namespace
@@ -355,7 +281,7 @@ Tensor linear(Tensor const& input, Tensor const& weight, std::optional<Tensor> b
   GemmCall call = make_call(kLinear, input, weight, std::nullopt, allow_tf32);
   call.linear = true;
   call.c = bias ? &*bias : nullptr;
-  return run(call);
+  return run_call(std::move(call));
 }
 
 }  // namespace cutwheel

@@ -4,7 +4,7 @@
 #include <array>
 #include <optional>
 
-#include "torch/gemm_call.h"
+#include "torch/launch.h"
 #include "torch/tensor.h"
 
 namespace cutwheel {
@@ -24,11 +24,6 @@ struct EpilogueCall {
   std::optional<Tensor> batched_row;  // a row for each of a batch, as baddbmm takes it
 
   EpilogueInfo const& info() const { return info_of(id); }
-};
-
-struct GemmOperands {
-  View a, b;  // [M, K] and [K, N], or [G, K, N] for groups that are not along K
-  std::int64_t k;
 };
 
 struct GemmCall : GemmCallBase {
@@ -59,7 +54,7 @@ inline GemmCall make_call(OpNames const& names, Tensor const& a, Tensor const& b
 
 // Shapes, dtypes, devices, out=: throws the error that names the argument; fills types and extents. Turns the
 // epilogues of mm and addmm, asked for by name, into alpha, beta and c.
-void check_call(GemmCall& call);
+void check(GemmCall& call);
 
 // The part of it for an epilogue by name and its outs; the operands have been checked.
 void check_epilogue(GemmCall& call);
@@ -68,21 +63,18 @@ void check_epilogue_outs(GemmCall const& call);
 // Where an operand of the epilogue lies, [batch, rows, cols]; a vector is one row. linear's are not flattened.
 Matrix epilogue_matrix(GemmCall const& call, int position);
 
-// Makes what the op returns, unless it was given.
-void make_results(PreparedGemm& prepared, GemmCall const& call);
-
+// As launch.h has them.
+Work start(PreparedGemm& prepared, GemmCall& call);
 void prepare(PreparedGemm& prepared, GemmCall const& call, CopyPolicy copy_policy);
-// The part of it for an epilogue with Addend::other.
+// The request of a call that has nothing to launch.
+void prepare_request(PreparedGemm& prepared, GemmCall const& call);
+void fill_empty_k(PreparedGemm& prepared, GemmCall const& call);
+
+// The part of prepare() for an epilogue with Addend::other.
 void prepare_epilogue(PreparedGemm& prepared, GemmCall const& call, CopyPolicy copy_policy);
 
 // The rows of a result with `cols` columns.
 Matrix result_matrix(GemmCall const& call, Tensor const& result, std::int64_t cols);
-
-// A plan for the prepared call; prepares it again, with copies, if no row takes it as it is.
-GemmPlan plan_call(PreparedGemm& prepared, GemmCall const& call);
-
-// All of it: the results are in prepared.d and prepared.stores.
-void run_call(PreparedGemm& prepared, GemmCall& call);
 
 // The GEMM ops as torch sees them: shapes and dtypes as in torch's functions of the same names.
 Tensor mm(Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, bool allow_tf32);

@@ -1,12 +1,20 @@
 #include "torch/gemm_call.h"
 
-#include "core/error.h"
+#include <algorithm>
+#include <cstring>
+
+#include "dispatch/epilogue_names.h"
 
 namespace cutwheel {
 
 // --- Checks
 
+void check_defined(char const* op, char const* argument, Tensor const& tensor) {
+  if (!tensor.defined()) fail(ErrorKind::type, op, ": ", argument, " is None; expected a Tensor");
+}
+
 void check_device(char const* op, char const* argument, Tensor const& tensor, int device, char const* device_of) {
+  check_defined(op, argument, tensor);
   if (!tensor.is_cuda()) {
     fail(ErrorKind::device, op, ": ", argument, " is not on a CUDA device; all tensors must be on cuda:", device);
   }
@@ -32,6 +40,8 @@ void check_extent(char const* op, std::int64_t extent) {
 void check_devices(GemmCallBase& call) {
   OpNames const& names = call.names;
   Tensor const &a = *call.a, &b = *call.b;
+  check_defined(names.op, names.a, a);
+  check_defined(names.op, names.b, b);
   if (!a.is_cuda() && !b.is_cuda()) {
     fail(ErrorKind::not_implemented, names.op, ": ", names.a,
          " is not on a CUDA device; cutwheel's kernels run on CUDA devices");
@@ -45,18 +55,26 @@ bool is_supported(ScalarType type) {
   return type == ScalarType::Half || type == ScalarType::BFloat16 || type == ScalarType::Float;
 }
 
-void check_float_types(GemmCallBase& call, bool allow_tf32) {
+void check_supported(char const* op, char const* argument, char const* what, ScalarType type) {
+  if (is_supported(type)) return;
+  fail(ErrorKind::type, op, ": ", argument, what, dtype_text(type), "; expected float16, bfloat16 or float32");
+}
+
+void check_operand_types(GemmCallBase& call) {
   OpNames const& names = call.names;
-  call.type = call.a->scalar_type();
-  if (!is_supported(call.type)) {
-    fail(ErrorKind::type, names.op, ": ", names.a, " has dtype ", dtype_text(call.type),
-         "; expected float16, bfloat16 or float32");
-  }
-  if (call.b->scalar_type() != call.type) {
-    fail(ErrorKind::type, names.op, ": ", names.b, " has dtype ", dtype_text(call.b->scalar_type()), "; expected ",
+  call.type = type_of(*call.a);
+  check_supported(names.op, names.a, " has dtype ", call.type);
+  call.b_type = type_of(*call.b);
+  if (call.b_type != call.type) {
+    fail(ErrorKind::type, names.op, ": ", names.b, " has dtype ", dtype_text(call.b_type), "; expected ",
          dtype_text(call.type), " as ", names.a, " has");
   }
-  call.d_type = call.out ? call.out->scalar_type() : call.out_dtype.value_or(call.type);
+}
+
+void check_float_types(GemmCallBase& call, bool allow_tf32) {
+  OpNames const& names = call.names;
+  check_operand_types(call);
+  call.d_type = call.out ? type_of(*call.out) : call.out_dtype.value_or(call.type);
   if (call.d_type != call.type && call.d_type != ScalarType::Float) {
     fail(ErrorKind::type, names.op, ": ", call.out ? "out has dtype " : "out_dtype is ", dtype_text(call.d_type),
          "; expected ", dtype_text(call.type), call.type == ScalarType::Float ? "" : " or float32");
@@ -70,20 +88,40 @@ void check_float_types(GemmCallBase& call, bool allow_tf32) {
   }
 }
 
+void check_type(char const* op, char const* argument, Tensor const& tensor, ScalarType wanted, char const* note) {
+  ScalarType const type = type_of(tensor);
+  if (type == wanted) return;
+  fail(ErrorKind::type, op, ": ", argument, " has dtype ", dtype_text(type), "; expected ", dtype_text(wanted), note);
+}
+
+bool has_rows_of(Tensor const& tensor, Tensor const& like, std::int64_t cols) {
+  auto const sizes = tensor.sizes(), wanted = like.sizes();
+  bool fits = sizes.size() == wanted.size() && sizes[sizes.size() - 1] == cols;
+  for (std::size_t i = 0; fits && i + 1 < wanted.size(); ++i) fits = sizes[i] == wanted[i];
+  return fits;
+}
+
+std::string rows_text(Tensor const& like, std::int64_t cols) {
+  auto const wanted = like.sizes();
+  std::string text = "[";
+  for (std::size_t i = 0; i + 1 < wanted.size(); ++i) text += std::to_string(wanted[i]) + ", ";
+  return text + std::to_string(cols) + "]";
+}
+
 void check_operands(GemmCallBase& call) {
   OpNames const& names = call.names;
   Tensor const &a = *call.a, &b = *call.b;
   Matrix const left = matrix_of(a), right = matrix_of(b);
   call.batch = left.batch, call.m = left.rows, call.k = left.cols, call.n = right.cols;
   if (right.rows != call.k || right.batch != call.batch) {
-    fail(ErrorKind::shape, names.op, ": ", names.b, " has shape ", shape_text(b), "; expected [",
-         names.dims == 3 ? concat(call.batch, ", ") : "", call.k, ", N] as ", names.a, " has shape ", shape_text(a));
+    fail_shape(names.op, names.b, b, '[', names.dims == 3 ? concat(call.batch, ", ") : "", call.k, ", N] as ", names.a,
+               " has shape ", shape_text(a));
   }
 }
 
 void check_apart(GemmCallBase const& call, Tensor const& out, char const* label, Tensor const& input,
                  char const* argument) {
-  if (overlaps(matrix_of(input), element_bytes_of(input.scalar_type()), matrix_of(out), element_bytes_of(call.d_type))) {
+  if (overlaps(matrix_of(input), element_bytes_of(type_of(input)), matrix_of(out), element_bytes_of(call.d_type))) {
     fail(ErrorKind::value, call.names.op, ": ", label, " overlaps ", argument, " in memory; expected separate tensors");
   }
 }
@@ -91,15 +129,12 @@ void check_apart(GemmCallBase const& call, Tensor const& out, char const* label,
 void check_out(GemmCallBase const& call, Tensor const& out, char const* label, std::int64_t cols) {
   OpNames const& names = call.names;
   check_device(names.op, label, out, call.device, names.a);
-  if (out.scalar_type() != call.d_type) {
-    fail(ErrorKind::type, names.op, ": ", label, " has dtype ", dtype_text(out.scalar_type()), "; expected ",
-         dtype_text(call.d_type));
-  }
+  check_type(names.op, label, out, call.d_type);
   Matrix const target = matrix_of(out);
   bool const fits = out.dim() == names.dims && target.batch == call.batch && target.rows == call.m && target.cols == cols;
   if (!fits) {
-    fail(ErrorKind::shape, names.op, ": ", label, " has shape ", shape_text(out), "; expected [",
-         names.dims == 3 ? concat(call.batch, ", ") : "", call.m, ", ", cols, "] (out is never resized)");
+    fail_shape(names.op, label, out, '[', names.dims == 3 ? concat(call.batch, ", ") : "", call.m, ", ", cols,
+               "] (out is never resized)");
   }
   if (overlaps_itself(target)) {
     fail(ErrorKind::value, names.op, ": ", label,
@@ -109,84 +144,126 @@ void check_out(GemmCallBase const& call, Tensor const& out, char const* label, s
   check_apart(call, out, label, *call.b, names.b);
 }
 
-// --- Running
+// --- Epilogues by name
 
-namespace {
+bool is_named(EpilogueOperandInfo const& operand, OperandKind kind, char const* name) {
+  return operand.kind == kind && std::strcmp(operand.name, name) == 0;
+}
 
-gemm::Status launch(PreparedGemm& prepared, int device, GemmPlan& plan) {
-  gemm::GemmArgs& args = prepared.args;
-  std::optional<Tensor> workspace;  // freed after the launch is enqueued: torch's allocator is ordered by stream
-  auto const attempt = [&] {
-    std::int64_t const bytes = gemm::workspace_bytes(plan, args);
-    if (bytes > 0) {
-      workspace = empty_bytes(bytes, device);
-      args.workspace = workspace->data_ptr();
-    }
-    return gemm::run(plan, args, prepared.request.a, prepared.request.d);
+bool is_neutral(EpilogueOperandInfo const& operand) {
+  return is_named(operand, OperandKind::scalar, "alpha") || is_named(operand, OperandKind::scalar, "beta");
+}
+
+int stores_of(EpilogueInfo const& info) {
+  return static_cast<int>(std::count_if(info.operands, info.operands + info.count, [](EpilogueOperandInfo const& operand) {
+    return operand.kind == OperandKind::store;
+  }));
+}
+
+Epilogue named_epilogue(char const* op, std::string_view name, bool has_accum) {
+  std::optional<Epilogue> const found = find_epilogue(name);
+  if (!found) {
+    fail(ErrorKind::value, op, ": epilogue \"", name,
+         "\" is not declared in this wheel; declared: ", declared_epilogues(has_accum));
+  }
+  if (!is_for_gemm(*found)) {
+    fail(ErrorKind::value, op, ": epilogue \"", name,
+         "\" is one of scaled_mm; expected one of: ", declared_epilogues(has_accum));
+  }
+  if (info_of(*found).has_accum != has_accum) {
+    fail(ErrorKind::value, op, ": epilogue \"", name,
+         has_accum ? "\" is that of an elementwise kernel, without a product; expected one of: "
+                   : "\" is that of a product; expected one of: ",
+         declared_epilogues(has_accum));
+  }
+  return *found;
+}
+
+void check_takes(char const* op, EpilogueInfo const& info, char const* argument, bool is_given) {
+  bool const takes = std::any_of(info.operands, info.operands + info.count, [&](EpilogueOperandInfo const& operand) {
+    return std::strcmp(operand.name, argument) == 0;
+  });
+  if (is_given && !takes) {
+    fail(ErrorKind::value, op, ": ", argument, " is given, and epilogue \"", info.name, "\" has no such operand");
+  }
+}
+
+void fail_operand(char const* op, EpilogueInfo const& info, int position, char const* expected) {
+  fail(ErrorKind::value, op, ": epilogue \"", info.name, "\" has an operand ", info.operands[position].name, "; expected ",
+       expected);
+}
+
+void check_stores(char const* op, char const* fused, EpilogueInfo const& info, int stores) {
+  int const found = stores_of(info);
+  if (found == stores) return;
+  fail(ErrorKind::value, op, ": epilogue \"", info.name, "\" stores ", found, " tensors besides the result; ", fused,
+       " takes one that stores none, ", fused, "_aux one that stores one");
+}
+
+void check_pairs(GemmCallBase const& call, EpilogueInfo const& info) {
+  if (info.width != Width::half || call.n % 2 == 0) return;
+  fail(ErrorKind::shape, call.names.op, ": ", call.names.b, " has shape ", shape_text(*call.b), "; epilogue \"", info.name,
+       "\" combines pairs of columns, so N must be even");
+}
+
+// --- Operands
+
+GemmRequest request_of(GemmCallBase const& call, Op op, ScalarType d_type) {
+  auto const multiplied = [](ScalarType type) { return type == ScalarType::Float ? DType::tf32 : dtype_of(type); };
+  GemmRequest request;
+  request.op = op;
+  request.device = call.device;
+  request.a = multiplied(call.type), request.b = multiplied(call.b_type);
+  request.d = dtype_of(d_type);
+  request.layout_a = kContiguousK.a, request.layout_b = kContiguousK.b;
+  request.m = static_cast<int>(call.m), request.n = static_cast<int>(call.n), request.k = static_cast<int>(call.k);
+  return request;
+}
+
+GemmOperands zero_operands(GemmCallBase const& call, std::vector<Tensor>& keep) {
+  std::int64_t const k = access_elements(call.type), rows = std::max({call.m, call.n, std::int64_t{1}});
+  Tensor zeros = empty_strided({rows, k}, {k, 1}, call.type, call.device);
+  torch::stable::zero_(zeros);
+  keep.push_back(zeros);
+  void* const data = zeros.data_ptr();
+  return {{{data, 1, call.m, k, 0, k, 1}, zeros}, {{data, call.batch, k, call.n, 0, 1, k}, zeros}, k};
+}
+
+PreparedOperands prepare_operands(GemmCallBase const& call, GemmOperands const& operands, Layouts preferred,
+                                  CopyPolicy copy_policy, std::vector<Tensor>& keep) {
+  std::int64_t const whole_k = round_up(operands.k, access_elements(call.type));
+  bool const pad_k = copy_policy.extents && preferred.a == Layout::row && operands.k != whole_k;
+  auto const prepared = [&](View const& x, ScalarType type, Layout layout) {
+    return prepare_operand(x.matrix, x.owner, type, layout, copy_policy, pad_k, call.device, keep);
   };
-  gemm::Status status = attempt();
-  if (status.code != gemm::StatusCode::not_implementable) return status;
-  for (GemmPlan const& next : rank_plans(prepared.request, *args.device)) {
-    if (next.row == plan.row) continue;
-    plan = next;
-    status = attempt();
-    if (status.code != gemm::StatusCode::not_implementable) break;
-  }
-  return status;
+  PreparedOperand const a = prepared(operands.a, call.type, preferred.a);
+  PreparedOperand const b = prepared(operands.b, call.b_type, preferred.b);
+  return {a, b, static_cast<int>(pad_k ? whole_k : operands.k), a.extent_aligned && b.extent_aligned};
 }
 
-}  // namespace
-
-GemmPlan plan_product(PreparedGemm& prepared, GemmCallBase const& call, std::function<void(CopyPolicy)> const& prepare) {
-  std::optional<GemmPlan> plan = choose_plan(prepared.request);
-  DeviceInfo const& device = device_info(call.device);
-  auto const native = [&](std::optional<GemmPlan> const& x) {
-    return x && runs_native(x->row->arch, device.major, device.minor);
-  };
-  if (native(plan)) return *plan;
-  // With copies of operands. A kernel through PTX is worse than a copy: the driver compiles it first.
-  GemmRequest const asked = prepared.request;
-  Layouts const copied = copied_layouts(asked.grouping, asked.a);
-  bool const as_copied = copied == Layouts{asked.layout_a, asked.layout_b};
-  for (CopyPolicy const copy_policy : {CopyPolicy{true, false}, CopyPolicy{false, true}, CopyPolicy{true, true}}) {
-    // Either may take from an operand what it had of the other, so both are tried in the end.
-    bool const both = copy_policy.layouts && copy_policy.extents;
-    if (!both && (copy_policy.layouts ? as_copied : asked.extents_aligned)) continue;
-    GemmRequest other = asked;
-    if (copy_policy.layouts) other.layout_a = copied.a, other.layout_b = copied.b;
-    other.extents_aligned = other.extents_aligned || copy_policy.extents;
-    std::optional<GemmPlan> const found = choose_plan(other);
-    if (!found || (plan && !native(found))) continue;
-    // Padding may change K and, by a copy, the layouts: the plan is that of what came of it.
-    prepare(copy_policy);
-    if (std::optional<GemmPlan> const final_plan = choose_plan(prepared.request)) return *final_plan;
-    prepare({});
-  }
-  if (plan) return *plan;
-  // The reasons that are left when operands have been copied.
-  GemmRequest easiest = asked;
-  easiest.layout_a = copied.a, easiest.layout_b = copied.b, easiest.extents_aligned = true;
-  fail(ErrorKind::not_implemented, call.names.op, ": ", explain_miss(easiest, device));
+gemm::EpilogueValue prepare_result(Output& output, Matrix const& target, ScalarType type, std::int64_t pitch,
+                                   bool force_temporary, int device) {
+  Matrix const x = prepare_output(output, target, type, pitch, force_temporary, device);
+  return {x.data, leading_of(x, pitch), x.batch == 1 ? 0 : x.batch_stride, 0};
 }
 
-void launch_gemm(PreparedGemm& prepared, GemmCallBase const& call, GemmPlan plan) {
-  gemm::Status const status = launch(prepared, call.device, plan);
-  check_launch(status, call.names.op, plan.row->name);
-  if (!status.good()) {
-    fail(ErrorKind::not_implemented, call.names.op,
-         ": no kernel of this wheel takes a problem of these extents (M=", call.m, ", N=", call.n, ", K=", call.k,
-         ", batch=", call.batch, ")");
-  }
+void place_d(gemm::GemmArgs& args, gemm::EpilogueValue const& d) {
+  args.d = d.data;
+  args.d_leading = d.leading;
+  args.d_batch_stride = d.batch_stride;
 }
 
-void check_launch(gemm::Status status, char const* op, char const* kernel) {
-  if (status.code == gemm::StatusCode::cuda_error) {
-    fail(ErrorKind::runtime, op, ": launching ", kernel,
-         " failed: ", cudaGetErrorString(static_cast<cudaError_t>(status.detail)));
+gemm::EpilogueValue prepare_vector(EpilogueOperandInfo const& operand, Tensor const& tensor, ScalarType type,
+                                   std::int64_t columns, int device, std::vector<Tensor>& keep) {
+  Matrix x = vector_of(tensor);
+  // One value (or an expanded one) is read alone, wherever it lies.
+  bool const is_one = operand.may_be_one && (x.cols == 1 || x.col_stride == 0);
+  if (!is_one || type_of(tensor) != type) {
+    bool const pad = operand.kind == OperandKind::row && columns > x.cols;
+    std::int64_t const pitch = round_up(pad ? columns : x.cols, access_elements(type));
+    x = readable(x, tensor, type, pitch, pad, device, keep);
   }
-  if (status.code == gemm::StatusCode::tensor_map_error) {
-    fail(ErrorKind::runtime, op, ": ", kernel, ": the driver refused a tensor map (CUresult ", status.detail, ")");
-  }
+  return {x.data, is_one ? 0 : 1, 0, 0};
 }
 
 }  // namespace cutwheel

@@ -1,13 +1,12 @@
-// From torch's arguments to a launch: what GEMM calls of every op share. gemm.h, scaled.h and grouped.h say how operands
-// are checked and prepared.
+// The arguments of a call: what GEMMs of every op share of their checks and operands.
 #pragma once
 
-#include <functional>
 #include <limits>
 #include <optional>
+#include <string_view>
 #include <vector>
 
-#include "dispatch/run_gemm.h"
+#include "core/error.h"
 #include "dispatch/select.h"
 #include "torch/access.h"
 #include "torch/tensor.h"
@@ -32,6 +31,7 @@ struct GemmCallBase {
   Tensor const* out = nullptr;
 
   ScalarType type = ScalarType::BFloat16;  // of a
+  ScalarType b_type = ScalarType::BFloat16;
   ScalarType d_type = ScalarType::BFloat16;
   int device = 0;
   std::int64_t m = 0, n = 0, k = 0, batch = 1;
@@ -45,52 +45,106 @@ struct Layouts {
   Layout a, b;
   bool operator==(Layouts const& o) const { return a == o.a && b == o.b; }
 };
+constexpr Layouts kContiguousK{Layout::row, Layout::column};
 constexpr Layouts copied_layouts(Grouping grouping, DType a) {
   bool const along_k = grouping == Grouping::k && element_bytes(a) == 2;
-  return along_k ? Layouts{Layout::column, Layout::row} : Layouts{Layout::row, Layout::column};
+  return along_k ? Layouts{Layout::column, Layout::row} : kContiguousK;
 }
 
 // CUTLASS rounds extents up to tiles and clusters in int; this leaves room for any of them.
 constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max() - 65535;
-constexpr int kMaxDims = 64;  // torch's own limit
 
 // Type of an epilogue's tensor operand, where D has type `d`.
 constexpr ScalarType operand_type(EpilogueOperandInfo const& operand, ScalarType d) {
   return operand.type == OperandType::d ? d : operand.type == OperandType::f32 ? ScalarType::Float : ScalarType::Int;
 }
 
+// Checks that there is a tensor: the dispatcher takes None for an undefined one.
+void check_defined(char const* op, char const* argument, Tensor const& tensor);
 void check_device(char const* op, char const* argument, Tensor const& tensor, int device, char const* device_of);
 void check_dims(OpNames const& names, char const* argument, Tensor const& tensor, int dims);
 void check_extent(char const* op, std::int64_t extent);
 // Checks that both operands are on one CUDA device, and fills `device`.
 void check_devices(GemmCallBase& call);
-// For GEMMs without scales.
+
 bool is_supported(ScalarType type);
-// Checks the types of A, B and D without scales: fills `type` and `d_type`.
+// Checks for float16, bfloat16 or float32; `what` is " has dtype " or " is ".
+void check_supported(char const* op, char const* argument, char const* what, ScalarType type);
+// Checks the types of A and B without scales, and fills them.
+void check_operand_types(GemmCallBase& call);
+// The same and the type of D.
 void check_float_types(GemmCallBase& call, bool allow_tf32);
+// `note` follows the name of the type.
+void check_type(char const* op, char const* argument, Tensor const& tensor, ScalarType wanted, char const* note = "");
+
+template <class... Expected>
+[[noreturn, gnu::noinline, gnu::cold]] void fail_shape(char const* op, char const* argument, Tensor const& tensor,
+                                                       Expected const&... expected) {
+  fail(ErrorKind::shape, op, ": ", argument, " has shape ", shape_text(tensor), "; expected ", expected...);
+}
+
+// [..., cols], where `like` is [..., any].
+bool has_rows_of(Tensor const& tensor, Tensor const& like, std::int64_t cols);
+std::string rows_text(Tensor const& like, std::int64_t cols);
+
 // Checks that a has as many columns as b has rows, in matrices or batches of them: fills the extents.
 void check_operands(GemmCallBase& call);
 // Checks an out= of `cols` columns, also for overlap with itself and with A and B.
 void check_out(GemmCallBase const& call, Tensor const& out, char const* label, std::int64_t cols);
 void check_apart(GemmCallBase const& call, Tensor const& out, char const* label, Tensor const& input, char const* argument);
 
-// Operands as kernels take them. `keep` owns the copies that had to be made.
-struct PreparedGemm {
-  gemm::GemmArgs args;
-  GemmRequest request;
-  std::vector<Tensor> keep;
-  Output d;
-  std::vector<Output> stores;  // in the order of their positions
+// --- Epilogues by name
+
+bool is_named(EpilogueOperandInfo const& operand, OperandKind kind, char const* name);
+// A scalar for which a layer has no argument: it is called with the neutral value, 1.
+bool is_neutral(EpilogueOperandInfo const& operand);
+constexpr bool is_matrix(OperandKind kind) { return kind == OperandKind::matrix || kind == OperandKind::wide_matrix; }
+
+// How many outputs it has besides D.
+int stores_of(EpilogueInfo const& info);
+// The epilogue of a name; throws for a name that is not declared, or one with an accumulator where none is expected.
+Epilogue named_epilogue(char const* op, std::string_view name, bool has_accum);
+
+// Refuses an argument that is given and that the epilogue does not take.
+void check_takes(char const* op, EpilogueInfo const& info, char const* argument, bool is_given);
+[[noreturn]] void fail_operand(char const* op, EpilogueInfo const& info, int position, char const* expected);
+// For ops `fused`, which takes epilogues without stores, and `fused`_aux, which takes those with one.
+void check_stores(char const* op, char const* fused, EpilogueInfo const& info, int stores);
+// An epilogue that combines pairs of columns needs an even number of them.
+void check_pairs(GemmCallBase const& call, EpilogueInfo const& info);
+
+// --- Operands
+
+// Device, types and extents of the call, and the layouts that all operands can be copied to.
+GemmRequest request_of(GemmCallBase const& call, Op op, ScalarType d_type);
+
+struct GemmOperands {
+  View a, b;  // [M, K] and [K, N], or [G, K, N] for groups that are not along K
+  std::int64_t k;
 };
 
-// A plan for the prepared call. If no row takes it as it is, `prepare` does it again, with copies. Throws if that does not
-// help.
-GemmPlan plan_product(PreparedGemm& prepared, GemmCallBase const& call, std::function<void(CopyPolicy)> const& prepare);
+// No kernel reads a K of 0, but an epilogue applies to its result, too: then both operands are zeros, of the shortest K
+// that can be accessed.
+GemmOperands zero_operands(GemmCallBase const& call, std::vector<Tensor>& keep);
 
-// Enqueues it, or the next best plan where a kernel refuses. Throws what went wrong.
-void launch_gemm(PreparedGemm& prepared, GemmCallBase const& call, GemmPlan plan);
+struct PreparedOperands {
+  PreparedOperand a, b;
+  int k;
+  bool extents_aligned;
+};
 
-// Throws what a launch reported, unless that is ok or not_implementable.
-void check_launch(gemm::Status status, char const* op, char const* kernel);
+// cp.async kernels read whole accesses of what is contiguous: copies have zeros along K up to the next multiple, which add
+// nothing.
+PreparedOperands prepare_operands(GemmCallBase const& call, GemmOperands const& operands, Layouts preferred,
+                                  CopyPolicy copy_policy, std::vector<Tensor>& keep);
+
+// D, or what an epilogue stores, as a kernel writes it.
+gemm::EpilogueValue prepare_result(Output& output, Matrix const& target, ScalarType type, std::int64_t pitch,
+                                   bool force_temporary, int device);
+void place_d(gemm::GemmArgs& args, gemm::EpilogueValue const& d);
+
+// A row or column, or one value for all of it. `columns`: of a row, those that a kernel may read.
+gemm::EpilogueValue prepare_vector(EpilogueOperandInfo const& operand, Tensor const& tensor, ScalarType type,
+                                   std::int64_t columns, int device, std::vector<Tensor>& keep);
 
 }  // namespace cutwheel

@@ -1,13 +1,8 @@
 #include "torch/grouped.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string_view>
 
-#include "core/error.h"
-#include "dispatch/epilogue_names.h"
-#include "torch/cuda_shims.h"
-#include "torch/fused.h"
 #include "torch/gemm.h"
 #include "torch/text_argument.h"
 
@@ -19,15 +14,7 @@ namespace {
 
 constexpr ErrorKind kType = ErrorKind::type, kValue = ErrorKind::value, kShape = ErrorKind::shape;
 
-// A linear layer has no argument for a scalar: it is called with the neutral values.
-bool is_neutral(EpilogueOperandInfo const& operand) {
-  return operand.kind == OperandKind::scalar &&
-         (std::strcmp(operand.name, "alpha") == 0 || std::strcmp(operand.name, "beta") == 0);
-}
-
-bool is_bias(EpilogueOperandInfo const& operand) {
-  return operand.kind == OperandKind::row && std::strcmp(operand.name, "bias") == 0;
-}
+bool is_bias(EpilogueOperandInfo const& operand) { return is_named(operand, OperandKind::row, "bias"); }
 
 void check_dimensions(GroupedCall& call) {
   OpNames const& names = call.names;
@@ -44,39 +31,19 @@ void check_dimensions(GroupedCall& call) {
   call.grouping = b.dim() == 3 ? Grouping::rows : Grouping::k;
 }
 
-ScalarType fp8_type(char const* argument, Tensor const& tensor) {
-  ScalarType const type = type_of(tensor);
-  if (type == ScalarType::Float4_e2m1fn_x2) fail_on_microscaling(kScaledGroupedMm.op, argument, type);
-  if (type != ScalarType::Float8_e4m3fn && type != ScalarType::Float8_e5m2) {
-    fail(kType, "scaled_grouped_mm: ", argument, " has dtype ", dtype_text(type),
-         "; expected float8_e4m3fn or float8_e5m2 (cutwheel.quantize makes them)");
-  }
-  return type;
-}
-
-void check_scaled_types(GroupedCall& call) {
-  call.type = fp8_type("mat_a", *call.a);
-  call.b_type = fp8_type("mat_b", *call.b);
-  if (call.type == ScalarType::Float8_e5m2 && call.b_type == call.type) {
-    fail(kType,
-         "scaled_grouped_mm: mat_a and mat_b have dtype float8_e5m2; expected float8_e4m3fn for one of them or both");
-  }
-  call.d_type = call.out_dtype.value_or(ScalarType::BFloat16);
-  if (!is_supported(call.d_type)) {
-    fail(kType, "scaled_grouped_mm: output_dtype is ", dtype_text(call.d_type), "; expected float16, bfloat16 or float32");
-  }
-}
-
 void check_types(GroupedCall& call) {
-  if (call.accumulates && type_of(*call.out) != ScalarType::Float) {
-    fail(kType, call.names.op, ": out has dtype ", dtype_text(type_of(*call.out)), "; expected float32");
+  OpNames const& names = call.names;
+  if (call.accumulates) {
+    check_defined(names.op, "out", *call.out);
+    check_type(names.op, "out", *call.out, ScalarType::Float);
   }
-  if (call.is_scaled) {
-    check_scaled_types(call);
-  } else {
+  if (!call.is_scaled) {
     check_float_types(call, call.allow_tf32);
-    call.b_type = call.type;
+    return;
   }
+  check_scaled_operands(call, /*may_be_int8=*/false);
+  call.d_type = call.out_dtype.value_or(ScalarType::BFloat16);
+  check_supported(names.op, "output_dtype", " is ", call.d_type);
 }
 
 void check_extents(GroupedCall& call) {
@@ -86,8 +53,8 @@ void check_extents(GroupedCall& call) {
   call.m = left.rows, call.k = left.cols, call.n = right.cols;
   if (right.rows != call.k) {
     char const* const open = call.grouping == Grouping::rows ? "[G, " : "[";
-    fail(kShape, names.op, ": ", names.b, " has shape ", shape_text(b), "; expected ", open,
-         call.linear ? concat("N, ", call.k) : concat(call.k, ", N"), "] as ", names.a, " has shape ", shape_text(a));
+    fail_shape(names.op, names.b, b, open, call.linear ? concat("N, ", call.k) : concat(call.k, ", N"), "] as ", names.a,
+               " has shape ", shape_text(a));
   }
   std::int64_t const widest = columns_of(call.width(), call.n);
   for (std::int64_t extent : {call.m, call.n, widest, call.k}) check_extent(names.op, extent);
@@ -130,20 +97,7 @@ void check_bias(GroupedCall const& call) {
          other == call.d_type ? "" : concat(" or ", dtype_text(call.d_type)));
   }
   if (bias.dim() != 2 || bias.size(0) != call.batch || bias.size(1) != call.n) {
-    fail(kShape, names.op, ": bias has shape ", shape_text(bias), "; expected [", call.batch, ", ", call.n,
-         "], a row for each group");
-  }
-}
-
-void check_epilogue(GroupedCall const& call) {
-  EpilogueInfo const& info = info_of(*call.epilogue);
-  if (info.width == Width::half && call.n % 2 != 0) {
-    fail(kShape, call.names.op, ": ", call.names.b, " has shape ", shape_text(*call.b), "; epilogue \"", info.name,
-         "\" combines pairs of columns, so N must be even");
-  }
-  bool const takes_bias = std::any_of(info.operands, info.operands + info.count, is_bias);
-  if (call.bias && !takes_bias) {
-    fail(kValue, call.names.op, ": bias is given, and epilogue \"", info.name, "\" has no such operand");
+    fail_shape(names.op, "bias", bias, '[', call.batch, ", ", call.n, "], a row for each group");
   }
 }
 
@@ -153,8 +107,7 @@ void check_accumulator(GroupedCall const& call) {
   check_device(names.op, "out", out, call.device, names.a);
   Matrix const target = matrix_of(out);
   if (out.dim() != 3 || target.batch != call.batch || target.rows != call.m || target.cols != call.n) {
-    fail(kShape, names.op, ": out has shape ", shape_text(out), "; expected [", call.batch, ", ", call.m, ", ", call.n,
-         "], a matrix for each group");
+    fail_shape(names.op, "out", out, '[', call.batch, ", ", call.m, ", ", call.n, "], a matrix for each group");
   }
   std::int64_t stride = 1;
   for (std::int64_t i = 2; i >= 0; --i) {
@@ -176,27 +129,26 @@ Epilogue grouped_epilogue(std::string_view name, std::optional<int> stores) {
   for (int i = 0; i < info.count; ++i) {
     EpilogueOperandInfo const& operand = info.operands[i];
     if (operand.kind != OperandKind::store && !is_bias(operand) && !is_neutral(operand)) {
-      fail(kValue, op, ": epilogue \"", info.name, "\" has an operand ", operand.name,
-           "; expected none but bias, a row for each group");
+      fail_operand(op, info, i, "none but bias, a row for each group");
     }
   }
-  if (int const found = stores_of(info); found != stores.value_or(found)) {
-    fail(kValue, op, ": epilogue \"", info.name, "\" stores ", found,
-         " tensors besides the result; grouped_linear_fused takes one that stores none, grouped_linear_fused_aux one that "
-         "stores one");
-  }
+  if (stores) check_stores(op, "grouped_linear_fused", info, *stores);
   return epilogue;
 }
 
-void check_grouped(GroupedCall& call) {
+void check(GroupedCall& call) {
   check_devices(call);
   check_dimensions(call);
   check_types(call);
   check_extents(call);
   check_ends(call);
-  // Those of grouped_mm know a bias of another dtype.
-  if (call.epilogue) check_epilogue(call);
-  if (call.epilogue && info_of(*call.epilogue).addend != Addend::other) call.epilogue.reset();
+  if (call.epilogue) {
+    EpilogueInfo const& info = info_of(*call.epilogue);
+    check_pairs(call, info);
+    check_takes(call.names.op, info, "bias", call.bias);
+    // Those of grouped_mm know a bias of another dtype.
+    if (info.addend != Addend::other) call.epilogue.reset();
+  }
   if (call.bias) check_bias(call);
   if (call.is_scaled) check_grouped_scales(call);
   if (call.accumulates) check_accumulator(call);
@@ -218,20 +170,12 @@ bool has_shape(Tensor const& tensor, std::initializer_list<std::int64_t> shape) 
   return true;
 }
 
-void check_scale(GroupedCall const& call, char const* argument, Tensor const& scale) {
-  check_device(kOp, argument, scale, call.device, "mat_a");
-  ScalarType const type = type_of(scale);
-  if (type == ScalarType::Float) return;
-  if (type == ScalarType::Float8_e8m0fnu || type == ScalarType::Float8_e4m3fn) fail_on_microscaling(kOp, argument, type);
-  fail(ErrorKind::type, kOp, ": ", argument, " has dtype ", dtype_text(type), "; expected float32");
-}
-
 }  // namespace
 
 void check_grouped_scales(GroupedCall& call) {
   Tensor const &a = *call.scale_a, &b = *call.scale_b;
-  check_scale(call, "scale_a", a);
-  check_scale(call, "scale_b", b);
+  check_scale_type(call, "scale_a", a);
+  check_scale_type(call, "scale_b", b);
   std::int64_t const k_blocks = ceil_div(call.k, kScaleBlock), n_blocks = ceil_div(call.n, kScaleBlock);
   bool const rowwise = (has_shape(a, {call.m}) || has_shape(a, {call.m, 1})) &&
                        (has_shape(b, {call.batch, call.n}) || has_shape(b, {call.batch, 1, call.n}));
@@ -249,43 +193,22 @@ void check_grouped_scales(GroupedCall& call) {
        call.batch, ", ", k_blocks, ", ", n_blocks, "]");
 }
 
-ScaledForm choose_grouped_form(GroupedCall const& call) {
-  bool const block = call.scales != BlockScales::none;
-  Epilogue const same = block ? Epilogue::block_bias : Epilogue::scaled;
-  ScaledForm const float32{same, ScalarType::Float};
-  if (call.d_type == ScalarType::Float) return float32;
-  bool const bias_f32 = call.bias && call.bias->scalar_type() == ScalarType::Float;
-  Epilogue const with_f32 = block ? Epilogue::block_bias_f32 : Epilogue::scaled_bias_f32;
-  ScaledForm const direct{bias_f32 ? with_f32 : same, call.d_type};
-  DeviceInfo const& device = device_info(call.device);
-  GroupedCall asked = call;
-  std::optional<ScaledForm> some;
-  // What has no kernel of its own is written in float32 and converted. Where there is none either, a float32 bias is
-  // rounded to the dtype of the result.
-  for (ScaledForm const& form : {direct, float32, ScaledForm{same, call.d_type}}) {
-    asked.form = form;
-    std::optional<GemmPlan> const plan = choose_plan(request_of(asked));
-    if (plan && runs_native(plan->row->arch, device.major, device.minor)) return form;
-    if (plan && !some) some = form;
-  }
-  return some.value_or(direct);
-}
-
 // --- Operands
 
 namespace {
 
-// No kernel reads a K of 0, but a bias and an epilogue apply to its result: then both operands are zeros, of the shortest
-// K that can be accessed. All groups have the same B.
+ScaledForm choose_form(GroupedCall const& call) {
+  ScaledEpilogues const epilogues = call.scales != BlockScales::none ? kBlockScaled : kScaled;
+  GroupedCall asked = call;
+  return choose_form(scaled_forms(epilogues, call.d_type, call.bias), call.device, [&](ScaledForm const& form) {
+    asked.form = form;
+    return request_of(asked);
+  });
+}
+
+// All groups have the same B of zeros.
 GemmOperands operands_of(GroupedCall const& call, std::vector<Tensor>& keep) {
-  if (call.k == 0) {
-    std::int64_t const k = access_elements(call.type), rows = std::max({call.m, call.n, std::int64_t{1}});
-    Tensor zeros = empty_strided({rows, k}, {k, 1}, call.type, call.device);
-    torch::stable::zero_(zeros);
-    keep.push_back(zeros);
-    void* const data = zeros.data_ptr();
-    return {{{data, 1, call.m, k, 0, k, 1}, zeros}, {{data, call.batch, k, call.n, 0, 1, k}, zeros}, k};
-  }
+  if (call.k == 0) return zero_operands(call, keep);
   Matrix const b = matrix_of(*call.b);
   return {{matrix_of(*call.a), *call.a}, {call.linear ? b.transposed() : b, *call.b}, call.k};
 }
@@ -293,7 +216,7 @@ GemmOperands operands_of(GroupedCall const& call, std::vector<Tensor>& keep) {
 // The ends as a kernel reads them, one behind the other.
 gemm::GroupArgs prepare_ends(GroupedCall const& call, std::vector<Tensor>& keep) {
   Tensor const& ends = *call.ends;
-  ScalarType const type = ends.scalar_type();
+  ScalarType const type = type_of(ends);
   gemm::GroupArgs groups{ends.data_ptr(), type == ScalarType::Long, static_cast<int>(call.batch), call.first_k};
   if (call.batch > 1 && ends.stride(0) != 1) {
     Tensor copy = empty_strided({call.batch}, {1}, type, call.device);
@@ -305,30 +228,13 @@ gemm::GroupArgs prepare_ends(GroupedCall const& call, std::vector<Tensor>& keep)
 }
 
 // A row for each group, of [G, N] or [G, 1, N]. `whole_n`: the columns that a kernel may read.
-gemm::Operand prepare_rows(GroupedCall const& call, Tensor const& tensor, ScalarType type, std::int64_t whole_n,
-                           bool pad_extents, std::vector<Tensor>& keep) {
+gemm::EpilogueValue prepare_rows(GroupedCall const& call, Tensor const& tensor, ScalarType type, std::int64_t whole_n,
+                                 bool pad_extents, std::vector<Tensor>& keep) {
   Matrix const rows{tensor.data_ptr(), call.batch, 1, call.n, tensor.stride(0), 0, tensor.stride(tensor.dim() - 1)};
   bool const pad = pad_extents && call.n != whole_n;
   std::int64_t const pitch = round_up(whole_n, access_elements(type));
   Matrix const x = readable(rows, tensor, type, pitch, pad, call.device, keep);
-  return {x.data, 0, x.batch == 1 ? 0 : x.batch_stride};
-}
-
-gemm::EpilogueValue prepare_row_operand(GroupedCall const& call, Tensor const& tensor, ScalarType type,
-                                        std::int64_t whole_n, bool pad_extents, std::vector<Tensor>& keep) {
-  gemm::Operand const rows = prepare_rows(call, tensor, type, whole_n, pad_extents, keep);
-  return {const_cast<void*>(rows.data), /*leading=*/1, rows.batch_stride, 0};
-}
-
-// A value for each row of D.
-gemm::EpilogueValue prepare_column(GroupedCall const& call, Tensor const& tensor, std::vector<Tensor>& keep) {
-  Matrix x = vector_of(tensor);
-  bool const is_one = x.cols == 1 || x.col_stride == 0;  // read alone, wherever it lies
-  if (!is_one) {
-    std::int64_t const pitch = round_up(x.cols, access_elements(ScalarType::Float));
-    x = readable(x, tensor, ScalarType::Float, pitch, /*force_copy=*/false, call.device, keep);
-  }
-  return {x.data, is_one ? 0 : 1, 0, 0};
+  return {x.data, /*leading=*/1, x.batch == 1 ? 0 : x.batch_stride, 0};
 }
 
 void prepare_epilogue(PreparedGemm& prepared, GroupedCall const& call, Epilogue epilogue, CopyPolicy copy_policy) {
@@ -343,16 +249,14 @@ void prepare_epilogue(PreparedGemm& prepared, GroupedCall const& call, Epilogue 
     if (operand.kind == OperandKind::scalar) {
       value.value = 1;
     } else if (operand.kind == OperandKind::store) {
-      Matrix const x = prepare_output(*store, matrix_of(*store->tensor), d_type, whole_n,
-                                      copy_policy.extents && call.n != whole_n, call.device);
-      value.data = x.data;
-      value.leading = leading_of(x, whole_n);
+      value = prepare_result(*store, matrix_of(*store->tensor), d_type, whole_n, copy_policy.extents && call.n != whole_n,
+                             call.device);
       ++store;
     } else if (name == "scale_a" && call.k > 0) {
-      value = prepare_column(call, *call.scale_a, prepared.keep);
+      value = prepare_vector(operand, *call.scale_a, ScalarType::Float, 0, call.device, prepared.keep);
     } else if ((name == "scale_b" && call.k > 0) || (name == "bias" && call.bias)) {
       Tensor const& tensor = name == "bias" ? *call.bias : *call.scale_b;
-      value = prepare_row_operand(call, tensor, operand_type(operand, d_type), whole_n, copy_policy.extents, prepared.keep);
+      value = prepare_rows(call, tensor, operand_type(operand, d_type), whole_n, copy_policy.extents, prepared.keep);
     }
     prepared.args.epilogue[i] = value;
   }
@@ -372,12 +276,7 @@ void prepare_accumulator(PreparedGemm& prepared) {
 }  // namespace
 
 GemmRequest request_of(GroupedCall const& call) {
-  GemmRequest request;
-  request.op = Op::grouped_mm;
-  request.device = call.device;
-  request.a = call.type == ScalarType::Float ? DType::tf32 : dtype_of(call.type);
-  request.b = call.b_type == ScalarType::Float ? DType::tf32 : dtype_of(call.b_type);
-  request.d = dtype_of(call.kernel_d_type());
+  GemmRequest request = request_of(call, Op::grouped_mm, call.kernel_d_type());
   Layouts const layouts = copied_layouts(call.grouping, request.a);
   request.layout_a = layouts.a, request.layout_b = layouts.b;
   if (std::optional<Epilogue> const epilogue = call.kernel_epilogue()) {
@@ -390,36 +289,25 @@ GemmRequest request_of(GroupedCall const& call) {
   request.scales = call.scales;
   bool const rows = call.grouping == Grouping::rows;
   request.m = static_cast<int>(rows ? ceil_div(call.m, call.batch) : call.m);
-  request.n = static_cast<int>(call.n);
   request.k = static_cast<int>(rows ? call.k : ceil_div(call.k, call.batch));
   request.batch = request.groups = static_cast<int>(call.batch);
   request.grouping = call.grouping;
   return request;
 }
 
-void prepare_grouped(PreparedGemm& prepared, GroupedCall const& call, CopyPolicy copy_policy) {
+void prepare(PreparedGemm& prepared, GroupedCall const& call, CopyPolicy copy_policy) {
   std::vector<Tensor>& keep = prepared.keep;
   keep.clear();  // of a first try; work already enqueued on them is ordered by the stream
   prepared.request = request_of(call);
   GemmRequest& request = prepared.request;
-  Layouts const preferred{request.layout_a, request.layout_b};
   copy_policy.layouts = copy_policy.layouts || call.is_scaled;  // 8-bit tensor cores read nothing else
-  GemmOperands const operands = operands_of(call, keep);
-  // cp.async kernels read whole accesses of what is contiguous. Along K copies of both operands have zeros up to the next
-  // multiple, which add nothing to a group that ends there.
-  bool const k_contiguous = preferred.a == Layout::row;
-  std::int64_t const whole_k = round_up(operands.k, access_elements(call.type));
-  bool const pad_k = copy_policy.extents && k_contiguous && operands.k != whole_k;
-  PreparedOperand const a =
-      prepare_operand(operands.a.matrix, operands.a.owner, call.type, preferred.a, copy_policy, pad_k, call.device, keep);
-  PreparedOperand const b =
-      prepare_operand(operands.b.matrix, operands.b.owner, call.b_type, preferred.b, copy_policy, pad_k, call.device, keep);
+  PreparedOperands const operands =
+      prepare_operands(call, operands_of(call, keep), {request.layout_a, request.layout_b}, copy_policy, keep);
 
   gemm::GemmArgs& args = prepared.args;
-  args.m = static_cast<int>(call.m), args.n = static_cast<int>(call.n);
-  args.k = static_cast<int>(pad_k ? whole_k : operands.k);
+  args.m = static_cast<int>(call.m), args.n = static_cast<int>(call.n), args.k = operands.k;
   args.batch = 1;
-  args.a = a.operand, args.b = b.operand;
+  args.a = operands.a.operand, args.b = operands.b.operand;
   args.groups = prepare_ends(call, keep);
   if (call.scales != BlockScales::none) {
     args.scale_a = block_scales(*call.scale_a, /*k_first=*/false);
@@ -429,11 +317,8 @@ void prepare_grouped(PreparedGemm& prepared, GroupedCall const& call, CopyPolicy
   ScalarType const d_type = call.kernel_d_type();
   std::int64_t const unit = access_elements(d_type), whole_n = round_up(call.n, unit);
   std::int64_t const pitch = round_up(columns_of(call.width(), whole_n), unit);
-  Matrix const d = prepare_output(prepared.d, matrix_of(*prepared.d.tensor), d_type, pitch,
-                                  (copy_policy.extents && call.n != whole_n) || d_type != call.d_type, call.device);
-  args.d = d.data;
-  args.d_leading = leading_of(d, pitch);
-  args.d_batch_stride = d.batch == 1 ? 0 : d.batch_stride;
+  bool const needs_copy = (copy_policy.extents && call.n != whole_n) || d_type != call.d_type;
+  place_d(args, prepare_result(prepared.d, matrix_of(*prepared.d.tensor), d_type, pitch, needs_copy, call.device));
 
   args.alpha = 1, args.beta = 0;
   if (std::optional<Epilogue> const epilogue = call.kernel_epilogue()) {
@@ -441,12 +326,15 @@ void prepare_grouped(PreparedGemm& prepared, GroupedCall const& call, CopyPolicy
   } else if (call.accumulates) {
     prepare_accumulator(prepared);
   } else if (call.bias) {
-    args.c = prepare_rows(call, *call.bias, d_type, whole_n, copy_policy.extents, keep);
+    gemm::EpilogueValue const rows = prepare_rows(call, *call.bias, d_type, whole_n, copy_policy.extents, keep);
+    args.c = {rows.data, /*leading=*/0, rows.batch_stride};
     args.beta = 1;
   }
-  request.layout_a = a.layout, request.layout_b = b.layout;
-  request.extents_aligned = a.extent_aligned && b.extent_aligned && (copy_policy.extents || call.n == whole_n);
+  request.layout_a = operands.a.layout, request.layout_b = operands.b.layout;
+  request.extents_aligned = operands.extents_aligned && (copy_policy.extents || call.n == whole_n);
 }
+
+void prepare_request(PreparedGemm& prepared, GroupedCall const& call) { prepared.request = request_of(call); }
 
 // --- Running
 
@@ -458,9 +346,29 @@ Tensor make_result(GroupedCall const& call, std::int64_t cols) {
   return empty_contiguous(rows ? shape + 1 : shape, rows ? 2 : 3, call.d_type, call.device);
 }
 
+}  // namespace
+
+Work start(PreparedGemm& prepared, GroupedCall& call) {
+  prepared.d.tensor = call.out ? *call.out : make_result(call, columns_of(call.width(), call.n));
+  for (int i = call.epilogue ? stores_of(info_of(*call.epilogue)) : 0; i > 0; --i) {
+    prepared.stores.emplace_back().tensor = make_result(call, call.n);
+  }
+  if (call.is_scaled) call.form = choose_form(call);
+  if (call.empty()) return Work::none;
+  return call.grouping == Grouping::rows || call.k > 0 ? Work::gemm : Work::empty_k;
+}
+
+// Groups along an empty K: each result is zeros, or stays what it is.
+void fill_empty_k(PreparedGemm& prepared, GroupedCall const& call) {
+  if (!call.accumulates) torch::stable::zero_(*prepared.d.tensor);
+}
+
+namespace {
+
 // Groups along a K that one accumulator does not take: part after part, added up in float32.
-void run_in_parts(Tensor& result, GroupedCall const& call, std::int64_t part) {
+Tensor run_in_parts(GroupedCall const& call, std::int64_t part) {
   bool const is_float32 = call.d_type == ScalarType::Float;
+  Tensor result = call.out ? *call.out : make_result(call, call.n);
   std::int64_t const shape[] = {call.batch, call.m, call.n};
   Tensor total = is_float32 ? result : empty_contiguous(shape, 3, ScalarType::Float, call.device);
   if (!call.accumulates) torch::stable::zero_(total);
@@ -478,70 +386,36 @@ void run_in_parts(Tensor& result, GroupedCall const& call, std::int64_t part) {
     one.accumulates = true;
     one.out = &total;
     one.first_k = first;
-    PreparedGemm prepared;
-    run_grouped(prepared, one);
+    run_call(one);
   }
   if (!is_float32) torch::stable::copy_(result, total);
+  return result;
 }
 
-}  // namespace
-
-bool start_grouped(PreparedGemm& prepared, GroupedCall const& call) {
-  prepared.d.tensor = call.out ? *call.out : make_result(call, columns_of(call.width(), call.n));
-  if (call.epilogue) {
-    EpilogueInfo const& info = info_of(*call.epilogue);
-    for (int i = 0; i < info.count; ++i) {
-      if (info.operands[i].kind == OperandKind::store) prepared.stores.emplace_back().tensor = make_result(call, call.n);
-    }
-  }
-  return !call.empty() && (call.grouping == Grouping::rows || call.k > 0);
-}
-
-GemmPlan plan_grouped(PreparedGemm& prepared, GroupedCall& call) {
-  if (call.is_scaled) call.form = choose_grouped_form(call);
-  prepare_grouped(prepared, call, {});
-  return plan_product(prepared, call, [&](CopyPolicy copy_policy) { prepare_grouped(prepared, call, copy_policy); });
-}
-
-void run_grouped(PreparedGemm& prepared, GroupedCall& call) {
-  check_grouped(call);
+// Checks and runs a call of grouped_mm.
+Tensor run_mm(GroupedCall call) {
+  check(call);
   DeviceScope const scope(call.device);
-  bool const multiplies = start_grouped(prepared, call);
-  if (!multiplies) {
-    // Groups along an empty K: each result is zeros, or stays what it is.
-    if (!call.empty() && !call.accumulates) torch::stable::zero_(*prepared.d.tensor);
-    return;
-  }
   // A part reads and writes the results of all groups: the more groups, the longer it is, and the less likely has one of
   // them all of it.
   std::int64_t const part = kLongestSum * std::clamp<std::int64_t>(call.batch / 8, 1, 8);
-  if (call.grouping == Grouping::k && call.k > part) {
-    run_in_parts(*prepared.d.tensor, call, part);
-    return;
-  }
-  prepared.args.device = &device_info(call.device);
-  prepared.args.stream = current_stream(call.device);
-  GemmPlan const plan = plan_grouped(prepared, call);
-  launch_gemm(prepared, call, plan);
-  finish_output(prepared.d);
-  for (Output& store : prepared.stores) finish_output(store);
+  if (call.grouping == Grouping::k && call.k > part && !call.empty()) return run_in_parts(call, part);
+  PreparedGemm prepared;
+  run_checked(prepared, call);
+  return *std::move(prepared.d.tensor);
 }
+
+}  // namespace
 
 // --- Ops
 
 namespace {
 
-Tensor run(GroupedCall call) {
-  PreparedGemm prepared;
-  run_grouped(prepared, call);
-  return *std::move(prepared.d.tensor);
-}
-
 void run_linear(PreparedGemm& prepared, Tensor const& input, Tensor const& weight, Tensor const& offs,
                 std::optional<Tensor> const& bias, StringHandle name, bool allow_tf32, int stores) {
   TextArgument const text(name);
   GroupedCall call = grouped_linear_call(input, weight, offs, bias, grouped_epilogue(text.view(), stores), allow_tf32);
-  run_grouped(prepared, call);
+  run_call(prepared, call);
 }
 
 }  // namespace
@@ -588,11 +462,11 @@ GroupedCall scaled_grouped_call(Tensor const& a, Tensor const& b, Tensor const& 
 
 Tensor grouped_mm(Tensor const& a, Tensor const& b, Tensor const& offs, std::optional<Tensor> const& bias,
                   std::optional<ScalarType> out_dtype, bool allow_tf32) {
-  return run(grouped_mm_call(a, b, offs, bias, out_dtype, allow_tf32));
+  return run_mm(grouped_mm_call(a, b, offs, bias, out_dtype, allow_tf32));
 }
 
 void grouped_mm_accumulate(Tensor const& a, Tensor const& b, Tensor const& offs, bool allow_tf32, Tensor const& out) {
-  run(grouped_accumulate_call(a, b, offs, allow_tf32, out));
+  run_mm(grouped_accumulate_call(a, b, offs, allow_tf32, out));
 }
 
 Tensor grouped_linear_fused(Tensor const& input, Tensor const& weight, Tensor const& offs,
@@ -612,7 +486,7 @@ std::tuple<Tensor, Tensor> grouped_linear_fused_aux(Tensor const& input, Tensor 
 
 Tensor scaled_grouped_mm(Tensor const& a, Tensor const& b, Tensor const& scale_a, Tensor const& scale_b, Tensor const& offs,
                          std::optional<Tensor> const& bias, std::optional<ScalarType> out_dtype, bool use_fast_accum) {
-  return run(scaled_grouped_call(a, b, scale_a, scale_b, offs, bias, out_dtype, use_fast_accum));
+  return run_call(scaled_grouped_call(a, b, scale_a, scale_b, offs, bias, out_dtype, use_fast_accum));
 }
 
 }  // namespace cutwheel

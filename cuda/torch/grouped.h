@@ -20,7 +20,7 @@ constexpr OpNames kScaledGroupedMm{"scaled_grouped_mm", nullptr, "mat_a", "mat_b
 // A kernel keeps the places of all groups in shared memory.
 constexpr std::int64_t kMaxGroups = 1024;
 
-// In terms of ProductCall, with groups of rows M is T, the rows of all groups; with groups of K, K is that of all groups.
+// In terms of GemmCallBase, with groups of rows M is T, the rows of all groups; with groups of K, K is that of all groups.
 // batch counts the groups.
 struct GroupedCall : GemmCallBase {
   Tensor const* ends = nullptr;  // offs, [G]
@@ -36,7 +36,6 @@ struct GroupedCall : GemmCallBase {
   std::int64_t first_k = 0;                         // of groups along K: that of the operands, from which ends are counted
   std::optional<Epilogue> epilogue = std::nullopt;  // asked for by its name; else a bias is added, or nothing
 
-  ScalarType b_type = ScalarType::BFloat16;
   Grouping grouping = Grouping::rows;
   BlockScales scales = BlockScales::none;  // of a scaled GEMM: as in ScaledCall
   ScaledForm form{};                       // of a scaled GEMM
@@ -57,28 +56,19 @@ inline GroupedCall make_grouped_call(OpNames const& names, Tensor const& a, Tens
 Epilogue grouped_epilogue(std::string_view name, std::optional<int> stores = std::nullopt);
 
 // Shapes, dtypes, devices, scales, out: throws the error that names the argument; fills types, extents and the grouping.
-void check_grouped(GroupedCall& call);
+void check(GroupedCall& call);
 
 // The part of it for the scales; fills what they are.
 void check_grouped_scales(GroupedCall& call);
 
-// For scaled GEMMs: the first form with a kernel, a native one if there is one.
-ScaledForm choose_grouped_form(GroupedCall const& call);
-
 // The request that selection sees if operands are fully aligned and in the layouts of copies.
 GemmRequest request_of(GroupedCall const& call);
 
-// Prepares the operands of a checked call whose results are in `prepared`.
-void prepare_grouped(PreparedGemm& prepared, GroupedCall const& call, CopyPolicy copy_policy);
-
-// Allocates the results of a checked call. Returns whether there is anything to multiply.
-bool start_grouped(PreparedGemm& prepared, GroupedCall const& call);
-
-// Prepares the call for the kernel of the plan.
-GemmPlan plan_grouped(PreparedGemm& prepared, GroupedCall& call);
-
-// All of it: the results are in prepared.d and prepared.stores.
-void run_grouped(PreparedGemm& prepared, GroupedCall& call);
+// As launch.h has them.
+Work start(PreparedGemm& prepared, GroupedCall& call);
+void prepare(PreparedGemm& prepared, GroupedCall const& call, CopyPolicy copy_policy);
+void prepare_request(PreparedGemm& prepared, GroupedCall const& call);
+void fill_empty_k(PreparedGemm& prepared, GroupedCall const& call);
 
 // Grouped GEMMs as torch sees them. offs has the end of each group, int32 or int64, on the device.
 // a [T, K], b [G, K, N], bias [G, N]: D [T, N]. Or a [M, T], b [T, N]: D [G, M, N].

@@ -1,8 +1,7 @@
 #include <algorithm>
 #include <array>
 
-#include "core/error.h"
-#include "torch/cuda_shims.h"
+#include "torch/launch.h"
 #include "torch/scaled.h"
 
 namespace cutwheel {
@@ -47,14 +46,12 @@ QuantizeRecipe recipe_of(std::int64_t number, ScalarType type, bool symmetric) {
 
 void check_input(Problem& problem) {
   Tensor const& x = problem.x;
+  check_defined("quantize", "x", x);
   if (!x.is_cuda()) {
     fail(ErrorKind::not_implemented, "quantize: x is not on a CUDA device; cutwheel's kernels run on CUDA devices");
   }
   problem.device = x.get_device_index();
-  ScalarType const type = type_of(x);
-  if (type != ScalarType::Half && type != ScalarType::BFloat16 && type != ScalarType::Float) {
-    fail(ErrorKind::type, "quantize: x has dtype ", dtype_text(type), "; expected float16, bfloat16 or float32");
-  }
+  check_supported("quantize", "x", " has dtype ", type_of(x));
   auto const sizes = x.sizes();
   std::int64_t const dims = x.dim();
   bool const only_2d = problem.recipe == QuantizeRecipe::blockwise_128x128;
@@ -100,9 +97,9 @@ Tensor make_zero_points(Problem const& problem) {
 
 void run(Problem const& problem, gemm::GemmArgs& args, Output& values) {
   DeviceInfo const& device = device_info(problem.device);
-  ScalarType const in = problem.x.scalar_type();
-  KernelDescriptor const* const row = choose_quantize_row(device, dtype_of(in), dtype_of(problem.type), problem.recipe);
-  if (!row) {
+  ScalarType const in = type_of(problem.x);
+  KernelDescriptor const* const kernel = choose_quantize_row(device, dtype_of(in), dtype_of(problem.type), problem.recipe);
+  if (!kernel) {
     if (problem.type != ScalarType::Char && !has_fp8(device.major, device.minor)) {
       fail(ErrorKind::not_implemented, "quantize: ", fp8_miss(device));
     }
@@ -112,7 +109,6 @@ void run(Problem const& problem, gemm::GemmArgs& args, Output& values) {
   }
   args.m = static_cast<int>(problem.m), args.n = 1, args.k = static_cast<int>(problem.k);
   args.device = &device;
-  args.stream = current_stream(problem.device);
   std::vector<Tensor> keep;
   View const view = flatten_rows(problem.x, problem.m, problem.k, keep);
   std::int64_t const pitch = round_up(problem.k, access_elements(in));
@@ -123,15 +119,8 @@ void run(Problem const& problem, gemm::GemmArgs& args, Output& values) {
   Matrix const d = prepare_output(values, target, problem.type, d_pitch, /*force_temporary=*/false, problem.device);
   args.d = d.data;
   args.d_leading = leading_of(d, d_pitch);
-  std::optional<Tensor> workspace;
-  if (std::int64_t const bytes = row->workspace_bytes(args); bytes > 0) {
-    workspace = empty_bytes(bytes, problem.device);
-    args.workspace = workspace->data_ptr();
-  }
-  gemm::Status const status = row->launch(args);
-  check_launch(status, "quantize", row->name);
-  if (!status.good()) {
-    fail(ErrorKind::not_implemented, "quantize: ", row->name, " does not take ", problem.m, " rows of ", problem.k,
+  if (!launch_kernel(*kernel, args, "quantize")) {
+    fail(ErrorKind::not_implemented, "quantize: ", kernel->name, " does not take ", problem.m, " rows of ", problem.k,
          " elements");
   }
   finish_output(values);

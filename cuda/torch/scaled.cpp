@@ -4,9 +4,6 @@
 #include <iterator>
 #include <string_view>
 
-#include "core/error.h"
-#include "torch/cuda_shims.h"
-
 namespace cutwheel {
 
 // --- Scale recipes
@@ -126,26 +123,14 @@ constexpr ErrorKind kType = ErrorKind::type, kValue = ErrorKind::value, kShape =
 
 bool is_fp8_type(ScalarType type) { return type == ScalarType::Float8_e4m3fn || type == ScalarType::Float8_e5m2; }
 
-ScalarType factor_type(char const* argument, Tensor const& tensor) {
+ScalarType check_8_bits(GemmCallBase const& call, char const* argument, Tensor const& tensor, bool may_be_int8) {
   ScalarType const type = type_of(tensor);
-  if (type == ScalarType::Float4_e2m1fn_x2) fail_on_microscaling("scaled_mm", argument, type);
-  if (!is_fp8_type(type) && type != ScalarType::Char) {
-    fail(kType, "scaled_mm: ", argument, " has dtype ", dtype_text(type),
-         "; expected float8_e4m3fn, float8_e5m2 or int8 (cutwheel.quantize makes them)");
+  if (type == ScalarType::Float4_e2m1fn_x2) fail_on_microscaling(call.names.op, argument, type);
+  if (!is_fp8_type(type) && !(may_be_int8 && type == ScalarType::Char)) {
+    fail(kType, call.names.op, ": ", argument, " has dtype ", dtype_text(type), "; expected float8_e4m3fn",
+         may_be_int8 ? ", float8_e5m2 or int8" : " or float8_e5m2", " (cutwheel.quantize makes them)");
   }
   return type;
-}
-
-void check_operand_types(ScaledCall& call) {
-  call.type = factor_type("mat_a", *call.a);
-  call.b_type = factor_type("mat_b", *call.b);
-  if (is_fp8_type(call.type) != is_fp8_type(call.b_type)) {
-    fail(kType, "scaled_mm: mat_b has dtype ", dtype_text(call.b_type), " and mat_a has dtype ", dtype_text(call.type),
-         "; expected both fp8 or both int8");
-  }
-  if (call.type == ScalarType::Float8_e5m2 && call.b_type == call.type) {
-    fail(kType, "scaled_mm: mat_a and mat_b have dtype float8_e5m2; expected float8_e4m3fn for one of them or both");
-  }
 }
 
 // Whether D is the unscaled int32 accumulators of int8 operands, and the type of D.
@@ -167,21 +152,10 @@ void check_result_type(ScaledCall& call) {
     fail(kType, "scaled_mm: ", named, "int32, which is for the unscaled sums of int8 operands (scale_a and scale_b None)",
          "; expected float16, bfloat16 or float32 with scales");
   }
-  bool const is_known =
-      call.d_type == ScalarType::Half || call.d_type == ScalarType::BFloat16 || call.d_type == ScalarType::Float;
-  if (!is_known) {
+  if (!is_supported(call.d_type)) {
     fail(kType, "scaled_mm: ", named, dtype_text(call.d_type), "; expected float16, bfloat16 or float32",
          call.is_int8() ? " (int32 without scales)" : "");
   }
-}
-
-void check_scale(ScaledCall const& call, char const* argument, Tensor const& scale) {
-  check_device("scaled_mm", argument, scale, call.device, "mat_a");
-  ScalarType const type = type_of(scale);
-  if (type == ScalarType::Float) return;
-  if (type == ScalarType::Float8_e8m0fnu || type == ScalarType::Float8_e4m3fn)
-    fail_on_microscaling("scaled_mm", argument, type);
-  fail(kType, "scaled_mm: ", argument, " has dtype ", dtype_text(type), "; expected float32");
 }
 
 void check_bias(ScaledCall const& call) {
@@ -193,7 +167,7 @@ void check_bias(ScaledCall const& call) {
          call.d_type == ScalarType::Float ? "" : ", the dtype of the result, or float32");
   }
   if (bias.dim() != 1 || bias.size(0) != call.n) {
-    fail(kShape, "scaled_mm: bias has shape ", shape_text(bias), "; expected [", call.n, "]");
+    fail_shape("scaled_mm", "bias", bias, '[', call.n, ']');
   }
 }
 
@@ -207,9 +181,7 @@ bool is_vector(Tensor const& tensor, std::int64_t extent, bool is_column) {
 void check_zero_point(ScaledCall const& call) {
   auto const check = [&](char const* argument, Tensor const& tensor) {
     check_device("scaled_mm", argument, tensor, call.device, "mat_a");
-    if (type_of(tensor) != ScalarType::Int) {
-      fail(kType, "scaled_mm: ", argument, " has dtype ", dtype_text(type_of(tensor)), "; expected int32");
-    }
+    check_type("scaled_mm", argument, tensor, ScalarType::Int);
   };
   if (!call.azp) {
     fail(kValue, "scaled_mm: azp_adj is given without azp; expected azp, the zero point of mat_a, or neither");
@@ -224,12 +196,10 @@ void check_zero_point(ScaledCall const& call) {
   check("azp", *call.azp);
   check("azp_adj", *call.azp_adj);
   if (call.azp->numel() != 1 && !is_vector(*call.azp, call.m, /*is_column=*/true)) {
-    fail(kShape, "scaled_mm: azp has shape ", shape_text(*call.azp), "; expected one element, [", call.m, "] or [", call.m,
-         ", 1]");
+    fail_shape("scaled_mm", "azp", *call.azp, "one element, [", call.m, "] or [", call.m, ", 1]");
   }
   if (!is_vector(*call.azp_adj, call.n, /*is_column=*/false)) {
-    fail(kShape, "scaled_mm: azp_adj has shape ", shape_text(*call.azp_adj), "; expected [", call.n, "] or [1, ", call.n,
-         "], the sums of mat_b's columns");
+    fail_shape("scaled_mm", "azp_adj", *call.azp_adj, '[', call.n, "] or [1, ", call.n, "], the sums of mat_b's columns");
   }
 }
 
@@ -248,11 +218,33 @@ void fail_on_microscaling(char const* op, char const* argument, ScalarType type)
        "kernel of this wheel has them; expected fp8 or int8 operands with float32 scales");
 }
 
-void check_scaled(ScaledCall& call) {
+void check_scaled_operands(GemmCallBase& call, bool may_be_int8) {
+  OpNames const& names = call.names;
+  call.type = check_8_bits(call, names.a, *call.a, may_be_int8);
+  call.b_type = check_8_bits(call, names.b, *call.b, may_be_int8);
+  if (is_fp8_type(call.type) != is_fp8_type(call.b_type)) {
+    fail(kType, names.op, ": ", names.b, " has dtype ", dtype_text(call.b_type), " and ", names.a, " has dtype ",
+         dtype_text(call.type), "; expected both fp8 or both int8");
+  }
+  if (call.type == ScalarType::Float8_e5m2 && call.b_type == call.type) {
+    fail(kType, names.op, ": ", names.a, " and ", names.b,
+         " have dtype float8_e5m2; expected float8_e4m3fn for one of them or both");
+  }
+}
+
+void check_scale_type(GemmCallBase const& call, char const* argument, Tensor const& scale) {
+  char const* const op = call.names.op;
+  check_device(op, argument, scale, call.device, call.names.a);
+  ScalarType const type = type_of(scale);
+  if (type == ScalarType::Float8_e8m0fnu || type == ScalarType::Float8_e4m3fn) fail_on_microscaling(op, argument, type);
+  check_type(op, argument, scale, ScalarType::Float);
+}
+
+void check(ScaledCall& call) {
   check_devices(call);
   check_dims(call.names, "mat_a", *call.a, 2);
   check_dims(call.names, "mat_b", *call.b, 2);
-  check_operand_types(call);
+  check_scaled_operands(call, /*may_be_int8=*/true);
   check_operands(call);
   for (std::int64_t extent : {call.m, call.n, call.k}) check_extent("scaled_mm", extent);
   check_result_type(call);
@@ -263,8 +255,8 @@ void check_scaled(ScaledCall& call) {
     refuse_unscaled("scale_recipe_a", call.recipe_a.has_value());
     refuse_unscaled("scale_recipe_b", call.recipe_b.has_value());
   } else {
-    check_scale(call, "scale_a", *call.scale_a);
-    check_scale(call, "scale_b", *call.scale_b);
+    check_scale_type(call, "scale_a", *call.scale_a);
+    check_scale_type(call, "scale_b", *call.scale_b);
     call.scales = find_scales(call);
     if (call.bias) check_bias(call);
     if (call.azp || call.azp_adj) check_zero_point(call);
@@ -313,19 +305,13 @@ constexpr bool knows_all(Epilogue epilogue) {
   return true;
 }
 
-// An epilogue, and the same with a bias in float32 whatever D is. Where the two are one, such a bias takes D in float32.
-struct Variants {
-  Epilogue same, bias_f32;
-};
-constexpr Variants kScaled{Epilogue::scaled, Epilogue::scaled_bias_f32};
-constexpr Variants kScaledAzp{Epilogue::scaled_azp, Epilogue::scaled_azp};
-constexpr Variants kBlock{Epilogue::block_bias, Epilogue::block_bias_f32};
+constexpr ScaledEpilogues kScaledAzp{Epilogue::scaled_azp, Epilogue::scaled_azp};
 
 constexpr std::size_t kEpilogueTableSize = std::size(kEpilogues);
 
 constexpr std::array<Roles, kEpilogueTableSize> all_roles() {
   std::array<Roles, kEpilogueTableSize> result{};
-  for (Variants const& variants : {kScaled, kScaledAzp, kBlock}) {
+  for (ScaledEpilogues const& variants : {kScaled, kScaledAzp, kBlockScaled}) {
     for (Epilogue epilogue : {variants.same, variants.bias_f32}) {
       result[static_cast<std::size_t>(epilogue)] = roles_of(epilogue);
     }
@@ -334,8 +320,8 @@ constexpr std::array<Roles, kEpilogueTableSize> all_roles() {
 }
 constexpr std::array<Roles, kEpilogueTableSize> kRoles = all_roles();
 
-constexpr bool knows_all(Variants variants) { return knows_all(variants.same) && knows_all(variants.bias_f32); }
-static_assert(knows_all(kScaled) && knows_all(kScaledAzp) && knows_all(kBlock),
+constexpr bool knows_all(ScaledEpilogues variants) { return knows_all(variants.same) && knows_all(variants.bias_f32); }
+static_assert(knows_all(kScaled) && knows_all(kScaledAzp) && knows_all(kBlockScaled),
               "an epilogue of scaled_mm has an operand that scaled_mm does not fill");
 static_assert(info_of(Epilogue::accumulator).count == 0);
 
@@ -351,23 +337,6 @@ Tensor const* tensor_of(ScaledCall const& call, Role role) {
   return nullptr;
 }
 
-// `pad_to`: columns of D that a kernel may read a row for; 0 where it does not read beyond N.
-gemm::EpilogueValue prepare_vector(ScaledCall const& call, EpilogueOperandInfo const& operand, Tensor const& tensor,
-                                   ScalarType type, std::int64_t pad_to, std::vector<Tensor>& keep) {
-  gemm::EpilogueValue value;
-  Matrix x = vector_of(tensor);
-  // One value (or an expanded one) is read alone, wherever it lies.
-  bool const is_one = operand.may_be_one && (x.cols == 1 || x.col_stride == 0);
-  if (!is_one || tensor.scalar_type() != type) {
-    bool const pad = operand.kind == OperandKind::row && pad_to > x.cols;
-    std::int64_t const pitch = round_up(pad ? pad_to : x.cols, access_elements(type));
-    x = readable(x, tensor, type, pitch, pad, call.device, keep);
-  }
-  value.data = x.data;
-  value.leading = is_one ? 0 : 1;
-  return value;
-}
-
 }  // namespace
 
 gemm::BlockScaleOperand block_scales(Tensor const& scales, bool k_first) {
@@ -377,66 +346,46 @@ gemm::BlockScaleOperand block_scales(Tensor const& scales, bool k_first) {
 }
 
 GemmRequest request_of(ScaledCall const& call, ScaledForm form) {
-  GemmRequest request;
-  request.op = Op::scaled_mm;
-  request.device = call.device;
-  request.a = dtype_of(call.type);
-  request.b = dtype_of(call.b_type);
-  request.d = dtype_of(form.d_type);
   // K contiguous in both operands: 8-bit tensor cores read nothing else.
-  request.layout_a = Layout::row, request.layout_b = Layout::column;
+  GemmRequest request = request_of(call, Op::scaled_mm, form.d_type);
   request.addend = Addend::other;
   request.epilogue = form.epilogue;
   request.fast_accum = call.use_fast_accum && !call.is_int8();
   request.scales = call.scales;
-  request.m = static_cast<int>(call.m), request.n = static_cast<int>(call.n), request.k = static_cast<int>(call.k);
   return request;
+}
+
+ScaledForms scaled_forms(ScaledEpilogues epilogues, ScalarType d_type, Tensor const* bias) {
+  ScaledForm const float32{epilogues.same, ScalarType::Float}, same{epilogues.same, d_type};
+  if (d_type == ScalarType::Float) return {{float32}, 1};
+  if (!bias || type_of(*bias) != ScalarType::Float) return {{same, float32}, 2};
+  if (epilogues.bias_f32 == epilogues.same) return {{float32}, 1};
+  return {{ScaledForm{epilogues.bias_f32, d_type}, float32, same}, 3};
 }
 
 ScaledForm choose_form(ScaledCall const& call) {
   if (call.is_unscaled()) return {Epilogue::accumulator, ScalarType::Int};
-  Variants const variants = call.scales != BlockScales::none ? kBlock : call.azp ? kScaledAzp : kScaled;
-  bool const bias_f32 = call.bias && call.d_type != ScalarType::Float && call.bias->scalar_type() == ScalarType::Float;
-  // What has no kernel of its own is written in float32 and converted.
-  std::array<ScaledForm, 2> const forms{
-      {{bias_f32 ? variants.bias_f32 : variants.same, call.d_type}, {variants.same, ScalarType::Float}}};
-  if (call.d_type == ScalarType::Float) return forms[0];
-  if (bias_f32 && variants.bias_f32 == variants.same) return forms[1];
-  DeviceInfo const& device = device_info(call.device);
-  ScaledForm const* some = nullptr;
-  for (ScaledForm const& form : forms) {
-    std::optional<GemmPlan> const plan = choose_plan(request_of(call, form));
-    if (plan && runs_native(plan->row->arch, device.major, device.minor)) return form;
-    if (plan && !some) some = &form;
-  }
-  return some ? *some : forms[0];
+  ScaledEpilogues const epilogues = call.scales != BlockScales::none ? kBlockScaled : call.azp ? kScaledAzp : kScaled;
+  return choose_form(scaled_forms(epilogues, call.d_type, call.bias), call.device,
+                     [&](ScaledForm const& form) { return request_of(call, form); });
 }
 
-void prepare_scaled(PreparedGemm& prepared, ScaledCall const& call, CopyPolicy copy_policy) {
+void prepare(PreparedGemm& prepared, ScaledCall const& call, CopyPolicy copy_policy) {
   ScaledForm const& form = call.form;
   std::vector<Tensor>& keep = prepared.keep;
   keep.clear();  // of a first try; work already enqueued on them is ordered by the stream
   copy_policy.layouts = true;
-  // cp.async kernels read whole accesses along K: copies of both operands have zeros up to the next multiple.
-  std::int64_t const whole_k = round_up(call.k, access_elements(call.type));
-  bool const pad_k = copy_policy.extents && call.k != whole_k;
-  PreparedOperand const a =
-      prepare_operand(matrix_of(*call.a), *call.a, call.type, Layout::row, copy_policy, pad_k, call.device, keep);
-  PreparedOperand const b =
-      prepare_operand(matrix_of(*call.b), *call.b, call.b_type, Layout::column, copy_policy, pad_k, call.device, keep);
+  GemmOperands const own{{matrix_of(*call.a), *call.a}, {matrix_of(*call.b), *call.b}, call.k};
+  PreparedOperands const operands = prepare_operands(call, own, kContiguousK, copy_policy, keep);
 
   gemm::GemmArgs& args = prepared.args;
-  args.m = static_cast<int>(call.m), args.n = static_cast<int>(call.n);
-  args.k = static_cast<int>(pad_k ? whole_k : call.k);
-  args.a = a.operand;
-  args.b = b.operand;
+  args.m = static_cast<int>(call.m), args.n = static_cast<int>(call.n), args.k = operands.k;
+  args.a = operands.a.operand, args.b = operands.b.operand;
 
   std::int64_t const whole_n = round_up(call.n, access_elements(form.d_type));
   bool const pad_n = copy_policy.extents && call.n != whole_n;
-  Matrix const d = prepare_output(prepared.d, matrix_of(*prepared.d.tensor), form.d_type, whole_n,
-                                  pad_n || form.d_type != call.d_type, call.device);
-  args.d = d.data;
-  args.d_leading = leading_of(d, whole_n);
+  place_d(args, prepare_result(prepared.d, matrix_of(*prepared.d.tensor), form.d_type, whole_n,
+                               pad_n || form.d_type != call.d_type, call.device));
 
   if (call.scales != BlockScales::none) {
     args.scale_a = block_scales(*call.scale_a, /*k_first=*/false);
@@ -447,21 +396,30 @@ void prepare_scaled(PreparedGemm& prepared, ScaledCall const& call, CopyPolicy c
   for (int i = 0; i < info.count; ++i) {
     EpilogueOperandInfo const& operand = info.operands[i];
     Tensor const* const tensor = tensor_of(call, roles[static_cast<std::size_t>(i)]);
-    args.epilogue[i] =
-        tensor ? prepare_vector(call, operand, *tensor, operand_type(operand, form.d_type), pad_n ? whole_n : 0, keep)
-               : gemm::EpilogueValue{};
+    args.epilogue[i] = tensor ? prepare_vector(operand, *tensor, operand_type(operand, form.d_type), pad_n ? whole_n : 0,
+                                               call.device, keep)
+                              : gemm::EpilogueValue{};
   }
   prepared.request = request_of(call, form);
   prepared.request.k = args.k;
-  prepared.request.extents_aligned = a.extent_aligned && b.extent_aligned && (copy_policy.extents || call.n == whole_n);
+  prepared.request.extents_aligned = operands.extents_aligned && (copy_policy.extents || call.n == whole_n);
 }
+
+void prepare_request(PreparedGemm& prepared, ScaledCall const& call) { prepared.request = request_of(call, call.form); }
 
 // --- Running
 
-namespace {
+Work start(PreparedGemm& prepared, ScaledCall& call) {
+  std::int64_t const shape[] = {call.m, call.n};
+  prepared.d.tensor = call.out ? *call.out : empty_contiguous(shape, 2, call.d_type, call.device);
+  call.form = choose_form(call);
+  if (call.empty()) return Work::none;
+  return call.k > 0 ? Work::gemm : Work::empty_k;
+}
 
-// The result over an empty K: the bias, or zeros.
-void fill_with_bias(Tensor result, ScaledCall const& call) {
+// The bias, or zeros.
+void fill_empty_k(PreparedGemm& prepared, ScaledCall const& call) {
+  Tensor& result = *prepared.d.tensor;
   if (!call.bias) {
     torch::stable::zero_(result);
     return;
@@ -470,35 +428,6 @@ void fill_with_bias(Tensor result, ScaledCall const& call) {
   bias.rows = call.m;
   Tensor target = view_of(result, matrix_of(result));
   torch::stable::copy_(target, view_of(*call.bias, bias));
-}
-
-}  // namespace
-
-bool start_scaled(PreparedGemm& prepared, ScaledCall const& call) {
-  std::int64_t const shape[] = {call.m, call.n};
-  prepared.d.tensor = call.out ? *call.out : empty_contiguous(shape, 2, call.d_type, call.device);
-  return !call.empty() && call.k > 0;
-}
-
-GemmPlan plan_scaled(PreparedGemm& prepared, ScaledCall& call) {
-  call.form = choose_form(call);
-  prepare_scaled(prepared, call, {});
-  return plan_product(prepared, call, [&](CopyPolicy copy_policy) { prepare_scaled(prepared, call, copy_policy); });
-}
-
-void run_scaled(PreparedGemm& prepared, ScaledCall& call) {
-  check_scaled(call);
-  DeviceScope const scope(call.device);
-  bool const multiplies = start_scaled(prepared, call);
-  if (!multiplies) {
-    if (!call.empty()) fill_with_bias(*prepared.d.tensor, call);
-    return;
-  }
-  prepared.args.device = &device_info(call.device);
-  prepared.args.stream = current_stream(call.device);
-  GemmPlan const plan = plan_scaled(prepared, call);
-  launch_gemm(prepared, call, plan);
-  finish_output(prepared.d);
 }
 
 // --- Ops
@@ -524,9 +453,7 @@ Tensor scaled_mm(Tensor const& a, Tensor const& b, std::optional<Tensor> const& 
                  std::optional<std::int64_t> recipe_a, std::optional<std::int64_t> recipe_b, bool use_fast_accum) {
   ScaledCall call = make_scaled_call(a, b, scale_a, scale_b, bias, azp, azp_adj, recipe_a, recipe_b, use_fast_accum);
   call.out_dtype = out_dtype;
-  PreparedGemm prepared;
-  run_scaled(prepared, call);
-  return *std::move(prepared.d.tensor);
+  return run_call(call);
 }
 
 void scaled_mm_out(Tensor const& a, Tensor const& b, std::optional<Tensor> const& scale_a,
@@ -536,8 +463,7 @@ void scaled_mm_out(Tensor const& a, Tensor const& b, std::optional<Tensor> const
                    Tensor const& out) {
   ScaledCall call = make_scaled_call(a, b, scale_a, scale_b, bias, azp, azp_adj, recipe_a, recipe_b, use_fast_accum);
   call.out = &out;
-  PreparedGemm prepared;
-  run_scaled(prepared, call);
+  run_call(call);
 }
 
 }  // namespace cutwheel

@@ -1,12 +1,12 @@
 // One call of scaled_mm: D = scale_a * scale_b * (A @ B) + bias, of 8-bit operands.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <tuple>
 
-#include "torch/gemm_call.h"
-#include "torch/tensor.h"
+#include "torch/launch.h"
 
 namespace cutwheel {
 
@@ -32,7 +32,6 @@ struct ScaledCall : GemmCallBase {
   std::optional<std::int64_t> recipe_a = std::nullopt, recipe_b = std::nullopt;
   bool use_fast_accum = false;
 
-  ScalarType b_type = ScalarType::Float8_e4m3fn;
   // none: the scales are operands of the epilogue, one for all or one for each row of A and column of B.
   BlockScales scales = BlockScales::none;
   ScaledForm form{};
@@ -51,8 +50,13 @@ ScaledCall make_scaled_call(Tensor const& a, Tensor const& b, std::optional<Tens
 // Refuses mxfp8, mxfp4 and nvfp4.
 [[noreturn]] void fail_on_microscaling(char const* op, char const* argument, ScalarType type);
 
+// Checks the types of 8-bit operands, and fills them.
+void check_scaled_operands(GemmCallBase& call, bool may_be_int8);
+// float32 on the call's device.
+void check_scale_type(GemmCallBase const& call, char const* argument, Tensor const& scale);
+
 // Shapes, dtypes, devices, recipes, out=: throws the error that names the argument; fills types, extents and scales.
-void check_scaled(ScaledCall& call);
+void check(ScaledCall& call);
 
 // Where the scales are applied, from the recipes that were given and the shapes. Throws where they do not fit.
 BlockScales find_scales(ScaledCall const& call);
@@ -60,24 +64,42 @@ BlockScales find_scales(ScaledCall const& call);
 // Of [M, K] or, with K first, of [K, N] or [G, K, N], counted in blocks.
 gemm::BlockScaleOperand block_scales(Tensor const& scales, bool k_first);
 
-// The first form with a kernel, a native one if there is one.
+// An epilogue, and the same with a bias in float32 whatever D is. Where the two are one, such a bias takes D in float32.
+struct ScaledEpilogues {
+  Epilogue same, bias_f32;
+};
+constexpr ScaledEpilogues kScaled{Epilogue::scaled, Epilogue::scaled_bias_f32};
+constexpr ScaledEpilogues kBlockScaled{Epilogue::block_bias, Epilogue::block_bias_f32};
+
+struct ScaledForms {
+  std::array<ScaledForm, 3> forms;
+  std::size_t count;
+};
+
+// Ways to write D, the best first. What has no kernel of its own is written in float32 and converted; where there is none
+// either, a float32 bias is rounded to the type of the result.
+ScaledForms scaled_forms(ScaledEpilogues epilogues, ScalarType d_type, Tensor const* bias);
+
+// The first form with a native kernel, else with any, else the first. `request_of` makes the request of a form.
+template <class RequestOf>
+ScaledForm choose_form(ScaledForms const& forms, int device, RequestOf const& request_of) {
+  if (forms.count == 1) return forms.forms[0];
+  FirstNative<ScaledForm> choice{device_info(device)};
+  for (std::size_t i = 0; i < forms.count && !choice.native; ++i) {
+    choice.offer(forms.forms[i], choose_plan(request_of(forms.forms[i])));
+  }
+  return choice.chosen.value_or(forms.forms[0]);
+}
 ScaledForm choose_form(ScaledCall const& call);
 
 // The request that selection sees if operands are fully aligned.
 GemmRequest request_of(ScaledCall const& call, ScaledForm form);
 
-// Prepares the operands of a call with a form, whose result is in prepared.d.
-void prepare_scaled(PreparedGemm& prepared, ScaledCall const& call, CopyPolicy copy_policy);
-
-// Allocates the result of a checked call. Returns whether there is anything to multiply: a result without elements needs
-// nothing, and one over an empty K is the bias.
-bool start_scaled(PreparedGemm& prepared, ScaledCall const& call);
-
-// Prepares the call for the kernel of the plan.
-GemmPlan plan_scaled(PreparedGemm& prepared, ScaledCall& call);
-
-// All of it: the result is in prepared.d.
-void run_scaled(PreparedGemm& prepared, ScaledCall& call);
+// As launch.h has them.
+Work start(PreparedGemm& prepared, ScaledCall& call);
+void prepare(PreparedGemm& prepared, ScaledCall const& call, CopyPolicy copy_policy);
+void prepare_request(PreparedGemm& prepared, ScaledCall const& call);
+void fill_empty_k(PreparedGemm& prepared, ScaledCall const& call);
 
 // scaled_mm and quantize as torch sees them.
 // a [M, K], b [K, N]. Recipes are numbers of ScaleRecipe; without them the shapes of the scales tell.

@@ -76,26 +76,27 @@ std::string shape_text(Tensor const& tensor) {
   return text + "]";
 }
 
-char const* dtype_text(ScalarType type) {
+std::string dtype_text(ScalarType type) {
   switch (type) {
-    case ScalarType::Half: return "float16";
-    case ScalarType::BFloat16: return "bfloat16";
-    case ScalarType::Float: return "float32";
-    case ScalarType::Double: return "float64";
     case ScalarType::Byte: return "uint8";
     case ScalarType::Char: return "int8";
     case ScalarType::Short: return "int16";
     case ScalarType::Int: return "int32";
     case ScalarType::Long: return "int64";
-    case ScalarType::Bool: return "bool";
-    case ScalarType::Float8_e4m3fn: return "float8_e4m3fn";
-    case ScalarType::Float8_e5m2: return "float8_e5m2";
-    case ScalarType::Float8_e4m3fnuz: return "float8_e4m3fnuz";
-    case ScalarType::Float8_e5m2fnuz: return "float8_e5m2fnuz";
-    case ScalarType::Float8_e8m0fnu: return "float8_e8m0fnu";
-    case ScalarType::Float4_e2m1fn_x2: return "float4_e2m1fn_x2";
-    default: return torch::headeronly::toString(type);
+    case ScalarType::Half: return "float16";
+    case ScalarType::Float: return "float32";
+    case ScalarType::Double: return "float64";
+    case ScalarType::ComplexHalf: return "complex32";
+    case ScalarType::ComplexFloat: return "complex64";
+    case ScalarType::ComplexDouble: return "complex128";
+    default: break;
   }
+  // Python's names of all others are C++'s in small letters.
+  std::string text = torch::headeronly::toString(type);
+  for (char& letter : text) {
+    if (letter >= 'A' && letter <= 'Z') letter += 'a' - 'A';
+  }
+  return text;
 }
 
 Tensor empty_strided(std::initializer_list<std::int64_t> sizes, std::initializer_list<std::int64_t> strides,
@@ -104,7 +105,6 @@ Tensor empty_strided(std::initializer_list<std::int64_t> sizes, std::initializer
 }
 
 Tensor empty_contiguous(std::int64_t const* sizes, int dims, ScalarType type, int device) {
-  constexpr int kMaxDims = 64;  // torch's own limit
   std::array<std::int64_t, kMaxDims> strides;
   std::int64_t stride = 1;
   for (int i = dims - 1; i >= 0; --i) {
@@ -112,6 +112,14 @@ Tensor empty_contiguous(std::int64_t const* sizes, int dims, ScalarType type, in
     stride *= std::max<std::int64_t>(sizes[i], 1);
   }
   return make(sizes, strides.data(), dims, type, device);
+}
+
+Tensor empty_like_rows(Tensor const& like, std::int64_t cols, ScalarType type, int device) {
+  auto const sizes = like.sizes();
+  std::array<std::int64_t, kMaxDims> shape;
+  std::copy(sizes.begin(), sizes.end(), shape.begin());
+  shape[sizes.size() - 1] = cols;
+  return empty_contiguous(shape.data(), static_cast<int>(sizes.size()), type, device);
 }
 
 Tensor empty_bytes(std::int64_t bytes, int device) { return empty_strided({bytes}, {1}, ScalarType::Byte, device); }

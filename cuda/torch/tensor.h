@@ -17,6 +17,8 @@
 
 namespace cutwheel {
 
+constexpr int kMaxDims = 64;  // torch's own limit
+
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
@@ -51,12 +53,15 @@ constexpr int element_bytes_of(ScalarType type) {
 DType dtype_of(ScalarType type);
 
 std::string shape_text(Tensor const& tensor);
-char const* dtype_text(ScalarType type);
+// torch's name in Python: float16, complex64, float8_e4m3fn, ...
+std::string dtype_text(ScalarType type);
 
 Tensor empty_strided(std::initializer_list<std::int64_t> sizes, std::initializer_list<std::int64_t> strides,
                      ScalarType type, int device);
 Tensor empty_contiguous(std::int64_t const* sizes, int dims, ScalarType type, int device);
 Tensor empty_bytes(std::int64_t bytes, int device);
+// [..., cols] where `like` is [..., any].
+Tensor empty_like_rows(Tensor const& like, std::int64_t cols, ScalarType type, int device);
 
 // Where an op of torch's failed to make a copy of `tensor`: throws OutOfMemoryError if there is no memory for one, else
 // RuntimeError: torch could not <what>.

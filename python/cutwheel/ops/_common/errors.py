@@ -40,6 +40,9 @@ _TORCH_NAMES = {
 # The dispatcher says so when a value does not fit the schema.
 _SCHEMA_MISMATCH = "Expected a value of type"
 
+# What the library says where the dispatcher took None for a tensor.
+_NO_TENSOR = " is None; expected a Tensor"
+
 _DTYPE_ARGUMENT = re.compile(r"'(?:Optional\[int\]|int)' for argument '((?:out_|output_)?dtype)'")
 
 # What a call of an op may raise before it is told in words: the library's own errors, and the
@@ -159,7 +162,9 @@ def reraise(op: str, error: Exception, optional: tuple[str, ...] = (), **tensors
     found = _PREFIX.search(text)
     if found:
         kind = _CLASSES[found[1]]
-        if kind is DtypeError and op in _SCALED:
+        if _NO_TENSOR in found[2]:
+            kind = TypeError
+        elif kind is DtypeError and op in _SCALED:
             kind = ScaledDtypeError
         raise kind(_in_the_name_of(op, found[2], _OP_NAME)) from None
     if isinstance(error, AttributeError) or _SCHEMA_MISMATCH in text:

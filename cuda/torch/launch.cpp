@@ -1,0 +1,91 @@
+#include "torch/launch.h"
+
+#include <algorithm>
+
+#include "torch/cuda_shims.h"
+
+namespace cutwheel {
+
+bool helps(CopyPolicy copies, GemmRequest const& asked, std::optional<GemmPlan> const& plan, DeviceInfo const& device) {
+  Layouts const copied = copied_layouts(asked.grouping, asked.a);
+  // Either may take from an operand what it had of the other, so both are tried in the end.
+  bool const both = copies.layouts && copies.extents;
+  bool const changes_nothing = copies.layouts ? copied == Layouts{asked.layout_a, asked.layout_b} : asked.extents_aligned;
+  if (!both && changes_nothing) return false;
+  GemmRequest other = asked;
+  if (copies.layouts) other.layout_a = copied.a, other.layout_b = copied.b;
+  other.extents_aligned = other.extents_aligned || copies.extents;
+  std::optional<GemmPlan> const found = choose_plan(other);
+  return found && (!plan || is_native(*found, device));
+}
+
+void fail_without_kernel(char const* op, GemmRequest const& asked, DeviceInfo const& device) {
+  Layouts const copied = copied_layouts(asked.grouping, asked.a);
+  GemmRequest easiest = asked;
+  easiest.layout_a = copied.a, easiest.layout_b = copied.b, easiest.extents_aligned = true;
+  fail(ErrorKind::not_implemented, op, ": ", explain_miss(easiest, device));
+}
+
+namespace {
+
+// Freed after the launch is enqueued: torch's allocator is ordered by stream.
+using Workspace = std::optional<Tensor>;
+
+void allocate(Workspace& workspace, std::int64_t bytes, gemm::GemmArgs& args) {
+  if (bytes <= 0) return;
+  workspace = empty_bytes(bytes, args.device->ordinal);
+  args.workspace = workspace->data_ptr();
+}
+
+}  // namespace
+
+template <class Args>
+bool launch(Prepared<Args>& prepared, char const* op, GemmPlan plan) {
+  Args& args = prepared.args;
+  args.stream = current_stream(args.device->ordinal);
+  Workspace workspace;
+  auto const attempt = [&] {
+    allocate(workspace, workspace_bytes(plan, args), args);
+    return run(plan, args);
+  };
+  gemm::Status status = attempt();
+  auto const refused = [&] { return status.code == gemm::StatusCode::not_implementable; };
+  GemmRequest request = prepared.request;
+  while (refused()) {
+    for (GemmPlan const& next : rank_plans(request, *args.device)) {
+      if (next.row == plan.row) continue;
+      plan = next;
+      status = attempt();
+      if (!refused()) break;
+    }
+    // Kernels of convolutions refuse what tensor maps have no bits for: then those without, through PTX if need be.
+    if (request.direction == Direction::none || !request.tensor_maps) break;
+    request.tensor_maps = false;
+  }
+  check_launch(status, op, plan.row->name);
+  return status.good();
+}
+
+template bool launch(PreparedGemm& prepared, char const* op, GemmPlan plan);
+template bool launch(PreparedConv& prepared, char const* op, GemmPlan plan);
+
+bool launch_kernel(KernelDescriptor const& kernel, gemm::GemmArgs& args, char const* op) {
+  args.stream = current_stream(args.device->ordinal);
+  Workspace workspace;
+  allocate(workspace, kernel.workspace_bytes(args), args);
+  gemm::Status const status = kernel.launch(args);
+  check_launch(status, op, kernel.name);
+  return status.good();
+}
+
+void check_launch(gemm::Status status, char const* op, char const* kernel) {
+  if (status.code == gemm::StatusCode::cuda_error) {
+    fail(ErrorKind::runtime, op, ": launching ", kernel,
+         " failed: ", cudaGetErrorString(static_cast<cudaError_t>(status.detail)));
+  }
+  if (status.code == gemm::StatusCode::tensor_map_error) {
+    fail(ErrorKind::runtime, op, ": ", kernel, ": the driver refused a tensor map (CUresult ", status.detail, ")");
+  }
+}
+
+}  // namespace cutwheel
