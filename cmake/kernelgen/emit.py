@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -188,7 +189,7 @@ def _declare(kernel: Kernel) -> str:
 
 
 def _row(kernel: Kernel) -> str:
-    dtypes, tile = kernel.dtypes, kernel.tile
+    tile = kernel.tile
     layout_a, layout_b = cpp.layouts(kernel)
     return _fill(
         "kernel_descriptor.in",
@@ -197,10 +198,7 @@ def _row(kernel: Kernel) -> str:
         family=kernel.family,
         sm=kernel.arch.sm,
         ptx=cpp.boolean(kernel.arch.ptx),
-        a=dtypes.a,
-        b=dtypes.b,
-        acc=dtypes.acc,
-        d=dtypes.d,
+        **asdict(kernel.dtypes),
         layout_a=layout_a,
         layout_b=layout_b,
         # A family without epilogues has no use for the column.
@@ -247,17 +245,14 @@ def _json_epilogue(epilogue: Epilogue) -> dict[str, Any]:
 
 
 def _json_row(kernel: Kernel, source: str) -> dict[str, Any]:
-    dtypes, tile = kernel.dtypes, kernel.tile
+    tile = kernel.tile
     return {
         "name": procedural_name(kernel),
         "op": kernel.op,
         "family": kernel.family,
         "arch": kernel.arch.sm,
         "ptx": kernel.arch.ptx,
-        "a": dtypes.a,
-        "b": dtypes.b,
-        "acc": dtypes.acc,
-        "d": dtypes.d,
+        **asdict(kernel.dtypes),
         "layout": kernel.layout,
         "epilogue": kernel.epilogue.name if kernel.epilogue else None,
         "tile": tile.shape,

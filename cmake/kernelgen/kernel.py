@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from kernelgen.epilogues.epilogue import Epilogue
@@ -55,6 +56,15 @@ QUANTIZE_RECIPES = (
     "tensorwise_asymmetric",
     "rowwise_asymmetric",
 )
+
+# Lists of manifests that some families have, with the names in them; in the order of Kernel's
+# fields.
+CHOICES: dict[str, Collection[str]] = {
+    "scales": BLOCK_SCALES,
+    "recipes": QUANTIZE_RECIPES,
+    "grouping": GROUPINGS,
+    "direction": DIRECTIONS,
+}
 
 
 @dataclass(frozen=True)

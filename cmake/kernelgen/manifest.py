@@ -20,17 +20,7 @@ from kernelgen.epilogues.epilogue import Epilogue, ExpressionError
 from kernelgen.epilogues.identifiers import epilogue_fault
 from kernelgen.families import FAMILIES
 from kernelgen.families.family import Family
-from kernelgen.kernel import (
-    ARCHS,
-    BLOCK_SCALES,
-    DIRECTIONS,
-    DTYPE_BYTES,
-    GROUPINGS,
-    QUANTIZE_RECIPES,
-    DTypes,
-    Kernel,
-    Tile,
-)
+from kernelgen.kernel import ARCHS, CHOICES, DIRECTIONS, DTYPE_BYTES, DTypes, Kernel, Tile
 from kernelgen.naming import procedural_name
 from kernelgen.schema import Checker, InvalidManifestError, ManifestError
 
@@ -38,15 +28,8 @@ __all__ = ["InvalidManifestError", "Manifest", "ManifestError", "load", "parse"]
 
 FOLDER = Path("cuda/manifests")
 
-# What an item of a list of names is called in errors.
-_SINGULAR = {
-    "arch": "architecture",
-    "layouts": "layout",
-    "grouping": "grouping",
-    "direction": "direction",
-    "scales": "scales",
-    "recipes": "recipe",
-}
+# Names of items in errors, where they differ from the list's.
+_SINGULAR = {"arch": "architecture", "layouts": "layout", "recipes": "recipe"}
 
 
 @dataclass(frozen=True)
@@ -173,31 +156,20 @@ class _Reader(Checker):
             for at, value in self.items(where, entry, "dtypes")
             if (combination := self._dtypes(at, value, family))
         ]
-        # What the family leaves no choice of has one value.
-        layouts: list[str] = list(family.layouts)
-        used: list[Epilogue | None] = [None]
-        scales: list[str | None] = [None]
-        recipes: list[str | None] = [None]
-        groupings: list[str | None] = [None]
-        directions: list[str | None] = [None]
-        tiles = [(where, Tile((1, 1, 1), family.schedules[0]))]
-        if "layouts" in family.lists:
-            layouts = self._names(where, entry, "layouts", family.layouts)
-        if "scales" in family.lists or ("scales" in family.optional_lists and "scales" in entry):
-            scales = [*self._names(where, entry, "scales", BLOCK_SCALES)]
-        if "recipes" in family.lists:
-            recipes = [*self._names(where, entry, "recipes", QUANTIZE_RECIPES)]
-        if "grouping" in family.lists:
-            groupings = [*self._names(where, entry, "grouping", GROUPINGS)]
-        if "direction" in family.lists:
-            directions = [*self._names(where, entry, "direction", DIRECTIONS)]
+        # A list that the family does not have, or that is left out, has one value.
+        chosen: dict[str, list[Any]] = {axis: [None] for axis in ("epilogue", *CHOICES)}
+        chosen["layouts"] = list(family.layouts)
+        for axis, allowed in {"layouts": family.layouts, **CHOICES}.items():
+            if axis in family.lists or (axis in family.optional_lists and axis in entry):
+                chosen[axis] = self._names(where, entry, axis, allowed)
         if "epilogue" in family.lists:
-            used = [
+            chosen["epilogue"] = [
                 epilogue
                 for at, value in self.items(where, entry, "epilogue")
                 for name in self._alternatives(at, value)
                 if (epilogue := self.one_of(at, "epilogue", name, self._epilogues))
             ]
+        tiles = [(where, Tile((1, 1, 1), family.schedules[0]))]
         if "tiles" in family.lists:
             tiles = [
                 (at, tile)
@@ -206,25 +178,20 @@ class _Reader(Checker):
             ]
         for at, tile in tiles:
             # Tiles are checked even where no layout or epilogue is right: all errors at once.
-            axes = product(
-                archs,
-                dtypes,
-                layouts or family.layouts[:1],
-                used or [None],
-                [tile],
-                scales or [None],
-                recipes or [None],
-                groupings or [None],
-                directions or [None],
-            )
+            axes: list[Sequence[Any]] = [
+                *(archs, dtypes, chosen["layouts"] or family.layouts[:1]),
+                *(chosen["epilogue"] or [None], [tile]),
+                *(chosen[axis] or [None] for axis in CHOICES),
+                *([self.file], [at]),
+            ]
             kernels = [
-                Kernel(family.op(axis[1]), family.name, *axis, self.file, at) for axis in axes
+                Kernel(family.op(values[1]), family.name, *values) for values in product(*axes)
             ]
             if "direction" in family.lists:
                 # It says how operands lie.
                 kernels = [k for k in kernels if k.layout == DIRECTIONS[k.direction or "fprop"]]
             self._check(at, family, kernels)
-            if layouts and used and scales and recipes and groupings and directions:
+            if all(chosen.values()):
                 self._add(kernels)
 
     def _check(self, where: str, family: Family, kernels: Sequence[Kernel]) -> None:
@@ -258,7 +225,7 @@ class _Reader(Checker):
         return [
             name
             for at, value in self.items(where, entry, key)
-            if (name := self.name(at, _SINGULAR[key], value, allowed))
+            if (name := self.name(at, _SINGULAR.get(key, key), value, allowed))
         ]
 
     def _dtypes(self, where: str, value: Any, family: Family) -> DTypes | None:

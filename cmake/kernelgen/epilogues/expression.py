@@ -11,27 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from kernelgen.epilogues.tree import (
-    COMPARISONS,
-    FORMS,
-    FUNCTIONS,
-    OPERATORS,
-    Accum,
-    Aux,
-    Binary,
-    Call,
-    Compare,
-    Lane,
-    Negate,
-    Number,
-    Operand,
-    Pair,
-    Parity,
-    Root,
-    Symbol,
-    Value,
-    Where,
-)
+from kernelgen.epilogues import tree
 
 MAX_DEPTH = 64
 FLOAT32_MAX = float.fromhex("0x1.fffffep+127")
@@ -97,7 +77,9 @@ class Source:
         return re.sub(r"[\t\n\r]", " ", self.text)
 
 
-def parse(source: Source, symbols: Mapping[str, Symbol], later: Collection[str] = ()) -> Root:
+def parse(
+    source: Source, symbols: Mapping[str, tree.Symbol], later: Collection[str] = ()
+) -> tree.Root:
     """Parses `source` into a tree whose names are all in `symbols`.
 
     `later` are names that exist but cannot be used yet. Raises ExpressionError. Widths are not
@@ -132,7 +114,7 @@ class _Parser:
         source: Source,
         line: str,
         indent: int,
-        symbols: Mapping[str, Symbol],
+        symbols: Mapping[str, tree.Symbol],
         later: Collection[str],
     ) -> None:
         self._error = source.error
@@ -142,14 +124,14 @@ class _Parser:
         self._later = later
         self._depth = 0
 
-    def root(self, node: ast.expr) -> Root:
+    def root(self, node: ast.expr) -> tree.Root:
         match node:
             case ast.Call(func=ast.Name("pair")):
                 even, odd = self._arguments(node, "pair")
-                return Pair(self._value(even), self._value(odd), column=self._column(node))
+                return tree.Pair(self._value(even), self._value(odd), column=self._column(node))
         return self._value(node)
 
-    def _value(self, node: ast.expr) -> Value:
+    def _value(self, node: ast.expr) -> tree.Value:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise self._error(
@@ -159,7 +141,7 @@ class _Parser:
         self._depth -= 1
         return value
 
-    def _convert(self, node: ast.expr) -> Value:
+    def _convert(self, node: ast.expr) -> tree.Value:
         column = self._column(node)
         match node:
             case ast.Name(name):
@@ -167,16 +149,16 @@ class _Parser:
             case ast.Constant(value):
                 return self._number(value, column)
             case ast.UnaryOp(ast.USub(), operand):
-                return Negate(self._value(operand), column=column)
+                return tree.Negate(self._value(operand), column=column)
             case ast.UnaryOp(ast.UAdd()):
                 raise self._error('a sign "+" does nothing: leave it out', column)
             case ast.BinOp(left, operation, right):
                 operator, column = self._operator(left, operation)
-                if operator not in OPERATORS:
+                if operator not in tree.OPERATORS:
                     remedy = ": write x * x" if operator == "**" else ""
-                    allowed = " ".join(OPERATORS)
+                    allowed = " ".join(tree.OPERATORS)
                     raise self._error(f'operator "{operator}"; allowed: {allowed}{remedy}', column)
-                return Binary(operator, self._value(left), self._value(right), column=column)
+                return tree.Binary(operator, self._value(left), self._value(right), column=column)
             case ast.Call():
                 return self._call(node, column)
             case ast.Compare(left, operations, _):
@@ -187,10 +169,10 @@ class _Parser:
         what = _REMEDIES.get(type(node), "an expression has names, numbers, + - * / and calls")
         raise self._error(f'"{ast.unparse(node)}" is not allowed; {what}', column)
 
-    def _symbol(self, name: str, column: int) -> Symbol:
+    def _symbol(self, name: str, column: int) -> tree.Symbol:
         if symbol := self._symbols.get(name):
             return replace(symbol, column=column)
-        if parameters := (FUNCTIONS | FORMS).get(name):
+        if parameters := (tree.FUNCTIONS | tree.FORMS).get(name):
             usage = f"{name}({', '.join(parameters)})"
             raise self._error(f"{name} is a function: write {usage}", column)
         if name in self._later:
@@ -201,7 +183,7 @@ class _Parser:
             column,
         )
 
-    def _number(self, value: object, column: int) -> Number:
+    def _number(self, value: object, column: int) -> tree.Number:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._error(f"{value!r} is no real number", column)
         try:
@@ -210,19 +192,19 @@ class _Parser:
             number = float("inf")
         if number > FLOAT32_MAX or 0 < number < FLOAT32_MIN:
             raise self._error("the number is out of float32's range, 1.18e-38 to 3.40e38", column)
-        return Number(number, column=column)
+        return tree.Number(number, column=column)
 
-    def _call(self, node: ast.Call, column: int) -> Value:
+    def _call(self, node: ast.Call, column: int) -> tree.Value:
         if not isinstance(node.func, ast.Name):
             raise self._error(f'"{ast.unparse(node.func)}" is no name of a function', column)
         name = node.func.id
-        if name in FUNCTIONS:
+        if name in tree.FUNCTIONS:
             arguments = tuple(map(self._value, self._arguments(node, name)))
-            return Call(name, arguments, column=column)
+            return tree.Call(name, arguments, column=column)
         match name:
             case "where":
                 condition, yes, no = self._arguments(node, name)
-                return Where(
+                return tree.Where(
                     self._condition(condition), self._value(yes), self._value(no), column=column
                 )
             case "even" | "odd":
@@ -231,11 +213,11 @@ class _Parser:
                 raise self._error(
                     "pair() is the two columns of D: nothing may stand around it", column
                 )
-        known = ", ".join(sorted(FUNCTIONS | FORMS))
+        known = ", ".join(sorted(tree.FUNCTIONS | tree.FORMS))
         raise self._error(f'unknown function "{name}"; known: {known}', column)
 
     def _arguments(self, node: ast.Call, name: str) -> list[ast.expr]:
-        parameters = (FUNCTIONS | FORMS)[name]
+        parameters = (tree.FUNCTIONS | tree.FORMS)[name]
         usage = f"{name}({', '.join(parameters)})"
         unusual: list[ast.keyword | ast.expr] = [
             *(argument for argument in node.args if isinstance(argument, ast.Starred)),
@@ -252,21 +234,23 @@ class _Parser:
             )
         return node.args
 
-    def _condition(self, node: ast.expr) -> Compare:
+    def _condition(self, node: ast.expr) -> tree.Compare:
         column = self._column(node)
         match node:
             case ast.Compare(left, [operation], [right]):
                 operator, column = self._operator(left, operation)
-                if operator in COMPARISONS:
-                    return Compare(operator, self._value(left), self._value(right), column=column)
-                allowed = " ".join(COMPARISONS)
+                if operator in tree.COMPARISONS:
+                    return tree.Compare(
+                        operator, self._value(left), self._value(right), column=column
+                    )
+                allowed = " ".join(tree.COMPARISONS)
                 raise self._error(f'operator "{operator}"; allowed: {allowed}', column)
             case ast.Compare(_, [_, second, *_], [first, *_]):
                 column = self._operator(first, second)[1]
                 raise self._error("a condition is one comparison: nest where() instead", column)
         raise self._error("a condition is one comparison, as in where(x > 0, a, b)", column)
 
-    def _lane(self, parity: Parity, node: ast.expr, column: int) -> Lane:
+    def _lane(self, parity: tree.Parity, node: ast.expr, column: int) -> tree.Lane:
         at = self._column(node)
         if not isinstance(node, ast.Name):
             raise self._error(
@@ -274,11 +258,11 @@ class _Parser:
             )
         value = self._symbol(node.id, at)
         match value:
-            case Accum() | Aux():
-                return Lane(parity, value, column=column)
-            case Operand(_, kind) if kind.enumerator in ("row", "wide_matrix"):
-                return Lane(parity, value, column=column)
-        what = value.kind if isinstance(value, Operand) else "a scalar"
+            case tree.Accum() | tree.Aux():
+                return tree.Lane(parity, value, column=column)
+            case tree.Operand(_, kind) if kind.enumerator in ("row", "wide_matrix"):
+                return tree.Lane(parity, value, column=column)
+        what = value.kind if isinstance(value, tree.Operand) else "a scalar"
         raise self._error(
             f"{node.id} is {what}, which has no pairs of columns; {parity}() takes accum, an aux,"
             " a row[N] or a matrix[M,2N]",

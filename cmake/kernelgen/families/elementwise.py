@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from kernelgen.families import rules
 from kernelgen.families.family import Family
@@ -34,42 +35,40 @@ def _check_recipe(kernel: Kernel) -> Iterator[str]:
         yield f"recipe {recipe} with s8; no product has block scales of s8: declare it for fp8"
 
 
-# Sums float32 partial results of split-K kernels; the output type is the only choice.
-SPLITK_REDUCE = Family(
-    name="splitk_reduce",
-    header="elementwise/splitk_reduce.cuh",
-    template="SplitkReduce<arch, a, d>",
+_untiled = partial(
+    Family,
     archs=tuple(ARCHS),
-    dtypes={"gemm": tuple(DTypes("f32", "f32", "f32", d) for d in _FLOATS)},
     layouts=("ttt",),
-    lists=(),
     schedules=("none",),
 )
 
+# Sums float32 partial results of split-K kernels; the output type is the only choice.
+SPLITK_REDUCE = _untiled(
+    name="splitk_reduce",
+    header="elementwise/splitk_reduce.cuh",
+    template="SplitkReduce<arch, a, d>",
+    dtypes={"gemm": tuple(DTypes("f32", "f32", "f32", d) for d in _FLOATS)},
+    lists=(),
+)
+
 # An expression of matrices alone, with sums over its rows: the backward passes.
-ELEMENTWISE = Family(
+ELEMENTWISE = _untiled(
     name="elementwise",
     header="elementwise/elementwise.cuh",
     template="Elementwise<arch, d, epilogue>",
-    archs=tuple(ARCHS),
     dtypes={"gemm": tuple(DTypes(x, x, "f32", x) for x in _FLOATS)},
-    layouts=("ttt",),
     lists=("epilogue",),
-    schedules=("none",),
     checks=(_check_operands,),
 )
 
 # 8-bit values of a matrix, with their scales: A is read, D is written.
-QUANTIZE = Family(
+QUANTIZE = _untiled(
     name="quantize",
     header="elementwise/quantize.cuh",
     template="Quantize<arch, a, d, recipe>",
-    archs=tuple(ARCHS),
     dtypes={
         "scaled_mm": tuple(DTypes(x, x, "f32", d) for x in _FLOATS for d in (*FP8_DTYPES, "s8"))
     },
-    layouts=("ttt",),
     lists=("recipes",),
-    schedules=("none",),
     checks=(_check_recipe,),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from kernelgen.families import rules
 from kernelgen.families.family import Family
@@ -69,20 +70,24 @@ def _stages_and_groups(kernel: Kernel) -> str:
     return f"{_stages(kernel)} + {rules.GROUP_ENDS_BYTES} for the ends of groups"
 
 
-SM80_MULTISTAGE = Family(
+_multistage = partial(
+    Family,
+    tile_keys=("tile", "warp", "stages"),
+    schedules=("multistage",),
+)
+
+SM80_MULTISTAGE = _multistage(
     name="sm80_multistage",
     header="sm80/multistage.cuh",
     template="Sm80Multistage<arch, dtypes, layouts, tile, warp, stages, epilogue, fast_accum?>",
     archs=("80", "89"),
     dtypes={"gemm": GEMM_DTYPES, "scaled_mm": (*FP8_GEMMS, *INT8_GEMMS)},
-    tile_keys=("tile", "warp", "stages"),
     optional_tile_keys=("fast_accum",),
-    schedules=("multistage",),
     checks=(rules.check_gemm, _check_addend, _check_fp8, _check_mma),
     memory=_stages,
 )
 
-SM80_GROUPED = Family(
+SM80_GROUPED = _multistage(
     name="sm80_grouped",
     header="sm80/grouped.cuh",
     template=(
@@ -94,15 +99,13 @@ SM80_GROUPED = Family(
     layouts=("tnt", "ttt", "ntt"),
     lists=("layouts", "grouping", "epilogue", "tiles"),
     optional_lists=("scales",),
-    tile_keys=("tile", "warp", "stages"),
     optional_tile_keys=("fast_accum",),
-    schedules=("multistage",),
     checks=(rules.check_gemm, rules.check_grouping, _check_fp8, _check_grouped_mma),
     memory=_stages_and_groups,
 )
 
 # Implicit GEMMs: threads find the elements of A and B in images.
-SM80_CONV = Family(
+SM80_CONV = _multistage(
     name="sm80_conv",
     header="sm80/conv.cuh",
     template="Sm80Conv<arch, dtypes, tile, warp, stages, direction, epilogue>",
@@ -110,14 +113,12 @@ SM80_CONV = Family(
     dtypes={"conv2d": rules.CONV_DTYPES},
     layouts=tuple(DIRECTIONS.values()),
     lists=("direction", "epilogue", "tiles"),
-    tile_keys=("tile", "warp", "stages"),
-    schedules=("multistage",),
     checks=(rules.check_gemm, rules.check_direction, _check_fp8, _check_mma, _check_warp_k),
     memory=_stages,
 )
 
 # fp8 with scales that differ along K, which go from global memory to registers.
-SM89_BLOCKWISE = Family(
+SM89_BLOCKWISE = _multistage(
     name="sm89_blockwise",
     header="sm80/sm89_blockwise.cuh",
     template="Sm89Blockwise<arch, dtypes, tile, warp, stages, scales, epilogue>",
@@ -125,8 +126,6 @@ SM89_BLOCKWISE = Family(
     dtypes={"scaled_mm": FP8_GEMMS},
     layouts=("tnt",),
     lists=("epilogue", "scales", "tiles"),
-    tile_keys=("tile", "warp", "stages"),
-    schedules=("multistage",),
     checks=(rules.check_gemm, _check_block_scaled_mma),
     memory=_stages,
 )

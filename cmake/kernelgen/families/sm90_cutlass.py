@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from math import gcd, prod
 
 from kernelgen import cpp
@@ -116,34 +117,35 @@ def _epilogue_buffers(kernel: Kernel) -> list[tuple[int, int]]:
     return [*buffers, *((2, element) for _ in epilogue.aux)]
 
 
-SM90_WARPSPECIALIZED = Family(
+_collective = partial(
+    Family,
+    archs=("90a",),
+    tile_keys=("tile", "cluster", "schedule"),
+    schedules=("pingpong", "cooperative"),
+)
+
+SM90_WARPSPECIALIZED = _collective(
     name="sm90_warpspecialized",
     header="sm90/cutlass/warpspecialized.cuh",
     template=(
         "Sm90WarpSpecialized<arch, dtypes, layouts, tile, cluster, schedule, swap_ab, epilogue,"
         " fast_accum?>"
     ),
-    archs=("90a",),
     dtypes={"gemm": GEMM_DTYPES, "scaled_mm": (*FP8_GEMMS, *INT8_GEMMS)},
-    tile_keys=("tile", "cluster", "schedule"),
     optional_tile_keys=("swap_ab", "fast_accum"),
-    schedules=("pingpong", "cooperative"),
     checks=(rules.check_gemm, _check_tile, _check_k),
     memory=_two_stages,
 )
 
 # fp8 with scales that differ along K, which consumers apply to each block's sum.
-SM90_BLOCKWISE = Family(
+SM90_BLOCKWISE = _collective(
     name="sm90_blockwise",
     header="sm90/cutlass/blockwise.cuh",
     template="Sm90Blockwise<arch, dtypes, tile, cluster, schedule, swap_ab, scales, epilogue>",
-    archs=("90a",),
     dtypes={"scaled_mm": FP8_GEMMS},
     layouts=("tnt",),
     lists=("epilogue", "scales", "tiles"),
-    tile_keys=("tile", "cluster", "schedule"),
     optional_tile_keys=("swap_ab",),
-    schedules=("pingpong", "cooperative"),
     checks=(rules.check_gemm, _check_tile, _check_scaled_tile),
     memory=_two_scaled_stages,
 )

@@ -7,6 +7,7 @@ stages is what fits.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from kernelgen.families import rules, wgmma
 from kernelgen.families.family import Check, Family
@@ -186,64 +187,58 @@ def _memory(kernel: Kernel) -> str:
     return terms
 
 
+_persistent = partial(
+    Family,
+    archs=("90a",),
+    tile_keys=("tile",),
+    schedules=("persistent",),
+    tiles_share_source=True,
+    memory=_memory,
+)
+
 # A cluster along K shares out the K of a tile.
-SM90_PERSISTENT = Family(
+SM90_PERSISTENT = _persistent(
     name="sm90_persistent",
     header="sm90/native/dense.cuh",
     template=(
         "Sm90Persistent<arch, dtypes, layouts, tile, swap_ab, splits, epilogue, fast_accum?,"
         " scales?>"
     ),
-    archs=("90a",),
     dtypes={"gemm": GEMM_DTYPES, "scaled_mm": FP8_GEMMS},
     optional_lists=("scales",),
-    tile_keys=("tile",),
     optional_tile_keys=("swap_ab", "fast_accum", "cluster"),
-    schedules=("persistent",),
-    tiles_share_source=True,
     checks=(
         *(rules.check_gemm, rules.check_promoted_scales, _check_tile, _check_k(1, 2)),
         *(rules.check_stores, _check_cluster, _check_dense_layout),
     ),
-    memory=_memory,
 )
 
 # The kernel reads the extents of groups from the device.
-SM90_GROUPED = Family(
+SM90_GROUPED = _persistent(
     name="sm90_grouped",
     header="sm90/native/grouped.cuh",
     template=("Sm90Grouped<arch, dtypes, layouts, tile, grouping, epilogue, fast_accum, scales?>"),
-    archs=("90a",),
     dtypes={"grouped_mm": (*GEMM_DTYPES, *FP8_GEMMS)},
     layouts=("tnt", "ttt", "ntt"),
     lists=("layouts", "grouping", "epilogue", "tiles"),
     optional_lists=("scales",),
-    tile_keys=("tile",),
     optional_tile_keys=("fast_accum",),
-    schedules=("persistent",),
-    tiles_share_source=True,
     checks=(
         *(rules.check_gemm, rules.check_promoted_scales, _check_tile, _check_k(1)),
         *(rules.check_grouping, _check_swizzled_columns),
     ),
-    memory=_memory,
 )
 
 # Implicit GEMMs: TMA finds the elements of A and B in images.
-SM90_CONV = Family(
+SM90_CONV = _persistent(
     name="sm90_conv",
     header="sm90/native/conv.cuh",
     template="Sm90Conv<arch, dtypes, tile, direction, epilogue>",
-    archs=("90a",),
     dtypes={"conv2d": rules.CONV_DTYPES},
     layouts=tuple(DIRECTIONS.values()),
     lists=("direction", "epilogue", "tiles"),
-    tile_keys=("tile",),
-    schedules=("persistent",),
-    tiles_share_source=True,
     checks=(
         *(rules.check_gemm, _check_tile, _check_k(1)),
         *(rules.check_direction, _check_swizzled_columns, _check_conv_operands),
     ),
-    memory=_memory,
 )
