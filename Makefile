@@ -152,7 +152,7 @@ lint: $(VENV)/.lint   ## all checks of .pre-commit-config.yaml
 	pre-commit run --all-files --show-diff-on-failure
 
 bench: $(VENV)/.installed   ## benchmarks (needs a GPU), docs/performance.md and its plots: BENCH_ARGS='--no-compile'
-	python -m benchmarks all --held-out $(BENCH_ARGS)
+	python -m benchmarks all --drawn $(BENCH_ARGS)
 
 clean:   ## remove build output
 	rm -rf build dist wheelhouse

@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import held_out, problems, shapes
+from . import problems
 from .report import performance, record, tables
 
 COMPILE_SECONDS = 360.0
 # What leaves cases out: a run with one of these is no section of the results of a GPU.
-FILTERS = ("quick", "m", "nk", "square", "groups", "recipes", "accumulation", "limit", "products")
-FILTERS += ("skew", "cases", "directions", "convs")
+FILTERS = ("quick", "shape", "only")
 
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m benchmarks", description="cutwheel against torch")
     commands = top.add_subparsers(dest="command", required=True)
-    common, sizes = _common(), _sizes()
-    dense, layers, products = _dense(), _layers(), _products()
-    experts, images = _experts(), _images()
+    common = _common()
 
-    def add(name: str, help: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=help, parents=[common, *parents])
+    def add(name: str, help: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=help, parents=[common])
 
-    add("mm", "products over the shapes of shapes.toml", sizes, dense)
-    add("addmm", "the same with a bias", sizes, dense)
-    add("fused", "linear layers with activation and residual", sizes, layers)
-    add("scaled", "fp8 and int8 products, and quantisation", sizes, products)
-    add("grouped", "grouped products of experts", experts)
-    add("conv", "convolutions in all directions, and ResNet-50", images)
+    for name, help in (
+        ("mm", "GEMMs of the shapes of shapes.toml"),
+        ("addmm", "the same with a bias"),
+    ):
+        add(name, help).add_argument("--dtype", choices=problems.DTYPES, default="bf16")
+    add("fused", "linear layers with activation and residual")
+    add("scaled", "fp8 and int8 GEMMs, and quantisation")
+    add("grouped", "grouped GEMMs of experts")
+    add("conv", "convolutions in all directions, and ResNet-50")
     add("host", "CPU time of a call")
-    everything = add("all", "every section", sizes, layers, products, experts, images)
+    everything = add("all", "every section")
     everything.add_argument(
         "--sections", choices=record.SECTIONS, nargs="+", help="these, in the order of the file"
     )
@@ -47,13 +48,33 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _parent() -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(add_help=False)
-
-
 def _common() -> argparse.ArgumentParser:
-    common = _parent()
+    common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--quick", action="store_true", help="few shapes and rounds, about 10 s")
+    common.add_argument(
+        "--shape",
+        nargs="+",
+        default=[],
+        help="in place of the listed ones: MxNxK, groups x rows x N x K, or"
+        " N,C,H,W,K,R,S,stride,padding,dilation with x",
+    )
+    common.add_argument(
+        "--only",
+        type=regex_argument,
+        default="",
+        metavar="REGEX",
+        help="problems whose name, as it is printed, has it",
+    )
+    common.add_argument(
+        "--drawn",
+        type=int,
+        nargs="?",
+        const=problems.DRAWN,
+        default=0,
+        metavar="COUNT",
+        help=f"beside the listed shapes, so many drawn at random ({problems.DRAWN}) in each family",
+    )
+    common.add_argument("--seed", type=int, default=problems.SEED, help="of --drawn")
     common.add_argument("--out", type=Path, help="a .json file, or a folder")
     common.add_argument("--commit", help="commit to record (default: CUTWHEEL_COMMIT, then git)")
     common.add_argument(
@@ -67,133 +88,26 @@ def _common() -> argparse.ArgumentParser:
         "--no-compile", action="store_true", help="no torch.compile among the baselines"
     )
     common.add_argument(
-        "--held-out",
-        type=int,
-        nargs="?",
-        const=held_out.COUNT,
-        default=0,
-        metavar="COUNT",
-        help=f"shapes drawn at random beside the lists ({held_out.COUNT} products)",
-    )
-    common.add_argument("--seed", type=int, default=held_out.SEED, help="of --held-out")
-    return common
-
-
-def _sizes() -> argparse.ArgumentParser:
-    sizes = _parent()
-    sizes.add_argument("--m", type=int, nargs="+")
-    sizes.add_argument("--nk", type=nk_argument, nargs="+", metavar="NxK")
-    return sizes
-
-
-def _dense() -> argparse.ArgumentParser:
-    dense = _parent()
-    dense.add_argument("--dtype", choices=problems.DTYPES, default="bf16")
-    dense.add_argument("--square", type=int, nargs="+")
-    return dense
-
-
-def _layers() -> argparse.ArgumentParser:
-    layers = _parent()
-    layers.add_argument("--groups", choices=problems.LAYERS, nargs="+")
-    layers.add_argument(
-        "--compile",
-        nargs="+",
-        metavar="MxNxK",
-        help="shapes with torch.compile as a baseline (seconds each), all, or none",
-    )
-    layers.add_argument(
         "--compile-seconds",
         type=float,
         default=COMPILE_SECONDS,
-        help="time for torch.compile; what it leaves out is named (default: %(default)g)",
+        help="time for torch.compile of linear layers; what it leaves out is named"
+        " (default: %(default)g)",
     )
-    return layers
+    return common
 
 
-def _products() -> argparse.ArgumentParser:
-    products = _parent()
-    products.add_argument(
-        "--recipes",
-        type=recipes_argument,
-        nargs="+",
-        metavar="RECIPE",
-        help=f"of {', '.join(problems.RECIPES)}; all by default",
-    )
-    products.add_argument(
-        "--accumulation",
-        choices=tuple(problems.ACCUMULATION),
-        nargs="+",
-        help="of fp8: with use_fast_accum, or promoted to float32 on the way",
-    )
-    products.add_argument(
-        "--limit", type=int, help="the most shapes of each group, drawn at random"
-    )
-    return products
-
-
-def _experts() -> argparse.ArgumentParser:
-    experts = _parent()
-    experts.add_argument(
-        "--products", choices=problems.EXPERTS, nargs="+", help="what is computed of the groups"
-    )
-    experts.add_argument(
-        "--skew",
-        choices=problems.SKEWS,
-        nargs="+",
-        help="rows of the groups: all alike, or Zipf's law and some empty",
-    )
-    experts.add_argument(
-        "--cases",
-        type=int,
-        nargs="+",
-        metavar="NUMBER",
-        help="of shapes.toml, from 0; all by default",
-    )
-    return experts
-
-
-def _images() -> argparse.ArgumentParser:
-    images = _parent()
-    images.add_argument(
-        "--directions",
-        choices=problems.DIRECTIONS,
-        nargs="+",
-        help="what is computed of the convolutions; resnet50 is a whole model",
-    )
-    images.add_argument(
-        "--convs", type=int, nargs="+", metavar="NUMBER", help="of shapes.toml, from 0"
-    )
-    images.add_argument(
-        "--resnet-compile",
-        choices=("default", "max-autotune-no-cudagraphs", "none"),
-        default="default",
-        help="mode of torch.compile for resnet50",
-    )
-    return images
-
-
-def nk_argument(text: str) -> tuple[int, int]:
+def regex_argument(text: str) -> str:
     try:
-        n, k = shapes.extents(text, 2, "4096x14336 (N, K)")
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return n, k
-
-
-def recipes_argument(text: str) -> list[str]:
-    """``"rowwise,int8"`` as well as one name."""
-    names = text.split(",")
-    for name in names:
-        if name not in problems.RECIPES:
-            known = ", ".join(problems.RECIPES)
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {known}")
-    return names
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text} is no regular expression: {error}") from None
+    return text
 
 
 def part_of(options: argparse.Namespace) -> str:
     """What makes the run a part of its sections; empty for whole ones."""
-    given = [name for name in FILTERS if getattr(options, name, None) not in (None, False)]
+    given = [name for name in FILTERS if getattr(options, name)]
     given += ["candidate"] * (options.candidate != "cutwheel")
     given += ["budget_seconds"] * (options.budget_seconds is not None)
     return ", ".join(f"--{name.replace('_', '-')}" for name in given)
@@ -255,7 +169,10 @@ def measure(given: argparse.Namespace) -> int:
 
     environment = record.environment(given.commit, given.candidate)
     path, names = output_path(given, environment["gpu"]), sections_of(given)
-    left = run.TimeLeft(run.planned(names, given))
+    try:
+        left = run.TimeLeft(run.planned(names, given))
+    except ValueError as error:
+        parser().error(str(error))
     running = run.Run(given, environment, path, part_of(given), left)
     is_good = show({name: running.section(name) for name in names})  # all of them, also wrong ones
     print(f"wrote {path}")

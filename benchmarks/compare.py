@@ -14,122 +14,19 @@ from typing import Any
 
 import torch
 
+from cutwheel.tuning.case import AGAIN, Case, Pair, Reference, Side
 from cutwheel.tuning.measure import (
-    Call,
     Clock,
     Error,
-    Operands,
     Replay,
     Results,
     Spread,
+    deviation,
     in_turns,
     iterations,
-    rotation,
     run_poisoned,
     tensors_of,
 )
-
-from .problems import Problem
-
-Reference = Callable[[int], Results]  # slot -> what the results should be, float32 or better
-Pair = tuple[str, str]  # a side and the baseline it is compared with
-Function = Callable[..., Any]
-MOST_BYTES = 60e9  # of operands and results; what they are made and checked with comes on top
-SINGLE_SLOT = 64  # one slot suffices where L2 holds less than this part of it
-AGAIN = "torch (again)"  # in place of cutwheel, the noise
-
-
-class SkippedError(Exception):
-    """A problem that is not to be measured, and why."""
-
-
-# ---- what a suite declares
-@dataclass(frozen=True)
-class Setting:
-    """One problem, and what its sides are made with."""
-
-    problem: Problem
-    operands: Operands
-    compiled: Callable[[Function], Function] | None = None
-    """makes one more baseline, where torch.compile is asked for"""
-
-    @property
-    def shape(self) -> Any:
-        """Gemm, Grouped or Conv, as the suite's problems have it."""
-        return self.problem.shape
-
-    def slots(
-        self, of_operands: int, of_results: int = 0, sides: int = 2, *, unread: int = 0
-    ) -> int:
-        """Sets of operands to rotate through; results of each side are kept for each.
-
-        Args:
-            of_operands: bytes of one set that a call reads
-            of_results: bytes of what one call returns
-            unread: further bytes of one set
-
-        Raises:
-            SkippedError: they take too much memory
-        """
-
-        def needed(slots: int) -> int:
-            kept = slots + (slots > 1)  # calls on a single set are long: a graph has one of them
-            return slots * (of_operands + unread) + sides * kept * of_results
-
-        l2_bytes = self.operands.l2_bytes
-        found = rotation(of_operands, l2_bytes)
-        written = of_operands + of_results  # results pass through L2 as operands do
-        if needed(found) > MOST_BYTES and written > SINGLE_SLOT * l2_bytes:
-            found = 1
-        if needed(found) > MOST_BYTES:
-            gigabytes = needed(found) / 1e9
-            raise SkippedError(f"takes {gigabytes:.0f} GB; the limit is {MOST_BYTES / 1e9:.0f}")
-        return found
-
-
-@dataclass(frozen=True)
-class Side:
-    name: str
-    call: Call
-    reference: Reference | None = None  # where it is another than the case's
-
-
-@dataclass(frozen=True)
-class Case:
-    """Sides of one problem. A pair's ratio is its baseline's time over that of its other side."""
-
-    sides: Sequence[Side]
-    slots: int
-    reference: Reference
-    allowed: Error
-    flops: float = 0.0  # of a call; 0 where it does not multiply
-    min_bytes: float = 1.0  # through device memory: operands read once, results written once
-    pairs: Sequence[Pair] | None = None  # if not given: the last side with each of the others
-    kernels: Mapping[str, str | None] = field(default_factory=dict)  # by side
-    forms: Mapping[Pair, str] = field(default_factory=dict)  # of a baseline that computes another
-    left_out: str = ""  # baselines that are not there, and why
-    stands_alone: bool = False  # sides are measured, too, if torch refuses all of their baselines
-
-    def all_pairs(self) -> list[Pair]:
-        if self.pairs is not None:
-            return list(self.pairs)
-        *baselines, other = (side.name for side in self.sides)
-        return [(other, baseline) for baseline in baselines]
-
-    def against_itself(self) -> Case:
-        """torch in our place: what the benchmark calls a difference where there is none."""
-        by_name = {side.name: side for side in self.sides}
-        first = dict(reversed(self.all_pairs()))
-        if not first:
-            raise SkippedError("there is no baseline")
-        named = {ours: ours.replace("cutwheel", AGAIN) for ours in first}
-        sides = [
-            replace(by_name[first[name]], name=named[name]) if name in first else side
-            for name, side in by_name.items()
-            if name in first or name in {baseline for _, baseline in self.all_pairs()}
-        ]
-        pairs = [(named[ours], baseline) for ours, baseline in self.all_pairs()]
-        return replace(self, sides=sides, pairs=pairs, kernels={}, forms={})
 
 
 # ---- GPU time
@@ -259,11 +156,8 @@ def _check(case: Case, replays: Mapping[str, Replay]) -> dict[str, Error]:
             known = (reference, [reference(slot) for slot in checked])
         run_poisoned(replay)
         found = [
-            Error.of(result, expected)
+            deviation(replay.results[slot], wanted)
             for slot, wanted in zip(checked, known[1], strict=True)
-            for result, expected in zip(
-                tensors_of(replay.results[slot]), tensors_of(wanted), strict=True
-            )
         ]
         errors[side.name] = Error.largest(found)
     return errors
@@ -287,10 +181,10 @@ class HostCase:
 
 def disagreement(case: HostCase) -> float:
     """The largest relative error of our results against the baseline's."""
-    expected = [t.detach().clone() for t in tensors_of(case.baseline())]
-    found = [t.detach().clone() for t in tensors_of(case.ours())]
-    pairs = zip(found, expected, strict=True)
-    return Error.largest([Error.of(f, e) for f, e in pairs]).relative
+    expected, found = (
+        tuple(t.detach().clone() for t in tensors_of(run())) for run in (case.baseline, case.ours)
+    )
+    return deviation(found, expected).relative
 
 
 def time_calls(

@@ -1,37 +1,37 @@
-"""Problems to measure: groups of shapes, narrowed by options.
-
-Needs neither torch nor a GPU.
-"""
+"""Problems to measure: the listed shapes and those drawn at random, as groups of each section."""
 
 from __future__ import annotations
 
 import argparse
-import random
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import held_out, shapes
-from .shapes import Conv, Gemm, Grouped, Table
+from cutwheel.tuning import draw, shapes
+from cutwheel.tuning.shapes import Conv, Gemm, Grouped, Kind, Shape
 
 Options = argparse.Namespace
 
+SHAPES_FILE = Path(__file__).with_name("shapes.toml")
+DRAWN = 12  # problems of each family, unless --drawn says how many
+SEED = 20260
 DTYPES = ("bf16", "f16", "tf32")  # of mm and addmm
 LAYERS = ("bias_gelu", "bias_residual", "gated_silu", "training_gelu", "overhead")
-RECIPES = ("rowwise", "tensorwise", "blockwise", "int8", "quantize")
-ACCUMULATION = {"fast": "fp8_fast", "promoted": "fp8"}  # use_fast_accum: group
+FP8 = ("fp8_fast", "fp8")  # with use_fast_accum, and promoted to float32 on the way
+SCALED = (*FP8, "blockwise", "int8")
 QUANTIZE = ("tensorwise", "rowwise", "blockwise_1x128", "blockwise_128x128", "rowwise_int8")
 EXPERTS = ("forward", "dgrad", "wgrad", "fp8", "fp8_fast", "gated")
 SKEWS = ("uniform", "skewed")
-DIRECTIONS = ("fprop", "dgrad", "wgrad", "fused", "resnet50")
+DIRECTIONS = ("fprop", "dgrad", "wgrad", "fused")
 # Groups for which torch.compile is one more baseline, by section.
 COMPILED = {
     "fused": ("bias_gelu", "bias_residual", "gated_silu"),
     "scaled": ("int8", "quantize"),
     "conv": ("resnet50",),
 }
-
-
+KINDS: dict[str, Kind] = {"grouped": Grouped, "conv": Conv}  # of sections; the others have GEMMs
 RESNET = Conv(64, 3, 224, 224, 64, 7, 7, 2, 3, 1)
 """what ResNet-50 begins with"""
 
@@ -39,13 +39,15 @@ RESNET = Conv(64, 3, 224, 224, 64, 7, 7, 2, 3, 1)
 class Problem(NamedTuple):
     group: str
     """what is computed of the shape"""
-    shape: Gemm | Grouped | Conv
+    shape: Any
+    """Gemm, Grouped or Conv"""
     variant: str = ""
     """recipes, joined by "+", or the skew of groups"""
 
     def fields(self) -> dict[str, Any]:
         """The fields that identify the problem in its row of results."""
-        return {"group": self.group} | self.shape.fields(self.variant)
+        found: dict[str, Any] = {"group": self.group} | self.shape.fields(self.variant)
+        return found
 
     def __str__(self) -> str:
         if self.group == "resnet50":
@@ -53,130 +55,86 @@ class Problem(NamedTuple):
         return " ".join(filter(None, (self.group, self.variant, str(self.shape))))
 
 
-# ---- what is computed of which shapes: one group after another
-def scaled_problems(
-    table: Table,
-    wanted: Sequence[Gemm],
-    recipes: Sequence[str],
-    accumulation: Sequence[str] = tuple(ACCUMULATION),
-    limit: int | None = None,
-) -> list[Problem]:
-    """limit: the most shapes of each group, spread over the list"""
-    found: list[Problem] = []
-    chosen = spread_out(wanted, limit)
-    of_epilogue = "+".join(name for name in ("tensorwise", "rowwise") if name in recipes)
-    if of_epilogue:
-        for kind, group in ACCUMULATION.items():
-            if kind in accumulation:
-                found += [Problem(group, shape, of_epilogue) for shape in chosen]
-    for group in ("blockwise", "int8"):
-        if group in recipes:
-            found += [Problem(group, shape, group) for shape in chosen]
-    if "quantize" in recipes:
-        listed = table["scaled"]["quantize"]
-        for name in QUANTIZE:
-            both = listed["w" if name == "blockwise_128x128" else "x"]
-            for m, k in spread_out(both, limit):
-                found.append(Problem("quantize", Gemm(m, 0, k), name))
-    return found
-
-
-def spread_out(items: Sequence[Any], limit: int | None) -> list[Any]:
-    """In their order, drawn at random: every n-th of them might all have the same M."""
-    if limit is None or limit >= len(items):
-        return list(items)
-    return [items[i] for i in sorted(random.Random(0).sample(range(len(items)), limit))]
-
-
-def grouped_problems(
-    wanted: Sequence[Grouped], groups: Sequence[str] = EXPERTS, skews: Sequence[str] = SKEWS
-) -> list[Problem]:
-    chosen = [group for group in EXPERTS if group in groups]
-    kinds = [skew for skew in SKEWS if skew in skews]
-    return [Problem(group, shape, skew) for group in chosen for shape in wanted for skew in kinds]
-
-
-def conv_problems(wanted: Sequence[Conv], groups: Sequence[str] = DIRECTIONS) -> list[Problem]:
-    """The whole model last, once."""
-    return [
-        Problem(group, shape)
-        for group in DIRECTIONS
-        if group in groups
-        for shape in ([RESNET] if group == "resnet50" else wanted)
-    ]
-
-
-# ---- by options
 @dataclass(frozen=True)
 class Problems:
-    """The problems of one section: listed ones, then held-out ones."""
+    """The problems of one section: listed ones, then those drawn at random."""
 
     listed: Sequence[Problem]
-    aside: Sequence[Problem] = ()
+    drawn: Sequence[Problem] = ()
 
     @property
     def all(self) -> list[Problem]:
-        return [*self.listed, *self.aside]
+        return [*self.listed, *self.drawn]
+
+
+def load(path: Path = SHAPES_FILE) -> dict[str, Any]:
+    return shapes.read_toml(path)
+
+
+def layers(table: Mapping[str, Any], quick: bool = False) -> list[Gemm]:
+    """Every M of [fused] times every [N, K], its own or those of [gemm]"""
+    fused = table["fused"]["quick"] if quick else table["fused"]
+    return [Gemm(m, *nk) for nk in fused.get("nk") or table["gemm"]["nk"] for m in fused["m"]]
+
+
+def compiled_shapes(table: Mapping[str, Any]) -> set[Gemm]:
+    """Linear layers with torch.compile among their baselines"""
+    return {Gemm(*shape) for shape in table["fused"]["compile"]}
+
+
+# ---- what is computed of which shapes: one group after another
+def _scaled(wanted: Sequence[Any]) -> list[Problem]:
+    variants = {group: "tensorwise+rowwise" if group in FP8 else group for group in SCALED}
+    return [Problem(group, shape, variants[group]) for group in SCALED for shape in wanted]
+
+
+def _quantize(table: Mapping[str, Any]) -> list[Problem]:
+    found = table["scaled"]["quantize"]
+    return [
+        Problem("quantize", Gemm(m, 0, k), name)
+        for name in QUANTIZE
+        for m, k in found["w" if name == "blockwise_128x128" else "x"]
+    ]
+
+
+def _each(groups: Sequence[str], wanted: Sequence[Any]) -> list[Problem]:
+    return [Problem(group, shape) for group in groups for shape in wanted]
+
+
+def _grouped(pairs: Sequence[tuple[Grouped, str]]) -> list[Problem]:
+    return [Problem(group, shape, skew) for group in EXPERTS for shape, skew in pairs]
 
 
 def of_section(name: str, given: Options) -> Problems:
     """None for `host`, whose operands have one size."""
-    op = name.partition("_")[0]
-    kinds: dict[str, Callable[[str, Options, Table], Problems]] = {
-        "mm": _dense,
-        "addmm": _dense,
-        "fused": _fused,
-        "scaled": _scaled,
-        "grouped": _grouped,
-        "conv": _conv,
-        "host": lambda *_: Problems([]),
-    }
-    return kinds[op](op, given, shapes.load())
-
-
-def _dense(op: str, given: Options, table: Table) -> Problems:
-    sizes = {"m": given.m, "nk": given.nk, "square": getattr(given, "square", None)}
-    listed = shapes.gemm_shapes(table, quick=given.quick, **sizes)
-    aside = held_out.products(table, given.held_out, given.seed)
-    return Problems(*([Problem(op, shape) for shape in some] for some in (listed, aside)))
-
-
-def _fused(_: str, given: Options, table: Table) -> Problems:
-    wanted = shapes.layer_shapes(table, quick=given.quick, m=given.m, nk=given.nk)
-    groups = given.groups or LAYERS
-    aside = held_out.products(table, given.held_out * 2 // 3, given.seed, least_m=64)
-    kept_aside = [group for group in COMPILED["fused"] if group in groups]
+    op, table = name.partition("_")[0], load()
+    if op == "host":
+        return Problems([])
+    kind = KINDS.get(op, Gemm)
+    own: list[Shape] = [
+        shapes.parse(text, kind, "--shape") for text in given.shape if shapes.fits(text, kind)
+    ]
+    wanted: Sequence[Any] = own
+    if not given.shape:
+        wanted = (
+            layers(table, given.quick)
+            if op == "fused"
+            else shapes.listed(table, kind, quick=given.quick)
+        )
+    drawn = draw.drawn(table, kind, given.drawn, given.seed)
+    if op == "fused":
+        made = Problems(_each(LAYERS, wanted), _each(COMPILED["fused"], drawn))
+    elif op == "scaled":
+        quantized = [] if given.shape else _quantize(table)
+        made = Problems([*_scaled(wanted), *quantized], _scaled(drawn))
+    elif op == "grouped":
+        made = Problems(_grouped([(s, skew) for s in wanted for skew in SKEWS]), _grouped(drawn))
+    elif op == "conv":
+        model = [] if given.shape else [Problem("resnet50", RESNET)]
+        made = Problems([*_each(DIRECTIONS, wanted), *model], _each(DIRECTIONS, drawn))
+    else:
+        made = Problems(_each([op], wanted), _each([op], drawn))
+    only = re.compile(given.only)
     return Problems(
-        [Problem(group, shape) for group in groups for shape in wanted],
-        [Problem(group, shape) for group in kept_aside for shape in aside],
+        *([p for p in some if only.search(str(p))] for some in (made.listed, made.drawn))
     )
-
-
-def _scaled(_: str, given: Options, table: Table) -> Problems:
-    products = shapes.gemm_shapes(table, quick=given.quick, m=given.m, nk=given.nk)
-    recipes = [name for names in given.recipes or [RECIPES] for name in names]
-    accumulation = given.accumulation or tuple(ACCUMULATION)
-    aside = held_out.products(table, given.held_out, given.seed)
-    of_aside = [name for name in recipes if name != "quantize"]
-    return Problems(
-        scaled_problems(table, products, recipes, accumulation, given.limit),
-        scaled_problems(table, aside, of_aside, accumulation),
-    )
-
-
-def _grouped(_: str, given: Options, table: Table) -> Problems:
-    wanted = shapes.grouped_shapes(table, quick=given.quick, cases=given.cases)
-    aside = held_out.groups(table, given.held_out // 3, given.seed)
-    groups = given.products or EXPERTS
-    return Problems(
-        grouped_problems(wanted, groups, given.skew or SKEWS),
-        grouped_problems(aside, groups, ["skewed"]),
-    )
-
-
-def _conv(_: str, given: Options, table: Table) -> Problems:
-    wanted = shapes.conv_shapes(table, quick=given.quick, cases=given.convs)
-    aside = held_out.convolutions(table, given.held_out // 2, given.seed)
-    directions = given.directions or DIRECTIONS
-    layers = [group for group in directions if group != "resnet50"]
-    return Problems(conv_problems(wanted, directions), conv_problems(aside, layers))

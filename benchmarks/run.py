@@ -15,23 +15,13 @@ from typing import Any
 
 import torch
 
+from cutwheel.tuning.case import AGAIN, Case, Function, Setting, SkippedError
 from cutwheel.tuning.cases import DTYPES
 from cutwheel.tuning.measure import Call, Clock, GraphClock, Operands, Spread
+from cutwheel.tuning.shapes import Gemm
 
-from . import problems, shapes
-from .compare import (
-    AGAIN,
-    Case,
-    Function,
-    Limits,
-    Measurement,
-    Setting,
-    SkippedError,
-    compare,
-    compare_on_host,
-    describe,
-    spread_of,
-)
+from . import problems
+from .compare import Limits, Measurement, compare, compare_on_host, describe, spread_of
 from .problems import COMPILED, Options, Problem
 from .report import record
 from .suites import Suite
@@ -203,7 +193,7 @@ class Compiling:
 
     mode: str
     groups: Sequence[str]
-    at: set[shapes.Gemm] | None
+    at: set[Gemm] | None
     """shapes that ask for it; None: all"""
     asked: int = 0
     seconds: float | None = None
@@ -256,19 +246,14 @@ class Compiling:
         return found | {"seconds": self.used, "budget_seconds": self.seconds}
 
 
-def compile_at(op: str, given: Options) -> set[shapes.Gemm] | None:
-    """Shapes with torch.compile among their baselines; None: all"""
-    off = given.no_compile or (given.quick and op != "conv")
-    if op == "fused":
-        return shapes.compiled_shapes(shapes.load(), ["none"] if off else given.compile)
-    return set() if off or (op == "conv" and given.resnet_compile == "none") else None
-
-
 def compiling_of(op: str, given: Options, mode: str, wanted: Sequence[Problem]) -> Compiling | None:
+    """None for sections in which torch.compile is no baseline."""
     if op not in COMPILED:
         return None
-    mode = given.resnet_compile if op == "conv" else mode
-    found = Compiling(mode, COMPILED[op], compile_at(op, given))
+    at = problems.compiled_shapes(problems.load()) if op == "fused" else None
+    if given.no_compile or (given.quick and op != "conv"):
+        at = set()
+    found = Compiling(mode, COMPILED[op], at)
     asked = sum(map(found.asks, wanted))
     return replace(found, asked=asked, seconds=given.compile_seconds if op == "fused" else None)
 
@@ -291,7 +276,7 @@ def maker(
         return compiling.timed(suite.compiled(function, compiling.mode))
 
     def make(problem: Problem) -> Case:
-        setting, left_out = Setting(problem, operands), ""
+        setting, left_out = Setting(problem.shape, operands, problem.variant), ""
         if compiling and compiling.asks(problem):
             if compiling.allows():
                 setting = replace(setting, compiled=compiled)
@@ -408,15 +393,15 @@ class Run:
         compiling = compiling_of(op, self.given, suite.mode, wanted.all)
         keep_caches_in_tmpdir()
         made |= self.fields(suite, dtype)
-        if wanted.aside:
-            made["held_out"] = {"seed": self.given.seed, "cases": len(wanted.aside)}
+        if wanted.drawn:
+            made["drawn"] = {"seed": self.given.seed, "cases": len(wanted.drawn)}
         unfinished = self.path.with_name(self.path.stem + ".unfinished")
         saved = time.monotonic()
 
         def progress(rows: list[Row]) -> None:
             nonlocal saved
             if len(rows) > len(wanted.listed):
-                rows[-1]["held_out"] = True
+                rows[-1]["drawn"] = True
             self._tell(name, wanted.all[len(rows) - 1], rows, time.monotonic() - started)
             if time.monotonic() - saved > SAVE_SECONDS:
                 unfinished.unlink(missing_ok=True)

@@ -139,6 +139,11 @@ NO_LIMITS = """\
 Achieved TFLOP/s over the arithmetic intensity of each shape. The limits of this GPU are not in the
 list."""
 
+# Of files that were measured before shapes were drawn from released models.
 KEPT_ASIDE = """\
 Shapes kept aside: {count} cases of shapes drawn at random (seed {seed}). Kernels were not tuned
 with them, and no cost model was fitted to them."""
+
+DRAWN = """\
+Drawn at random: {count} cases (seed {seed}) of layers of released models, whole or as tensor
+parallelism cuts them, with any number of rows. Another seed draws others."""

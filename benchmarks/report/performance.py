@@ -36,11 +36,11 @@ def plot_name(gpu: str, section: str, kind: str) -> str:
 
 # ---- which parts of a section there is something to say of
 def listed(section: Section) -> list[Mapping[str, Any]]:
-    return [row for row in section["results"] if not tables.is_kept_aside(row)]
+    return [row for row in section["results"] if not tables.is_drawn(row)]
 
 
-def kept_aside(section: Section) -> list[Mapping[str, Any]]:
-    return [row for row in section["results"] if tables.is_kept_aside(row)]
+def drawn(section: Section) -> list[Mapping[str, Any]]:
+    return [row for row in section["results"] if tables.is_drawn(row)]
 
 
 def dtype_of(section: str, row: Mapping[str, Any]) -> str:
@@ -109,7 +109,7 @@ def _family(result: Result, name: str, section: Section) -> list[str]:
     parts = [f"### {title}" + (f", {dtype}" if dtype else "")]
     if not _is_of_one_commit(result):
         parts.append(tables.origin(section) + ".")
-    rows, aside = listed(section), kept_aside(section)
+    rows, random = listed(section), drawn(section)
     found = tables.lines(rows)
     parts += [names.NOTES.get(op, ""), lines_table(op, found)]
     best = tables.best_lines([row for row in rows if row["group"] not in tables.OWN])
@@ -120,10 +120,13 @@ def _family(result: Result, name: str, section: Section) -> list[str]:
         parts.append(_image(result, name, "ratio", f"ratio to torch's best, {title}"))
     if intense(rows):
         parts += [_limits(result, name, rows), _image(result, name, "tflops", f"TFLOP/s, {title}")]
-    if aside:
-        seed = section["held_out"]["seed"]
-        parts.append(names.KEPT_ASIDE.format(count=len(aside), seed=seed))
-        parts.append(lines_table(op, tables.lines(aside)))
+    if random:
+        is_old = "held_out" in section
+        text = names.KEPT_ASIDE if is_old else names.DRAWN
+        seed = section["held_out" if is_old else "drawn"]["seed"]
+        parts.append(text.format(count=len(random), seed=seed))
+        parts.append(lines_table(op, tables.lines(random)))
+        parts.append("" if is_old else tables.summary_table(random))
     notes = [tables.compile_note(section), tables.exceptions(section["results"])]
     return [*parts, *notes]
 

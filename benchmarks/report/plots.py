@@ -69,7 +69,7 @@ def _panels(count: int, width: float = 4.4, height: float = 2.9) -> tuple[Figure
 def ratio_figure(name: str, section: Mapping[str, Any], rows: Sequence[Row]) -> Figure:
     """A panel for each of our sides: every shape over M, and the geometric mean of each M."""
     found = tables.best_lines(rows)
-    aside = performance.kept_aside(section)
+    aside = performance.drawn(section)
     figure, axes = _panels(len(found), 6.0 if len(found) == 1 else 4.4, 3.2)
     for axis, line in zip(axes, found, strict=True):
         _ratio_panel(axis, name.partition("_")[0], line, rows, aside)
@@ -90,9 +90,13 @@ def points(rows: Sequence[Row], line: Line) -> list[tuple[int, float]]:
 def _ratio_panel(
     axis: Axes, section: str, line: Line, rows: Sequence[Row], aside: Sequence[Row]
 ) -> None:
-    for some, colour in ((points(rows, line), OURS), (points(aside, line), ASIDE)):
+    random = "drawn" if any(row.get("drawn") for row in aside) else "kept aside"
+    for name, some, colour in (
+        ("shapes", points(rows, line), OURS),
+        (random, points(aside, line), ASIDE),
+    ):
         if some:
-            label = f"kept aside ({len(some)})" if colour == ASIDE else f"shapes ({len(some)})"
+            label = f"{name} ({len(some)})"
             axis.plot(
                 *zip(*some, strict=True), "o", color=colour, alpha=0.45, markersize=3.5, label=label
             )

@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from cutwheel.tuning.shapes import Conv
+
 from ..problems import Problem
-from ..shapes import Conv
 
 Row = Mapping[str, Any]
 Line = dict[str, Any]
@@ -27,8 +28,9 @@ def measured(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if row["status"] == "ok"]
 
 
-def is_kept_aside(row: Row) -> bool:
-    return bool(row.get("held_out"))
+def is_drawn(row: Row) -> bool:
+    """Whether its shape was drawn at random; "held_out" is what older files call that."""
+    return bool(row.get("drawn") or row.get("held_out"))
 
 
 def label(row: Row) -> str:
@@ -149,12 +151,13 @@ def markdown(name: str, section: Mapping[str, Any]) -> str:
         return "\n\n".join([*parts, host_table(section["results"], str(section["candidate"]))])
     rows = section["results"]
     for title, some in (
-        ("", [row for row in rows if not is_kept_aside(row)]),
-        ("Shapes kept aside:", [row for row in rows if is_kept_aside(row)]),
+        ("", [row for row in rows if not is_drawn(row)]),
+        ("Drawn at random:", [row for row in rows if is_drawn(row)]),
     ):
         if some:
             found = lines(some)
-            parts += [title, lines_table(found), per_m_table(found), _worst(some)]
+            parts += [title, lines_table(found), summary_table(some)]
+            parts += [per_m_table(found), _worst(some)]
     if section.get("host"):
         parts.append(host_table(section["host"], str(section["candidate"])))
     ceilings = section.get("ceilings")
@@ -185,6 +188,21 @@ def lines_table(found: Sequence[Line]) -> str:
     ]
     head = ["ratio: time of the baseline / ours", "shapes", "geomean", "worst", "ahead"]
     return table(head, body) if body else ""
+
+
+def summary_table(rows: Sequence[Row]) -> str:
+    """Of all groups together: the ratio to torch's best of each problem and side of ours."""
+    ratios = [(best["median"], row) for row in measured(rows) for best in best_of(row)]
+    if len(ratios) < 2:
+        return ""
+    values = [value for value, _ in ratios]
+    p5 = statistics.quantiles(values, n=20, method="inclusive")[0]
+    worst, row = min(ratios, key=lambda ratio: ratio[0])
+    ahead = sum(value >= 1.0 for value in values)
+    numbers = [f"**{statistics.geometric_mean(values):.3f}**", f"{p5:.3f}"]
+    head = ["all groups, to torch's best", "ratios", "geomean", "5th percentile", "worst", "ahead"]
+    body = ["", str(len(values)), *numbers, f"{worst:.2f} at {name_of(row)}", str(ahead)]
+    return table(head, [body])
 
 
 def per_m_table(found: Sequence[Line], title: Callable[[Line], str] = _title) -> str:

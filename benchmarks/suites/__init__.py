@@ -1,8 +1,8 @@
-"""The families that are measured, a file each: the sides of every group of problems.
+"""The families that are measured, a file each: the groups of a section and how they are made.
 
-A suite says what is compared: torch's ways to compute something, cutwheel's, and the reference of
-both. Which shapes, how often, whether results are right and where they go is said once, in
-problems.py, compare.py and run.py.
+What is compared, torch's ways to compute something, cutwheel's, and the reference of both, is said
+in cutwheel.tuning.cases, or here where the tuner has no such problem. Which shapes, how often,
+whether results are right and where they go is said once, in problems.py, compare.py and run.py.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 import cutwheel
+from cutwheel.tuning.case import Case, Function, Setting
 
-from ..compare import Case, Function, HostCase, Limits, Setting, describe
+from ..compare import HostCase, Limits, describe
 
 
 @dataclass(frozen=True)
@@ -37,18 +38,13 @@ class Suite:
     compiled: Callable[[Function, str], Function] | None = None
     """(function, mode): torch.compile, where it is one more baseline"""
     mode: str = ""
-    """of torch.compile; empty: as an option says"""
+    """of torch.compile"""
 
 
 def kernel(op: str, *operands: Any, **keywords: Any) -> str | None:
-    """Which kernel runs."""
-    return named(lambda: cutwheel.explain(op, *operands, **keywords).row)
-
-
-def named(find: Callable[[], str | None]) -> str | None:
-    """What `find` says; None if it cannot: the case itself will say what is wrong."""
+    """Which kernel runs; None if that cannot be said: the case itself will tell what is wrong."""
     try:
-        return find()
+        return cutwheel.explain(op, *operands, **keywords).row
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError):
         return None
 

@@ -1,22 +1,23 @@
 """Linear layers with what follows them, in one kernel, against what torch does for the same.
 
-Weights are scaled so that a product has a standard deviation of 1: there activations bend, and a
-wrong one does not pass the check. All sides are functional, none writes with ``out=``.
+All sides are functional, none writes with ``out=``.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn import functional
 
 import cutwheel
-from cutwheel.tuning.measure import Error, product
+from cutwheel.tuning.case import Case, Reference, Setting, Side
+from cutwheel.tuning.cases.gemm import ACTIVATIONS, Layer, eager_linear
+from cutwheel.tuning.measure import Call, Error, product
 
-from ..compare import Call, Case, Limits, Reference, Setting, Side
+from ..compare import Limits
 from . import Suite, compiled, kernel
 
 ALLOWED = Error(1e-2, 1e-1)
@@ -26,23 +27,12 @@ ALLOWED_TRAINING = Error(2e-2, 2e-1)
 ALLOWED_GATED = Error(1e-2, 5e-1)
 MODE = "max-autotune-no-cudagraphs"
 ELEMENT = 2  # bytes of bfloat16
+OVERHEAD = (None, "relu", "gelu", "gelu_tanh", "silu")
 
 Tensor = torch.Tensor
-gelu_tanh = functools.partial(functional.gelu, approximate="tanh")
-ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
-    None: lambda z: z,
-    "relu": torch.relu,
-    "gelu": functional.gelu,
-    "gelu_tanh": gelu_tanh,
-    "silu": functional.silu,
-}
 
 
 # ---- torch's sides
-def eager_linear(x: Tensor, w: Tensor, b: Tensor, activation: str | None = None) -> Tensor:
-    return ACTIVATIONS[activation](functional.linear(x, w, b))
-
-
 def eager_residual(x: Tensor, w: Tensor, b: Tensor, r: Tensor) -> Tensor:
     return functional.linear(x, w, b) + r
 
@@ -71,40 +61,17 @@ def form_of_addmm_activation(device: str = "cuda") -> str:
 
 
 # ---- groups
-class Inputs(NamedTuple):
-    x: list[Tensor]  # [M, K]
-    w: list[Tensor]  # [N, K]
-    b: Tensor  # [N]
-
-    @classmethod
-    def of(cls, setting: Setting, slots: int, grad: bool = False) -> Inputs:
-        (m, n, k), normal = setting.shape, setting.operands.normal
-        return cls(
-            [normal(m, k).requires_grad_(grad) for _ in range(slots)],
-            [normal(n, k, scale=k**-0.5).requires_grad_(grad) for _ in range(slots)],
-            normal(n).requires_grad_(grad),
-        )
-
-    def z(self) -> Callable[[int], Tensor]:
-        """slot -> x w^T + b [M, N] from float64, computed once for all sides of a case"""
-
-        @functools.cache
-        def z(i: int) -> Tensor:
-            found = product(self.x[i].detach(), self.w[i].detach().t())
-            return found.add_(self.b.detach().float())
-
-        return z
-
-
 def _slots(setting: Setting, more_bytes: int = 0) -> int:
-    return setting.slots(setting.shape.input_bytes(ELEMENT) + more_bytes)
+    m, n, _ = setting.shape
+    return setting.slots(setting.shape.input_bytes(ELEMENT) + more_bytes, m * n * ELEMENT, 4)
 
 
 def bias_gelu(setting: Setting) -> Case:
     """The erf form; and the tanh form, which is what torch._addmm_activation has on CUDA."""
     slots = _slots(setting)
-    x, w, b = inputs = Inputs.of(setting, slots)
-    z = inputs.z()
+    layer = Layer.of(setting, slots)
+    x, w, b = layer.x, layer.w, layer.b
+    z = layer.z()
     forms: dict[str, Reference] = {
         form: lambda i, form=form: ACTIVATIONS[form](z(i))  # type: ignore[misc]
         for form in ("gelu", "gelu_tanh")
@@ -145,9 +112,10 @@ def bias_residual(setting: Setting) -> Case:
     m, n, _ = setting.shape
     more = m * n * ELEMENT
     slots = _slots(setting, more)
-    x, w, b = inputs = Inputs.of(setting, slots)
+    layer = Layer.of(setting, slots)
+    x, w, b = layer.x, layer.w, layer.b
     r = [setting.operands.normal(m, n) for _ in range(slots)]
-    z = inputs.z()
+    z = layer.z()
     sides = [Side("eager", lambda i: eager_residual(x[i], w[i], b, r[i]))]
     if setting.compiled:
         in_one = setting.compiled(eager_residual)
@@ -198,9 +166,10 @@ def training_gelu(setting: Setting) -> Case:
     """Forward, then the gradients of x, w and b for a random gradient of the result."""
     m, n, _ = setting.shape
     slots = _slots(setting, m * n * ELEMENT)
-    x, w, b = inputs = Inputs.of(setting, slots, grad=True)
+    layer = Layer.of(setting, slots, grad=True)
+    x, w, b = layer.x, layer.w, layer.b
     g = [setting.operands.normal(m, n) for _ in range(slots)]
-    z = inputs.z()
+    z = layer.z()
 
     def step(linear: Callable[..., Tensor]) -> Call:
         def call(i: int) -> tuple[Tensor, ...]:
@@ -230,9 +199,10 @@ def overhead(setting: Setting) -> Case:
     """Each epilogue against cutwheel's own product with a bias alone."""
     m, n, _ = setting.shape
     slots = _slots(setting)
-    x, w, b = inputs = Inputs.of(setting, slots)
+    layer = Layer.of(setting, slots)
+    x, w, b = layer.x, layer.w, layer.b
     r = [setting.operands.normal(m, n) for _ in range(slots)]
-    z = inputs.z()
+    z = layer.z()
     linear = cutwheel.linear
 
     def side(activation: str | None) -> Side:
@@ -246,7 +216,7 @@ def overhead(setting: Setting) -> Case:
         return torch.ops.cutwheel.linear_fused_aux(x[i], w[i], b, None, "bias_gelu_aux")
 
     sides = [
-        *(side(activation) for activation in ACTIVATIONS),  # "bias" first
+        *(side(activation) for activation in OVERHEAD),  # "bias" first
         Side(
             "residual",
             lambda i: linear(x[i], w[i], b, residual=r[i]),

@@ -1,7 +1,6 @@
-"""Scaled products of fp8 and int8, and quantisation, against what torch has for the same.
+"""GEMMs of fp8 and int8, and quantisation, against what torch has for the same.
 
-Scales are random powers of two and values come from 8 bits, so that the dequantised operands are
-exact in bfloat16: torch's own bfloat16 product with a float32 result is the reference.
+cutwheel.tuning.cases.scaled has the operands and the calls.
 """
 
 from __future__ import annotations
@@ -13,67 +12,29 @@ from typing import Any
 import torch
 
 import cutwheel
-from cutwheel.tuning.measure import (
-    BLOCK,
-    E4M3,
-    INT8,
-    LARGEST,
-    Error,
-    blocks,
-    outer_major,
-    scaled,
+from cutwheel.tuning.case import Case, Reference, Setting, Side, first_kernel
+from cutwheel.tuning.cases.scaled import (
+    ALLOWED,
+    ALLOWED_FAST,
+    Scaled,
+    exact_product,
+    operands,
+    scaling,
 )
+from cutwheel.tuning.measure import BLOCK, E4M3, INT8, LARGEST, Error, outer_major
 
-from ..compare import Case, Function, Limits, Reference, Setting, Side
-from . import Suite, compiled_for_any_shape, kernel
+from ..compare import Limits
+from . import Suite, compiled_for_any_shape
 
-ALLOWED = Error(1e-2, 1e-1)
-# Sums in the tensor cores' own precision are off by up to 0.3 of the root mean square at
-# K = 28672, torch's as ours.
-ALLOWED_FAST = Error(1e-2, 1.0)
 # Eager torch multiplies by 1 / 448 where cutwheel divides. A scale that differs in its last bit
 # moves all ties one way: 2 % of bfloat16 values where it is three times a power of two.
 ALLOWED_QUANTIZED = Error(2e-2, 5e-1)
-INT_MM_ROWS = 32  # torch._int_mm wants more than 16 rows
+KINDS = {"blockwise": "1x128 x 128x128", "blockwise_1x128": "1x128 x 1x128"}
 
 Tensor = torch.Tensor
 
 
-# ---- torch's sides, and the reference
-def exact_product(x: Tensor, w: Tensor) -> Tensor:
-    """x [M, K] w [N, K]^T in float32 of operands that bfloat16 holds exactly"""
-    x, w = x.bfloat16(), w.bfloat16()
-    if x.is_cuda:
-        return torch.mm(x, w.t(), out_dtype=torch.float32)
-    return x.float() @ w.float().t()
-
-
-def torch_scaled_mm(x: Tensor, w: Tensor, scale_x: Tensor, scale_w: Tensor, fast: bool) -> Tensor:
-    """w [N, K]; scale_w as torch wants it"""
-    return torch._scaled_mm(
-        x, w.t(), scale_x, scale_w, out_dtype=torch.bfloat16, use_fast_accum=fast
-    )
-
-
-def our_scaled_mm(
-    x: Tensor, w: Tensor, scale_x: Tensor, scale_w: Tensor, fast: bool = False
-) -> Tensor:
-    result: Tensor = cutwheel.scaled_mm(
-        x, w.t(), scale_x, scale_b=scale_w, output_dtype=torch.bfloat16, use_fast_accum=fast
-    )
-    return result
-
-
-def scaling(accum: Tensor, scale_x: Tensor, scale_w: Tensor) -> Tensor:
-    return (accum.float() * scale_x * scale_w).to(torch.bfloat16)
-
-
-def int_mm(x: Tensor, w: Tensor, scale_x: Tensor, scale_w: Tensor, scale: Function) -> Tensor:
-    """x [at least INT_MM_ROWS, K]; rows beyond those of scale_x [M, 1] are padding."""
-    result: Tensor = scale(torch._int_mm(x, w.t())[: scale_x.shape[0]], scale_x, scale_w)
-    return result
-
-
+# ---- torch's quantisation
 def eager_quantize(x: Tensor, recipe: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """What is written by hand for x [M, K], M and K multiples of a block: a scale, then a cast."""
     largest, values = LARGEST[dtype], x.float()
@@ -106,15 +67,6 @@ def quantizer(recipe: str, dtype: torch.dtype) -> Callable[[Tensor], tuple[Tenso
 
 
 # ---- groups
-def _operands(setting: Setting, dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
-    """x [M, K] and w [N, K]; as many rows of int8 as torch wants"""
-    m, n, k = setting.shape
-    slots = setting.slots(setting.shape.input_bytes(1), 2 * m * n, 4)
-    values = functools.partial(setting.operands.eight_bits, dtype=dtype)
-    rows = max(m, INT_MM_ROWS) if dtype == INT8 else m
-    return [values(rows, k) for _ in range(slots)], [values(n, k) for _ in range(slots)]
-
-
 def _case(
     setting: Setting,
     sides: Sequence[Side],
@@ -143,25 +95,16 @@ def _case(
 
 def fp8(setting: Setting, fast: bool) -> Case:
     """Scales of tensors and of rows; all sides share values, and none is fastest by its data."""
-    m, n, _ = setting.shape
-    recipes, scales = setting.problem.variant.split("+"), setting.operands.scales
-    x, w = _operands(setting, E4M3)
-    of = {
-        "tensorwise": (scales(1), scales(1)),
-        "rowwise": (scales(m, 1), scales(1, n)),
-    }
+    given = operands(setting, E4M3)
+    x, w = given
     accum = functools.cache(lambda i: exact_product(x[i], w[i]))
-
-    def side(name: str, recipe: str, call: Callable[..., Tensor]) -> Side:
-        scale_x, scale_w = of[recipe]
-        return Side(
-            f"{name} {recipe}",
-            lambda i: call(x[i], w[i], scale_x, scale_w, fast),
-            lambda i: accum(i) * scale_x * scale_w,
-        )
-
-    theirs = [side("torch", recipe, torch_scaled_mm) for recipe in of]
-    mine = [side("cutwheel", recipe, our_scaled_mm) for recipe in recipes]
+    of = {
+        recipe: Scaled.of(setting, recipe, given, fast, accum)
+        for recipe in ("tensorwise", "rowwise")
+    }
+    theirs = [Side(f"torch {name}", one.by_torch, one.expected) for name, one in of.items()]
+    recipes = setting.variant.split("+")
+    mine = [Side(f"cutwheel {name}", of[name].ours, of[name].expected) for name in recipes]
     return _case(
         setting,
         [*theirs, *mine],
@@ -169,64 +112,33 @@ def fp8(setting: Setting, fast: bool) -> Case:
         ALLOWED_FAST if fast else ALLOWED,
         [(other.name, baseline.name) for other in mine for baseline in theirs],
         slots=len(x),
-        kernels={
-            s.name: _kernel(x[0], w[0], *of[recipe], fast)
-            for s, recipe in zip(mine, recipes, strict=True)
-        },
+        kernels={f"cutwheel {name}": first_kernel(of[name].explain) for name in recipes},
     )
-
-
-def _kernel(x: Tensor, w: Tensor, scale_x: Tensor, scale_w: Tensor, fast: bool) -> str | None:
-    return kernel("scaled_mm", x, w.t(), scale_x, scale_b=scale_w, use_fast_accum=fast)
 
 
 def blockwise(setting: Setting) -> Case:
     """1x128 of activations with 128x128, and with 1x128 of weights"""
-    m, n, k = setting.shape
-    kb, scales = blocks(k), setting.operands.scales
-    x, w = _operands(setting, E4M3)
-    slots = len(x)
-    # A set for each slot, as values have: with the weights, they are read from device memory.
-    scale_x = [outer_major(scales(m, kb)) for _ in range(slots)]
-    scale_w = {
-        "128x128": [scales(blocks(n), kb) for _ in range(slots)],
-        "1x128": [outer_major(scales(n, kb)) for _ in range(slots)],
-    }
-
-    def reference(kind: str) -> Reference:
-        return lambda i: exact_product(
-            scaled(x[i], scale_x[i], torch.bfloat16),
-            scaled(w[i], scale_w[kind][i], torch.bfloat16),
-        )
-
-    references = {kind: reference(kind) for kind in scale_w}
-
-    def side(name: str, kind: str, call: Callable[..., Tensor]) -> Side:
-        return Side(
-            f"{name} 1x128 x {kind}",
-            lambda i: call(x[i], w[i], scale_x[i], scale_w[kind][i].t(), False),
-            references[kind],
-        )
-
+    given = operands(setting, E4M3)
     sides: list[Side] = []
     pairs, kernels, left_out = [], {}, ""
-    for kind in scale_w:
-        theirs, mine = side("torch", kind, torch_scaled_mm), side("cutwheel", kind, our_scaled_mm)
-        # cuBLAS reads these scales in fours along K, and torch lets others pass.
-        if kind == "128x128" and kb % 4:
-            left_out = f"{theirs.name}: K / 128 is {kb}, no multiple of 4"
+    for recipe, kind in KINDS.items():
+        one = Scaled.of(setting, recipe, given)
+        theirs = Side(f"torch {kind}", one.by_torch, one.expected)
+        mine = Side(f"cutwheel {kind}", one.ours, theirs.reference)
+        if one.left_out:
+            left_out = f"{theirs.name}: {one.left_out}"
         else:
             sides.append(theirs)
             pairs.append((mine.name, theirs.name))
         sides.append(mine)
-        kernels[mine.name] = _kernel(x[0], w[0], scale_x[0], scale_w[kind][0].t(), False)
+        kernels[mine.name] = first_kernel(one.explain)
     return _case(
         setting,
         sides,
-        references["1x128"],
+        one.expected,
         ALLOWED,
         pairs,
-        slots=slots,
+        slots=len(given[0]),
         kernels=kernels,
         left_out=left_out,
     )
@@ -234,26 +146,20 @@ def blockwise(setting: Setting) -> Case:
 
 def int8(setting: Setting) -> Case:
     """Scales of rows and columns; torch multiplies integers, then scales and rounds."""
-    m, n, _ = setting.shape
-    padded, w = _operands(setting, INT8)
-    x = [values[:m] for values in padded]
-    scale_x, scale_w = setting.operands.scales(m, 1), setting.operands.scales(1, n)
-
-    def baseline(name: str, scale: Function) -> Side:
-        return Side(name, lambda i: int_mm(padded[i], w[i], scale_x, scale_w, scale))
-
-    theirs = [baseline("_int_mm + scaling", scaling)]
+    one = Scaled.of(setting, "rowwise", operands(setting, INT8))
+    theirs = [Side("_int_mm + scaling", one.by_int_mm)]
     if setting.compiled:
-        theirs.append(baseline("_int_mm + compiled scaling", setting.compiled(scaling)))
-    mine = Side("cutwheel", lambda i: our_scaled_mm(x[i], w[i], scale_x, scale_w))
+        scale = setting.compiled(scaling)
+        theirs.append(Side("_int_mm + compiled scaling", lambda i: one.by_int_mm(i, scale)))
+    mine = Side("cutwheel", one.ours)
     return _case(
         setting,
         [*theirs, mine],
-        lambda i: exact_product(x[i], w[i]) * scale_x * scale_w,
+        one.expected,
         ALLOWED,
         [(mine.name, other.name) for other in theirs],
-        slots=len(x),
-        kernels={mine.name: _kernel(x[0], w[0], scale_x, scale_w, False)},
+        slots=len(one.w),
+        kernels={mine.name: first_kernel(one.explain)},
     )
 
 
@@ -268,7 +174,7 @@ QUANTIZE = {  # by the name that a problem has
 
 def quantize(setting: Setting) -> Case:
     """x [M, K] in bfloat16; a result next to a tie may be the other neighbour."""
-    recipe, dtype = QUANTIZE[setting.problem.variant]
+    recipe, dtype = QUANTIZE[setting.variant]
     m, _, k = setting.shape
     slots = setting.slots(2 * m * k, m * k, 3)
     x = [setting.operands.normal(m, k) for _ in range(slots)]

@@ -13,11 +13,12 @@ from synthetic_clock import SyntheticClock
 pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
 
 from benchmarks import compare, run
-from benchmarks.compare import Case, HostCase, Limits, Measurement, Side
+from benchmarks.compare import HostCase, Limits, Measurement
 from benchmarks.problems import Problem
 from benchmarks.report import record
-from benchmarks.shapes import Gemm
+from cutwheel.tuning.case import Case, Side
 from cutwheel.tuning.measure import Error, product
+from cutwheel.tuning.shapes import Gemm
 
 ALLOWED = Error(1e-5, 1e-4)
 

@@ -1,4 +1,4 @@
-"""The results file, its tables, and the documents made of it: neither torch nor a GPU is needed."""
+"""The results file, its tables, and the documents made of it: no GPU is needed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
 from result_rows import ENVIRONMENT, cpu, row, section, unmeasured
 
 from benchmarks import cli
 from benchmarks.report import chips, names, performance, record, tables
-from benchmarks.shapes import Conv
+from cutwheel.tuning.shapes import Conv
 
 MODES = ("torch tensorwise", "torch rowwise")
 CONV = list(Conv(2, 8, 7, 6, 16, 3, 3, 2, 1, 1))
@@ -180,7 +182,7 @@ def test_console_tables() -> None:
     made = sections()
     text = tables.markdown("mm", made["mm"])
     assert "| mm: cutwheel to torch's best | 2 | **0.707** | 0.50 at 64 x 160 x 512 | 1 |" in text
-    assert "Shapes kept aside:" in text
+    assert "Drawn at random:" in text
     assert "| mm: cutwheel to torch | 1 | **0.250** |" in text
     assert "- FAILED mm 3 x 5 x 7: cutwheel: wrong result" in text
     assert "- SKIPPED the budget of 1 s was used up (1 shapes, such as mm 3 x 5 x 7)" in text
@@ -198,6 +200,22 @@ def test_console_tables() -> None:
     text = tables.markdown("host", made["host"])
     assert "| mm | 8.00 | 4.00 | 3.96-4.04 | 2.00 |" in text
     assert "FAILED bmm" in text
+
+
+def test_drawn_problems_have_a_summary_of_all_groups() -> None:
+    rows = [
+        row("mm", {"torch": ratio, "cutwheel": 1.0}, m, drawn=True)
+        for m, ratio in enumerate((0.5, 1.0, 2.0, 4.0), 64)
+    ]
+    text = tables.summary_table([*rows, unmeasured("mm", "failed", "no", drawn=True)])
+    # 0.15 of the way from the first ratio to the second.
+    assert text.splitlines()[-1] == ("|  | 4 | **1.414** | 0.575 | 0.50 at mm 64 x 160 x 512 | 3 |")
+    assert tables.summary_table(rows[:1]) == ""
+    made = section(rows, drawn={"seed": 7, "cases": 4})
+    page = performance.document([result(sections={"mm": made})])
+    assert "Drawn at random: 4 cases (seed 7) of layers of released models" in page
+    assert "**1.414** | 0.575 |" in page
+    assert "**1.414** | 0.575 |" in tables.markdown("mm", made)
 
 
 def test_reports_of_files_fail_on_failures(

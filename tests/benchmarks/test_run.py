@@ -13,15 +13,15 @@ from synthetic_clock import SyntheticClock
 
 pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
 
-from benchmarks import cli, held_out, problems, run, shapes
-from benchmarks.compare import Case, Limits, Side, SkippedError
+from benchmarks import cli, problems, run
+from benchmarks.compare import Limits
 from benchmarks.problems import Problem
 from benchmarks.report import performance, record
-from benchmarks.shapes import Gemm
 from benchmarks.suites import Suite, fused, scaled
+from cutwheel.tuning.case import Case, Side, SkippedError
 from cutwheel.tuning.measure import Error, Operands
+from cutwheel.tuning.shapes import Gemm
 
-TABLE = shapes.load()
 SHAPE = Gemm(48, 40, 64)
 
 
@@ -34,22 +34,22 @@ def parsed(*arguments: str) -> argparse.Namespace:
 
 def small_case(setting: Any) -> Case:
     x = [torch.randn(6, 8) for _ in range(3)]
-    scale = 3.0 if setting.problem.shape.m == 13 else 2.0
+    scale = 3.0 if setting.shape.m == 13 else 2.0
     sides = (Side("torch", lambda i: 2 * x[i]), Side("cutwheel", lambda i: scale * x[i]))
     return Case(sides, 3, lambda i: 2 * x[i], Error(1e-5, 1e-4), 100, 10)
 
 
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Two listed shapes and one kept aside for each section; the folder of the results."""
+    """Two listed shapes and a drawn one for each section; the folder of the results."""
     groups = {"conv": "fprop", "grouped": "forward", "scaled": "int8", "fused": "bias_gelu"}
 
     def of_section(name: str, given: Any) -> problems.Problems:
-        shape = Gemm(given.m[0] if getattr(given, "m", None) else 4, 8, 8)
+        shape = Gemm(*map(int, given.shape[0].split("x"))) if given.shape else Gemm(4, 8, 8)
         one = Problem(groups.get(name, name), shape)
         if name == "host":
             return problems.Problems([])
-        return problems.Problems([one, one], [one] * bool(given.held_out))
+        return problems.Problems([one, one], [one] * bool(given.drawn))
 
     def suite_of(op: str) -> Suite:
         hosts = (lambda device: []) if op in ("conv", "host") else None
@@ -71,14 +71,14 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_all_sections_are_of_one_run(on_cpu: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["all", "--held-out", "--commit", "aaa"]) == 0
+    assert cli.main(["all", "--drawn", "--commit", "aaa"]) == 0
     found = record.read(on_cpu / "h200.json")
     assert list(found["sections"]) == list(record.SECTIONS)
     origins = {str(each["environment"]) for each in found["sections"].values()}
     assert len(origins) == 1
     rows = found["sections"]["grouped"]["results"]
-    assert [row.get("held_out", False) for row in rows] == [False, False, True]
-    assert found["sections"]["mm"]["held_out"] == {"seed": held_out.SEED, "cases": 1}
+    assert [row.get("drawn", False) for row in rows] == [False, False, True]
+    assert found["sections"]["mm"]["drawn"] == {"seed": problems.SEED, "cases": 1}
     assert all("part" not in each for each in found["sections"].values())
     assert found["sections"]["mm"]["dtype"] == "bf16"
     assert found["sections"]["conv"]["host"] == [record.plain(cpu("conv2d", 5.0, 4.0))]
@@ -114,9 +114,9 @@ def test_one_section_keeps_the_others(on_cpu: Path) -> None:
 
 def test_parts_and_failures(on_cpu: Path, tmp_path: Path) -> None:
     out = tmp_path / "part.json"
-    assert cli.main(["mm", "--m", "13", "--out", str(out)]) == 1
+    assert cli.main(["mm", "--shape", "13x8x8", "--out", str(out)]) == 1
     found = record.read(out)["sections"]["mm"]
-    assert found["part"] == "--m"
+    assert found["part"] == "--shape"
     assert {row["status"] for row in found["results"]} == {"failed"}
     assert not on_cpu.exists()
 
@@ -148,7 +148,7 @@ def test_a_run_goes_on_after_a_failure_and_stops_at_its_budget() -> None:
             raise ValueError("no\nadvice")
         if problem.shape.m == 2:
             raise SkippedError("takes 90 GB")
-        return small_case(argparse.Namespace(problem=problem))
+        return small_case(problem)
 
     seen: list[int] = []
     wanted = [Problem("mm", Gemm(m, 1, 1)) for m in range(4)]
@@ -172,7 +172,7 @@ def test_a_lost_context_skips_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = [Problem("mm", SHAPE)] * 2
 
     def make(problem: Problem) -> Case:
-        return small_case(argparse.Namespace(problem=problem))
+        return small_case(problem)
 
     rows = run.measure(wanted, make, SyntheticClock(1e-3), Limits())
     assert [row["status"] for row in rows] == ["ok", "skipped"]
@@ -269,12 +269,11 @@ def test_which_problems_ask_for_torch_compile() -> None:
         return found.asked, found.mode
 
     assert asked("fused", "fused") == (24, fused.MODE)
-    assert asked("fused", "fused", "--compile", "all")[0] == 3 * 65
     assert asked("fused", "fused", "--no-compile")[0] == 0
     assert asked("scaled", "scaled") == (142, "dynamic=True")
     assert asked("scaled", "scaled", "--quick")[0] == 0
     assert asked("conv", "conv") == (1, "default")
-    assert asked("conv", "conv", "--resnet-compile", "none") == (0, "none")
+    assert asked("conv", "conv", "--no-compile")[0] == 0
     given = parsed("mm")
     assert run.compiling_of("mm", given, "", problems.of_section("mm", given).all) is None
     assert scaled.SUITE.mode == "dynamic=True"
@@ -285,9 +284,9 @@ def test_which_problems_ask_for_torch_compile() -> None:
 
 def test_a_whole_run_fits_its_time() -> None:
     """What `make bench` is expected to take on an H200, without torch.compile and with it."""
-    without = run.planned(record.SECTIONS, parsed("all", "--held-out", "--no-compile"))
+    without = run.planned(record.SECTIONS, parsed("all", "--drawn", "--no-compile"))
     assert sum(seconds for seconds, _ in without.values()) < 8 * 60
-    everything = run.planned(record.SECTIONS, parsed("all", "--held-out"))
+    everything = run.planned(record.SECTIONS, parsed("all", "--drawn"))
     assert sum(seconds for seconds, _ in everything.values()) < 15 * 60
     assert everything["fused"][0] > without["fused"][0] + 200
     for name in record.SECTIONS:  # each command has its own options

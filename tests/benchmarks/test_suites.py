@@ -15,14 +15,19 @@ from torch.nn import functional
 
 cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
 
-from benchmarks import compare, problems, run, shapes  # noqa: E402
-from benchmarks.compare import AGAIN, Limits, Setting, SkippedError  # noqa: E402
+from benchmarks import compare, problems, run, suites  # noqa: E402
+from benchmarks.compare import Limits  # noqa: E402
 from benchmarks.problems import Problem  # noqa: E402
 from benchmarks.report import record, tables  # noqa: E402
-from benchmarks.shapes import Conv, Gemm, Grouped  # noqa: E402
-from benchmarks.suites import compiled, conv, fused, gemm, grouped, host, scaled  # noqa: E402
-from cutwheel.tuning import measure  # noqa: E402
+from benchmarks.suites import compiled, fused, host  # noqa: E402
+from benchmarks.suites import conv as conv_suite  # noqa: E402
+from benchmarks.suites import grouped as grouped_suite  # noqa: E402
+from benchmarks.suites import scaled as scaled_suite  # noqa: E402
+from cutwheel.tuning import measure, shapes  # noqa: E402
+from cutwheel.tuning.case import AGAIN, Case, Setting, SkippedError  # noqa: E402
+from cutwheel.tuning.cases import conv, gemm, grouped, scaled  # noqa: E402
 from cutwheel.tuning.measure import Operands  # noqa: E402
+from cutwheel.tuning.shapes import Conv, Gemm, Grouped  # noqa: E402
 
 Tensor = torch.Tensor
 LAYER = Gemm(48, 40, 64)
@@ -47,7 +52,7 @@ PROBLEMS = {
         Problem(group, EXPERTS, skew) for group in problems.EXPERTS for skew in problems.SKEWS
     ],
     "conv": [
-        *(Problem(g, shape) for g in problems.DIRECTIONS[:-1] for shape in (STRIDED, DILATED)),
+        *(Problem(g, shape) for g in problems.DIRECTIONS for shape in (STRIDED, DILATED)),
         Problem("resnet50", IMAGES),
     ],
 }
@@ -56,10 +61,11 @@ EVERY = [(op, problem) for op, some in PROBLEMS.items() for problem in some]
 
 def setting(op: str, problem: Problem, l2_bytes: int = 0, **more: Any) -> Setting:
     l2_bytes = l2_bytes or L2_BYTES.get(op, 1000)
-    return Setting(problem, Operands(torch.device("cpu"), l2_bytes), **more)
+    operands = Operands(torch.device("cpu"), l2_bytes)
+    return Setting(problem.shape, operands, problem.variant, **more)
 
 
-def case_of(op: str, problem: Problem, **more: Any) -> compare.Case:
+def case_of(op: str, problem: Problem, **more: Any) -> Case:
     return run.suite_of(op).groups[problem.group](setting(op, problem, **more))
 
 
@@ -110,7 +116,7 @@ def torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "_scaled_grouped_mm", scaled_grouped_mm)
     monkeypatch.setattr(torch, "cudnn_convolution_add_relu", add_relu)
     monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", lambda name=None: "cublas")
-    monkeypatch.setattr(conv, "WIDTH", 8)
+    monkeypatch.setattr(conv_suite, "WIDTH", 8)
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +125,9 @@ def ours(cpu_ops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for op in ("mm", "addmm"):
         monkeypatch.setattr(cutwheel, op, getattr(torch, op))
     monkeypatch.setattr(cutwheel, "explain", lambda *_, **__: SimpleNamespace(row="a_kernel"))
-    monkeypatch.setattr(conv, "_row_of", lambda *_: "a_kernel")
+    answer = {"plans": [{"row": "a_kernel"}]}
+    for module in (gemm, scaled, grouped, conv):
+        monkeypatch.setattr(module, "explained", lambda *_: answer)
 
 
 # --- every group
@@ -129,12 +137,10 @@ def test_groups_of_problems_are_those_of_suites() -> None:
     for op, some in PROBLEMS.items():
         assert {problem.group for problem in some} <= set(run.suite_of(op).groups)
     assert set(problems.LAYERS) == set(fused.SUITE.groups)
-    assert set(problems.EXPERTS) == set(grouped.SUITE.groups)
-    assert set(problems.DIRECTIONS) == set(conv.SUITE.groups)
-    assert set(problems.QUANTIZE) == set(scaled.QUANTIZE)
-    assert {*problems.ACCUMULATION.values(), "blockwise", "int8", "quantize"} == set(
-        scaled.SUITE.groups
-    )
+    assert set(problems.EXPERTS) == set(grouped_suite.SUITE.groups)
+    assert {*problems.DIRECTIONS, "resnet50"} == set(conv_suite.SUITE.groups)
+    assert set(problems.QUANTIZE) == set(scaled_suite.QUANTIZE)
+    assert {*problems.SCALED, "quantize"} == set(scaled_suite.SUITE.groups)
     for op, groups in problems.COMPILED.items():
         assert set(groups) <= set(run.suite_of(op).groups)
         assert run.suite_of(op).compiled
@@ -191,7 +197,10 @@ def test_what_is_compared() -> None:
     assert pairs_of("scaled", "quantize") == {("cutwheel", "eager")}
     assert pairs_of("grouped", "gated") == {("cutwheel", "eager")}
     assert pairs_of("grouped", "wgrad") == {("cutwheel", "torch")}
-    assert pairs_of("conv", "fused") == {("cutwheel", "eager"), ("cutwheel", conv.CUDNN_FUSED)}
+    assert pairs_of("conv", "fused") == {
+        ("cutwheel", "eager"),
+        ("cutwheel", conv_suite.CUDNN_FUSED),
+    }
     forms = case_of("fused", one("fused", "bias_gelu")).forms
     assert forms == {("cutwheel gelu", "addmm_activation"): "gelu_tanh"}
 
@@ -215,7 +224,7 @@ def test_operations_and_least_traffic() -> None:
     row = measured("scaled", one("scaled", "quantize"))
     assert row["sides"]["cutwheel"]["gbs"] > 0
     assert "tflops" not in row["sides"]["cutwheel"]
-    assert conv.operations(IMAGES._replace(n=4)) == 2 * conv.operations(IMAGES)
+    assert conv_suite.operations(IMAGES._replace(n=4)) == 2 * conv_suite.operations(IMAGES)
 
 
 # --- wrong results
@@ -238,8 +247,8 @@ def swapped_halves(x: Tensor, packed: Tensor, activation: str) -> Any:
     return gated_linear(x, packed.unflatten(0, (-1, 2)).flip(1).flatten(0, 1), activation)
 
 
-def without_scales(a: Any, b: Any, scale_a: Any, scale_b: Any, **more: Any) -> Any:
-    return scaled_mm(a, b, scale_a, scale_b=torch.ones_like(scale_b), **more)
+def without_scales(a: Any, b: Any, sa: Any, ra: Any, sb: Any, rb: Any, **more: Any) -> Any:
+    return scaled_mm(a, b, sa, ra, torch.ones_like(sb), rb, **more)
 
 
 def other_scales(x: Any, recipe: Any, dtype: Any) -> Any:
@@ -325,9 +334,7 @@ def test_a_wrong_formula_is_a_failure(
 def test_wrong_gradients_of_convolutions_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     dgrad, wgrad = conv.our_dgrad, conv.our_wgrad
     monkeypatch.setattr(conv, "our_dgrad", lambda *given: dgrad(*given).roll(1, -1))
-    monkeypatch.setattr(
-        conv, "our_wgrad", lambda dy, x, shape: wgrad(dy[:1] * 0 + dy[:1], x[:1] * 2, shape)
-    )
+    monkeypatch.setattr(conv, "our_wgrad", lambda dy, x, *more: wgrad(dy[:1], x[:1] * 2, *more))
     for group in ("dgrad", "wgrad"):
         assert_wrong(measured("conv", Problem(group, STRIDED)))
 
@@ -340,9 +347,9 @@ def test_a_resnet_of_other_weights_is_a_failure(monkeypatch: pytest.MonkeyPatch)
 def test_a_wrong_side_among_others_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one whose baseline torch does not have."""
 
-    def one_kind(a: Any, b: Any, scale_a: Any, scale_b: Any, **more: Any) -> Any:
-        result = scaled_mm(a, b, scale_a, scale_b=scale_b, **more)
-        return result * 1.1 if scale_b.shape[1] < b.shape[1] else result
+    def one_kind(a: Any, b: Any, sa: Any, ra: Any, sb: Any, rb: Any, **more: Any) -> Any:
+        result = scaled_mm(a, b, sa, ra, sb, rb, **more)
+        return result * 1.1 if rb == "blockwise_128x128" else result
 
     monkeypatch.setattr(cutwheel, "scaled_mm", one_kind)
     row = measured("scaled", Problem("blockwise", Gemm(48, 160, 384), "blockwise"))
@@ -359,7 +366,7 @@ def refuse(*_: Any, **__: Any) -> Any:
 @pytest.mark.parametrize(
     ("op", "group", "module", "name", "left"),
     [
-        ("conv", "fused", conv, "cudnn_fused", {"eager"}),
+        ("conv", "fused", conv_suite, "cudnn_fused", {"eager"}),
         ("fused", "bias_gelu", fused, "addmm_activation", {"eager"}),
     ],
 )
@@ -473,7 +480,7 @@ def test_int_mm_gets_the_rows_it_wants(m: int, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_form_of_addmm_activation_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     for form in ("gelu", "gelu_tanh"):
-        as_form = functools.partial(fused.eager_linear, activation=form)
+        as_form = functools.partial(gemm.eager_linear, activation=form)
         monkeypatch.setattr(fused, "addmm_activation", as_form)
         assert fused.form_of_addmm_activation("cpu") == form
 
@@ -531,7 +538,7 @@ def test_what_convolutions_are_given() -> None:
 
 def test_cudnn_is_tuned_and_tf32_allowed_for_their_sections() -> None:
     before = torch.backends.cudnn.benchmark, torch.backends.cuda.matmul.fp32_precision
-    with conv.SUITE.context(""), gemm.SUITE.context("tf32"):
+    with conv_suite.SUITE.context(""), suites.gemm.SUITE.context("tf32"):
         assert torch.backends.cudnn.benchmark
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"
     assert before == (torch.backends.cudnn.benchmark, torch.backends.cuda.matmul.fp32_precision)
@@ -563,7 +570,7 @@ def test_of_large_results_some_groups_are_checked(monkeypatch: pytest.MonkeyPatc
 
 def test_packed_weights() -> None:
     weight = torch.randn(3, 8, 5)
-    found = grouped.packed(weight)
+    found = grouped_suite.packed(weight)
     assert torch.equal(found[:, 0::2], weight[:, :4])
     assert torch.equal(found[:, 1::2], weight[:, 4:])
 
@@ -596,7 +603,8 @@ def test_buffers() -> None:
 
 def test_every_shape_of_the_lists_is_measured() -> None:
     of = setting("grouped", one("grouped", "forward"), l2_bytes=60 << 20)
-    for shape in shapes.grouped_shapes(shapes.load()):
+    table = problems.load()
+    for shape in shapes.listed(table, Grouped):
         weights, x, d = (
             2 * shape.groups * shape.n * shape.k,
             2 * shape.m * shape.k,
@@ -605,17 +613,18 @@ def test_every_shape_of_the_lists_is_measured() -> None:
         assert of.slots(weights + x, d) >= 2
         of.slots(2 * weights + x, d + d // 2)  # gated
         of.slots(x + d, weights)  # wgrad
-    for shape in shapes.gemm_shapes(shapes.load()):
+    for shape in shapes.listed(table, Gemm):
         m, n, k = shape
         assert of.slots(shape.input_bytes(1), 2 * m * n, 4) >= 2
-    for m, n, k in shapes.layer_shapes(shapes.load()):
+    for m, n, k in problems.layers(table):
         assert of.slots(2 * (m * k + 2 * n * k), 2 * m * n, 3, unread=4 * n * k) >= 2
+        assert of.slots(2 * (m * k + n * k + m * n), 2 * m * n, 4) >= 2
 
 
 # --- CPU time
 
 
-@pytest.mark.parametrize("suite", [host, grouped, conv])
+@pytest.mark.parametrize("suite", [host, grouped_suite, conv_suite])
 def test_cpu_time_compares_the_same(suite: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = suite.SUITE.host("cpu")
     assert len({case.name for case in cases}) == len(cases)

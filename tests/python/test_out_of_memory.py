@@ -175,7 +175,8 @@ def test_the_tuner_knows_it_from_a_refusal(product: Callable[[str], Any]) -> Non
     from selection import H200, explain
 
     from cutwheel.tuning import search
-    from cutwheel.tuning.cases import Case
+    from cutwheel.tuning.case import Case, Side
+    from cutwheel.tuning.measure import Error
     from cutwheel.tuning.table import Gpu
 
     class Clock:
@@ -186,7 +187,9 @@ def test_the_tuner_knows_it_from_a_refusal(product: Callable[[str], Any]) -> Non
             raise AssertionError("the call found memory")
 
     extents = (4096, 4096, 4096)
-    case = Case(2, lambda i: product(TOLD), lambda: explain(H200, *extents), lambda: None, None)  # type: ignore[arg-type, return-value]
+    side = Side("cutwheel", lambda i: product(TOLD))
+    asked = lambda: explain(H200, *extents)  # noqa: E731
+    case = Case([side], 2, lambda i: None, Error(0.0, 0.0), explain=asked)
     forcing = search.TableForcing(Gpu("described", (9, 0), H200.sms, H200.bandwidth, 1.7, 50 << 20))
     searching = search.Search(case, Clock(), forcing, case.explain(), search.Effort())  # type: ignore[arg-type]
     try:

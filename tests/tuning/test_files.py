@@ -15,7 +15,7 @@ import torch
 
 cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
 
-from cutwheel.tuning import cli, jobs, journal  # noqa: E402
+from cutwheel.tuning import cli, journal, shapes  # noqa: E402
 from cutwheel.tuning.journal import JournalError, Setup  # noqa: E402
 from cutwheel.tuning.table import Gpu  # noqa: E402
 
@@ -177,4 +177,4 @@ def test_a_file_of_shapes_that_is_nested_too_deeply_is_none(tmp_path: Path) -> N
     path = tmp_path / "deep.toml"
     path.write_text(f"shapes = {NESTED}", encoding="utf-8")
     with pytest.raises(ValueError, match=r"deep\.toml is nested too deeply"):
-        jobs.read_toml(path)
+        shapes.read_toml(path)

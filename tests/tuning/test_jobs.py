@@ -15,9 +15,11 @@ import torch
 cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
 
 
-from cutwheel.tuning import cases, jobs  # noqa: E402
-from cutwheel.tuning.cases import Case, Maker, make_case  # noqa: E402
-from cutwheel.tuning.measure import Error, tolerance  # noqa: E402
+from cutwheel.tuning import jobs, shapes  # noqa: E402
+from cutwheel.tuning.case import Case, Setting  # noqa: E402
+from cutwheel.tuning.cases import make_case  # noqa: E402
+from cutwheel.tuning.measure import Operands, deviation, tensors_of, tolerance  # noqa: E402
+from cutwheel.tuning.shapes import Conv, Gemm, Grouped, listed  # noqa: E402
 
 if TYPE_CHECKING:
     from cpu_reference import CpuOps
@@ -38,21 +40,22 @@ DOCUMENT = {
 
 
 def test_shapes_of_a_file() -> None:
-    assert jobs.shapes_of(DOCUMENT, "mm") == [
+    assert listed(DOCUMENT, Gemm) == [
         *((m, 32, 16) for m in (1, 64)),
         *((m, 8, 8) for m in (1, 64)),
         (128, 128, 128),
     ]
-    assert jobs.shapes_of(DOCUMENT, "grouped_mm") == [(2, 64, 32, 16)]
-    assert jobs.shapes_of(DOCUMENT, "conv2d") == [(1, 8, 6, 6, 16, 3, 3, 1, 0, 1)]
-    assert jobs.shapes_of(DOCUMENT, "mm", quick=True) == []
+    assert listed(DOCUMENT, Grouped) == [(2, 64, 32, 16)]
+    assert listed(DOCUMENT, Conv) == [(1, 8, 6, 6, 16, 3, 3, 1, 0, 1)]
+    assert listed(DOCUMENT, Gemm, quick=True) == []
+    assert listed({}, Conv) == []
 
 
 def test_the_shapes_of_the_benchmarks_are_read() -> None:
     path = Path(__file__).parents[2] / "benchmarks" / "shapes.toml"
-    document = jobs.read_toml(path)
-    assert (4096, 28672, 4096) in jobs.shapes_of(document, "scaled_mm")
-    assert len(jobs.shapes_of(document, "conv2d")) == 19
+    document = shapes.read_toml(path)
+    assert (4096, 28672, 4096) in listed(document, Gemm)
+    assert len(listed(document, Conv)) == 19
 
 
 def test_families_take_what_is_left_out_from_the_options() -> None:
@@ -83,6 +86,7 @@ def test_a_family_that_means_nothing_is_refused(texts: list[str], message: str) 
         ("1x2xthree", "expected MxNxK"),
         ("0x2x3", "at least 1"),
         ("1x8x6x6x16x3x3x0x0x1", "at least 1"),
+        ("1x8x6x6x16x9x3x1x1x1", "the filter is larger than the padded image"),
     ],
 )
 def test_a_shape_that_means_nothing_is_refused(shape: str, message: str) -> None:
@@ -95,7 +99,9 @@ def test_a_family_without_shapes_is_refused() -> None:
     with pytest.raises(ValueError, match=r"conv2d:bf16:fprop has no shapes: give --shape NxCxH"):
         jobs.jobs_of(jobs.families(["conv2d"], [], []), [], None)
     with pytest.raises(ValueError, match=r"\[gemm\] has no lists"):
-        jobs.shapes_of({"gemm": {"m": 3, "nk": [[1, 2]]}}, "mm")
+        listed({"gemm": {"m": 3, "nk": [[1, 2]]}}, Gemm)
+    with pytest.raises(ValueError, match=r"\[conv\] has the shape \[1, 2\]: expected NxCxH"):
+        listed({"conv": {"cases": [[1, 2]]}}, Conv)
 
 
 # ---- cases: what is called computes what the reference says
@@ -111,29 +117,48 @@ FAMILIES = [
     *(f"conv2d:bf16:{variant}" for variant in jobs.OPS["conv2d"].variants),
 ]
 SHAPES = {
-    jobs.GEMM: "24x256x384",
-    jobs.GROUPED: "3x50x128x256",
-    jobs.CONV: "2x16x9x8x24x3x2x2x1x1",
+    Gemm: "24x256x384",
+    Grouped: "3x50x128x256",
+    Conv: "2x16x9x8x24x3x2x2x1x1",
 }
 
 
 def made(text: str) -> Case:
     (family,) = jobs.families([text], [], [])
-    shape = SHAPES[jobs.OPS[family.op].table]
+    shape = SHAPES[jobs.OPS[family.op].shape]
     (job,) = jobs.jobs_of([family], [shape], None)
-    return make_case(Maker(job, torch.device("cpu"), 1 << 12))
+    return make_case(job, torch.device("cpu"), 1 << 12)
+
+
+def called(case: Case, slot: int = 0) -> torch.Tensor:
+    return tensors_of(case.sides[-1].call(slot))[0]
+
+
+@pytest.fixture
+def out_on_the_cpu(cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mm writes with out=, which the ops of a CPU do not."""
+    for op in ("mm", "addmm"):
+        own = getattr(cutwheel, op)
+
+        def with_out(*operands: Any, out: torch.Tensor, own: Any = own) -> torch.Tensor:
+            return out.copy_(own(*operands))
+
+        monkeypatch.setattr(cutwheel, op, with_out)
+    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", lambda name=None: "cublas")
 
 
 @pytest.mark.parametrize("text", FAMILIES)
-def test_the_reference_of_a_case_is_what_its_call_computes(cpu_ops: CpuOps, text: str) -> None:
+@pytest.mark.usefixtures("out_on_the_cpu")
+def test_the_reference_of_a_case_is_what_its_call_computes(text: str) -> None:
     case = made(text)
     assert case.slots >= 1
-    expected = case.reference()
-    result = case.call(0)
-    error = Error.of(case.part(result), expected)
-    assert error.within(tolerance(None, result.dtype)), error
+    ours = case.sides[-1]
+    result = ours.call(0)
+    error = deviation(result, (ours.reference or case.reference)(0))
+    assert error.within(tolerance(None, tensors_of(result)[0].dtype)), error
     if case.slots > 1:
-        assert not torch.equal(result, case.call(case.slots - 1)), (
+        first = called(case).clone()
+        assert not torch.equal(first, called(case, case.slots - 1)), (
             "slots have operands of their own"
         )
 
@@ -142,17 +167,17 @@ def test_the_reference_of_a_case_is_what_its_call_computes(cpu_ops: CpuOps, text
 def test_a_gated_job_has_the_columns_of_the_result(
     activation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    called: list[tuple[torch.Size, str]] = []
+    seen: list[tuple[torch.Size, str]] = []
 
     def gemm(a: torch.Tensor, b: torch.Tensor, name: str, **_: Any) -> torch.Tensor:
-        called.append((b.shape, name))
+        seen.append((b.shape, name))
         return a
 
-    monkeypatch.setattr(cases, "gemm", gemm)
+    monkeypatch.setattr(cutwheel, "gemm", gemm)
     case = made(f"gated_linear::{activation}")
-    case.call(0)
-    assert called == [((384, 512), f"gated_{activation}")]
-    assert case.reference().shape == (24, 256)
+    called(case)
+    assert seen == [((384, 512), f"gated_{activation}")]
+    assert case.reference(0).shape == (24, 256)
 
 
 @pytest.mark.skipif(
@@ -185,16 +210,15 @@ def test_references_of_epilogues_are_those_of_the_kernels_tests(
         d = reference.evaluate(epilogue, {**values, "accum": a.double() @ b.double()})[0]
         return d.to(a.dtype)
 
-    monkeypatch.setattr(cases, "gemm", gemm)
+    monkeypatch.setattr(cutwheel, "gemm", gemm)
     case = made(f"gemm::{name}")
-    result = case.call(0)
-    error = Error.of(result, case.reference())
-    assert error.within(tolerance(None, result.dtype)), error
+    error = deviation(called(case), case.reference(0))
+    assert error.within(tolerance(None, called(case).dtype)), error
 
 
 def test_operands_rotate_until_they_exceed_l2_and_large_ones_do_not() -> None:
-    (job,) = jobs.jobs_of(jobs.families(["mm"], [], []), ["64x64x64"], None)
-    make = Maker(job, torch.device("cpu"), 50 << 20)
-    assert make.slots(30 << 20) * (30 << 20) > 2 * (50 << 20)
-    assert make.slots(1 << 30) == 1
-    assert 2 <= make.slots(1) <= 128
+    operands = Operands(torch.device("cpu"), 50 << 20)
+    setting = Setting(Gemm(64, 64, 64), operands, is_frugal=True)
+    assert setting.slots(30 << 20) * (30 << 20) > 2 * (50 << 20)
+    assert setting.slots(1 << 30) == 1
+    assert 2 <= setting.slots(1) <= 128

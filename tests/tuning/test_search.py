@@ -15,8 +15,9 @@ cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make
 from selection import H200, explain  # noqa: E402
 
 from cutwheel.tuning import journal, report, search  # noqa: E402
-from cutwheel.tuning.cases import Case  # noqa: E402
+from cutwheel.tuning.case import Case, Side  # noqa: E402
 from cutwheel.tuning.journal import Candidate, Record  # noqa: E402
+from cutwheel.tuning.measure import Error  # noqa: E402
 from cutwheel.tuning.table import Gpu, Request  # noqa: E402
 
 GPU = Gpu("described", (9, 0), H200.sms, H200.bandwidth, H200.clock, 50 << 20)
@@ -76,12 +77,13 @@ class Machine:
         return self.expected + 1.0 if plan[0] in self.wrong else self.expected
 
     def case(self) -> Case:
+        sides = [Side(name, lambda i: self.expected) for name in ("torch", "cutwheel")]
         return Case(
+            sides,
             2,
             lambda i: self.expected,
-            lambda: explain(H200, *self.extents),
-            lambda: self.expected,
-            lambda: self.expected,
+            Error(0.0, 0.0),
+            explain=lambda: explain(H200, *self.extents),
         )
 
     def tune(self, **effort: Any) -> Record:
@@ -251,7 +253,7 @@ def test_a_job_that_runs_out_of_memory_halfway_is_not_done(
     if where == "kernel":
         monkeypatch.setattr(machine, "record", fails)
     else:
-        case = replace(case, baseline=fails)
+        case = replace(case, sides=[Side("torch", fails), case.sides[-1]])
     monkeypatch.setattr(machine, "case", lambda: case)
     record = machine.tune()
     assert str(error) in record.error
@@ -263,12 +265,31 @@ def test_a_job_that_runs_out_of_memory_halfway_is_not_done(
 def test_a_baseline_that_torch_does_not_have_is_done_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fails() -> torch.Tensor:
+    def fails(slot: int) -> torch.Tensor:
         raise RuntimeError("no such op")
 
     machine = Machine(lambda plan: 100.0, 4096, 4096, 4096)
-    case = replace(machine.case(), baseline=fails)
+    case = machine.case()
+    case = replace(case, sides=[Side("torch", fails), case.sides[-1]])
     monkeypatch.setattr(machine, "case", lambda: case)
     record = machine.tune()
     assert not record.error
     assert record.timed
+
+
+@needs_all
+def test_a_baseline_that_writes_the_same_memory_does_not_hide_a_wrong_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As torch's and cutwheel's mm do, with out=."""
+    machine = Machine(lambda plan: 100.0, 4096, 4096, 4096)
+    case = machine.case()
+    out = [torch.empty(16, 16), torch.empty(16, 16)]
+    theirs = Side("torch", lambda i: out[i].copy_(machine.expected))
+    case = replace(case, sides=[theirs, case.sides[-1]])
+    monkeypatch.setattr(machine, "record", lambda *_: Replay(machine, out))
+    machine.wrong = {plan["row"] for plan in case.explain()["plans"]}
+    monkeypatch.setattr(machine, "case", lambda: case)
+    record = machine.tune()
+    assert not record.timed
+    assert {candidate.status for candidate in record.candidates} == {"wrong"}

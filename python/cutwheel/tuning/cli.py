@@ -17,6 +17,7 @@ from typing import Any
 from . import jobs, journal, report
 from .jobs import Job
 from .journal import Journal, JournalError, Record, Setup
+from .shapes import read_toml
 from .table import Gpu, dump
 
 DESCRIPTION = """\
@@ -91,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _jobs(options: argparse.Namespace) -> list[Job]:
-    document = jobs.read_toml(options.shapes) if options.shapes else None
+    document = read_toml(options.shapes) if options.shapes else None
     families = jobs.families(options.op or ["mm"], options.dtype, options.epilogue)
     return jobs.jobs_of(families, options.shape, document, quick=options.quick)
 
@@ -170,7 +171,7 @@ def _measurer(options: argparse.Namespace, gpu: Gpu, device: Any) -> Callable[[J
     import torch
 
     from . import search
-    from .cases import Maker, make_case
+    from .cases import make_case
     from .measure import GraphClock
 
     effort = search.Effort(predicted=None) if options.exhaustive else search.Effort()
@@ -181,13 +182,12 @@ def _measurer(options: argparse.Namespace, gpu: Gpu, device: Any) -> Callable[[J
         # float32 operands are multiplied as TF32 only where torch may do so.
         precision = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high" if job.family.dtype == "tf32" else "highest")
-        maker = Maker(job, device, gpu.l2_bytes)
         try:
             with torch.no_grad():
                 return search.tune(
                     str(job),
                     str(job.family),
-                    lambda: make_case(maker),
+                    lambda: make_case(job, device, gpu.l2_bytes),
                     lambda: GraphClock(device, shares_memory=True),
                     forcing,
                     effort,

@@ -281,34 +281,50 @@ def poison(x: Tensor) -> None:
         x.fill_(math.nan if x.is_floating_point() else -0x7FFFFFF)
 
 
-def wide(x: Tensor) -> Tensor:
-    """float64; 8-bit floats by way of float32, which holds them exactly."""
-    return (x.float() if x.element_size() == 1 else x).double()
+def wide(x: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    """In a wider type; 8-bit floats by way of float32, which holds them exactly."""
+    return (x.float() if x.element_size() == 1 else x).to(dtype)
+
+
+def deviation(results: Results, expected: Results) -> Error:
+    """The largest error of one or several results."""
+    pairs = zip(tensors_of(results), tensors_of(expected), strict=True)
+    return Error.largest([Error.of(result, wanted) for result, wanted in pairs])
 
 
 # ---- references
-def product(x: Tensor, w: Tensor) -> Tensor:
-    """x [M, K] times w [K, N] in float64, kept as float32; blocks of rows bound the memory.
+def exactly(function: Callable[..., Tensor], *operands: Any, dtype: torch.dtype) -> Tensor:
+    """`function` of tensors in a wider dtype, kept as float32.
+
+    Args:
+        dtype: float64, without cuDNN; or float32 without TF32, for GPUs whose float64 is slow
+    """
+    given = [wide(x, dtype) if isinstance(x, Tensor) else x for x in operands]
+    if dtype == torch.float64:
+        with torch.backends.cudnn.flags(enabled=False):
+            return function(*given).float()
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = False
+    try:
+        return function(*given)
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def product(x: Tensor, w: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    """x [M, K] times w [K, N] in a wider dtype, kept as float32; blocks of rows bound the memory.
 
     float64 does not depend on the TF32 setting.
     """
+    if dtype == torch.float32:
+        return exactly(torch.mm, x, w, dtype=dtype)
     right = wide(w)
     result = torch.empty(x.shape[0], w.shape[1], dtype=torch.float32, device=x.device)
     rows = max(1, CHUNK_BYTES // (8 * (x.shape[1] + w.shape[1])))
     for first in range(0, x.shape[0], rows):
         result[first : first + rows] = wide(x[first : first + rows]) @ right
     return result
-
-
-def in_float32(function: Callable[..., Tensor], *operands: Tensor) -> Tensor:
-    """Without TF32: for GPUs whose float64 is slow."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = False
-    try:
-        return function(*(operand.float() for operand in operands))
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 # ---- operands
@@ -319,6 +335,12 @@ class Operands:
     device: torch.device
     l2_bytes: int
     dtype: torch.dtype = torch.bfloat16
+    exact: torch.dtype = torch.float64
+    """of references: float32 where many GPUs, whose float64 is slow, are to compute them"""
+
+    def product(self, x: Tensor, w: Tensor) -> Tensor:
+        """What x [M, K] times w [K, N] should be, float32"""
+        return product(x, w, self.exact)
 
     def normal(self, *extents: int, scale: float = 1.0) -> Tensor:
         values = torch.empty(extents, dtype=self.dtype, device=self.device).normal_()

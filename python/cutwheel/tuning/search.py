@@ -16,9 +16,20 @@ import torch
 
 from ..inspect.explain import Kernel, kernels
 from . import lines_of
-from .cases import Case
+from .case import Case
 from .journal import Candidate, Record, is_out_of_memory
-from .measure import Clock, Error, Replay, in_turns, iterations, run_poisoned, tolerance
+from .measure import (
+    Clock,
+    Error,
+    Replay,
+    Results,
+    deviation,
+    in_turns,
+    iterations,
+    run_poisoned,
+    tensors_of,
+    tolerance,
+)
 from .table import Entry, Gpu, Plan, Request, Table
 
 SWIZZLES = (1, 2, 4, 8)
@@ -90,13 +101,14 @@ class Search:
         self, case: Case, clock: Clock, forcing: Forcing, answer: Mapping[str, Any], effort: Effort
     ) -> None:
         self._case, self._clock, self._forcing, self._effort = case, clock, forcing, effort
+        *self._baselines, self._ours = case.sides
         self._request = Request(**answer["tuning_request"])
         self._plans = [_candidate(plan) for plan in answer["plans"]]
         self._found: dict[tuple[str, str, int, int], Candidate] = {}
         self._runs: dict[tuple[str, str, int, int], _Run] = {}
         self._taken: set[tuple[str, int, bool]] = set()
         self._best = float("inf")
-        self._expected: torch.Tensor | None = None
+        self._expected: Results = None
         self._allowed = Error(0.0, 0.0)
 
     def run(self, sm_count: int) -> list[Candidate]:
@@ -142,8 +154,8 @@ class Search:
             slots, us = self._case.slots, max(candidate.predicted_us, 0.5)
             calls = iterations(us, slots, _REPLAY_US, _MOST_CALLS)
             # Modules are loaded at their first launch, which must not happen in a capture.
-            self._clock.warm_up(self._case.call, 1)
-            replay = self._clock.record(self._case.call, slots, calls)
+            self._clock.warm_up(self._ours.call, 1)
+            replay = self._clock.record(self._ours.call, slots, calls)
             wrong = self._what_is_wrong(replay)
         except (NotImplementedError, RuntimeError, ValueError) as error:
             if is_out_of_memory(_text(error)):
@@ -172,30 +184,33 @@ class Search:
 
     def _what_is_wrong(self, replay: Replay) -> str:
         """Empty: nothing. Runs the very graph that is timed, on results that were poisoned."""
-        case = self._case
-        run_poisoned(replay)
-        first, last = replay.results[0], replay.results[case.slots - 1]
-        replay.results = {}  # their memory is for the next graphs
         if self._expected is None:
-            self._expected = case.reference()
-            self._allowed = tolerance(self._baseline_error(), first.dtype)
-        error = Error.of(case.part(first), self._expected)
+            # Before the graph runs: sides with out= write to the same memory.
+            self._expected = (self._ours.reference or self._case.reference)(0)
+            dtype = tensors_of(replay.results[0])[0].dtype
+            self._allowed = tolerance(self._baseline_error(), dtype)
+        run_poisoned(replay)
+        first, last = replay.results[0], replay.results[self._case.slots - 1]
+        replay.results = {}  # their memory is for the next graphs
+        error = deviation(first, self._expected)
         if not error.within(self._allowed):
             return (
                 f"relative error {error.relative:.1e}, worst element {error.worst:.1e};"
                 f" right are {self._allowed.relative:.1e} and {self._allowed.worst:.1e}"
             )
-        if last.is_floating_point() and not torch.isfinite(last).all().item():
-            return "not finite in the last set of operands"
+        for tensor in tensors_of(last):
+            if tensor.is_floating_point() and not torch.isfinite(tensor).all().item():
+                return "not finite in the last set of operands"
         return ""
 
     def _baseline_error(self) -> Error | None:
-        if self._case.baseline is None:
+        """That of torch's own op, where it has one: it says how large errors may be."""
+        if not self._baselines:
             return None
-        assert self._expected is not None
+        side = self._baselines[0]
+        expected = side.reference(0) if side.reference else self._expected
         try:
-            result = self._case.baseline()
-            return Error.of(self._case.part(result), self._expected)
+            return deviation(side.call(0), expected)
         except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
             if is_out_of_memory(_text(error)):
                 raise

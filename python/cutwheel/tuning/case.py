@@ -1,0 +1,135 @@
+"""A problem as calls on rotated operands: torch's ways to compute it, cutwheel's, the reference."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from .measure import Call, Error, Operands, Results, rotation
+
+Reference = Callable[[int], Results]  # slot -> what the results should be, float32 or better
+Pair = tuple[str, str]  # a side and the baseline it is compared with
+Function = Callable[..., Any]
+MOST_BYTES = 60e9  # of operands and results; what they are made and checked with comes on top
+SINGLE_SLOT = 64  # one slot suffices where L2 holds less than this part of it
+AGAIN = "torch (again)"  # in place of cutwheel, the noise
+
+
+class SkippedError(Exception):
+    """A problem that is not to be measured, and why."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One problem, and what its sides are made with."""
+
+    shape: Any
+    """Gemm, Grouped or Conv"""
+    operands: Operands
+    variant: str = ""
+    """an activation, a recipe, how rows are spread over groups: see the problem's function"""
+    compiled: Callable[[Function], Function] | None = None
+    """makes one more baseline, where torch.compile is asked for"""
+    is_frugal: bool = False
+    """few sets of operands: one where it alone fills L2, as many plans are measured on them"""
+
+    @property
+    def is_tf32(self) -> bool:
+        return self.operands.dtype == torch.float32
+
+    def slots(
+        self, of_operands: int, of_results: int = 0, sides: int = 2, *, unread: int = 0
+    ) -> int:
+        """Sets of operands to rotate through; results of each side are kept for each.
+
+        Args:
+            of_operands: bytes of one set that a call reads
+            of_results: bytes of what one call returns
+            unread: further bytes of one set
+
+        Raises:
+            SkippedError: they take too much memory
+        """
+        l2_bytes = self.operands.l2_bytes
+        if self.is_frugal:
+            return 1 if of_operands > 8 * l2_bytes else rotation(of_operands, l2_bytes, 128)
+
+        def needed(slots: int) -> int:
+            kept = slots + (slots > 1)  # calls on a single set are long: a graph has one of them
+            return slots * (of_operands + unread) + sides * kept * of_results
+
+        found = rotation(of_operands, l2_bytes)
+        written = of_operands + of_results  # results pass through L2 as operands do
+        if needed(found) > MOST_BYTES and written > SINGLE_SLOT * l2_bytes:
+            found = 1
+        if needed(found) > MOST_BYTES:
+            gigabytes = needed(found) / 1e9
+            raise SkippedError(f"takes {gigabytes:.0f} GB; the limit is {MOST_BYTES / 1e9:.0f}")
+        return found
+
+
+@dataclass(frozen=True)
+class Side:
+    name: str
+    call: Call
+    reference: Reference | None = None  # where it is another than the case's
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sides of one problem. A pair's ratio is its baseline's time over that of its other side."""
+
+    sides: Sequence[Side]
+    """torch's first; the last one is cutwheel's"""
+    slots: int
+    reference: Reference
+    allowed: Error
+    flops: float = 0.0  # of a call; 0 where it does not multiply
+    min_bytes: float = 1.0  # through device memory: operands read once, results written once
+    pairs: Sequence[Pair] | None = None  # if not given: the last side with each of the others
+    kernels: Mapping[str, str | None] = field(default_factory=dict)  # by side
+    forms: Mapping[Pair, str] = field(default_factory=dict)  # of a baseline that computes another
+    left_out: str = ""  # baselines that are not there, and why
+    stands_alone: bool = False  # sides are measured, too, if torch refuses all of their baselines
+    explain: Callable[[], dict[str, Any]] = dict
+    """what the library says of the last side's call on slot 0"""
+
+    def all_pairs(self) -> list[Pair]:
+        if self.pairs is not None:
+            return list(self.pairs)
+        *baselines, other = (side.name for side in self.sides)
+        return [(other, baseline) for baseline in baselines]
+
+    def against_itself(self) -> Case:
+        """torch in our place: what the benchmark calls a difference where there is none."""
+        by_name = {side.name: side for side in self.sides}
+        first = dict(reversed(self.all_pairs()))
+        if not first:
+            raise SkippedError("there is no baseline")
+        named = {ours: ours.replace("cutwheel", AGAIN) for ours in first}
+        sides = [
+            replace(by_name[first[name]], name=named[name]) if name in first else side
+            for name, side in by_name.items()
+            if name in first or name in {baseline for _, baseline in self.all_pairs()}
+        ]
+        pairs = [(named[ours], baseline) for ours, baseline in self.all_pairs()]
+        return replace(self, sides=sides, pairs=pairs, kernels={}, forms={})
+
+
+def explained(op: int, operands: Sequence[Any], *rest: Any) -> dict[str, Any]:
+    """rest: out_dtype, beta, allow_tf32, epilogue, recipes, use_fast_accum"""
+    found: dict[str, Any] = json.loads(torch.ops.cutwheel._explain(op, list(operands), *rest))
+    return found
+
+
+def first_kernel(explain: Callable[[], Mapping[str, Any]]) -> str | None:
+    """Which kernel runs; None if that cannot be said: the case itself will tell what is wrong."""
+    try:
+        plans = explain()["plans"]
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError):
+        return None
+    return str(plans[0]["row"]) if plans else None
