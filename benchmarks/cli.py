@@ -11,7 +11,6 @@ from typing import Any
 from . import problems
 from .report import performance, record, tables
 
-COMPILE_SECONDS = 360.0
 # What leaves cases out: a run with one of these is no section of the results of a GPU.
 FILTERS = ("quick", "shape", "only")
 
@@ -87,13 +86,6 @@ def _common() -> argparse.ArgumentParser:
     common.add_argument(
         "--no-compile", action="store_true", help="no torch.compile among the baselines"
     )
-    common.add_argument(
-        "--compile-seconds",
-        type=float,
-        default=COMPILE_SECONDS,
-        help="time for torch.compile of linear layers; what it leaves out is named"
-        " (default: %(default)g)",
-    )
     return common
 
 
@@ -138,6 +130,9 @@ def show(sections: Mapping[str, Mapping[str, Any]]) -> bool:
     """The tables; false if a result was wrong or could not be had."""
     for name, section in sections.items():
         print(f"\n{tables.markdown(name, section)}")
+    drawn = {name: performance.drawn(section) for name, section in sections.items()}
+    if summary := tables.summary_table(drawn):
+        print(f"\nDrawn at random, by family:\n\n{summary}")
     rows = [
         row
         for section in sections.values()

@@ -29,7 +29,6 @@ from .suites import Suite
 Row = dict[str, Any]
 QUICK = Limits(case_seconds=0.2, max_rounds=9)
 SAVE_SECONDS = 20.0  # between two states of a section that is not complete
-LEFT_OUT = "compile: left out"  # begins the reason of what the budget of torch.compile leaves out
 # Measured on an H200, with what is around the timing: buffers, references, kernels looked up.
 SECONDS_PER_CASE = {
     "mm": 0.25,
@@ -134,6 +133,8 @@ def _one(
         return row(problem, case, compare(case, clock, limits, seconds))
     except SkippedError as reason:
         return row(problem, None, Measurement("skipped", str(reason)))
+    except torch.OutOfMemoryError as error:  # of operands and references
+        return row(problem, None, Measurement("skipped", describe(error)))
     except (RuntimeError, TypeError, ValueError) as error:
         return row(problem, None, Measurement("failed", describe(error)))
 
@@ -183,79 +184,40 @@ def ceilings(operands: Operands, size: int = 8192) -> dict[str, float]:
 
 
 # ---- torch.compile as one more baseline
-@dataclass
+@dataclass(frozen=True)
 class Compiling:
-    """Spreads the seconds there are for torch.compile evenly over the cases that ask for it.
-
-    One may compile unless what was used so far is more than the share of the cases before it. So
-    what is left out is not all at the end.
-    """
+    """Which cases have torch.compile among their baselines."""
 
     mode: str
     groups: Sequence[str]
     at: set[Gemm] | None
     """shapes that ask for it; None: all"""
-    asked: int = 0
-    seconds: float | None = None
-    """None: as many as it takes"""
-    used: float = 0.0
-    before: int = 0
 
     def asks(self, problem: Problem) -> bool:
         return problem.group in self.groups and (self.at is None or problem.shape in self.at)
 
-    def allows(self) -> bool:
-        if self.seconds is None:
-            return True
-        share = self.seconds * self.before / max(1, self.asked)
-        self.before += 1
-        return self.seconds > 0.0 and self.used <= share
-
-    def timed(self, function: Function) -> Function:
-        """The first call compiles: its time, also that of a failure, goes to the budget."""
-        is_first = True
-
-        def call(*operands: torch.Tensor) -> Any:
-            nonlocal is_first
-            if not is_first:
-                return function(*operands)
-            is_first = False
-            start = time.monotonic()
-            try:
-                return function(*operands)
-            finally:
-                self.used += time.monotonic() - start
-
-        return call
-
-    def record(self, rows: Sequence[Row]) -> dict[str, Any]:
+    def record(self, wanted: Sequence[Problem], rows: Sequence[Row]) -> dict[str, Any]:
         """cases: which torch.compile could be a baseline of; asked: which it was to be one of."""
         measured = sum(
             any("compile" in name and "us" in side for name, side in row["sides"].items())
             for row in rows
         )
-        found = {
+        return {
             "mode": self.mode,
             "cases": sum(row["group"] in self.groups for row in rows),
-            "asked": self.asked,
+            "asked": sum(map(self.asks, wanted)),
             "measured": measured,
-            "left_out": sum(LEFT_OUT in row["reason"] for row in rows),
         }
-        if self.seconds is None:
-            return found
-        return found | {"seconds": self.used, "budget_seconds": self.seconds}
 
 
-def compiling_of(op: str, given: Options, mode: str, wanted: Sequence[Problem]) -> Compiling | None:
+def compiling_of(op: str, given: Options, mode: str) -> Compiling | None:
     """None for sections in which torch.compile is no baseline."""
     if op not in COMPILED:
         return None
     at = problems.compiled_shapes(problems.load()) if op == "fused" else None
     if given.no_compile or (given.quick and op != "conv"):
         at = set()
-    found = Compiling(mode, COMPILED[op], at)
-    asked = sum(map(found.asks, wanted))
-    return replace(found, asked=asked, seconds=given.compile_seconds if op == "fused" else None)
+    return Compiling(mode, COMPILED[op], at)
 
 
 def keep_caches_in_tmpdir() -> None:
@@ -273,17 +235,13 @@ def maker(
     def compiled(function: Function) -> Function:
         assert suite.compiled is not None
         assert compiling is not None
-        return compiling.timed(suite.compiled(function, compiling.mode))
+        return suite.compiled(function, compiling.mode)
 
     def make(problem: Problem) -> Case:
-        setting, left_out = Setting(problem.shape, operands, problem.variant), ""
+        setting = Setting(problem.shape, operands, problem.variant)
         if compiling and compiling.asks(problem):
-            if compiling.allows():
-                setting = replace(setting, compiled=compiled)
-            else:
-                left_out = f"{LEFT_OUT}, its {compiling.seconds:g} s were used up"
+            setting = replace(setting, compiled=compiled)
         case = suite.groups[problem.group](setting)
-        case = replace(case, left_out=left_out) if left_out else case
         return case.against_itself() if candidate == "torch" else case
 
     return make
@@ -320,11 +278,9 @@ def planned(sections: Sequence[str], given: Options) -> dict[str, tuple[float, i
         wanted = problems.of_section(name, given).all
         cases = len(wanted) or 30  # CPU times
         seconds = cases * SECONDS_PER_CASE[op]
-        compiling = compiling_of(op, given, "", wanted) if op == "fused" else None
-        if compiling:
-            seconds += min(given.compile_seconds, compiling.asked * SECONDS_PER_COMPILE)
-        elif not (given.no_compile or given.quick):
-            seconds += COMPILATIONS.get(op, 0) * SECONDS_PER_COMPILE
+        if compiling := compiling_of(op, given, ""):
+            asked = sum(map(compiling.asks, wanted))
+            seconds += min(asked, COMPILATIONS.get(op, asked)) * SECONDS_PER_COMPILE
         found[name] = (seconds, cases)
     return found
 
@@ -390,7 +346,7 @@ class Run:
     def _measure(self, name: str, suite: Suite, made: dict[str, Any], started: float) -> None:
         op, _, dtype = name.partition("_")
         wanted = problems.of_section(name, self.given)
-        compiling = compiling_of(op, self.given, suite.mode, wanted.all)
+        compiling = compiling_of(op, self.given, suite.mode)
         keep_caches_in_tmpdir()
         made |= self.fields(suite, dtype)
         if wanted.drawn:
@@ -418,7 +374,7 @@ class Run:
             progress,
         )
         if compiling:
-            made["compile"] = compiling.record(made["results"])
+            made["compile"] = compiling.record(wanted.all, made["results"])
         unfinished.unlink(missing_ok=True)
 
     def _tell(self, name: str, problem: Problem, rows: Sequence[Row], seconds: float) -> None:

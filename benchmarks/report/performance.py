@@ -126,7 +126,7 @@ def _family(result: Result, name: str, section: Section) -> list[str]:
         seed = section["held_out" if is_old else "drawn"]["seed"]
         parts.append(text.format(count=len(random), seed=seed))
         parts.append(lines_table(op, tables.lines(random)))
-        parts.append("" if is_old else tables.summary_table(random))
+        parts.append("" if is_old else tables.summary_table({"all groups": random}))
     notes = [tables.compile_note(section), tables.exceptions(section["results"])]
     return [*parts, *notes]
 

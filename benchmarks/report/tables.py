@@ -156,7 +156,7 @@ def markdown(name: str, section: Mapping[str, Any]) -> str:
     ):
         if some:
             found = lines(some)
-            parts += [title, lines_table(found), summary_table(some)]
+            parts += [title, lines_table(found), summary_table({"all groups": some})]
             parts += [per_m_table(found), _worst(some)]
     if section.get("host"):
         parts.append(host_table(section["host"], str(section["candidate"])))
@@ -190,19 +190,21 @@ def lines_table(found: Sequence[Line]) -> str:
     return table(head, body) if body else ""
 
 
-def summary_table(rows: Sequence[Row]) -> str:
-    """Of all groups together: the ratio to torch's best of each problem and side of ours."""
-    ratios = [(best["median"], row) for row in measured(rows) for best in best_of(row)]
-    if len(ratios) < 2:
-        return ""
-    values = [value for value, _ in ratios]
-    p5 = statistics.quantiles(values, n=20, method="inclusive")[0]
-    worst, row = min(ratios, key=lambda ratio: ratio[0])
-    ahead = sum(value >= 1.0 for value in values)
-    numbers = [f"**{statistics.geometric_mean(values):.3f}**", f"{p5:.3f}"]
-    head = ["all groups, to torch's best", "ratios", "geomean", "5th percentile", "worst", "ahead"]
-    body = ["", str(len(values)), *numbers, f"{worst:.2f} at {name_of(row)}", str(ahead)]
-    return table(head, [body])
+def summary_table(some: Mapping[str, Sequence[Row]]) -> str:
+    """By name, of all groups together: ratios to torch's best of each problem and side of ours."""
+    body = []
+    for name, rows in some.items():
+        ratios = [(best["median"], row) for row in measured(rows) for best in best_of(row)]
+        if len(ratios) < 2:
+            continue
+        values = [value for value, _ in ratios]
+        p5 = statistics.quantiles(values, n=20, method="inclusive")[0]
+        worst, row = min(ratios, key=lambda ratio: ratio[0])
+        mean, ahead = statistics.geometric_mean(values), sum(value >= 1.0 for value in values)
+        shown = [f"**{mean:.3f}**", f"{p5:.3f}", f"{worst:.2f} at {name_of(row)}", str(ahead)]
+        body.append([name, str(len(values)), *shown])
+    head = ["ratio to torch's best", "ratios", "geomean", "5th percentile", "worst", "ahead"]
+    return table(head, body) if body else ""
 
 
 def per_m_table(found: Sequence[Line], title: Callable[[Line], str] = _title) -> str:

@@ -202,20 +202,27 @@ def test_console_tables() -> None:
     assert "FAILED bmm" in text
 
 
-def test_drawn_problems_have_a_summary_of_all_groups() -> None:
+def test_drawn_problems_have_a_summary_of_all_groups(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     rows = [
         row("mm", {"torch": ratio, "cutwheel": 1.0}, m, drawn=True)
         for m, ratio in enumerate((0.5, 1.0, 2.0, 4.0), 64)
     ]
-    text = tables.summary_table([*rows, unmeasured("mm", "failed", "no", drawn=True)])
+    failed = unmeasured("mm", "failed", "no", drawn=True)
+    text = tables.summary_table({"mm": [*rows, failed], "host": [], "conv": rows[:1]})
     # 0.15 of the way from the first ratio to the second.
-    assert text.splitlines()[-1] == ("|  | 4 | **1.414** | 0.575 | 0.50 at mm 64 x 160 x 512 | 3 |")
-    assert tables.summary_table(rows[:1]) == ""
+    assert text.splitlines()[-1] == (
+        "| mm | 4 | **1.414** | 0.575 | 0.50 at mm 64 x 160 x 512 | 3 |"
+    )
+    assert tables.summary_table({"mm": rows[:1]}) == ""
     made = section(rows, drawn={"seed": 7, "cases": 4})
     page = performance.document([result(sections={"mm": made})])
     assert "Drawn at random: 4 cases (seed 7) of layers of released models" in page
     assert "**1.414** | 0.575 |" in page
     assert "**1.414** | 0.575 |" in tables.markdown("mm", made)
+    assert cli.show({"mm": made, "host": section([cpu("mm", 8.0, 4.0)])})
+    assert "Drawn at random, by family:" in capsys.readouterr().out
 
 
 def test_reports_of_files_fail_on_failures(

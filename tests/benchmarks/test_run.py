@@ -148,18 +148,24 @@ def test_a_run_goes_on_after_a_failure_and_stops_at_its_budget() -> None:
             raise ValueError("no\nadvice")
         if problem.shape.m == 2:
             raise SkippedError("takes 90 GB")
+        if problem.shape.m == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory.\nadvice")
         return small_case(problem)
 
     seen: list[int] = []
-    wanted = [Problem("mm", Gemm(m, 1, 1)) for m in range(4)]
+    wanted = [Problem("mm", Gemm(m, 1, 1)) for m in range(5)]
     clock = SyntheticClock(1e-3)
     rows = run.measure(wanted, make, clock, Limits(), None, lambda rows: seen.append(len(rows)))
-    assert [row["status"] for row in rows] == ["ok", "failed", "skipped", "ok"]
-    assert [row["reason"] for row in rows[1:3]] == ["ValueError: no", "takes 90 GB"]
-    assert [row["m"] for row in rows] == [0, 1, 2, 3]
-    assert seen == [1, 2, 3, 4]
+    assert [row["status"] for row in rows] == ["ok", "failed", "skipped", "skipped", "ok"]
+    assert [row["reason"] for row in rows[1:4]] == [
+        "ValueError: no",
+        "takes 90 GB",
+        "OutOfMemoryError: CUDA out of memory.",
+    ]
+    assert [row["m"] for row in rows] == [0, 1, 2, 3, 4]
+    assert seen == [1, 2, 3, 4, 5]
     late = run.measure(wanted, make, clock, Limits(), -1.0)
-    assert [row["status"] for row in late] == ["skipped"] * 4
+    assert [row["status"] for row in late] == ["skipped"] * 5
     assert "budget of -1 s" in late[0]["reason"]
 
 
@@ -187,86 +193,50 @@ def test_allowance_shares_the_budget() -> None:
     assert run.allowance(0.0, 1, limits) == 0.0
 
 
-# --- torch.compile within its budget
+# --- torch.compile
 
 
-def compiling(seconds: float | None, asked: int, at: Any = None) -> run.Compiling:
-    return run.Compiling(fused.MODE, problems.COMPILED["fused"], at, asked, seconds)
+def compiling(at: Any = None) -> run.Compiling:
+    return run.Compiling(fused.MODE, problems.COMPILED["fused"], at)
 
 
-def test_the_compile_budget_is_spread_over_the_cases() -> None:
-    budget = compiling(100.0, 10)
-    compiled = []
-    for case in range(10):
-        if budget.allows():
-            compiled.append(case)
-            budget.used += 30.0
-    assert compiled == [0, 3, 6, 9]
-    assert not compiling(0.0, 3).allows()
-    plenty, unlimited = compiling(1000.0, 3), compiling(None, 3)
-    assert [plenty.allows() for _ in range(3)] == [True] * 3
-    assert [unlimited.allows() for _ in range(3)] == [True] * 3
-
-
-def made_with(budget: run.Compiling, group: str, monkeypatch: pytest.MonkeyPatch) -> Case:
-    monkeypatch.setattr(fused, "compiled", lambda function, **_: function)
-    operands = Operands(torch.device("cpu"), 8000)
-    return run.maker(fused.SUITE, operands, budget, "cutwheel")(Problem(group, SHAPE))
-
-
-def test_compile_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    for group, at, expected in (
+@pytest.mark.parametrize(
+    ("group", "at", "expected"),
+    [
         ("bias_gelu", {SHAPE}, True),
         ("gated_silu", None, True),
         ("bias_residual", set(), False),
         ("training_gelu", None, False),
-    ):
-        case = made_with(compiling(100.0, 3, at), group, monkeypatch)
-        assert ("compile" in {side.name for side in case.sides}) == expected, group
-        assert case.left_out == ""
-
-
-def test_what_the_budget_leaves_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    budget = compiling(100.0, 4)
-    made_with(budget, "bias_gelu", monkeypatch)
-    budget.used += 60.0
-    case = made_with(budget, "bias_gelu", monkeypatch)
-    assert "compile" not in {side.name for side in case.sides}
-    assert case.left_out == "compile: left out, its 100 s were used up"
-    assert case.left_out.startswith(run.LEFT_OUT)
-    found = run.row(Problem("bias_gelu", SHAPE), case, run.Measurement("ok", ""))
-    assert found["reason"] == case.left_out
-
-
-def test_only_the_first_call_is_taken_for_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter([10.0, 17.0])
-    budget = compiling(100.0, 4)
-    call = budget.timed(lambda x: x + 1)
-    monkeypatch.setattr(run.time, "monotonic", lambda: next(now))
-    assert (call(1), call(2)) == (2, 3)
-    assert budget.used == 7.0
+    ],
+)
+def test_compile_where_it_is_asked_for(
+    group: str, at: Any, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "compiled", lambda function, **_: function)
+    operands = Operands(torch.device("cpu"), 8000)
+    make = run.maker(fused.SUITE, operands, compiling(at), "cutwheel")
+    case = make(Problem(group, SHAPE))
+    assert ("compile" in {side.name for side in case.sides}) == expected
 
 
 def test_how_many_shapes_got_a_compile_baseline() -> None:
     rows = [
         {"sides": {"compile": {"us": 1}}, "reason": ""},
         {"sides": {"compile": {"relative_error": 1.0}}, "reason": "compile: wrong result"},
-        {"sides": {"eager": {"us": 1}}, "reason": f"{run.LEFT_OUT}, its 5 s were used up"},
+        {"sides": {"eager": {"us": 1}}, "reason": ""},
         {"sides": {}, "reason": ""},
     ]
-    found = compiling(5.0, 3).record([row | {"group": "gated_silu"} for row in rows])
-    assert (found["cases"], found["asked"], found["measured"], found["left_out"]) == (4, 3, 1, 1)
-    assert (found["budget_seconds"], found["mode"]) == (5.0, "max-autotune-no-cudagraphs")
-    assert "seconds" not in compiling(None, 3).record([])
+    wanted = [Problem("gated_silu", shape) for shape in (SHAPE, SHAPE, Gemm(1, 2, 3), SHAPE)]
+    found = compiling({SHAPE}).record(wanted, [row | {"group": "gated_silu"} for row in rows])
+    assert found == {"mode": fused.MODE, "cases": 4, "asked": 3, "measured": 1}
 
 
 def test_which_problems_ask_for_torch_compile() -> None:
     def asked(op: str, *arguments: str) -> tuple[int, str]:
         given = parsed(*arguments)
-        wanted = problems.of_section(op, given).all
-        found = run.compiling_of(op, given, run.suite_of(op).mode, wanted)
+        found = run.compiling_of(op, given, run.suite_of(op).mode)
         assert found is not None
-        return found.asked, found.mode
+        return sum(map(found.asks, problems.of_section(op, given).all)), found.mode
 
     assert asked("fused", "fused") == (24, fused.MODE)
     assert asked("fused", "fused", "--no-compile")[0] == 0
@@ -274,8 +244,7 @@ def test_which_problems_ask_for_torch_compile() -> None:
     assert asked("scaled", "scaled", "--quick")[0] == 0
     assert asked("conv", "conv") == (1, "default")
     assert asked("conv", "conv", "--no-compile")[0] == 0
-    given = parsed("mm")
-    assert run.compiling_of("mm", given, "", problems.of_section("mm", given).all) is None
+    assert run.compiling_of("mm", parsed("mm"), "") is None
     assert scaled.SUITE.mode == "dynamic=True"
 
 
