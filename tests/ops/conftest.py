@@ -1,4 +1,4 @@
-"""Makes `reference` and `gemm_cases` importable under every import mode of pytest."""
+"""Makes the modules of this folder importable under every import mode of pytest."""
 
 from __future__ import annotations
 
@@ -33,3 +33,13 @@ def meta_agreement(request: pytest.FixtureRequest) -> Iterator[None]:
 
     with MetaAgreement():
         yield
+
+
+@pytest.fixture
+def cuda(device: str) -> str:
+    """The device, for what only CUDA has: streams, graphs, contexts."""
+    import torch
+
+    if torch.device(device).type != "cuda":
+        pytest.skip("needs CUDA")
+    return device

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 import torch
 from gemm_cases import BRAIN, HALF, operands
 from reference import Problem, assert_as_good_as
+from runtime import in_threads
 
 driver = pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
 
@@ -66,15 +66,8 @@ def make_green(device: int) -> Green:
 
 
 @pytest.fixture
-def cuda(device: str) -> str:
-    if torch.device(device).type != "cuda":
-        pytest.skip("needs CUDA contexts")
-    torch.zeros(1, device=device)  # there is a primary context
-    return device
-
-
-@pytest.fixture
 def green(cuda: str) -> Iterator[Green]:
+    torch.zeros(1, device=cuda)  # there is a primary context
     index = torch.device(cuda).index
     made = make_green(torch.cuda.current_device() if index is None else index)
     yield made
@@ -84,23 +77,12 @@ def green(cuda: str) -> Iterator[Green]:
 
 def in_a_thread(work: Callable[[], Any]) -> Any:
     """What `work` returns on a new thread, which has no context."""
-    results: list[Any] = []
-    errors: list[BaseException] = []
 
-    def guarded() -> None:
-        try:
-            assert current_context() == 0
-            results.append(work())
-        except BaseException as error:
-            errors.append(error)
+    def without_context(_: int) -> Any:
+        assert current_context() == 0
+        return work()
 
-    thread = threading.Thread(target=guarded)
-    thread.start()
-    thread.join(120)
-    assert not thread.is_alive(), "the thread hangs"
-    if errors:
-        raise errors[0]
-    return results[0]
+    return in_threads(1, without_context)[0]
 
 
 @dataclass

@@ -14,6 +14,7 @@ from conv_layouts import assert_channels_last, laid
 from conv_reference import Geometry, fprop
 from fused_cases import activate, assert_near, in_double, values
 from gemm_cases import BRAIN, HALF, SINGLE, dtype_id
+from runtime import capture
 from torch.nn import functional
 
 pytestmark = pytest.mark.gpu
@@ -212,9 +213,7 @@ def test_module_reads_its_weight_however_it_lies(
         return
     with torch.no_grad():
         for each in (module, last):
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                result = each(x)
+            graph, result = capture(lambda: each(x))  # noqa: B023
             each.weight.data.copy_(values(each.weight.shape, dtype, device) / 8)
             result.fill_(float("nan"))
             graph.replay()

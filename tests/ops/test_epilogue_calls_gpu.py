@@ -123,46 +123,6 @@ def test_out_that_overlaps_is_refused(
     call.check(cutwheel)
 
 
-@pytest.mark.no_dispatch_mode
-@pytest.mark.parametrize("epilogue", FORMS, ids=name_of)
-def test_cuda_graph(cutwheel: ModuleType, device: str, epilogue: Epilogue) -> None:
-    if torch.device(device).type != "cuda":
-        pytest.skip("needs CUDA graphs")
-    call = Call.random(epilogue, 136, 200, 264, BRAIN, device)
-    odd = Call.random(epilogue, 33, 65, 77, BRAIN, device, lay_a=LAYOUTS["row_offset"])
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        call.run(cutwheel), odd.run(cutwheel)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = call.run(cutwheel), odd.run(cutwheel)
-    for _ in range(2):
-        for one in (call, odd):
-            one.a.copy_(random_tensor(tuple(one.a.shape), BRAIN, device))
-        for result in (*captured[0], *captured[1]):
-            result.fill_(float("nan"))
-        graph.replay()
-        torch.cuda.synchronize()
-        call.judge(captured[0])
-        odd.judge(captured[1])
-
-
-def test_stream_of_the_caller(cutwheel: ModuleType, device: str) -> None:
-    if torch.device(device).type != "cuda":
-        pytest.skip("needs CUDA streams")
-    for epilogue in FORMS:
-        call = Call.random(epilogue, 512, 512, 512, BRAIN, device)
-        stream = torch.cuda.Stream()
-        torch.cuda.synchronize()
-        with torch.cuda.stream(stream):
-            torch.cuda._sleep(5_000_000)  # work elsewhere would run before the operands are filled
-            results = replace(call, a=call.a.clone(), b=call.b.clone()).run(cutwheel)
-        stream.synchronize()
-        call.judge(results)
-
-
 def by_position(call: Call) -> tuple[Any, ...]:
     operands = [call.operands[name] for name in call.epilogue.tensors]
     scalars = [call.scalars[name] for name in call.epilogue.scalars]
@@ -277,26 +237,6 @@ def test_bad_input(
     torch.set_float32_matmul_precision("high")
     for epilogue in products()[:1]:
         Call.random(epilogue, 40, 56, 72, BRAIN, device).check(cutwheel)
-
-
-@pytest.mark.no_dispatch_mode
-def test_nothing_is_kept_after_errors(cutwheel: ModuleType, device: str) -> None:
-    if torch.device(device).type != "cuda":
-        pytest.skip("counts CUDA memory")
-    calls = [Call.random(epilogue, 129, 258, 1025, BRAIN, device) for epilogue in FORMS]
-    a, b = random_tensor((8, 24), BRAIN, device), random_tensor((24, 16), BRAIN, device)
-
-    def work() -> None:
-        for call in calls:
-            call.run(cutwheel)
-        with pytest.raises(ValueError, match="bias"):
-            cutwheel.gemm(a, b, "bias_gelu", bias=b[0, :5])
-
-    work()
-    before = torch.cuda.memory_allocated()
-    for _ in range(5):
-        work()
-    assert torch.cuda.memory_allocated() == before
 
 
 def test_out_dtype(cutwheel: ModuleType, device: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from gemm_cases import SINGLE, random_tensor
+from runtime import capture
 
 pytestmark = pytest.mark.gpu
 
@@ -190,10 +191,7 @@ def test_captured_and_compiled(cutwheel: ModuleType, device: str) -> None:
         return result
 
     wanted = F.silu(F.linear(x, w))
-    call(x)  # cuBLAS makes its handle
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = call(x)
+    graph, captured = capture(lambda: call(x))
     captured.fill_(torch.nan)
     graph.replay()
     torch.testing.assert_close(captured, wanted, rtol=1e-5, atol=1e-5)

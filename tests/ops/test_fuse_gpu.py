@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from gemm_cases import BRAIN, HALF, SINGLE, dtype_id
+from runtime import capture
 from torch.utils._pytree import tree_leaves
 
 pytestmark = pytest.mark.gpu
@@ -213,14 +214,7 @@ def test_graphs_and_compile(cutwheel: ModuleType, device: str) -> None:
     x, r = (x.to(BRAIN) for x in images(device))
     with torch.no_grad():
         expected = made(x, r)
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            made(x, r)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            captured = made(x, r)
+        graph, captured = capture(lambda: made(x, r))
         captured.fill_(float("nan"))
         graph.replay()
         assert captured.is_contiguous()

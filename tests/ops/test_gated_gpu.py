@@ -24,6 +24,7 @@ from fused_cases import (
     values,
 )
 from gemm_cases import BRAIN, DTYPES, HALF, LAYOUTS, SINGLE, dtype_id
+from runtime import capture
 
 pytestmark = pytest.mark.gpu
 
@@ -148,14 +149,7 @@ def test_cuda_graph_of_a_training_step(cutwheel: ModuleType, device: str) -> Non
         result = cutwheel.gated_linear(*given)
         return (result.detach(), *torch.autograd.grad(result, given, seed))
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    graph, captured = capture(step)
     with torch.no_grad():
         given[0].copy_(values((136, 264), BRAIN, device))
     for result in captured:
@@ -344,10 +338,7 @@ def test_gated_mlp_in_a_graph_follows_its_parameters(
         ours.pack_parameters()
     x = values((24, 64), BRAIN, device)
     with torch.no_grad():
-        ours(x)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            result = ours(x)
+        graph, result = capture(lambda: ours(x))
         for _ in range(2):
             for parameter in theirs.parameters():
                 parameter.copy_(values(parameter.shape, BRAIN, device) / 8)

@@ -21,6 +21,7 @@ from persistent_cases import (
     shortest_k,
     splits_of,
 )
+from runtime import capture
 
 pytestmark = pytest.mark.gpu
 
@@ -206,14 +207,7 @@ def test_dependent_launches(
         torch.cuda._sleep(2_000_000)  # until all are enqueued: one starts as soon as it may
         assert torch.equal(chain.run(cutwheel), expected)
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        chain.run(cutwheel)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = chain.run(cutwheel)
+    graph, captured = capture(lambda: chain.run(cutwheel))
     for scale in (1, 0.5):
         chain.first.mul_(scale)
         expected = chain.run(cutwheel, is_patient=True).clone()

@@ -26,6 +26,7 @@ from fused_cases import (
     values,
 )
 from gemm_cases import BRAIN, DTYPES, HALF, LAYOUTS, SINGLE, dtype_id
+from runtime import capture
 
 pytestmark = pytest.mark.gpu
 
@@ -275,14 +276,7 @@ def test_cuda_graph_of_a_training_step(cutwheel: ModuleType, device: str, k: int
         result = linear(*given)
         return (result.detach(), *torch.autograd.grad(result, present(given), seed))
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    graph, captured = capture(step)
     for _ in range(2):
         with torch.no_grad():
             given[0].copy_(values((136, k), BRAIN, device))

@@ -24,13 +24,6 @@ HUGE = 2**20
 """rows and columns of results of 2 TiB, whose operands have 16 MiB"""
 
 
-@pytest.fixture
-def cuda(device: str) -> str:
-    if torch.device(device).type != "cuda":
-        pytest.skip("needs CUDA's allocator")
-    return device
-
-
 def first_sentence(error: BaseException) -> str:
     return str(error).partition(". GPU")[0]
 

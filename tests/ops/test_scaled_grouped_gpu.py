@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from gemm_cases import BRAIN, HALF, SINGLE, require_arch
-from grouped_cases import DRAWN, archs, draw_ends, offsets, rows
+from grouped_cases import DRAWN, archs, rows
 from grouped_reference import spans
 from scaled_cases import ARCHS_OF, FP8_PAIRS, pairwise
 from scaled_grouped_cases import RECIPES, Grouped, grouped_of_row, is_served
@@ -162,40 +162,6 @@ def test_stands_in_for_torchs_op(cutwheel: ModuleType, device: str) -> None:
 
 
 # ---- among other work
-@pytest.mark.no_dispatch_mode
-@pytest.mark.parametrize("recipes", SERVED, ids="-".join)
-def test_cuda_graph_replays_with_other_offsets(
-    cutwheel: ModuleType, device: str, recipes: tuple[str, str]
-) -> None:
-    """And nothing of it waits for the device."""
-    if torch.device(device).type != "cuda":
-        pytest.skip("needs CUDA graphs")
-    call = Grouped.random(300, 264, 272, 6, device, recipes=recipes, how="uniform", bias="d")
-    given, keywords = call.given, call.keywords
-    offs = keywords["offs"]
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        cutwheel.scaled_grouped_mm(**given, **keywords)
-    torch.cuda.current_stream().wait_stream(stream)
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        cutwheel.scaled_grouped_mm(**given, **keywords)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = cutwheel.scaled_grouped_mm(**given, **keywords)
-    for seed, how in enumerate(DRAWN):
-        ends = draw_ends(300, 6, how, seed)
-        offs.copy_(offsets(ends, device))
-        result.fill_(float("nan"))
-        graph.replay()
-        torch.cuda.synchronize()
-        replace(call, ends=ends).judge(result)
-
-
 @pytest.mark.no_dispatch_mode
 def test_compile(cutwheel: ModuleType, device: str) -> None:
     for recipes in SERVED:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from gemm_cases import BRAIN, HALF, SINGLE, dtype_id
+from runtime import capture
 from scaled_reference import BY_128, BY_128_128, E4M3, INT8, ROW, TENSOR, Quantised
 
 pytestmark = pytest.mark.gpu
@@ -197,15 +198,8 @@ def test_cuda_graph(cutwheel: ModuleType, device: str, layer: tuple[str, torch.d
     linear = random_linear(1040, 264, BRAIN, device)
     scaled = random_layer(cutwheel, linear, layer)
     x = torch.randn(33, 1040, device=device).to(BRAIN)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
     with torch.no_grad():
-        with torch.cuda.stream(stream):
-            scaled(x)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            result = scaled(x)
+        graph, result = capture(lambda: scaled(x))
         for _ in range(3):
             x.copy_(torch.randn(33, 1040, device=device))
             result.fill_(float("nan"))
