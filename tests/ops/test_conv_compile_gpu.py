@@ -1,4 +1,4 @@
-"""Convolutions under autocast, in torch.compile, and as modules."""
+"""Convolutions in torch.compile, and as modules."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from conv_gradients import STRIDED, both, leaves
+from conv_gradients import STRIDED, leaves
 from conv_layouts import assert_channels_last, laid
 from conv_reference import Geometry, fprop
-from fused_cases import activate, assert_near, in_double, values
+from fused_cases import activate, assert_near, values
 from gemm_cases import BRAIN, HALF, SINGLE, dtype_id
 from runtime import capture
 from torch.nn import functional
@@ -20,29 +20,7 @@ from torch.nn import functional
 pytestmark = pytest.mark.gpu
 
 
-# ---- autocast and compilers
-@pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=dtype_id)
-def test_autocast(cutwheel: ModuleType, device: str, dtype: torch.dtype) -> None:
-    if device == "cpu":
-        pytest.skip("autocast of CUDA tensors")
-    for activation, place in ((None, "no_residual"), ("relu", "before"), ("silu", "after")):
-        ours, theirs = both(cutwheel, STRIDED[2], activation, place)
-        given = leaves(STRIDED, SINGLE, device, place=place)
-        exact = in_double(given)
-        with torch.autocast("cuda", dtype=dtype):
-            result = ours(*given)
-        # A float32 residual is not cast.
-        assert result.dtype == (dtype if place == "no_residual" else SINGLE)
-        result.sum().backward()
-        theirs(*exact).sum().backward()
-        for got, want in zip(given, exact, strict=True):
-            assert got is not None
-            assert want is not None
-            assert got.grad is not None
-            assert got.grad.dtype == SINGLE
-            assert_near(got.grad, want.grad, dtype)
-
-
+# ---- compilers
 @pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("dtype", [BRAIN, SINGLE], ids=dtype_id)
 def test_compile_fullgraph_forward_and_backward(

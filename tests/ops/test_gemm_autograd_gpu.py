@@ -1,103 +1,18 @@
-"""Gradients of the matrix products against float64, twice; autocast; torch.compile."""
+"""Gradients of the matrix products: which are computed, how sums are rounded; torch.compile."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
-from gemm_cases import BRAIN, DTYPES, HALF, SINGLE, dtype_id, random_tensor
+from autograd_cases import Shapes, random_leaves, torch_op
+from fused_cases import assert_near
+from gemm_cases import BRAIN, HALF, SINGLE, dtype_id, random_tensor
 from reference import Problem
 
 pytestmark = pytest.mark.gpu
-
-# Relative to the largest element of a gradient: three products of K <= 64 and their roundings.
-TOLERANCE = {HALF: 4e-3, BRAIN: 3e-2, SINGLE: 4e-3}
-
-Shapes = tuple[tuple[int, ...], ...]
-# name of the op, shapes of its tensors, other arguments
-CASES: list[tuple[str, Shapes, dict[str, Any]]] = [
-    ("mm", ((24, 40), (40, 56)), {}),
-    ("mm", ((23, 41), (41, 57)), {}),
-    ("bmm", ((3, 24, 40), (3, 40, 56)), {}),
-    ("addmm", ((24, 56), (24, 40), (40, 56)), {}),
-    ("addmm", ((56,), (24, 40), (40, 56)), {"beta": 0.5, "alpha": -1.5}),
-    ("addmm", ((24, 1), (24, 40), (40, 56)), {"beta": 2, "alpha": 0.25}),
-    ("addmm", ((), (24, 40), (40, 56)), {"beta": 2}),
-    ("baddbmm", ((3, 24, 56), (3, 24, 40), (3, 40, 56)), {"alpha": 0.5}),
-    ("baddbmm", ((1, 56), (3, 24, 40), (3, 40, 56)), {"beta": -1}),
-    ("linear", ((24, 40), (56, 40), (56,)), {}),
-    ("linear", ((2, 3, 40), (56, 40), (56,)), {}),
-    ("linear", ((2, 3, 40), (56, 40)), {}),
-    ("linear", ((40,), (56, 40), (56,)), {}),
-    ("matmul", ((2, 24, 40), (40, 56)), {}),
-    ("matmul", ((2, 1, 24, 40), (3, 40, 56)), {}),
-    ("matmul", ((24, 40), (3, 40, 56)), {}),
-    ("matmul", ((23, 41), (3, 41, 500)), {}),
-    ("matmul", ((5, 24, 40), (1, 40, 56)), {}),
-    ("matmul", ((40,), (40, 56)), {}),
-]
-IDS = [f"{op}-{'-'.join('x'.join(map(str, s)) or '0d' for s in shapes)}" for op, shapes, _ in CASES]
-
-
-def torch_op(op: str) -> Callable[..., torch.Tensor]:
-    return torch.nn.functional.linear if op == "linear" else getattr(torch, op)
-
-
-def leaves(shapes: Shapes, dtype: torch.dtype, device: str) -> list[torch.Tensor]:
-    return [random_tensor(shape, dtype, device).requires_grad_() for shape in shapes]
-
-
-def in_double(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [t.detach().double().requires_grad_(t.requires_grad) for t in tensors]
-
-
-def assert_near(got: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> None:
-    assert got.shape == wanted.shape
-    scale = wanted.abs().max().clamp_min(1e-3) if wanted.numel() else 1
-    error = ((got.double() - wanted).abs() / scale).max().item() if wanted.numel() else 0.0
-    assert error <= TOLERANCE[dtype], f"error {error:.3g} of the largest element"
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
-@pytest.mark.parametrize(("op", "shapes", "arguments"), CASES, ids=IDS)
-def test_gradients(
-    cutwheel: ModuleType,
-    device: str,
-    op: str,
-    shapes: Shapes,
-    arguments: dict[str, Any],
-    dtype: torch.dtype,
-) -> None:
-    inputs = leaves(shapes, dtype, device)
-    exact = in_double(inputs)
-    result = getattr(cutwheel, op)(*inputs, **arguments)
-    expected = torch_op(op)(*exact, **arguments)
-    seed = random_tensor(tuple(result.shape), dtype, device)
-    grads = torch.autograd.grad(result, inputs, seed)
-    wanted = torch.autograd.grad(expected, exact, seed.double())
-    for tensor, got, want in zip(inputs, grads, wanted, strict=True):
-        assert got.dtype == tensor.dtype
-        assert_near(got, want, dtype)
-
-
-@pytest.mark.parametrize(("op", "shapes", "arguments"), CASES, ids=IDS)
-def test_second_gradients(
-    cutwheel: ModuleType, device: str, op: str, shapes: Shapes, arguments: dict[str, Any]
-) -> None:
-    inputs = leaves(shapes, SINGLE, device)
-    exact = in_double(inputs)
-    seconds = []
-    for function, tensors in ((getattr(cutwheel, op), inputs), (torch_op(op), exact)):
-        result = function(*tensors, **arguments)
-        grads = torch.autograd.grad(result.square().mean(), tensors, create_graph=True)
-        loss = sum(grad.square().sum() for grad in grads)
-        seconds.append(torch.autograd.grad(loss, tensors))
-    for got, want in zip(*seconds, strict=True):
-        assert_near(got, want, BRAIN)  # four chained TF32 products
 
 
 @pytest.mark.no_dispatch_mode
@@ -113,36 +28,8 @@ def test_only_needed_gradients_are_computed(cutwheel: ModuleType, device: str, n
     assert [t.grad is not None for t in inputs] == [index == needed for index in range(3)]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
-def test_gradients_of_a_sum_have_no_strides(
-    cutwheel: ModuleType, device: str, dtype: torch.dtype
-) -> None:
-    for op, shapes in (
-        ("mm", ((24, 40), (40, 56))),
-        ("bmm", ((2, 24, 40), (2, 40, 56))),
-        ("addmm", ((56,), (24, 40), (40, 56))),
-        ("linear", ((2, 3, 40), (56, 40), (56,))),
-    ):
-        inputs = leaves(shapes, dtype, device)  # type: ignore[arg-type]
-        exact = in_double(inputs)
-        getattr(cutwheel, op)(*inputs).sum().backward()
-        torch_op(op)(*exact).sum().backward()
-        for got, want in zip(inputs, exact, strict=True):
-            assert_near(got.grad, want.grad, dtype)
-
-
-def test_noncontiguous_gradients(cutwheel: ModuleType, device: str) -> None:
-    a, b = leaves(((33, 41), (41, 57)), HALF, device)
-    exact = in_double([a, b])
-    seed = random_tensor((57, 33), HALF, device).t()
-    cutwheel.mm(a, b).backward(seed)
-    torch.mm(*exact).backward(seed.double())
-    assert_near(a.grad, exact[0].grad, HALF)
-    assert_near(b.grad, exact[1].grad, HALF)
-
-
 def test_out_dtype_gradients_have_the_operands_dtype(cutwheel: ModuleType, device: str) -> None:
-    a, b = leaves(((24, 40), (40, 56)), BRAIN, device)
+    a, b = random_leaves(((24, 40), (40, 56)), BRAIN, device)
     c = random_tensor((56,), SINGLE, device).requires_grad_()
     cutwheel.addmm(c, a, b, torch.float32).square().sum().backward()
     assert (a.grad.dtype, b.grad.dtype, c.grad.dtype) == (BRAIN, BRAIN, SINGLE)
@@ -163,7 +50,7 @@ def test_sums_over_a_batch_are_rounded_once(
     cutwheel: ModuleType, device: str, broadcast: int, shapes: Shapes, dtype: torch.dtype
 ) -> None:
     """Terms that nearly cancel: rounded before, they would leave nothing right."""
-    inputs = leaves(shapes, dtype, device)
+    inputs = random_leaves(shapes, dtype, device)
     with torch.no_grad():
         batch = inputs[1 - broadcast]
         batch[2:] = batch[:2]
@@ -172,7 +59,7 @@ def test_sums_over_a_batch_are_rounded_once(
     inputs[1 - broadcast] = batch.requires_grad_()
     seed = random_tensor((4, shapes[0][-2], shapes[1][-1]), dtype, device)
     seed[2:] = -seed[:2] * (1 + 2**-5)
-    exact = in_double(inputs)
+    exact = [x.detach().double().requires_grad_() for x in inputs]
     sizes = [tensor.detach().abs().requires_grad_() for tensor in exact]
     (got,) = torch.autograd.grad(cutwheel.matmul(*inputs), inputs[broadcast], seed)
     (want,) = torch.autograd.grad(torch.matmul(*exact), exact[broadcast], seed.double())
@@ -192,7 +79,7 @@ def test_weights_gradient_lies_as_the_weight(cutwheel: ModuleType, device: str) 
 
 def test_empty_gradients(cutwheel: ModuleType, device: str) -> None:
     for m, n, k in ((0, 8, 16), (8, 0, 16), (8, 16, 0)):
-        a, b = leaves(((m, k), (k, n)), HALF, device)
+        a, b = random_leaves(((m, k), (k, n)), HALF, device)
         weight = random_tensor((n, k), HALF, device).requires_grad_()
         (cutwheel.mm(a, b).sum() + cutwheel.linear(a, weight).sum()).backward()
         for tensor in (a, b, weight):
@@ -212,24 +99,17 @@ AUTOCAST = {
 
 @pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=dtype_id)
 @pytest.mark.parametrize("op", AUTOCAST)
-def test_autocast(cutwheel: ModuleType, device: str, op: str, dtype: torch.dtype) -> None:
+def test_autocast_casts_what_torch_casts(
+    cutwheel: ModuleType, device: str, op: str, dtype: torch.dtype
+) -> None:
     if device == "cpu":
         pytest.skip("autocast of CUDA tensors")
-    inputs = leaves(AUTOCAST[op], SINGLE, device)
-    exact = in_double(inputs)
-    with torch.autocast("cuda", dtype=dtype):
-        result = getattr(cutwheel, op)(*inputs)
-        assert result.dtype == torch_op(op)(*inputs).dtype == dtype
-    result.sum().backward()
-    torch_op(op)(*exact).sum().backward()
-    for got, want in zip(inputs, exact, strict=True):
-        assert got.grad.dtype == SINGLE
-        assert_near(got.grad, want.grad, dtype)
-    with torch.autocast("cuda", enabled=False):
-        assert getattr(cutwheel, op)(*inputs).dtype == SINGLE
+    inputs = random_leaves(AUTOCAST[op], SINGLE, device)
     doubles = [t.detach().double() for t in inputs]
-    with torch.autocast("cuda", dtype=dtype), pytest.raises(TypeError, match="float64"):
-        getattr(cutwheel, op)(*doubles)
+    with torch.autocast("cuda", dtype=dtype):
+        assert getattr(cutwheel, op)(*inputs).dtype == torch_op(op)(*inputs).dtype
+        with pytest.raises(TypeError, match="float64"):
+            getattr(cutwheel, op)(*doubles)
 
 
 @pytest.mark.no_dispatch_mode
@@ -249,7 +129,7 @@ def test_compile_fullgraph_forward_and_backward(
         return y.sum() + z.square().mean() + cutwheel.mm(out, out.t()).sum()
 
     shapes = ((2, 3, 40), (56, 40), (56,), (8, 16))
-    inputs = leaves(shapes, dtype, device)
+    inputs = random_leaves(shapes, dtype, device)
     backend = "inductor" if device != "cpu" else "aot_eager"
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend=backend)
@@ -273,7 +153,7 @@ def test_compile_with_autocast(cutwheel: ModuleType, device: str) -> None:
         with torch.autocast("cuda", dtype=torch.bfloat16):
             return cutwheel.linear(x, weight)
 
-    x, weight = leaves(((24, 40), (56, 40)), SINGLE, device)
+    x, weight = random_leaves(((24, 40), (56, 40)), SINGLE, device)
     torch._dynamo.reset()
     result = torch.compile(model, fullgraph=True)(x, weight)
     assert result.dtype == BRAIN

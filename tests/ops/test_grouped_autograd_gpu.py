@@ -1,114 +1,19 @@
-"""Gradients of grouped products against those of the float64 loop, twice; autocast; compilers."""
+"""Gradients of grouped products: uncovered rows, accumulation, lists; compilers."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
-from fused_cases import assert_near, compare_gradients, compare_second_gradients, subsets
-from gemm_cases import BRAIN, DTYPES, HALF, LAYOUTS, SINGLE, dtype_id, random_tensor
-from grouped_cases import DRAWN, draw_ends, offsets
+from autograd_cases import EVEN, GRADIENTS, GROUPS, random_leaves
+from fused_cases import assert_near, leaves
+from gemm_cases import BRAIN, DTYPES, HALF, SINGLE, dtype_id, random_tensor
+from grouped_cases import draw_ends, offsets
 from grouped_reference import loop
 
 pytestmark = pytest.mark.gpu
-
-Tensors = list[torch.Tensor | None]
-# kind: shapes of a and b with 5 groups, the extent that is grouped
-SHAPES = {
-    "rows": ((60, 40), (5, 40, 56), 60),
-    "k": ((40, 60), (60, 56), 60),
-    "columns": ((5, 24, 40), (40, 64), 64),
-    "batched": ((5, 24, 40), (5, 40, 56), 0),
-}
-ODD = {
-    "rows": ((61, 41), (5, 41, 57), 61),
-    "k": ((41, 61), (61, 57), 61),
-    "columns": ((5, 23, 41), (41, 61), 61),
-    "batched": ((5, 23, 41), (5, 41, 57), 0),
-}
-GROUPS = 5
-
-
-def leaves(
-    kind: str,
-    dtype: torch.dtype,
-    device: str,
-    needed: Sequence[bool] = (True, True, True),
-    shapes: Any = SHAPES,
-    bias: bool = False,
-) -> Tensors:
-    a, b, _ = shapes[kind]
-    found: Tensors = [random_tensor(shape, dtype, device) for shape in (a, b)]
-    if bias:
-        width = a[-2] if kind == "columns" else b[-1]
-        found.append(random_tensor((GROUPS, width), dtype, device))
-    return [
-        None if x is None else x.requires_grad_(need)
-        for x, need in zip(found, needed, strict=False)
-    ]
-
-
-def both(
-    cutwheel: Any, kind: str, device: str, how: str = "random", shapes: Any = SHAPES, seed: int = 0
-) -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
-    """Ours and the loop, with the same groups."""
-    total = shapes[kind][2]
-    ends = draw_ends(total, GROUPS, how, seed) if total else None
-    keywords = {} if ends is None else {"offs": offsets(ends, device)}
-
-    def ours(a: Any, b: Any, bias: Any = None) -> torch.Tensor:
-        given = keywords if bias is None else {**keywords, "bias": bias}
-        result: torch.Tensor = cutwheel.grouped_mm(a, b, **given)
-        return result
-
-    return ours, lambda a, b, bias=None: loop(a, b, ends, bias)
-
-
-# ---- first and second gradients
-@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
-@pytest.mark.parametrize("kind", SHAPES)
-def test_gradients(cutwheel: ModuleType, device: str, kind: str, dtype: torch.dtype) -> None:
-    for shapes in (SHAPES, ODD):
-        for seed, needed in enumerate(subsets(2)):
-            ours, theirs = both(cutwheel, kind, device, shapes=shapes, seed=seed)
-            compare_gradients(ours, theirs, leaves(kind, dtype, device, needed, shapes), dtype)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
-@pytest.mark.parametrize("kind", ["rows", "columns", "batched"])
-def test_gradients_with_a_bias(
-    cutwheel: ModuleType, device: str, kind: str, dtype: torch.dtype
-) -> None:
-    for how in ("random", "short"):
-        for needed in subsets(3):
-            ours, theirs = both(cutwheel, kind, device, how)
-            given = leaves(kind, dtype, device, needed, bias=True)
-            compare_gradients(ours, theirs, given, dtype)
-
-
-@pytest.mark.parametrize("how", DRAWN)
-@pytest.mark.parametrize("kind", ["rows", "k", "columns"])
-def test_gradients_of_groups_of_any_size(
-    cutwheel: ModuleType, device: str, kind: str, how: str
-) -> None:
-    ours, theirs = both(cutwheel, kind, device, how)
-    compare_gradients(ours, theirs, leaves(kind, BRAIN, device), BRAIN)
-
-
-@pytest.mark.parametrize("how", ["random", "short", "all_empty"])
-@pytest.mark.parametrize("kind", SHAPES)
-def test_second_gradients(cutwheel: ModuleType, device: str, kind: str, how: str) -> None:
-    ours, theirs = both(cutwheel, kind, device, how)
-    compare_second_gradients(ours, theirs, leaves(kind, SINGLE, device))
-
-
-def test_second_gradients_with_a_bias(cutwheel: ModuleType, device: str) -> None:
-    ours, theirs = both(cutwheel, "rows", device, "short")
-    compare_second_gradients(ours, theirs, leaves("rows", SINGLE, device, bias=True))
 
 
 def test_what_no_group_covers_has_no_gradient(cutwheel: ModuleType, device: str) -> None:
@@ -133,42 +38,6 @@ def test_what_no_group_covers_has_no_gradient(cutwheel: ModuleType, device: str)
     assert_near(dw, wanted[1], BRAIN)
 
 
-# ---- gradients that lie oddly
-@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
-@pytest.mark.parametrize("kind", SHAPES)
-def test_gradients_of_a_sum_have_no_strides(
-    cutwheel: ModuleType, device: str, kind: str, dtype: torch.dtype
-) -> None:
-    for shapes in (SHAPES, ODD):
-        ours, theirs = both(cutwheel, kind, device, shapes=shapes)
-        given = leaves(kind, dtype, device, shapes=shapes, bias=kind != "k")
-        exact = [None if x is None else x.detach().double().requires_grad_() for x in given]
-        ours(*given).sum().backward()
-        theirs(*exact).sum().backward()
-        for got, want in zip(given, exact, strict=True):
-            assert got is not None
-            assert want is not None
-            assert_near(got.grad, want.grad, dtype)
-
-
-@pytest.mark.parametrize("layout", ["column", "row_padded_3", "row_offset", "every_second"])
-@pytest.mark.parametrize("kind", SHAPES)
-def test_operands_and_gradients_may_lie_anyhow(
-    cutwheel: ModuleType, device: str, kind: str, layout: str
-) -> None:
-    for shapes in (SHAPES, ODD):
-        ours, theirs = both(cutwheel, kind, device, shapes=shapes)
-        plain = leaves(kind, BRAIN, device, shapes=shapes)
-        given = [LAYOUTS[layout](x.detach()).requires_grad_() for x in plain if x is not None]
-        exact = [x.detach().double().requires_grad_() for x in given]
-        result, expected = ours(*given), theirs(*exact)
-        seed = LAYOUTS[layout](random_tensor(tuple(result.shape), BRAIN, device))
-        grads = torch.autograd.grad(result, given, seed)
-        wanted = torch.autograd.grad(expected, exact, seed.double())
-        for got, want in zip(grads, wanted, strict=True):
-            assert_near(got, want, BRAIN)
-
-
 def test_weights_gradient_lies_as_the_weight(cutwheel: ModuleType, device: str) -> None:
     x = random_tensor((60, 40), BRAIN, device)
     weight = random_tensor((5, 56, 40), BRAIN, device).requires_grad_()
@@ -181,12 +50,14 @@ def test_weights_gradient_lies_as_the_weight(cutwheel: ModuleType, device: str) 
 # ---- what is computed
 @pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("needed", [0, 1])
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("kind", EVEN)
 def test_only_needed_gradients_are_computed(
     cutwheel: ModuleType, device: str, kind: str, needed: int
 ) -> None:
-    ours, _ = both(cutwheel, kind, device)
-    given = leaves(kind, HALF, device, (needed == 0, needed == 1))
+    how = "batches" if kind == "batched" else "random"
+    case = GRADIENTS[f"grouped_mm-{kind}-{how}"]
+    ours, _ = case.both(cutwheel, device)
+    given = leaves(case.leaves(HALF, device), (needed == 0, needed == 1))
     result = ours(*given)
     with torch.profiler.profile() as profile:
         result.backward(torch.ones_like(result))
@@ -196,13 +67,11 @@ def test_only_needed_gradients_are_computed(
 
 
 def test_out_dtype_gradients_have_the_operands_dtype(cutwheel: ModuleType, device: str) -> None:
-    a, b = leaves("rows", BRAIN, device)
+    a, b = random_leaves(EVEN["rows"][:2], BRAIN, device)
     ends = draw_ends(60, GROUPS, "random")
     result = cutwheel.grouped_mm(a, b, offs=offsets(ends, device), out_dtype=SINGLE)
     assert result.dtype == SINGLE
     result.square().sum().backward()
-    assert a is not None
-    assert b is not None
     exact = [x.detach().double().requires_grad_() for x in (a, b)]
     loop(*exact, ends).square().sum().backward()
     for got, want in zip((a, b), exact, strict=True):
@@ -252,26 +121,6 @@ def test_gradients_of_lists(cutwheel: ModuleType, device: str, dtype: torch.dtyp
         assert_near(got.grad, want.grad, BRAIN if dtype == BRAIN else HALF)
 
 
-# ---- autocast and compilers
-@pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=dtype_id)
-@pytest.mark.parametrize("kind", SHAPES)
-def test_autocast(cutwheel: ModuleType, device: str, kind: str, dtype: torch.dtype) -> None:
-    if device == "cpu":
-        pytest.skip("autocast of CUDA tensors")
-    ours, theirs = both(cutwheel, kind, device)
-    given = leaves(kind, SINGLE, device)
-    exact = [x.detach().double().requires_grad_() for x in given if x is not None]
-    with torch.autocast("cuda", dtype=dtype):
-        result = ours(*given)
-    assert result.dtype == dtype
-    result.sum().backward()
-    theirs(*exact).sum().backward()
-    for got, want in zip(given, exact, strict=True):
-        assert got is not None
-        assert got.grad.dtype == SINGLE
-        assert_near(got.grad, want.grad, dtype)
-
-
 @pytest.mark.no_dispatch_mode
 def test_compile_of_lists(cutwheel: ModuleType, device: str) -> None:
     def model(*tensors: torch.Tensor) -> torch.Tensor:
@@ -293,9 +142,7 @@ def test_compile_of_lists(cutwheel: ModuleType, device: str) -> None:
 @pytest.mark.no_dispatch_mode
 def test_compiled_sums_of_a_bias_are_exact(cutwheel: ModuleType, device: str) -> None:
     """All 24 bits of float32 gradients go into the gradient of a bias."""
-    a, b, bias = leaves("rows", SINGLE, device, bias=True)
-    assert a is not None
-    assert bias is not None
+    a, b, bias = random_leaves((*EVEN["rows"][:2], (GROUPS, 56)), SINGLE, device)
     ends = draw_ends(60, GROUPS, "random")
     seed = torch.randn(a.shape[0], bias.shape[1], device=device)
     torch._dynamo.reset()
