@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "dispatch/cost_model.h"
-#include "torch/text_argument.h"
+#include "torch/registry.h"
 
 namespace cutwheel {
 
@@ -706,18 +706,15 @@ Tensor run_conv(ConvCall& call) {
   return *std::move(prepared.d.tensor);
 }
 
-// --- Ops
+// --- Ops: tensors [N, C, H, W] in any memory format, results in channels_last. Geometry is eight numbers: as three lists
+// they would take torch two to three times as long.
 
 namespace {
-
-Tensor const* pointer(std::optional<Tensor> const& tensor) { return tensor ? &*tensor : nullptr; }
-
-}  // namespace
 
 ConvCall conv2d_call(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
                      ConvGeometry const& geometry, bool allow_tf32) {
   ConvCall call = make_conv_call(kConv2d, Direction::fprop, input, weight, geometry, allow_tf32);
-  call.bias = pointer(bias);
+  call.bias = bias ? &*bias : nullptr;
   return call;
 }
 
@@ -733,13 +730,14 @@ ConvCall scaled_conv_call(Tensor const& input, Tensor const& weight, Tensor cons
                           std::optional<Tensor> const& bias, ConvGeometry const& geometry,
                           std::optional<ScalarType> out_dtype) {
   ConvCall call = make_conv_call(kScaledConv2d, Direction::fprop, input, weight, geometry, /*allow_tf32=*/false);
-  call.bias = pointer(bias);
+  call.bias = bias ? &*bias : nullptr;
   call.scale_input = &scale_input, call.scale_weight = &scale_weight;
   call.out_dtype = out_dtype;
   call.is_scaled = true;
   return call;
 }
 
+// weight [Ko, C, R, S], bias [Ko].
 Tensor conv2d_op(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias, std::int64_t stride_h,
                  std::int64_t stride_w, std::int64_t padding_top, std::int64_t padding_bottom, std::int64_t padding_left,
                  std::int64_t padding_right, std::int64_t dilation_h, std::int64_t dilation_w, bool allow_tf32) {
@@ -750,6 +748,7 @@ Tensor conv2d_op(Tensor const& input, Tensor const& weight, std::optional<Tensor
   return run_conv(call);
 }
 
+// residual [N, Ko, P, Q].
 Tensor conv2d_fused(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
                     std::optional<Tensor> const& residual, std::int64_t stride_h, std::int64_t stride_w,
                     std::int64_t padding_top, std::int64_t padding_bottom, std::int64_t padding_left,
@@ -760,7 +759,7 @@ Tensor conv2d_fused(Tensor const& input, Tensor const& weight, std::optional<Ten
       input, weight, bias,
       {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},
       allow_tf32);
-  call.residual = pointer(residual);
+  call.residual = residual ? &*residual : nullptr;
   call.epilogue = conv_epilogue(name.view());
   return run_conv(call);
 }
@@ -776,6 +775,7 @@ Tensor conv2d_input_grad(Tensor const& grad_output, Tensor const& weight, std::i
   return run_conv(call);
 }
 
+// The sums of split-K are added in a fixed order: all results are deterministic.
 Tensor conv2d_weight_grad(Tensor const& grad_output, Tensor const& input, std::int64_t weight_h, std::int64_t weight_w,
                           std::int64_t stride_h, std::int64_t stride_w, std::int64_t padding_top,
                           std::int64_t padding_bottom, std::int64_t padding_left, std::int64_t padding_right,
@@ -787,6 +787,7 @@ Tensor conv2d_weight_grad(Tensor const& grad_output, Tensor const& input, std::i
   return run_conv(call);
 }
 
+// 8 bits; scale_input one value, scale_weight one value or [Ko].
 Tensor scaled_conv2d(Tensor const& input, Tensor const& weight, Tensor const& scale_input, Tensor const& scale_weight,
                      std::optional<Tensor> const& bias, std::int64_t stride_h, std::int64_t stride_w,
                      std::int64_t padding_top, std::int64_t padding_bottom, std::int64_t padding_left,
@@ -798,6 +799,66 @@ Tensor scaled_conv2d(Tensor const& input, Tensor const& weight, Tensor const& sc
       out_dtype);
   return run_conv(call);
 }
+
+ConvGeometry geometry_of(Question const& asked) {
+  std::vector<std::int64_t> const& g = asked.geometry;
+  if (g.size() != 8 && g.size() != 10) {
+    fail(kValue, "explain: geometry has ", g.size(), " numbers; expected 8, and 2 more for the size of a gradient");
+  }
+  return {{g[0], g[1]}, {g[2], g[3], g[4], g[5]}, {g[6], g[7]}};
+}
+
+Explanation explain_checked(ConvCall const& call) {
+  ConvVariant variant;
+  if (call.problem.images > 0) variant = choose_variant(call);
+  char const* const algorithm = name_of(variant.algorithm);
+  if (variant.algorithm == ConvAlgorithm::product) {
+    ConvProduct product;
+    make_gemm_view(product, call);
+    Explanation explanation = product.scaled ? explain_call(*product.scaled) : explain_call(*product.gemm);
+    explanation.operand_copies += product.keep.size();
+    explanation.route = algorithm;
+    return explanation;
+  }
+  PreparedConv prepared;
+  if (variant.algorithm != ConvAlgorithm::none) {
+    prepare_conv(prepared, call, variant);
+  } else {
+    prepared.request = request_of(call, ConvAlgorithm::implicit, first_form(call));
+  }
+  Explanation explanation{prepared.request, prepared.keep.size(), prepared.d.temporary.has_value(), algorithm};
+  if (call.problem.images > 0) explanation.rank(device_info(call.device));
+  return explanation;
+}
+
+// Without a kernel there are no plans, and the algorithm is "none".
+Explanation explain_conv(ConvCall call) {
+  check(call);
+  DeviceScope const scope(call.device);
+  return explain_checked(call);
+}
+
+Explanation explain_fprop(Question const& asked) {
+  ConvCall call = conv2d_call(asked.tensor(0), asked.tensor(1), asked.operand(2), geometry_of(asked), asked.allow_tf32);
+  call.residual = asked.optional(3);
+  if (!asked.epilogue.empty()) call.epilogue = conv_epilogue(asked.epilogue);
+  return explain_conv(call);
+}
+
+template <Direction direction>
+Explanation explain_gradient(Question const& asked) {
+  ConvGeometry const geometry = geometry_of(asked);
+  Extents2d size = {};
+  if (asked.geometry.size() == 10) size = {asked.geometry[8], asked.geometry[9]};
+  return explain_conv(conv_gradient_call(direction, asked.tensor(0), asked.tensor(1), size, geometry, asked.allow_tf32));
+}
+
+Explanation explain_scaled(Question const& asked) {
+  return explain_conv(scaled_conv_call(asked.tensor(0), asked.tensor(1), asked.tensor(2), asked.tensor(3), asked.operand(4),
+                                       geometry_of(asked), asked.out_dtype));
+}
+
+}  // namespace
 
 std::int64_t conv_served(std::int64_t direction, std::int64_t device, ScalarType dtype, ScalarType out_dtype,
                          StringHandle epilogue, bool has_bias, bool unit_stride) {
@@ -816,6 +877,36 @@ std::int64_t conv_served(std::int64_t direction, std::int64_t device, ScalarType
   if (variant.algorithm == ConvAlgorithm::none) return 0;
   DeviceInfo const& info = device_info(call.device);
   return runs_native(variant.plan->row->arch, info.major, info.minor) ? 2 : 1;
+}
+
+// Geometry of convolutions. SymInt, not int: torch.compile keeps numbers of a graph symbolic then, and torch reads it
+// faster.
+#define CUTWHEEL_GEOMETRY                                                         \
+  "SymInt stride_h, SymInt stride_w, SymInt padding_top, SymInt padding_bottom, " \
+  "SymInt padding_left, SymInt padding_right, SymInt dilation_h, SymInt dilation_w"
+
+Ops conv_ops() {
+  return {
+      op<&conv2d_op, kConv2d>("conv2d(Tensor input, Tensor weight, Tensor? bias, " CUTWHEEL_GEOMETRY
+                              ", bool allow_tf32=False) -> Tensor",
+                              {2, 3, explain_fprop}),
+      op<&conv2d_fused, kConv2d>(
+          "conv2d_fused(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, " CUTWHEEL_GEOMETRY
+          ", str epilogue, bool allow_tf32=False) -> Tensor",
+          {2, 4, explain_fprop}),
+      op<&conv2d_input_grad, kConvInputGrad>(
+          "conv2d_input_grad(Tensor grad_output, Tensor weight, SymInt input_h, SymInt input_w, " CUTWHEEL_GEOMETRY
+          ", bool allow_tf32=False) -> Tensor",
+          {2, 2, explain_gradient<Direction::dgrad>}),
+      op<&conv2d_weight_grad, kConvWeightGrad>(
+          "conv2d_weight_grad(Tensor grad_output, Tensor input, SymInt weight_h, SymInt weight_w, " CUTWHEEL_GEOMETRY
+          ", bool allow_tf32=False) -> Tensor",
+          {2, 2, explain_gradient<Direction::wgrad>}),
+      op<&scaled_conv2d, kScaledConv2d>("scaled_conv2d(Tensor input, Tensor weight, Tensor scale_input, Tensor "
+                                        "scale_weight, Tensor? bias, " CUTWHEEL_GEOMETRY
+                                        ", ScalarType? out_dtype=None) -> Tensor",
+                                        {4, 5, explain_scaled}),
+  };
 }
 
 }  // namespace cutwheel

@@ -1,8 +1,6 @@
 #include <algorithm>
 
-#include "torch/fused.h"
-#include "torch/launch.h"
-#include "torch/text_argument.h"
+#include "torch/registry.h"
 
 namespace cutwheel {
 
@@ -125,8 +123,8 @@ void run(Problem const& problem, Epilogue epilogue, Output& result, std::optiona
   finish_output(result);
 }
 
-}  // namespace
-
+// operands [..., N] or [..., 2N], by position. Returns the result and its sums over all but the last dimension; what was
+// not asked for is empty, [0].
 std::tuple<Tensor, Tensor> elementwise(std::vector<Tensor> const& operands, StringHandle epilogue_name, bool with_result,
                                        bool with_sums) {
   TextArgument const name(epilogue_name);
@@ -150,6 +148,17 @@ std::tuple<Tensor, Tensor> elementwise(std::vector<Tensor> const& operands, Stri
   };
   Tensor first = or_empty(result.tensor);
   return {std::move(first), or_empty(sums)};
+}
+
+constexpr OpNames kElementwise{"elementwise", "nn.functional", nullptr, nullptr, nullptr, 0};
+
+}  // namespace
+
+Ops elementwise_ops() {
+  return {
+      op<&elementwise, kElementwise>(
+          "elementwise(Tensor[] operands, str epilogue, bool with_result=True, bool with_sums=False) -> (Tensor, Tensor)"),
+  };
 }
 
 }  // namespace cutwheel

@@ -1,52 +1,73 @@
 // What a call would run, without running it.
 #pragma once
 
+#include <algorithm>
 #include <string_view>
 
-#include "torch/conv.h"
-#include "torch/fused.h"
+#include "torch/launch.h"
 
 namespace cutwheel {
 
-struct ExplainedGemm {
+using OptionalTensors = std::vector<std::optional<Tensor>>;
+
+struct Explanation {
   GemmRequest request;
-  std::vector<GemmPlan> plans;  // cheapest first; the first one runs
-  std::vector<Rejection> rejections;
-  std::size_t operand_copies;  // operands that have to be copied first
-  bool output_copy;
-  char const* route = nullptr;  // of a convolution
-  PlanSource source{};          // of the first plan
+  std::size_t operand_copies = 0;  // operands that have to be copied first
+  bool output_copy = false;
+  char const* route = nullptr;       // of a convolution
+  std::vector<GemmPlan> plans = {};  // cheapest first; the first one runs
+  std::vector<Rejection> rejections = {};
+  PlanSource source = {};  // of the first plan
+
+  void rank(DeviceInfo const& device) { plans = rank_plans(request, device, &rejections, &source); }
 };
 
-// Checks of what explain is given.
-void check_count(char const* op, std::size_t count, std::size_t least, std::size_t most);
-Tensor const& required(char const* op, OptionalTensors const& operands, std::size_t i);
+// What explain is asked. An op takes what its schema has; scalars do not matter, but for beta, which may be 0.
+struct Question {
+  OpNames const& names;
+  OptionalTensors const& operands;  // those of the op in the order of its schema; the last ones may be left out
+  std::optional<ScalarType> out_dtype;
+  double beta;
+  bool allow_tf32;
+  std::string_view epilogue;
+  std::optional<std::int64_t> recipe_a, recipe_b;
+  bool use_fast_accum;
+  std::vector<std::int64_t> const& geometry;  // of a convolution: the numbers of its schema, then the size of the result
 
-// op: 0 mm, 1 bmm, 2 addmm, 3 baddbmm, 4 linear [input, weight, bias], 5 gemm [a, b, tensor operands by position], 6
-// linear_fused [input, weight, bias, residual]. The last two take the name of an epilogue and None among their operands.
-// Runs no kernel but the copies.
-ExplainedGemm explain_gemm(std::int64_t op, OptionalTensors const& operands, std::optional<ScalarType> out_dtype,
-                           double beta, bool allow_tf32, std::string_view epilogue);
+  std::optional<Tensor> const& operand(std::size_t i) const {
+    static std::optional<Tensor> const none;
+    return i < operands.size() ? operands[i] : none;
+  }
+  Tensor const* optional(std::size_t i) const { return operand(i) ? &*operand(i) : nullptr; }
+  Tensor const& tensor(std::size_t i) const {
+    if (!operand(i)) fail(ErrorKind::value, "explain: tensor ", i, " of ", names.op, " is None; expected a Tensor");
+    return *operand(i);
+  }
+};
 
-// op 7: scaled_mm [a, b, scale_a, scale_b, bias, azp, azp_adj], None where not given.
-constexpr std::int64_t kScaledMmOp = 7;
-ExplainedGemm explain_scaled(OptionalTensors const& operands, std::optional<ScalarType> out_dtype,
-                             std::optional<std::int64_t> recipe_a, std::optional<std::int64_t> recipe_b,
-                             bool use_fast_accum);
+// How explain knows an op: how many operands it takes, and what it makes of them. Runs no kernel but the copies.
+struct Explained {
+  std::size_t least = 0, most = 0;
+  Explanation (*explain)(Question const&) = nullptr;
+};
 
-// op 8: grouped_mm [a, b, offs, bias]; 9: grouped_mm_accumulate [a, b, offs, out]; 10: grouped_linear_fused and its _aux
-// [input, weight, offs, bias], which take the name of an epilogue; 11: scaled_grouped_mm [a, b, scale_a, scale_b, offs,
-// bias].
-constexpr std::int64_t kGroupedMmOp = 8, kGroupedAccumulateOp = 9, kGroupedLinearOp = 10, kScaledGroupedMmOp = 11;
-ExplainedGemm explain_grouped(std::int64_t op, OptionalTensors const& operands, std::optional<ScalarType> out_dtype,
-                              bool allow_tf32, std::string_view epilogue, bool use_fast_accum);
-
-// Convolutions are numbered apart. op 0: conv2d [input, weight, bias]; 1: conv2d_fused [input, weight, bias,
-// residual], which takes the name of an epilogue; 2: scaled_conv2d [input, weight, scale_input, scale_weight, bias]; 3:
-// conv2d_input_grad [grad_output, weight] and 4: conv2d_weight_grad [grad_output, input], which take the size of the
-// result: H and W, or R and S. Without a kernel there are no plans, and the algorithm is "none".
-ExplainedGemm explain_conv(std::int64_t op, OptionalTensors const& operands, ConvGeometry const& geometry,
-                           Extents2d const& size, std::optional<ScalarType> out_dtype, bool allow_tf32,
-                           std::string_view epilogue);
+// Explains a call as the op makes it.
+template <class Call>
+Explanation explain_call(Call&& call) {
+  check(call);
+  DeviceScope const scope(call.device);
+  PreparedGemm prepared;
+  bool const computes = start(prepared, call) == Work::gemm;
+  if (computes) {
+    plan_gemm(prepared, call);
+  } else {
+    prepare_request(prepared, call);
+  }
+  bool const output_copy = prepared.d.temporary || std::any_of(prepared.stores.begin(), prepared.stores.end(),
+                                                               [](Output const& x) { return x.temporary.has_value(); });
+  Explanation explanation{prepared.request, prepared.keep.size(), output_copy};
+  if (computes) explanation.rank(device_info(call.device));
+  return explanation;
+}
 
 }  // namespace cutwheel

@@ -1,7 +1,7 @@
-#include "torch/fused.h"
+#include <tuple>
 
 #include "torch/gemm.h"
-#include "torch/text_argument.h"
+#include "torch/registry.h"
 
 namespace cutwheel {
 
@@ -191,8 +191,8 @@ void prepare_epilogue(PreparedGemm& prepared, GemmCall const& call, CopyPolicy c
 
 namespace {
 
-constexpr OpNames kGemm{"gemm", nullptr, "a", "b", 2};
-constexpr OpNames kBatchedGemm{"gemm", nullptr, "a", "b", 3};
+constexpr OpNames kGemm{"gemm", "matmul", nullptr, "a", "b", 2};
+constexpr OpNames kBatchedGemm{"gemm", "matmul", nullptr, "a", "b", 3};
 
 bool is_tensor(OperandKind kind) { return kind != OperandKind::scalar && kind != OperandKind::store; }
 
@@ -208,21 +208,7 @@ std::string names_of(EpilogueInfo const& info, Wanted wanted) {
   return text.empty() ? "none" : text;
 }
 
-void run_linear(PreparedGemm& prepared, Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
-                std::optional<Tensor> const& residual, StringHandle name, bool allow_tf32, int stores) {
-  TextArgument const text(name);
-  EpilogueCall epilogue;
-  epilogue.id = named_epilogue("linear", text.view(), /*has_accum=*/true);
-  bind_linear(epilogue, bias ? &*bias : nullptr, residual ? &*residual : nullptr);
-  check_stores("linear", "linear_fused", epilogue.info(), stores);
-  GemmCall call = make_call(kLinear, input, weight, std::nullopt, allow_tf32);
-  call.linear = true;
-  call.epilogue = &epilogue;
-  run_call(prepared, call);
-}
-
-}  // namespace
-
+// The names of gemm's arguments, by the rank of a; throws for any other rank.
 OpNames const& gemm_names(Tensor const& a) {
   check_defined("gemm", "a", a);
   std::int64_t const dims = a.dim();
@@ -232,6 +218,7 @@ OpNames const& gemm_names(Tensor const& a) {
   return dims == 3 ? kBatchedGemm : kGemm;
 }
 
+// Fills a call's epilogue; throws where what is given is not what the epilogue takes.
 void bind_gemm(EpilogueCall& epilogue, OptionalTensors const& operands, std::vector<double> const& scalars) {
   EpilogueInfo const& info = epilogue.info();
   std::size_t tensor = 0, scalar = 0;
@@ -256,6 +243,7 @@ void bind_gemm(EpilogueCall& epilogue, OptionalTensors const& operands, std::vec
   }
 }
 
+// The same of a linear layer.
 void bind_linear(EpilogueCall& epilogue, Tensor const* bias, Tensor const* residual) {
   EpilogueInfo const& info = epilogue.info();
   for (int i = 0; i < info.count; ++i) {
@@ -275,8 +263,6 @@ void bind_linear(EpilogueCall& epilogue, Tensor const* bias, Tensor const* resid
   check_takes("linear", info, "residual", residual);
 }
 
-namespace {
-
 EpilogueCall bound_gemm(StringHandle name, OptionalTensors const& operands, std::vector<double> const& scalars) {
   TextArgument const text(name);
   EpilogueCall epilogue;
@@ -285,8 +271,7 @@ EpilogueCall bound_gemm(StringHandle name, OptionalTensors const& operands, std:
   return epilogue;
 }
 
-}  // namespace
-
+// a [M, K] or [B, M, K], b [K, N] or [B, K, N]; operands and scalars by position. Returns D and what the epilogue stores.
 std::vector<Tensor> gemm_named(Tensor const& a, Tensor const& b, StringHandle epilogue_name,
                                OptionalTensors const& operands, std::vector<double> const& scalars,
                                std::optional<ScalarType> out_dtype, bool allow_tf32) {
@@ -323,6 +308,20 @@ void gemm_named_out(Tensor const& a, Tensor const& b, StringHandle epilogue_name
   run_call(prepared, call);
 }
 
+void run_linear(PreparedGemm& prepared, Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
+                std::optional<Tensor> const& residual, StringHandle name, bool allow_tf32, int stores) {
+  TextArgument const text(name);
+  EpilogueCall epilogue;
+  epilogue.id = named_epilogue("linear", text.view(), /*has_accum=*/true);
+  bind_linear(epilogue, bias ? &*bias : nullptr, residual ? &*residual : nullptr);
+  check_stores("linear", "linear_fused", epilogue.info(), stores);
+  GemmCall call = make_call(kLinear, input, weight, std::nullopt, allow_tf32);
+  call.linear = true;
+  call.epilogue = &epilogue;
+  run_call(prepared, call);
+}
+
+// input [..., K], weight [N, K], bias [N], residual [..., N].
 Tensor linear_fused(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
                     std::optional<Tensor> const& residual, StringHandle epilogue, bool allow_tf32) {
   PreparedGemm prepared;
@@ -330,11 +329,61 @@ Tensor linear_fused(Tensor const& input, Tensor const& weight, std::optional<Ten
   return *std::move(prepared.d.tensor);
 }
 
+// And what the epilogue stores, [..., N].
 std::tuple<Tensor, Tensor> linear_fused_aux(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
                                             std::optional<Tensor> const& residual, StringHandle epilogue, bool allow_tf32) {
   PreparedGemm prepared;
   run_linear(prepared, input, weight, bias, residual, epilogue, allow_tf32, /*stores=*/1);
   return {*std::move(prepared.d.tensor), *std::move(prepared.stores[0].tensor)};
+}
+
+Explanation explain_named(Question const& asked) {
+  EpilogueCall epilogue;
+  epilogue.id = named_epilogue("gemm", asked.epilogue, /*has_accum=*/true);
+  EpilogueInfo const& info = epilogue.info();
+  std::vector<double> scalars;
+  for (int i = 0; i < info.count; ++i) {
+    if (info.operands[i].kind != OperandKind::scalar) continue;
+    scalars.push_back(is_named(info.operands[i], OperandKind::scalar, "beta") ? asked.beta : 1);
+  }
+  Tensor const &a = asked.tensor(0), &b = asked.tensor(1);
+  OptionalTensors const rest(asked.operands.begin() + 2, asked.operands.end());
+  bind_gemm(epilogue, rest, scalars);
+  GemmCall call = make_call(gemm_names(a), a, b, asked.out_dtype, asked.allow_tf32);
+  call.epilogue = &epilogue;
+  return explain_call(call);
+}
+
+Explanation explain_linear(Question const& asked) {
+  EpilogueCall epilogue;
+  epilogue.id = named_epilogue("linear", asked.epilogue, /*has_accum=*/true);
+  bind_linear(epilogue, asked.optional(2), asked.optional(3));
+  GemmCall call = make_call(kLinear, asked.tensor(0), asked.tensor(1), std::nullopt, asked.allow_tf32);
+  call.linear = true;
+  call.epilogue = &epilogue;
+  return explain_call(call);
+}
+
+}  // namespace
+
+Ops fused_ops() {
+  return {
+      op<&gemm_named, kGemm>(
+          "gemm(Tensor a, Tensor b, str epilogue, Tensor?[] operands, float[] scalars, ScalarType? out_dtype=None, "
+          "bool allow_tf32=False) -> Tensor[]",
+          {2, 2 + kMaxEpilogueOperands, explain_named}),
+      op<&gemm_named_out, kGemm>(
+          "gemm.out(Tensor a, Tensor b, str epilogue, Tensor?[] operands, float[] scalars, bool allow_tf32=False, *, "
+          "Tensor(a!)[] out) -> ()"),
+      op<&linear_fused, kLinear>(
+          "linear_fused(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, str epilogue, bool allow_tf32=False) "
+          "-> Tensor",
+          {2, 4, explain_linear}),
+      op<&linear_fused_aux, kLinear>(
+          "linear_fused_aux(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, str epilogue, "
+          "bool allow_tf32=False) -> (Tensor, Tensor)",
+          {2, 4, explain_linear}),
+  };
 }
 
 }  // namespace cutwheel

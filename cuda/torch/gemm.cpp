@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "torch/cuda_shims.h"
+#include "torch/registry.h"
 
 namespace cutwheel {
 
@@ -218,7 +219,7 @@ void fill_empty_k(PreparedGemm& prepared, GemmCall const& call) {
   if (!status.good()) fail(ErrorKind::not_implemented, call.names.op, ": ", explain_miss(prepared.request, *args.device));
 }
 
-// --- Ops
+// --- Ops: shapes and dtypes as in torch's functions of the same names
 
 namespace {
 
@@ -238,8 +239,6 @@ Tensor with_c(OpNames const& names, Tensor const& c, Tensor const& a, Tensor con
   call.out = out;
   return run_call(std::move(call));
 }
-
-}  // namespace
 
 Tensor mm(Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, bool allow_tf32) {
   return plain(kMm, a, b, out_dtype, allow_tf32);
@@ -277,11 +276,57 @@ void baddbmm_out(Tensor const& c, Tensor const& a, Tensor const& b, double beta,
   with_c(kBaddbmm, c, a, b, std::nullopt, beta, alpha, allow_tf32, &out);
 }
 
+// input [..., K], weight [N, K], bias [N].
 Tensor linear(Tensor const& input, Tensor const& weight, std::optional<Tensor> bias, bool allow_tf32) {
   GemmCall call = make_call(kLinear, input, weight, std::nullopt, allow_tf32);
   call.linear = true;
   call.c = bias ? &*bias : nullptr;
   return run_call(std::move(call));
+}
+
+Explanation explain_gemm(Question const& asked) {
+  std::size_t const first = asked.names.c ? 1 : 0;
+  GemmCall call = make_call(asked.names, asked.tensor(first), asked.tensor(first + 1), asked.out_dtype, asked.allow_tf32);
+  if (first > 0) call.c = &asked.tensor(0);
+  call.beta = asked.beta;
+  return explain_call(call);
+}
+
+Explanation explain_linear(Question const& asked) {
+  GemmCall call = make_call(kLinear, asked.tensor(0), asked.tensor(1), asked.out_dtype, asked.allow_tf32);
+  call.linear = true;
+  call.c = asked.optional(2);
+  call.beta = asked.beta;
+  return explain_call(call);
+}
+
+}  // namespace
+
+Ops gemm_ops() {
+  return {
+      op<&mm, kMm>("mm(Tensor input, Tensor mat2, ScalarType? out_dtype=None, bool allow_tf32=False) -> Tensor",
+                   {2, 2, explain_gemm}),
+      op<&mm_out, kMm>("mm.out(Tensor input, Tensor mat2, bool allow_tf32=False, *, Tensor(a!) out) -> ()"),
+      op<&bmm, kBmm>("bmm(Tensor input, Tensor mat2, ScalarType? out_dtype=None, bool allow_tf32=False) -> Tensor",
+                     {2, 2, explain_gemm}),
+      op<&bmm_out, kBmm>("bmm.out(Tensor input, Tensor mat2, bool allow_tf32=False, *, Tensor(a!) out) -> ()"),
+      op<&addmm, kAddmm>(
+          "addmm(Tensor input, Tensor mat1, Tensor mat2, ScalarType? out_dtype=None, float beta=1, float alpha=1, "
+          "bool allow_tf32=False) -> Tensor",
+          {3, 3, explain_gemm}),
+      op<&addmm_out, kAddmm>(
+          "addmm.out(Tensor input, Tensor mat1, Tensor mat2, float beta=1, float alpha=1, bool allow_tf32=False, *, "
+          "Tensor(a!) out) -> ()"),
+      op<&baddbmm, kBaddbmm>(
+          "baddbmm(Tensor input, Tensor batch1, Tensor batch2, ScalarType? out_dtype=None, float beta=1, float alpha=1, "
+          "bool allow_tf32=False) -> Tensor",
+          {3, 3, explain_gemm}),
+      op<&baddbmm_out, kBaddbmm>(
+          "baddbmm.out(Tensor input, Tensor batch1, Tensor batch2, float beta=1, float alpha=1, bool allow_tf32=False, *, "
+          "Tensor(a!) out) -> ()"),
+      op<&linear, kLinear>("linear(Tensor input, Tensor weight, Tensor? bias=None, bool allow_tf32=False) -> Tensor",
+                           {2, 3, explain_linear}),
+  };
 }
 
 }  // namespace cutwheel

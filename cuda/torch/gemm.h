@@ -9,11 +9,11 @@
 
 namespace cutwheel {
 
-constexpr OpNames kMm{"mm", nullptr, "input", "mat2", 2};
-constexpr OpNames kBmm{"bmm", nullptr, "input", "mat2", 3};
-constexpr OpNames kAddmm{"addmm", "input", "mat1", "mat2", 2};
-constexpr OpNames kBaddbmm{"baddbmm", "input", "batch1", "batch2", 3};
-constexpr OpNames kLinear{"linear", "bias", "input", "weight", 2};
+constexpr OpNames kMm{"mm", "mm", nullptr, "input", "mat2", 2};
+constexpr OpNames kBmm{"bmm", "bmm", nullptr, "input", "mat2", 3};
+constexpr OpNames kAddmm{"addmm", "addmm", "input", "mat1", "mat2", 2};
+constexpr OpNames kBaddbmm{"baddbmm", "baddbmm", "input", "batch1", "batch2", 3};
+constexpr OpNames kLinear{"linear", "nn.functional.linear", "bias", "input", "weight", 2};
 
 // An epilogue requested by name, with its arguments by position.
 struct EpilogueCall {
@@ -38,11 +38,6 @@ struct GemmCall : GemmCallBase {
 
   Width width() const { return epilogue ? epilogue->info().width : Width::same; }
 };
-
-// Columns of D where the GEMM has n.
-constexpr std::int64_t columns_of(Width width, std::int64_t n) {
-  return width == Width::half ? n / 2 : width == Width::twice ? 2 * n : n;
-}
 
 inline GemmCall make_call(OpNames const& names, Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype,
                           bool allow_tf32) {
@@ -75,21 +70,5 @@ void prepare_epilogue(PreparedGemm& prepared, GemmCall const& call, CopyPolicy c
 
 // The rows of a result with `cols` columns.
 Matrix result_matrix(GemmCall const& call, Tensor const& result, std::int64_t cols);
-
-// The GEMM ops as torch sees them: shapes and dtypes as in torch's functions of the same names.
-Tensor mm(Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, bool allow_tf32);
-void mm_out(Tensor const& a, Tensor const& b, bool allow_tf32, Tensor const& out);
-Tensor bmm(Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, bool allow_tf32);
-void bmm_out(Tensor const& a, Tensor const& b, bool allow_tf32, Tensor const& out);
-Tensor addmm(Tensor const& c, Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, double beta,
-             double alpha, bool allow_tf32);
-void addmm_out(Tensor const& c, Tensor const& a, Tensor const& b, double beta, double alpha, bool allow_tf32,
-               Tensor const& out);
-Tensor baddbmm(Tensor const& c, Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, double beta,
-               double alpha, bool allow_tf32);
-void baddbmm_out(Tensor const& c, Tensor const& a, Tensor const& b, double beta, double alpha, bool allow_tf32,
-                 Tensor const& out);
-// input [..., K], weight [N, K], bias [N].
-Tensor linear(Tensor const& input, Tensor const& weight, std::optional<Tensor> bias, bool allow_tf32);
 
 }  // namespace cutwheel

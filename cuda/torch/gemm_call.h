@@ -13,10 +13,11 @@
 
 namespace cutwheel {
 
-// How an op calls its arguments, for messages.
+// An op and its arguments, as messages name them.
 struct OpNames {
   char const* op;
-  char const* c;  // nullptr: takes none
+  char const* torch_op;  // torch's function for CPU tensors; nullptr: there is none
+  char const* c;         // nullptr: takes none
   char const* a;
   char const* b;
   int dims;  // of a and b; linear's input may have more
@@ -57,6 +58,11 @@ constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max() - 6
 // Type of an epilogue's tensor operand, where D has type `d`.
 constexpr ScalarType operand_type(EpilogueOperandInfo const& operand, ScalarType d) {
   return operand.type == OperandType::d ? d : operand.type == OperandType::f32 ? ScalarType::Float : ScalarType::Int;
+}
+
+// Columns of D where the GEMM has n.
+constexpr std::int64_t columns_of(Width width, std::int64_t n) {
+  return width == Width::half ? n / 2 : width == Width::twice ? 2 * n : n;
 }
 
 // Checks that there is a tensor: the dispatcher takes None for an undefined one.

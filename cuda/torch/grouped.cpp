@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "torch/gemm.h"
-#include "torch/text_argument.h"
+#include "torch/registry.h"
 
 namespace cutwheel {
 
@@ -122,7 +122,8 @@ void check_accumulator(GroupedCall const& call) {
 
 }  // namespace
 
-Epilogue grouped_epilogue(std::string_view name, std::optional<int> stores) {
+// The epilogue of a name, with no operands but a bias and as many stores as are asked for. Throws for any other.
+Epilogue grouped_epilogue(std::string_view name, std::optional<int> stores = std::nullopt) {
   char const* const op = kGroupedLinear.op;
   Epilogue const epilogue = named_epilogue(op, name, /*has_accum=*/true);
   EpilogueInfo const& info = info_of(epilogue);
@@ -407,18 +408,9 @@ Tensor run_mm(GroupedCall call) {
 
 }  // namespace
 
-// --- Ops
+// --- Ops: offs has the end of each group, int32 or int64, on the device
 
 namespace {
-
-void run_linear(PreparedGemm& prepared, Tensor const& input, Tensor const& weight, Tensor const& offs,
-                std::optional<Tensor> const& bias, StringHandle name, bool allow_tf32, int stores) {
-  TextArgument const text(name);
-  GroupedCall call = grouped_linear_call(input, weight, offs, bias, grouped_epilogue(text.view(), stores), allow_tf32);
-  run_call(prepared, call);
-}
-
-}  // namespace
 
 GroupedCall grouped_mm_call(Tensor const& a, Tensor const& b, Tensor const& offs, std::optional<Tensor> const& bias,
                             std::optional<ScalarType> out_dtype, bool allow_tf32) {
@@ -460,15 +452,25 @@ GroupedCall scaled_grouped_call(Tensor const& a, Tensor const& b, Tensor const& 
   return call;
 }
 
+// a [T, K], b [G, K, N], bias [G, N]: D [T, N]. Or a [M, T], b [T, N]: D [G, M, N].
 Tensor grouped_mm(Tensor const& a, Tensor const& b, Tensor const& offs, std::optional<Tensor> const& bias,
                   std::optional<ScalarType> out_dtype, bool allow_tf32) {
   return run_mm(grouped_mm_call(a, b, offs, bias, out_dtype, allow_tf32));
 }
 
+// a [M, T], b [T, N]: out [G, M, N] += A @ B of each group.
 void grouped_mm_accumulate(Tensor const& a, Tensor const& b, Tensor const& offs, bool allow_tf32, Tensor const& out) {
   run_mm(grouped_accumulate_call(a, b, offs, allow_tf32, out));
 }
 
+void run_linear(PreparedGemm& prepared, Tensor const& input, Tensor const& weight, Tensor const& offs,
+                std::optional<Tensor> const& bias, StringHandle name, bool allow_tf32, int stores) {
+  TextArgument const text(name);
+  GroupedCall call = grouped_linear_call(input, weight, offs, bias, grouped_epilogue(text.view(), stores), allow_tf32);
+  run_call(prepared, call);
+}
+
+// input [T, K], weight [G, N, K], bias [G, N].
 Tensor grouped_linear_fused(Tensor const& input, Tensor const& weight, Tensor const& offs,
                             std::optional<Tensor> const& bias, StringHandle epilogue, bool allow_tf32) {
   PreparedGemm prepared;
@@ -476,6 +478,7 @@ Tensor grouped_linear_fused(Tensor const& input, Tensor const& weight, Tensor co
   return *std::move(prepared.d.tensor);
 }
 
+// And what the epilogue stores, [T, N].
 std::tuple<Tensor, Tensor> grouped_linear_fused_aux(Tensor const& input, Tensor const& weight, Tensor const& offs,
                                                     std::optional<Tensor> const& bias, StringHandle epilogue,
                                                     bool allow_tf32) {
@@ -484,9 +487,54 @@ std::tuple<Tensor, Tensor> grouped_linear_fused_aux(Tensor const& input, Tensor 
   return {*std::move(prepared.d.tensor), *std::move(prepared.stores[0].tensor)};
 }
 
+// a [T, K], b [G, K, N], 8 bits; scale_a [T] or [T, 1], scale_b [G, N] or [G, 1, N], bias [G, N].
 Tensor scaled_grouped_mm(Tensor const& a, Tensor const& b, Tensor const& scale_a, Tensor const& scale_b, Tensor const& offs,
                          std::optional<Tensor> const& bias, std::optional<ScalarType> out_dtype, bool use_fast_accum) {
   return run_call(scaled_grouped_call(a, b, scale_a, scale_b, offs, bias, out_dtype, use_fast_accum));
+}
+
+Explanation explain_mm(Question const& q) {
+  return explain_call(grouped_mm_call(q.tensor(0), q.tensor(1), q.tensor(2), q.operand(3), q.out_dtype, q.allow_tf32));
+}
+
+Explanation explain_accumulate(Question const& q) {
+  return explain_call(grouped_accumulate_call(q.tensor(0), q.tensor(1), q.tensor(2), q.allow_tf32, q.tensor(3)));
+}
+
+Explanation explain_linear(Question const& q) {
+  Epilogue const epilogue = grouped_epilogue(q.epilogue);
+  return explain_call(grouped_linear_call(q.tensor(0), q.tensor(1), q.tensor(2), q.operand(3), epilogue, q.allow_tf32));
+}
+
+Explanation explain_scaled(Question const& q) {
+  return explain_call(scaled_grouped_call(q.tensor(0), q.tensor(1), q.tensor(2), q.tensor(3), q.tensor(4), q.operand(5),
+                                          q.out_dtype, q.use_fast_accum));
+}
+
+}  // namespace
+
+Ops grouped_ops() {
+  return {
+      op<&grouped_mm, kGroupedMm>(
+          "grouped_mm(Tensor mat_a, Tensor mat_b, Tensor offs, Tensor? bias=None, ScalarType? out_dtype=None, "
+          "bool allow_tf32=False) -> Tensor",
+          {3, 4, explain_mm}),
+      op<&grouped_mm_accumulate, kGroupedMmAccumulate>(
+          "grouped_mm_accumulate(Tensor mat_a, Tensor mat_b, Tensor offs, bool allow_tf32=False, *, Tensor(a!) out) -> ()",
+          {4, 4, explain_accumulate}),
+      op<&grouped_linear_fused, kGroupedLinear>("grouped_linear_fused(Tensor input, Tensor weight, Tensor offs, "
+                                                "Tensor? bias, str epilogue, bool allow_tf32=False) "
+                                                "-> Tensor",
+                                                {3, 4, explain_linear}),
+      op<&grouped_linear_fused_aux, kGroupedLinear>(
+          "grouped_linear_fused_aux(Tensor input, Tensor weight, Tensor offs, Tensor? bias, str epilogue, "
+          "bool allow_tf32=False) -> (Tensor, Tensor)",
+          {3, 4, explain_linear}),
+      op<&scaled_grouped_mm, kScaledGroupedMm>(
+          "scaled_grouped_mm(Tensor mat_a, Tensor mat_b, Tensor scale_a, Tensor scale_b, Tensor offs, Tensor? bias=None, "
+          "ScalarType? output_dtype=None, bool use_fast_accum=False) -> Tensor",
+          {5, 6, explain_scaled}),
+  };
 }
 
 }  // namespace cutwheel

@@ -2,20 +2,16 @@
 // never reads them.
 #pragma once
 
-#include <torch/csrc/stable/c/shim.h>
-#include <torch/headeronly/util/shim_utils.h>
 #include <optional>
-#include <string_view>
-#include <tuple>
 
 #include "torch/scaled.h"
 
 namespace cutwheel {
 
-constexpr OpNames kGroupedMm{"grouped_mm", nullptr, "mat_a", "mat_b", 2};
-constexpr OpNames kGroupedMmAccumulate{"grouped_mm_accumulate", nullptr, "mat_a", "mat_b", 2};
-constexpr OpNames kGroupedLinear{"grouped_linear", nullptr, "input", "weight", 2};
-constexpr OpNames kScaledGroupedMm{"scaled_grouped_mm", nullptr, "mat_a", "mat_b", 2};
+constexpr OpNames kGroupedMm{"grouped_mm", "nn.functional.grouped_mm", nullptr, "mat_a", "mat_b", 2};
+constexpr OpNames kGroupedMmAccumulate{"grouped_mm_accumulate", nullptr, nullptr, "mat_a", "mat_b", 2};
+constexpr OpNames kGroupedLinear{"grouped_linear", nullptr, nullptr, "input", "weight", 2};
+constexpr OpNames kScaledGroupedMm{"scaled_grouped_mm", nullptr, nullptr, "mat_a", "mat_b", 2};
 
 // A kernel keeps the places of all groups in shared memory.
 constexpr std::int64_t kMaxGroups = 1024;
@@ -52,9 +48,6 @@ inline GroupedCall make_grouped_call(OpNames const& names, Tensor const& a, Tens
   return call;
 }
 
-// The epilogue of a name, with no operands but a bias and as many stores as are asked for. Throws for any other.
-Epilogue grouped_epilogue(std::string_view name, std::optional<int> stores = std::nullopt);
-
 // Shapes, dtypes, devices, scales, out: throws the error that names the argument; fills types, extents and the grouping.
 void check(GroupedCall& call);
 
@@ -69,35 +62,5 @@ Work start(PreparedGemm& prepared, GroupedCall& call);
 void prepare(PreparedGemm& prepared, GroupedCall const& call, CopyPolicy copy_policy);
 void prepare_request(PreparedGemm& prepared, GroupedCall const& call);
 void fill_empty_k(PreparedGemm& prepared, GroupedCall const& call);
-
-// Grouped GEMMs as torch sees them. offs has the end of each group, int32 or int64, on the device.
-// a [T, K], b [G, K, N], bias [G, N]: D [T, N]. Or a [M, T], b [T, N]: D [G, M, N].
-Tensor grouped_mm(Tensor const& a, Tensor const& b, Tensor const& offs, std::optional<Tensor> const& bias,
-                  std::optional<ScalarType> out_dtype, bool allow_tf32);
-// a [M, T], b [T, N]: out [G, M, N] += A @ B of each group.
-void grouped_mm_accumulate(Tensor const& a, Tensor const& b, Tensor const& offs, bool allow_tf32, Tensor const& out);
-
-// input [T, K], weight [G, N, K], bias [G, N].
-Tensor grouped_linear_fused(Tensor const& input, Tensor const& weight, Tensor const& offs,
-                            std::optional<Tensor> const& bias, StringHandle epilogue, bool allow_tf32);
-// And what the epilogue stores, [T, N].
-std::tuple<Tensor, Tensor> grouped_linear_fused_aux(Tensor const& input, Tensor const& weight, Tensor const& offs,
-                                                    std::optional<Tensor> const& bias, StringHandle epilogue,
-                                                    bool allow_tf32);
-
-// a [T, K], b [G, K, N], 8 bits; scale_a [T] or [T, 1], scale_b [G, N] or [G, 1, N], bias [G, N].
-Tensor scaled_grouped_mm(Tensor const& a, Tensor const& b, Tensor const& scale_a, Tensor const& scale_b, Tensor const& offs,
-                         std::optional<Tensor> const& bias, std::optional<ScalarType> out_dtype, bool use_fast_accum);
-
-// The calls that these make, for explain, too. They name the tensors that they are given.
-GroupedCall grouped_mm_call(Tensor const& a, Tensor const& b, Tensor const& offs, std::optional<Tensor> const& bias,
-                            std::optional<ScalarType> out_dtype, bool allow_tf32);
-GroupedCall grouped_accumulate_call(Tensor const& a, Tensor const& b, Tensor const& offs, bool allow_tf32,
-                                    Tensor const& out);
-GroupedCall grouped_linear_call(Tensor const& input, Tensor const& weight, Tensor const& offs,
-                                std::optional<Tensor> const& bias, Epilogue epilogue, bool allow_tf32);
-GroupedCall scaled_grouped_call(Tensor const& a, Tensor const& b, Tensor const& scale_a, Tensor const& scale_b,
-                                Tensor const& offs, std::optional<Tensor> const& bias, std::optional<ScalarType> out_dtype,
-                                bool use_fast_accum);
 
 }  // namespace cutwheel

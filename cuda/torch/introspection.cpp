@@ -7,12 +7,10 @@
 
 #include "build_info.h"  // generated
 #include "core/driver.h"
-#include "core/error.h"
 #include "dispatch/cost_model.h"
 #include "dispatch/epilogue_names.h"
 #include "dispatch/tuning/table.h"
-#include "torch/explain.h"
-#include "torch/text_argument.h"
+#include "torch/registry.h"
 
 namespace cutwheel {
 namespace {
@@ -179,7 +177,7 @@ std::string tuning_request_json(GemmRequest const& r) {
       ", \"tensor_maps\": ", boolean(r.tensor_maps), "}");
 }
 
-std::string explained_json(ExplainedGemm const& e, DeviceInfo const& device) {
+std::string explanation_json(Explanation const& e, DeviceInfo const& device) {
   std::string const choice = e.plans.empty()
                                  ? ""
                                  : concat(", \"choice\": ", quoted(text_of(e.source)),
@@ -239,41 +237,29 @@ std::string driver_status_json() {
                 ", \"required\": ", status.required, ", \"message\": ", quoted(status.message), "}");
 }
 
-std::string explain_json(std::int64_t op, OptionalTensors const& operands, std::optional<ScalarType> out_dtype, double beta,
-                         bool allow_tf32, StringHandle epilogue, std::optional<std::int64_t> recipe_a,
-                         std::optional<std::int64_t> recipe_b, bool use_fast_accum) {
-  TextArgument const name(epilogue);
-  ExplainedGemm const e = [&] {
-    if (op == kScaledMmOp) return explain_scaled(operands, out_dtype, recipe_a, recipe_b, use_fast_accum);
-    if (op >= kGroupedMmOp && op <= kScaledGroupedMmOp) {
-      return explain_grouped(op, operands, out_dtype, allow_tf32, name.view(), use_fast_accum);
-    }
-    return explain_gemm(op, operands, out_dtype, beta, allow_tf32, name.view());
-  }();
-  return explained_json(e, device_info(e.request.device));
-}
-
-std::string explain_conv_json(std::int64_t op, OptionalTensors const& operands, std::int64_t stride_h,
-                              std::int64_t stride_w, std::int64_t padding_top, std::int64_t padding_bottom,
-                              std::int64_t padding_left, std::int64_t padding_right, std::int64_t dilation_h,
-                              std::int64_t dilation_w, std::optional<ScalarType> out_dtype, bool allow_tf32,
-                              StringHandle epilogue, std::int64_t size_h, std::int64_t size_w) {
-  TextArgument const name(epilogue);
-  ExplainedGemm const e = explain_conv(
-      op, operands,
-      {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},
-      {size_h, size_w}, out_dtype, allow_tf32, name.view());
-  return explained_json(e, device_info(e.request.device));
+std::string explain_json(StringHandle op_name, OptionalTensors const& operands, std::optional<ScalarType> out_dtype,
+                         double beta, bool allow_tf32, StringHandle epilogue_name, std::optional<std::int64_t> recipe_a,
+                         std::optional<std::int64_t> recipe_b, bool use_fast_accum,
+                         std::vector<std::int64_t> const& geometry) {
+  TextArgument const name(op_name), epilogue(epilogue_name);
+  auto const op = std::find_if(all_ops().begin(), all_ops().end(), [&](OpEntry const& entry) {
+    return entry.explained.explain && name_in(entry.schema) == name.view();
+  });
+  if (op == all_ops().end()) fail(ErrorKind::value, "explain: op ", name.view(), " is not known");
+  auto const [least, most, explain] = op->explained;
+  if (operands.size() < least || operands.size() > most) {
+    fail(ErrorKind::value, "explain: ", name.view(), " takes ", least, least == most ? "" : concat(" to ", most),
+         " tensors, got ", operands.size());
+  }
+  Explanation const found = explain(
+      {*op->names, operands, out_dtype, beta, allow_tf32, epilogue.view(), recipe_a, recipe_b, use_fast_accum, geometry});
+  return explanation_json(found, device_info(found.request.device));
 }
 
 std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::int64_t sm_count,
                                  std::int64_t shared_memory_bytes, double memory_gb_per_s, double sm_clock_ghz,
-                                 std::int64_t a, std::int64_t d, std::int64_t layout_a, std::int64_t layout_b,
-                                 std::int64_t addend, bool extents_aligned, std::int64_t m, std::int64_t n, std::int64_t k,
-                                 std::int64_t batch, StringHandle epilogue, std::int64_t b, bool fast_accum,
-                                 std::int64_t scales, std::int64_t grouping, std::int64_t groups, std::int64_t direction,
-                                 std::int64_t taps, std::int64_t step, std::int64_t rectangles) {
-  TextArgument const name(epilogue);
+                                 StringHandle request, std::int64_t output_tiles) {
+  TextArgument const text(request);
   DeviceInfo device;
   device.name = "a GPU described by the caller";
   device.major = static_cast<int>(major), device.minor = static_cast<int>(minor);
@@ -281,39 +267,16 @@ std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::in
   device.shared_memory_bytes = static_cast<int>(shared_memory_bytes);
   device.memory_gb_per_s = memory_gb_per_s;
   device.sm_clock_ghz = sm_clock_ghz;
-  GemmRequest request;
-  request.a = static_cast<DType>(a), request.d = static_cast<DType>(d);
-  request.b = b < 0 ? request.a : static_cast<DType>(b);
-  request.op = element_bytes(request.a) == 1 ? Op::scaled_mm : Op::gemm;
-  if (grouping != 0) request.op = Op::grouped_mm;
-  request.grouping = static_cast<Grouping>(grouping), request.groups = static_cast<int>(groups);
-  if (direction != 0) request.op = Op::conv2d;
-  request.direction = static_cast<Direction>(direction);
-  request.taps = static_cast<int>(taps), request.step = static_cast<int>(step);
-  request.direct_conv.output_tiles = static_cast<int>(rectangles);
-  request.fast_accum = fast_accum, request.scales = static_cast<BlockScales>(scales);
-  request.layout_a = static_cast<Layout>(layout_a), request.layout_b = static_cast<Layout>(layout_b);
-  request.addend = static_cast<Addend>(addend), request.extents_aligned = extents_aligned;
-  if (!name.view().empty()) {
-    std::optional<Epilogue> const found = find_epilogue(name.view());
-    request.epilogue = found && is_scaled(request) ? *found : named_epilogue("explain", name.view(), /*has_accum=*/true);
-    request.addend = info_of(request.epilogue).addend;
-  } else if (direction != 0) {
-    request.epilogue = request.addend == Addend::row ? Epilogue::bias : Epilogue::plain;
-  }
-  request.m = static_cast<int>(m), request.n = static_cast<int>(n), request.k = static_cast<int>(k);
-  request.batch = static_cast<int>(grouping != 0 ? groups : batch);
-  ExplainedGemm explained{request, {}, {}, 0, false};
-  explained.plans = rank_plans(request, device, &explained.rejections, &explained.source);
-  return explained_json(explained, device);
+  Explanation explanation{parse_request(text.view())};
+  explanation.request.direct_conv.output_tiles = static_cast<int>(output_tiles);
+  explanation.rank(device);
+  return explanation_json(explanation, device);
 }
 
 void load_tuning(StringHandle text) {
   TextArgument const table(text);
   load_tuned_table(table.view());
 }
-
-void clear_tuning() { clear_tuned_tables(); }
 
 std::string tuning_json() {
   return list(tuned_tables(), [](TunedTableInfo const& table) {

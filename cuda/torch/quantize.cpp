@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <array>
 
-#include "torch/launch.h"
+#include "torch/registry.h"
 #include "torch/scaled.h"
 
 namespace cutwheel {
@@ -126,8 +126,7 @@ void run(Problem const& problem, gemm::GemmArgs& args, Output& values) {
   finish_output(values);
 }
 
-}  // namespace
-
+// x [..., K]. Returns values, scales and zero points; the latter are empty, [0], if symmetric.
 std::tuple<Tensor, Tensor, Tensor> quantize(Tensor const& x, std::int64_t recipe, ScalarType dtype, bool symmetric) {
   Problem problem{x, dtype};
   problem.recipe = recipe_of(recipe, dtype, symmetric);
@@ -147,6 +146,17 @@ std::tuple<Tensor, Tensor, Tensor> quantize(Tensor const& x, std::int64_t recipe
     torch::stable::zero_(azp);
   }
   return {*std::move(values.tensor), std::move(scales), std::move(azp)};
+}
+
+constexpr OpNames kQuantize{"quantize", nullptr, nullptr, "x", nullptr, 0};
+
+}  // namespace
+
+Ops quantize_ops() {
+  return {
+      op<&quantize, kQuantize>(
+          "quantize(Tensor x, int recipe, ScalarType dtype, bool symmetric=True) -> (Tensor, Tensor, Tensor)"),
+  };
 }
 
 }  // namespace cutwheel

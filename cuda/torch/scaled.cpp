@@ -4,6 +4,8 @@
 #include <iterator>
 #include <string_view>
 
+#include "torch/registry.h"
+
 namespace cutwheel {
 
 // --- Scale recipes
@@ -432,13 +434,17 @@ void fill_empty_k(PreparedGemm& prepared, ScaledCall const& call) {
 
 // --- Ops
 
+namespace {
+
+constexpr OpNames kScaledMm{"scaled_mm", "_scaled_mm", nullptr, "mat_a", "mat_b", 2};
+
 ScaledCall make_scaled_call(Tensor const& a, Tensor const& b, std::optional<Tensor> const& scale_a,
                             std::optional<Tensor> const& scale_b, std::optional<Tensor> const& bias,
                             std::optional<Tensor> const& azp, std::optional<Tensor> const& azp_adj,
                             std::optional<std::int64_t> recipe_a, std::optional<std::int64_t> recipe_b,
                             bool use_fast_accum) {
   auto const pointer = [](std::optional<Tensor> const& tensor) { return tensor ? &*tensor : nullptr; };
-  ScaledCall call{{{"scaled_mm", nullptr, "mat_a", "mat_b", 2}, &a, &b}};
+  ScaledCall call{{kScaledMm, &a, &b}};
   call.scale_a = pointer(scale_a), call.scale_b = pointer(scale_b);
   call.bias = pointer(bias);
   call.azp = pointer(azp), call.azp_adj = pointer(azp_adj);
@@ -447,6 +453,7 @@ ScaledCall make_scaled_call(Tensor const& a, Tensor const& b, std::optional<Tens
   return call;
 }
 
+// a [M, K], b [K, N]. Recipes are numbers of ScaleRecipe; without them the shapes of the scales tell.
 Tensor scaled_mm(Tensor const& a, Tensor const& b, std::optional<Tensor> const& scale_a,
                  std::optional<Tensor> const& scale_b, std::optional<Tensor> const& bias, std::optional<Tensor> const& azp,
                  std::optional<Tensor> const& azp_adj, std::optional<ScalarType> out_dtype,
@@ -464,6 +471,31 @@ void scaled_mm_out(Tensor const& a, Tensor const& b, std::optional<Tensor> const
   ScaledCall call = make_scaled_call(a, b, scale_a, scale_b, bias, azp, azp_adj, recipe_a, recipe_b, use_fast_accum);
   call.out = &out;
   run_call(call);
+}
+
+Explanation explain_scaled(Question const& asked) {
+  ScaledCall call =
+      make_scaled_call(asked.tensor(0), asked.tensor(1), asked.operand(2), asked.operand(3), asked.operand(4),
+                       asked.operand(5), asked.operand(6), asked.recipe_a, asked.recipe_b, asked.use_fast_accum);
+  call.out_dtype = asked.out_dtype;
+  return explain_call(call);
+}
+
+}  // namespace
+
+Ops scaled_ops() {
+  return {
+      op<&scaled_mm, kScaledMm>(
+          "scaled_mm(Tensor mat_a, Tensor mat_b, Tensor? scale_a, Tensor? scale_b, Tensor? bias=None, Tensor? azp=None, "
+          "Tensor? azp_adj=None, ScalarType? output_dtype=None, int? scale_recipe_a=None, int? scale_recipe_b=None, "
+          "bool use_fast_accum=False) -> Tensor",
+          {2, 7, explain_scaled}),
+      op<&scaled_mm_out, kScaledMm>(
+          "scaled_mm.out(Tensor mat_a, Tensor mat_b, Tensor? scale_a, Tensor? scale_b, Tensor? bias=None, Tensor? "
+          "azp=None, "
+          "Tensor? azp_adj=None, int? scale_recipe_a=None, int? scale_recipe_b=None, bool use_fast_accum=False, *, "
+          "Tensor(a!) out) -> ()"),
+  };
 }
 
 }  // namespace cutwheel

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <tuple>
 
 #include "torch/launch.h"
 
@@ -39,13 +38,6 @@ struct ScaledCall : GemmCallBase {
   bool is_int8() const { return type == ScalarType::Char; }
   bool is_unscaled() const { return !scale_a; }
 };
-
-// As the op has them.
-ScaledCall make_scaled_call(Tensor const& a, Tensor const& b, std::optional<Tensor> const& scale_a,
-                            std::optional<Tensor> const& scale_b, std::optional<Tensor> const& bias,
-                            std::optional<Tensor> const& azp, std::optional<Tensor> const& azp_adj,
-                            std::optional<std::int64_t> recipe_a, std::optional<std::int64_t> recipe_b,
-                            bool use_fast_accum);
 
 // Refuses mxfp8, mxfp4 and nvfp4.
 [[noreturn]] void fail_on_microscaling(char const* op, char const* argument, ScalarType type);
@@ -100,20 +92,5 @@ Work start(PreparedGemm& prepared, ScaledCall& call);
 void prepare(PreparedGemm& prepared, ScaledCall const& call, CopyPolicy copy_policy);
 void prepare_request(PreparedGemm& prepared, ScaledCall const& call);
 void fill_empty_k(PreparedGemm& prepared, ScaledCall const& call);
-
-// scaled_mm and quantize as torch sees them.
-// a [M, K], b [K, N]. Recipes are numbers of ScaleRecipe; without them the shapes of the scales tell.
-Tensor scaled_mm(Tensor const& a, Tensor const& b, std::optional<Tensor> const& scale_a,
-                 std::optional<Tensor> const& scale_b, std::optional<Tensor> const& bias, std::optional<Tensor> const& azp,
-                 std::optional<Tensor> const& azp_adj, std::optional<ScalarType> out_dtype,
-                 std::optional<std::int64_t> recipe_a, std::optional<std::int64_t> recipe_b, bool use_fast_accum);
-void scaled_mm_out(Tensor const& a, Tensor const& b, std::optional<Tensor> const& scale_a,
-                   std::optional<Tensor> const& scale_b, std::optional<Tensor> const& bias,
-                   std::optional<Tensor> const& azp, std::optional<Tensor> const& azp_adj,
-                   std::optional<std::int64_t> recipe_a, std::optional<std::int64_t> recipe_b, bool use_fast_accum,
-                   Tensor const& out);
-
-// x [..., K]. Returns values, scales and zero points; the latter are empty, [0], if symmetric.
-std::tuple<Tensor, Tensor, Tensor> quantize(Tensor const& x, std::int64_t recipe, ScalarType dtype, bool symmetric);
 
 }  // namespace cutwheel

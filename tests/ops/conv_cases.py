@@ -107,16 +107,20 @@ class Conv:
 
     def row(self) -> str | None:
         """The kernel that it runs."""
-        number = {"dgrad": 3, "wgrad": 4}.get(self.direction, 0)
+        op = {"dgrad": "conv2d_input_grad", "wgrad": "conv2d_weight_grad"}.get(
+            self.direction, "conv2d"
+        )
         operands: list[torch.Tensor | None] = [*self.positional]
-        name, size = "", self.output_size[2:] if number else ()
+        name, size = "", () if self.direction == "fprop" else self.output_size[2:]
         if self.direction == "fprop":
             operands.append(self.operand("bias"))
             if self.epilogue.name not in ("plain", "bias"):
-                number, name = 1, self.epilogue.name
+                op, name = "conv2d_fused", self.epilogue.name
                 operands.append(self.operand("residual"))
-        given = (number, operands, *self.g.numbers, None, self.a.dtype == SINGLE, name, *size)
-        plans = json.loads(torch.ops.cutwheel._explain_conv(*given)).get("plans")
+        given = op, operands, None, 1, self.a.dtype == SINGLE, name
+        geometry = [*self.g.numbers, *size]
+        text = torch.ops.cutwheel._explain(*given, geometry=geometry)
+        plans = json.loads(text).get("plans")
         return plans[0]["row"] if plans else None
 
     # -- what it should give

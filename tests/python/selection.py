@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-# As the library numbers them.
-F16, BF16, F32, TF32, E4M3, E5M2, S8, S32 = range(8)
-ROW, COLUMN = 0, 1
-NONE, VECTOR, MATRIX = 0, 1, 2  # the addend
-A1X128_B128X128, A1X128_B1X128 = 1, 2  # scales
-ROWS, K = 1, 2  # grouping
-FPROP, DGRAD, WGRAD = 1, 2, 3  # the direction of a convolution
+# As the library calls them.
+F16, BF16, F32, TF32, E4M3, E5M2, S8, S32 = (
+    *("f16", "bf16", "f32", "tf32"),
+    *("e4m3", "e5m2", "s8", "s32"),
+)
+ROW, COLUMN = "t", "n"
+NONE, VECTOR, MATRIX = "none", "row", "matrix"  # the addend
+A1X128_B128X128, A1X128_B1X128 = "1x128_128x128", "1x128_1x128"  # scales
+ROWS, K = "rows", "k"  # grouping
+FPROP, DGRAD, WGRAD = "fprop", "dgrad", "wgrad"  # the direction of a convolution
 
 
 @dataclass(frozen=True)
@@ -39,40 +44,49 @@ RTX5090 = Gpu(12, 0, 170, 99 * 1024, 1792, 2.41)
 V100 = Gpu(7, 0, 80, 96 * 1024, 900, 1.53)
 
 
-def explain(gpu: Gpu, m: int, n: int, k: int, **options: object) -> dict:
+@functools.cache
+def addends() -> dict[str, str]:
+    """The addend of each epilogue that gemm takes."""
+    return {row["name"]: row["addend"] for row in json.loads(torch.ops.cutwheel._epilogues())}
+
+
+def request_text(m: int, n: int, k: int, options: dict[str, Any]) -> str:
+    """As in a table of measurements."""
     a = options.get("a", BF16)
+    grouping, direction = options.get("grouping", "none"), options.get("direction", "none")
+    op = "scaled_mm" if a in (E4M3, E5M2, S8) else "gemm"
+    if grouping != "none":
+        op = "grouped_mm"
+    if direction != "none":
+        op = "conv2d"
+    addend, epilogue = options.get("addend", NONE), options.get("epilogue", "")
+    if epilogue:
+        addend = addends().get(epilogue, "other")
+    elif direction != "none":
+        epilogue = "bias" if addend == VECTOR else "plain"
+    groups = options.get("groups", 0)
+    words = (
+        *(op, a, options.get("b", a), options.get("d", F32 if a == TF32 else a)),
+        options.get("layout_a", ROW) + options.get("layout_b", COLUMN),
+        *(addend, epilogue or "-", int(options.get("fast_accum", False))),
+        *(options.get("scales", "none"), int(options.get("extents_aligned", True))),
+        *(m, n, k, groups if grouping != "none" else options.get("batch", 1)),
+        *(grouping, groups, direction, options.get("taps", 1), options.get("step", 1), 1),
+    )
+    return " ".join(map(str, words))
+
+
+def explain(gpu: Gpu, m: int, n: int, k: int, **options: Any) -> dict[str, Any]:
     text = torch.ops.cutwheel._explain_for_gpu(
-        gpu.major,
-        gpu.minor,
-        gpu.sms,
-        gpu.shared_memory,
-        gpu.bandwidth,
-        gpu.clock,
-        a,
-        options.get("d", F32 if a == TF32 else a),
-        options.get("layout_a", ROW),
-        options.get("layout_b", COLUMN),
-        options.get("addend", NONE),
-        options.get("extents_aligned", True),
-        m,
-        n,
-        k,
-        options.get("batch", 1),
-        options.get("epilogue", ""),
-        options.get("b", -1),
-        options.get("fast_accum", False),
-        options.get("scales", 0),
-        options.get("grouping", 0),
-        options.get("groups", 0),
-        options.get("direction", 0),
-        options.get("taps", 1),
-        options.get("step", 1),
+        *(gpu.major, gpu.minor, gpu.sms, gpu.shared_memory, gpu.bandwidth, gpu.clock),
+        request_text(m, n, k, options),
         options.get("rectangles", 0),
     )
-    return json.loads(text)
+    found: dict[str, Any] = json.loads(text)
+    return found
 
 
-def chosen(gpu: Gpu, m: int, n: int, k: int, **options: object) -> dict:
+def chosen(gpu: Gpu, m: int, n: int, k: int, **options: Any) -> dict[str, Any]:
     plans = explain(gpu, m, n, k, **options)["plans"]
     assert plans, "no row serves this GPU"
     return plans[0]

@@ -288,25 +288,26 @@ def test_other_devices(cutwheel: ModuleType) -> None:
             cutwheel.conv2d(x, w, residual=here[1], activation=activation)
 
 
-Asked = Callable[..., tuple[int, list[Any], str]]
+Asked = Callable[..., tuple[str, list[Any], str]]
 
 
 @pytest.fixture
 def asked(cutwheel: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
-    """What explain asks the library: number, shapes, and the epilogue."""
+    """What explain asks the library: name, shapes, and the epilogue."""
     calls: list[tuple[Any, ...]] = []
 
     def answer(*args: Any) -> str:
         calls.append(args)
         return '{"plans": [{"row": "conv2d_x"}], "request": {"m": 5}, "route": "GEMM"}'
 
-    monkeypatch.setattr(torch.ops.cutwheel, "_explain_conv", answer)
+    monkeypatch.setattr(torch.ops.cutwheel, "_explain", answer)
 
-    def ask(op: Any, *args: Any, **kwargs: Any) -> tuple[int, list[Any], str]:
+    def ask(op: Any, *args: Any, **kwargs: Any) -> tuple[str, list[Any], str]:
         found = cutwheel.explain(op, *args, **kwargs)
         assert (found.row, found.parameters["route"]) == ("conv2d_x", "GEMM")
-        number, operands, *_, epilogue = calls.pop()
-        return number, [t if t is None else tuple(t.shape) for t in operands], epilogue
+        name, operands, _, _, _, epilogue, *rest = calls.pop()
+        assert len(rest[-1]) == 8, "the geometry"
+        return name, [t if t is None else tuple(t.shape) for t in operands], epilogue
 
     yield ask
     assert not calls
@@ -315,11 +316,11 @@ def asked(cutwheel: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask
 def test_explain_asks_the_library(cutwheel: ModuleType, asked: Asked) -> None:
     x, w, b, r = (on_meta(*s).detach() for s in ((2, 6, 8, 9), (4, 6, 3, 3), (4,), (2, 4, 6, 7)))
     plain = [(2, 6, 8, 9), (4, 6, 3, 3)]
-    assert asked("conv2d", x, w) == (0, [*plain, None], "")
-    assert asked(cutwheel.conv2d, x, w, b, 1, 0, 1) == (0, [*plain, (4,)], "")
+    assert asked("conv2d", x, w) == ("conv2d", [*plain, None], "")
+    assert asked(cutwheel.conv2d, x, w, b, 1, 0, 1) == ("conv2d", [*plain, (4,)], "")
     assert asked("conv2d", x[0], w, b)[1] == [(1, 6, 8, 9), (4, 6, 3, 3), (4,)]
     fused = asked("conv2d", x, w, b, residual=r, activation="relu")
-    assert fused == (1, [*plain, (4,), (2, 4, 6, 7)], "bias_residual_relu")
+    assert fused == ("conv2d_fused", [*plain, (4,), (2, 4, 6, 7)], "bias_residual_relu")
     after = {"residual": r, "residual_after_activation": True}
     assert asked("conv2d", x, w, activation="silu", **after)[2] == "bias_silu_residual"
     assert asked("conv2d", x, w, activation="gelu", **after)[1:] == (
@@ -334,7 +335,11 @@ def test_explain_asks_the_library(cutwheel: ModuleType, asked: Asked) -> None:
     volume = on_meta(2, 6, 5, 8, 9).detach(), on_meta(4, 6, 1, 3, 3).detach()
     assert asked("conv3d", *volume)[1] == [(10, 6, 8, 9), (4, 6, 3, 3), None]
     q, v, one = x.to(torch.int8), w.to(torch.int8), on_meta(1, dtype=SINGLE).detach()
-    assert asked("scaled_conv2d", q, v, one, one, padding=1) == (2, [*plain, (1,), (1,), None], "")
+    assert asked("scaled_conv2d", q, v, one, one, padding=1) == (
+        "scaled_conv2d",
+        [*plain, (1,), (1,), None],
+        "",
+    )
 
 
 def test_explain_says_what_torch_does(cutwheel: ModuleType, asked: Asked) -> None:
@@ -363,7 +368,7 @@ def test_explain_says_what_torch_does(cutwheel: ModuleType, asked: Asked) -> Non
         assert "forbids TF32" in of_torch("conv2d", x.float(), w.float())["because"]
     finally:
         torch.backends.cudnn.conv.fp32_precision = before
-    assert asked("conv2d", x.float(), w.float())[0] == 0
+    assert asked("conv2d", x.float(), w.float())[0] == "conv2d"
 
 
 def test_explain_refuses_what_the_op_refuses(cutwheel: ModuleType) -> None:

@@ -28,16 +28,15 @@ extern "C" void install() {
 ASK = """
 import ctypes, json, sys, torch, cutwheel
 ctypes.CDLL(sys.argv[1]).install()
-# The values of DType, Layout and Addend: see explain_for_gpu_json.
-gpu, product = (8, 0, 108, 163 << 10, 1555.5, 1.41), (1, 1, 0, 1, 0, True, 4096, 4096, 4096, 1)
-text = torch.ops.cutwheel._explain_for_gpu(*gpu, *product)
-plan = json.loads(text)["plans"][0]
+gpu = 8, 0, 108, 163 << 10, 1555.5, 1.41
 request = "gemm bf16 bf16 bf16 tn none - 0 none 1 4096 4096 4096 1 none 0 none 1 1 1"
+text = torch.ops.cutwheel._explain_for_gpu(*gpu, request)
+plan = json.loads(text)["plans"][0]
 plan_line = f"plan {plan['row']} along_m 1 1 1234.5"
 torch.ops.cutwheel._load_tuning(
     f"table t\\ngpu 8 0 108 1555.5 described\\nentry {request}\\n{plan_line}\\n"
 )
-tuned = json.loads(torch.ops.cutwheel._explain_for_gpu(*gpu, *product))
+tuned = json.loads(torch.ops.cutwheel._explain_for_gpu(*gpu, request))
 try:
     torch.ops.cutwheel._load_tuning("table t\\ngpu 8 0 108 x described\\n")
 except RuntimeError as error:

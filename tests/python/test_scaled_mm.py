@@ -190,16 +190,16 @@ def test_explain_asks_the_library(
     monkeypatch.setattr(torch.ops.cutwheel, "_explain", answer)
     _, _, given = operands(cutwheel, (ROW, ROW), INT8)
     assert cutwheel.explain("scaled_mm", **given).row == "scaled_mm_x"
-    number, tensors, *rest = asked.pop()
-    assert number == 7
+    name, tensors, *rest = asked.pop()
+    assert name == "scaled_mm"
     assert all(x is y for x, y in zip(tensors, given.values(), strict=False))
     assert tensors[4:] == [None] * 3
-    assert rest == [torch.bfloat16, 1, False, "", None, None, False]
+    assert rest == [torch.bfloat16, 1, False, "", None, None, False, ()]
     zero, options = torch.ones(1, dtype=INT32), {"scale_recipe_b": ROW, "use_fast_accum": True}
     cutwheel.explain(cutwheel.scaled_mm, **given, azp=zero, output_dtype=torch.half, **options)
     _, tensors, *rest = asked.pop()
     torch.testing.assert_close(tensors[6], given["mat_b"].sum(0, dtype=INT32))
-    assert rest == [torch.half, 1, False, "", None, 1, True]
+    assert rest == [torch.half, 1, False, "", None, 1, True, ()]
     a, b = given["mat_a"], given["mat_b"]
     cutwheel.explain("scaled_mm", a, b, output_dtype=INT32)
     assert asked.pop()[1][2:] == [None] * 5

@@ -105,7 +105,7 @@ def test_a_gpu_older_than_every_row_gets_no_plan_and_reasons() -> None:
     "gpu", [A100, RTX3090, L40S, H200, B200], ids=lambda g: f"cc{g.major}{g.minor}"
 )
 def test_every_combination_is_served(
-    gpu: Gpu, a: int, d: int, layout_a: int, layout_b: int, addend: int
+    gpu: Gpu, a: str, d: str, layout_a: str, layout_b: str, addend: str
 ) -> None:
     answer = explain(
         gpu, 777, 1024, 512, a=a, d=d, layout_a=layout_a, layout_b=layout_b, addend=addend
@@ -122,7 +122,7 @@ def test_every_combination_is_served(
 @pytest.mark.parametrize(
     "gpu", [A100, RTX3090, L40S, H200, B200], ids=lambda g: f"cc{g.major}{g.minor}"
 )
-def test_every_epilogue_of_the_layers_is_served(gpu: Gpu, dtype: int) -> None:
+def test_every_epilogue_of_the_layers_is_served(gpu: Gpu, dtype: str) -> None:
     """In the layout of linear layers; other layouts are copied into it."""
     for epilogue in cutwheel.epilogues():
         if not epilogue.has_accum:
@@ -182,7 +182,7 @@ def test_tiles_of_odd_width_win_where_they_fill_a_wave(shape) -> None:
 @pytest.mark.parametrize("shape", [(16, 256, 16384), (16, 512, 32768), (256, 1024, 8192)])
 @pytest.mark.parametrize("addend", [NONE, VECTOR])
 @pytest.mark.parametrize("dtype", [BF16, F16])
-def test_a_cluster_shares_a_long_k_where_tiles_are_few(shape, addend: int, dtype: int) -> None:
+def test_a_cluster_shares_a_long_k_where_tiles_are_few(shape, addend: str, dtype: str) -> None:
     plan = chosen(H200, *shape, a=dtype, addend=addend)
     row = rows_by_name()[plan["row"]]
     assert row["cluster"][:2] == [1, 1]
@@ -206,7 +206,7 @@ def test_nobody_shares_k_where_tiles_are_many() -> None:
 
 
 @pytest.mark.parametrize(("layout_b", "letters"), [(COLUMN, "tnt"), (ROW, "ttt")])
-def test_a_cluster_is_refused_a_k_that_is_too_short_for_it(layout_b: int, letters: str) -> None:
+def test_a_cluster_is_refused_a_k_that_is_too_short_for_it(layout_b: str, letters: str) -> None:
     shared = {
         row["name"]: row["cluster"][2] * row["tile"][2]
         for row in rows_by_name().values()
@@ -281,7 +281,7 @@ LONG = 1 << 18
     ],
     ids=str,
 )
-def test_a_long_k_is_always_split(gpu: Gpu, k: int, a: int, options: dict) -> None:
+def test_a_long_k_is_always_split(gpu: Gpu, k: int, a: str, options: dict) -> None:
     """Tensor cores truncate as they add: what one accumulator loses grows with its additions."""
     for m, n in ((17, 24), (4096, 8192)):
         plans = explain(gpu, m, n, k, a=a, **options)["plans"]

@@ -82,7 +82,7 @@ def check_served(gpu: Gpu, arch: str, shape: tuple[int, int, int], **options: ob
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [BF16, F16])
 @pytest.mark.parametrize(("gpu", "arch"), GPUS, ids=gpu_id)
-def test_16_bits_are_served_in_all_directions(gpu: Gpu, arch: str, dtype: int, shape) -> None:
+def test_16_bits_are_served_in_all_directions(gpu: Gpu, arch: str, dtype: str, shape) -> None:
     for addend in (NONE, VECTOR):
         check_served(gpu, arch, shape, **OF_INPUT, a=dtype, addend=addend)
     for epilogue in ("bias_relu", "bias_residual_relu", "bias_relu_residual", "bias_silu"):

@@ -81,7 +81,7 @@ def check_served(gpu: Gpu, arch: str, shape: tuple[int, int, int], **options: ob
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [BF16, F16])
 @pytest.mark.parametrize(("gpu", "arch"), GPUS, ids=gpu_id)
-def test_groups_of_rows_are_served(gpu: Gpu, arch: str, dtype: int, shape) -> None:
+def test_groups_of_rows_are_served(gpu: Gpu, arch: str, dtype: str, shape) -> None:
     options = {**OF_ROWS, "a": dtype}
     for layout_b in (COLUMN, ROW):
         check_served(gpu, arch, shape, **options, layout_b=layout_b)
@@ -93,7 +93,7 @@ def test_groups_of_rows_are_served(gpu: Gpu, arch: str, dtype: int, shape) -> No
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [BF16, F16])
 @pytest.mark.parametrize(("gpu", "arch"), GPUS, ids=gpu_id)
-def test_groups_of_k_are_served(gpu: Gpu, arch: str, dtype: int, shape) -> None:
+def test_groups_of_k_are_served(gpu: Gpu, arch: str, dtype: str, shape) -> None:
     check_served(gpu, arch, shape, **OF_K, a=dtype)
     for addend in (NONE, MATRIX):
         check_served(gpu, arch, shape, **OF_K, a=dtype, d=F32, addend=addend)

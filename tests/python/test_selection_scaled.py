@@ -67,7 +67,7 @@ def served(
 @pytest.mark.parametrize("d", [BF16, F16, F32])
 @pytest.mark.parametrize(("a", "b"), FP8_PAIRS)
 @pytest.mark.parametrize(("gpu", "arch"), FP8_GPUS, ids=gpu_id)
-def test_fp8_is_served(gpu: Gpu, arch: str, a: int, b: int, d: int, shape) -> None:
+def test_fp8_is_served(gpu: Gpu, arch: str, a: str, b: str, d: str, shape) -> None:
     for fast_accum in (False, True):
         plans = served(gpu, arch, shape, d, a=a, b=b, epilogue="scaled", fast_accum=fast_accum)
         assert plans
@@ -79,7 +79,7 @@ def test_fp8_is_served(gpu: Gpu, arch: str, a: int, b: int, d: int, shape) -> No
 @pytest.mark.parametrize("scales", [A1X128_B128X128, A1X128_B1X128])
 @pytest.mark.parametrize("d", [BF16, F16, F32])
 @pytest.mark.parametrize(("gpu", "arch"), FP8_GPUS, ids=gpu_id)
-def test_block_scales_are_served(gpu: Gpu, arch: str, d: int, scales: int) -> None:
+def test_block_scales_are_served(gpu: Gpu, arch: str, d: str, scales: str) -> None:
     rows = {row["name"]: row for row in json.loads(torch.ops.cutwheel._kernels())}
     name = {A1X128_B128X128: "1x128_128x128", A1X128_B1X128: "1x128_1x128"}[scales]
     for shape in SHAPES:

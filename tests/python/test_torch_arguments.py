@@ -108,7 +108,7 @@ def test_explain_takes_torchs_arguments(
     _, tensors, *rest = asked.pop()
     assert tensors[2] is scale_a
     assert tensors[3] is scale_b
-    assert rest == [SINGLE, 1, False, "", 1, 1, False]
+    assert rest == [SINGLE, 1, False, "", 1, 1, False, ()]
     with pytest.raises(ValueError, match="contraction_dim"):
         cutwheel.explain("scaled_mm", **given, contraction_dim=(0, 1))
     offs, groups = torch.tensor([16], dtype=torch.int32), b.unsqueeze(0)

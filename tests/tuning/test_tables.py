@@ -8,7 +8,26 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from selection import A100, BF16, E4M3, F32, H200, ROWS, VECTOR, WGRAD, Gpu, K, chosen, explain
+from selection import (
+    A1X128_B1X128,
+    A1X128_B128X128,
+    A100,
+    BF16,
+    COLUMN,
+    E4M3,
+    E5M2,
+    F32,
+    FPROP,
+    H200,
+    ROW,
+    ROWS,
+    VECTOR,
+    WGRAD,
+    Gpu,
+    K,
+    chosen,
+    explain,
+)
 from tuning_tables import EXTENTS, gpu_of, measured, table
 
 cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
@@ -142,11 +161,11 @@ OTHERS: list[dict[str, Any]] = [
     {"epilogue": "bias_gelu"},
     {"d": F32},
     {"batch": 2},
-    {"layout_a": 1},
-    {"layout_b": 0},
+    {"layout_a": COLUMN},
+    {"layout_b": ROW},
     {"extents_aligned": False},
     {"grouping": ROWS, "groups": 8},
-    {"grouping": K, "groups": 8, "layout_a": 1, "layout_b": 0},
+    {"grouping": K, "groups": 8, "layout_a": COLUMN, "layout_b": ROW},
     {"direction": WGRAD, "taps": 9},
     {"a": E4M3, "d": BF16, "epilogue": "scaled"},
 ]
@@ -174,7 +193,10 @@ def test_each_kind_of_request_has_entries_of_its_own(other: dict[str, Any]) -> N
 def test_entries_of_all_kinds_beside_each_other_are_told_apart() -> None:
     kinds: list[dict[str, Any]] = [
         *({}, *OTHERS),
-        *({"a": E4M3, "d": BF16, "epilogue": "block_bias", "scales": s} for s in (1, 2)),
+        *(
+            {"a": E4M3, "d": BF16, "epilogue": "block_bias", "scales": scales}
+            for scales in (A1X128_B128X128, A1X128_B1X128)
+        ),
     ]
     answers = [explain(H200, *EXTENTS, **kind) for kind in kinds]
     entries = [measured(a, len(a["plans"]) - 1, us=0.5) for a in answers]
@@ -190,8 +212,8 @@ def test_entries_of_all_kinds_beside_each_other_are_told_apart() -> None:
     ("field", "request_options", "other_options"),
     [
         ("fast_accum", {"fast_accum": True}, {"fast_accum": False}),
-        ("scales", {"scales": 1}, {"scales": 2}),
-        ("b", {"b": 5}, {"b": 4}),
+        ("scales", {"scales": A1X128_B128X128}, {"scales": A1X128_B1X128}),
+        ("b", {"b": E5M2}, {"b": E4M3}),
     ],
 )
 def test_scaled_requests_differ_in_their_own_fields(
@@ -208,13 +230,13 @@ def test_scaled_requests_differ_in_their_own_fields(
 
 def test_groups_taps_and_step_are_part_of_the_kind() -> None:
     before = explain(H200, 512, 4096, 4096, grouping=ROWS, groups=8)
-    conv = explain(H200, *EXTENTS, direction=1, taps=9, step=4)
+    conv = explain(H200, *EXTENTS, direction=FPROP, taps=9, step=4)
     cutwheel.load_tuning(table(measured(before, 0), measured(conv, 0)))
     assert "exact" in explain(H200, 512, 4096, 4096, grouping=ROWS, groups=8)["choice"]
     assert "tuned" not in explain(H200, 512, 4096, 4096, grouping=ROWS, groups=16)["choice"]
-    assert "exact" in explain(H200, *EXTENTS, direction=1, taps=9, step=4)["choice"]
-    assert "tuned" not in explain(H200, *EXTENTS, direction=1, taps=9, step=1)["choice"]
-    assert "tuned" not in explain(H200, *EXTENTS, direction=1, taps=3, step=4)["choice"]
+    assert "exact" in explain(H200, *EXTENTS, direction=FPROP, taps=9, step=4)["choice"]
+    assert "tuned" not in explain(H200, *EXTENTS, direction=FPROP, taps=9, step=1)["choice"]
+    assert "tuned" not in explain(H200, *EXTENTS, direction=FPROP, taps=3, step=4)["choice"]
 
 
 def test_a_plan_that_cannot_run_falls_through() -> None:

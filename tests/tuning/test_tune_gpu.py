@@ -103,7 +103,7 @@ def test_every_plan_of_a_request_runs_when_a_table_says_so(
     gpu = json.loads(torch.ops.cutwheel._device_info(torch.cuda.current_device()))
 
     def answer() -> dict[str, Any]:
-        text = torch.ops.cutwheel._explain(0, [x, w.t()], None, 1, False)
+        text = torch.ops.cutwheel._explain("mm", [x, w.t()])
         found: dict[str, Any] = json.loads(text)
         return found
 
@@ -127,7 +127,7 @@ def test_a_table_counts_for_calls_that_were_made_before_it(cutwheel: ModuleType,
     x = torch.randn(256, 4096, device=cuda, dtype=torch.bfloat16)
     w = torch.randn(512, 4096, device=cuda, dtype=torch.bfloat16)
     cutwheel.mm(x, w.t())
-    before = json.loads(torch.ops.cutwheel._explain(0, [x, w.t()], None, 1, False))
+    before = json.loads(torch.ops.cutwheel._explain("mm", [x, w.t()]))
     gpu = json.loads(torch.ops.cutwheel._device_info(torch.cuda.current_device()))
     names = []
     for table in (None, forced(before["tuning_request"], before["plans"][1], gpu), None):

@@ -29,9 +29,10 @@ std::unordered_map<std::string_view, int> const& rows_by_name() {
 // The words of a line, and where it is, for errors.
 class Line {
  public:
+  // `number`: of a table, 0 for a request by itself.
   Line(int number, std::string const& text) : number_(number), words_(text) {
     words_.imbue(std::locale::classic());  // a program may have made another the global one, whose decimal point is a comma
-    words_ >> kind_;
+    if (number > 0) words_ >> kind_;
   }
 
   std::string const& kind() const { return kind_; }
@@ -71,6 +72,7 @@ class Line {
   }
 
   [[noreturn]] void refuse(char const* what, std::string const& why) const {
+    if (number_ == 0) fail(ErrorKind::value, "explain: ", what, " ", why);
     fail(ErrorKind::value, "load_tuning: line ", number_, " (", kind_, "): ", what, " ", why);
   }
 
@@ -182,6 +184,11 @@ void load_tuned_table(std::string_view text) {
                  tables.end());
     tables.push_back(std::move(table));
   });
+}
+
+GemmRequest parse_request(std::string_view text) {
+  Line line(0, std::string(text));
+  return read_request(line);
 }
 
 void clear_tuned_tables() {

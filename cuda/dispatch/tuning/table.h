@@ -65,6 +65,8 @@ std::optional<PlanSource> apply_tuning(std::vector<GemmPlan>& plans, GemmRequest
 //
 // A line each, the plans of an entry behind it; names as name_of() gives them, true and false as 1 and 0.
 void load_tuned_table(std::string_view text);
+// The request of such an entry, without the word. Throws ValueError.
+GemmRequest parse_request(std::string_view text);
 void clear_tuned_tables();
 
 struct TunedTableInfo {

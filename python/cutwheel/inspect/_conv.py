@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
 
 from ..ops._common.activations import check_activation
-from ..ops._common.errors import dtype_name, shape_text
 from ..ops.conv import _convolve as conv
-from ..ops.conv._geometry import Geometry, check_rank, geometry
+from ..ops.conv._geometry import check_rank, geometry
 from ..ops.conv._nd import Folded, fold_signal, fold_volume
-from ._grouped import Arguments
+from ._request import Arguments, ByTorch, Request, torch_text
 
 _WHERE = ("stride", "padding", "dilation")
 _CONV = Arguments(
@@ -20,6 +19,7 @@ _CONV = Arguments(
     ("input", "weight", "bias", "residual"),
     ("bias", "residual"),
     ("activation", "residual_after_activation"),
+    ("residual",),
 )
 CONV = {
     "conv1d": _CONV,
@@ -30,31 +30,9 @@ CONV = {
         ("input", "weight", "scale_input", "scale_weight", "bias"),
         ("bias",),
         ("out_dtype",),
+        ("input", "weight", "scale_input", "scale_weight", "bias"),
     ),
 }
-# As the library numbers them.
-_PLAIN, _FUSED, _SCALED = 0, 1, 2
-
-
-class Request(NamedTuple):
-    """What the library is asked."""
-
-    number: int
-    operands: list[torch.Tensor | None]
-    where: Geometry
-    out_dtype: torch.dtype | None
-    allow_tf32: bool
-    epilogue: str
-    afterwards: str
-    """what torch computes behind the kernel; empty: nothing"""
-
-
-class ByTorch(NamedTuple):
-    """What torch computes, and why."""
-
-    function: str
-    because: str
-    afterwards: str
 
 
 def conv_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Request | ByTorch:
@@ -70,7 +48,7 @@ def conv_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Req
         where = geometry(op, weight, stride, padding, dilation)
         operands = [_batch(input, 4), *(tensors[k] for k in list(tensors)[1:])]
         out_dtype = given.get("out_dtype", torch.bfloat16)
-        return Request(_SCALED, operands, where, out_dtype, False, "", "")
+        return Request(op, operands, out_dtype, geometry=where)
     activation, residual = given.get("activation"), tensors["residual"]
     if activation is not None:
         check_activation(activation, conv.CONV_ACTIVATIONS, op)
@@ -79,7 +57,7 @@ def conv_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Req
     )
     dims, groups = int(op[4]), given.get("groups", 1)
     input, residual = _batch(input, dims + 2), _batch(residual, dims + 2)
-    composed = by_torch_text(activation, residual is not None)
+    composed = _text(activation, residual is not None)
     if dims != 2:
         fold = fold_signal if dims == 1 else fold_volume
         folded: Folded | str = fold(op, input, weight, stride, padding, dilation, residual)
@@ -101,11 +79,12 @@ def conv_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Req
     how = activation, residual is not None, is_last, needs_grad
     plan = conv.plan_of(*how, conv.is_served_by(input))
     allow_tf32 = input.dtype == torch.float32
-    afterwards = by_torch_text(plan.activation or behind, plan.adds_residual or is_wide)
+    afterwards = _text(plan.activation or behind, plan.adds_residual or is_wide)
+    rest = {"allow_tf32": allow_tf32, "geometry": where, "afterwards": afterwards}
     if plan.epilogue is None:
-        return Request(_PLAIN, [input, weight, bias], where, None, allow_tf32, "", afterwards)
+        return Request("conv2d", [input, weight, bias], **rest)
     operands = [input, weight, bias, None if plan.adds_residual else residual]
-    return Request(_FUSED, operands, where, None, allow_tf32, plan.epilogue, afterwards)
+    return Request("conv2d_fused", operands, epilogue=plan.epilogue, **rest)
 
 
 def _batch(tensor: Any, dims: int) -> Any:
@@ -113,36 +92,6 @@ def _batch(tensor: Any, dims: int) -> Any:
     return tensor.unsqueeze(0) if tensor is not None and tensor.dim() == dims - 1 else tensor
 
 
-def by_torch_text(activation: str | None, has_residual: bool) -> str:
+def _text(activation: str | None, has_residual: bool) -> str:
     """What torch computes behind the convolution."""
-    parts = [activation] if activation is not None else []
-    if has_residual:
-        parts.append("residual")
-    return f"torch: {', '.join(parts)}" if parts else ""
-
-
-def answer_of(request: Request) -> str:
-    """The library's, JSON."""
-    number, operands, where, out_dtype, allow_tf32, epilogue, _ = request
-    text: str = torch.ops.cutwheel._explain_conv(
-        number, operands, *where, out_dtype, allow_tf32, epilogue
-    )
-    return text
-
-
-def by_torch_parameters(request: ByTorch, tensors: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of an explanation."""
-    parameters: dict[str, Any] = {"served_by": request.function, "because": request.because}
-    if request.afterwards:
-        parameters["afterwards"] = request.afterwards
-    parameters["request"] = {
-        name: f"{dtype_name(tensor.dtype)} {shape_text(tensor.shape)}"
-        for name, tensor in tensors.items()
-        if tensor is not None
-    }
-    return parameters
-
-
-def device_name(tensor: torch.Tensor) -> str:
-    device = tensor.device
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+    return torch_text(activation, "residual" if has_residual else None)

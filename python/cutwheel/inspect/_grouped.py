@@ -1,38 +1,31 @@
-"""What explain asks the library about grouped products."""
+"""What explain asks the library about grouped and scaled GEMMs."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
+from ..ops import scaled
 from ..ops._common.errors import check_tensors
 from ..ops.grouped import _linear as layers
 from ..ops.grouped import with_row_major
 from ..ops.scaled._grouped import code as scaled_code
 from ..ops.scaled._torch_arguments import check_grouped_recipes, plain_scales
-
-
-class Arguments(NamedTuple):
-    """Names of an op's arguments."""
-
-    positional: tuple[str, ...]
-    tensors: tuple[str, ...]
-    optional: tuple[str, ...]
-    """of the tensors"""
-    others: tuple[str, ...]
-
-    @property
-    def keywords(self) -> tuple[str, ...]:
-        named = (*self.tensors, *self.others)
-        return tuple(name for name in named if name not in self.positional)
-
+from ._request import Arguments, ByTorch, Request, allows_tf32, served_by_torch
 
 _RECIPES = ("scale_recipe_a", "scale_recipe_b")
-_FACTORS = ("mat_a", "mat_b", "scale_a", _RECIPES[0], "scale_b", _RECIPES[1])
+_OPERANDS = ("mat_a", "mat_b", "scale_a", _RECIPES[0], "scale_b", _RECIPES[1])
 _SWIZZLES, _LAST = ("swizzle_a", "swizzle_b"), ("output_dtype", "contraction_dim", "use_fast_accum")
-SCALED_MM = (*_FACTORS, *_SWIZZLES, "bias", *_LAST)
-"""the arguments of scaled_mm that torch has, too"""
+_ZERO_POINT = ("azp", "azp_adj")
+_SCALES = ("scale_a", "scale_b", "bias")
+SCALED_MM = Arguments(
+    (*_OPERANDS, *_SWIZZLES, "bias", *_LAST),
+    ("mat_a", "mat_b", *_SCALES, *_ZERO_POINT),
+    (*_SCALES, *_ZERO_POINT),
+    ("out",),
+    ("mat_a", "mat_b", *_SCALES, *_ZERO_POINT),
+)
 GROUPED = {
     "grouped_mm": Arguments(
         ("mat_a", "mat_b"),
@@ -47,17 +40,13 @@ GROUPED = {
         ("input", "weight"), ("input", "weight", "offs"), (), ("activation",)
     ),
     "scaled_grouped_mm": Arguments(
-        (*_FACTORS, *_SWIZZLES, "bias", "offs", *_LAST),
+        (*_OPERANDS, *_SWIZZLES, "bias", "offs", *_LAST),
         ("mat_a", "mat_b", "scale_a", "scale_b", "offs", "bias"),
         ("bias",),
         (),
+        ("mat_a", "mat_b", "scale_a", "scale_b", "offs", "bias"),
     ),
 }
-
-# As the library numbers them.
-_MM, _ACCUMULATE, _LINEAR, _SCALED = 8, 9, 10, 11
-
-Request = tuple[int, list[Any], "torch.dtype | None", str, bool]
 
 
 def take_scales(op: str, given: dict[str, Any]) -> None:
@@ -70,51 +59,61 @@ def take_scales(op: str, given: dict[str, Any]) -> None:
     given["scale_a"], given["scale_b"] = plain_scales(op, a, b, *scales, *rest)
 
 
-def grouped_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Request | None:
-    """Number of the op, operands, out_dtype, epilogue and use_fast_accum; None: nothing is grouped.
+def scaled_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Request:
+    """Raises ValueError as the op."""
+    return Request(
+        op,
+        scaled.operands(**tensors),
+        given.get("output_dtype", torch.bfloat16),
+        recipe_a=scaled.code("scale_recipe_a", given.get("scale_recipe_a")),
+        recipe_b=scaled.code("scale_recipe_b", given.get("scale_recipe_b")),
+        use_fast_accum=given.get("use_fast_accum", False),
+    )
 
-    Raises:
-        ValueError: as the op
-    """
+
+def grouped_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Request | ByTorch:
+    """Raises ValueError as the op."""
     if op == "scaled_grouped_mm":
         codes = [scaled_code(name, given.get(name)) for name in _RECIPES]
         if codes != [None, None]:
             check_grouped_recipes(op, *list(tensors.values())[:4], *codes)
         out_dtype = given.get("output_dtype", torch.bfloat16)
-        return _SCALED, [*tensors.values()], out_dtype, "", given.get("use_fast_accum", False)
+        fast = given.get("use_fast_accum", False)
+        return Request(op, [*tensors.values()], out_dtype, use_fast_accum=fast)
     if op == "grouped_mm":
-        return _of_product(tensors, given.get("out_dtype"))
+        return _of_mm(tensors, given.get("out_dtype"))
     input, weight, offs = tensors["input"], tensors["weight"], tensors["offs"]
-    bias = tensors.get("bias")
-    activation = _activation(op, given)
+    bias, activation = tensors.get("bias"), _activation(op, given)
+    allow_tf32, after = allows_tf32(input), layers.afterwards(op, input, activation) or ""
     name = layers.epilogue_of(op, input, weight, bias, activation)
     if name is None:
-        return _MM, [input, weight.mT, offs, bias], None, "", False
-    return _LINEAR, [input, weight, offs, bias], None, name, False
-
-
-def grouped_afterwards(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> dict[str, str]:
-    """What torch computes behind the kernel, as a parameter of the explanation, if anything."""
-    if op not in ("grouped_linear", "grouped_gated_linear"):
-        return {}
-    text = layers.afterwards(op, tensors["input"], _activation(op, given))
-    return {"afterwards": text} if text else {}
+        operands = [input, weight.mT, offs, bias]
+        return Request("grouped_mm", operands, allow_tf32=allow_tf32, afterwards=after)
+    return Request(
+        "grouped_linear_fused",
+        [input, weight, offs, bias],
+        allow_tf32=allow_tf32,
+        epilogue=name,
+        afterwards=after,
+    )
 
 
 def _activation(op: str, given: dict[str, Any]) -> Any:
     return given.get("activation", "silu" if op == "grouped_gated_linear" else None)
 
 
-def _of_product(tensors: dict[str, Any], out_dtype: torch.dtype | None) -> Request | None:
+def _of_mm(tensors: dict[str, Any], out_dtype: torch.dtype | None) -> Request | ByTorch:
     a, b, offs, bias, total = tensors.values()
-    ranks = a.dim(), b.dim()
-    if ranks == (3, 3) and offs is None:
-        return None
+    ranks, allow_tf32 = (a.dim(), b.dim()), allows_tf32(a)
+    if ranks == (3, 3) and offs is None:  # nothing is grouped
+        op, c = ("bmm", []) if bias is None else ("baddbmm", [bias.unsqueeze(1)])
+        request = Request(op, [*c, a, b], out_dtype, allow_tf32=allow_tf32)
+        return served_by_torch(op, b) or request
     if offs is None:
         raise ValueError("grouped_mm: offs is None; expected the end of each group, [G]")
     if total is not None and ranks == (2, 2):
         a, b, total = with_row_major(a, b, total)
-        return _ACCUMULATE, [a, b, offs, total], None, "", False
+        return Request("grouped_mm_accumulate", [a, b, offs, total], allow_tf32=allow_tf32)
     if ranks == (3, 2):
         a, b = b.mT, a.mT
-    return _MM, [a, b, offs, bias], out_dtype, "", False
+    return Request("grouped_mm", [a, b, offs, bias], out_dtype, allow_tf32=allow_tf32)

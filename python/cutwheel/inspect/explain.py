@@ -10,45 +10,23 @@ from typing import Any
 import torch
 
 from .. import _library  # noqa: F401  (registers torch.ops.cutwheel)
-from ..ops import linear, scaled
-from ..ops._common import by_torch
+from ..ops import linear
 from ..ops._common.epilogue import find, signature_of
-from ..ops._common.errors import RAISED, check_tensors, reraise
-from ..ops._common.precision import autocast_operands, tf32_allowed
+from ..ops._common.errors import check_tensors, dtype_name, shape_text
+from ..ops._common.precision import autocast_operands
 from ..ops.gemm._epilogue import cast_operands, is_composed, positional_operands
 from ..ops.linear._gated import epilogue_of as gated_epilogue_of
-from ._conv import (
-    CONV,
+from ._conv import CONV, conv_request
+from ._grouped import GROUPED, SCALED_MM, grouped_request, scaled_request, take_scales
+from ._request import (
+    Arguments,
     ByTorch,
-    answer_of,
-    by_torch_parameters,
-    by_torch_text,
-    conv_request,
-    device_name,
+    Request,
+    allows_tf32,
+    served_by_torch,
+    torch_text,
 )
-from ._grouped import GROUPED, SCALED_MM, grouped_afterwards, grouped_request, take_scales
 
-# As the library numbers them, with the names of their tensor arguments.
-_OPERANDS = {
-    "mm": ("input", "mat2"),
-    "bmm": ("input", "mat2"),
-    "addmm": ("input", "mat1", "mat2"),
-    "baddbmm": ("input", "batch1", "batch2"),
-    "linear": ("input", "weight", "bias"),
-}
-_NUMBERS = {op: number for number, op in enumerate(_OPERANDS)}
-# These take the name of an epilogue; "linear" with an activation or a residual is one of them.
-_GEMM, _LINEAR_FUSED = 5, 6
-_SCALED_MM = 7
-_OPS = (*_OPERANDS, "gated_linear", "gemm", "scaled_mm", *GROUPED, *CONV)
-_KEYWORDS = {
-    **{name: arguments.keywords for name, arguments in {**GROUPED, **CONV}.items()},
-    "linear": ("activation", "residual", "residual_after_activation"),
-    "gated_linear": (),
-    "gemm": ("out_dtype", "out"),
-    "scaled_mm": ("azp", "azp_adj", "out"),
-}
-_GEMM_ARGUMENTS = ("a", "b", "epilogue", *_KEYWORDS["gemm"])
 _SHOWN_CANDIDATES = 8
 
 
@@ -207,235 +185,144 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     name = op if isinstance(op, str) else getattr(op, "__name__", str(op))
     if name not in _OPS:
         raise ValueError(f"explain: op is {name!r}; expected one of {', '.join(_OPS)}")
-    if name == "gemm":
-        return _explain_gemm(args, kwargs)
-    if name == "gated_linear":
-        return _explain_gated_linear(args, kwargs)
-    if name == "scaled_mm":
-        return _explain_scaled_mm(args, kwargs)
-    if name in GROUPED:
-        return _explain_grouped(name, args, kwargs)
-    if name in CONV:
-        return _explain_conv(name, args, kwargs)
-    given = _bind(
-        name, (*_OPERANDS[name], *(("out_dtype",) if name != "linear" else ())), args, kwargs
-    )
-    optional = ("bias", "residual")
-    tensors = {key: given.get(key) for key in _OPERANDS[name]}
-    if name == "linear":
-        tensors["residual"] = given.get("residual")
-    check_tensors(name, tensors, optional)
-    if name == "linear":
-        return _explain_linear_layer(given, tensors)
-    operands, beta = _autocast(list(tensors.values())), given.get("beta", 1)
-    out_dtype, factor = given.get("out_dtype"), operands[-1]
-    served = _of_torch(name, factor, tensors)
-    return served or _ask(name, _NUMBERS[name], operands, factor, out_dtype, beta, "", tensors)
-
-
-def _bind(
-    op: str, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    """Arguments by name."""
-    if len(args) > len(names):
-        raise TypeError(f"explain: {op} takes at most {len(names)} positional arguments")
-    given = dict(zip(names, args, strict=False))
-    keywords = _KEYWORDS.get(op, ("out", "beta", "alpha"))
-    for key, value in kwargs.items():
-        if key in given or key not in (*names, *keywords):
-            problem = "given twice" if key in given else f"no argument of {op}"
-            raise TypeError(f"explain: {key} is {problem}")
-        given[key] = value
-    return given
-
-
-def _autocast(operands: list[Any]) -> list[Any]:
-    return list(autocast_operands(*operands)) if torch.is_autocast_enabled() else operands
-
-
-def _explain_linear_layer(given: dict[str, Any], tensors: dict[str, Any]) -> Explanation:
-    activation, is_last = given.get("activation"), given.get("residual_after_activation", False)
-    input, weight, bias = _autocast(list(tensors.values())[:3])
-    residual, afterwards = tensors["residual"], ""
-    if residual is not None and residual.dtype != input.dtype and torch.is_autocast_enabled():
-        afterwards = by_torch_text(None if is_last else activation, True)
-        activation, residual = activation if is_last else None, None
-    fused = linear.epilogue_of(input, weight, bias, activation, residual, is_last)
-    served = _of_torch(
-        "linear", input, tensors, activation, None if residual is None else "residual"
-    )
-    if served is not None:
-        return served
-    if fused is None:
-        operands = [tensor for tensor in (input, weight, bias) if tensor is not None]
-        explanation = _ask("linear", _NUMBERS["linear"], operands, input, None, 1, "", tensors)
+    arguments, request_of = _OPS[name]
+    if name == "gemm":  # operands of the epilogue by their names
+        own = (*arguments.positional, *arguments.others)
+        rest = {key: value for key, value in kwargs.items() if key not in own}
+        given = arguments.bind(name, args, {k: v for k, v in kwargs.items() if k in own})
+        given["operands"] = rest
     else:
-        operands = [input, weight, bias, residual]
-        explanation = _explain_linear("linear", operands, fused, tensors)
-    if afterwards:
-        explanation.parameters["afterwards"] = afterwards
+        given = arguments.bind(name, args, kwargs)
+    if name in ("scaled_mm", "scaled_grouped_mm"):
+        take_scales(name, given)
+    tensors: dict[str, Any] = {key: given.get(key) for key in arguments.tensors}
+    check_tensors(name, tensors, arguments.optional)
+    if torch.is_autocast_enabled():
+        cast = [key for key in tensors if key not in arguments.kept]
+        values = autocast_operands(*(tensors[key] for key in cast)) if cast else ()
+        tensors |= dict(zip(cast, values, strict=True))
+    request = request_of(name, tensors, given)
+    if isinstance(request, ByTorch):
+        return _explained_by_torch(name, request, tensors)
+    explanation = _explanation(name, request.ask(name, arguments.optional, tensors))
+    if request.afterwards:
+        explanation.parameters["afterwards"] = request.afterwards
     return explanation
 
 
-def _explain_linear(
-    op: str, operands: list[Any], fused: str, tensors: dict[str, Any]
-) -> Explanation:
+def _gemm_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Request | ByTorch:
+    operands = list(tensors.values())
+    rest = given.get("out_dtype"), given.get("beta", 1), allows_tf32(operands[-1])
+    return served_by_torch(op, operands[-1]) or Request(op, operands, *rest)
+
+
+def _linear_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Request | ByTorch:
+    activation, is_last = given.get("activation"), given.get("residual_after_activation", False)
+    input, weight, bias, residual = tensors.values()
+    afterwards = ""
+    if residual is not None and residual.dtype != input.dtype and torch.is_autocast_enabled():
+        afterwards = torch_text(None if is_last else activation, "residual")
+        activation, residual = activation if is_last else None, None
+    fused = linear.epilogue_of(input, weight, bias, activation, residual, is_last)
+    after = activation, None if residual is None else "residual"
+    served = served_by_torch(op, input, *after)
+    if served is not None:
+        return served
+    if fused is not None:
+        request = _layer_request([input, weight, bias, residual], fused)
+        return request._replace(afterwards=afterwards)
+    operands = [tensor for tensor in (input, weight, bias) if tensor is not None]
+    return Request(op, operands, allow_tf32=allows_tf32(input), afterwards=afterwards)
+
+
+def _layer_request(operands: list[Any], fused: str) -> Request:
     """operands: input, weight, bias, residual"""
     input, weight, bias, _ = operands
+    rest: dict[str, Any] = {"allow_tf32": allows_tf32(input), "epilogue": fused}
     if fused != "bias_leaky_relu" or input.dim() < 2 or weight.dim() != 2:
-        return _ask(op, _LINEAR_FUSED, operands, input, None, 1, fused, tensors)
+        return Request("linear_fused", operands, **rest)
     # The op for linear layers takes no slope: cutwheel.linear calls gemm.
-    matrices = [input.flatten(0, -2), weight.t(), bias]
-    return _ask(op, _GEMM, matrices, input, None, 1, fused, tensors)
+    return Request("gemm", [input.flatten(0, -2), weight.t(), bias], **rest)
 
 
-def _explain_gated_linear(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
-    op = "gated_linear"
-    given = _bind(op, ("input", "weight", "activation"), args, kwargs)
-    tensors = {key: given.get(key) for key in ("input", "weight")}
-    check_tensors(op, tensors)
-    input, weight = _autocast(list(tensors.values()))
+def _gated_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Request | ByTorch:
+    input, weight = tensors.values()
     activation = given.get("activation", "silu")
     fused = gated_epilogue_of(input, weight, activation)
-    served = _of_torch(op, input, tensors, activation, "gate")
-    return served or _explain_linear(op, [input, weight, None, None], fused, tensors)
+    served = served_by_torch(op, input, activation, "gate")
+    return served or _layer_request([input, weight, None, None], fused)
 
 
-def _explain_gemm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
-    own = {key: value for key, value in kwargs.items() if key in _GEMM_ARGUMENTS}
-    given = _bind("gemm", ("a", "b", "epilogue"), args, own)
-    tensors: dict[str, Any] = {key: given.get(key) for key in ("a", "b")}
-    check_tensors("gemm", tensors)
+def _named_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Request | ByTorch:
     name, out_dtype = given.get("epilogue", "plain"), given.get("out_dtype")
     signature = signature_of(name)
-    operands = {key: value for key, value in kwargs.items() if key not in own}
-    positional, scalars = positional_operands(name, signature, operands)
+    positional, scalars = positional_operands(name, signature, given["operands"])
     a, b = tensors.values()
     if torch.is_autocast_enabled():
         a, b, positional = cast_operands(a, b, positional, signature, out_dtype)
     beta = dict(zip(signature.scalars, scalars, strict=True)).get("beta", 1)
     declared = find(name)
     expression = declared.expr if declared else None
-    served = _of_torch("gemm", a, tensors, expression)
-    if served is None and out_dtype == torch.float32 and is_composed(a, name):
-        product = _NUMBERS["mm" if a.dim() == 2 else "bmm"]
-        explanation = _ask("gemm", product, [a, b], a, out_dtype, 1, "", tensors)
-        explanation.parameters["afterwards"] = f"torch: {expression}"
-        return explanation
-    request = (_GEMM, [a, b, *positional], a, out_dtype, beta, name, tensors)
-    return served or _ask("gemm", *request)
+    served = served_by_torch(op, a, expression)
+    if served is not None:
+        return served
+    allow_tf32 = allows_tf32(a)
+    if out_dtype == torch.float32 and is_composed(a, name):
+        inner, after = "mm" if a.dim() == 2 else "bmm", torch_text(expression)
+        return Request(inner, [a, b], out_dtype, allow_tf32=allow_tf32, afterwards=after)
+    return Request(op, [a, b, *positional], out_dtype, beta, allow_tf32, name)
 
 
-def _explain_scaled_mm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
-    op = "scaled_mm"
-    given = _bind(op, SCALED_MM, args, kwargs)
-    take_scales(op, given)
-    optional = ("scale_a", "scale_b", "bias", "azp", "azp_adj")
-    tensors: dict[str, Any] = {key: given.get(key) for key in ("mat_a", "mat_b", *optional)}
-    check_tensors(op, tensors, optional)
-    return _ask(
-        op,
-        _SCALED_MM,
-        scaled.operands(**tensors),
-        tensors["mat_a"],
-        given.get("output_dtype", torch.bfloat16),
-        1,
-        "",
-        tensors,
-        scaled.code("scale_recipe_a", given.get("scale_recipe_a")),
-        scaled.code("scale_recipe_b", given.get("scale_recipe_b")),
-        given.get("use_fast_accum", False),
-    )
+_RequestOf = Callable[[str, dict[str, Any], dict[str, Any]], "Request | ByTorch"]
 
 
-def _explain_grouped(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
-    arguments = GROUPED[op]
-    given = _bind(op, arguments.positional, args, kwargs)
-    if op == "scaled_grouped_mm":
-        take_scales(op, given)
-    tensors: dict[str, Any] = {key: given.get(key) for key in arguments.tensors}
-    check_tensors(op, tensors, arguments.optional)
-    if op != "scaled_grouped_mm":
-        tensors = dict(zip(tensors, _autocast(list(tensors.values())), strict=True))
-    request = grouped_request(op, tensors, given)
-    if request is None:  # grouped_mm of two batches
-        a, b, bias = tensors["mat_a"], tensors["mat_b"], tensors["bias"]
-        if bias is None:
-            return explain("bmm", a, b, out_dtype=given.get("out_dtype"))
-        return explain("baddbmm", bias.unsqueeze(1), a, b, out_dtype=given.get("out_dtype"))
-    number, operands, out_dtype, epilogue_name, use_fast_accum = request
-    scaling = (None, None, use_fast_accum)
-    asked = (number, operands, operands[0], out_dtype, 1, epilogue_name, tensors)
-    explanation = _ask(op, *asked, *scaling)
-    explanation.parameters.update(grouped_afterwards(op, tensors, given))
-    return explanation
+def _of_torchs(*tensors: str) -> tuple[Arguments, _RequestOf]:
+    others = ("out", "beta", "alpha")
+    return Arguments((*tensors, "out_dtype"), tensors, (), others), _gemm_request
 
 
-def _explain_conv(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
-    arguments = CONV[op]
-    given = _bind(op, arguments.positional, args, kwargs)
-    tensors: dict[str, Any] = {key: given.get(key) for key in arguments.tensors}
-    check_tensors(op, tensors, arguments.optional)
-    if op != "scaled_conv2d":
-        of_product = {key: value for key, value in tensors.items() if key != "residual"}
-        cast = dict(zip(of_product, _autocast(list(of_product.values())), strict=True))
-        tensors = {**cast, "residual": tensors["residual"]}
-    request = conv_request(op, tensors, given)
-    if isinstance(request, ByTorch):
-        return Explanation(
-            op, None, by_torch_parameters(request, tensors), (), device_name(tensors["input"])
-        )
-    try:
-        text = answer_of(request)
-    except RAISED as error:
-        reraise(op, error, arguments.optional, **tensors)
-    explanation = _explanation(op, json.loads(text))
+_LINEAR = ("input", "weight", "bias")
+_OPS: dict[str, tuple[Arguments, _RequestOf]] = {
+    "mm": _of_torchs("input", "mat2"),
+    "bmm": _of_torchs("input", "mat2"),
+    "addmm": _of_torchs("input", "mat1", "mat2"),
+    "baddbmm": _of_torchs("input", "batch1", "batch2"),
+    "linear": (
+        Arguments(
+            _LINEAR,
+            (*_LINEAR, "residual"),
+            ("bias", "residual"),
+            ("activation", "residual_after_activation"),
+            ("residual",),
+        ),
+        _linear_request,
+    ),
+    "gated_linear": (
+        Arguments(("input", "weight", "activation"), ("input", "weight")),
+        _gated_request,
+    ),
+    "gemm": (
+        Arguments(("a", "b", "epilogue"), ("a", "b"), (), ("out_dtype", "out"), ("a", "b")),
+        _named_request,
+    ),
+    "scaled_mm": (SCALED_MM, scaled_request),
+    **{name: (arguments, grouped_request) for name, arguments in GROUPED.items()},
+    **{name: (arguments, conv_request) for name, arguments in CONV.items()},
+}
+
+
+def _explained_by_torch(op: str, request: ByTorch, tensors: dict[str, Any]) -> Explanation:
+    parameters: dict[str, Any] = {"served_by": request.function, "because": request.because}
     if request.afterwards:
-        explanation.parameters["afterwards"] = request.afterwards
-    return explanation
-
-
-def _ask(
-    op: str,
-    number: int,
-    operands: list[Any],
-    factor: torch.Tensor,
-    out_dtype: torch.dtype | None,
-    beta: float,
-    epilogue_name: str,
-    tensors: dict[str, Any],
-    *scaling: Any,
-) -> Explanation:
-    """The library's answer.
-
-    Args:
-        factor: an operand whose dtype is that of the product
-        scaling: of scaled_mm, recipe_a, recipe_b and use_fast_accum
-    """
-    allow_tf32 = factor.dtype == torch.float32 and tf32_allowed()
-    try:
-        text = torch.ops.cutwheel._explain(
-            number, operands, out_dtype, beta, allow_tf32, epilogue_name, *scaling
-        )
-    except RAISED as error:
-        reraise(op, error, tuple(tensors), **tensors)
-    return _explanation(op, json.loads(text))
-
-
-def _of_torch(
-    op: str, factor: torch.Tensor, tensors: dict[str, Any], *after: str | None
-) -> Explanation | None:
-    """None: torch does not compute the product.
-
-    Args:
-        after: what follows the product
-    """
-    because = by_torch.why(factor)
-    if because is None:
-        return None
-    afterwards = ", ".join(each for each in after if each is not None)
-    request = ByTorch(by_torch.FUNCTIONS[op], because, afterwards and f"torch: {afterwards}")
-    return Explanation(op, None, by_torch_parameters(request, tensors), (), device_name(factor))
+        parameters["afterwards"] = request.afterwards
+    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    parameters["request"] = {
+        name: f"{dtype_name(tensor.dtype)} {shape_text(tensor.shape)}"
+        for name, tensor in given.items()
+    }
+    device = next(iter(given.values())).device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+    return Explanation(op, None, parameters, (), name)
 
 
 def _explanation(op: str, data: dict[str, Any]) -> Explanation:
