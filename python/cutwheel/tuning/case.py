@@ -120,8 +120,8 @@ class Case:
         return replace(self, sides=sides, pairs=pairs, kernels={}, forms={})
 
 
-def explained(op: int, operands: Sequence[Any], *rest: Any) -> dict[str, Any]:
-    """rest: out_dtype, beta, allow_tf32, epilogue, recipes, use_fast_accum"""
+def explained(op: str, operands: Sequence[Any], *rest: Any) -> dict[str, Any]:
+    """rest: out_dtype, beta, allow_tf32, epilogue, recipes, use_fast_accum, geometry"""
     found: dict[str, Any] = json.loads(torch.ops.cutwheel._explain(op, list(operands), *rest))
     return found
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from ..case import Case, Reference, Setting, Side, first_kernel
+from ..case import Case, Reference, Setting, Side, explained, first_kernel
 from ..measure import Error, Tensor, exactly
 from ..shapes import Conv
 
 ALLOWED = Error(1e-2, 1e-1)
-# As the library numbers them for explanations; "fused" is fprop with an epilogue.
-_CONV = {"fprop": 0, "fused": 1, "dgrad": 3, "wgrad": 4}
+OPS = {
+    "fprop": "conv2d",
+    "fused": "conv2d_fused",
+    "dgrad": "conv2d_input_grad",
+    "wgrad": "conv2d_weight_grad",
+}
 
 Operands = tuple[Tensor, ...]
 
@@ -75,15 +78,12 @@ def geometry(shape: Conv) -> list[int]:
     return [*stride, *padding, *padding, *dilation]
 
 
-def explained(direction: str, shape: Conv, operands: Operands, tf32: bool) -> dict[str, Any]:
-    size = {"dgrad": shape.input, "wgrad": shape.filter}.get(direction, ())[2:] or (0, 0)
-    given = [*operands, None] if direction == "fprop" else [*operands]
+def explained_conv(direction: str, shape: Conv, operands: Operands, tf32: bool) -> dict[str, Any]:
+    size = {"dgrad": shape.input, "wgrad": shape.filter}.get(direction, ())[2:]
+    given = [*operands, None] if direction == "fprop" else operands
     epilogue = "bias_residual_relu" if direction == "fused" else ""
-    text = torch.ops.cutwheel._explain_conv(
-        _CONV[direction], given, *geometry(shape), None, tf32, epilogue, *size
-    )
-    found: dict[str, Any] = json.loads(text)
-    return found
+    rest = None, 1, tf32, epilogue, None, None, False, [*geometry(shape), *size]
+    return explained(OPS[direction], given, *rest)
 
 
 # ---- cases
@@ -119,7 +119,7 @@ def case_of(
         return Side(name, lambda i: call(*sets[i], shape))
 
     def explain() -> dict[str, Any]:
-        return explained(direction, shape, sets[0], setting.is_tf32)
+        return explained_conv(direction, shape, sets[0], setting.is_tf32)
 
     return Case(
         [*(side(name, call) for name, call in baselines.items()), side("cutwheel", ours)],

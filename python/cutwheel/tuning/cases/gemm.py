@@ -18,9 +18,6 @@ from ...ops._common.expressions import evaluate
 from ..case import Case, Setting, Side, explained, first_kernel
 from ..measure import Error, Tensor, exactly
 
-# As the library numbers ops for explanations.
-_MM, _ADDMM, _LINEAR, _GEMM, _LINEAR_FUSED = 0, 2, 4, 5, 6
-
 # Relative errors of right results: about 2e-3, 2e-4 and 3e-4; partial sums rounded to 16 bits,
 # which torch allows itself, add to that.
 ALLOWED = {
@@ -43,17 +40,17 @@ def blas_library(name: str) -> Iterator[None]:
 
 
 def mm(setting: Setting) -> Case:
-    return _plain(setting, "mm", _MM)
+    return _plain(setting, "mm")
 
 
 def addmm(setting: Setting) -> Case:
     """C is a row [N], or a matrix [M, N] if the variant says so."""
     m, n, _ = setting.shape
     c = setting.operands.normal(*((m, n) if setting.variant == "matrix" else (n,)))
-    return _plain(setting, "addmm", _ADDMM, c)
+    return _plain(setting, "addmm", c)
 
 
-def _plain(setting: Setting, op: str, number: int, *c: Tensor) -> Case:
+def _plain(setting: Setting, op: str, *c: Tensor) -> Case:
     """x [M, K] times w [N, K] transposed.
 
     All sides write with ``out=`` into the same rotated outputs: the same addresses for all, and
@@ -77,7 +74,7 @@ def _plain(setting: Setting, op: str, number: int, *c: Tensor) -> Case:
         return expected.add_(c[0].float()) if c else expected
 
     def explain() -> dict[str, Any]:
-        return explained(number, [*c, x[0], w[0]], None, 1, setting.is_tf32)
+        return explained(op, [*c, x[0], w[0]], None, 1, setting.is_tf32)
 
     sides = [Side("torch", lambda i: theirs(*c, x[i], w[i], out=out[i]))]
     if op == "mm":  # addmm with a row takes cuBLASLt by itself
@@ -149,8 +146,8 @@ class Layer:
     def explain(self, activation: str | None) -> dict[str, Any]:
         operands, is_tf32 = [self.x[0], self.w[0], self.b], self.setting.is_tf32
         if activation is None:
-            return explained(_LINEAR, operands, None, 1, is_tf32)
-        return explained(_LINEAR_FUSED, [*operands, None], None, 1, is_tf32, f"bias_{activation}")
+            return explained("linear", operands, None, 1, is_tf32)
+        return explained("linear_fused", [*operands, None], None, 1, is_tf32, f"bias_{activation}")
 
 
 def linear(setting: Setting) -> Case:
@@ -215,7 +212,7 @@ def gemm(setting: Setting) -> Case:
 
     def explain() -> dict[str, Any]:
         operands = [x[0], w[0].t(), *given.values()]
-        return explained(_GEMM, operands, None, 1, setting.is_tf32, name)
+        return explained("gemm", operands, None, 1, setting.is_tf32, name)
 
     return Case(
         [Side("cutwheel", call)],

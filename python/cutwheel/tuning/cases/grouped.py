@@ -17,8 +17,6 @@ from ..case import Case, Setting, Side, explained, first_kernel
 from ..measure import E4M3, Tensor, blocks, outer_major, scaled, spans
 from .scaled import ALLOWED, ALLOWED_FAST, exact_product
 
-_GROUPED_MM, _SCALED_GROUPED_MM = 8, 11  # as the library numbers ops for explanations
-
 CHECKED_BYTES = 8e9  # of the float32 reference of a result: of a larger one, some groups
 
 
@@ -119,7 +117,7 @@ def _of_rows(
         return our_grouped_mm(x[i], w[i], offs)
 
     def explain() -> dict[str, Any]:
-        return explained(_GROUPED_MM, [x[0], w[0], offs, None], None, 1, False)
+        return explained("grouped_mm", [x[0], w[0], offs, None], None, 1, False)
 
     return Case(
         [Side("torch", by_torch), Side("cutwheel", ours)],
@@ -171,7 +169,7 @@ def wgrad(setting: Setting) -> Case:
         return result if is_whole else some(result)
 
     def explain() -> dict[str, Any]:
-        return explained(_GROUPED_MM, [dy[0].t(), x[0], offs, None], None, 1, False)
+        return explained("grouped_mm", [dy[0].t(), x[0], offs, None], None, 1, False)
 
     return Case(
         [
@@ -216,7 +214,7 @@ def scaled_forward(setting: Setting, recipe: str, fast: bool = False) -> Case:
 
     def explain() -> dict[str, Any]:
         rest = torch.bfloat16, 1, False, "", None, None, fast
-        return explained(_SCALED_GROUPED_MM, [x[0], w[0].mT, *given, offs, None], *rest)
+        return explained("scaled_grouped_mm", [x[0], w[0].mT, *given, offs, None], *rest)
 
     return Case(
         [*([side("torch", torch_scaled)] if is_rowwise else []), side("cutwheel", our_scaled)],

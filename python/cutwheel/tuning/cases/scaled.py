@@ -19,8 +19,6 @@ from ...ops.scaled import code
 from ..case import Case, Function, Setting, Side, explained
 from ..measure import INT8, Error, Tensor, blocks, outer_major, scaled
 
-_SCALED_MM = 7  # as the library numbers ops for explanations
-
 ALLOWED = Error(1e-2, 1e-1)
 # Sums in the tensor cores' own precision are off by up to 0.3 of the root mean square at
 # K = 28672, torch's as ours.
@@ -143,7 +141,7 @@ class Scaled:
         recipe_x, recipe_w = RECIPES[self.recipe]
         codes = code("scale_recipe_a", recipe_x), code("scale_recipe_b", recipe_w)
         tensors = [self.x(0), self.w[0].t(), self.scale_x[0], self.scale_w[0], None, None, None]
-        return explained(_SCALED_MM, tensors, torch.bfloat16, 1, False, "", *codes, self.fast)
+        return explained("scaled_mm", tensors, torch.bfloat16, 1, False, "", *codes, self.fast)
 
     @property
     def left_out(self) -> str:
