@@ -25,41 +25,32 @@ KernelDescriptor const* find_row(DeviceInfo const& device, Wanted wanted) {
   return nullptr;
 }
 
-// Rows found for a key, remembered until the environment changes.
-template <class Key, std::size_t size>
-class FoundRows {
- public:
-  template <class Wanted>
-  KernelDescriptor const* of(Key const& key, std::size_t hash, DeviceInfo const& device, Wanted wanted) {
-    unsigned const generation = environment_generation();
-    Entry& entry = entries_[hash % size];
-    if (entry.generation != generation || entry.device != device.ordinal || !(entry.key == key)) {
-      entry = {generation, device.ordinal, key, find_row(device, wanted)};
-    }
-    return entry.row;
+// A family's kernel of these types; `which` is its epilogue or recipe.
+struct Key {
+  Family family = Family::elementwise;
+  int device = 0;
+  DType in = DType::f32, out = DType::f32;
+  int which = 0;
+  bool operator==(Key const& o) const {
+    return family == o.family && device == o.device && in == o.in && out == o.out && which == o.which;
   }
+};
 
- private:
+// Remembers what was found for a key, until the environment changes.
+template <class Wanted>
+KernelDescriptor const* find_remembered(Key const& key, DeviceInfo const& device, Wanted wanted) {
   struct Entry {
     unsigned generation = 0;
-    int device = 0;
     Key key;
     KernelDescriptor const* row = nullptr;
   };
-  std::array<Entry, size> entries_;
-};
-
-struct ElementwiseKey {
-  DType d = DType::f32;
-  Epilogue epilogue{};
-  bool operator==(ElementwiseKey const& o) const { return d == o.d && epilogue == o.epilogue; }
-};
-
-struct QuantizeKey {
-  DType in = DType::f32, out = DType::s8;
-  QuantizeRecipe recipe = QuantizeRecipe::none;
-  bool operator==(QuantizeKey const& o) const { return in == o.in && out == o.out && recipe == o.recipe; }
-};
+  thread_local std::array<Entry, 64> entries;
+  unsigned const generation = environment_generation();
+  std::size_t const hash = (static_cast<std::size_t>(key.which) * 8 + static_cast<std::size_t>(key.in)) * 3;
+  Entry& entry = entries[(hash + static_cast<std::size_t>(key.out)) % entries.size()];
+  if (entry.generation != generation || !(entry.key == key)) entry = {generation, key, find_row(device, wanted)};
+  return entry.row;
+}
 
 }  // namespace
 
@@ -77,18 +68,15 @@ KernelDescriptor const* find_reduce_row(DeviceInfo const& device, DType d, std::
 }
 
 KernelDescriptor const* choose_elementwise_row(DeviceInfo const& device, DType d, Epilogue epilogue) {
-  thread_local FoundRows<ElementwiseKey, 64> found;
-  std::size_t const hash = static_cast<std::size_t>(epilogue) * 4 + static_cast<std::size_t>(d);
-  return found.of({d, epilogue}, hash, device, [&](KernelDescriptor const& row) {
+  Key const key{Family::elementwise, device.ordinal, d, d, static_cast<int>(epilogue)};
+  return find_remembered(key, device, [&](KernelDescriptor const& row) {
     return row.family == Family::elementwise && row.d == d && row.epilogue == epilogue;
   });
 }
 
 KernelDescriptor const* choose_quantize_row(DeviceInfo const& device, DType in, DType out, QuantizeRecipe recipe) {
-  thread_local FoundRows<QuantizeKey, 64> found;
-  std::size_t const hash =
-      (static_cast<std::size_t>(recipe) * 8 + static_cast<std::size_t>(in)) * 3 + static_cast<std::size_t>(out);
-  return found.of({in, out, recipe}, hash, device, [&](KernelDescriptor const& row) {
+  Key const key{Family::quantize, device.ordinal, in, out, static_cast<int>(recipe)};
+  return find_remembered(key, device, [&](KernelDescriptor const& row) {
     return row.family == Family::quantize && row.a == in && row.d == out && row.recipe == recipe;
   });
 }

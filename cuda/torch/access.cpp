@@ -6,8 +6,6 @@
 namespace cutwheel {
 namespace {
 
-bool aligned(void const* data) { return reinterpret_cast<std::uintptr_t>(data) % kAccessBytes == 0; }
-
 Tensor reshaped(Tensor const& tensor, std::vector<std::int64_t> sizes) {
   try {
     return torch::stable::reshape(tensor, sizes);
@@ -61,6 +59,15 @@ Matrix readable(Matrix const& x, Tensor const& owner, ScalarType type, std::int6
                 std::vector<Tensor>& keep) {
   bool const as_it_lies = !force_copy && owner.scalar_type() == type && accessible(x, type);
   return as_it_lies ? x : copy_padded(x, owner, type, pitch, device, keep);
+}
+
+Matrix readable_rows(Tensor const& tensor, std::int64_t rows, std::int64_t cols, int device, std::vector<Tensor>& keep) {
+  ScalarType const type = type_of(tensor);
+  std::int64_t const pitch = round_up(cols, access_elements(type));
+  View const view = flatten_rows(tensor, rows, cols, keep);
+  Matrix x = readable(view.matrix, view.owner, type, pitch, /*force_copy=*/false, device, keep);
+  x.row_stride = leading_of(x, pitch);
+  return x;
 }
 
 Matrix vector_of(Tensor const& tensor) {

@@ -16,6 +16,8 @@ constexpr int kAccessBytes = 16;
 // Elements of a type in one access.
 constexpr std::int64_t access_elements(ScalarType type) { return kAccessBytes / element_bytes_of(type); }
 
+inline bool aligned(void const* data) { return reinterpret_cast<std::uintptr_t>(data) % kAccessBytes == 0; }
+
 // A matrix and the tensor whose memory it names.
 struct View {
   Matrix matrix;
@@ -39,6 +41,9 @@ Matrix copy_padded(Matrix const& source, Tensor const& owner, ScalarType type, s
 // A matrix as kernels read it: as it lies if that will do, else (or `force_copy`) as a copy in `type`.
 Matrix readable(Matrix const& x, Tensor const& owner, ScalarType type, std::int64_t pitch, bool force_copy, int device,
                 std::vector<Tensor>& keep);
+
+// [..., cols] of a tensor as kernels read it: rows, with the stride between them in `row_stride`.
+Matrix readable_rows(Tensor const& tensor, std::int64_t rows, std::int64_t cols, int device, std::vector<Tensor>& keep);
 
 // The elements of a tensor with one dimension that is not 1, as one row.
 Matrix vector_of(Tensor const& tensor);

@@ -16,12 +16,6 @@ constexpr ErrorKind kType = ErrorKind::type, kValue = ErrorKind::value, kShape =
 
 using Sizes = std::array<std::int64_t, 4>;
 
-std::string list_text(std::int64_t const* values, std::size_t count) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < count; ++i) text += (i ? ", " : "") + std::to_string(values[i]);
-  return text + "]";
-}
-
 std::string sizes_text(Sizes const& sizes) { return list_text(sizes.data(), sizes.size()); }
 
 Sizes sizes_of(Tensor const& tensor) {

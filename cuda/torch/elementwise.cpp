@@ -100,19 +100,15 @@ void run(Problem const& problem, Epilogue epilogue, Output& result, std::optiona
     gemm::EpilogueValue& value = args.epilogue[i];
     value.value = 1;
     if (!tensor) continue;
-    ScalarType const type = tensor->scalar_type();
-    std::int64_t const cols = columns(info.operands[i].kind, problem.n), pitch = round_up(cols, access_elements(type));
-    View const view = flatten_rows(*tensor, problem.rows, cols, keep);
-    Matrix const x = readable(view.matrix, view.owner, type, pitch, /*force_copy=*/false, problem.device, keep);
+    std::int64_t const cols = columns(info.operands[i].kind, problem.n);
+    Matrix const x = readable_rows(*tensor, problem.rows, cols, problem.device, keep);
     value.data = x.data;
-    value.leading = leading_of(x, pitch);
+    value.leading = x.row_stride;
   }
   if (result.tensor) {
     std::int64_t const cols = columns_of(info.width, problem.n), pitch = round_up(cols, access_elements(problem.type));
     Matrix const target{result.tensor->data_ptr(), 1, problem.rows, cols, 0, cols, 1};
-    Matrix const x = prepare_output(result, target, problem.type, pitch, /*force_temporary=*/false, problem.device);
-    args.d = x.data;
-    args.d_leading = leading_of(x, pitch);
+    place_d(args, prepare_result(result, target, problem.type, pitch, /*force_temporary=*/false, problem.device));
   }
   if (sums) args.c.data = sums->data_ptr();
   args.device = &device;

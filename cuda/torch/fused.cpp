@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <array>
 #include <tuple>
 
 #include "torch/gemm.h"
@@ -11,16 +13,6 @@ namespace {
 
 char const* name_of_operand(GemmCall const& call, int position) { return call.epilogue->info().operands[position].name; }
 
-// What the shape must be; `batch` is empty or names the batch in front.
-std::string expected_shape(GemmCall const& call, OperandKind kind, std::string const& batch) {
-  switch (kind) {
-    case OperandKind::row: return concat('[', batch, call.n, ']');
-    case OperandKind::col: return concat('[', batch, call.m, ']');
-    case OperandKind::wide_matrix: return concat('[', batch, call.m, ", ", 2 * call.n, ']');
-    default: return concat('[', batch, call.m, ", ", call.n, ']');
-  }
-}
-
 void check_shape(GemmCall const& call, Tensor const& tensor, OperandKind kind, char const* name) {
   bool const of_matrix = is_matrix(kind);
   std::int64_t const wide_n = kind == OperandKind::wide_matrix ? 2 * call.n : call.n;
@@ -29,21 +21,17 @@ void check_shape(GemmCall const& call, Tensor const& tensor, OperandKind kind, c
     if (has_rows_of(tensor, *call.a, wide_n)) return;
     fail_shape(call.names.op, name, tensor, rows_text(*call.a, wide_n), ", the shape of the result");
   }
-  auto const sizes = tensor.sizes();
+  // The batch may stand in front.
+  std::array<std::int64_t, 3> const matrix{call.batch, call.m, wide_n};
+  std::array<std::int64_t, 3> const vector{call.batch, kind == OperandKind::col ? call.m : call.n};
+  std::int64_t const* const wanted = of_matrix ? matrix.data() : vector.data();
   std::size_t const dims = of_matrix ? 2 : 1;
-  bool const batched = sizes.size() == dims + 1 && call.names.dims == 3 && !call.linear;
-  bool fits = batched ? sizes[0] == call.batch : sizes.size() == dims;
-  if (fits) {
-    std::int64_t const last = sizes[sizes.size() - 1];
-    switch (kind) {
-      case OperandKind::row: fits = last == call.n; break;
-      case OperandKind::col: fits = last == call.m; break;
-      default: fits = sizes[sizes.size() - 2] == call.m && last == wide_n;
-    }
-  }
-  if (fits) return;
-  fail_shape(call.names.op, name, tensor, expected_shape(call, kind, ""),
-             call.names.dims == 3 ? " or " + expected_shape(call, kind, concat(call.batch, ", ")) : "");
+  bool const may_be_batched = call.names.dims == 3;
+  auto const sizes = tensor.sizes();
+  if (std::equal(sizes.begin(), sizes.end(), wanted + 1, wanted + 1 + dims)) return;
+  if (may_be_batched && std::equal(sizes.begin(), sizes.end(), wanted, wanted + 1 + dims)) return;
+  fail_shape(call.names.op, name, tensor, list_text(wanted + 1, dims),
+             may_be_batched ? " or " + list_text(wanted, dims + 1) : "");
 }
 
 void check_operand(GemmCall const& call, int position) {

@@ -223,57 +223,35 @@ void fill_empty_k(PreparedGemm& prepared, GemmCall const& call) {
 
 namespace {
 
-Tensor plain(OpNames const& names, Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, bool allow_tf32,
-             Tensor const* out = nullptr) {
+// mm and bmm.
+template <OpNames const& names>
+Tensor multiply(Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, bool allow_tf32) {
+  return run_call(make_call(names, a, b, out_dtype, allow_tf32));
+}
+
+template <OpNames const& names>
+void multiply_out(Tensor const& a, Tensor const& b, bool allow_tf32, Tensor const& out) {
+  GemmCall call = make_call(names, a, b, std::nullopt, allow_tf32);
+  call.out = &out;
+  run_call(call);
+}
+
+// addmm and baddbmm.
+template <OpNames const& names>
+Tensor multiply_add(Tensor const& c, Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, double beta,
+                    double alpha, bool allow_tf32) {
   GemmCall call = make_call(names, a, b, out_dtype, allow_tf32);
-  call.out = out;
-  return run_call(std::move(call));
+  call.c = &c, call.beta = beta, call.alpha = alpha;
+  return run_call(call);
 }
 
-Tensor with_c(OpNames const& names, Tensor const& c, Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype,
-              double beta, double alpha, bool allow_tf32, Tensor const* out = nullptr) {
-  GemmCall call = make_call(names, a, b, out_dtype, allow_tf32);
-  call.c = &c;
-  call.alpha = alpha;
-  call.beta = beta;
-  call.out = out;
-  return run_call(std::move(call));
-}
-
-Tensor mm(Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, bool allow_tf32) {
-  return plain(kMm, a, b, out_dtype, allow_tf32);
-}
-
-void mm_out(Tensor const& a, Tensor const& b, bool allow_tf32, Tensor const& out) {
-  plain(kMm, a, b, std::nullopt, allow_tf32, &out);
-}
-
-Tensor bmm(Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, bool allow_tf32) {
-  return plain(kBmm, a, b, out_dtype, allow_tf32);
-}
-
-void bmm_out(Tensor const& a, Tensor const& b, bool allow_tf32, Tensor const& out) {
-  plain(kBmm, a, b, std::nullopt, allow_tf32, &out);
-}
-
-Tensor addmm(Tensor const& c, Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, double beta,
-             double alpha, bool allow_tf32) {
-  return with_c(kAddmm, c, a, b, out_dtype, beta, alpha, allow_tf32);
-}
-
-void addmm_out(Tensor const& c, Tensor const& a, Tensor const& b, double beta, double alpha, bool allow_tf32,
-               Tensor const& out) {
-  with_c(kAddmm, c, a, b, std::nullopt, beta, alpha, allow_tf32, &out);
-}
-
-Tensor baddbmm(Tensor const& c, Tensor const& a, Tensor const& b, std::optional<ScalarType> out_dtype, double beta,
-               double alpha, bool allow_tf32) {
-  return with_c(kBaddbmm, c, a, b, out_dtype, beta, alpha, allow_tf32);
-}
-
-void baddbmm_out(Tensor const& c, Tensor const& a, Tensor const& b, double beta, double alpha, bool allow_tf32,
-                 Tensor const& out) {
-  with_c(kBaddbmm, c, a, b, std::nullopt, beta, alpha, allow_tf32, &out);
+template <OpNames const& names>
+void multiply_add_out(Tensor const& c, Tensor const& a, Tensor const& b, double beta, double alpha, bool allow_tf32,
+                      Tensor const& out) {
+  GemmCall call = make_call(names, a, b, std::nullopt, allow_tf32);
+  call.c = &c, call.beta = beta, call.alpha = alpha;
+  call.out = &out;
+  run_call(call);
 }
 
 // input [..., K], weight [N, K], bias [N].
@@ -281,7 +259,7 @@ Tensor linear(Tensor const& input, Tensor const& weight, std::optional<Tensor> b
   GemmCall call = make_call(kLinear, input, weight, std::nullopt, allow_tf32);
   call.linear = true;
   call.c = bias ? &*bias : nullptr;
-  return run_call(std::move(call));
+  return run_call(call);
 }
 
 Explanation explain_gemm(Question const& asked) {
@@ -304,24 +282,25 @@ Explanation explain_linear(Question const& asked) {
 
 Ops gemm_ops() {
   return {
-      op<&mm, kMm>("mm(Tensor input, Tensor mat2, ScalarType? out_dtype=None, bool allow_tf32=False) -> Tensor",
-                   {2, 2, explain_gemm}),
-      op<&mm_out, kMm>("mm.out(Tensor input, Tensor mat2, bool allow_tf32=False, *, Tensor(a!) out) -> ()"),
-      op<&bmm, kBmm>("bmm(Tensor input, Tensor mat2, ScalarType? out_dtype=None, bool allow_tf32=False) -> Tensor",
-                     {2, 2, explain_gemm}),
-      op<&bmm_out, kBmm>("bmm.out(Tensor input, Tensor mat2, bool allow_tf32=False, *, Tensor(a!) out) -> ()"),
-      op<&addmm, kAddmm>(
+      op<&multiply<kMm>, kMm>("mm(Tensor input, Tensor mat2, ScalarType? out_dtype=None, bool allow_tf32=False) -> Tensor",
+                              {2, 2, explain_gemm}),
+      op<&multiply_out<kMm>, kMm>("mm.out(Tensor input, Tensor mat2, bool allow_tf32=False, *, Tensor(a!) out) -> ()"),
+      op<&multiply<kBmm>, kBmm>(
+          "bmm(Tensor input, Tensor mat2, ScalarType? out_dtype=None, bool allow_tf32=False) -> Tensor",
+          {2, 2, explain_gemm}),
+      op<&multiply_out<kBmm>, kBmm>("bmm.out(Tensor input, Tensor mat2, bool allow_tf32=False, *, Tensor(a!) out) -> ()"),
+      op<&multiply_add<kAddmm>, kAddmm>(
           "addmm(Tensor input, Tensor mat1, Tensor mat2, ScalarType? out_dtype=None, float beta=1, float alpha=1, "
           "bool allow_tf32=False) -> Tensor",
           {3, 3, explain_gemm}),
-      op<&addmm_out, kAddmm>(
+      op<&multiply_add_out<kAddmm>, kAddmm>(
           "addmm.out(Tensor input, Tensor mat1, Tensor mat2, float beta=1, float alpha=1, bool allow_tf32=False, *, "
           "Tensor(a!) out) -> ()"),
-      op<&baddbmm, kBaddbmm>(
+      op<&multiply_add<kBaddbmm>, kBaddbmm>(
           "baddbmm(Tensor input, Tensor batch1, Tensor batch2, ScalarType? out_dtype=None, float beta=1, float alpha=1, "
           "bool allow_tf32=False) -> Tensor",
           {3, 3, explain_gemm}),
-      op<&baddbmm_out, kBaddbmm>(
+      op<&multiply_add_out<kBaddbmm>, kBaddbmm>(
           "baddbmm.out(Tensor input, Tensor batch1, Tensor batch2, float beta=1, float alpha=1, bool allow_tf32=False, *, "
           "Tensor(a!) out) -> ()"),
       op<&linear, kLinear>("linear(Tensor input, Tensor weight, Tensor? bias=None, bool allow_tf32=False) -> Tensor",

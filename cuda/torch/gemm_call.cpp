@@ -94,6 +94,11 @@ void check_type(char const* op, char const* argument, Tensor const& tensor, Scal
   fail(ErrorKind::type, op, ": ", argument, " has dtype ", dtype_text(type), "; expected ", dtype_text(wanted), note);
 }
 
+bool has_shape(Tensor const& tensor, std::initializer_list<std::int64_t> shape) {
+  auto const sizes = tensor.sizes();
+  return std::equal(sizes.begin(), sizes.end(), shape.begin(), shape.end());
+}
+
 bool has_rows_of(Tensor const& tensor, Tensor const& like, std::int64_t cols) {
   auto const sizes = tensor.sizes(), wanted = like.sizes();
   bool fits = sizes.size() == wanted.size() && sizes[sizes.size() - 1] == cols;
@@ -102,10 +107,11 @@ bool has_rows_of(Tensor const& tensor, Tensor const& like, std::int64_t cols) {
 }
 
 std::string rows_text(Tensor const& like, std::int64_t cols) {
-  auto const wanted = like.sizes();
-  std::string text = "[";
-  for (std::size_t i = 0; i + 1 < wanted.size(); ++i) text += std::to_string(wanted[i]) + ", ";
-  return text + std::to_string(cols) + "]";
+  auto const sizes = like.sizes();
+  std::array<std::int64_t, kMaxDims> shape;
+  std::copy(sizes.begin(), sizes.end(), shape.begin());
+  shape[sizes.size() - 1] = cols;
+  return list_text(shape.data(), sizes.size());
 }
 
 void check_operands(GemmCallBase& call) {

@@ -89,6 +89,7 @@ template <class... Expected>
   fail(ErrorKind::shape, op, ": ", argument, " has shape ", shape_text(tensor), "; expected ", expected...);
 }
 
+bool has_shape(Tensor const& tensor, std::initializer_list<std::int64_t> shape);
 // [..., cols], where `like` is [..., any].
 bool has_rows_of(Tensor const& tensor, Tensor const& like, std::int64_t cols);
 std::string rows_text(Tensor const& like, std::int64_t cols);

@@ -161,16 +161,6 @@ namespace {
 
 constexpr char const* kOp = "scaled_grouped_mm";
 
-bool has_shape(Tensor const& tensor, std::initializer_list<std::int64_t> shape) {
-  auto const sizes = tensor.sizes();
-  if (sizes.size() != shape.size()) return false;
-  std::size_t i = 0;
-  for (std::int64_t extent : shape) {
-    if (sizes[i++] != extent) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 void check_grouped_scales(GroupedCall& call) {

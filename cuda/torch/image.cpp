@@ -19,17 +19,6 @@ void name_strides_of_ones(Image& image) {
   }
 }
 
-Tensor reinterpret(Tensor const& owner, void const* data, Four const& sizes, Four const& strides) {
-  // An increment: torch adds the owner's own storage offset.
-  std::int64_t const offset =
-      (static_cast<char const*>(data) - static_cast<char const*>(owner.data_ptr())) / element_bytes_of(owner.scalar_type());
-  AtenTensorHandle handle = nullptr;
-  if (aoti_torch__reinterpret_tensor(owner.get(), 4, sizes.data(), strides.data(), offset, &handle) != 0) {
-    fail_shim("make a view");
-  }
-  return Tensor(handle);
-}
-
 // With zeros where the source has nothing.
 Image copy_of(Tensor const& owner, Image const& source, std::int64_t filters, std::int64_t channels, int device,
               std::vector<Tensor>& keep) {
@@ -45,8 +34,6 @@ Image copy_of(Tensor const& owner, Image const& source, std::int64_t filters, st
   keep.push_back(std::move(buffer));
   return copy;
 }
-
-bool aligned(void const* data) { return reinterpret_cast<std::uintptr_t>(data) % kAccessBytes == 0; }
 
 // Strides of 0, of expanded tensors, are none for a tensor map.
 bool accessible(Image const& image, ScalarType type) {
@@ -81,13 +68,13 @@ bool is_even(Image const& image) {
 }
 
 Tensor view_of(Tensor const& owner, Image const& image) {
-  return reinterpret(owner, image.data, image.sizes, image.strides);
+  return reinterpret(owner, image.data, image.sizes.data(), image.strides.data(), 4);
 }
 
 Tensor nchw_view(Tensor const& owner, Image const& image) {
-  Four const &sizes = image.sizes, &strides = image.strides;
-  return reinterpret(owner, image.data, {sizes[0], sizes[3], sizes[1], sizes[2]},
-                     {strides[0], strides[3], strides[1], strides[2]});
+  Four const &s = image.sizes, &t = image.strides;
+  Four const sizes{s[0], s[3], s[1], s[2]}, strides{t[0], t[3], t[1], t[2]};
+  return reinterpret(owner, image.data, sizes.data(), strides.data(), 4);
 }
 
 Tensor empty_channels_last(Four const& sizes, ScalarType type, int device) {

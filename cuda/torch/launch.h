@@ -110,7 +110,7 @@ void run_call(PreparedGemm& prepared, Call& call) {
 }
 
 template <class Call>
-Tensor run_call(Call call) {
+Tensor run_call(Call&& call) {
   PreparedGemm prepared;
   run_call(prepared, call);
   return *std::move(prepared.d.tensor);

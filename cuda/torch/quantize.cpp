@@ -110,15 +110,11 @@ void run(Problem const& problem, gemm::GemmArgs& args, Output& values) {
   args.m = static_cast<int>(problem.m), args.n = 1, args.k = static_cast<int>(problem.k);
   args.device = &device;
   std::vector<Tensor> keep;
-  View const view = flatten_rows(problem.x, problem.m, problem.k, keep);
-  std::int64_t const pitch = round_up(problem.k, access_elements(in));
-  Matrix const x = readable(view.matrix, view.owner, in, pitch, /*force_copy=*/false, problem.device, keep);
-  args.a = {x.data, leading_of(x, pitch), 0};
-  std::int64_t const d_pitch = round_up(problem.k, access_elements(problem.type));
+  Matrix const x = readable_rows(problem.x, problem.m, problem.k, problem.device, keep);
+  args.a = {x.data, x.row_stride, 0};
+  std::int64_t const pitch = round_up(problem.k, access_elements(problem.type));
   Matrix const target{values.tensor->data_ptr(), 1, problem.m, problem.k, 0, problem.k, 1};
-  Matrix const d = prepare_output(values, target, problem.type, d_pitch, /*force_temporary=*/false, problem.device);
-  args.d = d.data;
-  args.d_leading = leading_of(d, d_pitch);
+  place_d(args, prepare_result(values, target, problem.type, pitch, /*force_temporary=*/false, problem.device));
   if (!launch_kernel(*kernel, args, "quantize")) {
     fail(ErrorKind::not_implemented, "quantize: ", kernel->name, " does not take ", problem.m, " rows of ", problem.k,
          " elements");

@@ -15,10 +15,6 @@ namespace {
 constexpr char const* kRecipeNames[] = {"tensorwise", "rowwise", "blockwise_1x128", "blockwise_128x128"};
 constexpr int kRecipes = static_cast<int>(std::size(kRecipeNames));
 
-bool has_shape(Tensor const& tensor, std::int64_t rows, std::int64_t cols) {
-  return tensor.dim() == 2 && tensor.size(0) == rows && tensor.size(1) == cols;
-}
-
 // Scales of one operand, and what the recipes make of its extents.
 struct Scales {
   char const* argument;
@@ -29,31 +25,23 @@ struct Scales {
   std::int64_t extent;  // M or N
   std::int64_t k_blocks, blocks;
 
+  // Of all recipes but tensorwise: along M or N, and along K.
+  std::int64_t along_extent(ScaleRecipe recipe) const { return recipe == ScaleRecipe::blockwise_128x128 ? blocks : extent; }
+  std::int64_t along_k(ScaleRecipe recipe) const { return recipe == ScaleRecipe::rowwise ? 1 : k_blocks; }
+
   bool fits(ScaleRecipe recipe) const {
     if (given && recipe != *given) return false;
-    switch (recipe) {
-      case ScaleRecipe::tensorwise: return tensor.numel() == 1;
-      case ScaleRecipe::rowwise:
-        if (given && tensor.dim() == 1) return tensor.size(0) == extent;
-        return of_a ? has_shape(tensor, extent, 1) : has_shape(tensor, 1, extent);
-      case ScaleRecipe::blockwise_1x128:
-        return of_a ? has_shape(tensor, extent, k_blocks) : has_shape(tensor, k_blocks, extent);
-      case ScaleRecipe::blockwise_128x128: return !of_a && has_shape(tensor, k_blocks, blocks);
-    }
-    return false;
+    if (recipe == ScaleRecipe::tensorwise) return tensor.numel() == 1;
+    if (recipe == ScaleRecipe::rowwise && given && tensor.dim() == 1) return tensor.size(0) == extent;
+    if (recipe == ScaleRecipe::blockwise_128x128 && of_a) return false;
+    std::int64_t const rows = along_extent(recipe), cols = along_k(recipe);
+    return of_a ? has_shape(tensor, {rows, cols}) : has_shape(tensor, {cols, rows});
   }
 
   std::string wanted(ScaleRecipe recipe) const {
-    auto const shape = [&](std::int64_t along_k, std::int64_t along_extent) {
-      return of_a ? concat('[', along_extent, ", ", along_k, ']') : concat('[', along_k, ", ", along_extent, ']');
-    };
-    switch (recipe) {
-      case ScaleRecipe::tensorwise: return "one element";
-      case ScaleRecipe::rowwise: return shape(1, extent);
-      case ScaleRecipe::blockwise_1x128: return shape(k_blocks, extent);
-      case ScaleRecipe::blockwise_128x128: return shape(k_blocks, blocks);
-    }
-    return {};
+    if (recipe == ScaleRecipe::tensorwise) return "one element";
+    std::int64_t const rows = along_extent(recipe), cols = along_k(recipe);
+    return of_a ? concat('[', rows, ", ", cols, ']') : concat('[', cols, ", ", rows, ']');
   }
 };
 

@@ -11,24 +11,11 @@ void check(AOTITorchError error, char const* what) {
   if (error != 0) fail_shim(what);
 }
 
-int shim_dtype(ScalarType type) {
-  switch (type) {
-    case ScalarType::Half: return aoti_torch_dtype_float16();
-    case ScalarType::BFloat16: return aoti_torch_dtype_bfloat16();
-    case ScalarType::Float: return aoti_torch_dtype_float32();
-    case ScalarType::Float8_e4m3fn: return aoti_torch_dtype_float8_e4m3fn();
-    case ScalarType::Float8_e5m2: return aoti_torch_dtype_float8_e5m2();
-    case ScalarType::Char: return aoti_torch_dtype_int8();
-    case ScalarType::Int: return aoti_torch_dtype_int32();
-    case ScalarType::Long: return aoti_torch_dtype_int64();
-    default: return aoti_torch_dtype_uint8();
-  }
-}
-
 Tensor make(std::int64_t const* sizes, std::int64_t const* strides, int dims, ScalarType type, int device) {
   AtenTensorHandle handle = nullptr;
-  AOTITorchError const error =
-      aoti_torch_empty_strided(dims, sizes, strides, shim_dtype(type), aoti_torch_device_type_cuda(), device, &handle);
+  // The shims number types as torch does.
+  AOTITorchError const error = aoti_torch_empty_strided(dims, sizes, strides, static_cast<std::int32_t>(type),
+                                                        aoti_torch_device_type_cuda(), device, &handle);
   if (error != 0) fail_allocation(sizes, dims, element_bytes_of(type), device);
   return Tensor(handle);
 }
@@ -70,10 +57,15 @@ DType dtype_of(ScalarType type) {
   }
 }
 
-std::string shape_text(Tensor const& tensor) {
+std::string list_text(std::int64_t const* values, std::size_t count) {
   std::string text = "[";
-  for (std::int64_t size : tensor.sizes()) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  for (std::size_t i = 0; i < count; ++i) text += (i ? ", " : "") + std::to_string(values[i]);
   return text + "]";
+}
+
+std::string shape_text(Tensor const& tensor) {
+  auto const sizes = tensor.sizes();
+  return list_text(sizes.data(), sizes.size());
 }
 
 std::string dtype_text(ScalarType type) {
@@ -129,25 +121,29 @@ void fail_copy(char const* what, Tensor const& tensor) {
   fail_shim(what);
 }
 
+Tensor reinterpret(Tensor const& owner, void const* data, std::int64_t const* sizes, std::int64_t const* strides,
+                   int dims) {
+  // An increment: torch adds the owner's own storage offset.
+  std::int64_t const offset =
+      (static_cast<char const*>(data) - static_cast<char const*>(owner.data_ptr())) / element_bytes_of(type_of(owner));
+  AtenTensorHandle handle = nullptr;
+  check(aoti_torch__reinterpret_tensor(owner.get(), dims, sizes, strides, offset, &handle), "make a view");
+  return Tensor(handle);
+}
+
 namespace {
 
-Tensor reinterpret(Tensor const& owner, Matrix const& matrix, int dims) {
-  // An increment: torch adds the owner's own storage offset.
-  std::int64_t const offset = (static_cast<char const*>(matrix.data) - static_cast<char const*>(owner.data_ptr())) /
-                              element_bytes_of(owner.scalar_type());
+Tensor last_dimensions(Tensor const& owner, Matrix const& matrix, int dims) {
   std::int64_t const sizes[] = {matrix.batch, matrix.rows, matrix.cols};
   std::int64_t const strides[] = {matrix.batch_stride, matrix.row_stride, matrix.col_stride};
-  AtenTensorHandle handle = nullptr;
-  check(aoti_torch__reinterpret_tensor(owner.get(), dims, sizes + 3 - dims, strides + 3 - dims, offset, &handle),
-        "make a view");
-  return Tensor(handle);
+  return reinterpret(owner, matrix.data, sizes + 3 - dims, strides + 3 - dims, dims);
 }
 
 }  // namespace
 
-Tensor view_of(Tensor const& owner, Matrix const& matrix) { return reinterpret(owner, matrix, 3); }
+Tensor view_of(Tensor const& owner, Matrix const& matrix) { return last_dimensions(owner, matrix, 3); }
 
-Tensor matrix_view(Tensor const& owner, Matrix const& matrix) { return reinterpret(owner, matrix, 2); }
+Tensor matrix_view(Tensor const& owner, Matrix const& matrix) { return last_dimensions(owner, matrix, 2); }
 
 bool overlaps(Matrix const& x, int x_bytes, Matrix const& y, int y_bytes) {
   auto const* const x_begin = static_cast<char const*>(x.data);

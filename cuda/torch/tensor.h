@@ -52,6 +52,7 @@ constexpr int element_bytes_of(ScalarType type) {
 // For types that kernels know. float32 as an operand of mm is DType::tf32.
 DType dtype_of(ScalarType type);
 
+std::string list_text(std::int64_t const* values, std::size_t count);  // [1, 2, 3]
 std::string shape_text(Tensor const& tensor);
 // torch's name in Python: float16, complex64, float8_e4m3fn, ...
 std::string dtype_text(ScalarType type);
@@ -66,6 +67,9 @@ Tensor empty_like_rows(Tensor const& like, std::int64_t cols, ScalarType type, i
 // Where an op of torch's failed to make a copy of `tensor`: throws OutOfMemoryError if there is no memory for one, else
 // RuntimeError: torch could not <what>.
 [[noreturn]] void fail_copy(char const* what, Tensor const& tensor);
+
+// A tensor over the memory of `owner`, from `data` on.
+Tensor reinterpret(Tensor const& owner, void const* data, std::int64_t const* sizes, std::int64_t const* strides, int dims);
 
 // A [batch, rows, cols] tensor over the memory of `owner`.
 Tensor view_of(Tensor const& owner, Matrix const& matrix);
