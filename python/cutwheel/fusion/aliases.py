@@ -78,7 +78,7 @@ class Aliases:
         return any(place > first and not watched.isdisjoint(to) for place, to in self._writes)
 
     def origins(self, nodes: Iterable[Node]) -> frozenset[object]:
-        """What stands for the memory that the values may be in: nodes, or names of attributes."""
+        """The memory that the values may be in, as nodes or names of attributes."""
         return frozenset().union(*(self._origins[node] for node in nodes))
 
     def _origins_of(

@@ -1,4 +1,4 @@
-"""What follows a convolution or a linear layer in a traced graph and fits into its kernel."""
+"""Chains of a traced graph, from a convolution or a linear layer on, that one kernel computes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Chain:
         return ("linear" if is_linear else "conv", *bias, *norm, *rest)
 
     def operand(self) -> Node:
-        """What the residual is now: nodes of the graph may have been replaced."""
+        """The residual now: nodes of the graph may have been replaced."""
         assert self.sum is not None
         found = sum_of(self.sum)
         assert found is not None
@@ -156,8 +156,8 @@ class Matcher:
                 chain.note = self._take(chain, chain.end, what)
 
     def _what(self, chain: Chain, user: Node) -> str:
-        """What the node would be in the chain: "batch norm", "residual" or an activation; or
-        nothing, where the kernel has no place for it."""
+        """The part that the node would be in the chain: "batch norm", "residual" or an activation;
+        "" where the kernel has no place for it."""
         layer, activation, has_sum = chain.layer, chain.activation, chain.sum is not None
         if user.op == "call_module" and type(self._modules[str(user.target)]) in NORMS:
             is_next = isinstance(layer, torch.nn.Conv2d) and len(chain.nodes) == 1

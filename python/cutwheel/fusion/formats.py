@@ -55,7 +55,7 @@ class InFormat(nn.Module):
 
 
 def is_channels_last(image: torch.Tensor) -> bool:
-    """What torch's suggest_memory_format says of [N, C, H, W]: contiguous where both would do."""
+    """As torch's suggest_memory_format of [N, C, H, W]: contiguous where both would do."""
     sizes, strides = image.shape, image.stride()
     least = 0
     for dim in (1, 3, 2, 0):
@@ -213,8 +213,8 @@ class Formats:
         )
 
     def _look_at(self, node: Node) -> tuple[_Value | None, list[Node]]:
-        """What the node's value is, if it may be in another format; and arguments of the node that
-        must not be."""
+        """The node's value, if it may be in another format; and arguments of the node that must not
+        be."""
         strange = [arg for arg in node.all_input_nodes if arg in self._values]
         views = [arg for arg in strange if self._values[arg].kind == VIEW]
         if self._weight(node) is not None:

@@ -32,7 +32,7 @@ def fuse(model: torch.nn.Module) -> torch.nn.Module:
 
     Returns:
         The fused model. Its attribute `fusion_report` is a FusionReport: what was replaced, what
-        not, and why. What was traced has become a torch.fx.GraphModule, which has the forward of
+        not, and why. A traced module has become a torch.fx.GraphModule, which has the forward of
         the original and its parameters under their names, but none of its other methods
 
     Raises:
@@ -71,7 +71,7 @@ class _Fusion:
         self._done: dict[torch.nn.Module, torch.nn.Module] = {}
 
     def fuse(self, module: torch.nn.Module, path: str) -> torch.nn.Module:
-        """What is to stand in place of the module."""
+        """The module to put in place of this one."""
         if module not in self._done:
             self._done[module] = self._fused(module, path)
         return self._done[module]

@@ -1,4 +1,4 @@
-"""What forward may not ask about its values while it is traced: a proxy would answer wrongly.
+"""Questions that forward may not ask about its values while it is traced: a proxy answers wrongly.
 
 A proxy is no instance of a tensor, has every attribute, and its hash is in no table. The code would
 take another branch than it does with a tensor, and the graph would have that branch for good.
@@ -32,7 +32,7 @@ class UntraceableError(Exception):
 
 
 class Watch:
-    """What was refused during a trace, also where the model's code caught the exception."""
+    """Refusals during a trace, also where the model's code caught the exception."""
 
     def __init__(self) -> None:
         self.reason = ""
@@ -42,7 +42,7 @@ class Watch:
         self.reason = self.reason or reason
 
     def refused(self, reason: str) -> UntraceableError:
-        """What is to be raised."""
+        """The exception to raise."""
         self.note(reason)
         return UntraceableError(reason)
 
@@ -60,7 +60,7 @@ class Watch:
 
 
 class _Watched:
-    """What a proxy refuses to the model's code, and not to the tracer."""
+    """Refuses to the model's code, but not to the tracer, what a proxy would answer wrongly."""
 
     tracer: Any
     node: torch.fx.Node
@@ -157,7 +157,7 @@ def _is_compared_by_identity(frame: FrameType, name: str) -> bool:
 
 
 def _instruction(frame: FrameType) -> dis.Instruction | None:
-    """What the frame does now."""
+    """The instruction that the frame is at."""
     found = _instructions(frame.f_code)
     return next((each for each in found if each.offset == frame.f_lasti), None)
 

@@ -1,4 +1,4 @@
-"""What cutwheel.fuse has done to a model, and what it has not."""
+"""The report of cutwheel.fuse."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class FusionReport:
-    """What cutwheel.fuse has replaced in a model, and what not, and why.
+    """The layers that cutwheel.fuse has replaced in a model, those it has kept, and why.
 
     str() of it is meant to be read.
     """

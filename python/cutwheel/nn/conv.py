@@ -1,4 +1,4 @@
-"""torch.nn.Conv2d with what follows it in the same kernel."""
+"""torch.nn.Conv2d with activation and residual in the same kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch.nn.Linear with what follows it in the same kernel, and the gated MLP.
+"""torch.nn.Linear with activation and residual in the same kernel, and the gated MLP.
 
 State dicts are those of the torch.nn modules they stand for, in both directions.
 """
@@ -109,7 +109,7 @@ class GatedMLP(torch.nn.Module):
     # The kernel wants the rows of gate and up in turn, so no two contiguous parameters lie as it
     # reads them, and views of a packed tensor are not contiguous: FSDP2, LBFGS and safetensors
     # refuse those. A packed copy would have to be made at each call, which triples the memory
-    # traffic of one with few rows (of 16 bits, the product reads 4 F K bytes, the copy moves
+    # traffic of one with few rows (of 16 bits, the GEMM reads 4 F K bytes, the copy moves
     # 8 F K), or kept. But nothing tells whether a copy that was kept is still right: parameters
     # change at the same address and _version under `parameter.data.copy_()`, at FSDP2's all-gather,
     # and when a CUDA graph is replayed. So the caller says which of the two the parameters are.

@@ -23,7 +23,7 @@ class GroupedExperts(torch.nn.Module):
 
         w_i * down[e_i](act(gate[e_i](x)) * up[e_i](x))
 
-    Tokens are sorted by expert, go through two grouped products, and are added up where they came
+    Tokens are sorted by expert, go through two grouped GEMMs, and are added up where they came
     from. All of it happens on the GPU without waiting for it, in shapes that do not depend on the
     routing, so it can be compiled and captured in a CUDA graph; no token is dropped, and there is
     no padding.
@@ -104,7 +104,7 @@ class GroupedExperts(torch.nn.Module):
         k = expert_ids.shape[-1]
         tokens = input.reshape(-1, self.hidden_size)  # [T, H]
         ids = expert_ids.reshape(-1)  # [T k]
-        # What has no expert is sorted behind the last group: the rows there are zeros.
+        # Tokens without an expert are sorted behind the last group: the rows there are zeros.
         is_none = (ids < 0) | (ids >= self.num_experts)
         ids = torch.where(is_none, self.num_experts, ids).int()
         sorted_ids, order = torch.sort(ids, stable=True)

@@ -70,8 +70,8 @@ class ScaledLinear(torch.nn.Module):
         dtype: float8_e4m3fn, or int8 (not blockwise)
         symmetric: False, of int8 only: the input is quantised with a zero point
         use_fast_accum: as in scaled_mm
-        straight_through: whether there are gradients, of input and bias: those of the product with
-            the weight that the values stand for, as if the input were not rounded. The product is
+        straight_through: whether there are gradients, of input and bias: those of the GEMM with
+            the weight that the values stand for, as if the input were not rounded. That GEMM is
             cutwheel.mm in the dtype of the result; the weight is multiplied out for it at each
             backward pass. Otherwise an input or a bias that requires grad is refused
         bias_dtype: of the bias; None: torch.get_default_dtype()

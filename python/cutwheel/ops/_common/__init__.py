@@ -1,1 +1,1 @@
-"""What the families of ops share."""
+"""Shared by the families of ops."""

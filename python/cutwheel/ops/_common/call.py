@@ -1,4 +1,4 @@
-"""What the functions of all ops share on their way into the library.
+"""The way from a public function into the library, for all ops.
 
 The host side of a call is a few microseconds, so everything is looked up once, arguments are
 positional, and is_tracing() (a constant in both worlds) selects the overload, which torch.compile
@@ -25,7 +25,7 @@ def overloads(op: str) -> tuple[Op, Op]:
 
 
 def applier(function: type[torch.autograd.Function], tensors: int) -> Any:
-    """What function.apply does for calls that nothing traces, at half the cost.
+    """function.apply for calls that nothing traces, at half the cost.
 
     Up to torch 2.13 apply is Python around torch's C++, which looks at every argument; from 2.14 on
     it is that C++, and returned as it is. Traced calls go to function.apply, which torch.compile
@@ -37,7 +37,7 @@ def applier(function: type[torch.autograd.Function], tensors: int) -> Any:
     """
     whole: Any = function.apply
     in_transform = getattr(torch._C, "_are_functorch_transforms_active", None)
-    # What a tensor wraps that has left its transform (torch.func.grad and the like).
+    # Unwraps a tensor that has left its transform (torch.func.grad and the like).
     unwrap = getattr(getattr(torch._C, "_functorch", None), "unwrap_if_dead", None)
     is_python = isinstance(vars(torch.autograd.Function).get("apply"), classmethod)
     if not is_python or in_transform is None or unwrap is None:

@@ -26,13 +26,13 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What follows a matrix product in the same kernel, as the manifest declares it."""
+    """The expression that follows a GEMM in the same kernel, as the manifest declares it."""
 
     name: str
     expr: str
-    """the result, where `accum` is the element of the product"""
+    """the result, where `accum` is the element of the accumulator"""
     width: str
-    """columns of the result: "same" as the product, "half" or "twice" as many"""
+    """columns of the result: "same" as the accumulator, "half" or "twice" as many"""
     operands: dict[str, str]
     """name -> "scalar", "row[N]", "col[M]", "matrix[M,N]" or "matrix[M,2N]", with " f32" behind it
     where the elements are float32 whatever the result is"""
@@ -48,7 +48,7 @@ class Epilogue:
 
 
 class Signature(NamedTuple):
-    """What a call has to know of an epilogue."""
+    """The part of an epilogue that a call needs."""
 
     tensors: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -112,7 +112,7 @@ def signature_of(epilogue: str) -> Signature:
     """The signature of an epilogue that gemm takes.
 
     Raises:
-        ValueError: it is not declared, or has no product
+        ValueError: it is not declared, or has no accumulator
     """
     found = _lookup(epilogue) if isinstance(epilogue, str) else None
     if found is None:

@@ -18,7 +18,7 @@ _CLASSES: dict[str, type[Exception]] = {
     "RuntimeError": RuntimeError,
     "NotImplementedError": NotImplementedError,
 }
-# What the library throws is "cutwheel.<class>: <text>"; torch may add a C++ backtrace after it.
+# The library throws "cutwheel.<class>: <text>"; torch may add a C++ backtrace after it.
 _PREFIX = re.compile(
     rf"cutwheel\.({'|'.join(_CLASSES)}): (.*?)(?=\nException raised from |\Z)", re.DOTALL
 )
@@ -28,7 +28,7 @@ _SCALED = ("scaled_mm", "scaled_grouped_mm")
 _OP_NAME = re.compile(
     r"^(?:linear|gemm|grouped_linear|grouped_mm(?:_accumulate)?|conv2d(?:_fused)?): "
 )
-# What the CPU is told to use instead, of ops that work for another function than torch's namesake.
+# The advice to callers on the CPU, in ops that serve another function than torch's namesake.
 _INSTEAD = re.compile(r"or use torch\.[\w.]+")
 _TORCH_NAMES = {
     "linear": "torch.nn.functional.linear",
@@ -45,7 +45,7 @@ _NO_TENSOR = " is None; expected a Tensor"
 
 _DTYPE_ARGUMENT = re.compile(r"'(?:Optional\[int\]|int)' for argument '((?:out_|output_)?dtype)'")
 
-# What a call of an op may raise before it is told in words: the library's own errors, and the
+# A call of an op may raise these before the error is put into words: the library's own, and the
 # AttributeError of an argument that is no tensor, which the fast path does not look for.
 RAISED = (RuntimeError, AttributeError)
 

@@ -26,7 +26,7 @@ def _make_tf32_lookup(of: str) -> Callable[[], bool]:
 
 
 tf32_allowed = _make_tf32_lookup("matmul")
-"""Whether torch allows float32 matrix products on TF32 tensor cores now.
+"""Whether torch allows float32 matmuls on TF32 tensor cores now.
 
 torch.compile takes the answer at trace time as a constant. torch's own guards make it trace again
 when torch.backends.cuda.matmul.fp32_precision, allow_tf32 or set_float32_matmul_precision change
@@ -38,13 +38,13 @@ conv_tf32_allowed = _make_tf32_lookup("conv")
 
 torch.compile takes the answer at trace time as a constant.
 """
-# What torch.compiler.assume_constant_result does, without its import of the whole compiler.
+# As torch.compiler.assume_constant_result, without its import of the whole compiler.
 for _lookup in (tf32_allowed, conv_tf32_allowed):
     _lookup._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def autocast_operands(*tensors: Any) -> tuple[Any, ...]:
-    """The tensors in the autocast dtype, as torch casts for its own matrix products.
+    """The tensors in the autocast dtype, as torch casts for its own matmuls.
 
     Only floating-point CUDA tensors other than float64 are cast; the cast is differentiable.
     """

@@ -1,8 +1,8 @@
 """Conditions on sizes, also where a trace does not know them.
 
 torch.export and torch.compile have sizes that depend on data (of x.nonzero(), or mark_unbacked): an
-`if` on one of them ends the trace. What a trace does not know is asserted when it runs, or left to
-the library, which checks every argument of every call.
+`if` on one of them ends the trace. A condition that a trace cannot decide is asserted when it runs,
+or left to the library, which checks every argument of every call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from .call import is_tracing
 
-# Of torch's checks the one that torch.compile knows since 2.10.
+# The one of torch's checks that torch.compile knows since 2.10.
 _assert: Callable[[Any], None] = torch._check
 _max: Callable[[Any, Any], Any] = torch.sym_max
 

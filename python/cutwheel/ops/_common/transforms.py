@@ -1,4 +1,4 @@
-"""What differentiates or batches a call from outside of reverse-mode autograd.
+"""Derivatives and batches of a call from outside of reverse-mode autograd.
 
 torch.func's transforms (grad, vjp, jvp, jacrev, jacfwd, linearize, vmap) hand the ops tensors that
 wrap others, and forward-mode AD hands them tensors that carry a tangent. torch calls the kernel of
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.autograd import forward_ad
@@ -30,7 +30,7 @@ def is_transformed() -> bool:
     """Whether a transform of torch.func is active, or forward-mode AD (jvp is both)."""
     if is_tracing():
         # Where nothing is active, reading the level makes torch.compile guard on it: what it traced
-        # outside is traced again inside. What is entered within the traced code changes the level,
+        # outside is traced again inside. A transform entered in the traced code changes the level,
         # on which there can be no guard then.
         return _is_transformed_here() or forward_ad._current_level >= 0
     return _in_transform() or forward_ad._current_level >= 0
@@ -52,7 +52,7 @@ def _is_differentiated(tensor: torch.Tensor) -> bool:
         return _has_tangent(tensor)
     if not is_forward and not torch.is_grad_enabled():
         return False
-    # What vmap or a transform has wrapped does not tell what is asked of the tensor below.
+    # A tensor that vmap or a transform has wrapped does not tell what is asked of the one below.
     innermost = _functorch.peek_interpreter_stack().level()
     while not tensor.requires_grad:
         if not _functorch.is_functorch_wrapped_tensor(tensor):
@@ -82,6 +82,18 @@ REVERSE = "use reverse mode (backward() or torch.autograd.grad) outside of torch
 NO_DERIVATIVE = "it has no derivative: call it outside of them, or give it detached tensors"
 
 
+def refuse_grad(
+    op: str, instead: str, names: tuple[str, ...], tensors: tuple[Any, ...]
+) -> NoReturn:
+    """Raises RuntimeError for the first tensor that requires grad, as `op` has no derivative."""
+    found = zip(names, tensors, strict=True)
+    name = next(name for name, tensor in found if tensor is not None and tensor.requires_grad)
+    raise RuntimeError(
+        f"{op}: {name} requires grad, and the derivative of {op} is not implemented: call it under "
+        f"torch.no_grad(), or use {instead}"
+    )
+
+
 def refuse(op: str, instead: str, **tensors: torch.Tensor | None) -> None:
     """Raises NotImplementedError if a tensor is being differentiated: of functions that torch
     cannot stand in for. Called only where is_transformed() says so.
@@ -92,7 +104,7 @@ def refuse(op: str, instead: str, **tensors: torch.Tensor | None) -> None:
         tensors: its floating-point tensors by name
     """
     for name, tensor in tensors.items():
-        # What torch.compile traces cannot be unwrapped.
+        # Tensors that torch.compile traces cannot be unwrapped.
         if isinstance(tensor, torch.Tensor) and (is_tracing() or _is_differentiated(tensor)):
             raise NotImplementedError(
                 f"{op}: {name} is differentiated by torch.func or by forward-mode AD (grad, jvp, "

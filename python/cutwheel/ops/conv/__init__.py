@@ -3,9 +3,9 @@
 Kernels work on channels-last images (NHWC) and filters. Tensors have torch's shapes and any strides
 and memory format; what does not lie channels last is copied first. A result is channels last.
 
-The kernels take float16, bfloat16, and float32 where torch allows TF32 for convolutions. What they
-do not take (groups, another dtype, float32 in full precision, torch.func's transforms) is computed
-by torch.nn.functional.conv2d, on any device, and explain says so; of float32 a message, too.
+The kernels take float16, bfloat16, and float32 where torch allows TF32 for convolutions. Other
+calls (groups, another dtype, float32 in full precision, torch.func's transforms) are computed by
+torch.nn.functional.conv2d, on any device, and explain says so; for float32 a message, too.
 
 Autocast, torch.compile and errors are those of cutwheel.ops.gemm.
 """
@@ -13,7 +13,6 @@ Autocast, torch.compile and errors are those of cutwheel.ops.gemm.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -108,17 +107,14 @@ def conv1d(
     """
     op = "conv1d"
     try:
-        if input.dim() == 2:
-            added = residual if residual is None else residual.unsqueeze(0)
-            where = (stride, padding, dilation, groups)
-            options: dict[str, Any] = {
-                "activation": activation,
-                "residual": added,
-                "residual_after_activation": residual_after_activation,
-            }
-            return conv1d(input.unsqueeze(0), weight, bias, *where, **options).squeeze(0)
+        is_batch = input.dim() != 2
+        if not is_batch:
+            input = input.unsqueeze(0)
+            residual = residual if residual is None else residual.unsqueeze(0)
         folded = fold_signal(op, input, weight, stride, padding, dilation, residual)
-        return convolve_folded(op, folded, bias, groups, activation, residual_after_activation)
+        last = residual_after_activation
+        result = convolve_folded(op, folded, bias, groups, activation, last)
+        return result if is_batch else result.squeeze(0)
     except RAISED as error:
         tensors = {"input": input, "weight": weight, "bias": bias, "residual": residual}
         reraise(op, error, ("bias", "residual"), **tensors)
@@ -156,26 +152,22 @@ def conv3d(
     """
     op = "conv3d"
     try:
-        if input.dim() == 4:
-            added = residual if residual is None else residual.unsqueeze(0)
-            where = (stride, padding, dilation, groups)
-            options: dict[str, Any] = {
-                "activation": activation,
-                "residual": added,
-                "residual_after_activation": residual_after_activation,
-            }
-            return conv3d(input.unsqueeze(0), weight, bias, *where, **options).squeeze(0)
+        last, is_batch = residual_after_activation, input.dim() != 4
+        if not is_batch:
+            input = input.unsqueeze(0)
+            residual = residual if residual is None else residual.unsqueeze(0)
         if activation is not None:
             check_activation(activation, CONV_ACTIVATIONS, op)
         folded = fold_volume(op, input, weight, stride, padding, dilation, residual)
         if not isinstance(folded, str):
-            return convolve_folded(op, folded, bias, groups, activation, residual_after_activation)
+            result = convolve_folded(op, folded, bias, groups, activation, last)
+            return result if is_batch else result.squeeze(0)
         if is_autocast_enabled():
             input, weight, bias = autocast_operands(input, weight, bias)
         check_torch_dtype(op, input)
         z = F.conv3d(input, weight, bias, stride, padding, dilation, groups)
-        z = in_channels_last_order(z)
-        return finish(op, z, activation, residual, residual_after_activation)
+        result = finish(op, in_channels_last_order(z), activation, residual, last)
+        return result if is_batch else result.squeeze(0)
     except RAISED as error:
         tensors = {"input": input, "weight": weight, "bias": bias, "residual": residual}
         reraise(op, error, ("bias", "residual"), **tensors)

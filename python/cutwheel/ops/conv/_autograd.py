@@ -11,7 +11,7 @@ are the other two:
     of dgrad(G, W):  dG = conv(V, W),  dW = wgrad(G, V)
     of wgrad(G, X): dG = conv(X, V),  dX = dgrad(G, V)
 
-with V the gradient of what they return. Of activations only relu is here, whose result tells what
+with V the gradient of their result. The only activation here is relu, whose result tells what
 backward needs; others are torch's, behind a convolution without one.
 """
 

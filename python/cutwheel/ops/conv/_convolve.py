@@ -1,4 +1,4 @@
-"""A convolution of images: what one kernel computes, and what torch computes behind it."""
+"""A convolution of images: a kernel, and torch behind it where the kernel lacks a part."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _bfloat16, _float16 = torch.bfloat16, torch.float16
 CONV_ACTIVATIONS = tuple(ALL_ACTIVATIONS)
 
 _NO_RESIDUAL, _RESIDUAL_FIRST, _RESIDUAL_LAST = 0, 1, 2
-# What one kernel computes.
+# The epilogue of one kernel.
 _EPILOGUES: dict[tuple[str | None, int], str] = {
     **{(name, _NO_RESIDUAL): f"bias_{name}" for name in ACTIVATIONS},
     (None, _RESIDUAL_FIRST): "bias_residual",
@@ -42,7 +42,7 @@ _TRAINED = ("bias_relu", "bias_residual", "bias_residual_relu")
 
 
 class Plan(NamedTuple):
-    """What the kernel computes, and what torch computes behind it."""
+    """The kernel's part of a call, and torch's part behind it."""
 
     epilogue: str | None
     """None: of the convolution and its bias alone"""
@@ -163,7 +163,7 @@ def convolve(
     if is_autocast_enabled():
         input, weight, bias = autocast_operands(input, weight, bias)
         if residual is not None and residual.dtype != input.dtype:
-            # What is added keeps its dtype, and the sum is promoted, as that of torch's functions.
+            # The residual keeps its dtype, and the sum is promoted, as that of torch's functions.
             is_last = residual_after_activation
             first, last = (activation, None) if is_last else (None, activation)
             given = (stride, padding, dilation, groups, first, None, False)
@@ -207,12 +207,12 @@ def _run(
     allow_tf32: bool,
     needs_grad: bool,
 ) -> torch.Tensor:
-    """What is computed in one kernel."""
+    """The kernel's part of a call."""
     if needs_grad:
         if is_tracing():
             input, weight, bias, residual = distinct(input, weight, bias, residual)
         return _with_grad(input, weight, bias, residual, where, epilogue, allow_tf32)
-    # What has its default is left out: each argument costs a tenth of a microsecond.
+    # Defaults are left out: each argument costs a tenth of a microsecond.
     if epilogue is None:
         if is_tracing():
             return _conv2d(input, weight, bias, *where, allow_tf32)
@@ -263,7 +263,7 @@ def finish(
 
 
 def _check_residual(op: str, residual: torch.Tensor, z: torch.Tensor) -> None:
-    """What the library checks where the residual is an operand of it."""
+    """Checks a residual that torch adds as the library checks one that is its operand."""
     check_one_device(op, {"input": z, "residual": residual})
     if residual.dtype != z.dtype and not is_autocast_enabled():
         raise wrong_dtype(op, "residual", residual.dtype, z.dtype)

@@ -66,7 +66,7 @@ def geometry(
         check_padding_name(op, padding, steps)
         sides = (0, 0, 0, 0)
         if padding == "same":
-            # Of a weight that has not 4 dimensions the library says so.
+            # The library refuses a weight that has not 4 dimensions.
             taps = weight.shape[-2:] if weight.dim() == 4 else (1, 1)
             total = [d * (size - 1) for d, size in zip(spacing, taps, strict=True)]
             sides = tuple(side for pad in total for side in (pad // 2, pad - pad // 2))

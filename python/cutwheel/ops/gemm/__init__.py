@@ -82,7 +82,7 @@ def mm(
             return _mm_with_grad(input, mat2, out_dtype, allow_tf32)
         if is_tracing():
             return _mm(input, mat2, out_dtype, allow_tf32)
-        # What has its default is left out: each argument costs a tenth of a microsecond.
+        # Defaults are left out: each argument costs a tenth of a microsecond.
         if allow_tf32 or out_dtype is not None:
             return _mm_direct(input, mat2, out_dtype, allow_tf32)
         return _mm_direct(input, mat2)
@@ -148,7 +148,7 @@ def addmm(
         mat2: [K, N], dtype of mat1
         out_dtype: dtype of the result: that of mat1 (default) or float32
         beta: factor of input
-        alpha: factor of the product
+        alpha: factor of mat1 @ mat2
         out: [M, N], any strides that do not overlap; it is never resized. It may be `input` itself
 
     Returns:
@@ -194,7 +194,7 @@ def baddbmm(
         batch2: [B, K, N], dtype of batch1
         out_dtype: dtype of the result: that of batch1 (default) or float32
         beta: factor of input
-        alpha: factor of the products
+        alpha: factor of batch1 @ batch2
         out: [B, M, N], any strides that do not overlap; it is never resized. It may be `input`
 
     Returns:

@@ -1,4 +1,4 @@
-"""Gradients of the dense matrix products, by the same public ops, so that they nest.
+"""Gradients of the dense GEMMs, by the same public ops, so that they nest.
 
 With D = alpha * A B + beta * C and G the gradient of D:
 dA = alpha * G B^T, dB = alpha * A^T G, dC = beta * G, summed to the shape of C.
@@ -99,7 +99,7 @@ def _operand_gradients(ctx: Any, grad: torch.Tensor, alpha: float = 1) -> tuple[
 
 
 def sum_to_size(tensor: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """What torch's does, which takes no sizes that a trace does not know."""
+    """As Tensor.sum_to_size, which takes no sizes that a trace does not know."""
     if not is_tracing():
         return tensor.sum_to_size(shape)
     added = tensor.dim() - len(shape)
@@ -109,11 +109,11 @@ def sum_to_size(tensor: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     return tensor.sum(tuple(range(added))) if added else tensor
 
 
-def _product(op: str) -> type[torch.autograd.Function]:
+def _matmul(op: str) -> type[torch.autograd.Function]:
     """mm or bmm"""
     overload, function = overloads(op)
 
-    class Product(torch.autograd.Function):
+    class Matmul(torch.autograd.Function):
         @staticmethod
         def forward(
             ctx: Any,
@@ -134,14 +134,14 @@ def _product(op: str) -> type[torch.autograd.Function]:
         def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
             return (*_operand_gradients(ctx, grad), None, None)
 
-    return Product
+    return Matmul
 
 
-def _product_with_c(op: str) -> type[torch.autograd.Function]:
+def _matmul_with_c(op: str) -> type[torch.autograd.Function]:
     """addmm or baddbmm"""
     overload, function = overloads(op)
 
-    class ProductWithC(torch.autograd.Function):
+    class MatmulWithC(torch.autograd.Function):
         @staticmethod
         def forward(
             ctx: Any,
@@ -169,11 +169,11 @@ def _product_with_c(op: str) -> type[torch.autograd.Function]:
                 grad_c = sum_to_size(grad_c, ctx.c_shape).to(ctx.c_dtype)
             return (grad_c, *_operand_gradients(ctx, grad, ctx.alpha), None, None, None, None)
 
-    return ProductWithC
+    return MatmulWithC
 
 
-Mm, Bmm = _product("mm"), _product("bmm")
-Addmm, Baddbmm = _product_with_c("addmm"), _product_with_c("baddbmm")
+Mm, Bmm = _matmul("mm"), _matmul("bmm")
+Addmm, Baddbmm = _matmul_with_c("addmm"), _matmul_with_c("baddbmm")
 
 
 # The longest K that a batch is folded into: longer sums lose accuracy in one accumulator.
@@ -207,7 +207,7 @@ def _over_batch(
     batch: torch.Size,
     is_column_major: bool,
 ) -> torch.Tensor:
-    """The products [B, P, Q] @ [B, Q, S] as [..., P, S], summed over what that lacks of the batch.
+    """[B, P, Q] @ [B, Q, S] as [..., P, S], summed over the dimensions of the batch that it lacks.
 
     Sums are those of float32, and rounded once.
     """

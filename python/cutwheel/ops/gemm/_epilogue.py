@@ -1,4 +1,4 @@
-"""gemm: a matrix product with any epilogue that the manifest declares.
+"""gemm: a GEMM with any epilogue that the manifest declares.
 
 Dtypes, strides, TF32, transforms and errors are those of cutwheel.ops.gemm.
 """
@@ -69,7 +69,7 @@ def cast_operands(
     signature: Signature,
     out_dtype: torch.dtype | None,
 ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor | None]]:
-    """What autocast makes of the operands: A and B as for mm, the others in the dtype of D."""
+    """The operands under autocast: A and B as for mm, the others in the dtype of D."""
     a, b = autocast_operands(a, b)
     dtype = a.dtype if out_dtype is None else out_dtype
     cast_tensors = [
@@ -94,7 +94,7 @@ def gemm(
     out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
     **operands: torch.Tensor | float | None,
 ) -> torch.Tensor | tuple[torch.Tensor, ...]:
-    """Matrix product with an epilogue by name. It has no gradient.
+    """GEMM with an epilogue by name. It has no gradient.
 
     Args:
         a: [M, K] or [B, M, K]
@@ -172,7 +172,7 @@ def _composed(
     signature: Signature,
     targets: list[torch.Tensor] | None = None,
 ) -> list[torch.Tensor]:
-    """D and what is stored in float32: the product by a kernel, and torch's functions on it."""
+    """D and the stores in float32: the GEMM by a kernel, and torch's functions on it."""
 
     def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return (_public.mm if a.dim() == 2 else _public.bmm)(a, b, torch.float32)

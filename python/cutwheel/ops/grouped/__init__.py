@@ -1,4 +1,4 @@
-"""Grouped products: many matrices of one expert or one segment each, in one launch.
+"""Grouped GEMMs: many matrices of one expert or one segment each, in one launch.
 
     cutwheel.grouped_mm(x, weight.mT, offs=ends)     # rows of x by group, a weight for each
 
@@ -65,12 +65,12 @@ def grouped_mm(
     out_dtype: torch.dtype | None = None,
     accumulate_into: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Products of G groups, as torch.nn.functional.grouped_mm; the ranks tell what is grouped.
+    """GEMMs of G groups, as torch.nn.functional.grouped_mm; the ranks tell what is grouped.
 
         mat_a        mat_b        result
         [T, K]       [G, K, N]    [T, N]       rows of mat_a: sorted tokens, a weight by expert
         [G, M, K]    [K, T]       [M, T]       columns of mat_b: the transpose of the first kind
-        [M, T]       [T, N]       [G, M, N]    K, what is summed over: the gradient of the weights
+        [M, T]       [T, N]       [G, M, N]    K, the dimension of the sum: wgrad
         [G, M, K]    [G, K, N]    [G, M, N]    nothing: bmm
 
     Args:
@@ -80,7 +80,7 @@ def grouped_mm(
         bias: a row for each group, dtype of mat_a or of the result (so is its gradient): [G, N];
             for the second kind, a column for each group, [G, M]. None where K is grouped
         out_dtype: dtype of the result: that of mat_a (default) or float32
-        accumulate_into: float32. Where K is grouped, [G, M, N]: the products are added to it, and
+        accumulate_into: float32. Where K is grouped, [G, M, N]: the result is added to it, and
             it is returned. Where the rows of mat_a are grouped, [G, K, N]: backward adds the
             gradient of mat_b to it, in float32, and mat_b itself gets none. Contiguous, or the
             transpose of a contiguous tensor
@@ -203,9 +203,9 @@ def _grouped_columns(
     bias: torch.Tensor | None,
     out_dtype: torch.dtype | None,
 ) -> torch.Tensor:
-    """[G, M, K], [K, T] -> [M, T], by the product of the transposed operands.
+    """[G, M, K], [K, T] -> [M, T], by the GEMM of the transposed operands.
 
-    What concerns one operand alone is checked here: the product knows each by the other's name.
+    Each operand alone is checked here: the transposed call knows it by the other's name.
     """
     groups, m, k = a.shape
     if differ(b.shape[0], k):
@@ -289,7 +289,7 @@ def grouped_mm_list(
     Bs: Sequence[torch.Tensor],  # noqa: N803
     biases: Sequence[torch.Tensor | None] | None = None,
 ) -> list[torch.Tensor]:
-    """Products of pairs of matrices of any shapes, each pair with a product of its own.
+    """GEMMs of pairs of matrices of any shapes.
 
     Each pair is an op of its own: autograd sees every tensor, and a gradient is computed for those
     that need one. Matrices of one shape are better stacked, for grouped_mm: that is one launch.

@@ -1,4 +1,4 @@
-"""Gradients of the grouped products, by the same public ops, so that they nest.
+"""Gradients of the grouped GEMMs, by the same public ops, so that they nest.
 
 With D_g = A_g B_g (+ b_g) for each group g, and G_g the gradient of D_g:
 

@@ -1,7 +1,7 @@
 """Sums over the rows of each group, which are the gradient of a grouped bias, and their transpose.
 
-The sums are a product of the K-grouped kind with ones: exact products, added up in float32 in an
-order that is always the same. float32 values go through it in three pieces of 8 bits, which
+The sums are a GEMM of the K-grouped kind with ones: exact terms, added up in float32 in an order
+that is always the same. float32 values go through it in three pieces of 8 bits, which
 together are exact, so TF32 rounds nothing and need not be allowed.
 """
 

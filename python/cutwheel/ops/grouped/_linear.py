@@ -94,7 +94,7 @@ def grouped_linear(
 
 
 def _check_operands(op: str, input: torch.Tensor, weight: torch.Tensor) -> None:
-    """What grouped_mm would say of them by its own names, and of the transposed weight."""
+    """Checks operands that grouped_mm knows by other names, and the weight transposed."""
     if input.dim() != 2 or weight.dim() != 3:
         check_dims(op, "input", input, 2)
         check_dims(op, "weight", weight, 3)
@@ -124,9 +124,9 @@ def grouped_gated_linear(
 
     Returns:
         act(input_g @ gate_g.T) * (input_g @ up_g.T) for each group's rows, [T, F]; rows behind
-        offs[-1] are zeros. The products are not rounded before they are multiplied, unless a
+        offs[-1] are zeros. The two are not rounded before they are multiplied, unless a
         gradient is needed: then backward reads them, [T, 2F], in the dtype of input. In float32 a
-        GPU other than Hopper's computes the product alone, and torch what follows it
+        GPU other than Hopper's computes the GEMM alone, and torch the activation
 
     Raises:
         ValueError: an activation that is not known, or shapes that do not fit
@@ -215,7 +215,7 @@ def _composed(
     bias: torch.Tensor | None,
     epilogue: str,
 ) -> torch.Tensor:
-    """The product by a kernel, what follows it by torch. Rows of no group stay zeros: an activation
+    """The GEMM by a kernel, the activation by torch. Rows of no group stay zeros: an activation
     of 0 is 0."""
     kind, activation = epilogue.split("_", 1)
     _check_operands(op, input, weight)
@@ -232,7 +232,7 @@ def _composed(
 
 
 def afterwards(op: str, input: torch.Tensor, activation: str | None) -> str:
-    """What torch computes behind the product for want of a kernel; "": nothing."""
+    """Torch's part of the call, after the GEMM, for want of a kernel; "": nothing."""
     if activation is None:
         return ""
     table = _LINEAR if op == "grouped_linear" else _GATED
@@ -247,7 +247,7 @@ def epilogue_of(
     bias: torch.Tensor | None,
     activation: str | None,
 ) -> str | None:
-    """The epilogue with which the product is computed for these arguments; None: grouped_mm's."""
+    """The epilogue of the GEMM for these arguments; None: grouped_mm's."""
     if op == "grouped_linear" and activation is None:
         return None
     table, known = (

@@ -37,7 +37,7 @@ _linear_with_grad: Op = applier(Linear, 3)
 _fused_with_grad: Callable[..., Any] = applier(LinearFused, 4)
 
 RECOMPUTE_UP_TO_K = 256
-"""Up to this K, z is not kept for backward but computed again there, by a product whose epilogue
+"""Up to this K, z is not kept for backward but computed again there, by a GEMM whose epilogue
 applies the derivative.
 
 Keeping z means that M N elements of 16 bits are written in forward and read in backward: 0.93 ps an
@@ -200,8 +200,8 @@ def _plus_wide(
     residual: torch.Tensor,
     residual_after_activation: bool,
 ) -> torch.Tensor:
-    """With a residual that autocast leaves in another dtype than the product, which is promoted for
-    the sum and for what follows it, as that of torch's functions is."""
+    """With a residual that autocast leaves in another dtype than the GEMM. It is promoted for the
+    sum and the activation, as that of torch's functions is."""
     if activation is not None:
         check_activation(activation, LINEAR_ACTIVATIONS, "linear")
     z = linear(input, weight, bias, activation=activation if residual_after_activation else None)
@@ -258,7 +258,7 @@ def epilogue_of(
     residual: torch.Tensor | None,
     residual_after_activation: bool,
 ) -> str | None:
-    """The epilogue with which linear computes its product for these arguments.
+    """The epilogue of linear's GEMM for these arguments.
 
     None: the one of a call without activation and residual.
     """
@@ -318,8 +318,8 @@ def _check_residual(residual: torch.Tensor, result: torch.Tensor) -> None:
 
 
 def _fits(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
-    """Whether the product can be asked for as one of matrices: its errors would name other
-    arguments than the caller's."""
+    """Whether the arguments fit a GEMM of matrices, whose errors would name other arguments
+    than the caller's."""
     return (
         input.dim() >= 2
         and weight.dim() == 2

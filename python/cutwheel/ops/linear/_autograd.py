@@ -6,7 +6,7 @@ added after it) and G the gradient of Y:
     dz = G * act'(z), db = dz summed over rows, dX = dz W, dW = dz^T X
     dR = dz (added before the activation) or G (after it)
 
-dz and db come from one elementwise kernel, the products from the public ops, so all of it can be
+dz and db come from one elementwise kernel, dX and dW from the public ops, so all of it can be
 differentiated again. For that, z is an output of the forward's node, which nobody but this module
 sees: what backward reads of it then has a history, through which the second derivative flows.
 """
@@ -60,7 +60,7 @@ def _times(input: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
 
 
 def _of_weight(dz: torch.Tensor, input: torch.Tensor, weight_is_column_major: bool) -> torch.Tensor:
-    """The gradient of the weight [N, K], laid out as that is."""
+    """wgrad, [N, K], laid out as the weight is."""
     dy, x = _rows(dz), _rows(input)  # [rows, N], [rows, K]
     if weight_is_column_major:
         return matmul(x.t(), dy).t()

@@ -1,4 +1,4 @@
-"""gated_linear: a gated linear unit, gate and up projection in one product.
+"""gated_linear: a gated linear unit, gate and up projection in one GEMM.
 
 Dtypes, strides, TF32, autocast, torch.compile and errors are those of cutwheel.ops.gemm.
 """
@@ -26,7 +26,7 @@ _with_grad: Callable[..., Any] = applier(LinearFused, 4)
 
 GATED_ACTIVATIONS = tuple(ACTIVATIONS)
 _EPILOGUES = {name: f"gated_{name}" for name in ACTIVATIONS}
-# What stores z for backward, and the epilogue of backward itself.
+# The epilogue that stores z for backward, and that of backward itself.
 _TRAINED = {name: (f"gated_{name}_aux", f"gated_{name}_backward") for name in ACTIVATIONS}
 
 
@@ -42,7 +42,7 @@ def gated_linear(
         activation: "relu" (ReGLU), "gelu" (of erf, GEGLU), "gelu_tanh" or "silu" (SwiGLU)
 
     Returns:
-        [..., F]. The products are not rounded before they are multiplied, unless a gradient is
+        [..., F]. The two are not rounded before they are multiplied, unless a gradient is
         needed: then backward reads them, [..., 2F], in the dtype of input
 
     Raises:
@@ -76,7 +76,7 @@ def gated_linear(
 
 
 def epilogue_of(input: torch.Tensor, weight: torch.Tensor, activation: str) -> str:
-    """The epilogue with which gated_linear computes its product for these arguments."""
+    """The epilogue of gated_linear's GEMM for these arguments."""
     check_activation(activation, GATED_ACTIVATIONS, "gated_linear")
     if is_grad_enabled() and (input.requires_grad or weight.requires_grad):
         return _TRAINED[activation][0]

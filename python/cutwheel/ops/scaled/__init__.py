@@ -1,4 +1,4 @@
-"""Products of quantised matrices, fp8 and int8, and the quantisation that makes them.
+"""GEMMs of quantised matrices, fp8 and int8, and the quantisation that makes them.
 
 The scales are float32 tensors on the GPU, which nothing reads on the host. Which elements share a
 scale is told by a recipe, a string or a member of torch.nn.functional.ScalingType:
@@ -24,7 +24,7 @@ from torch import is_grad_enabled
 from ...errors import ScaledDtypeError
 from .._common.call import bump, is_tracing, overloads
 from .._common.errors import RAISED, reraise
-from .._common.transforms import NO_DERIVATIVE, is_transformed, refuse
+from .._common.transforms import NO_DERIVATIVE, is_transformed, refuse, refuse_grad
 from ._conv import scaled_conv2d
 from ._grouped import scaled_grouped_mm
 from ._quantize import quantize
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _scaled_mm, _scaled_mm_direct = overloads("scaled_mm")
 _scaled_mm_out = torch.ops.cutwheel.scaled_mm.out
 
+_NAMES = ("mat_a", "mat_b", "scale_a", "scale_b", "bias", "out")
+_DIFFERENTIABLE = "cutwheel.nn.ScaledLinear with straight_through=True, which has a gradient"
 _OPTIONAL = ("scale_a", "scale_b", "bias", "azp", "azp_adj", "out")
 
 
@@ -60,7 +62,7 @@ def scaled_mm(
     azp_adj: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Product of two quantised matrices, as torch.nn.functional.scaled_mm, with its arguments.
+    """GEMM of two quantised matrices, as torch.nn.functional.scaled_mm, with its arguments.
 
     Args:
         mat_a: [M, K], float8_e4m3fn, float8_e5m2 or int8
@@ -78,8 +80,8 @@ def scaled_mm(
         output_dtype: float16, bfloat16 or float32; of int8 also int32, the integer product as it is
         contraction_dim: () or (-1, -2), which is K
         use_fast_accum: allows fp8 products to be summed in the tensor cores' own precision;
-            otherwise their sums go to float32 registers every 128 elements of K. Of int8, and of
-            blockwise scales, it changes nothing
+            otherwise their sums go to float32 registers every 128 elements of K. It changes
+            nothing for int8 and for blockwise scales
         azp: int32, zero point of mat_a, whose values mean scale_a * (mat_a - azp): one element, [M]
             or [M, 1]. int8 only
         azp_adj: int32, [N] or [1, N]: mat_b's columns summed, mat_b.sum(0, dtype=torch.int32).
@@ -115,12 +117,19 @@ def scaled_mm(
         ):
             others = swizzle_a, swizzle_b, contraction_dim
             scale_a, scale_b = plain_scales("scaled_mm", mat_a, mat_b, scale_a, scale_b, *others)
-        if is_grad_enabled():
-            _refuse_grad(mat_a, mat_b, scale_a, scale_b, bias, out)
+        if is_grad_enabled() and (
+            mat_a.requires_grad
+            or mat_b.requires_grad
+            or (scale_a is not None and scale_a.requires_grad)  # type: ignore[union-attr]
+            or (scale_b is not None and scale_b.requires_grad)  # type: ignore[union-attr]
+            or (bias is not None and bias.requires_grad)
+            or (out is not None and out.requires_grad)
+        ):
+            given: Any = mat_a, mat_b, scale_a, scale_b, bias, out
+            refuse_grad("scaled_mm", _DIFFERENTIABLE, _NAMES, given)
         if is_transformed():
-            given: dict[str, Any]
-            given = {"mat_a": mat_a, "mat_b": mat_b, "scale_a": scale_a, "scale_b": scale_b}
-            refuse("scaled_mm", NO_DERIVATIVE, **given, bias=bias, out=out)
+            given = mat_a, mat_b, scale_a, scale_b, bias, out
+            refuse("scaled_mm", NO_DERIVATIVE, **dict(zip(_NAMES, given, strict=True)))
         if azp is not None:
             azp_adj = operands(mat_a, mat_b, scale_a, scale_b, bias, azp, azp_adj)[-1]
         how = code_a, code_b, use_fast_accum
@@ -138,10 +147,9 @@ def scaled_mm(
             return _scaled_mm_direct(*tensors, output_dtype, *how)
         return _scaled_mm_direct(*tensors, output_dtype)
     except RAISED as error:
-        named = {"mat_a": mat_a, "mat_b": mat_b, "scale_a": scale_a, "scale_b": scale_b}
-        reraise(
-            "scaled_mm", error, _OPTIONAL, **named, bias=bias, azp=azp, azp_adj=azp_adj, out=out
-        )
+        given = mat_a, mat_b, scale_a, scale_b, bias, out
+        named: dict[str, Any] = dict(zip(_NAMES, given, strict=True))
+        reraise("scaled_mm", error, _OPTIONAL, **named, azp=azp, azp_adj=azp_adj)
 
 
 def code(name: str, recipe: str | ScalingType | list[ScalingType] | None) -> int | None:
@@ -166,33 +174,6 @@ def operands(
 def column_sums(b: torch.Tensor) -> torch.Tensor:
     """[K, N] int8 -> [N] int32, azp_adj."""
     return b.sum(0, dtype=torch.int32)
-
-
-def _refuse_grad(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    scale_a: Any,
-    scale_b: Any,
-    bias: torch.Tensor | None,
-    out: torch.Tensor | None,
-) -> None:
-    if not (
-        a.requires_grad
-        or b.requires_grad
-        or (scale_a is not None and scale_a.requires_grad)
-        or (scale_b is not None and scale_b.requires_grad)
-        or (bias is not None and bias.requires_grad)
-        or (out is not None and out.requires_grad)
-    ):
-        return
-    tensors = {"mat_a": a, "mat_b": b, "scale_a": scale_a, "scale_b": scale_b}
-    for name, tensor in {**tensors, "bias": bias, "out": out}.items():
-        if tensor is not None and tensor.requires_grad:
-            raise RuntimeError(
-                f"scaled_mm: {name} requires grad, and the derivative of scaled_mm is not "
-                "implemented: call it under torch.no_grad(), or use cutwheel.nn.ScaledLinear with "
-                "straight_through=True, which has a gradient"
-            )
 
 
 def _refuse_quantised_result() -> None:

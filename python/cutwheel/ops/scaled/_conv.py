@@ -13,9 +13,10 @@ from torch import is_grad_enabled
 
 from .._common.call import is_tracing, overloads
 from .._common.errors import RAISED, reraise
-from .._common.transforms import NO_DERIVATIVE, is_transformed, refuse
+from .._common.transforms import NO_DERIVATIVE, is_transformed, refuse, refuse_grad
 from ..conv._geometry import check_rank, geometry
 
+_NAMES = ("input", "weight", "bias", "scale_input", "scale_weight")
 _scaled, _scaled_direct = overloads("scaled_conv2d")
 
 
@@ -55,11 +56,18 @@ def scaled_conv2d(
     """
     op = "scaled_conv2d"
     try:
-        if is_grad_enabled():
-            _refuse_grad(input, weight, scale_input, scale_weight, bias)
+        if is_grad_enabled() and (
+            input.requires_grad
+            or weight.requires_grad
+            or scale_input.requires_grad
+            or scale_weight.requires_grad
+            or (bias is not None and bias.requires_grad)
+        ):
+            tensors = input, weight, bias, scale_input, scale_weight
+            refuse_grad(op, "conv2d", _NAMES, tensors)
         if is_transformed():
-            scales = {"scale_input": scale_input, "scale_weight": scale_weight}
-            refuse(op, NO_DERIVATIVE, input=input, weight=weight, **scales, bias=bias)
+            tensors = input, weight, bias, scale_input, scale_weight
+            refuse(op, NO_DERIVATIVE, **dict(zip(_NAMES, tensors, strict=True)))
         if input.dim() != 4:
             check_rank(op, "input", input, "[N, C, H, W]", "[C, H, W]")
         where = geometry(op, weight, stride, padding, dilation)
@@ -69,31 +77,5 @@ def scaled_conv2d(
         result = call(images, weight, scale_input, scale_weight, bias, *where, out_dtype)
         return result if is_batch else result.squeeze(0)
     except RAISED as error:
-        named = {"input": input, "weight": weight}
-        scales = {"scale_input": scale_input, "scale_weight": scale_weight}
-        reraise(op, error, ("bias",), **named, **scales, bias=bias)
-
-
-def _refuse_grad(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    scale_input: torch.Tensor,
-    scale_weight: torch.Tensor,
-    bias: torch.Tensor | None,
-) -> None:
-    if not (
-        input.requires_grad
-        or weight.requires_grad
-        or scale_input.requires_grad
-        or scale_weight.requires_grad
-        or (bias is not None and bias.requires_grad)
-    ):
-        return
-    tensors = {"input": input, "weight": weight, "bias": bias}
-    scales = {"scale_input": scale_input, "scale_weight": scale_weight}
-    for name, tensor in {**tensors, **scales}.items():
-        if tensor is not None and tensor.requires_grad:
-            raise RuntimeError(
-                f"scaled_conv2d: {name} requires grad, and the derivative of scaled_conv2d is not "
-                "implemented: call it under torch.no_grad(), or use conv2d"
-            )
+        tensors = input, weight, bias, scale_input, scale_weight
+        reraise(op, error, ("bias",), **dict(zip(_NAMES, tensors, strict=True)))

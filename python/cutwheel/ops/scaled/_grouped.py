@@ -1,4 +1,4 @@
-"""Grouped products of quantised matrices: a weight in fp8 for each group of rows.
+"""Grouped GEMMs of quantised matrices: a weight in fp8 for each group of rows.
 
 Recipes are those of cutwheel.ops.scaled, groups those of cutwheel.ops.grouped. There is no
 gradient.
@@ -15,7 +15,7 @@ from torch import is_grad_enabled
 from ...errors import ArgumentError
 from .._common.call import is_tracing, overloads
 from .._common.errors import RAISED, reraise
-from .._common.transforms import NO_DERIVATIVE, is_transformed, refuse
+from .._common.transforms import NO_DERIVATIVE, is_transformed, refuse, refuse_grad
 from ._recipes import code_of
 from ._torch_arguments import check_grouped_recipes, plain_scales
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch.nn.functional import ScalingType, SwizzleType
 
 _OP = "scaled_grouped_mm"
+_NAMES = ("mat_a", "mat_b", "scale_a", "scale_b", "bias")
 _scaled, _scaled_direct = overloads("scaled_grouped_mm")
 
 
@@ -41,7 +42,7 @@ def scaled_grouped_mm(
     contraction_dim: Sequence[int] = (),
     use_fast_accum: bool = False,
 ) -> torch.Tensor:
-    """Product of fp8 operands with grouped rows, with the scales that their values were made with.
+    """GEMM of fp8 operands with grouped rows and the scales that their values were made with.
 
     Arguments are those of torch.nn.functional.scaled_grouped_mm; scale_b and offs have to be given.
 
@@ -84,12 +85,18 @@ def scaled_grouped_mm(
         if scale_recipe_a is not None or scale_recipe_b is not None:
             codes = code("scale_recipe_a", scale_recipe_a), code("scale_recipe_b", scale_recipe_b)
             check_grouped_recipes(_OP, mat_a, mat_b, scale_a, scale_b, *codes)
-        if is_grad_enabled():
-            _refuse_grad(mat_a, mat_b, scale_a, scale_b, bias)
+        if is_grad_enabled() and (
+            mat_a.requires_grad
+            or mat_b.requires_grad
+            or scale_a.requires_grad  # type: ignore[union-attr]
+            or scale_b.requires_grad  # type: ignore[union-attr]
+            or (bias is not None and bias.requires_grad)
+        ):
+            given: Any = mat_a, mat_b, scale_a, scale_b, bias
+            refuse_grad(_OP, "grouped_mm", _NAMES, given)
         if is_transformed():
-            given: dict[str, Any]
-            given = {"mat_a": mat_a, "mat_b": mat_b, "scale_a": scale_a, "scale_b": scale_b}
-            refuse(_OP, NO_DERIVATIVE, **given, bias=bias)
+            given = mat_a, mat_b, scale_a, scale_b, bias
+            refuse(_OP, NO_DERIVATIVE, **dict(zip(_NAMES, given, strict=True)))
         call = _scaled if is_tracing() else _scaled_direct
         return call(mat_a, mat_b, scale_a, scale_b, offs, bias, output_dtype, use_fast_accum)
     except RAISED as error:
@@ -97,33 +104,10 @@ def scaled_grouped_mm(
             raise ArgumentError(
                 f"{_OP}: offs is None; expected the end of each group, [G]"
             ) from None
-        named = {"mat_a": mat_a, "mat_b": mat_b, "scale_a": scale_a, "scale_b": scale_b}
-        reraise(_OP, error, ("bias",), **named, offs=offs, bias=bias)
+        given = mat_a, mat_b, scale_a, scale_b, bias
+        named: dict[str, Any] = dict(zip(_NAMES, given, strict=True))
+        reraise(_OP, error, ("bias",), **named, offs=offs)
 
 
 def code(name: str, recipe: str | ScalingType | list[ScalingType] | None) -> int | None:
     return None if recipe is None else code_of(_OP, name, recipe)
-
-
-def _refuse_grad(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    scale_a: Any,
-    scale_b: Any,
-    bias: torch.Tensor | None,
-) -> None:
-    if not (
-        a.requires_grad
-        or b.requires_grad
-        or scale_a.requires_grad
-        or scale_b.requires_grad
-        or (bias is not None and bias.requires_grad)
-    ):
-        return
-    tensors = {"mat_a": a, "mat_b": b, "scale_a": scale_a, "scale_b": scale_b, "bias": bias}
-    for name, tensor in tensors.items():
-        if tensor is not None and tensor.requires_grad:
-            raise RuntimeError(
-                f"scaled_grouped_mm: {name} requires grad, and the derivative of scaled_grouped_mm "
-                "is not implemented: call it under torch.no_grad(), or use grouped_mm"
-            )

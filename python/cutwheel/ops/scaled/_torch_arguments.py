@@ -1,4 +1,4 @@
-"""Arguments that torch's scaled products have and these have one answer to.
+"""Arguments of torch's scaled matmuls to which these functions have one answer.
 
 They are for formats with scales of several levels, or of 8 exponent bits, which need a B200.
 """
@@ -22,7 +22,7 @@ from ._recipes import (
     refuse_microscaling,
 )
 
-# Of grouped rows.
+# The pairs of recipes for grouped rows.
 _PAIRS = ((ROWWISE, ROWWISE), (BLOCKWISE_1X128, BLOCKWISE_128X128))
 
 
