@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from .. import nn as ours
@@ -36,7 +36,7 @@ class IsContiguous(nn.Module):
     """
 
     def forward(self, image: Any, is_operand: bool) -> bool | None:
-        if not isinstance(image, torch.Tensor) or image.dim() not in (3, 4):
+        if not isinstance(image, Tensor) or image.dim() not in (3, 4):
             return None
         if is_operand and (image.shape[-3] == 1 or image.shape[-2:].numel() == 1):
             return None
@@ -46,7 +46,7 @@ class IsContiguous(nn.Module):
 class InFormat(nn.Module):
     """A value that is channels last, or contiguous if the first who decides is."""
 
-    def forward(self, value: torch.Tensor, *is_contiguous: bool | None) -> torch.Tensor:
+    def forward(self, value: Tensor, *is_contiguous: bool | None) -> Tensor:
         for decision in is_contiguous:
             if decision is not None:
                 # Strides follow from the sizes, also where a size is 1 and others would do.
@@ -54,7 +54,7 @@ class InFormat(nn.Module):
         return value
 
 
-def is_channels_last(image: torch.Tensor) -> bool:
+def is_channels_last(image: Tensor) -> bool:
     """As torch's suggest_memory_format of [N, C, H, W]: contiguous where both would do."""
     sizes, strides = image.shape, image.stride()
     least = 0
@@ -67,7 +67,7 @@ def is_channels_last(image: torch.Tensor) -> bool:
     return True
 
 
-def weight_formats(model: nn.Module) -> dict[torch.Tensor, bool]:
+def weight_formats(model: nn.Module) -> dict[Tensor, bool]:
     """Which weights of images are channels last."""
     return {
         parameter: is_channels_last(parameter)
@@ -129,7 +129,7 @@ class Fused(NamedTuple):
     """A call of a fused convolution."""
 
     node: Node
-    weight: torch.Tensor
+    weight: Tensor
     """of the convolution that it stands for"""
     sum_is_reversed: bool
 
@@ -156,7 +156,7 @@ class Formats:
     """
 
     def __init__(
-        self, module: GraphModule, fused: list[Fused], before: Mapping[torch.Tensor, bool]
+        self, module: GraphModule, fused: list[Fused], before: Mapping[Tensor, bool]
     ) -> None:
         self._module, self._graph, self._before = module, module.graph, before
         self._modules = dict(module.named_modules(remove_duplicate=False))
@@ -256,7 +256,7 @@ class Formats:
                 deciding |= dict.fromkeys(found.deciding)
         return _Value(tuple(deciding), kind)
 
-    def _weight(self, node: Node) -> torch.Tensor | None:
+    def _weight(self, node: Node) -> Tensor | None:
         """That of a convolution of images."""
         if node in self._fused:
             return self._fused[node].weight

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .. import nn
 from ..ops._common.activations import ACTIVATIONS, ALL_ACTIVATIONS
@@ -25,12 +26,12 @@ class ResidualConv2d(nn.Conv2d):
     sum_is_reversed = False
     """residual + z, whose strides are those of the residual"""
 
-    def forward(self, input: torch.Tensor, residual: Any) -> Any:  # type: ignore[override]
+    def forward(self, input: Tensor, residual: Any) -> Any:  # type: ignore[override]
         if _is_like_result(residual, input, self.result_shape(input)):
             return super().forward(input, residual)
         return _by_torch(self, torch.nn.Conv2d.forward(self, input), residual)
 
-    def result_shape(self, input: torch.Tensor) -> tuple[int, ...]:
+    def result_shape(self, input: Tensor) -> tuple[int, ...]:
         if self.padding == "same":
             return (*input.shape[:-3], self.out_channels, *input.shape[-2:])
         padding: Any = (0, 0) if isinstance(self.padding, str) else self.padding
@@ -47,7 +48,7 @@ class ResidualLinear(nn.Linear):
     sum_is_in_place = False
     sum_is_reversed = False
 
-    def forward(self, input: torch.Tensor, residual: Any) -> Any:  # type: ignore[override]
+    def forward(self, input: Tensor, residual: Any) -> Any:  # type: ignore[override]
         shape = (*input.shape[:-1], self.out_features)
         if _is_like_result(residual, input, shape) and (
             not self.sum_is_reversed or residual.is_contiguous()
@@ -59,7 +60,7 @@ class ResidualLinear(nn.Linear):
 class CastingLinear(nn.Linear):
     """cutwheel.nn.Linear whose result is float32 under autocast, as that of torch's activation."""
 
-    def forward(self, input: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         assert self.activation is not None
         if not torch.is_autocast_enabled():
             return super().forward(input, residual)
@@ -70,14 +71,14 @@ _IN_FLOAT32 = ("softplus",)
 """activations that torch computes in float32 under autocast"""
 
 
-def _is_like_result(residual: Any, input: torch.Tensor, shape: tuple[int, ...]) -> bool:
-    if not isinstance(residual, torch.Tensor):
+def _is_like_result(residual: Any, input: Tensor, shape: tuple[int, ...]) -> bool:
+    if not isinstance(residual, Tensor):
         return False
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled() else input.dtype
     return residual.shape == shape and residual.dtype == dtype and residual.device == input.device
 
 
-def _by_torch(layer: ResidualConv2d | ResidualLinear, z: torch.Tensor, residual: Any) -> Any:
+def _by_torch(layer: ResidualConv2d | ResidualLinear, z: Tensor, residual: Any) -> Any:
     activation = None if layer.activation is None else ALL_ACTIVATIONS[layer.activation]
     if activation is None:
         return _sum(layer, z, residual)
@@ -86,7 +87,7 @@ def _by_torch(layer: ResidualConv2d | ResidualLinear, z: torch.Tensor, residual:
     return activation(_sum(layer, z, residual))
 
 
-def _sum(layer: ResidualConv2d | ResidualLinear, z: torch.Tensor, residual: Any) -> Any:
+def _sum(layer: ResidualConv2d | ResidualLinear, z: Tensor, residual: Any) -> Any:
     if layer.sum_is_in_place:
         z += residual
         return z

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from .aliases import Aliases
@@ -24,11 +25,7 @@ class Rewriter:
     """Rewrites the graph of one module, which is `path` in the model."""
 
     def __init__(
-        self,
-        root: torch.nn.Module,
-        graph: Graph,
-        path: str,
-        weight_formats: Mapping[torch.Tensor, bool],
+        self, root: torch.nn.Module, graph: Graph, path: str, weight_formats: Mapping[Tensor, bool]
     ) -> None:
         self.replaced: list[Replacement] = []
         self.kept: list[Kept] = []

@@ -8,6 +8,7 @@ from collections.abc import Callable, Set
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.fx import Graph, Node, Proxy, Tracer
 from torch.fx.proxy import TraceError
 
@@ -39,7 +40,7 @@ class ModuleTracer(Tracer):
     def __init__(self) -> None:
         super().__init__()
         self.watch = Watch()
-        self._versions: dict[torch.Tensor, int] = {}
+        self._versions: dict[Tensor, int] = {}
 
     def proxy(self, node: Node) -> Proxy:
         return WatchedProxy(node, self)
@@ -48,11 +49,11 @@ class ModuleTracer(Tracer):
         return is_leaf(module) or why_opaque(module) is not None
 
     def create_arg(self, a: Any) -> Any:
-        if isinstance(a, torch.Tensor) and not isinstance(a, torch.nn.Parameter):
+        if isinstance(a, Tensor) and not isinstance(a, torch.nn.Parameter):
             self._check_version(a)
         return super().create_arg(a)
 
-    def _check_version(self, constant: torch.Tensor) -> None:
+    def _check_version(self, constant: Tensor) -> None:
         """That a tensor is still what it was when the graph first referred to it."""
         if constant.is_inference():  # made elsewhere: such tensors have no version
             return
@@ -136,7 +137,7 @@ def _check_arguments(module: torch.nn.Module) -> None:
             )
 
 
-def _generator_states() -> list[torch.Tensor]:
+def _generator_states() -> list[Tensor]:
     states = [torch.get_rng_state()]
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states += torch.cuda.get_rng_state_all()
@@ -155,7 +156,7 @@ def _undo(before: dict[torch.nn.Module, dict[str, Any]], constants: Set[str]) ->
         for name, value in list(now.items()):
             if name in attributes and value is attributes[name]:
                 continue
-            if name in constants and isinstance(value, torch.Tensor):
+            if name in constants and isinstance(value, Tensor):
                 continue
             changed = f"{type(owner).__name__}.{name}"
             if name in attributes:

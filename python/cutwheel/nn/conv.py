@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from ..ops._common.activations import check_activation
 from ..ops.conv import conv2d
@@ -108,7 +109,7 @@ class Conv2d(torch.nn.Conv2d):
         made.weight, made.bias = conv.weight, conv.bias
         return made.train(conv.training)
 
-    def forward(self, input: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         """cutwheel.conv2d of this module's weight and bias.
 
         Args:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..ops._common.activations import ACTIVATIONS, check_activation
 from ..ops.linear import LINEAR_ACTIVATIONS, linear
@@ -51,7 +52,7 @@ class Linear(torch.nn.Linear):
         self.activation = activation
         self.residual_after_activation = residual_after_activation
 
-    def forward(self, input: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         """cutwheel.linear of this module's weight and bias.
 
         Args:
@@ -199,7 +200,7 @@ class GatedMLP(torch.nn.Module):
         self.gate_proj, self.up_proj = layers
         return self
 
-    def forward(self, input: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         """The MLP, and `residual` added to it.
 
         Args:
@@ -214,7 +215,7 @@ class GatedMLP(torch.nn.Module):
             hidden = gated_linear(input, packed, self.activation)
         else:
             hidden = self._activated_gate(input) * self.up_proj(input)  # type: ignore[misc]
-        result: torch.Tensor = (
+        result: Tensor = (
             self.down_proj(hidden) if residual is None else self.down_proj(hidden, residual)
         )
         return result
@@ -225,7 +226,7 @@ class GatedMLP(torch.nn.Module):
             f"activation={self.activation!r}"
         )
 
-    def _activated_gate(self, input: torch.Tensor) -> torch.Tensor:
+    def _activated_gate(self, input: Tensor) -> Tensor:
         gate: Any = self.gate_proj
         # A module that does more than its weight says (an adapter, pruning, a sharded one) is
         # called; else the activation is in the kernel.
@@ -278,7 +279,7 @@ class GatedMLP(torch.nn.Module):
             *(missing_keys, unexpected_keys, error_msgs),
         )
 
-    def _joined(self, prefix: str, given: list[Any], missing_keys: list[str]) -> torch.Tensor:
+    def _joined(self, prefix: str, given: list[Any], missing_keys: list[str]) -> Tensor:
         """The packed weight of what was given, and of the module's own for what was not."""
         assert self.gate_up_weight is not None
         parts = []
@@ -286,7 +287,7 @@ class GatedMLP(torch.nn.Module):
         for name, weight, old in zip(_names(prefix), given, own, strict=True):
             if weight is None:
                 missing_keys.append(name)
-            elif not isinstance(weight, torch.Tensor):
+            elif not isinstance(weight, Tensor):
                 raise TypeError(f'expected a Tensor for "{name}", got {type(weight)}.')
             elif weight.shape != old.shape:
                 raise ValueError(
@@ -297,7 +298,7 @@ class GatedMLP(torch.nn.Module):
         return pack_gated_weight(*parts)
 
 
-def _own_parameter(name: str, weight: torch.Tensor) -> torch.nn.Parameter:
+def _own_parameter(name: str, weight: Tensor) -> torch.nn.Parameter:
     if type(weight) is not torch.nn.Parameter:
         raise TypeError(
             f"GatedMLP: {name} is of type {type(weight).__name__}; expected a torch.nn.Parameter: "

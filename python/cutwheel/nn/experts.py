@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..ops._common.activations import check_activation
 from ..ops._common.errors import check_tensors, shape_text, wrong_dtype, wrong_shape
@@ -76,9 +77,7 @@ class GroupedExperts(torch.nn.Module):
                 bound = weight.shape[-1] ** -0.5
                 torch.nn.init.uniform_(weight, -bound, bound)
 
-    def forward(
-        self, input: torch.Tensor, expert_ids: torch.Tensor, expert_weights: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(self, input: Tensor, expert_ids: Tensor, expert_weights: Tensor) -> Tensor:
         """The weighted sum of the chosen experts' results.
 
         Args:
@@ -131,9 +130,7 @@ class GroupedExperts(torch.nn.Module):
             f"intermediate_size={self.intermediate_size}, activation={self.activation!r}"
         )
 
-    def _check(
-        self, input: torch.Tensor, expert_ids: torch.Tensor, expert_weights: torch.Tensor
-    ) -> None:
+    def _check(self, input: Tensor, expert_ids: Tensor, expert_weights: Tensor) -> None:
         op = "GroupedExperts"
         given = {"input": input, "expert_ids": expert_ids, "expert_weights": expert_weights}
         check_tensors(op, given)
@@ -162,15 +159,13 @@ class _Take(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, tokens: torch.Tensor, order: torch.Tensor, places: torch.Tensor, k: int
-    ) -> torch.Tensor:
+    def forward(ctx: Any, tokens: Tensor, order: Tensor, places: Tensor, k: int) -> Tensor:
         ctx.save_for_backward(order, places)
         ctx.rows, ctx.k = tokens.shape[0], k
         return tokens.index_select(0, order if k == 1 else order // k)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         order, places = ctx.saved_tensors
         by_token = _take(grad, places, order, 1)
         if ctx.k != 1:
@@ -178,4 +173,4 @@ class _Take(torch.autograd.Function):
         return by_token, None, None, None
 
 
-_take: Callable[..., torch.Tensor] = _Take.apply
+_take: Callable[..., Tensor] = _Take.apply

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import is_autocast_enabled, is_grad_enabled
+from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 from ..errors import DeviceError
 from ..ops import gemm
@@ -81,9 +81,9 @@ class ScaledLinear(torch.nn.Module):
         ValueError, TypeError: options that are not known, or do not go together
     """
 
-    weight: torch.Tensor
-    weight_scale: torch.Tensor
-    weight_sum: torch.Tensor | None
+    weight: Tensor
+    weight_scale: Tensor
+    weight_sum: Tensor | None
     bias: torch.nn.Parameter | None
 
     def __init__(
@@ -179,7 +179,7 @@ class ScaledLinear(torch.nn.Module):
             layer.bias = torch.nn.Parameter(linear.bias.detach().clone(), needs_grad)
         return layer.train(linear.training)
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """input @ weight.T + bias.
 
         Args:
@@ -211,7 +211,7 @@ class ScaledLinear(torch.nn.Module):
             return _with_gradient(input, bias, weight, self)
         return self._product(input, bias, weight)
 
-    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The weight that values and scales stand for, [N, K], multiplied in float32."""
         return _dequantized(self.weight, self.weight_scale, self.recipe, dtype)
 
@@ -230,7 +230,7 @@ class ScaledLinear(torch.nn.Module):
             text += f", {name}={value}" if value != default else ""
         return text
 
-    def _check_input(self, input: torch.Tensor, weight: torch.Tensor) -> None:
+    def _check_input(self, input: Tensor, weight: Tensor) -> None:
         check_tensors("ScaledLinear", {"input": input})
         if input.dim() < 1 or input.shape[-1] != self.in_features:
             raise wrong_shape("ScaledLinear", "input", input, ("...", self.in_features))
@@ -243,9 +243,7 @@ class ScaledLinear(torch.nn.Module):
                 "must be on the same device"
             )
 
-    def _product(
-        self, input: torch.Tensor, bias: torch.Tensor | None, weight: torch.Tensor
-    ) -> torch.Tensor:
+    def _product(self, input: Tensor, bias: Tensor | None, weight: Tensor) -> Tensor:
         recipe_a, recipe_b = _RECIPES[self.recipe]
         weight_scale = self.weight_scale
         out_dtype = input.dtype
@@ -256,7 +254,7 @@ class ScaledLinear(torch.nn.Module):
         rows = input
         if input.dim() != 2:
             rows = input.flatten(0, -2) if input.dim() > 2 else input.unsqueeze(0)
-        azp: torch.Tensor | None = None
+        azp: Tensor | None = None
         if self.symmetric:
             values, scale = quantize(rows, recipe_a, weight.dtype)
         else:
@@ -276,11 +274,11 @@ class ScaledLinear(torch.nn.Module):
         )
         return result if input.dim() == 2 else result.view(*input.shape[:-1], self.out_features)
 
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         # half() and its kin convert what is_floating_point() says is one, fp8 and scales included.
         frozen = [buffer for buffer in self._buffers.values() if buffer is not None]
 
-        def keep_dtype(tensor: torch.Tensor) -> torch.Tensor:
+        def keep_dtype(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
             if moved.dtype != tensor.dtype and any(tensor is buffer for buffer in frozen):
                 return tensor.to(moved.device)
@@ -302,7 +300,7 @@ class ScaledLinear(torch.nn.Module):
         given = dict(state_dict)
         name, scale_name = f"{prefix}weight", f"{prefix}weight_scale"
         weight, scale = given.get(name), given.get(scale_name)
-        if isinstance(scale, torch.Tensor):
+        if isinstance(scale, Tensor):
             if scale.is_floating_point():
                 scale = scale.float()
             # Checkpoints have the one of a tensor as [], those of rows as [N].
@@ -311,7 +309,7 @@ class ScaledLinear(torch.nn.Module):
             if is_one or is_flat:
                 scale = scale.reshape(self.weight_scale.shape)
             given[scale_name] = scale
-        if isinstance(weight, torch.Tensor) and weight.dtype != self.weight.dtype:
+        if isinstance(weight, Tensor) and weight.dtype != self.weight.dtype:
             # Copied into the buffer, it would be cast without a word, and without a scale.
             error_msgs.append(
                 f"{name} has dtype {dtype_name(weight.dtype)}; expected "
@@ -322,7 +320,7 @@ class ScaledLinear(torch.nn.Module):
         elif (
             self.weight_sum is not None
             and f"{prefix}weight_sum" not in given
-            and isinstance(weight, torch.Tensor)
+            and isinstance(weight, Tensor)
             and weight.shape == self.weight.shape
         ):
             # A checkpoint of a symmetric layer: the weight tells them.
@@ -332,9 +330,7 @@ class ScaledLinear(torch.nn.Module):
         )
 
 
-def _dequantized(
-    weight: torch.Tensor, scale: torch.Tensor, recipe: str, dtype: torch.dtype
-) -> torch.Tensor:
+def _dequantized(weight: Tensor, scale: Tensor, recipe: str, dtype: torch.dtype) -> Tensor:
     n, k = weight.shape
     if recipe == "blockwise":
         scale = scale.repeat_interleave(BLOCK, 0)[:n].repeat_interleave(BLOCK, 1)[:, :k]
@@ -344,12 +340,8 @@ def _dequantized(
 class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        input: torch.Tensor,
-        bias: torch.Tensor | None,
-        weight: torch.Tensor,
-        layer: ScaledLinear,
-    ) -> torch.Tensor:
+        ctx: Any, input: Tensor, bias: Tensor | None, weight: Tensor, layer: ScaledLinear
+    ) -> Tensor:
         ctx.save_for_backward(weight, layer.weight_scale)
         ctx.recipe = layer.recipe
         ctx.input_shape, ctx.input_dtype = input.shape, input.dtype
@@ -358,9 +350,9 @@ class _StraightThrough(torch.autograd.Function):
             return layer._product(input, bias, weight)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        grad_input: torch.Tensor | None = None
-        grad_bias: torch.Tensor | None = None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        grad_input: Tensor | None = None
+        grad_bias: Tensor | None = None
         if ctx.needs_input_grad[0]:
             values, scale = ctx.saved_tensors
             weight = _dequantized(values, scale, ctx.recipe, grad.dtype)
@@ -371,4 +363,4 @@ class _StraightThrough(torch.autograd.Function):
         return grad_input, grad_bias, None, None
 
 
-_with_gradient: Callable[..., torch.Tensor] = _StraightThrough.apply
+_with_gradient: Callable[..., Tensor] = _StraightThrough.apply

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from ...errors import ArgumentError
 
-ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "gelu": torch.nn.functional.gelu,
     "gelu_tanh": lambda z: torch.nn.functional.gelu(z, approximate="tanh"),
@@ -16,7 +17,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 """torch's functions for the activations whose derivative is a kernel of the wheel."""
 
-COMPOSED: dict[str, Callable[..., torch.Tensor]] = {
+COMPOSED: dict[str, Callable[..., Tensor]] = {
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
     "hardswish": torch.nn.functional.hardswish,

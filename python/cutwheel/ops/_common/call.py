@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
 
-Op = Callable[..., torch.Tensor]
+Op = Callable[..., Tensor]
 is_tracing = torch.compiler.is_dynamo_compiling
 
 
@@ -85,7 +86,7 @@ def distinct(*tensors: Any) -> list[Any]:
     return seen
 
 
-def bump(out: torch.Tensor) -> None:
+def bump(out: Tensor) -> None:
     """Tells autograd that `out` has changed: the kernel writes past torch's own bookkeeping."""
     if not is_tracing():
         torch.autograd.graph.increment_version(out)

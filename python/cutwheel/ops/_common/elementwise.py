@@ -14,22 +14,22 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import is_grad_enabled
+from torch import Tensor, is_grad_enabled
 
 from .activations import ACTIVATIONS
 from .call import Op, applier, is_tracing, overloads
 from .errors import out_of_memory
 from .transforms import is_transformed
 
-Gradient = torch.Tensor | None
-_Binary = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Gradient = Tensor | None
+_Binary = Callable[[Tensor, Tensor], Tensor]
 _overload, _overload_direct = overloads("elementwise")
 _aten = torch.ops.aten
 
 
 def _elementwise(
-    operands: list[torch.Tensor], epilogue: str, with_result: bool, with_sums: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+    operands: list[Tensor], epilogue: str, with_result: bool, with_sums: bool
+) -> tuple[Tensor, Tensor]:
     call = _overload if is_tracing() else _overload_direct
     try:
         result, sums = call(operands, epilogue, with_result, with_sums)
@@ -38,7 +38,7 @@ def _elementwise(
     return result, sums
 
 
-def _silu_backward(grad: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+def _silu_backward(grad: Tensor, z: Tensor) -> Tensor:
     # torch's own kernel for it has no derivative.
     sigmoid = torch.sigmoid(z)
     return grad * sigmoid * (1 + z * (1 - sigmoid))
@@ -55,7 +55,7 @@ _DERIVATIVES: dict[str, _Binary] = {
 def _gated(activation: str) -> _Binary:
     act, derivative = ACTIVATIONS[activation], _DERIVATIVES[activation]
 
-    def backward(grad: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    def backward(grad: Tensor, z: Tensor) -> Tensor:
         gate, up = z[..., 0::2], z[..., 1::2]
         return torch.stack((derivative(grad * up, gate), grad * act(gate)), dim=-1).flatten(-2)
 
@@ -70,8 +70,8 @@ _REFERENCES: dict[str, _Binary] = {
 
 
 def derivative(
-    grad: torch.Tensor, z: torch.Tensor, epilogue: str, with_result: bool, with_sums: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+    grad: Tensor, z: Tensor, epilogue: str, with_result: bool, with_sums: bool
+) -> tuple[Tensor, Tensor]:
     """(dz, its sum over rows) for the gradient of an activation's result.
 
     Args:
@@ -90,7 +90,7 @@ def derivative(
     return _elementwise([grad, z], epilogue, with_result, with_sums)
 
 
-def sum_rows(grad: torch.Tensor) -> torch.Tensor:
+def sum_rows(grad: Tensor) -> Tensor:
     """[..., N] -> [N], the gradient of a bias."""
     if is_transformed():
         return _sum_rows_by_torch(grad).to(grad.dtype)
@@ -99,7 +99,7 @@ def sum_rows(grad: torch.Tensor) -> torch.Tensor:
     return _elementwise([grad], "identity_backward", False, True)[1]
 
 
-def _sum_rows_by_torch(grad: torch.Tensor) -> torch.Tensor:
+def _sum_rows_by_torch(grad: Tensor) -> Tensor:
     """In float32, or wider."""
     dtype = torch.promote_types(grad.dtype, torch.float32)
     rows = list(range(grad.dim() - 1))
@@ -107,8 +107,8 @@ def _sum_rows_by_torch(grad: torch.Tensor) -> torch.Tensor:
 
 
 def _derivative_by_torch(
-    grad: torch.Tensor, z: torch.Tensor, epilogue: str, with_result: bool, with_sums: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+    grad: Tensor, z: Tensor, epilogue: str, with_result: bool, with_sums: bool
+) -> tuple[Tensor, Tensor]:
     dtype = torch.promote_types(z.dtype, torch.float32)
     dz = _REFERENCES[epilogue](grad.to(dtype), z.to(dtype))
     nothing = z.new_empty(0)
@@ -118,7 +118,7 @@ def _derivative_by_torch(
     )
 
 
-def _leaf(tensor: torch.Tensor, create_graph: bool) -> torch.Tensor:
+def _leaf(tensor: Tensor, create_graph: bool) -> Tensor:
     """`tensor` in float32 as a node of its own: a gradient with respect to it is a partial one,
     although `grad` may depend on z."""
     dtype = torch.promote_types(tensor.dtype, torch.float32)
@@ -130,13 +130,8 @@ def _leaf(tensor: torch.Tensor, create_graph: bool) -> torch.Tensor:
 class _Derivative(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        grad: torch.Tensor,
-        z: torch.Tensor,
-        epilogue: str,
-        with_result: bool,
-        with_sums: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx: Any, grad: Tensor, z: Tensor, epilogue: str, with_result: bool, with_sums: bool
+    ) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(grad, z)
         ctx.epilogue = epilogue
@@ -170,14 +165,14 @@ class _Derivative(torch.autograd.Function):
 
 class _SumRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, grad: Tensor) -> Tensor:
         ctx.shape = grad.shape
         return _elementwise([grad], "identity_backward", False, True)[1]
 
     @staticmethod
-    def backward(ctx: Any, of_sums: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Any, of_sums: Tensor) -> Tensor:
         return of_sums.expand(ctx.shape)
 
 
-_derivative_with_grad: Callable[..., tuple[torch.Tensor, torch.Tensor]] = applier(_Derivative, 2)
+_derivative_with_grad: Callable[..., tuple[Tensor, Tensor]] = applier(_Derivative, 2)
 _sum_rows_with_grad: Op = applier(_SumRows, 1)

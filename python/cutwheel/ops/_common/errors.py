@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import torch
+from torch import Tensor
 
 from ...errors import ArgumentError, DeviceError, DtypeError, ScaledDtypeError, ShapeError
 
@@ -71,13 +72,13 @@ def wrong_dtype(op: str, name: str, given: torch.dtype, wanted: Any, why: str = 
     )
 
 
-def wrong_shape(op: str, name: str, tensor: torch.Tensor, wanted: Any, why: str = "") -> ShapeError:
+def wrong_shape(op: str, name: str, tensor: Tensor, wanted: Any, why: str = "") -> ShapeError:
     """The error of an argument whose shape is not `wanted`, sizes or text."""
     wanted = wanted if isinstance(wanted, str) else shape_text(wanted)
     return ShapeError(f"{op}: {name} has shape {shape_text(tensor.shape)}; expected {wanted}{why}")
 
 
-def check_dims(op: str, name: str, tensor: torch.Tensor, *dims: int) -> None:
+def check_dims(op: str, name: str, tensor: Tensor, *dims: int) -> None:
     if tensor.dim() not in dims:
         raise ShapeError(
             f"{op}: {name} has {tensor.dim()} dimensions (shape {shape_text(tensor.shape)}); "
@@ -85,7 +86,7 @@ def check_dims(op: str, name: str, tensor: torch.Tensor, *dims: int) -> None:
         )
 
 
-def check_one_device(op: str, tensors: Mapping[str, torch.Tensor]) -> None:
+def check_one_device(op: str, tensors: Mapping[str, Tensor]) -> None:
     (first, reference), *others = tensors.items()
     for name, tensor in others:
         if tensor.device != reference.device:
@@ -124,7 +125,7 @@ def raise_as(op: str, error: Exception, of: dict[str, dict[str, str]]) -> NoRetu
 def check_tensors(op: str, arguments: dict[str, Any], optional: tuple[str, ...] = ()) -> None:
     """Raises TypeError for the first of the arguments that is not a Tensor."""
     for name, value in arguments.items():
-        if not isinstance(value, torch.Tensor) and not (value is None and name in optional):
+        if not isinstance(value, Tensor) and not (value is None and name in optional):
             kind = "None" if value is None else f"of type {type(value).__name__}"
             raise TypeError(f"{op}: {name} is {kind}; expected a Tensor") from None
 

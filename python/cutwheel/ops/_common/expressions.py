@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 _aten = torch.ops.aten
@@ -17,33 +18,33 @@ _aten = torch.ops.aten
 Tree = float | str | tuple[str, tuple[Any, ...]]
 
 
-def _pair(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _pair(x: Tensor, y: Tensor) -> Tensor:
     both = torch.broadcast_tensors(x, y)  # type: ignore[no-untyped-call]
     return torch.stack(both, -1).flatten(-2)
 
 
-def _where(condition: torch.Tensor, a: Any, b: Any) -> torch.Tensor:
+def _where(condition: Tensor, a: Any, b: Any) -> Tensor:
     return torch.where(condition, a, b)
 
 
-def _min(a: Any, b: Any) -> torch.Tensor:
-    if not isinstance(a, torch.Tensor):
+def _min(a: Any, b: Any) -> Tensor:
+    if not isinstance(a, Tensor):
         a, b = b, a
-    return torch.minimum(a, b) if isinstance(b, torch.Tensor) else torch.clamp(a, max=b)
+    return torch.minimum(a, b) if isinstance(b, Tensor) else torch.clamp(a, max=b)
 
 
-def _max(a: Any, b: Any) -> torch.Tensor:
-    if not isinstance(a, torch.Tensor):
+def _max(a: Any, b: Any) -> Tensor:
+    if not isinstance(a, Tensor):
         a, b = b, a
-    return torch.maximum(a, b) if isinstance(b, torch.Tensor) else torch.clamp(a, min=b)
+    return torch.maximum(a, b) if isinstance(b, Tensor) else torch.clamp(a, min=b)
 
 
-def _silu_grad(x: torch.Tensor) -> torch.Tensor:
+def _silu_grad(x: Tensor) -> Tensor:
     sigmoid = torch.sigmoid(x)
     return sigmoid * (1 + x * (1 - sigmoid))
 
 
-def _sigmoid_grad(x: torch.Tensor) -> torch.Tensor:
+def _sigmoid_grad(x: Tensor) -> Tensor:
     sigmoid = torch.sigmoid(x)
     return sigmoid * (1 - sigmoid)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ...errors import ArgumentError, ShapeError
 from .epilogue import Epilogue, epilogues, find
@@ -53,7 +54,7 @@ def check_devices(op: Any, arguments: dict[str, Any]) -> None:
     for name, value in arguments.items():
         several = isinstance(value, (list, tuple))
         tensors |= {f"{name}[{i}]": x for i, x in enumerate(value)} if several else {name: value}
-    tensors = {name: value for name, value in tensors.items() if isinstance(value, torch.Tensor)}
+    tensors = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
     public = op._schema.name.removeprefix("cutwheel::").removesuffix("_aux").removesuffix("_fused")
     if all(tensor.device.type == "cpu" for tensor in tensors.values()):
         _refuse_cpu(public, op, arguments)
@@ -66,7 +67,7 @@ def _refuse_cpu(name: str, op: Any, arguments: dict[str, Any]) -> None:
     def real(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
             return [real(each) for each in value]
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, Tensor):
             return torch.empty(0)
         return 1 if isinstance(value, torch.SymInt) else value
 
@@ -82,9 +83,7 @@ def check_value(condition: Any, text: str) -> None:
     torch._check_with(ShapeError, condition, lambda: text)
 
 
-def check_shape(
-    op: str, name: str, tensor: torch.Tensor, expected: Sequence[Any], why: str = ""
-) -> None:
+def check_shape(op: str, name: str, tensor: Tensor, expected: Sequence[Any], why: str = "") -> None:
     """Checks the sizes that `expected` has as numbers; text in it stands for any size."""
     text = (
         f"{op}: {name} has shape {shape_text(tensor.shape)}; expected {shape_text(expected)}{why}"
@@ -95,24 +94,20 @@ def check_shape(
             check_value(size == wanted, text)
 
 
-def check_operand(
-    op: str, names: tuple[str, str], a: torch.Tensor, b: torch.Tensor, *expected: Any
-) -> None:
+def check_operand(op: str, names: tuple[str, str], a: Tensor, b: Tensor, *expected: Any) -> None:
     """Checks the sizes of B that are those of A, its batch and K."""
     check_dims(op, names[1], b, len(expected))
     check_shape(op, names[1], b, expected, f" as {names[0]} has shape {shape_text(a.shape)}")
 
 
-def matmul_shape(
-    op: str, names: tuple[str, str], a: torch.Tensor, b: torch.Tensor, dims: int
-) -> Shape:
+def matmul_shape(op: str, names: tuple[str, str], a: Tensor, b: Tensor, dims: int) -> Shape:
     """Shape of a @ b, matrices or batches of matrices."""
     check_dims(op, names[0], a, dims)
     check_operand(op, names, a, b, *a.shape[:-2], a.shape[-1], "N")
     return (*a.shape[:-1], b.shape[-1])
 
 
-def check_residual(op: str, residual: torch.Tensor | None, shape: Sequence[Any]) -> None:
+def check_residual(op: str, residual: Tensor | None, shape: Sequence[Any]) -> None:
     if residual is not None:
         check_shape(op, "residual", residual, shape, ", the shape of the result")
 

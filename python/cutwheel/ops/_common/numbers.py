@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ...errors import DtypeError
 
@@ -17,7 +18,7 @@ def number(op: str, name: str, value: Any) -> float:
     Raises:
         TypeError: it is none, or a tensor that requires grad or has dimensions
     """
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         if value.dim() != 0 or value.requires_grad:
             what = "requires grad" if value.requires_grad else f"has {value.dim()} dimensions"
             raise TypeError(f"{op}: {name} is a Tensor that {what}; expected a number")

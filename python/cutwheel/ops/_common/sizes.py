@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .call import is_tracing
 
@@ -55,7 +56,7 @@ def shapes_differ(shape: Sequence[Any], wanted: Sequence[Any]) -> bool:
     return False
 
 
-def is_contiguous(tensor: torch.Tensor, tracing: bool) -> bool:
+def is_contiguous(tensor: Tensor, tracing: bool) -> bool:
     """For certain; `tracing` is is_tracing(), which callers know."""
     if not tracing:
         try:

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 import torch
+from torch import Tensor
 from torch.autograd import forward_ad
 
 from .call import is_tracing
@@ -44,7 +45,7 @@ def _is_transformed_here() -> bool:
 _is_transformed_here._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _is_differentiated(tensor: torch.Tensor) -> bool:
+def _is_differentiated(tensor: Tensor) -> bool:
     """Whether a transform or forward-mode AD may ask for a derivative with respect to the tensor;
     called only where is_transformed() says so."""
     is_forward = forward_ad._current_level >= 0
@@ -68,7 +69,7 @@ def _is_differentiated(tensor: torch.Tensor) -> bool:
     return True
 
 
-def _has_tangent(tensor: torch.Tensor) -> bool:
+def _has_tangent(tensor: Tensor) -> bool:
     return forward_ad.unpack_dual(tensor).tangent is not None  # type: ignore[no-untyped-call]
 
 
@@ -94,7 +95,7 @@ def refuse_grad(
     )
 
 
-def refuse(op: str, instead: str, **tensors: torch.Tensor | None) -> None:
+def refuse(op: str, instead: str, **tensors: Tensor | None) -> None:
     """Raises NotImplementedError if a tensor is being differentiated: of functions that torch
     cannot stand in for. Called only where is_transformed() says so.
 
@@ -105,7 +106,7 @@ def refuse(op: str, instead: str, **tensors: torch.Tensor | None) -> None:
     """
     for name, tensor in tensors.items():
         # Tensors that torch.compile traces cannot be unwrapped.
-        if isinstance(tensor, torch.Tensor) and (is_tracing() or _is_differentiated(tensor)):
+        if isinstance(tensor, Tensor) and (is_tracing() or _is_differentiated(tensor)):
             raise NotImplementedError(
                 f"{op}: {name} is differentiated by torch.func or by forward-mode AD (grad, jvp, "
                 f"jacfwd, torch.autograd.forward_ad), for which {op} has no rule: {instead}"

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 import torch.nn.functional as F
-from torch import is_autocast_enabled
+from torch import Tensor, is_autocast_enabled
 
 from .._common.activations import check_activation
 from .._common.errors import RAISED, reraise
@@ -28,18 +27,18 @@ __all__ = ["conv1d", "conv2d", "conv3d"]
 
 
 def conv2d(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
     stride: int | Sequence[int] = 1,
     padding: str | int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
     *,
     activation: str | None = None,
-    residual: torch.Tensor | None = None,
+    residual: Tensor | None = None,
     residual_after_activation: bool = False,
-) -> torch.Tensor:
+) -> Tensor:
     """Convolution, as torch.nn.functional.conv2d, then an activation and a residual.
 
     Args:
@@ -79,18 +78,18 @@ def conv2d(
 
 
 def conv1d(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
     stride: int | Sequence[int] = 1,
     padding: str | int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
     *,
     activation: str | None = None,
-    residual: torch.Tensor | None = None,
+    residual: Tensor | None = None,
     residual_after_activation: bool = False,
-) -> torch.Tensor:
+) -> Tensor:
     """Convolution of signals, as torch.nn.functional.conv1d: conv2d of images of height 1.
 
     Args:
@@ -121,18 +120,18 @@ def conv1d(
 
 
 def conv3d(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
     stride: int | Sequence[int] = 1,
     padding: str | int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
     *,
     activation: str | None = None,
-    residual: torch.Tensor | None = None,
+    residual: Tensor | None = None,
     residual_after_activation: bool = False,
-) -> torch.Tensor:
+) -> Tensor:
     """Convolution of volumes, as torch.nn.functional.conv3d.
 
     Where the filter has one tap along the depth, the stride there is 1 and the padding 0, it is a

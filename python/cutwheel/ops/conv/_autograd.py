@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import is_grad_enabled
+from torch import Tensor, is_grad_enabled
 
 from .._common.call import Op, applier, is_tracing, overloads
 from .._common.elementwise import Gradient, derivative, sum_rows
@@ -37,45 +37,41 @@ _conv2d_input_grad, _conv2d_input_grad_direct = overloads("conv2d_input_grad")
 _conv2d_weight_grad, _conv2d_weight_grad_direct = overloads("conv2d_weight_grad")
 
 
-def channels_last(tensor: torch.Tensor) -> torch.Tensor:
+def channels_last(tensor: Tensor) -> Tensor:
     """[N, C, ...] seen as [N, ..., C]."""
     return tensor.movedim(1, -1)
 
 
-def channels_first(tensor: torch.Tensor) -> torch.Tensor:
+def channels_first(tensor: Tensor) -> Tensor:
     """[N, ..., C] seen as [N, C, ...]."""
     return tensor.movedim(-1, 1)
 
 
-def _pixels(image: torch.Tensor) -> torch.Tensor:
+def _pixels(image: Tensor) -> Tensor:
     """channels_last of an image, at two thirds of the cost."""
     return image.permute(0, 2, 3, 1)
 
 
 # ---- by torch, inside of transforms --------------------------------------------------------------
-def _padded(input: torch.Tensor, geometry: Geometry) -> torch.Tensor:
+def _padded(input: Tensor, geometry: Geometry) -> Tensor:
     _, _, top, bottom, left, right, _, _ = geometry
     return F.pad(input, (left, right, top, bottom))
 
 
 def _backward_by_torch(
-    grad: torch.Tensor,
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    geometry: Geometry,
-    wanted: tuple[bool, bool, bool],
-) -> tuple[torch.Tensor, ...]:
+    grad: Tensor, input: Tensor, weight: Tensor, geometry: Geometry, wanted: tuple[bool, bool, bool]
+) -> tuple[Tensor, ...]:
     """Gradients by torch of a convolution whose input is padded already."""
     strides, dilations = list(geometry[:2]), list(geometry[6:])
-    result: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward.default(
+    result: tuple[Tensor, ...] = torch.ops.aten.convolution_backward.default(
         *(grad, input, weight, None, strides, [0, 0], dilations, False, [0, 0], 1, wanted)
     )
     return result
 
 
 def _dgrad_by_torch(
-    grad: torch.Tensor, weight: torch.Tensor, size: Sequence[int], geometry: Geometry
-) -> torch.Tensor:
+    grad: Tensor, weight: Tensor, size: Sequence[int], geometry: Geometry
+) -> Tensor:
     _, _, top, bottom, left, right, _, _ = geometry
     n, c, h, w = size
     padded = grad.new_zeros(n, c, h + top + bottom, w + left + right)
@@ -83,9 +79,7 @@ def _dgrad_by_torch(
     return of_padded[:, :, top : top + h, left : left + w]
 
 
-def _wgrad_by_torch(
-    grad: torch.Tensor, input: torch.Tensor, size: Sequence[int], geometry: Geometry
-) -> torch.Tensor:
+def _wgrad_by_torch(grad: Tensor, input: Tensor, size: Sequence[int], geometry: Geometry) -> Tensor:
     weight = grad.new_zeros(tuple(size))
     wanted = False, True, False
     return _backward_by_torch(grad, _padded(input, geometry), weight, geometry, wanted)[1]
@@ -94,9 +88,7 @@ def _wgrad_by_torch(
 # --------------------------------------------------------------------------------------------------
 
 
-def _conv(
-    input: torch.Tensor, weight: torch.Tensor, geometry: Geometry, allow_tf32: bool
-) -> torch.Tensor:
+def _conv(input: Tensor, weight: Tensor, geometry: Geometry, allow_tf32: bool) -> Tensor:
     if is_transformed():
         padded = _padded(input, geometry)
         return F.conv2d(padded, weight, None, geometry[:2], 0, geometry[6:])
@@ -110,12 +102,8 @@ def _conv(
 
 
 def _dgrad(
-    grad: torch.Tensor,
-    weight: torch.Tensor,
-    size: Sequence[int],
-    geometry: Geometry,
-    allow_tf32: bool,
-) -> torch.Tensor:
+    grad: Tensor, weight: Tensor, size: Sequence[int], geometry: Geometry, allow_tf32: bool
+) -> Tensor:
     if is_transformed():
         return _dgrad_by_torch(grad, weight, size, geometry)
     if is_grad_enabled() and (grad.requires_grad or weight.requires_grad):
@@ -128,12 +116,8 @@ def _dgrad(
 
 
 def _wgrad(
-    grad: torch.Tensor,
-    input: torch.Tensor,
-    size: Sequence[int],
-    geometry: Geometry,
-    allow_tf32: bool,
-) -> torch.Tensor:
+    grad: Tensor, input: Tensor, size: Sequence[int], geometry: Geometry, allow_tf32: bool
+) -> Tensor:
     if is_transformed():
         return _wgrad_by_torch(grad, input, size, geometry)
     if is_grad_enabled() and (grad.requires_grad or input.requires_grad):
@@ -145,7 +129,7 @@ def _wgrad(
         raise out_of_memory(error) from None
 
 
-def _in_order(grad: torch.Tensor) -> torch.Tensor:
+def _in_order(grad: Tensor) -> Tensor:
     """With contiguous channels: each op would make that copy for itself."""
     if is_tracing():
         is_in_order = known(grad.stride()[1] == 1) or known(grad.shape[1] == 1)
@@ -160,14 +144,14 @@ class Conv(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        input: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        residual: torch.Tensor | None,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        residual: Tensor | None,
         geometry: Geometry,
         epilogue: str | None,
         allow_tf32: bool,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         if epilogue is None:
             call = _conv2d if is_tracing() else _conv2d_direct
             result = call(input, weight, bias, *geometry, allow_tf32)
@@ -188,7 +172,7 @@ class Conv(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Gradient, ...]:
         input, weight, result = ctx.saved_tensors
         needs_input, needs_weight, needs_bias, needs_residual, *_ = ctx.needs_input_grad
         needs_dz = needs_input or needs_weight or needs_residual
@@ -222,12 +206,12 @@ def _gradient_op(op: str, of_other: Op, is_dgrad: bool) -> type[torch.autograd.F
         @staticmethod
         def forward(
             ctx: Any,
-            grad: torch.Tensor,
-            other: torch.Tensor,
+            grad: Tensor,
+            other: Tensor,
             size: Sequence[int],
             geometry: Geometry,
             allow_tf32: bool,
-        ) -> torch.Tensor:
+        ) -> Tensor:
             needs = ctx.needs_input_grad
             ctx.save_for_backward(grad if needs[1] else None, other if needs[0] else None)
             ctx.other_size, ctx.geometry, ctx.allow_tf32 = other.shape, geometry, allow_tf32
@@ -235,7 +219,7 @@ def _gradient_op(op: str, of_other: Op, is_dgrad: bool) -> type[torch.autograd.F
             return call(grad, other, size[2], size[3], *geometry, allow_tf32)
 
         @staticmethod
-        def backward(ctx: Any, v: torch.Tensor) -> tuple[Gradient, ...]:
+        def backward(ctx: Any, v: Tensor) -> tuple[Gradient, ...]:
             grad, other = ctx.saved_tensors
             given = ctx.geometry, ctx.allow_tf32
             grad_grad: Gradient = None

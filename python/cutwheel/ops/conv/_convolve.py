@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import is_autocast_enabled, is_grad_enabled
+from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 from .._common import by_torch
 from .._common.activations import ACTIVATIONS, ALL_ACTIVATIONS, check_activation
@@ -93,7 +93,7 @@ _PLANS = {
 }
 
 
-def is_served_by(input: torch.Tensor) -> Callable[[str], bool]:
+def is_served_by(input: Tensor) -> Callable[[str], bool]:
     """Whether this wheel has kernels for an epilogue, the input's dtype and its GPU.
 
     Every epilogue is there in 16 bits, not every one in float32.
@@ -113,7 +113,7 @@ def _has_float32_kernel(device: int, epilogue: str) -> bool:
 _has_float32_kernel._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def why_torch(input: torch.Tensor, groups: int) -> str | None:
+def why_torch(input: Tensor, groups: int) -> str | None:
     """Why no kernel serves the call, so that torch does; None: one does."""
     if groups != 1:
         return f"groups is {groups}; cutwheel's convolutions have one group"
@@ -122,7 +122,7 @@ def why_torch(input: torch.Tensor, groups: int) -> str | None:
     return by_torch.why_convolution(input)
 
 
-def check_torch_dtype(op: str, input: torch.Tensor) -> None:
+def check_torch_dtype(op: str, input: Tensor) -> None:
     """That torch convolves the input's dtype: on GPUs no integers, and nowhere bool or fp8."""
     dtype = input.dtype
     if dtype.is_floating_point or dtype.is_complex:
@@ -138,17 +138,17 @@ def check_torch_dtype(op: str, input: torch.Tensor) -> None:
 
 def convolve(
     op: str,
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
     stride: Sizes,
     padding: Padding,
     dilation: Sizes,
     groups: int,
     activation: str | None,
-    residual: torch.Tensor | None,
+    residual: Tensor | None,
     residual_after_activation: bool,
-) -> torch.Tensor:
+) -> Tensor:
     """conv2d in the name of `op`; its errors are the library's."""
     if activation is not None:
         check_activation(activation, CONV_ACTIVATIONS, op)
@@ -198,15 +198,15 @@ def convolve(
 
 
 def _run(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
     where: Geometry,
     epilogue: str | None,
     allow_tf32: bool,
     needs_grad: bool,
-) -> torch.Tensor:
+) -> Tensor:
     """The kernel's part of a call."""
     if needs_grad:
         if is_tracing():
@@ -226,12 +226,12 @@ def _run(
     return _conv2d_fused_direct(input, weight, bias, residual, *where, epilogue)
 
 
-def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+def _contiguous(tensor: Tensor) -> Tensor:
     """With strides that follow from the sizes, also where a size is 1 and others would do."""
     return tensor.reshape(-1).view(tensor.shape)
 
 
-def in_channels_last_order(z: torch.Tensor) -> torch.Tensor:
+def in_channels_last_order(z: Tensor) -> Tensor:
     """[N, Ko, ...] in the strides of channels last, for images of any size: torch's own results
     have them or not, by the kernel that it took."""
     return channels_first(_contiguous(channels_last(z)))
@@ -239,11 +239,11 @@ def in_channels_last_order(z: torch.Tensor) -> torch.Tensor:
 
 def finish(
     op: str,
-    z: torch.Tensor,
+    z: Tensor,
     activation: str | None,
-    residual: torch.Tensor | None,
+    residual: Tensor | None,
     residual_after_activation: bool,
-) -> torch.Tensor:
+) -> Tensor:
     """Activation and residual by torch, behind a convolution [N, Ko, ...]."""
     if activation is None and residual is None:
         return z
@@ -262,7 +262,7 @@ def finish(
     return channels_first(result)
 
 
-def _check_residual(op: str, residual: torch.Tensor, z: torch.Tensor) -> None:
+def _check_residual(op: str, residual: Tensor, z: Tensor) -> None:
     """Checks a residual that torch adds as the library checks one that is its operand."""
     check_one_device(op, {"input": z, "residual": residual})
     if residual.dtype != z.dtype and not is_autocast_enabled():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from ...errors import ArgumentError, ShapeError
 from .._common.errors import shape_text
@@ -41,9 +41,7 @@ def spread(op: str, name: str, value: Sizes, dims: int) -> tuple[int, ...]:
     return given
 
 
-def geometry(
-    op: str, weight: torch.Tensor, stride: Sizes, padding: Padding, dilation: Sizes
-) -> Geometry:
+def geometry(op: str, weight: Tensor, stride: Sizes, padding: Padding, dilation: Sizes) -> Geometry:
     """The geometry of a convolution with `weight` [Ko, C, R, S].
 
     "same" is torch's: where the padding of a dimension is odd, its end has the larger half.
@@ -94,7 +92,7 @@ def output_size(size: Any, before: Any, after: Any, taps: Any, step: Any, spacin
     return (size + before + after - spacing * (taps - 1) - 1) // step + 1
 
 
-def check_rank(op: str, name: str, tensor: torch.Tensor, *expected: str) -> None:
+def check_rank(op: str, name: str, tensor: Tensor, *expected: str) -> None:
     """That the tensor has as many dimensions as one of the shapes, which are written as text."""
     if tensor.dim() not in [text.count(",") + 1 for text in expected]:
         raise ShapeError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
+from torch import Tensor
 
 from .._common.errors import wrong_shape
 from .._common.sizes import differ
@@ -21,24 +21,24 @@ from ._geometry import Padding, Sizes, check_padding_name, check_rank, spread
 class Folded(NamedTuple):
     """A convolution as one of images."""
 
-    input: torch.Tensor
-    weight: torch.Tensor
-    residual: torch.Tensor | None
+    input: Tensor
+    weight: Tensor
+    residual: Tensor | None
     stride: tuple[int, int]
     padding: str | tuple[int, int]
     dilation: tuple[int, int]
-    unfold: Callable[[torch.Tensor], torch.Tensor]
+    unfold: Callable[[Tensor], Tensor]
     """of the result"""
 
 
 def convolve_folded(
     op: str,
     folded: Folded,
-    bias: torch.Tensor | None,
+    bias: Tensor | None,
     groups: int,
     activation: str | None,
     residual_after_activation: bool,
-) -> torch.Tensor:
+) -> Tensor:
     where = (folded.stride, folded.padding, folded.dilation, groups)
     rest = (activation, folded.residual, residual_after_activation)
     return folded.unfold(convolve(op, folded.input, folded.weight, bias, *where, *rest))
@@ -46,12 +46,12 @@ def convolve_folded(
 
 def fold_signal(
     op: str,
-    input: torch.Tensor,
-    weight: torch.Tensor,
+    input: Tensor,
+    weight: Tensor,
     stride: Sizes,
     padding: Padding,
     dilation: Sizes,
-    residual: torch.Tensor | None,
+    residual: Tensor | None,
 ) -> Folded:
     """Folds an input with a batch."""
     check_rank(op, "input", input, "[N, C, L]", "[C, L]")
@@ -78,12 +78,12 @@ def fold_signal(
 
 def fold_volume(
     op: str,
-    input: torch.Tensor,
-    weight: torch.Tensor,
+    input: Tensor,
+    weight: Tensor,
     stride: Sizes,
     padding: Padding,
     dilation: Sizes,
-    residual: torch.Tensor | None,
+    residual: Tensor | None,
 ) -> Folded | str:
     """Folds an input with a batch, or says why the convolution is not one of images."""
     check_rank(op, "input", input, "[N, C, D, H, W]", "[C, D, H, W]")
@@ -109,11 +109,11 @@ def fold_volume(
             wanted = images, weight.shape[0], depth, "P", "Q"
             raise wrong_shape(op, "residual", residual, wanted, ", the shape of the result")
 
-    def slices(volume: torch.Tensor) -> torch.Tensor:
+    def slices(volume: Tensor) -> Tensor:
         """[N, C, D, H, W] -> [N D, C, H, W], a view if the channels are last."""
         return channels_first(channels_last(volume).flatten(0, 1))
 
-    def unfold(result: torch.Tensor) -> torch.Tensor:
+    def unfold(result: Tensor) -> Tensor:
         pixels = channels_last(result)
         return channels_first(pixels.view(images, depth, *pixels.shape[1:]))
 

@@ -22,7 +22,7 @@ they are classes of cutwheel.errors, which are RuntimeError, too, as torch's own
 from __future__ import annotations
 
 import torch
-from torch import is_autocast_enabled, is_grad_enabled
+from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 from ...errors import DtypeError
 from .._common import by_torch
@@ -51,12 +51,8 @@ _baddbmm_with_grad: Op = applier(Baddbmm, 3)
 
 
 def mm(
-    input: torch.Tensor,
-    mat2: torch.Tensor,
-    out_dtype: torch.dtype | None = None,
-    *,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
+    input: Tensor, mat2: Tensor, out_dtype: torch.dtype | None = None, *, out: Tensor | None = None
+) -> Tensor:
     """Matrix product, as torch.mm.
 
     Args:
@@ -91,12 +87,8 @@ def mm(
 
 
 def bmm(
-    input: torch.Tensor,
-    mat2: torch.Tensor,
-    out_dtype: torch.dtype | None = None,
-    *,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
+    input: Tensor, mat2: Tensor, out_dtype: torch.dtype | None = None, *, out: Tensor | None = None
+) -> Tensor:
     """Matrix product of each pair of matrices in two batches, as torch.bmm.
 
     Args:
@@ -130,15 +122,15 @@ def bmm(
 
 
 def addmm(
-    input: torch.Tensor,
-    mat1: torch.Tensor,
-    mat2: torch.Tensor,
+    input: Tensor,
+    mat1: Tensor,
+    mat2: Tensor,
     out_dtype: torch.dtype | None = None,
     *,
     beta: float = 1,
     alpha: float = 1,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
+    out: Tensor | None = None,
+) -> Tensor:
     """Matrix product plus C, as torch.addmm.
 
     Args:
@@ -177,15 +169,15 @@ def addmm(
 
 
 def baddbmm(
-    input: torch.Tensor,
-    batch1: torch.Tensor,
-    batch2: torch.Tensor,
+    input: Tensor,
+    batch1: Tensor,
+    batch2: Tensor,
     out_dtype: torch.dtype | None = None,
     *,
     beta: float = 1,
     alpha: float = 1,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
+    out: Tensor | None = None,
+) -> Tensor:
     """Matrix product of each pair of matrices in two batches, plus C, as torch.baddbmm.
 
     Args:
@@ -225,12 +217,12 @@ def baddbmm(
 
 
 def _into(
-    out: torch.Tensor,
+    out: Tensor,
     out_dtype: torch.dtype | None,
     op: str,
     scalars: tuple[float, ...],
-    **operands: torch.Tensor,
-) -> torch.Tensor:
+    **operands: Tensor,
+) -> Tensor:
     """The call with out=; checks first what the library cannot know about `out`."""
     tensors = {**operands, "out": out}
     check_tensors(op, tensors)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import is_autocast_enabled, is_grad_enabled
+from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 # Circular, and used at call time only: the gradients are made of the public functions.
 from .. import gemm
@@ -26,10 +26,10 @@ from .._common.transforms import is_transformed
 _, _mm_direct = overloads("mm")
 _bmm, _bmm_direct = overloads("bmm")
 
-Gradient = torch.Tensor | None
+Gradient = Tensor | None
 
 
-def is_column_major(matrix: torch.Tensor, tracing: bool) -> bool:
+def is_column_major(matrix: Tensor, tracing: bool) -> bool:
     """How a gradient is to be laid out; `tracing` is is_tracing(), which callers know."""
     if not tracing:
         try:
@@ -44,7 +44,7 @@ def has_kernel(is_single: bool) -> bool:
     return not is_transformed() and (not is_single or tf32_allowed())
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def matmul(a: Tensor, b: Tensor) -> Tensor:
     """a @ b for matrices or batches of matrices, by a shorter way than the public functions where
     there is nothing for autograd or autocast to do."""
     is_matrix = a.dim() == 2
@@ -58,7 +58,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return gemm.mm(a, b) if is_matrix else gemm.bmm(a, b)
 
 
-def _multiply(a: torch.Tensor, b: torch.Tensor, alpha: float) -> torch.Tensor:
+def _multiply(a: Tensor, b: Tensor, alpha: float) -> Tensor:
     """alpha * a @ b for matrices or batches of matrices."""
     if alpha == 1:
         return matmul(a, b)
@@ -69,7 +69,7 @@ def _multiply(a: torch.Tensor, b: torch.Tensor, alpha: float) -> torch.Tensor:
 
 
 def _save_operands(
-    ctx: Any, a: torch.Tensor, b: torch.Tensor, needs_a: bool, needs_b: bool, tracing: bool
+    ctx: Any, a: Tensor, b: Tensor, needs_a: bool, needs_b: bool, tracing: bool
 ) -> None:
     # Each gradient needs the other operand, and how its own is laid out.
     ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
@@ -77,7 +77,7 @@ def _save_operands(
     ctx.b_is_column_major = needs_b and is_column_major(b, tracing)
 
 
-def _operand_gradients(ctx: Any, grad: torch.Tensor, alpha: float = 1) -> tuple[Gradient, Gradient]:
+def _operand_gradients(ctx: Any, grad: Tensor, alpha: float = 1) -> tuple[Gradient, Gradient]:
     """Gradients of A [..., M, K] and B [..., K, N] from that of D [..., M, N]."""
     a, b = ctx.saved_tensors
     dtype = a.dtype if a is not None else b.dtype if b is not None else grad.dtype
@@ -98,7 +98,7 @@ def _operand_gradients(ctx: Any, grad: torch.Tensor, alpha: float = 1) -> tuple[
     return grad_a, grad_b
 
 
-def sum_to_size(tensor: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+def sum_to_size(tensor: Tensor, shape: torch.Size) -> Tensor:
     """As Tensor.sum_to_size, which takes no sizes that a trace does not know."""
     if not is_tracing():
         return tensor.sum_to_size(shape)
@@ -116,12 +116,8 @@ def _matmul(op: str) -> type[torch.autograd.Function]:
     class Matmul(torch.autograd.Function):
         @staticmethod
         def forward(
-            ctx: Any,
-            input: torch.Tensor,
-            mat2: torch.Tensor,
-            out_dtype: torch.dtype | None,
-            allow_tf32: bool,
-        ) -> torch.Tensor:
+            ctx: Any, input: Tensor, mat2: Tensor, out_dtype: torch.dtype | None, allow_tf32: bool
+        ) -> Tensor:
             needs, tracing = ctx.needs_input_grad, is_tracing()
             _save_operands(ctx, input, mat2, needs[0], needs[1], tracing)
             if tracing:
@@ -131,7 +127,7 @@ def _matmul(op: str) -> type[torch.autograd.Function]:
             return function(input, mat2)
 
         @staticmethod
-        def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
+        def backward(ctx: Any, grad: Tensor) -> tuple[Gradient, ...]:
             return (*_operand_gradients(ctx, grad), None, None)
 
     return Matmul
@@ -145,14 +141,14 @@ def _matmul_with_c(op: str) -> type[torch.autograd.Function]:
         @staticmethod
         def forward(
             ctx: Any,
-            input: torch.Tensor,
-            a: torch.Tensor,
-            b: torch.Tensor,
+            input: Tensor,
+            a: Tensor,
+            b: Tensor,
             out_dtype: torch.dtype | None,
             beta: float,
             alpha: float,
             allow_tf32: bool,
-        ) -> torch.Tensor:
+        ) -> Tensor:
             needs, tracing = ctx.needs_input_grad, is_tracing()
             _save_operands(ctx, a, b, needs[1], needs[2], tracing)
             ctx.c_shape, ctx.c_dtype = input.shape, input.dtype
@@ -161,7 +157,7 @@ def _matmul_with_c(op: str) -> type[torch.autograd.Function]:
             return call(input, a, b, out_dtype, beta, alpha, allow_tf32)
 
         @staticmethod
-        def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
+        def backward(ctx: Any, grad: Tensor) -> tuple[Gradient, ...]:
             grad_c: Gradient = None
             if ctx.needs_input_grad[0]:
                 grad_c = grad if ctx.beta == 1 else grad * ctx.beta
@@ -180,12 +176,12 @@ Addmm, Baddbmm = _matmul_with_c("addmm"), _matmul_with_c("baddbmm")
 _LONGEST_K = 2**27
 
 
-def broadcast_batch(a: torch.Tensor, b: torch.Tensor) -> torch.Size:
+def broadcast_batch(a: Tensor, b: Tensor) -> torch.Size:
     """The batch of [..., M, K] and [..., K, N]; RuntimeError: they do not broadcast."""
     return torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # type: ignore[no-untyped-call, no-any-return]
 
 
-def as_batch(tensor: torch.Tensor, batch: torch.Size) -> torch.Tensor:
+def as_batch(tensor: Tensor, batch: torch.Size) -> Tensor:
     """[..., rows, columns] expanded to [*batch, rows, columns] and seen as [B, rows, columns]."""
     expanded = tensor.expand(*batch, *tensor.shape[-2:])
     # Copies only where no single stride describes the batch.
@@ -201,12 +197,8 @@ def is_broadcast(shape: torch.Size, batch: torch.Size) -> bool:
 
 
 def _over_batch(
-    left: torch.Tensor,
-    right: torch.Tensor,
-    shape: torch.Size,
-    batch: torch.Size,
-    is_column_major: bool,
-) -> torch.Tensor:
+    left: Tensor, right: Tensor, shape: torch.Size, batch: torch.Size, is_column_major: bool
+) -> Tensor:
     """[B, P, Q] @ [B, Q, S] as [..., P, S], summed over the dimensions of the batch that it lacks.
 
     Sums are those of float32, and rounded once.
@@ -238,12 +230,8 @@ class Broadcast(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        input: torch.Tensor,
-        other: torch.Tensor,
-        batch: torch.Size | None,
-        allow_tf32: bool,
-    ) -> torch.Tensor:
+        ctx: Any, input: Tensor, other: Tensor, batch: torch.Size | None, allow_tf32: bool
+    ) -> Tensor:
         if batch is None:
             batch = broadcast_batch(input, other)
         needs, tracing = ctx.needs_input_grad, is_tracing()
@@ -254,7 +242,7 @@ class Broadcast(torch.autograd.Function):
         return result.view(*batch, input.shape[-2], other.shape[-1])
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Gradient, ...]:
         input, other = ctx.saved_tensors
         batch = grad.shape[:-2]
         grads, grad_input, grad_other = as_batch(grad, batch), None, None

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import is_autocast_enabled, is_grad_enabled
+from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 from ...errors import ArgumentError, DtypeError
 
@@ -29,16 +29,16 @@ _gemm_out = torch.ops.cutwheel.gemm.out
 
 def positional_operands(
     epilogue: str, signature: Signature, operands: dict[str, Any]
-) -> tuple[list[torch.Tensor | None], list[float]]:
+) -> tuple[list[Tensor | None], list[float]]:
     """(tensors, scalars) by position, as the library wants them.
 
     Raises:
         TypeError: an operand is unknown, of the wrong kind, or a scalar that is missing
     """
-    tensors: list[torch.Tensor | None] = []
+    tensors: list[Tensor | None] = []
     for name in signature.tensors:
         value = operands.get(name)
-        if value is not None and not isinstance(value, torch.Tensor):
+        if value is not None and not isinstance(value, Tensor):
             raise TypeError(
                 f"gemm: {name} is of type {type(value).__name__}; expected a Tensor, or None for "
                 "zeros"
@@ -63,12 +63,12 @@ def positional_operands(
 
 
 def cast_operands(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    tensors: list[torch.Tensor | None],
+    a: Tensor,
+    b: Tensor,
+    tensors: list[Tensor | None],
     signature: Signature,
     out_dtype: torch.dtype | None,
-) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor | None]]:
+) -> tuple[Tensor, Tensor, list[Tensor | None]]:
     """The operands under autocast: A and B as for mm, the others in the dtype of D."""
     a, b = autocast_operands(a, b)
     dtype = a.dtype if out_dtype is None else out_dtype
@@ -86,14 +86,14 @@ def cast_operands(
 
 
 def gemm(
-    a: torch.Tensor,
-    b: torch.Tensor,
+    a: Tensor,
+    b: Tensor,
     epilogue: str = "plain",
     *,
     out_dtype: torch.dtype | None = None,
-    out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
-    **operands: torch.Tensor | float | None,
-) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    out: Tensor | tuple[Tensor, ...] | None = None,
+    **operands: Tensor | float | None,
+) -> Tensor | tuple[Tensor, ...]:
     """GEMM with an epilogue by name. It has no gradient.
 
     Args:
@@ -153,7 +153,7 @@ def gemm(
     return tuple(results) if signature.stores else results[0]
 
 
-def is_composed(a: torch.Tensor, epilogue: str) -> bool:
+def is_composed(a: Tensor, epilogue: str) -> bool:
     """Whether a float32 result needs two steps: kernels that write one have 32-bit operands, or an
     epilogue of mm and addmm."""
     return a.dtype in _HALVES and epilogue not in _CLASSIC
@@ -164,24 +164,24 @@ _CLASSIC = ("plain", "bias", "linear_combination")
 
 
 def _composed(
-    a: torch.Tensor,
-    b: torch.Tensor,
+    a: Tensor,
+    b: Tensor,
     epilogue: str,
-    tensors: list[torch.Tensor | None],
+    tensors: list[Tensor | None],
     scalars: list[float],
     signature: Signature,
-    targets: list[torch.Tensor] | None = None,
-) -> list[torch.Tensor]:
+    targets: list[Tensor] | None = None,
+) -> list[Tensor]:
     """D and the stores in float32: the GEMM by a kernel, and torch's functions on it."""
 
-    def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    def multiply(a: Tensor, b: Tensor) -> Tensor:
         return (_public.mm if a.dim() == 2 else _public.bmm)(a, b, torch.float32)
 
     given = a, b, epilogue, tensors, scalars, signature
     return by_torch.gemm(*given, torch.float32, targets, multiply)
 
 
-def _refuse_grad(tensors: dict[str, torch.Tensor | None]) -> None:
+def _refuse_grad(tensors: dict[str, Tensor | None]) -> None:
     for name, tensor in tensors.items():
         if tensor is not None and tensor.requires_grad:
             raise RuntimeError(
@@ -191,9 +191,9 @@ def _refuse_grad(tensors: dict[str, torch.Tensor | None]) -> None:
 
 
 def _targets(
-    out: torch.Tensor | Iterable[torch.Tensor], signature: Signature, out_dtype: torch.dtype | None
-) -> list[torch.Tensor]:
-    targets = [out] if isinstance(out, torch.Tensor) else list(out)
+    out: Tensor | Iterable[Tensor], signature: Signature, out_dtype: torch.dtype | None
+) -> list[Tensor]:
+    targets = [out] if isinstance(out, Tensor) else list(out)
     check_tensors("gemm", {f"out[{index}]": target for index, target in enumerate(targets)})
     if len(targets) != 1 + signature.stores:
         raise ArgumentError(

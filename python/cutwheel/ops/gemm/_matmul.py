@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import is_autocast_enabled, is_grad_enabled
+from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 from ...errors import ShapeError
 
@@ -17,11 +17,11 @@ from .._common.precision import autocast_operands, tf32_allowed
 from .._common.sizes import differ, is_one_dimension
 from ._autograd import Broadcast, as_batch, broadcast_batch, has_kernel, is_broadcast
 
-_broadcast_with_grad: Callable[..., torch.Tensor] = applier(Broadcast, 2)
+_broadcast_with_grad: Callable[..., Tensor] = applier(Broadcast, 2)
 _MADE_OF = {"mm": {"mat2": "other"}, "bmm": {"mat2": "other"}, "linear": {"weight": "other"}}
 
 
-def matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def matmul(input: Tensor, other: Tensor) -> Tensor:
     """Matrix product of tensors of any rank >= 1, as torch.matmul.
 
     Args:
@@ -44,7 +44,7 @@ def matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         raise_as("matmul", error, _MADE_OF)
 
 
-def _matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _matmul(input: Tensor, other: Tensor) -> Tensor:
     dims, other_dims = input.dim(), other.dim()
     if dims == 2 and other_dims == 2:
         return gemm.mm(input, other)
@@ -61,7 +61,7 @@ def _matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return _batched(input, other)
 
 
-def _check_inner(input: torch.Tensor, other: torch.Tensor) -> None:
+def _check_inner(input: Tensor, other: Tensor) -> None:
     k = input.shape[-1]
     if differ(other.shape[max(other.dim() - 2, 0)], k):
         wanted = (k,) if other.dim() == 1 else ("...", k, "N")
@@ -69,7 +69,7 @@ def _check_inner(input: torch.Tensor, other: torch.Tensor) -> None:
         raise wrong_shape("matmul", "other", other, wanted, why)
 
 
-def _rows_are_one_matrix(tensor: torch.Tensor) -> bool:
+def _rows_are_one_matrix(tensor: Tensor) -> bool:
     """Whether [..., M, K] can be seen as [rows, K] without a copy."""
     if not is_tracing():
         try:
@@ -80,7 +80,7 @@ def _rows_are_one_matrix(tensor: torch.Tensor) -> bool:
     return is_one_dimension(tensor.shape[:-1], tensor.stride()[:-1])
 
 
-def _batched(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _batched(input: Tensor, other: Tensor) -> Tensor:
     try:
         batch = broadcast_batch(input, other)
     except RuntimeError:
@@ -98,7 +98,7 @@ def _batched(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return gemm.bmm(as_batch(input, batch), as_batch(other, batch)).view(*batch, m, n)
 
 
-def _with_grad(input: torch.Tensor, other: torch.Tensor, batch: torch.Size) -> torch.Tensor:
+def _with_grad(input: Tensor, other: Tensor, batch: torch.Size) -> Tensor:
     try:
         if is_autocast_enabled():
             input, other = autocast_operands(input, other)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .._common.errors import check_dims, shape_text
 from .._common.meta import (
@@ -19,7 +20,7 @@ from .._common.meta import (
 from .._common.sizes import known
 
 
-def _check_broadcast(op: str, c: torch.Tensor, shape: Shape) -> None:
+def _check_broadcast(op: str, c: Tensor, shape: Shape) -> None:
     """Checks that C broadcasts to the shape of the result."""
     text = (
         f"{op}: input has shape {shape_text(c.shape)}; expected one that broadcasts to "
@@ -32,21 +33,19 @@ def _check_broadcast(op: str, c: torch.Tensor, shape: Shape) -> None:
             check_value(size == wanted, text)
 
 
-def _matmul(op: str, dims: int, a: str, b: str) -> Callable[..., torch.Tensor]:
-    def infer(arguments: dict[str, Any]) -> torch.Tensor:
+def _matmul(op: str, dims: int, a: str, b: str) -> Callable[..., Tensor]:
+    def infer(arguments: dict[str, Any]) -> Tensor:
         left, right = arguments[a], arguments[b]
         shape = matmul_shape(op, (a, b), left, right, dims)
         if a != "input":
             _check_broadcast(op, arguments["input"], shape)
-        result: torch.Tensor = left.new_empty(shape, dtype=arguments["out_dtype"])
+        result: Tensor = left.new_empty(shape, dtype=arguments["out_dtype"])
         return result
 
     return infer
 
 
-def _gemm(
-    a: torch.Tensor, b: torch.Tensor, epilogue: str, out_dtype: torch.dtype | None
-) -> list[torch.Tensor]:
+def _gemm(a: Tensor, b: Tensor, epilogue: str, out_dtype: torch.dtype | None) -> list[Tensor]:
     declared = declared_epilogue("gemm", epilogue)
     check_dims("gemm", "a", a, 2, 3)
     *rows, n = matmul_shape("gemm", ("a", "b"), a, b, a.dim())

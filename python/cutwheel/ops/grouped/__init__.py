@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import is_autocast_enabled, is_grad_enabled
+from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 from ...errors import ArgumentError, DtypeError, ShapeError
 from .._common.call import Op, applier, bump, distinct, is_tracing, overloads
@@ -57,14 +57,14 @@ _BATCHED = {
 
 
 def grouped_mm(
-    mat_a: torch.Tensor,
-    mat_b: torch.Tensor,
+    mat_a: Tensor,
+    mat_b: Tensor,
     *,
-    offs: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
-    accumulate_into: torch.Tensor | None = None,
-) -> torch.Tensor:
+    accumulate_into: Tensor | None = None,
+) -> Tensor:
     """GEMMs of G groups, as torch.nn.functional.grouped_mm; the ranks tell what is grouped.
 
         mat_a        mat_b        result
@@ -104,13 +104,13 @@ def grouped_mm(
 
 
 def _by_ends(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    offs: torch.Tensor,
-    bias: torch.Tensor | None,
+    a: Tensor,
+    b: Tensor,
+    offs: Tensor,
+    bias: Tensor | None,
     out_dtype: torch.dtype | None,
-    accumulate_into: torch.Tensor | None = None,
-) -> torch.Tensor:
+    accumulate_into: Tensor | None = None,
+) -> Tensor:
     """The two kinds that are kernels: a is [T, K] or [M, T]."""
     if is_transformed():
         refuse(_OP, REVERSE, a=a, b=b, bias=bias)
@@ -134,14 +134,14 @@ def _by_ends(
 
 
 def _less_common(
-    a: torch.Tensor,
-    b: torch.Tensor,
+    a: Tensor,
+    b: Tensor,
     ranks: tuple[int, int],
-    offs: torch.Tensor | None,
-    bias: torch.Tensor | None,
+    offs: Tensor | None,
+    bias: Tensor | None,
     out_dtype: torch.dtype | None,
-    accumulate_into: torch.Tensor | None,
-) -> torch.Tensor:
+    accumulate_into: Tensor | None,
+) -> Tensor:
     if not {*ranks} <= {2, 3}:
         check_dims(_OP, "mat_a", a, 2, 3)
         check_dims(_OP, "mat_b", b, 2, 3)
@@ -171,7 +171,7 @@ def _less_common(
     return _by_ends(a, b, offs, bias, out_dtype, accumulate_into)
 
 
-def _refuse_bias(bias: torch.Tensor | None) -> None:
+def _refuse_bias(bias: Tensor | None) -> None:
     if bias is not None:
         raise ArgumentError(
             f"{_OP}: bias is given, and the groups are along K (mat_b has 2 dimensions); expected "
@@ -179,14 +179,12 @@ def _refuse_bias(bias: torch.Tensor | None) -> None:
         )
 
 
-def _check_bias_shape(bias: torch.Tensor | None, groups: int, size: int) -> None:
+def _check_bias_shape(bias: Tensor | None, groups: int, size: int) -> None:
     if bias is not None and shapes_differ(bias.shape, (groups, size)):
         raise wrong_shape(_OP, "bias", bias, (groups, size), ", a row for each group")
 
 
-def _batched(
-    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, out_dtype: torch.dtype | None
-) -> torch.Tensor:
+def _batched(a: Tensor, b: Tensor, bias: Tensor | None, out_dtype: torch.dtype | None) -> Tensor:
     try:
         if bias is None:
             return bmm(a, b, out_dtype)
@@ -197,12 +195,8 @@ def _batched(
 
 
 def _grouped_columns(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    offs: torch.Tensor,
-    bias: torch.Tensor | None,
-    out_dtype: torch.dtype | None,
-) -> torch.Tensor:
+    a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None, out_dtype: torch.dtype | None
+) -> Tensor:
     """[G, M, K], [K, T] -> [M, T], by the GEMM of the transposed operands.
 
     Each operand alone is checked here: the transposed call knows it by the other's name.
@@ -221,7 +215,7 @@ def _grouped_columns(
     return _by_ends(b.mT, a.mT, offs, bias, out_dtype).mT.contiguous()
 
 
-def _check_total(total: torch.Tensor, shape: tuple[int, ...], b: torch.Tensor) -> None:
+def _check_total(total: Tensor, shape: tuple[int, ...], b: Tensor) -> None:
     """Checks accumulate_into."""
     if total.dtype != _float32:
         raise wrong_dtype(_OP, "accumulate_into", total.dtype, _float32)
@@ -240,13 +234,13 @@ def _check_total(total: torch.Tensor, shape: tuple[int, ...], b: torch.Tensor) -
 
 
 def _accumulated(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    offs: torch.Tensor,
-    bias: torch.Tensor | None,
+    a: Tensor,
+    b: Tensor,
+    offs: Tensor,
+    bias: Tensor | None,
     out_dtype: torch.dtype | None,
-    total: torch.Tensor,
-) -> torch.Tensor:
+    total: Tensor,
+) -> Tensor:
     """total[g] += a_g @ b_g"""
     if is_transformed():
         refuse(_OP, REVERSE, a=a, b=b, accumulate_into=total)
@@ -277,18 +271,16 @@ def _accumulated(
     return total
 
 
-def with_row_major(
-    a: torch.Tensor, b: torch.Tensor, total: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def with_row_major(a: Tensor, b: Tensor, total: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The same sum with a contiguous total: of the transposed operands, if total is transposed."""
     return (a, b, total) if total.is_contiguous() else (b.mT, a.mT, total.mT)
 
 
 def grouped_mm_list(
-    As: Sequence[torch.Tensor],  # noqa: N803
-    Bs: Sequence[torch.Tensor],  # noqa: N803
-    biases: Sequence[torch.Tensor | None] | None = None,
-) -> list[torch.Tensor]:
+    As: Sequence[Tensor],  # noqa: N803
+    Bs: Sequence[Tensor],  # noqa: N803
+    biases: Sequence[Tensor | None] | None = None,
+) -> list[Tensor]:
     """GEMMs of pairs of matrices of any shapes.
 
     Each pair is an op of its own: autograd sees every tensor, and a gradient is computed for those

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import is_autocast_enabled, is_grad_enabled
+from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 # Circular, and used at call time only: the gradients are made of the public functions.
 from .. import grouped
@@ -32,7 +32,7 @@ _fused, _fused_direct = overloads("grouped_linear_fused")
 _fused_aux, _fused_aux_direct = overloads("grouped_linear_fused_aux")
 
 
-def _grouped_matmul(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+def _grouped_matmul(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
     """grouped_mm, by a shorter way where there is nothing for autograd or autocast to do."""
     if not (is_grad_enabled() or is_autocast_enabled() or is_tracing() or is_transformed()):
         try:
@@ -45,9 +45,7 @@ def _grouped_matmul(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> tor
     return grouped.grouped_mm(a, b, offs=offs)
 
 
-def _over_rows(
-    left: torch.Tensor, right: torch.Tensor, offs: torch.Tensor, is_column_major: bool
-) -> torch.Tensor:
+def _over_rows(left: Tensor, right: Tensor, offs: Tensor, is_column_major: bool) -> Tensor:
     """[T, K], [T, N] -> [G, K, N]: the GEMM over the rows of each group, left_g^T right_g."""
     if is_column_major:
         return _grouped_matmul(right.mT, left, offs).mT
@@ -63,14 +61,14 @@ class GroupedRows(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        offs: torch.Tensor,
-        bias: torch.Tensor | None,
+        a: Tensor,
+        b: Tensor,
+        offs: Tensor,
+        bias: Tensor | None,
         out_dtype: torch.dtype | None,
         allow_tf32: bool,
-        accumulate_into: torch.Tensor | None,
-    ) -> torch.Tensor:
+        accumulate_into: Tensor | None,
+    ) -> Tensor:
         needs = ctx.needs_input_grad
         ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None, offs)
         tracing = is_tracing()
@@ -83,7 +81,7 @@ class GroupedRows(torch.autograd.Function):
         return call(a, b, offs, bias, out_dtype, allow_tf32)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Gradient, ...]:
         a, b, offs = ctx.saved_tensors
         grad_a: Gradient = None
         grad_b: Gradient = None
@@ -112,12 +110,12 @@ class GroupedK(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        offs: torch.Tensor,
+        a: Tensor,
+        b: Tensor,
+        offs: Tensor,
         out_dtype: torch.dtype | None,
         allow_tf32: bool,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         needs = ctx.needs_input_grad
         ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None, offs)
         tracing = is_tracing()
@@ -127,7 +125,7 @@ class GroupedK(torch.autograd.Function):
         return call(a, b, offs, None, out_dtype, allow_tf32)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Gradient, ...]:
         a, b, offs = ctx.saved_tensors
         grad_a: Gradient = None
         grad_b: Gradient = None
@@ -176,15 +174,15 @@ class GroupedFused(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        input: torch.Tensor,
-        weight: torch.Tensor,
-        offs: torch.Tensor,
-        bias: torch.Tensor | None,
+        input: Tensor,
+        weight: Tensor,
+        offs: Tensor,
+        bias: Tensor | None,
         epilogue: str,
         activation_backward: str,
         z_from: str,
         allow_tf32: bool,
-    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    ) -> Tensor | tuple[Tensor, Tensor]:
         tracing, needs = is_tracing(), ctx.needs_input_grad
         if z_from == RESULT:
             call = _fused if tracing else _fused_direct

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import is_grad_enabled
+from torch import Tensor, is_grad_enabled
 
 from .._common.call import Op, applier, is_tracing, overloads
 from .._common.errors import out_of_memory
@@ -23,7 +23,7 @@ _grouped_mm, _grouped_mm_direct = overloads("grouped_mm")
 _ONES = 8
 
 
-def _leading_bits(values: torch.Tensor) -> torch.Tensor:
+def _leading_bits(values: Tensor) -> Tensor:
     """float32 values as bfloat16, in which the first 8 bits are right."""
     if is_tracing():
         # torch.compile goes on with values as they were before they were rounded to 16 bits, and
@@ -33,7 +33,7 @@ def _leading_bits(values: torch.Tensor) -> torch.Tensor:
     return values.to(torch.bfloat16)
 
 
-def _pieces(values: torch.Tensor) -> torch.Tensor:
+def _pieces(values: Tensor) -> Tensor:
     """[T, N] float32 -> [T, 3 N] bfloat16, of which the three parts add up to the values."""
     first = _leading_bits(values)
     # 0 where the first piece is all there is to say: of an infinity the rest would be NaN.
@@ -42,7 +42,7 @@ def _pieces(values: torch.Tensor) -> torch.Tensor:
     return torch.cat((first, second, (rest - second).to(torch.bfloat16)), dim=1)
 
 
-def _sum_groups(values: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+def _sum_groups(values: Tensor, offs: Tensor) -> Tensor:
     n = values.shape[1]
     is_16_bit = values.dtype in (torch.float16, torch.bfloat16)
     terms = values if is_16_bit else _pieces(values)
@@ -60,7 +60,7 @@ def _sum_groups(values: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
     return sums if is_16_bit else sums.reshape(sums.shape[0], 3, n).sum(1)
 
 
-def sum_groups(values: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+def sum_groups(values: Tensor, offs: Tensor) -> Tensor:
     """[T, N] -> [G, N] in float32: the sum of each group's rows; differentiable."""
     if is_transformed():
         refuse("grouped_mm", REVERSE, grad=values)
@@ -69,7 +69,7 @@ def sum_groups(values: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
     return _sum_groups(values, offs)
 
 
-def _expand_groups(sums: torch.Tensor, offs: torch.Tensor, rows: int) -> torch.Tensor:
+def _expand_groups(sums: Tensor, offs: Tensor, rows: int) -> Tensor:
     indices = torch.arange(rows, device=offs.device, dtype=offs.dtype)
     # The group of a row is the number of groups that end at or before it. Rows behind the last one
     # get the zeros that are appended.
@@ -80,26 +80,26 @@ def _expand_groups(sums: torch.Tensor, offs: torch.Tensor, rows: int) -> torch.T
 
 class _SumGroups(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, values: Tensor, offs: Tensor) -> Tensor:
         ctx.save_for_backward(offs)
         ctx.rows, ctx.dtype = values.shape[0], values.dtype
         return _sum_groups(values, offs)
 
     @staticmethod
-    def backward(ctx: Any, of_sums: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, of_sums: Tensor) -> tuple[Tensor, None]:
         (offs,) = ctx.saved_tensors
         return _expand_with_grad(of_sums, offs, ctx.rows).to(ctx.dtype), None
 
 
 class _ExpandGroups(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, sums: torch.Tensor, offs: torch.Tensor, rows: int) -> torch.Tensor:
+    def forward(ctx: Any, sums: Tensor, offs: Tensor, rows: int) -> Tensor:
         ctx.save_for_backward(offs)
         ctx.dtype = sums.dtype
         return _expand_groups(sums, offs, rows)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (offs,) = ctx.saved_tensors
         return sum_groups(grad, offs).to(ctx.dtype), None, None
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import is_autocast_enabled, is_grad_enabled
+from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 # Circular, and used at call time only.
 from .. import grouped
@@ -53,13 +53,13 @@ _GATED = {
 
 
 def grouped_linear(
-    input: torch.Tensor,
-    weight: torch.Tensor,
+    input: Tensor,
+    weight: Tensor,
     *,
-    offs: torch.Tensor,
-    bias: torch.Tensor | None = None,
+    offs: Tensor,
+    bias: Tensor | None = None,
     activation: str | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     """Affine map of each group of rows, then an activation, in one kernel.
 
     Args:
@@ -93,7 +93,7 @@ def grouped_linear(
         raise_as(op, error, _MADE_OF)
 
 
-def _check_operands(op: str, input: torch.Tensor, weight: torch.Tensor) -> None:
+def _check_operands(op: str, input: Tensor, weight: Tensor) -> None:
     """Checks operands that grouped_mm knows by other names, and the weight transposed."""
     if input.dim() != 2 or weight.dim() != 3:
         check_dims(op, "input", input, 2)
@@ -107,12 +107,8 @@ def _check_operands(op: str, input: torch.Tensor, weight: torch.Tensor) -> None:
 
 
 def grouped_gated_linear(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    *,
-    offs: torch.Tensor,
-    activation: str = "silu",
-) -> torch.Tensor:
+    input: Tensor, weight: Tensor, *, offs: Tensor, activation: str = "silu"
+) -> Tensor:
     """Gated linear unit of each group of rows: the first half of an expert MLP, in one kernel.
 
     Args:
@@ -139,14 +135,14 @@ def grouped_gated_linear(
 
 def _apply(
     op: str,
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    offs: torch.Tensor,
-    bias: torch.Tensor | None,
+    input: Tensor,
+    weight: Tensor,
+    offs: Tensor,
+    bias: Tensor | None,
     epilogue: str,
     epilogue_aux: str | None,
     epilogue_backward: str,
-) -> torch.Tensor:
+) -> Tensor:
     try:
         if is_transformed():
             refuse(op, REVERSE, input=input, weight=weight, bias=bias)
@@ -167,13 +163,13 @@ def _apply(
         z_from = RESULT if epilogue_aux is None else SAVED if is_tracing() else OUTPUT
         how = epilogue_aux or epilogue, epilogue_backward, z_from, allow_tf32
         made = _with_grad(input, weight, offs, bias, *how)
-        result: torch.Tensor = made[0] if z_from == OUTPUT else made
+        result: Tensor = made[0] if z_from == OUTPUT else made
         return result
     except RAISED as error:
         reraise(op, error, ("bias",), input=input, weight=weight, offs=offs, bias=bias)
 
 
-def is_served(input: torch.Tensor, epilogue: str) -> bool:
+def is_served(input: Tensor, epilogue: str) -> bool:
     """Whether this wheel has kernels for an epilogue, the input's dtype and its GPU.
 
     Every epilogue is there in 16 bits; in float32 only Hopper's kernels have activations.
@@ -208,13 +204,8 @@ def _float32_epilogues(device: int) -> frozenset[str] | None:
 
 
 def _composed(
-    op: str,
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    offs: torch.Tensor,
-    bias: torch.Tensor | None,
-    epilogue: str,
-) -> torch.Tensor:
+    op: str, input: Tensor, weight: Tensor, offs: Tensor, bias: Tensor | None, epilogue: str
+) -> Tensor:
     """The GEMM by a kernel, the activation by torch. Rows of no group stay zeros: an activation
     of 0 is 0."""
     kind, activation = epilogue.split("_", 1)
@@ -231,7 +222,7 @@ def _composed(
     return ACTIVATIONS[activation](z)
 
 
-def afterwards(op: str, input: torch.Tensor, activation: str | None) -> str:
+def afterwards(op: str, input: Tensor, activation: str | None) -> str:
     """Torch's part of the call, after the GEMM, for want of a kernel; "": nothing."""
     if activation is None:
         return ""
@@ -241,11 +232,7 @@ def afterwards(op: str, input: torch.Tensor, activation: str | None) -> str:
 
 
 def epilogue_of(
-    op: str,
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    activation: str | None,
+    op: str, input: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
 ) -> str | None:
     """The epilogue of the GEMM for these arguments; None: grouped_mm's."""
     if op == "grouped_linear" and activation is None:

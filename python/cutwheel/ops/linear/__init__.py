@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import is_autocast_enabled, is_grad_enabled
+from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 from .._common import by_torch
 from .._common.activations import (
@@ -84,14 +84,14 @@ LINEAR_ACTIVATIONS = tuple(ALL_ACTIVATIONS)
 
 
 def linear(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
     *,
     activation: str | None = None,
-    residual: torch.Tensor | None = None,
+    residual: Tensor | None = None,
     residual_after_activation: bool = False,
-) -> torch.Tensor:
+) -> Tensor:
     """Affine map, as torch.nn.functional.linear, then an activation and a residual.
 
     Args:
@@ -142,13 +142,13 @@ def linear(
 
 
 def _with_epilogue(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
     activation: str | None,
-    residual: torch.Tensor | None,
+    residual: Tensor | None,
     residual_after_activation: bool,
-) -> torch.Tensor:
+) -> Tensor:
     if is_autocast_enabled():
         input, weight, bias = autocast_operands(input, weight, bias)
         if residual is not None and residual.dtype != input.dtype:
@@ -180,7 +180,7 @@ def _with_epilogue(
         z_from = SAVED if z_from == OUTPUT else z_from
     how = epilogue, fusion.activation_backward, placement == RESIDUAL_LAST, z_from, allow_tf32
     made = _fused_with_grad(input, weight, bias, residual, *how)
-    result: torch.Tensor = made[0] if z_from == OUTPUT else made
+    result: Tensor = made[0] if z_from == OUTPUT else made
     return result
 
 
@@ -193,13 +193,13 @@ def _torchs(activation: str | None) -> Op | None:
 
 
 def _plus_wide(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
     activation: str | None,
-    residual: torch.Tensor,
+    residual: Tensor,
     residual_after_activation: bool,
-) -> torch.Tensor:
+) -> Tensor:
     """With a residual that autocast leaves in another dtype than the GEMM. It is promoted for the
     sum and the activation, as that of torch's functions is."""
     if activation is not None:
@@ -212,13 +212,13 @@ def _plus_wide(
     return ALL_ACTIVATIONS[activation](result).to(result.dtype)
 
 
-def _placement(residual: torch.Tensor | None, residual_after_activation: bool) -> int:
+def _placement(residual: Tensor | None, residual_after_activation: bool) -> int:
     if residual is None:
         return NO_RESIDUAL
     return RESIDUAL_LAST if residual_after_activation else RESIDUAL_FIRST
 
 
-def _requires_grad(*tensors: torch.Tensor | None) -> bool:
+def _requires_grad(*tensors: Tensor | None) -> bool:
     for tensor in tensors:  # noqa: SIM110  (any() of a generator takes twice as long)
         if tensor is not None and tensor.requires_grad:
             return True
@@ -227,10 +227,10 @@ def _requires_grad(*tensors: torch.Tensor | None) -> bool:
 
 def _z_from(
     fusion: Fusion,
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
     placement: int,
 ) -> str:
     """Where backward is to find the activation's argument."""
@@ -251,11 +251,11 @@ def _z_from(
 
 
 def epilogue_of(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
     activation: str | None,
-    residual: torch.Tensor | None,
+    residual: Tensor | None,
     residual_after_activation: bool,
 ) -> str | None:
     """The epilogue of linear's GEMM for these arguments.
@@ -280,13 +280,13 @@ def epilogue_of(
 
 
 def _composed(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
     activation: str,
-    residual: torch.Tensor | None,
+    residual: Tensor | None,
     residual_after_activation: bool,
-) -> torch.Tensor:
+) -> Tensor:
     check_activation(activation, LINEAR_ACTIVATIONS, "linear")
     if residual is None and not (is_grad_enabled() and _requires_grad(input, weight, bias)):
         allow_tf32 = input.dtype == _float32
@@ -310,14 +310,14 @@ def _composed(
     return result + residual
 
 
-def _check_residual(residual: torch.Tensor, result: torch.Tensor) -> None:
+def _check_residual(residual: Tensor, result: Tensor) -> None:
     """Checks a residual that torch adds as the library checks one that is its operand."""
     check_one_device("linear", {"input": result, "residual": residual})
     if shapes_differ(residual.shape, result.shape):
         raise wrong_shape("linear", "residual", residual, result.shape)
 
 
-def _fits(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+def _fits(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether the arguments fit a GEMM of matrices, whose errors would name other arguments
     than the caller's."""
     return (

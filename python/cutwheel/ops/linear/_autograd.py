@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import is_autocast_enabled, is_grad_enabled
+from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 # Circular, and used at call time only: the gradients are made of the public functions.
 from .. import gemm  # noqa: F401  (comes before its own gradients, which are taken from below)
@@ -36,7 +36,7 @@ _linear_fused_aux, _linear_fused_aux_direct = overloads("linear_fused_aux")
 NOWHERE, RESULT, RECOMPUTED, SAVED, OUTPUT = "nowhere", "result", "recomputed", "saved", "output"
 
 
-def _rows(tensor: torch.Tensor) -> torch.Tensor:
+def _rows(tensor: Tensor) -> Tensor:
     """[..., X] as [rows, X]; unlike reshape(-1, X) for X = 0, too."""
     dims = tensor.dim()
     if dims == 2:
@@ -44,7 +44,7 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.flatten(0, -2) if dims > 1 else tensor.unsqueeze(0)
 
 
-def _times(input: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+def _times(input: Tensor, matrix: Tensor) -> Tensor:
     """[..., N] @ [N, K], by a shorter way where there is nothing for autograd or autocast to do."""
     if input.dim() == 2:
         return matmul(input, matrix)
@@ -59,7 +59,7 @@ def _times(input: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     return _public.linear(input, matrix.t())
 
 
-def _of_weight(dz: torch.Tensor, input: torch.Tensor, weight_is_column_major: bool) -> torch.Tensor:
+def _of_weight(dz: Tensor, input: Tensor, weight_is_column_major: bool) -> Tensor:
     """wgrad, [N, K], laid out as the weight is."""
     dy, x = _rows(dz), _rows(input)  # [rows, N], [rows, K]
     if weight_is_column_major:
@@ -68,12 +68,8 @@ def _of_weight(dz: torch.Tensor, input: torch.Tensor, weight_is_column_major: bo
 
 
 def _derivative_of_gemm(
-    grad: torch.Tensor,
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    activation_backward: str,
-) -> torch.Tensor:
+    grad: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, activation_backward: str
+) -> Tensor:
     """grad * act'(X W^T + b) in one kernel: z is computed again, and never leaves its registers."""
     allow_tf32 = input.dtype == torch.float32
     rows, operands = _rows(input), [bias, _rows(grad)]
@@ -130,12 +126,8 @@ def _gradients(
 class Linear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        input: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        allow_tf32: bool,
-    ) -> torch.Tensor:
+        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, allow_tf32: bool
+    ) -> Tensor:
         needs = ctx.needs_input_grad
         ctx.save_for_backward(input if needs[1] else None, weight if needs[0] else None)
         tracing = is_tracing()
@@ -147,7 +139,7 @@ class Linear(torch.autograd.Function):
         return _linear_direct(input, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Gradient, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Gradient, ...]:
         # _gradients without an epilogue: what one needs costs microseconds.
         input, weight = ctx.saved_tensors
         grad_bias = sum_rows(grad) if ctx.needs_input_grad[2] else None
@@ -164,19 +156,19 @@ class LinearFused(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        input: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        residual: torch.Tensor | None,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        residual: Tensor | None,
         epilogue: str,
         activation_backward: str | None,
         residual_is_last: bool,
         z_from: str,
         allow_tf32: bool,
-    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    ) -> Tensor | tuple[Tensor, Tensor]:
         tracing, needs = is_tracing(), ctx.needs_input_grad
-        result: torch.Tensor
-        z: torch.Tensor | None = None
+        result: Tensor
+        z: Tensor | None = None
         if z_from in (SAVED, OUTPUT):
             with_z = _linear_fused_aux if tracing else _linear_fused_aux_direct
             result, z = with_z(input, weight, bias, residual, epilogue, allow_tf32)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import is_autocast_enabled, is_grad_enabled
+from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 from ...errors import DeviceError, DtypeError
 from .._common import by_torch
@@ -30,9 +30,7 @@ _EPILOGUES = {name: f"gated_{name}" for name in ACTIVATIONS}
 _TRAINED = {name: (f"gated_{name}_aux", f"gated_{name}_backward") for name in ACTIVATIONS}
 
 
-def gated_linear(
-    input: torch.Tensor, weight: torch.Tensor, activation: str = "silu"
-) -> torch.Tensor:
+def gated_linear(input: Tensor, weight: Tensor, activation: str = "silu") -> Tensor:
     """Gated linear unit: act(input @ gate.T) * (input @ up.T), as in arXiv:2002.05202.
 
     Args:
@@ -61,9 +59,9 @@ def gated_linear(
                 input, weight = distinct(input, weight)
             operands = (input, weight, None, None, *_TRAINED[activation], False)
             if is_tracing():
-                traced: torch.Tensor = _with_grad(*operands, SAVED, allow_tf32)
+                traced: Tensor = _with_grad(*operands, SAVED, allow_tf32)
                 return traced
-            result: torch.Tensor = _with_grad(*operands, OUTPUT, allow_tf32)[0]
+            result: Tensor = _with_grad(*operands, OUTPUT, allow_tf32)[0]
             return result
         epilogue = _EPILOGUES[activation]
         if is_tracing():
@@ -75,7 +73,7 @@ def gated_linear(
         reraise("gated_linear", error, (), input=input, weight=weight)
 
 
-def epilogue_of(input: torch.Tensor, weight: torch.Tensor, activation: str) -> str:
+def epilogue_of(input: Tensor, weight: Tensor, activation: str) -> str:
     """The epilogue of gated_linear's GEMM for these arguments."""
     check_activation(activation, GATED_ACTIVATIONS, "gated_linear")
     if is_grad_enabled() and (input.requires_grad or weight.requires_grad):
@@ -83,7 +81,7 @@ def epilogue_of(input: torch.Tensor, weight: torch.Tensor, activation: str) -> s
     return _EPILOGUES[activation]
 
 
-def pack_gated_weight(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+def pack_gated_weight(gate: Tensor, up: Tensor) -> Tensor:
     """The weight of gated_linear from those of the two linear layers it stands for.
 
     Args:
@@ -115,7 +113,7 @@ def pack_gated_weight(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return torch.stack((gate, up), dim=-2).flatten(-3, -2)
 
 
-def unpack_gated_weight(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def unpack_gated_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Takes apart what pack_gated_weight has made.
 
     Args:

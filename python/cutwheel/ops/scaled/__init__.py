@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import is_grad_enabled
+from torch import Tensor, is_grad_enabled
 
 from ...errors import ScaledDtypeError
 from .._common.call import bump, is_tracing, overloads
@@ -45,23 +45,23 @@ _OPTIONAL = ("scale_a", "scale_b", "bias", "azp", "azp_adj", "out")
 
 
 def scaled_mm(
-    mat_a: torch.Tensor,
-    mat_b: torch.Tensor,
-    scale_a: torch.Tensor | list[torch.Tensor] | None = None,
+    mat_a: Tensor,
+    mat_b: Tensor,
+    scale_a: Tensor | list[Tensor] | None = None,
     scale_recipe_a: str | ScalingType | list[ScalingType] | None = None,
-    scale_b: torch.Tensor | list[torch.Tensor] | None = None,
+    scale_b: Tensor | list[Tensor] | None = None,
     scale_recipe_b: str | ScalingType | list[ScalingType] | None = None,
     swizzle_a: SwizzleType | list[SwizzleType] | None = None,
     swizzle_b: SwizzleType | list[SwizzleType] | None = None,
-    bias: torch.Tensor | None = None,
+    bias: Tensor | None = None,
     output_dtype: torch.dtype = torch.bfloat16,
     contraction_dim: Sequence[int] = (),
     use_fast_accum: bool = False,
     *,
-    azp: torch.Tensor | None = None,
-    azp_adj: torch.Tensor | None = None,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
+    azp: Tensor | None = None,
+    azp_adj: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
     """GEMM of two quantised matrices, as torch.nn.functional.scaled_mm, with its arguments.
 
     Args:
@@ -157,21 +157,21 @@ def code(name: str, recipe: str | ScalingType | list[ScalingType] | None) -> int
 
 
 def operands(
-    mat_a: torch.Tensor,
-    mat_b: torch.Tensor,
+    mat_a: Tensor,
+    mat_b: Tensor,
     scale_a: Any,
     scale_b: Any,
-    bias: torch.Tensor | None,
-    azp: torch.Tensor | None,
-    azp_adj: torch.Tensor | None,
-) -> list[torch.Tensor | None]:
+    bias: Tensor | None,
+    azp: Tensor | None,
+    azp_adj: Tensor | None,
+) -> list[Tensor | None]:
     """Operands of scaled_mm in the library's order, with azp_adj filled in if it is left out."""
     if azp is not None and azp_adj is None and mat_b.dtype == torch.int8:
         azp_adj = column_sums(mat_b)
     return [mat_a, mat_b, scale_a, scale_b, bias, azp, azp_adj]
 
 
-def column_sums(b: torch.Tensor) -> torch.Tensor:
+def column_sums(b: Tensor) -> Tensor:
     """[K, N] int8 -> [N] int32, azp_adj."""
     return b.sum(0, dtype=torch.int32)
 
@@ -183,7 +183,7 @@ def _refuse_quantised_result() -> None:
     )
 
 
-def _check_out_dtype(out: torch.Tensor, output_dtype: torch.dtype) -> None:
+def _check_out_dtype(out: Tensor, output_dtype: torch.dtype) -> None:
     # bfloat16, the default, cannot be told from what a caller has written.
     if output_dtype not in (torch.bfloat16, None, out.dtype):
         raise ScaledDtypeError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import is_grad_enabled
+from torch import Tensor, is_grad_enabled
 
 from .._common.call import is_tracing, overloads
 from .._common.errors import RAISED, reraise
@@ -21,17 +21,17 @@ _scaled, _scaled_direct = overloads("scaled_conv2d")
 
 
 def scaled_conv2d(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    scale_input: torch.Tensor,
-    scale_weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
+    input: Tensor,
+    weight: Tensor,
+    scale_input: Tensor,
+    scale_weight: Tensor,
+    bias: Tensor | None = None,
     stride: int | Sequence[int] = 1,
     padding: str | int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     *,
     out_dtype: torch.dtype = torch.bfloat16,
-) -> torch.Tensor:
+) -> Tensor:
     """Convolution of quantised tensors, with the scales that their values were made with.
 
     Args:

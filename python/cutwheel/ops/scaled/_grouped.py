@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import is_grad_enabled
+from torch import Tensor, is_grad_enabled
 
 from ...errors import ArgumentError
 from .._common.call import is_tracing, overloads
@@ -28,20 +28,20 @@ _scaled, _scaled_direct = overloads("scaled_grouped_mm")
 
 
 def scaled_grouped_mm(
-    mat_a: torch.Tensor,
-    mat_b: torch.Tensor,
-    scale_a: torch.Tensor | list[torch.Tensor],
+    mat_a: Tensor,
+    mat_b: Tensor,
+    scale_a: Tensor | list[Tensor],
     scale_recipe_a: str | ScalingType | list[ScalingType] | None = None,
-    scale_b: torch.Tensor | list[torch.Tensor] | None = None,
+    scale_b: Tensor | list[Tensor] | None = None,
     scale_recipe_b: str | ScalingType | list[ScalingType] | None = None,
     swizzle_a: SwizzleType | list[SwizzleType] | None = None,
     swizzle_b: SwizzleType | list[SwizzleType] | None = None,
-    bias: torch.Tensor | None = None,
-    offs: torch.Tensor | None = None,
+    bias: Tensor | None = None,
+    offs: Tensor | None = None,
     output_dtype: torch.dtype = torch.bfloat16,
     contraction_dim: Sequence[int] = (),
     use_fast_accum: bool = False,
-) -> torch.Tensor:
+) -> Tensor:
     """GEMM of fp8 operands with grouped rows and the scales that their values were made with.
 
     Arguments are those of torch.nn.functional.scaled_grouped_mm; scale_b and offs have to be given.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, overload
 
 import torch
-from torch import is_grad_enabled
+from torch import Tensor, is_grad_enabled
 
 from .._common.call import is_tracing, overloads
 from .._common.errors import RAISED, reraise
@@ -20,27 +20,23 @@ _quantize, _quantize_direct = overloads("quantize")
 
 @overload
 def quantize(
-    x: torch.Tensor,
+    x: Tensor,
     recipe: str | ScalingType,
     dtype: torch.dtype = ...,
     *,
     symmetric: Literal[True] = ...,
-) -> tuple[torch.Tensor, torch.Tensor]: ...
+) -> tuple[Tensor, Tensor]: ...
 @overload
 def quantize(
-    x: torch.Tensor,
-    recipe: str | ScalingType,
-    dtype: torch.dtype = ...,
-    *,
-    symmetric: Literal[False],
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]: ...
+    x: Tensor, recipe: str | ScalingType, dtype: torch.dtype = ..., *, symmetric: Literal[False]
+) -> tuple[Tensor, Tensor, Tensor]: ...
 def quantize(
-    x: torch.Tensor,
+    x: Tensor,
     recipe: str | ScalingType,
     dtype: torch.dtype = torch.float8_e4m3fn,
     *,
     symmetric: bool = True,
-) -> tuple[torch.Tensor, torch.Tensor] | tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
     """Values and scales for scaled_mm, such that x is about scales * values.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-import torch
+from torch import Tensor
 
 from ...errors import ArgumentError
 
@@ -40,7 +40,7 @@ def code_of(op: str, name: str, recipe: Any) -> int:
             return code_of(op, name, only(op, name, recipe))
         if text in _MICROSCALING:
             refuse_microscaling(op, f"{name} is {text}")
-        if isinstance(recipe, torch.Tensor):
+        if isinstance(recipe, Tensor):
             raise TypeError(
                 f"{op}: {name} is a Tensor; expected a recipe, or None: the order is torch's, "
                 "scale_a, scale_recipe_a, scale_b, scale_recipe_b"

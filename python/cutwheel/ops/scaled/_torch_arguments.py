@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from ...errors import ArgumentError
 from .._common.errors import shape_text, wrong_shape
@@ -28,8 +28,8 @@ _PAIRS = ((ROWWISE, ROWWISE), (BLOCKWISE_1X128, BLOCKWISE_128X128))
 
 def plain_scales(
     op: str,
-    a: torch.Tensor,
-    b: torch.Tensor,
+    a: Tensor,
+    b: Tensor,
     scale_a: Any,
     scale_b: Any,
     swizzle_a: Any,
@@ -63,8 +63,8 @@ def plain_scales(
 
 def check_grouped_recipes(
     op: str,
-    a: torch.Tensor,
-    b: torch.Tensor,
+    a: Tensor,
+    b: Tensor,
     scale_a: Any,
     scale_b: Any,
     recipe_a: int | None,
