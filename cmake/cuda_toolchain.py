@@ -164,7 +164,7 @@ def pins(file: Path = PINS) -> list[str]:
 
 
 def requirements() -> list[str]:
-    """What has to be installed from PyPI to have a compiler: nothing, or the pinned toolchain."""
+    """Requirements to install from PyPI for a compiler: none, or the pinned toolchain."""
     return [] if find_system_nvcc() else pins()
 
 

@@ -180,7 +180,7 @@ def _table(kernels: Sequence[Kernel]) -> str:
 
 
 def _using(op: str) -> str:
-    """What a launch is given and returns, and epilogues, are those of the room gemm."""
+    """Other ops use GemmArgs, Status and epilogues from the namespace gemm."""
     return "" if op == "gemm" else "using namespace gemm;\n"
 
 

@@ -10,6 +10,10 @@ from kernelgen.epilogues.epilogue import Epilogue
 Shape3 = tuple[int, int, int]
 
 
+def dims(shape: Shape3) -> str:
+    return "x".join(map(str, shape))
+
+
 @dataclass(frozen=True)
 class Arch:
     """A GPU architecture that sources are compiled for."""
@@ -40,7 +44,7 @@ FP8_DTYPES = ("e4m3", "e5m2")
 # and C++'s BlockScales.
 BLOCK_SCALES = {"1x128_128x128": "a1x128_b128x128", "1x128_1x128": "a1x128_b1x128"}
 
-# C++'s Grouping: the groups of a grouped product share out the rows of A and D, or K.
+# C++'s Grouping: the groups of a grouped GEMM share out the rows of A and D, or K.
 GROUPINGS = ("rows", "k")
 
 # C++'s Direction: of a convolution, with the layout in which A, B and D lie in it. A filter is
@@ -82,7 +86,7 @@ class DTypes:
 
 @dataclass(frozen=True)
 class Tile:
-    """How one kernel cuts the problem, in the kernel's own frame (see `swap_ab`)."""
+    """How one kernel cuts the problem, as the kernel sees it (after `swap_ab`)."""
 
     shape: Shape3  # threadblock tile M, N, K
     schedule: str
@@ -101,7 +105,7 @@ class Kernel:
     family: str
     arch: Arch
     dtypes: DTypes
-    layout: str  # of A, B, D in the user's frame: t row-major, n column-major
+    layout: str  # of A, B, D as the caller sees them: t row-major, n column-major
     epilogue: Epilogue | None  # None: the family has no epilogue to choose
     tile: Tile
     scales: str | None = None  # one of BLOCK_SCALES

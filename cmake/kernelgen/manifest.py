@@ -34,7 +34,7 @@ _SINGULAR = {"arch": "architecture", "layouts": "layout", "recipes": "recipe"}
 
 @dataclass(frozen=True)
 class Manifest:
-    """What all manifests together declare: kernels sorted by name."""
+    """Declarations of all manifests together: kernels sorted by name."""
 
     kernels: tuple[Kernel, ...]
     epilogues: tuple[Epilogue, ...]  # in order of declaration: the value of the C++ enumerator

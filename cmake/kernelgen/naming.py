@@ -6,7 +6,7 @@ One string stands for a kernel everywhere: symbol, table row, log line, profiler
 from __future__ import annotations
 
 from kernelgen.families import FAMILIES
-from kernelgen.kernel import Kernel, Shape3
+from kernelgen.kernel import Kernel, dims
 
 
 def procedural_name(kernel: Kernel) -> str:
@@ -51,10 +51,10 @@ def source_name(stem: str, part: int) -> str:
 
 
 def _shapes(kernel: Kernel) -> list[str]:
-    """What the manifest chooses: a family without clusters spells none."""
+    """The shapes that the manifest chooses: a family without clusters spells none."""
     tile, keys = kernel.tile, FAMILIES[kernel.family].tile_keys
     shapes = {"tile": tile.shape, "warp": tile.warp, "cluster": tile.cluster}
-    return [_dims(shape) for key, shape in shapes.items() if key in keys and shape]
+    return [dims(shape) for key, shape in shapes.items() if key in keys and shape]
 
 
 def _mode(kernel: Kernel) -> str:
@@ -66,7 +66,3 @@ def _mode(kernel: Kernel) -> str:
     if kernel.tile.fast_accum:
         mode += "_fast"
     return mode
-
-
-def _dims(shape: Shape3) -> str:
-    return "x".join(map(str, shape))

@@ -35,7 +35,7 @@ from kernelgen.epilogues.tree import (
 
 __all__ = ["Epilogue", "ExpressionError", "Width", "build"]
 
-# Columns of D against those of the product: as many, half as many, twice as many.
+# Columns of D against those of the accumulator: as many, half as many, twice as many.
 Width = Literal["same", "half", "twice"]
 Addend = Literal["none", "row", "matrix", "other"]
 

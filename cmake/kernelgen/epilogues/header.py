@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kernelgen import cpp
 from kernelgen.epilogues.epilogue import Epilogue
 from kernelgen.epilogues.identifiers import cpp_name
 from kernelgen.epilogues.spelling import Cpp, text
@@ -21,7 +22,7 @@ def header_name(epilogue: Epilogue) -> str:
 
 
 def header_fields(epilogue: Epilogue) -> dict[str, str]:
-    """What epilogue.cuh.in leaves open."""
+    """Values for epilogue.cuh.in."""
     described = [*((name, text(tree)) for name, tree in epilogue.aux), ("D", epilogue.expr)]
     numbered = list(enumerate(kind for _, kind in epilogue.positions))
     return {
@@ -40,12 +41,12 @@ def info(epilogue: Epilogue) -> str:
     """The initialiser of an EpilogueInfo."""
     operands = ", ".join(
         f'{{"{name}", OperandKind::{kind.enumerator}, OperandType::{kind.dtype},'
-        f" /*may_be_one=*/{str(kind.may_be_one).lower()}}}"
+        f" /*may_be_one=*/{cpp.boolean(kind.may_be_one)}}}"
         for name, kind in epilogue.positions
     )
     return (
         f'{{"{epilogue.name}", "{epilogue.expr}", Addend::{epilogue.addend},'
-        f" Width::{epilogue.width}, /*has_accum=*/{str(epilogue.has_accum).lower()},"
+        f" Width::{epilogue.width}, /*has_accum=*/{cpp.boolean(epilogue.has_accum)},"
         f" {len(epilogue.positions)}, {{{operands}}}}}"
     )
 
@@ -59,7 +60,7 @@ def _slot(position: int, kind: Kind) -> str:
 
 
 def _parameters(epilogue: Epilogue) -> Iterator[str]:
-    """Of compute(): what is read, then what is written."""
+    """Parameters of compute(): those that it reads, then those that it writes."""
     paired = "Pair" if epilogue.width == "half" else "float"
     if epilogue.has_accum:
         yield f"{paired} accum"
@@ -71,7 +72,7 @@ def _parameters(epilogue: Epilogue) -> Iterator[str]:
 
 
 def _statements(epilogue: Epilogue) -> Iterator[str]:
-    # An aux has every column of the product, so it is computed for both of a pair.
+    # An aux has every accumulator column, so it is computed for both of a pair.
     members = ("even", "odd") if epilogue.width == "half" else ("",)
     for name, tree in epilogue.aux:
         for member in members:

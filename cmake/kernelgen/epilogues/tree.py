@@ -18,16 +18,20 @@ ElementType = Literal["d", "f32", "s32"]
 
 @dataclass(frozen=True)
 class Kind:
-    """What an operand is: its extents in the frame of the product [M, N], and its element type."""
+    """Extents of an operand against the accumulator's [M, N], and its element type."""
 
     extents: str  # as manifests spell it: "row[N]", or "row[1|N]" if one value does as well
     enumerator: str  # of C++'s OperandKind
-    template: str  # of gemm/epilogue.cuh
     dtype: ElementType = "d"
 
     @property
+    def template(self) -> str:
+        """Its class template in cuda/epilogue/apply.cuh."""
+        return self.enumerator.title().replace("_", "")
+
+    @property
     def is_wide(self) -> bool:
-        """Whether it has two columns for each column of the product."""
+        """Whether it has two columns for each accumulator column."""
         return self.enumerator == "wide_matrix"
 
     @property
@@ -39,23 +43,14 @@ class Kind:
         return self.extents if self.dtype == "d" else f"{self.extents} {self.dtype}"
 
 
-SCALAR = Kind("scalar", "scalar", "Scalar")
-STORE = Kind("store", "store", "Store")
-_VECTORS = (
-    Kind("row[N]", "row", "Row"),
-    Kind("col[M]", "col", "Col"),
-)
-_TENSORS = (
-    *_VECTORS,
-    Kind("matrix[M,N]", "matrix", "Matrix"),
-    Kind("matrix[M,2N]", "wide_matrix", "WideMatrix"),
-)
+SCALAR = Kind("scalar", "scalar")
+STORE = Kind("store", "store")
+_VECTORS = (Kind("row[N]", "row"), Kind("col[M]", "col"))
+_MATRICES = (Kind("matrix[M,N]", "matrix"), Kind("matrix[M,2N]", "wide_matrix"))
+_TENSORS = (*_VECTORS, *_MATRICES)
 # Scales and zero points of quantised operands.
-_BROADCAST = (
-    Kind("row[1|N]", "row", "Row"),
-    Kind("col[1|M]", "col", "Col"),
-)
-# What manifests may write.
+_BROADCAST = (Kind("row[1|N]", "row"), Kind("col[1|M]", "col"))
+# As manifests spell them.
 KINDS: dict[str, Kind] = {
     str(kind): kind
     for kind in (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import prod
 
 from kernelgen.epilogues.tree import Accum, Kind
-from kernelgen.kernel import DTYPE_BYTES, DTypes, Kernel, Shape3
+from kernelgen.kernel import DTYPE_BYTES, DTypes, Kernel, Shape3, dims
 
 GEMM_LAYOUTS = ("tnt", "ttt", "nnt", "ntt")
 GEMM_DTYPES = (
@@ -135,7 +135,7 @@ def check_promoted_scales(kernel: Kernel) -> Iterator[str]:
 
 
 def check_warps(kernel: Kernel, step: Shape3, why: str) -> Iterator[str]:
-    """How warps share a threadblock tile; each takes a multiple of `step`."""
+    """Warps share a threadblock tile, and each takes a multiple of `step`."""
     shape, warp = kernel.tile.shape, kernel.tile.warp
     assert warp is not None
     if any(w % s for w, s in zip(warp, step, strict=True)):
@@ -173,7 +173,3 @@ def own_layouts(kernel: Kernel) -> tuple[str, str]:
     a, b = kernel.layout[0], kernel.layout[1]
     flip = {"t": "n", "n": "t"}
     return (flip[b], flip[a]) if kernel.tile.swap_ab else (a, b)
-
-
-def dims(shape: Shape3) -> str:
-    return "x".join(map(str, shape))

@@ -72,6 +72,7 @@ def _stages_and_groups(kernel: Kernel) -> str:
 
 _multistage = partial(
     Family,
+    archs=("80", "89"),
     tile_keys=("tile", "warp", "stages"),
     schedules=("multistage",),
 )
@@ -80,7 +81,6 @@ SM80_MULTISTAGE = _multistage(
     name="sm80_multistage",
     header="sm80/multistage.cuh",
     template="Sm80Multistage<arch, dtypes, layouts, tile, warp, stages, epilogue, fast_accum?>",
-    archs=("80", "89"),
     dtypes={"gemm": GEMM_DTYPES, "scaled_mm": (*FP8_GEMMS, *INT8_GEMMS)},
     optional_tile_keys=("fast_accum",),
     checks=(rules.check_gemm, _check_addend, _check_fp8, _check_mma),
@@ -94,7 +94,6 @@ SM80_GROUPED = _multistage(
         "Sm80Grouped<arch, dtypes, layouts, tile, warp, stages, grouping, epilogue, fast_accum?,"
         " scales?>"
     ),
-    archs=("80", "89"),
     dtypes={"grouped_mm": (*GEMM_DTYPES, *FP8_GEMMS)},
     layouts=("tnt", "ttt", "ntt"),
     lists=("layouts", "grouping", "epilogue", "tiles"),
@@ -109,7 +108,6 @@ SM80_CONV = _multistage(
     name="sm80_conv",
     header="sm80/conv.cuh",
     template="Sm80Conv<arch, dtypes, tile, warp, stages, direction, epilogue>",
-    archs=("80", "89"),
     dtypes={"conv2d": rules.CONV_DTYPES},
     layouts=tuple(DIRECTIONS.values()),
     lists=("direction", "epilogue", "tiles"),

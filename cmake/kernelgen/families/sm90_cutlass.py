@@ -9,8 +9,8 @@ from math import gcd, prod
 from kernelgen import cpp
 from kernelgen.families import rules
 from kernelgen.families.family import Family
-from kernelgen.families.rules import FP8_GEMMS, GEMM_DTYPES, INT8_GEMMS, SCALE_BLOCK, dims
-from kernelgen.kernel import DTYPE_BYTES, Kernel
+from kernelgen.families.rules import FP8_GEMMS, GEMM_DTYPES, INT8_GEMMS, SCALE_BLOCK
+from kernelgen.kernel import DTYPE_BYTES, Kernel, dims
 
 
 def _check_tile(kernel: Kernel) -> Iterator[str]:

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from kernelgen.families import rules
 from kernelgen.families.family import Check, Family
-from kernelgen.families.rules import dims
-from kernelgen.kernel import DIRECTIONS, Kernel
+from kernelgen.kernel import DIRECTIONS, Kernel, dims
 
 # As in cuda/sm90/direct_conv/shape.h.
 _POSITIONS = 240
@@ -36,19 +35,12 @@ def _check_matrices(kernel: Kernel) -> Iterator[str]:
         )
 
 
-def _check_wgrad(kernel: Kernel) -> Iterator[str]:
-    if kernel.direction == "wgrad":
-        yield "direction wgrad; direct convolutions compute fprop or dgrad"
+def _refuse(direction: str, reason: str) -> Check:
+    def check(kernel: Kernel) -> Iterator[str]:
+        if kernel.direction == direction:
+            yield f"direction {direction}; {reason}"
 
-
-def _check_strided(kernel: Kernel) -> Iterator[str]:
-    if kernel.direction == "fprop":
-        yield "direction fprop; residue classes of a stride are those of dgrad: dgrad"
-
-
-def _check_space_to_depth(kernel: Kernel) -> Iterator[str]:
-    if kernel.direction == "dgrad":
-        yield "direction dgrad; space-to-depth rearranges inputs: fprop"
+    return check
 
 
 def _halo_tiles(count: int, lines: int, filter_k: int) -> Callable[[Kernel], str]:
@@ -63,7 +55,10 @@ def _halo_tiles(count: int, lines: int, filter_k: int) -> Callable[[Kernel], str
     return memory
 
 
-_CHECKS = (rules.check_gemm, rules.check_direction, _check_wgrad)
+_CHECKS = (
+    *(rules.check_gemm, rules.check_direction),
+    _refuse("wgrad", "direct convolutions compute fprop or dgrad"),
+)
 
 # M of a tile is filters, N positions in rows of an output tile, K channels.
 SM90_DIRECT_CONV = Family(
@@ -89,7 +84,10 @@ SM90_STRIDED_DGRAD = replace(
     header="sm90/direct_conv/strided_dgrad.cuh",
     template="Sm90StridedDgrad<arch, dtypes, tile, direction, epilogue>",
     mode="strided",
-    checks=(*_CHECKS, _check_tile(64), _check_matrices, _check_strided),
+    checks=(
+        *(*_CHECKS, _check_tile(64), _check_matrices),
+        _refuse("fprop", "residue classes of a stride are those of dgrad: dgrad"),
+    ),
     memory=_halo_tiles(2, lines=352, filter_k=16 * 64),
 )
 
@@ -100,6 +98,9 @@ SM90_SPACE_TO_DEPTH = replace(
     header="sm90/direct_conv/space_to_depth.cuh",
     template="Sm90SpaceToDepth<arch, dtypes, tile, direction, epilogue>",
     mode="space_to_depth",
-    checks=(*_CHECKS, _check_tile(16, 32), _check_matrices, _check_space_to_depth),
+    checks=(
+        *(*_CHECKS, _check_tile(16, 32), _check_matrices),
+        _refuse("dgrad", "space-to-depth rearranges inputs: fprop"),
+    ),
     memory=_halo_tiles(3, lines=704, filter_k=512),
 )

@@ -11,8 +11,8 @@ from functools import partial
 
 from kernelgen.families import rules, wgmma
 from kernelgen.families.family import Check, Family
-from kernelgen.families.rules import FP8_GEMMS, GEMM_DTYPES, SCALE_BLOCK, dims
-from kernelgen.kernel import DIRECTIONS, DTYPE_BYTES, DTypes, Kernel
+from kernelgen.families.rules import FP8_GEMMS, GEMM_DTYPES, SCALE_BLOCK
+from kernelgen.kernel import DIRECTIONS, DTYPE_BYTES, DTypes, Kernel, dims
 
 # Bytes that TMA lays side by side in shared memory, and the most of a staged row of results.
 _SWIZZLE_BYTES = 128
@@ -113,9 +113,9 @@ def _check_cluster(kernel: Kernel) -> Iterator[str]:
 
 
 def _check_swizzled_columns(kernel: Kernel) -> Iterator[str]:
-    """Where K is not contiguous a swizzle spans columns of B: other operands are refused there.
+    """Refuses tiles of a row-major B that are no whole swizzles, which span columns there.
 
-    In a column-major A it spans rows: 64 or 128 are whole swizzles.
+    In a column-major A a swizzle spans rows: 64 and 128 are whole ones.
     """
     n, columns = kernel.tile.shape[1], _MN_COLUMNS
     if kernel.element_bytes == 2 and kernel.layout[1] == "t" and n % columns:

@@ -20,7 +20,7 @@ _PER_LINE = 8
 
 
 def fields() -> dict[str, str]:
-    """What the template of the header wants: one struct for each type and width."""
+    """Values for the template of the header: one struct for each type and width."""
     return {"instructions": "\n".join(_instruction(x, n) for x in _TYPES for n in EXTRA)}
 
 
