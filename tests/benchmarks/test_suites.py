@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 from collections.abc import Callable
@@ -101,6 +102,8 @@ def torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> Tensor:
         assert options["out_dtype"] == torch.bfloat16
         assert isinstance(options["use_fast_accum"], bool)
+        if a.is_meta:
+            return a.new_empty(a.shape[0], b.shape[2], dtype=torch.bfloat16)
         parts = [
             a[first:last].float() @ b[g].float() * scale_a[first:last, None] * scale_b[g]
             for g, (first, last) in enumerate(spans_of(options["offs"]))
@@ -595,6 +598,7 @@ def test_buffers() -> None:
     assert of.slots(15 << 30, 1 << 20) == 2
     assert of.slots(40 << 30, 1 << 20) == 1  # which L2 holds nothing of
     assert of.slots(1 << 30, 14 << 30) == 1
+    assert of.slots(1 << 20, 2 << 30) == 2  # results are large, and 122 sets of them too many
     assert of.slots(10 << 20, 1 << 20, unread=1 << 30) == 14
     for too_much in (lambda: of.slots(70 << 30), lambda: of.slots(20 << 30, unread=50 << 30)):
         with pytest.raises(SkippedError, match="GB"):
@@ -619,6 +623,21 @@ def test_every_shape_of_the_lists_is_measured() -> None:
     for m, n, k in problems.layers(table):
         assert of.slots(2 * (m * k + 2 * n * k), 2 * m * n, 3, unread=4 * n * k) >= 2
         assert of.slots(2 * (m * k + n * k + m * n), 2 * m * n, 4) >= 2
+
+
+@pytest.mark.parametrize("op", record.SECTIONS[:-1])
+def test_drawn_problems_can_be_called(op: str) -> None:
+    """As large as on a GPU, but of no values: operands, all sides and references fit together."""
+    given = argparse.Namespace(quick=True, shape=[], only="", drawn=6, seed=7)
+    groups = run.suite_of(op).groups
+    for problem in problems.of_section(op, given).drawn:
+        make = Operands(torch.device("meta"), 50 << 20)
+        with torch.no_grad():
+            case = groups[problem.group](Setting(problem.shape, make, problem.variant))
+            for side in case.sides:
+                found = measure.tensors_of(side.call(case.slots - 1))
+                wanted = measure.tensors_of((side.reference or case.reference)(case.slots - 1))
+                assert [t.shape for t in found] == [t.shape for t in wanted], (problem, side.name)
 
 
 # --- CPU time

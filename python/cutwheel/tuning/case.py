@@ -63,8 +63,10 @@ class Setting:
             return slots * (of_operands + unread) + sides * kept * of_results
 
         found = rotation(of_operands, l2_bytes)
-        written = of_operands + of_results  # results pass through L2 as operands do
-        if needed(found) > MOST_BYTES and written > SINGLE_SLOT * l2_bytes:
+        moved = of_operands + of_results  # results pass through L2 as operands do
+        if needed(found) > MOST_BYTES:
+            found = rotation(moved, l2_bytes)
+        if needed(found) > MOST_BYTES and moved > SINGLE_SLOT * l2_bytes:
             found = 1
         if needed(found) > MOST_BYTES:
             gigabytes = needed(found) / 1e9
