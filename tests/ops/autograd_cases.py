@@ -12,14 +12,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from conv_cases import PLACES
 from conv_gradients import ODD as ODD_CONV
 from conv_gradients import ONE_TAP, STRIDED
 from conv_gradients import both as conv_both
 from conv_gradients import leaves as conv_leaves
 from conv_layouts import LAYOUTS as IMAGE_LAYOUTS
 from conv_layouts import laid
-from fused_cases import Tensors
+from fused_cases import (
+    PLACES,
+    TRAINED,
+    Tensors,
+    inputs,
+    keywords,
+    leaves,
+    torch_gated,
+    torch_linear,
+)
 from gemm_cases import LAYOUTS, random_tensor
 from grouped_cases import DRAWN, draw_ends, offsets
 from grouped_reference import loop
@@ -32,13 +40,15 @@ Shapes = tuple[tuple[int, ...], ...]
 class Case:
     both: Callable[[Any, str], tuple[Function, Function]]
     """(cutwheel, device) -> (ours, torch's)"""
-    leaves: Callable[[torch.dtype, str], Tensors]
-    """(dtype, device) -> tensors that require grad"""
+    variants: Callable[[torch.dtype, str], list[Tensors]]
+    """(dtype, device) -> tensors that require grad, or None, in one size after the other"""
     lays: Mapping[str, Callable[[torch.Tensor], torch.Tensor]]
     rank: int = 2
     """dimensions of the tensors that can lie otherwise, at least"""
     keeps_residual: bool = False
     """under autocast, a float32 residual makes a float32 result"""
+    casts: bool = True
+    """False where what autocast rounds may change a derivative: relu's, of a sum near zero"""
 
     def lay(self, layout: str, x: torch.Tensor) -> torch.Tensor:
         return self.lays[layout](x) if x.dim() >= self.rank else x
@@ -87,7 +97,54 @@ def _product(op: str, shapes: Shapes, arguments: dict[str, Any]) -> Case:
         ours = functools.partial(getattr(cutwheel, op), **arguments)
         return ours, functools.partial(torch_op(op), **arguments)
 
-    return Case(both, lambda dtype, device: [*random_leaves(shapes, dtype, device)], MATRICES)
+    return Case(both, lambda dtype, device: [[*random_leaves(shapes, dtype, device)]], MATRICES)
+
+
+# ---- linear layers with an epilogue
+IN_K = (40, 320)  # z is computed again in backward, and kept
+
+
+def linear_of(op: Function, activation: str | None, place: str) -> Function:
+    """(x, weight, bias, residual) -> result"""
+    return lambda x, weight, bias, residual: op(
+        x, weight, bias, activation=activation, **keywords(place, residual)
+    )
+
+
+def _linear(activation: str | None, place: str) -> Case:
+    def variants(dtype: torch.dtype, device: str) -> list[Tensors]:
+        return [
+            leaves(inputs(leading, n, k, dtype, device, bias, place != "no_residual"))
+            for k in IN_K
+            for leading, n in (((24,), 56), ((33,), 65), ((2, 3, 5), 56))
+            for bias in (True, False)
+        ]
+
+    return Case(
+        lambda cutwheel, device: (
+            linear_of(cutwheel.linear, activation, place),
+            linear_of(torch_linear, activation, place),
+        ),
+        variants,
+        {},
+        keeps_residual=place != "no_residual",
+        casts=(activation, place) != ("relu", "before"),
+    )
+
+
+def _gated(activation: str) -> Case:
+    def variants(dtype: torch.dtype, device: str) -> list[Tensors]:
+        sizes = (((24,), 28, 40), ((33,), 65, 320), ((2, 3, 5), 56, 40), ((24,), 28, 320))
+        return [leaves(inputs(rows, 2 * f, k, dtype, device)[:2]) for rows, f, k in sizes]
+
+    return Case(
+        lambda cutwheel, device: (
+            functools.partial(cutwheel.gated_linear, activation=activation),
+            functools.partial(torch_gated, activation=activation),
+        ),
+        variants,
+        {},
+    )
 
 
 # ---- groups: shapes of a and b with 5 groups, the extent that is grouped
@@ -121,20 +178,21 @@ def _grouped(kind: str, shapes: Any, how: str, bias: bool) -> Case:
 
         return ours, lambda a, b, bias=None: loop(a, b, ends, bias)
 
-    def leaves(dtype: torch.dtype, device: str) -> Tensors:
-        return [*random_leaves(given if bias else given[:2], dtype, device)]
+    def variants(dtype: torch.dtype, device: str) -> list[Tensors]:
+        return [[*random_leaves(given if bias else given[:2], dtype, device)]]
 
-    return Case(both, leaves, MATRICES)
+    return Case(both, variants, MATRICES)
 
 
 # ---- convolutions
 def _conv(problem: Any, activation: str | None, place: str) -> Case:
     return Case(
         lambda cutwheel, device: conv_both(cutwheel, problem[2], activation, place),
-        lambda dtype, device: conv_leaves(problem, dtype, device, place=place),
+        lambda dtype, device: [conv_leaves(problem, dtype, device, place=place)],
         {} if place != "no_residual" else IMAGES,
         rank=4,
         keeps_residual=place != "no_residual",
+        casts=(activation, place) != ("relu", "before"),
     )
 
 
@@ -143,6 +201,10 @@ def _cases() -> Iterator[tuple[str, Case]]:
     for op, shapes, arguments in PRODUCTS:
         sizes = "-".join("x".join(map(str, shape)) or "0d" for shape in shapes)
         yield f"{op}-{sizes}", _product(op, shapes, arguments)
+    for activation, place in itertools.product((None, *TRAINED), PLACES):
+        yield f"linear-{activation}-{place}", _linear(activation, place)
+    for name in TRAINED:
+        yield f"gated_linear-{name}", _gated(name)
     for kind in EVEN:
         for how in DRAWN if kind != "batched" else ("batches",):
             yield f"grouped_mm-{kind}-{how}", _grouped(kind, EVEN, how, bias=False)

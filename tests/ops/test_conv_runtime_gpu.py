@@ -12,9 +12,9 @@ from conv_cases import (
     archs_of,
     rows,
 )
-from conv_gradients import STRIDED, both, leaves
+from conv_gradients import both, leaves
 from conv_reference import Geometry, dgrad, fprop, wgrad
-from fused_cases import assert_near, in_double, values
+from fused_cases import assert_near, values
 from gemm_cases import BRAIN, HALF, SINGLE, require_arch
 from op_calls import EVEN, SAME_3X3
 from runtime import capture
@@ -25,32 +25,6 @@ ARCHS = archs_of(rows()[0])
 
 
 # ---- graphs
-@pytest.mark.no_dispatch_mode
-def test_cuda_graph_of_a_training_step(cutwheel: ModuleType, cuda: str) -> None:
-    ours, theirs = both(cutwheel, STRIDED[2], "relu", "before")
-    given = [x for x in leaves(STRIDED, BRAIN, cuda, place="before") if x is not None]
-    seed = values(given[3].shape, BRAIN, cuda)
-
-    def step() -> list[torch.Tensor]:
-        y = ours(*given)
-        return [y.detach(), *torch.autograd.grad(y, given, seed)]
-
-    graph, results = capture(step)
-    for _ in range(3):
-        with torch.no_grad():
-            given[0].copy_(values(given[0].shape, BRAIN, cuda))
-            given[3].copy_(values(given[3].shape, BRAIN, cuda))
-        for result in results:
-            result.fill_(float("nan"))
-        graph.replay()
-        torch.cuda.synchronize()
-        exact = [x for x in in_double([*given]) if x is not None]
-        y = theirs(*exact)
-        wanted = [y.detach(), *torch.autograd.grad(y, exact, seed.double())]
-        for got, want in zip(results, wanted, strict=True):
-            assert_near(got, want, BRAIN)
-
-
 @pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("arch", ARCHS)
 def test_what_was_written_just_before_is_read(

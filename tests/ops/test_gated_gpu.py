@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import warnings
 from types import ModuleType
 from typing import Any
@@ -16,10 +15,8 @@ from fused_cases import (
     assert_near,
     check_gated,
     compare_gradients,
-    compare_second_gradients,
     inputs,
     leaves,
-    subsets,
     torch_gated,
     values,
 )
@@ -76,26 +73,6 @@ def test_leading_extents(cutwheel: ModuleType, device: str, leading: tuple[int, 
     compare_gradients(cutwheel.gated_linear, torch_gated, leaves(given), BRAIN)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
-@pytest.mark.parametrize("activation", TRAINED)
-def test_gradients(cutwheel: ModuleType, device: str, activation: str, dtype: torch.dtype) -> None:
-    ours = functools.partial(cutwheel.gated_linear, activation=activation)
-    theirs = functools.partial(torch_gated, activation=activation)
-    for leading, f, k in (((24,), 28, 40), ((33,), 65, 320), ((2, 3, 5), 56, 40)):
-        given = operands(leading, f, k, dtype, device)
-        for needed in subsets(2):
-            compare_gradients(ours, theirs, leaves(given, needed), dtype)
-
-
-@pytest.mark.parametrize("activation", TRAINED)
-def test_second_gradients(cutwheel: ModuleType, device: str, activation: str) -> None:
-    ours = functools.partial(cutwheel.gated_linear, activation=activation)
-    theirs = functools.partial(torch_gated, activation=activation)
-    for k in (40, 320):
-        given = leaves(operands((24,), 28, k, SINGLE, device))
-        compare_second_gradients(ours, theirs, given)
-
-
 @pytest.mark.parametrize("lay", ["column", "row_padded_3", "row_offset", "every_second"])
 def test_inputs_may_lie_anyhow(cutwheel: ModuleType, device: str, lay: str) -> None:
     for f, k in ((36, 64), (33, 77)):
@@ -106,22 +83,6 @@ def test_inputs_may_lie_anyhow(cutwheel: ModuleType, device: str, lay: str) -> N
             check_gated(cutwheel.gated_linear(*variant), *given, "silu")
             wanting = [x.detach().requires_grad_() for x in variant]
             compare_gradients(cutwheel.gated_linear, torch_gated, wanting, BRAIN)
-
-
-@pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=dtype_id)
-def test_autocast(cutwheel: ModuleType, device: str, dtype: torch.dtype) -> None:
-    if device == "cpu":
-        pytest.skip("autocast of CUDA tensors")
-    given = leaves(operands((24,), 28, 40, SINGLE, device))
-    exact = [x.detach().double().requires_grad_() for x in given]
-    with torch.autocast("cuda", dtype=dtype):
-        result = cutwheel.gated_linear(*given)
-    assert result.dtype == dtype
-    result.sum().backward()
-    torch_gated(*exact).sum().backward()
-    for got, want in zip(given, exact, strict=True):
-        assert got.grad.dtype == SINGLE
-        assert_near(got.grad, want.grad, dtype)
 
 
 @pytest.mark.no_dispatch_mode
@@ -136,31 +97,6 @@ def test_compile_fullgraph(cutwheel: ModuleType, device: str, dtype: torch.dtype
         compare_gradients(compiled, torch_gated, given, dtype)
     with torch.no_grad():
         assert_near(compiled(*given), cutwheel.gated_linear(*given), dtype)
-
-
-@pytest.mark.no_dispatch_mode
-def test_cuda_graph_of_a_training_step(cutwheel: ModuleType, device: str) -> None:
-    if torch.device(device).type != "cuda":
-        pytest.skip("needs CUDA graphs")
-    given = leaves(operands((136,), 100, 264, BRAIN, device))
-    seed = values((136, 100), BRAIN, device)
-
-    def step() -> tuple[torch.Tensor, ...]:
-        result = cutwheel.gated_linear(*given)
-        return (result.detach(), *torch.autograd.grad(result, given, seed))
-
-    graph, captured = capture(step)
-    with torch.no_grad():
-        given[0].copy_(values((136, 264), BRAIN, device))
-    for result in captured:
-        result.fill_(float("nan"))
-    graph.replay()
-    torch.cuda.synchronize()
-    exact = [x.detach().double().requires_grad_() for x in given]
-    expected = torch_gated(*exact)
-    wanted = (expected.detach(), *torch.autograd.grad(expected, exact, seed.double()))
-    for got, want in zip(captured, wanted, strict=True):
-        assert_near(got, want, BRAIN)
 
 
 @pytest.mark.no_dispatch_mode

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from autograd_cases import IN_K, linear_of
 from fused_cases import (
     COMPOSED,
     PLACES,
@@ -16,34 +17,17 @@ from fused_cases import (
     assert_near,
     check_linear,
     compare_gradients,
-    compare_second_gradients,
     inputs,
-    keywords,
     leaves,
     present,
-    subsets,
     torch_linear,
     values,
 )
 from gemm_cases import BRAIN, DTYPES, HALF, LAYOUTS, SINGLE, dtype_id
-from runtime import capture
 
 pytestmark = pytest.mark.gpu
 
 ACTIVATIONS = (None, *TRAINED)
-IN_K = (40, 320)  # z is computed again in backward, and kept
-
-
-def function(op: Any, activation: str | None, place: str) -> Any:
-    """(x, weight, bias, residual) -> result"""
-
-    def call(x: Any, weight: Any, bias: Any, residual: Any) -> torch.Tensor:
-        result: torch.Tensor = op(
-            x, weight, bias, activation=activation, **keywords(place, residual)
-        )
-        return result
-
-    return call
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
@@ -52,7 +36,7 @@ def function(op: Any, activation: str | None, place: str) -> Any:
 def test_forward(
     cutwheel: ModuleType, device: str, activation: str | None, place: str, dtype: torch.dtype
 ) -> None:
-    linear = function(cutwheel.linear, activation, place)
+    linear = linear_of(cutwheel.linear, activation, place)
     for m, n, k in ((72, 136, 200), (67, 131, 77), (1, 40, 24), (300, 1000, 512)):
         for bias in (True, False):
             given = inputs((m,), n, k, dtype, device, bias, place != "no_residual")
@@ -61,37 +45,22 @@ def test_forward(
 
 @pytest.mark.parametrize("place", PLACES)
 def test_leading_extents(cutwheel: ModuleType, device: str, place: str) -> None:
-    linear = function(cutwheel.linear, "gelu", place)
+    linear = linear_of(cutwheel.linear, "gelu", place)
     for leading in ((), (37,), (3, 5), (2, 3, 4), (2, 1, 3, 2), (0,), (2, 0)):
         given = inputs(leading, 72, 64, BRAIN, device, residual=place != "no_residual")
         with torch.no_grad():
             check_linear(linear(*given), given, "gelu", place)
         wanting = leaves(given)
         check_linear(linear(*wanting), given, "gelu", place)
-        compare_gradients(linear, function(torch_linear, "gelu", place), wanting, BRAIN)
+        compare_gradients(linear, linear_of(torch_linear, "gelu", place), wanting, BRAIN)
 
 
 def test_empty_k_and_n(cutwheel: ModuleType, device: str) -> None:
     for n, k in ((56, 0), (0, 24)):
         given = leaves(inputs((5,), n, k, HALF, device, residual=True))
-        linear = function(cutwheel.linear, "silu", "after")
+        linear = linear_of(cutwheel.linear, "silu", "after")
         check_linear(linear(*given), given, "silu", "after")
-        compare_gradients(linear, function(torch_linear, "silu", "after"), given, HALF)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
-def test_gradients(
-    cutwheel: ModuleType, device: str, activation: str | None, place: str, dtype: torch.dtype
-) -> None:
-    ours = function(cutwheel.linear, activation, place)
-    theirs = function(torch_linear, activation, place)
-    for k in IN_K:
-        for leading, n in (((24,), 56), ((33,), 65), ((2, 3, 5), 56)):
-            for bias in (True, False):
-                given = leaves(inputs(leading, n, k, dtype, device, bias, place != "no_residual"))
-                compare_gradients(ours, theirs, given, dtype)
+        compare_gradients(linear, linear_of(torch_linear, "silu", "after"), given, HALF)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -99,8 +68,8 @@ def test_gradients(
 def test_gradients_of_composed_activations(
     cutwheel: ModuleType, device: str, activation: str, place: str
 ) -> None:
-    ours = function(cutwheel.linear, activation, place)
-    theirs = function(torch_linear, activation, place)
+    ours = linear_of(cutwheel.linear, activation, place)
+    theirs = linear_of(torch_linear, activation, place)
     # torch's derivative of hardswish jumps at 3, where a rounding of z would show.
     dtype = SINGLE if activation == "hardswish" else BRAIN
     given = leaves(inputs((24,), 56, 40, dtype, device, residual=place != "no_residual"))
@@ -108,33 +77,8 @@ def test_gradients_of_composed_activations(
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_any_subset_of_gradients(
-    cutwheel: ModuleType, device: str, activation: str, place: str
-) -> None:
-    count = 3 if place == "no_residual" else 4
-    for needed in subsets(count):
-        for k in IN_K:
-            given = inputs((24,), 56, k, BRAIN, device, residual=count == 4)
-            wanting = leaves(given, [*needed, False][:4])
-            ours = function(cutwheel.linear, activation, place)
-            compare_gradients(ours, function(torch_linear, activation, place), wanting, BRAIN)
-
-
-@pytest.mark.parametrize("k", IN_K)
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
-def test_second_gradients(
-    cutwheel: ModuleType, device: str, activation: str | None, place: str, k: int
-) -> None:
-    given = leaves(inputs((24,), 56, k, SINGLE, device, residual=place != "no_residual"))
-    ours = function(cutwheel.linear, activation, place)
-    compare_second_gradients(ours, function(torch_linear, activation, place), given)
-
-
-@pytest.mark.parametrize("place", PLACES)
 def test_inputs_may_lie_anyhow(cutwheel: ModuleType, device: str, place: str) -> None:
-    linear, reference = (function(op, "gelu", place) for op in (cutwheel.linear, torch_linear))
+    linear, reference = (linear_of(op, "gelu", place) for op in (cutwheel.linear, torch_linear))
     for n, k in ((72, 40), (65, 321)):
         given = inputs((33,), n, k, BRAIN, device, residual=place != "no_residual")
         for index in (0, 1, 3):
@@ -156,21 +100,10 @@ def test_inputs_may_lie_anyhow(cutwheel: ModuleType, device: str, place: str) ->
     check_linear(result, [transposed, weight, bias, None], "gelu")
 
 
-@pytest.mark.parametrize("k", IN_K)
-def test_gradients_of_a_sum_have_no_strides(cutwheel: ModuleType, device: str, k: int) -> None:
-    for activation in ACTIVATIONS:
-        given = leaves(inputs((24,), 56, k, BRAIN, device))
-        exact = [None if x is None else x.detach().double().requires_grad_() for x in given]
-        cutwheel.linear(*given[:3], activation=activation).sum().backward()
-        torch_linear(*exact[:3], activation=activation).sum().backward()
-        for got, want in zip(present(given), present(exact), strict=True):
-            assert_near(got.grad, want.grad, BRAIN)
-
-
 @pytest.mark.parametrize("activation", TRAINED)
 def test_two_runs_give_the_same_bits(cutwheel: ModuleType, device: str, activation: str) -> None:
     given = leaves(inputs((4097,), 264, 320, BRAIN, device, residual=True))
-    linear = function(cutwheel.linear, activation, "after")
+    linear = linear_of(cutwheel.linear, activation, "after")
     runs = []
     for _ in range(2):
         result = linear(*given)
@@ -178,28 +111,6 @@ def test_two_runs_give_the_same_bits(cutwheel: ModuleType, device: str, activati
         runs.append((result, *grads))
     for first, second in zip(*runs, strict=True):
         assert torch.equal(first, second)
-
-
-@pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=dtype_id)
-@pytest.mark.parametrize("place", PLACES)
-def test_autocast(cutwheel: ModuleType, device: str, place: str, dtype: torch.dtype) -> None:
-    if device == "cpu":
-        pytest.skip("autocast of CUDA tensors")
-    linear, reference = (function(op, "gelu", place) for op in (cutwheel.linear, torch_linear))
-    for k in IN_K:
-        given = leaves(inputs((24,), 56, k, SINGLE, device, residual=place != "no_residual"))
-        exact = [None if x is None else x.detach().double().requires_grad_() for x in given]
-        with torch.autocast("cuda", dtype=dtype):
-            result = linear(*given)
-        # A float32 residual is not cast.
-        assert result.dtype == (dtype if place == "no_residual" else SINGLE)
-        result.sum().backward()
-        expected = reference(*exact)
-        expected.sum().backward()
-        assert_near(result.detach(), expected.detach(), dtype)
-        for got, want in zip(present(given), present(exact), strict=True):
-            assert got.grad.dtype == SINGLE
-            assert_near(got.grad, want.grad, dtype)
 
 
 @pytest.mark.no_dispatch_mode
@@ -220,7 +131,7 @@ def test_a_residual_keeps_its_dtype_under_autocast(
     assert residual is not None
     given = leaves([x, weight, bias, residual.to(of_residual)])
     exact = [None if t is None else t.detach().double().requires_grad_() for t in given]
-    ours, theirs = (function(op, activation, place) for op in (cutwheel.linear, torch_linear))
+    ours, theirs = (linear_of(op, activation, place) for op in (cutwheel.linear, torch_linear))
     torch._dynamo.reset()
     compiled = torch.compile(ours, fullgraph=True)
     expected = theirs(*exact)
@@ -261,34 +172,6 @@ def test_compile_fullgraph(cutwheel: ModuleType, device: str, dtype: torch.dtype
     with torch.no_grad():
         got, want = compiled(*given), ours(*given)
     assert_near(got, want, BRAIN)
-
-
-@pytest.mark.no_dispatch_mode
-@pytest.mark.parametrize("k", IN_K)
-def test_cuda_graph_of_a_training_step(cutwheel: ModuleType, device: str, k: int) -> None:
-    if torch.device(device).type != "cuda":
-        pytest.skip("needs CUDA graphs")
-    given = leaves(inputs((136,), 200, k, BRAIN, device, residual=True))
-    linear, reference = (function(op, "gelu", "after") for op in (cutwheel.linear, torch_linear))
-    seed = values((136, 200), BRAIN, device)
-
-    def step() -> tuple[torch.Tensor, ...]:
-        result = linear(*given)
-        return (result.detach(), *torch.autograd.grad(result, present(given), seed))
-
-    graph, captured = capture(step)
-    for _ in range(2):
-        with torch.no_grad():
-            given[0].copy_(values((136, k), BRAIN, device))
-        for result in captured[:-1]:  # the residual's gradient is the seed itself
-            result.fill_(float("nan"))
-        graph.replay()
-        torch.cuda.synchronize()
-        exact = [x.detach().double().requires_grad_() for x in present(given)]
-        expected = reference(*exact)
-        wanted = (expected.detach(), *torch.autograd.grad(expected, exact, seed.double()))
-        for got, want in zip(captured, wanted, strict=True):
-            assert_near(got, want, BRAIN)
 
 
 @pytest.mark.no_dispatch_mode
