@@ -99,6 +99,14 @@ def seed() -> int:
     return SEED
 
 
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Generator[None, None, None]:
+    """torch.compile takes nothing over from the tests before."""
+    yield
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch._dynamo"].reset()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from direct_conv_cases import direct_conv_problems
 from epilogue_reference import BOUND_FUNCTIONS, Bound, Epilogue, evaluate
 from fused_cases import values
 from gemm_cases import SINGLE, TORCH_DTYPE, manifest, manifest_kernels, random_tensor
-from reference import Weighed
+from reference import Weighed, poison, told
 from torch.nn import functional
 
 # ---- one convolution
@@ -197,11 +197,8 @@ class Conv:
     ) -> torch.Tensor:
         """Runs it (or `run`) and compares the result with float64."""
         poison(self.output_size, self.a.dtype, self.a.device)
-        try:
+        with told(self):
             result = (run or self.run)()
-        except Exception as error:
-            error.add_note(str(self))
-            raise
         self.judge(result, fused)
         return result
 
@@ -214,12 +211,6 @@ class Conv:
             f" {self.weight_size} {types}, {self.g}, layouts {self.lay_a}, {self.lay_b},"
             f" residual {self.lay_residual}, exact={self.exact}"
         )
-
-
-def poison(sizes: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> None:
-    """The allocator most likely gives this memory to the result: what is not written is NaN."""
-    blocks = [torch.full(tuple(sizes), float("nan"), dtype=dtype, device=device) for _ in range(2)]
-    del blocks
 
 
 # ---- which problems

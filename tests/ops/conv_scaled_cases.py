@@ -12,7 +12,7 @@ from conv_cases import PROBLEMS
 from conv_layouts import Sizes, assert_channels_last, laid
 from conv_reference import Geometry, fprop, longest_sum
 from gemm_cases import BRAIN, TORCH_DTYPE, manifest
-from reference import assert_as_good_as
+from reference import assert_as_good_as, poison, told
 from scaled_cases import DEVIATION, random_bias, random_scales, random_values
 from scaled_reference import FP8_STEP_ALONE, INT8, ScaledProblem, wide
 
@@ -110,22 +110,16 @@ class ScaledConv:
         """torch has no such convolution: float64, rounded once, takes its place."""
         problem = self.problem()
         assert_channels_last(result, self)
-        try:
+        with told(self):
             assert_as_good_as(result, problem.value.to(self.d), problem)
-        except AssertionError as error:
-            raise AssertionError(f"{self}: {error}") from error
 
     def check(self, cutwheel: Any = None) -> torch.Tensor:
         """Runs scaled_conv2d (without `cutwheel` the op) and compares it with float64."""
         n, (k_out, _, *kernel) = self.x.shape[0], self.weight.shape
         sizes = (n, k_out, *self.g.extents(self.x.shape[2:], kernel))
-        poisoned = torch.full(sizes, float("nan"), dtype=self.d, device=self.x.device)
-        del poisoned  # the allocator gives the result this memory
-        try:
+        poison(sizes, self.d, self.x.device)
+        with told(self):
             result = self.run_op() if cutwheel is None else self.run(cutwheel)
-        except Exception as error:
-            error.add_note(str(self))
-            raise
         self.judge(result)
         return result
 

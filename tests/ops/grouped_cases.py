@@ -20,7 +20,7 @@ from gemm_cases import (
     random_tensor,
 )
 from grouped_reference import loop, problem, spans, torchs
-from reference import assert_as_good_as
+from reference import assert_as_good_as, told
 
 # ---- groups
 # How ends are drawn: with many empty groups; even; at the borders; not all of the rows; none.
@@ -190,20 +190,15 @@ class Call:
     def judge(self, result: torch.Tensor, addend: torch.Tensor | None = None) -> None:
         theirs = torchs(self.a, self.b, self.ends, self.d, self.bias, addend)
         exact = problem(self.a, self.b, self.ends, self.bias, addend)
-        try:
+        with told(self):
             assert_as_good_as(result, theirs, exact)
-        except AssertionError as error:
-            raise AssertionError(f"{self}: {error}") from error
 
     def check(self, cutwheel: Any, **changed: Any) -> torch.Tensor:
         """Runs it and compares the result with float64."""
         poisoned = torch.full_like(torchs(self.a, self.b, self.ends, self.d), float("nan"))
         del poisoned  # the allocator gives the result this memory
-        try:
+        with told(self):
             result = self.run(cutwheel, **changed)
-        except Exception as error:
-            error.add_note(str(self))
-            raise
         assert result.is_contiguous(), f"{self}: strides {result.stride()}"
         self.judge(result)
         return result

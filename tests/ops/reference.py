@@ -8,6 +8,8 @@ errors without any kernel being at fault.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -62,6 +64,24 @@ class Problem:
         steps = max(self.k / STEP, 4)
         floor = ROUNDING[result] + steps * 2.0**-24
         return floor + (TF32_OPERANDS if self.operand == torch.float32 else 0)
+
+
+def poison(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> None:
+    """The allocator most likely gives this memory to the result: what is not written is NaN."""
+    blocks = [torch.full(tuple(shape), float("nan"), dtype=dtype, device=device) for _ in range(2)]
+    del blocks
+
+
+@contextmanager
+def told(call: object) -> Iterator[None]:
+    """Errors say of which call they are."""
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"{call}: {error}") from error
+    except Exception as error:
+        error.add_note(str(call))
+        raise
 
 
 def assert_as_good_as(result: torch.Tensor, torchs: torch.Tensor, problem: Problem) -> None:

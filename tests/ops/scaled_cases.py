@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from gemm_cases import BRAIN, HALF, LAYOUTS, SINGLE, TORCH_DTYPE, manifest, manifest_kernels
-from reference import assert_as_good_as
+from reference import assert_as_good_as, poison, told
 from scaled_reference import (
     BY_128,
     BY_128_128,
@@ -171,21 +171,15 @@ class Call:
     def judge(self, result: torch.Tensor) -> None:
         problem = ScaledProblem.of_operands(self.a, self.b, self.bias)
         theirs, problem = torchs(self.a, self.b, self.d, self.bias, self.fast, problem)
-        try:
+        with told(self):
             assert_as_good_as(result, theirs, problem)
-        except AssertionError as error:
-            raise AssertionError(f"{self}: {error}") from error
 
     def check(self, cutwheel: Any) -> torch.Tensor:
         """Runs it and compares the result with float64."""
         m, n = self.a.values.shape[0], self.b.values.shape[0]
-        poisoned = torch.full((m, n), float("nan"), dtype=self.d, device=self.a.values.device)
-        del poisoned  # the allocator gives the result this memory
-        try:
+        poison((m, n), self.d, self.a.values.device)
+        with told(self):
             result = self.run(cutwheel)
-        except Exception as error:
-            error.add_note(str(self))
-            raise
         assert result.is_contiguous(), f"{self}: strides {result.stride()}"
         self.judge(result)
         return result

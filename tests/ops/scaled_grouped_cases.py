@@ -9,6 +9,7 @@ import torch
 from gemm_cases import BRAIN, SINGLE, TORCH_DTYPE, manifest
 from grouped_cases import draw_ends, offsets, serves
 from grouped_reference import spans
+from reference import poison, told
 from scaled_cases import Call, laid, random_bias, random_operand
 from scaled_reference import BY_128, BY_128_128, E4M3, ROW, Quantised
 
@@ -124,13 +125,9 @@ class Grouped:
     def check(self, cutwheel: Any) -> torch.Tensor:
         """Runs it and compares each group with float64."""
         total, n = self.a.values.shape[0], self.b[0].values.shape[0]
-        poisoned = torch.full((total, n), float("nan"), dtype=self.d, device=self.a.values.device)
-        del poisoned  # the allocator gives the result this memory
-        try:
+        poison((total, n), self.d, self.a.values.device)
+        with told(self):
             result = self.run(cutwheel)
-        except Exception as error:
-            error.add_note(str(self))
-            raise
         assert result.is_contiguous(), f"{self}: strides {result.stride()}"
         self.judge(result)
         return result

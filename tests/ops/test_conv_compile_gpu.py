@@ -48,7 +48,6 @@ def test_compile_fullgraph_forward_and_backward(
     ]
     exact = [x.detach().double().requires_grad_() for x in given]
     backend = "inductor" if device != "cpu" and dtype == BRAIN else "aot_eager"
-    torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend=backend)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -72,7 +71,6 @@ def test_compile_of_other_sizes(cutwheel: ModuleType, device: str) -> None:
     def model(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return cutwheel.conv2d(x, weight, stride=2, padding=1, activation="relu")
 
-    torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=True)
     weight = (values((24, 16, 3, 3), BRAIN, device) / 8).requires_grad_()
     for n, h, w in ((2, 9, 10), (3, 12, 7), (5, 33, 20)):

@@ -90,7 +90,6 @@ def test_inputs_may_lie_anyhow(cutwheel: ModuleType, device: str, lay: str) -> N
 def test_compile_fullgraph(cutwheel: ModuleType, device: str, dtype: torch.dtype) -> None:
     given = leaves(operands((6, 4), 28, 40, dtype, device))
     backend = "inductor" if device != "cpu" else "aot_eager"
-    torch._dynamo.reset()
     compiled = torch.compile(cutwheel.gated_linear, fullgraph=True, backend=backend)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

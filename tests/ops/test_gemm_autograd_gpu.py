@@ -131,7 +131,6 @@ def test_compile_fullgraph_forward_and_backward(
     shapes = ((2, 3, 40), (56, 40), (56,), (8, 16))
     inputs = random_leaves(shapes, dtype, device)
     backend = "inductor" if device != "cpu" else "aot_eager"
-    torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend=backend)
     expected = torch.autograd.grad(model(*inputs), inputs)
     with warnings.catch_warnings():
@@ -154,7 +153,6 @@ def test_compile_with_autocast(cutwheel: ModuleType, device: str) -> None:
             return cutwheel.linear(x, weight)
 
     x, weight = random_leaves(((24, 40), (56, 40)), SINGLE, device)
-    torch._dynamo.reset()
     result = torch.compile(model, fullgraph=True)(x, weight)
     assert result.dtype == BRAIN
     result.sum().backward()
@@ -164,7 +162,6 @@ def test_compile_with_autocast(cutwheel: ModuleType, device: str) -> None:
 @pytest.mark.no_dispatch_mode
 def test_compile_follows_the_tf32_setting(cutwheel: ModuleType, device: str) -> None:
     a, b = (random_tensor((16, 16), SINGLE, device) for _ in range(2))
-    torch._dynamo.reset()
     compiled = torch.compile(cutwheel.mm, fullgraph=True, backend="eager")
     problem = Problem.of(a, b)
     of_tf32 = problem.errors(compiled(a, b))[0]

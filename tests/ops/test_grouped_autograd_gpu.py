@@ -131,7 +131,6 @@ def test_compile_of_lists(cutwheel: ModuleType, device: str) -> None:
     sizes = ((24, 40, 56), (33, 65, 77))
     given = [random_tensor((m, k), BRAIN, device).requires_grad_() for m, _, k in sizes]
     given += [random_tensor((k, n), BRAIN, device).requires_grad_() for _, n, k in sizes]
-    torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     grads = torch.autograd.grad(compiled(*given), given)
     wanted = torch.autograd.grad(model(*given), given)
@@ -145,7 +144,6 @@ def test_compiled_sums_of_a_bias_are_exact(cutwheel: ModuleType, device: str) ->
     a, b, bias = random_leaves((*EVEN["rows"][:2], (GROUPS, 56)), SINGLE, device)
     ends = draw_ends(60, GROUPS, "random")
     seed = torch.randn(a.shape[0], bias.shape[1], device=device)
-    torch._dynamo.reset()
     compiled = torch.compile(cutwheel.grouped_mm, fullgraph=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

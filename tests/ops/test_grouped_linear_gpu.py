@@ -225,7 +225,6 @@ def test_compile_fullgraph_forward_and_backward(
     given = [x, up, down, random_tensor((5, 40), dtype, device).requires_grad_()]
     exact = [t.detach().double().requires_grad_() for t in given]
     backend = "inductor" if device != "cpu" else "aot_eager"
-    torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend=backend)
     for how in ("random", "short"):
         ends = draw_ends(60, GROUPS, how)

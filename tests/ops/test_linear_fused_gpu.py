@@ -132,7 +132,6 @@ def test_a_residual_keeps_its_dtype_under_autocast(
     given = leaves([x, weight, bias, residual.to(of_residual)])
     exact = [None if t is None else t.detach().double().requires_grad_() for t in given]
     ours, theirs = (linear_of(op, activation, place) for op in (cutwheel.linear, torch_linear))
-    torch._dynamo.reset()
     compiled = torch.compile(ours, fullgraph=True)
     expected = theirs(*exact)
     expected.sum().backward()
@@ -163,7 +162,6 @@ def test_compile_fullgraph(cutwheel: ModuleType, device: str, dtype: torch.dtype
 
     given = leaves(inputs((6, 4), 56, k, dtype, device, residual=True))
     backend = "inductor" if device != "cpu" else "aot_eager"
-    torch._dynamo.reset()
     ours = functools.partial(model, cutwheel.linear)
     compiled = torch.compile(ours, fullgraph=True, backend=backend)
     with warnings.catch_warnings():

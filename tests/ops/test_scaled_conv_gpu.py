@@ -139,6 +139,5 @@ def test_opcheck_and_compile(cutwheel: ModuleType, device: str, kind: torch.dtyp
         (*conv.arguments_of_op, *EVEN[2].numbers, BRAIN),
         **(checks if kind == E4M3 else {}),  # type: ignore[arg-type]
     )
-    torch._dynamo.reset()
     compiled = torch.compile(cutwheel.scaled_conv2d, fullgraph=True, backend="aot_eager")
     conv.judge(compiled(**given))

@@ -98,7 +98,6 @@ def test_compile(cutwheel: ModuleType, device: str, layer: tuple[Any, ...]) -> N
     bias = random_tensor((136,), BRAIN, device)
     # Inductor takes a second for each; what differs is the recipe, which it does not look at.
     backend = "inductor" if device != "cpu" and layer[1] == ROW else "aot_eager"
-    torch._dynamo.reset()
     compiled = torch.compile(run.__call__, fullgraph=True, backend=backend)
     wanted = run(x, w, bias)
     result = compiled(x, w, bias)
@@ -117,7 +116,6 @@ def test_compile_with_other_arguments(cutwheel: ModuleType, device: str) -> None
         whole = cutwheel.scaled_mm(a, b, output_dtype=torch.int32)
         return cutwheel.scaled_mm(a, b, scale_a, scale_b=scale_b, **options), whole
 
-    torch._dynamo.reset()
     scaled, whole = torch.compile(run, fullgraph=True, backend="aot_eager")(*call.positional)
     call.judge(scaled)
     assert torch.equal(whole, run(*call.positional)[1])
@@ -130,7 +128,6 @@ def test_compile_of_asymmetric_quantisation(cutwheel: ModuleType, device: str) -
     def run(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(cutwheel.quantize(x, "rowwise", torch.int8, symmetric=False))
 
-    torch._dynamo.reset()
     found = torch.compile(run, fullgraph=True, backend="aot_eager")(x)
     assert all(torch.equal(a, b) for a, b in zip(found, run(x), strict=True))
 

@@ -95,7 +95,6 @@ def test_one_graph_for_any_number_of_rows(cutwheel: ModuleType, device: str, nam
     if name == "scaled_mm, fp8" and is_cuda and torch.cuda.get_device_capability() < (8, 9):
         pytest.skip("fp8 needs compute capability 8.9")
     function = CASES[name](cutwheel, device)
-    torch._dynamo.reset()
 
     def chosen(x: torch.Tensor, mask: torch.Tensor) -> Any:
         return function(x.index_select(0, mask.nonzero().squeeze(1)))

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
+
+pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
+
+# `make test KERNELS=...` says so: a narrow build cannot serve every GPU.
+needs_all = pytest.mark.skipif(
+    bool(os.environ.get("CUTWHEEL_NARROW")),
+    reason="the built package holds a selection of the declared kernels",
+)
 
 # As the library calls them.
 F16, BF16, F32, TF32, E4M3, E5M2, S8, S32 = (
@@ -15,7 +25,7 @@ F16, BF16, F32, TF32, E4M3, E5M2, S8, S32 = (
     *("e4m3", "e5m2", "s8", "s32"),
 )
 ROW, COLUMN = "t", "n"
-NONE, VECTOR, MATRIX = "none", "row", "matrix"  # the addend
+NONE, VECTOR, MATRIX = "none", "row", "matrix"  # C
 A1X128_B128X128, A1X128_B1X128 = "1x128_128x128", "1x128_1x128"  # scales
 ROWS, K = "rows", "k"  # grouping
 FPROP, DGRAD, WGRAD = "fprop", "dgrad", "wgrad"  # the direction of a convolution

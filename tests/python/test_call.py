@@ -125,7 +125,6 @@ def test_what_is_no_tensor_is_the_ops_to_refuse(apply: Callable[..., Tensor]) ->
 
 def test_compiled_without_a_break(apply: Callable[..., Tensor]) -> None:
     a, b = leaf(), leaf()
-    torch._dynamo.reset()
     compiled = torch.compile(apply, fullgraph=True, backend="aot_eager")
     (grad,) = torch.autograd.grad(compiled(a, b, None, 2.0).sum(), a)
     torch.testing.assert_close(grad, 2 * b.detach())

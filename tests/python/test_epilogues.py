@@ -235,7 +235,6 @@ def test_gemm_compiles(cutwheel: ModuleType) -> None:
         d, z = cutwheel.gemm(a, b, "bias_gelu_aux", bias=bias, alpha=2)
         return d + z + cutwheel.gemm(a, b)
 
-    torch._dynamo.reset()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     shapes = ((4, 6), (6, 8), (8,))
     result = compiled(*(torch.empty(s, dtype=HALF, device="meta") for s in shapes))

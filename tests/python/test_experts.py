@@ -178,7 +178,6 @@ def test_bad_input(cutwheel: ModuleType) -> None:
 
 def test_compile(cutwheel: ModuleType, traced_on_cpu: CpuOps) -> None:
     experts = module(cutwheel)
-    torch._dynamo.reset()
     compiled = torch.compile(experts, backend="aot_eager", fullgraph=True)
     for rows in (7, 9, 12):
         x, ids, weights = routed(rows)
@@ -207,7 +206,6 @@ def test_example_learns(
     """A smaller one, for a few steps: the whole of it needs a GPU."""
     sizes = {"hidden": 32, "intermediate": 32, "layers": 1, "embedding": 8}
     config = replace(example.Config(), steps=12, learning_rate=1e-2, **sizes)
-    torch._dynamo.reset()
     loss = example.train(config, "cpu", compiled, fullgraph=True, backend="aot_eager")
     assert loss < 2.7
     assert "step    1" in capsys.readouterr().out

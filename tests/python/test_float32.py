@@ -396,7 +396,6 @@ def test_compiled_in_one_graph(
     call(cutwheel, remember)
     cutwheel.ops._common.by_torch._told.clear()
     caplog.clear()
-    torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend=backend)
     tensors = [fake(*shape) for shape in shapes]
     compiled(*tensors)

@@ -350,7 +350,6 @@ def test_resnet(cutwheel: ModuleType, traced_on_cpu: CpuOps, example: ModuleType
 def test_compile(cutwheel: ModuleType, traced_on_cpu: CpuOps) -> None:
     model = Net(lambda m, x, r: m.relu(m.norm(m.conv(x)) + r))
     made = cutwheel.fuse(model)
-    torch._dynamo.reset()
     compiled = torch.compile(made, backend="aot_eager", fullgraph=True)
     same(compiled, model, *images())
     same(compiled, model, *images(6))

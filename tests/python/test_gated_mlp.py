@@ -367,7 +367,6 @@ def test_calls_follow_the_parameters(cutwheel: ModuleType, cpu_ops: CpuOps, pack
 @each_form
 def test_gated_mlp_compiles(cutwheel: ModuleType, traced_on_cpu: CpuOps, packed: bool) -> None:
     ours = mlp(cutwheel, packed)
-    torch._dynamo.reset()
     compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
     for rows in (3, 5):
         grads = []

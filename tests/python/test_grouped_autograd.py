@@ -280,7 +280,6 @@ def test_activations_without_a_kernel(
         return result
 
     monkeypatch.setattr(layers, "is_served", lambda *_: False)
-    torch._dynamo.reset()
     compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
     close = {"rtol": 1e-4, "atol": 1e-5}
     for given in ([x, w],) if is_gated else ([x, w], [x, w, bias]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, NoReturn
@@ -10,6 +9,7 @@ from typing import Any, NoReturn
 import pytest
 import torch
 from cpu_reference import CpuOps
+from selection import H200, explain, needs_all
 
 # What cuda/torch/shim_errors.cpp throws, with what torch may add.
 SILENT = "CUDA out of memory. Tried to allocate 2147483648 bytes on GPU 0"
@@ -157,12 +157,6 @@ def test_backward_runs_out_of_memory_like_forward(
     assert str(raised.value) == TOLD
 
 
-needs_all = pytest.mark.skipif(
-    bool(os.environ.get("CUTWHEEL_NARROW")),
-    reason="the built package holds a selection of the declared kernels",
-)
-
-
 @pytest.fixture
 def _released(cutwheel: ModuleType) -> Iterator[None]:
     yield
@@ -172,8 +166,6 @@ def _released(cutwheel: ModuleType) -> Iterator[None]:
 @needs_all
 @pytest.mark.usefixtures("_released")
 def test_the_tuner_knows_it_from_a_refusal(product: Callable[[str], Any]) -> None:
-    from selection import H200, explain
-
     from cutwheel.tuning import search
     from cutwheel.tuning.case import Case, Side
     from cutwheel.tuning.measure import Error

@@ -179,7 +179,6 @@ def test_straight_through_twice(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
 @each_option
 def test_compiled(cutwheel: ModuleType, traced_on_cpu: CpuOps, options: dict[str, Any]) -> None:
     layer = quantised(cutwheel, **options)
-    torch._dynamo.reset()
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     for shape in ((5, K), (2, 3, K), (9, K), (0, K), (130, K)):
         x = torch.randn(shape)
@@ -191,7 +190,6 @@ def test_compiled_straight_through(
     cutwheel: ModuleType, traced_on_cpu: CpuOps, options: dict[str, Any]
 ) -> None:
     layer = quantised(cutwheel, **options, straight_through=True)
-    torch._dynamo.reset()
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     for shape in ((5, K), (7, K)):
         grads = []

@@ -163,7 +163,6 @@ def test_compiled(cutwheel: ModuleType, traced_on_cpu: CpuOps, recipes: tuple[st
         )
         return result
 
-    torch._dynamo.reset()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     for m in (5, 7, 0, 130):
         inputs = torch.randn(m, 300), torch.randn(200, 300), torch.randn(200)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -28,6 +27,7 @@ from selection import (
     Gpu,
     chosen,
     explain,
+    needs_all,
 )
 
 from kernelgen import manifest
@@ -35,11 +35,7 @@ from kernelgen.naming import procedural_name
 
 cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
 
-# `make test KERNELS=...` says so: a narrow build cannot serve every GPU.
-pytestmark = pytest.mark.skipif(
-    bool(os.environ.get("CUTWHEEL_NARROW")),
-    reason="the built package holds a selection of the declared kernels",
-)
+pytestmark = needs_all
 
 
 def rows_by_name() -> dict[str, dict]:

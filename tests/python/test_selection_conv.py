@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 import torch
@@ -28,14 +27,12 @@ from selection import (
     Gpu,
     chosen,
     explain,
+    needs_all,
 )
 
 cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
 
-pytestmark = pytest.mark.skipif(
-    bool(os.environ.get("CUTWHEEL_NARROW")),
-    reason="the built package holds a selection of the declared kernels",
-)
+pytestmark = needs_all
 
 OF_INPUT = {"direction": FPROP, "taps": 9}
 OF_GRADIENT = {"direction": DGRAD, "taps": 9}

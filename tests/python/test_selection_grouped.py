@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 import torch
@@ -31,14 +30,12 @@ from selection import (
     K,
     chosen,
     explain,
+    needs_all,
 )
 
 cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
 
-pytestmark = pytest.mark.skipif(
-    bool(os.environ.get("CUTWHEEL_NARROW")),
-    reason="the built package holds a selection of the declared kernels",
-)
+pytestmark = needs_all
 
 OF_ROWS = {"grouping": ROWS, "groups": 8}
 OF_K = {"grouping": K, "groups": 8, "layout_a": COLUMN, "layout_b": ROW}

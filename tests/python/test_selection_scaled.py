@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from itertools import product
 
 import pytest
@@ -28,14 +27,12 @@ from selection import (
     Gpu,
     chosen,
     explain,
+    needs_all,
 )
 
 cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
 
-pytestmark = pytest.mark.skipif(
-    bool(os.environ.get("CUTWHEEL_NARROW")),
-    reason="the built package holds a selection of the declared kernels",
-)
+pytestmark = needs_all
 
 SCALED_INT8 = {"a": S8, "d": BF16, "layout_b": COLUMN, "epilogue": "scaled"}
 SCALED_FP8 = {**SCALED_INT8, "a": E4M3}

@@ -201,6 +201,5 @@ def test_compiled_with_members(cutwheel: ModuleType, traced_on_cpu: CpuOps) -> N
         return result
 
     given = operands(cutwheel, "rowwise").values()
-    torch._dynamo.reset()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(*given), model(*given))

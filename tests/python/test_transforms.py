@@ -422,14 +422,12 @@ def test_compiled(
 ) -> None:
     a, b = make(4, 5), make(5, 5)
     ours, torchs = (getattr(cutwheel, name), {"mm": torch.mm, "linear": F.linear}[name])
-    torch._dynamo.reset()
     compiled = torch.compile(transform(ours), fullgraph=True, backend="aot_eager")
     close(compiled(a, b), transform(torchs)(a, b))
 
 
 def test_compiled_outside_is_not_used_inside(cutwheel: ModuleType, traced_on_cpu: CpuOps) -> None:
     a, b = make(4, 5), make(5, 6)
-    torch._dynamo.reset()
     compiled = torch.compile(cutwheel.mm, backend="aot_eager")
     close(compiled(a, b), a @ b)
     with forward_ad.dual_level():

@@ -6,7 +6,7 @@ Reference kernels run the results; each call is compared with the same one that 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -292,10 +292,8 @@ CASES = {**FLOATS, **OTHERS}
 
 
 @pytest.fixture(autouse=True)
-def traced(traced_on_cpu: CpuOps) -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+def traced(traced_on_cpu: CpuOps) -> None:
+    """CPU tensors are traced."""
 
 
 def marked(operands: tuple[Operand, ...], tensors: list[Tensor]) -> list[Tensor]:
