@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -81,6 +83,8 @@ def test_a_result_may_err_twice_as_much_as_torchs_plus_a_floor() -> None:
     assert small.within(allowed)
     assert not large.within(allowed)
     assert tolerance(None, torch.float32).relative == 4 * 2**-10
+    nothing = tolerance(Error(math.nan, math.nan), torch.bfloat16)
+    assert nothing == tolerance(None, torch.bfloat16)  # not a limit that nothing keeps
 
 
 @pytest.mark.parametrize("value", [float("nan"), 1000.0])
