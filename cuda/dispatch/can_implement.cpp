@@ -4,62 +4,63 @@
 
 namespace cutwheel {
 
-Reason can_run_on(KernelDescriptor const& row, DeviceInfo const& device, bool ptx) {
-  bool const native = runs_native(row.arch, device.major, device.minor);
-  if (!native && !(row.has_ptx && runs_ptx(row.arch, device.major, device.minor))) return Reason::architecture;
+Reason can_run_on(KernelDescriptor const& kernel, DeviceInfo const& device, bool ptx) {
+  bool const native = runs_native(kernel.arch, device.major, device.minor);
+  if (!native && !(kernel.has_ptx && runs_ptx(kernel.arch, device.major, device.minor))) return Reason::architecture;
   if (!native && !ptx) return Reason::native_is_there;
-  return *row.shared_memory_bytes > device.shared_memory_bytes ? Reason::shared_memory : Reason::none;
+  return *kernel.shared_memory_bytes > device.shared_memory_bytes ? Reason::shared_memory : Reason::none;
 }
 
-bool has_epilogue_for(KernelDescriptor const& row, GemmRequest const& request) {
+bool has_epilogue_for(KernelDescriptor const& kernel, GemmRequest const& request) {
   // Kernels of convolutions take the operands of their own epilogue only.
-  if (request.addend == Addend::other || request.direction != Direction::none) return row.epilogue == request.epilogue;
-  // A matrix addend also does for a row (stride 0 between its rows), and for none (beta == 0).
-  Addend const adds = info_of(row.epilogue).addend;
+  if (request.addend == Addend::other || request.direction != Direction::none) return kernel.epilogue == request.epilogue;
+  // C as a matrix also does for a bias (stride 0 between its rows), and for none (beta == 0).
+  Addend const adds = info_of(kernel.epilogue).addend;
   // Each group of rows has a row of its own, but a matrix has the rows of D.
   if (request.grouping == Grouping::rows && request.addend == Addend::row) return adds == Addend::row;
   return adds == request.addend || adds == Addend::matrix;
 }
 
-Reason can_implement(KernelDescriptor const& row, GemmRequest const& request, bool partial) {
-  if (row.a != request.a || row.b != request.b) return Reason::operands;
-  if (row.d != (partial ? DType::f32 : request.d)) return Reason::output;
-  if (row.grouping != request.grouping) return Reason::grouping;
-  if (row.direction != request.direction) return Reason::direction;
+Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request, bool partial) {
+  if (kernel.a != request.a || kernel.b != request.b) return Reason::operands;
+  if (kernel.d != (partial ? DType::f32 : request.d)) return Reason::output;
+  if (kernel.grouping != request.grouping) return Reason::grouping;
+  if (kernel.direction != request.direction) return Reason::direction;
   bool const is_conv = request.direction != Direction::none;
-  bool const same_layouts = row.layout_a == request.layout_a && row.layout_b == request.layout_b;
+  bool const same_layouts = kernel.layout_a == request.layout_a && kernel.layout_b == request.layout_b;
   if (!is_conv && !same_layouts) return Reason::layouts;
-  bool const serves = partial && !is_conv ? info_of(row.epilogue).addend != Addend::other : has_epilogue_for(row, request);
+  bool const serves =
+      partial && !is_conv ? info_of(kernel.epilogue).addend != Addend::other : has_epilogue_for(kernel, request);
   if (!serves) return Reason::epilogue;
-  if (row.scales != request.scales) return Reason::scales;
+  if (kernel.scales != request.scales) return Reason::scales;
   // A kernel with accumulator promotion also serves callers who allow fast accumulation.
-  if (row.fast_accum && !request.fast_accum) return Reason::accumulation;
+  if (kernel.fast_accum && !request.fast_accum) return Reason::accumulation;
   // TMA takes any extent; cp.async copies whole accesses.
-  bool const copies_async =
-      row.family == Family::sm80_multistage || row.family == Family::sm89_blockwise || row.family == Family::sm80_grouped;
+  bool const copies_async = kernel.family == Family::sm80_multistage || kernel.family == Family::sm89_blockwise ||
+                            kernel.family == Family::sm80_grouped;
   if (copies_async && !request.extents_aligned) return Reason::extents;
-  if (row.cluster.k > 1 && request.k < row.cluster.k * row.tile.k) return Reason::short_k;
-  if (row.family == Family::sm90_conv && !request.tensor_maps) return Reason::tensor_maps;
+  if (kernel.cluster.k > 1 && request.k < kernel.cluster.k * kernel.tile.k) return Reason::short_k;
+  if (kernel.family == Family::sm90_conv && !request.tensor_maps) return Reason::tensor_maps;
   bool const is_direct = request.direct_conv.output_tiles > 0, is_strided = is_direct && request.step > 1;
-  if (row.family == Family::sm90_direct_conv && (!is_direct || is_strided)) return Reason::direct_conv;
-  if (row.family == Family::sm90_strided_dgrad && !is_strided) return Reason::strided_dgrad;
-  if (row.family == Family::sm90_space_to_depth &&
-      (request.space_to_depth.output_tiles == 0 || request.space_to_depth.channels != row.tile.k)) {
+  if (kernel.family == Family::sm90_direct_conv && (!is_direct || is_strided)) return Reason::direct_conv;
+  if (kernel.family == Family::sm90_strided_dgrad && !is_strided) return Reason::strided_dgrad;
+  if (kernel.family == Family::sm90_space_to_depth &&
+      (request.space_to_depth.output_tiles == 0 || request.space_to_depth.channels != kernel.tile.k)) {
     return Reason::space_to_depth;
   }
   return Reason::none;
 }
 
-std::string text_of(Reason reason, KernelDescriptor const& row, GemmRequest const& request, DeviceInfo const& device) {
+std::string text_of(Reason reason, KernelDescriptor const& kernel, GemmRequest const& request, DeviceInfo const& device) {
   switch (reason) {
     case Reason::none: break;
     case Reason::environment: return "CUTWHEEL_ARCH or CUTWHEEL_KERNEL excludes it";
     case Reason::architecture:
-      return concat("built for ", name_of(row.arch), ", the device is compute capability ", device.major, '.',
+      return concat("built for ", name_of(kernel.arch), ", the device is compute capability ", device.major, '.',
                     device.minor);
     case Reason::native_is_there: return "would run through PTX, and native kernels are there";
     case Reason::shared_memory:
-      return concat("needs ", *row.shared_memory_bytes, " bytes of shared memory, the device offers ",
+      return concat("needs ", *kernel.shared_memory_bytes, " bytes of shared memory, the device offers ",
                     device.shared_memory_bytes);
     case Reason::operands: return concat("operands are ", operands_text(request));
     case Reason::output: return concat("the output is ", name_of(request.d));
@@ -69,19 +70,19 @@ std::string text_of(Reason reason, KernelDescriptor const& row, GemmRequest cons
       if (request.addend == Addend::other || request.direction != Direction::none) {
         return concat("the epilogue is ", info_of(request.epilogue).name);
       }
-      if (info_of(row.epilogue).addend == Addend::other) return "its epilogue is chosen by name only";
+      if (info_of(kernel.epilogue).addend == Addend::other) return "its epilogue is chosen by name only";
       return concat("the addend is ", name_of(request.addend), ", its epilogue adds ",
-                    name_of(info_of(row.epilogue).addend));
+                    name_of(info_of(kernel.epilogue).addend));
     case Reason::scales:
-      return concat("the scales along K are ", name_of(request.scales), ", it applies ", name_of(row.scales));
+      return concat("the scales along K are ", name_of(request.scales), ", it applies ", name_of(kernel.scales));
     case Reason::accumulation: return "sums in the tensor cores alone, and use_fast_accum is False";
     case Reason::grouping:
-      return concat("groups are along ", name_of(request.grouping), ", its own along ", name_of(row.grouping));
+      return concat("groups are along ", name_of(request.grouping), ", its own along ", name_of(kernel.grouping));
     case Reason::direction:
-      return concat("the direction is ", name_of(request.direction), ", its own is ", name_of(row.direction));
+      return concat("the direction is ", name_of(request.direction), ", its own is ", name_of(kernel.direction));
     case Reason::extents: return "a contiguous extent is no multiple of 16 bytes";
     case Reason::short_k:
-      return concat("K = ", request.k, ", and a cluster shares ", row.cluster.k * row.tile.k, " or more");
+      return concat("K = ", request.k, ", and a cluster shares ", kernel.cluster.k * kernel.tile.k, " or more");
     case Reason::tensor_maps: return "tensor maps have too few bits for this padding, stride or dilation";
     case Reason::direct_conv:
       return "it takes stride 1, up to 64 channels (of dgrad filters), up to 9 taps, and rows of 14 pixels or more";
@@ -89,7 +90,8 @@ std::string text_of(Reason reason, KernelDescriptor const& row, GemmRequest cons
       return "it takes strides that divide the image, up to 64 filters and 64 channels times phases of the stride, and up "
              "to 16 taps of these";
     case Reason::space_to_depth:
-      return concat("it takes strides that divide the image, and ", row.tile.k, " channels times the stride along a row");
+      return concat("it takes strides that divide the image, and ", kernel.tile.k,
+                    " channels times the stride along a row");
   }
   return {};
 }

@@ -31,13 +31,13 @@ enum class Reason {
 };
 
 // Considers the device alone. Kernels that would run through PTX count only when `ptx`.
-Reason can_run_on(KernelDescriptor const& row, DeviceInfo const& device, bool ptx);
+Reason can_run_on(KernelDescriptor const& kernel, DeviceInfo const& device, bool ptx);
 
 // Considers the request alone, which the kernel computes as a whole or, if `partial`, as the first half of split-K.
-Reason can_implement(KernelDescriptor const& row, GemmRequest const& request, bool partial);
+Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request, bool partial);
 
-bool has_epilogue_for(KernelDescriptor const& row, GemmRequest const& request);
+bool has_epilogue_for(KernelDescriptor const& kernel, GemmRequest const& request);
 
-std::string text_of(Reason reason, KernelDescriptor const& row, GemmRequest const& request, DeviceInfo const& device);
+std::string text_of(Reason reason, KernelDescriptor const& kernel, GemmRequest const& request, DeviceInfo const& device);
 
 }  // namespace cutwheel

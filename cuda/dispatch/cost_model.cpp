@@ -10,10 +10,10 @@ namespace cutwheel {
 namespace {
 
 // Threadblocks of one kernel that are in flight at once.
-double slots_of(KernelDescriptor const& row, DeviceInfo const& device) {
+double slots_of(KernelDescriptor const& kernel, DeviceInfo const& device) {
   // Kernels that are not persistent have as many as shared memory holds.
-  if (is_persistent(row)) return device.sm_count;
-  int const resident = *row.shared_memory_bytes > 0 ? device.shared_memory_bytes / *row.shared_memory_bytes : 1;
+  if (is_persistent(kernel)) return device.sm_count;
+  int const resident = *kernel.shared_memory_bytes > 0 ? device.shared_memory_bytes / *kernel.shared_memory_bytes : 1;
   return static_cast<double>(device.sm_count) * std::clamp(resident, 1, 2);
 }
 
@@ -32,16 +32,16 @@ double operand_elements(GemmRequest const& r) {
   return image + n * k;
 }
 
-// DRAM traffic besides A and B, in bytes for each element of the product: D, and the matrices that the epilogue reads and
+// DRAM traffic besides A and B, in bytes for each element of the GEMM: D, and the matrices that the epilogue reads and
 // stores. An operand counts even where a call leaves it out; rows and columns are too little to count.
 double epilogue_bytes(GemmPlan const& plan, GemmRequest const& r) {
-  double const d_bytes = element_bytes(plan.row->d);
+  double const d_bytes = element_bytes(plan.kernel->d);
   if (r.addend != Addend::other) return r.addend == Addend::matrix && !plan.reduce ? 2 * d_bytes : d_bytes;
   EpilogueInfo const& info = info_of(r.epilogue);
   double bytes = d_bytes * (info.width == Width::half ? 0.5 : info.width == Width::twice ? 2 : 1);
   for (int i = 0; i < info.count; ++i) {
     EpilogueOperandInfo const& operand = info.operands[i];
-    double const one = element_bytes(operand, plan.row->d);
+    double const one = element_bytes(operand, plan.kernel->d);
     if (operand.kind == OperandKind::matrix || operand.kind == OperandKind::store) bytes += one;
     if (operand.kind == OperandKind::wide_matrix) bytes += 2 * one;
   }
@@ -51,20 +51,20 @@ double epilogue_bytes(GemmPlan const& plan, GemmRequest const& r) {
 // Lines of L2 that TMA reads for each line of an operand that lies in shared memory. Where a row of the matrix is no whole
 // number of lines, its pieces of 128 bytes lie across two, and where it is no whole number of sectors of 32 bytes, across
 // five of these.
-double lines_of_l2(KernelDescriptor const& row, Layout layout, Layout k_major, int k, int other) {
-  std::int64_t const bytes = std::int64_t{layout == k_major ? k : other} * element_bytes(row.a);
-  if (row.arch != Arch::sm90a || bytes % 128 == 0) return 1;
-  return limits_of(row).split_lines[bytes % 64 == 0 ? 0 : bytes % 32 == 0 ? 1 : 2];
+double lines_of_l2(KernelDescriptor const& kernel, Layout layout, Layout k_major, int k, int other) {
+  std::int64_t const bytes = std::int64_t{layout == k_major ? k : other} * element_bytes(kernel.a);
+  if (kernel.arch != Arch::sm90a || bytes % 128 == 0) return 1;
+  return limits_of(kernel).split_lines[bytes % 64 == 0 ? 0 : bytes % 32 == 0 ? 1 : 2];
 }
 
 // Time that rows beyond the ends of A and B add to a mainloop step of a tile at the end: TMA takes longer for
 // their zeros than for memory. Kernels of our own do not ask for them.
-double beyond_us(KernelDescriptor const& row, GemmRequest const& r, Limits const& limits) {
-  if (row.family != Family::sm90_warpspecialized) return 0;
+double beyond_us(KernelDescriptor const& kernel, GemmRequest const& r, Limits const& limits) {
+  if (kernel.family != Family::sm90_warpspecialized) return 0;
   auto const beyond = [](int extent, int tile) { return (tile - extent % tile) % tile; };
-  int const rows = beyond(row.swap_ab ? r.n : r.m, row.tile.m) + beyond(row.swap_ab ? r.m : r.n, row.tile.n);
+  int const rows = beyond(kernel.swap_ab ? r.n : r.m, kernel.tile.m) + beyond(kernel.swap_ab ? r.m : r.n, kernel.tile.n);
   constexpr double kLine = 128;
-  return limits.beyond_us * rows * row.tile.k * element_bytes(row.a) / kLine;
+  return limits.beyond_us * rows * kernel.tile.k * element_bytes(kernel.a) / kLine;
 }
 
 // In tiles of 128x128.
@@ -78,91 +78,91 @@ bool has_matrix(Epilogue epilogue) {
 
 }  // namespace
 
-TileCount count_tiles(KernelDescriptor const& row, GemmRequest const& r, int splits) {
-  if (is_direct_conv(row)) {
-    bool const is_space_to_depth = row.family == Family::sm90_space_to_depth;
+TileCount count_tiles(KernelDescriptor const& kernel, GemmRequest const& r, int splits) {
+  if (is_direct_conv(kernel)) {
+    bool const is_space_to_depth = kernel.family == Family::sm90_space_to_depth;
     DirectConvTiles const& known = is_space_to_depth ? r.space_to_depth : r.direct_conv;
     double const phases = is_space_to_depth ? 1 : r.step;
     // A table does not say how many output tiles there were: in most images nine tenths of the positions are pixels. Nor
     // how many steps: behind a stride some taps are of zeros.
-    double const steps = is_space_to_depth ? static_cast<double>(r.k) / row.tile.k : r.taps / phases;
-    return {(known.output_tiles > 0 ? known.output_tiles : std::ceil(r.m / phases / (0.9 * row.tile.n))) *
-                std::ceil(r.n * phases / row.tile.m),
+    double const steps = is_space_to_depth ? static_cast<double>(r.k) / kernel.tile.k : r.taps / phases;
+    return {(known.output_tiles > 0 ? known.output_tiles : std::ceil(r.m / phases / (0.9 * kernel.tile.n))) *
+                std::ceil(r.n * phases / kernel.tile.m),
             known.steps > 0 ? known.steps : std::ceil(steps * (r.step > 1 ? 1.4 : 1))};
   }
   // In the kernel's own frame from here on.
-  double const m = row.swap_ab ? r.n : r.m, n = row.swap_ab ? r.m : r.n;
+  double const m = kernel.swap_ab ? r.n : r.m, n = kernel.swap_ab ? r.m : r.n;
   auto const along = [](double extent, int tile, int cluster) {
     return std::ceil(std::ceil(extent / tile) / cluster) * cluster;
   };
   double const taps = r.taps, step = r.step, k = r.k;
-  double const tiles_m = along(m, row.tile.m, row.cluster.m), tiles_n = along(n, row.tile.n, row.cluster.n);
+  double const tiles_m = along(m, kernel.tile.m, kernel.cluster.m), tiles_n = along(n, kernel.tile.n, kernel.cluster.n);
   // TMA loads channels of one tap: they fill whole tiles of K, or units of 64 columns. cp.async takes them as they come.
   constexpr int kUnit = 64;
-  bool const by_tap = row.family == Family::sm90_conv;
+  bool const by_tap = kernel.family == Family::sm90_conv;
   auto const steps_of = [&](double some_taps) {
-    return by_tap ? some_taps * std::ceil(k / taps / row.tile.k) : std::ceil(k / taps * some_taps / row.tile.k);
+    return by_tap ? some_taps * std::ceil(k / taps / kernel.tile.k) : std::ceil(k / taps * some_taps / kernel.tile.k);
   };
   switch (r.direction) {
     case Direction::none: break;
     case Direction::fprop: return {tiles_m * tiles_n, steps_of(taps)};
     // Pixels with the same taps fill whole tiles; there are `step` kinds of them.
-    case Direction::dgrad: return {step * along(m / step, row.tile.m, 1) * tiles_n, steps_of(taps / step)};
+    case Direction::dgrad: return {step * along(m / step, kernel.tile.m, 1) * tiles_n, steps_of(taps / step)};
     case Direction::wgrad: {
       double const columns = by_tap ? taps * std::ceil(n / taps / kUnit) * kUnit : n;
-      return {tiles_m * along(columns, row.tile.n, 1) * splits, std::ceil(std::ceil(k / row.tile.k) / splits)};
+      return {tiles_m * along(columns, kernel.tile.n, 1) * splits, std::ceil(std::ceil(k / kernel.tile.k) / splits)};
     }
   }
-  int const parts = splits * row.cluster.k;  // a cluster's threadblocks share K
-  return {tiles_m * tiles_n * r.batch * parts, std::ceil(k / parts / row.tile.k)};
+  int const parts = splits * kernel.cluster.k;  // a cluster's threadblocks share K
+  return {tiles_m * tiles_n * r.batch * parts, std::ceil(k / parts / kernel.tile.k)};
 }
 
 double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& device) {
-  KernelDescriptor const& row = *plan.row;
-  Calibration const cost = calibration_of(row, device);
-  Limits const limits = limits_of(row);
-  auto const [tiles, k_tiles] = count_tiles(row, r, plan.splits);
-  double const operand_bytes = element_bytes(row.a);
+  KernelDescriptor const& kernel = *plan.kernel;
+  Calibration const cost = calibration_of(kernel, device);
+  Limits const limits = limits_of(kernel);
+  auto const [tiles, k_tiles] = count_tiles(kernel, r, plan.splits);
+  double const operand_bytes = element_bytes(kernel.a);
 
   double const results = static_cast<double>(r.m) * r.n * plan.splits;  // each split writes its own
   double const bytes = r.batch * (operand_bytes * operand_elements(r) + epilogue_bytes(plan, r) * results);
   double const dram = bytes / (limits.dram * device.memory_gb_per_s * 1e3);
   // Clusters fetch a tile's operands once for all their members. Images and groups are laid out otherwise.
   bool const is_plain = r.direction == Direction::none && r.grouping == Grouping::none;
-  double const lines_a = is_plain ? lines_of_l2(row, row.layout_a, Layout::row, r.k, r.m) : 1;
-  double const lines_b = is_plain ? lines_of_l2(row, row.layout_b, Layout::column, r.k, r.n) : 1;
-  double const fetched = is_direct_conv(row)
-                             ? 1.5 * row.tile.n * row.tile.k / k_tiles  // a halo tile for all taps; the filters stay
-                             : (row.tile.m * (row.swap_ab ? lines_b : lines_a) / row.cluster.n +
-                                row.tile.n * (row.swap_ab ? lines_a : lines_b) / row.cluster.m) *
-                                   row.tile.k;
-  double const slots = slots_of(row, device);
-  bool const lone = row.cluster.m * row.cluster.n == 1 && tiles > slots;
+  double const lines_a = is_plain ? lines_of_l2(kernel, kernel.layout_a, Layout::row, r.k, r.m) : 1;
+  double const lines_b = is_plain ? lines_of_l2(kernel, kernel.layout_b, Layout::column, r.k, r.n) : 1;
+  double const fetched = is_direct_conv(kernel)
+                             ? 1.5 * kernel.tile.n * kernel.tile.k / k_tiles  // a halo tile for all taps; the filters stay
+                             : (kernel.tile.m * (kernel.swap_ab ? lines_b : lines_a) / kernel.cluster.n +
+                                kernel.tile.n * (kernel.swap_ab ? lines_a : lines_b) / kernel.cluster.m) *
+                                   kernel.tile.k;
+  double const slots = slots_of(kernel, device);
+  bool const lone = kernel.cluster.m * kernel.cluster.n == 1 && tiles > slots;
   double const l2_rate = (lone ? limits.lone_l2 : limits.l2) * device.sm_count * 1e6;
   double const l2 = tiles * k_tiles * fetched * operand_bytes / l2_rate;
 
-  double tile = k_tiles * (cost.k_tile_us + beyond_us(row, r, limits)) + cost.tile_us;
+  double tile = k_tiles * (cost.k_tile_us + beyond_us(kernel, r, limits)) + cost.tile_us;
   // The C tile shortens the pipeline even where beta == 0, and a row that goes through it is loaded for every tile.
-  if (row.family == Family::sm90_warpspecialized && info_of(row.epilogue).addend == Addend::matrix) {
+  if (kernel.family == Family::sm90_warpspecialized && info_of(kernel.epilogue).addend == Addend::matrix) {
     tile *= r.addend == Addend::row ? 1.1 : 1.03;
   }
   // Time that an activation or a residual adds to a wave of tiles, median of several: pingpong hides it behind the next
   // tile. The figures of scaled_mm's tiles were measured with the scales.
-  if (row.family == Family::sm90_warpspecialized && row.op == Op::gemm && r.addend == Addend::other) {
-    tile += row.schedule == Schedule::pingpong ? 0.4 : 2.2;
+  if (kernel.family == Family::sm90_warpspecialized && kernel.op == Op::gemm && r.addend == Addend::other) {
+    tile += kernel.schedule == Schedule::pingpong ? 0.4 : 2.2;
   }
   // Behind a short K pingpong does not hide a residual.
   bool const is_named = r.addend == Addend::other || r.op == Op::conv2d;
   bool const reads_matrix = is_named && has_matrix(r.epilogue);
-  if (row.family == Family::sm90_warpspecialized && row.op == Op::gemm && reads_matrix) {
+  if (kernel.family == Family::sm90_warpspecialized && kernel.op == Op::gemm && reads_matrix) {
     tile += 2.0 * std::max(0.0, 1 - k_tiles / 12);
   }
   // Nothing hides it in our own kernel: 0.2 (ReLU) to 1.5 us (GELU by tanh) for 128x128, and in proportion to the area.
-  if (row.family == Family::sm90_persistent && row.op == Op::gemm && r.addend == Addend::other) {
-    tile += area_of(row.tile);
+  if (kernel.family == Family::sm90_persistent && kernel.op == Op::gemm && r.addend == Addend::other) {
+    tile += area_of(kernel.tile);
   }
   // Where figures come from tiles that M fills at least by half: far larger ones spend their stages on padding.
-  double const rows_of_m = row.swap_ab ? row.tile.n : row.tile.m, filled = 2.0 * std::max(r.m, 8);
+  double const rows_of_m = kernel.swap_ab ? kernel.tile.n : kernel.tile.m, filled = 2.0 * std::max(r.m, 8);
   if (!limits.padding_counts && rows_of_m > filled) tile *= rows_of_m / filled;
   double time = cost.launch_us;
   // Full waves and the last, partial one: a few threadblocks alone do not fill the memory system.
@@ -185,7 +185,7 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
 
 double residual_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& device) {
   constexpr double kTile = 0.9;  // of 128x128
-  return kTile * area_of(plan.row->tile) * std::ceil(count_tiles(*plan.row, r, plan.splits).tiles / device.sm_count);
+  return kTile * area_of(plan.kernel->tile) * std::ceil(count_tiles(*plan.kernel, r, plan.splits).tiles / device.sm_count);
 }
 
 void choose_raster(GemmPlan& plan, GemmRequest const& r) {
@@ -199,12 +199,12 @@ void choose_raster(GemmPlan& plan, GemmRequest const& r) {
   constexpr int kLargeM = 2048;
   bool const large = r.m >= kLargeM;
   plan.raster = !large && r.m <= r.n ? RasterOrder::along_m : RasterOrder::along_n;
-  bool const square = plan.row->tile.m == 128 && plan.row->tile.n % 128 == 0;
-  bool const persistent = plan.row->schedule == Schedule::persistent;
+  bool const square = plan.kernel->tile.m == 128 && plan.kernel->tile.n % 128 == 0;
+  bool const persistent = plan.kernel->schedule == Schedule::persistent;
   auto const fills = [](int extent, int tile, int cluster) { return (extent + tile - 1) / tile % (2 * cluster) == 0; };
-  bool const bands = persistent || (square && fills(r.m, plan.row->tile.m, plan.row->cluster.m) &&
-                                    fills(r.n, plan.row->tile.n, plan.row->cluster.n));
-  plan.swizzle = !large || !bands ? 1 : persistent && plan.row->op == Op::gemm ? 4 : 2;
+  bool const bands = persistent || (square && fills(r.m, plan.kernel->tile.m, plan.kernel->cluster.m) &&
+                                    fills(r.n, plan.kernel->tile.n, plan.kernel->cluster.n));
+  plan.swizzle = !large || !bands ? 1 : persistent && plan.kernel->op == Op::gemm ? 4 : 2;
 }
 
 }  // namespace cutwheel

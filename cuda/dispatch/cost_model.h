@@ -9,7 +9,7 @@ namespace cutwheel {
 struct TileCount {
   double tiles, k_tiles;
 };
-TileCount count_tiles(KernelDescriptor const& row, GemmRequest const& request, int splits);
+TileCount count_tiles(KernelDescriptor const& kernel, GemmRequest const& request, int splits);
 
 double predict_us(GemmPlan const& plan, GemmRequest const& request, DeviceInfo const& device);
 

@@ -27,8 +27,8 @@ Environment read_environment() {
   }
   if (char const* value = std::getenv("CUTWHEEL_KERNEL")) environment.kernel = value;
   bool const known =
-      environment.kernel.empty() || std::any_of(kKernels, kKernels + kKernelCount, [&](KernelDescriptor const& row) {
-        return is_gemm(row) && environment.kernel == row.name;
+      environment.kernel.empty() || std::any_of(kKernels, kKernels + kKernelCount, [&](KernelDescriptor const& descriptor) {
+        return is_gemm(descriptor) && environment.kernel == descriptor.name;
       });
   if (!known) {
     fail(ErrorKind::value, "CUTWHEEL_KERNEL is \"", environment.kernel,

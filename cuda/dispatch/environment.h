@@ -8,14 +8,14 @@
 
 namespace cutwheel {
 
-// CUTWHEEL_ARCH (sm80 | sm89 | sm90a) keeps only rows of that architecture, through PTX where need be; CUTWHEEL_KERNEL
-// keeps one GEMM row by its name.
+// CUTWHEEL_ARCH (sm80 | sm89 | sm90a) keeps only kernels of that architecture, through PTX where need be; CUTWHEEL_KERNEL
+// keeps one GEMM kernel by its name.
 struct Environment {
   std::optional<Arch> arch;
   std::string kernel;
 
-  bool admits(KernelDescriptor const& row) const {
-    return (!arch || row.arch == *arch) && (kernel.empty() || !is_gemm(row) || kernel == row.name);
+  bool admits(KernelDescriptor const& descriptor) const {
+    return (!arch || descriptor.arch == *arch) && (kernel.empty() || !is_gemm(descriptor) || kernel == descriptor.name);
   }
 };
 

@@ -22,9 +22,9 @@ constexpr std::array<std::string_view, kCount> kNames = names();
 std::array<bool, kCount> find_those_for_gemm() {
   std::array<bool, kCount> gemm{}, other{};
   for (int i = 0; i < kKernelCount; ++i) {
-    KernelDescriptor const& row = kKernels[i];
-    if (is_gemm(row) && (row.op == Op::gemm || row.op == Op::scaled_mm))
-      (row.op == Op::gemm ? gemm : other)[static_cast<std::size_t>(row.epilogue)] = true;
+    KernelDescriptor const& kernel = kKernels[i];
+    if (is_gemm(kernel) && (kernel.op == Op::gemm || kernel.op == Op::scaled_mm))
+      (kernel.op == Op::gemm ? gemm : other)[static_cast<std::size_t>(kernel.epilogue)] = true;
   }
   std::array<bool, kCount> result{};
   for (std::size_t i = 0; i < kCount; ++i) result[i] = gemm[i] || !other[i] || kEpilogues[i].addend != Addend::other;

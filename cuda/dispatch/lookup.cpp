@@ -14,10 +14,10 @@ KernelDescriptor const* find_row(DeviceInfo const& device, Wanted wanted) {
   for (bool ptx : {false, true}) {
     KernelDescriptor const* best = nullptr;
     for (int i = 0; i < kKernelCount; ++i) {
-      KernelDescriptor const& row = kKernels[i];
-      if (wanted(row) && allowed.admits(row) && can_run_on(row, device, ptx) == Reason::none &&
-          (!best || row.arch > best->arch)) {
-        best = &row;
+      KernelDescriptor const& kernel = kKernels[i];
+      if (wanted(kernel) && allowed.admits(kernel) && can_run_on(kernel, device, ptx) == Reason::none &&
+          (!best || kernel.arch > best->arch)) {
+        best = &kernel;
       }
     }
     if (best) return best;
@@ -42,42 +42,42 @@ KernelDescriptor const* find_remembered(Key const& key, DeviceInfo const& device
   struct Entry {
     unsigned generation = 0;
     Key key;
-    KernelDescriptor const* row = nullptr;
+    KernelDescriptor const* kernel = nullptr;
   };
   thread_local std::array<Entry, 64> entries;
   unsigned const generation = environment_generation();
   std::size_t const hash = (static_cast<std::size_t>(key.which) * 8 + static_cast<std::size_t>(key.in)) * 3;
   Entry& entry = entries[(hash + static_cast<std::size_t>(key.out)) % entries.size()];
   if (entry.generation != generation || !(entry.key == key)) entry = {generation, key, find_row(device, wanted)};
-  return entry.row;
+  return entry.kernel;
 }
 
 }  // namespace
 
-KernelDescriptor const* find_reduce_row(DeviceInfo const& device, DType d, std::optional<Arch> arch) {
+KernelDescriptor const* find_reduce_kernel(DeviceInfo const& device, DType d, std::optional<Arch> arch) {
   for (bool ptx : {false, true}) {
     for (int i = 0; i < kKernelCount; ++i) {
-      KernelDescriptor const& row = kKernels[i];
-      if (row.family == Family::splitk_reduce && row.d == d && (!arch || row.arch == *arch) &&
-          can_run_on(row, device, ptx) == Reason::none) {
-        return &row;
+      KernelDescriptor const& kernel = kKernels[i];
+      if (kernel.family == Family::splitk_reduce && kernel.d == d && (!arch || kernel.arch == *arch) &&
+          can_run_on(kernel, device, ptx) == Reason::none) {
+        return &kernel;
       }
     }
   }
   return nullptr;
 }
 
-KernelDescriptor const* choose_elementwise_row(DeviceInfo const& device, DType d, Epilogue epilogue) {
+KernelDescriptor const* choose_elementwise_kernel(DeviceInfo const& device, DType d, Epilogue epilogue) {
   Key const key{Family::elementwise, device.ordinal, d, d, static_cast<int>(epilogue)};
-  return find_remembered(key, device, [&](KernelDescriptor const& row) {
-    return row.family == Family::elementwise && row.d == d && row.epilogue == epilogue;
+  return find_remembered(key, device, [&](KernelDescriptor const& kernel) {
+    return kernel.family == Family::elementwise && kernel.d == d && kernel.epilogue == epilogue;
   });
 }
 
-KernelDescriptor const* choose_quantize_row(DeviceInfo const& device, DType in, DType out, QuantizeRecipe recipe) {
+KernelDescriptor const* choose_quantize_kernel(DeviceInfo const& device, DType in, DType out, QuantizeRecipe recipe) {
   Key const key{Family::quantize, device.ordinal, in, out, static_cast<int>(recipe)};
-  return find_remembered(key, device, [&](KernelDescriptor const& row) {
-    return row.family == Family::quantize && row.a == in && row.d == out && row.recipe == recipe;
+  return find_remembered(key, device, [&](KernelDescriptor const& kernel) {
+    return kernel.family == Family::quantize && kernel.a == in && kernel.d == out && kernel.recipe == recipe;
   });
 }
 

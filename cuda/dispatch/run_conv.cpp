@@ -62,11 +62,11 @@ DirectConvTiles count_space_to_depth(Direction direction, ConvProblem const& pro
 std::int64_t workspace_bytes(GemmPlan const& plan, ConvArgs const& args) {
   std::int64_t const partial =
       plan.reduce ? std::int64_t{args.m} * args.n * plan.splits * static_cast<std::int64_t>(sizeof(float)) : 0;
-  return std::max(partial, plan.row->workspace_bytes(planned(plan, args)));
+  return std::max(partial, plan.kernel->workspace_bytes(planned(plan, args)));
 }
 
 gemm::Status run(GemmPlan const& plan, ConvArgs args) {
-  gemm::Status const status = plan.row->launch(planned(plan, args));
+  gemm::Status const status = plan.kernel->launch(planned(plan, args));
   if (!plan.reduce || !status.good()) return status;
   gemm::GemmArgs sum = args;
   sum.a = {args.workspace, args.n, std::int64_t{args.m} * args.n};

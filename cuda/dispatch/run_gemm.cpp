@@ -19,16 +19,16 @@ void* advance(void* data, std::int64_t elements, int bytes) {
   return const_cast<void*>(advance(static_cast<void const*>(data), elements, bytes));
 }
 
-// Puts alpha, beta and C where the row's epilogue looks for them. That depends on the row, not on the request: a kernel
-// that adds a matrix also serves products with a row (leading 0) or no addend (beta == 0).
-void place_addend(KernelDescriptor const& row, GemmArgs& args) {
+// Puts alpha, beta and C where the kernel's epilogue looks for them. That depends on the kernel, not on the request: a
+// kernel that adds a matrix also serves GEMMs with a bias (leading 0) or without C (beta == 0).
+void place_c(KernelDescriptor const& kernel, GemmArgs& args) {
   EpilogueValue c;
   if (args.beta != 0) {
     c.data = const_cast<void*>(args.c.data);
     c.leading = args.c.leading;
     c.batch_stride = args.c.batch_stride;
   }
-  switch (info_of(row.epilogue).addend) {
+  switch (info_of(kernel.epilogue).addend) {
     case Addend::none: args.epilogue[0].value = args.alpha; return;
     case Addend::row:
       args.epilogue[0].value = args.alpha;
@@ -43,21 +43,21 @@ void place_addend(KernelDescriptor const& row, GemmArgs& args) {
   }
 }
 
-Status launch(KernelDescriptor const& row, GemmArgs& args) {
-  place_addend(row, args);
-  return row.launch(args);
+Status launch(KernelDescriptor const& kernel, GemmArgs& args) {
+  place_c(kernel, args);
+  return kernel.launch(args);
 }
 
 Status run_split(GemmPlan const& plan, GemmArgs const& args, DType a) {
   std::int64_t const leading = partial_leading(args), stride = leading * args.m;
-  int const slice = split_slice(*plan.row, args.k, plan.splits), whole = args.k / slice;
+  int const slice = split_slice(*plan.kernel, args.k, plan.splits), whole = args.k / slice;
 
   // Slices of K become a batch: the stride from one to the next runs along K.
   GemmArgs partial = args;
   partial.k = slice;
   partial.batch = whole;
-  partial.a.batch_stride = plan.row->layout_a == Layout::row ? slice : slice * args.a.leading;
-  partial.b.batch_stride = plan.row->layout_b == Layout::row ? slice * args.b.leading : slice;
+  partial.a.batch_stride = plan.kernel->layout_a == Layout::row ? slice : slice * args.a.leading;
+  partial.b.batch_stride = plan.kernel->layout_b == Layout::row ? slice * args.b.leading : slice;
   partial.c = {};
   partial.d = args.workspace;
   partial.d_leading = leading;
@@ -66,14 +66,14 @@ Status run_split(GemmPlan const& plan, GemmArgs const& args, DType a) {
   partial.beta = 0;
   partial.splits = 1;
   partial.workspace = nullptr;
-  if (Status const status = launch(*plan.row, partial); !status.good()) return status;
+  if (Status const status = launch(*plan.kernel, partial); !status.good()) return status;
   if (int const rest = args.k - whole * slice; rest > 0) {
     partial.k = rest;
     partial.batch = 1;
     partial.a.data = advance(args.a.data, whole * partial.a.batch_stride, element_bytes(a));
     partial.b.data = advance(args.b.data, whole * partial.b.batch_stride, element_bytes(a));
     partial.d = advance(args.workspace, whole * stride, sizeof(float));
-    if (Status const status = launch(*plan.row, partial); !status.good()) return status;
+    if (Status const status = launch(*plan.kernel, partial); !status.good()) return status;
   }
 
   GemmArgs sum = args;
@@ -106,17 +106,17 @@ std::int64_t workspace_bytes(GemmPlan const& plan, GemmArgs const& args) {
   planned.raster = plan.raster;
   planned.swizzle = plan.swizzle;
   planned.splits = plan.splits;
-  place_addend(*plan.row, planned);
-  return plan.row->workspace_bytes(planned);
+  place_c(*plan.kernel, planned);
+  return plan.kernel->workspace_bytes(planned);
 }
 
 Status run(GemmPlan const& plan, GemmArgs args) {
   args.raster = plan.raster;
   args.swizzle = std::clamp(plan.swizzle, 1, kMaxSwizzle);
   args.splits = plan.splits;
-  KernelDescriptor const& row = *plan.row;
-  EpilogueInfo const& epilogue = info_of(row.epilogue);
-  DType const a = row.a, d = (plan.reduce ? plan.reduce : plan.row)->d;
+  KernelDescriptor const& kernel = *plan.kernel;
+  EpilogueInfo const& epilogue = info_of(kernel.epilogue);
+  DType const a = kernel.a, d = (plan.reduce ? plan.reduce : plan.kernel)->d;
   if (plan.reduce) {
     // One problem after the other, in the same workspace.
     for (int i = 0; i < args.batch; ++i) {
@@ -125,24 +125,24 @@ Status run(GemmPlan const& plan, GemmArgs args) {
     }
     return {};
   }
-  if (args.batch <= kMaxBatch || is_persistent(row)) return launch(row, args);
+  if (args.batch <= kMaxBatch || is_persistent(kernel)) return launch(kernel, args);
   for (int first = 0; first < args.batch; first += kMaxBatch) {
     GemmArgs chunk = problem_of(args, epilogue, first, std::min(kMaxBatch, args.batch - first), a, d);
-    if (Status const status = launch(row, chunk); !status.good()) return status;
+    if (Status const status = launch(kernel, chunk); !status.good()) return status;
   }
   return {};
 }
 
 Status run_empty_k(GemmArgs const& args, DType d) {
-  KernelDescriptor const* const row = find_reduce_row(*args.device, d);
-  if (!row) return {StatusCode::not_implementable, 0};
+  KernelDescriptor const* const kernel = find_reduce_kernel(*args.device, d);
+  if (!kernel) return {StatusCode::not_implementable, 0};
   GemmArgs chunk = args;
   chunk.splits = 0;
   for (int first = 0; first < args.batch; first += kMaxBatch) {
     chunk.batch = std::min(kMaxBatch, args.batch - first);
     chunk.c.data = advance(args.c.data, first * args.c.batch_stride, element_bytes(d));
     chunk.d = advance(args.d, first * args.d_batch_stride, element_bytes(d));
-    if (Status const status = row->launch(chunk); !status.good()) return status;
+    if (Status const status = kernel->launch(chunk); !status.good()) return status;
   }
   return {};
 }

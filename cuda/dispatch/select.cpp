@@ -22,32 +22,32 @@ struct Scope {
 Scope scope_of(GemmRequest const& request, DeviceInfo const& device) {
   Scope scope{environment(), device};
   bool const forced = scope.environment.arch.has_value() || !scope.environment.kernel.empty();
-  scope.ptx = forced || std::none_of(kKernels, kKernels + kKernelCount, [&](KernelDescriptor const& row) {
-                return is_gemm(row) && row.op == request.op && runs_native(row.arch, device.major, device.minor) &&
-                       can_implement(row, request, false) == Reason::none;
+  scope.ptx = forced || std::none_of(kKernels, kKernels + kKernelCount, [&](KernelDescriptor const& kernel) {
+                return is_gemm(kernel) && kernel.op == request.op && runs_native(kernel.arch, device.major, device.minor) &&
+                       can_implement(kernel, request, false) == Reason::none;
               });
   return scope;
 }
 
-// The reduce kernels that one ranking needs: looked up once for each architecture, not for each row.
-class ReduceRows {
+// The reduce kernels that one ranking needs: looked up once for each architecture, not for each kernel.
+class ReduceKernels {
  public:
-  ReduceRows(DeviceInfo const& device, DType d) : device_(device), d_(d) {}
+  ReduceKernels(DeviceInfo const& device, DType d) : device_(device), d_(d) {}
 
   KernelDescriptor const* of(Arch arch) {
     for (Entry& entry : entries_) {
-      if (entry.arch == arch) return entry.row;
+      if (entry.arch == arch) return entry.kernel;
       if (entry.arch) continue;
-      entry = {arch, find_reduce_row(device_, d_, arch)};
-      return entry.row;
+      entry = {arch, find_reduce_kernel(device_, d_, arch)};
+      return entry.kernel;
     }
-    return find_reduce_row(device_, d_, arch);
+    return find_reduce_kernel(device_, d_, arch);
   }
 
  private:
   struct Entry {
     std::optional<Arch> arch;
-    KernelDescriptor const* row = nullptr;
+    KernelDescriptor const* kernel = nullptr;
   };
   DeviceInfo const& device_;
   DType d_;
@@ -62,9 +62,9 @@ int fewest_splits(GemmRequest const& request) {
   return truncates && is_long && request.grouping == Grouping::none ? ceil_div(request.k, kLongestSum) : 1;
 }
 
-GemmPlan split_plan(KernelDescriptor const& row, KernelDescriptor const& reduce, int splits) {
+GemmPlan split_plan(KernelDescriptor const& kernel, KernelDescriptor const& reduce, int splits) {
   GemmPlan plan;
-  plan.row = &row;
+  plan.kernel = &kernel;
   plan.reduce = &reduce;
   plan.splits = splits;
   return plan;
@@ -72,65 +72,67 @@ GemmPlan split_plan(KernelDescriptor const& row, KernelDescriptor const& reduce,
 
 // The gradient of a filter: few tiles, and a K of all pixels. Splits that fill the SMs once, twice or three times, none of
 // which is empty; and one, for the reduction to convert.
-void add_wgrad_split_plans(std::vector<GemmPlan>& plans, KernelDescriptor const& row, KernelDescriptor const& reduce,
+void add_wgrad_split_plans(std::vector<GemmPlan>& plans, KernelDescriptor const& kernel, KernelDescriptor const& reduce,
                            GemmRequest const& request, DeviceInfo const& device) {
   constexpr int kFewestSteps = 8;
   constexpr std::int64_t kMaxPartialBytes = 256 << 20;
   int const fewest = fewest_splits(request);
-  auto const [tiles, steps] = count_tiles(row, request, 1);
+  auto const [tiles, steps] = count_tiles(kernel, request, 1);
   std::int64_t const split_bytes = std::int64_t{request.m} * request.n * static_cast<std::int64_t>(sizeof(float));
   int const k_tiles = static_cast<int>(steps),
             most = std::min<std::int64_t>(k_tiles / kFewestSteps, kMaxPartialBytes / split_bytes);
-  if (row.d != request.d && fewest == 1) plans.push_back(split_plan(row, reduce, 1));
+  if (kernel.d != request.d && fewest == 1) plans.push_back(split_plan(kernel, reduce, 1));
   int last = 1;
   for (int waves : {1, 2, 3}) {
     int const wanted = std::max(std::min(static_cast<int>(waves * device.sm_count / tiles), most), fewest);
     if (wanted < 2) continue;
     int const splits = ceil_div(k_tiles, ceil_div(k_tiles, wanted));
-    if (splits != last) plans.push_back(split_plan(row, reduce, splits));
+    if (splits != last) plans.push_back(split_plan(kernel, reduce, splits));
     last = splits;
   }
 }
 
 // Splits that leave whole tiles of K in each slice, and those that a long K needs, where the last slice takes the rest.
-void add_split_plans(std::vector<GemmPlan>& plans, KernelDescriptor const& row, GemmRequest const& request,
-                     DeviceInfo const& device, ReduceRows& reduce_rows) {
+void add_split_plans(std::vector<GemmPlan>& plans, KernelDescriptor const& kernel, GemmRequest const& request,
+                     DeviceInfo const& device, ReduceKernels& reduce_kernels) {
   constexpr int kShortestSlice = 512;
   // The reduction has the epilogues of mm and addmm only.
   if (request.addend == Addend::other || request.grouping != Grouping::none) return;
   int const fewest = fewest_splits(request);
   if (request.batch != 1 && fewest == 1) return;
-  if (row.d != DType::f32) return;
-  if (can_implement(row, request, /*partial=*/true) != Reason::none) return;
+  if (kernel.d != DType::f32) return;
+  if (can_implement(kernel, request, /*partial=*/true) != Reason::none) return;
   if (request.direction != Direction::none) {
     if (request.direction != Direction::wgrad) return;
-    if (KernelDescriptor const* const reduce = reduce_rows.of(row.arch)) {
-      add_wgrad_split_plans(plans, row, *reduce, request, device);
+    if (KernelDescriptor const* const reduce = reduce_kernels.of(kernel.arch)) {
+      add_wgrad_split_plans(plans, kernel, *reduce, request, device);
     }
     return;
   }
-  int const tile_m = row.swap_ab ? row.tile.n : row.tile.m, tile_n = row.swap_ab ? row.tile.m : row.tile.n;
+  int const tile_m = kernel.swap_ab ? kernel.tile.n : kernel.tile.m,
+            tile_n = kernel.swap_ab ? kernel.tile.m : kernel.tile.n;
   std::int64_t const tiles = ceil_div<std::int64_t>(request.m, tile_m) * ceil_div(request.n, tile_n);
   if (tiles > device.sm_count && fewest == 1) return;
-  KernelDescriptor const* const reduce = reduce_rows.of(row.arch);
+  KernelDescriptor const* const reduce = reduce_kernels.of(kernel.arch);
   if (!reduce) return;
   if (fewest > 1) {
     // As few as there have to be, and those that fill the SMs.
     int last = 0;
     for (std::int64_t wanted : {std::int64_t{fewest}, device.sm_count / tiles}) {
       if (wanted <= last) continue;
-      int const slice = split_slice(row, request.k, static_cast<int>(wanted));
-      if (row.cluster.k > 1 && request.k % slice) continue;  // what is left may be too short for a cluster
+      int const slice = split_slice(kernel, request.k, static_cast<int>(wanted));
+      if (kernel.cluster.k > 1 && request.k % slice) continue;  // what is left may be too short for a cluster
       last = ceil_div(request.k, slice);
-      plans.push_back(split_plan(row, *reduce, last));
+      plans.push_back(split_plan(kernel, *reduce, last));
     }
     return;
   }
   for (int splits : {2, 3, 4, 6, 8}) {
-    if (request.k % (splits * row.tile.k) || request.k / splits < kShortestSlice || tiles * splits > 3 * device.sm_count) {
+    if (request.k % (splits * kernel.tile.k) || request.k / splits < kShortestSlice ||
+        tiles * splits > 3 * device.sm_count) {
       continue;
     }
-    plans.push_back(split_plan(row, *reduce, splits));
+    plans.push_back(split_plan(kernel, *reduce, splits));
   }
 }
 
@@ -166,22 +168,22 @@ std::size_t hash_of(GemmRequest const& r) {
 std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& device, std::vector<Rejection>* rejections,
                                  PlanSource* source) {
   Scope const scope = scope_of(request, device);
-  ReduceRows reduce_rows(device, request.d);
+  ReduceKernels reduce_kernels(device, request.d);
   std::vector<GemmPlan> plans;
   for (int i = 0; i < kKernelCount; ++i) {
-    KernelDescriptor const& row = kKernels[i];
-    if (!is_gemm(row) || row.op != request.op) continue;
-    Reason reason = scope.environment.admits(row) ? can_run_on(row, device, scope.ptx) : Reason::environment;
+    KernelDescriptor const& kernel = kKernels[i];
+    if (!is_gemm(kernel) || kernel.op != request.op) continue;
+    Reason reason = scope.environment.admits(kernel) ? can_run_on(kernel, device, scope.ptx) : Reason::environment;
     if (reason == Reason::none) {
-      add_split_plans(plans, row, request, device, reduce_rows);
-      reason = can_implement(row, request, /*partial=*/false);
+      add_split_plans(plans, kernel, request, device, reduce_kernels);
+      reason = can_implement(kernel, request, /*partial=*/false);
     }
     if (reason != Reason::none) {
-      if (rejections) rejections->push_back({&row, text_of(reason, row, request, device)});
+      if (rejections) rejections->push_back({&kernel, text_of(reason, kernel, request, device)});
       continue;
     }
     GemmPlan plan;
-    plan.row = &row;
+    plan.kernel = &kernel;
     plans.push_back(plan);
   }
   // Where a kernel splits a long K, none is taken that does not.
@@ -198,7 +200,7 @@ std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& d
                    [](GemmPlan const& x, GemmPlan const& y) { return x.predicted_us < y.predicted_us; });
   std::optional<PlanSource> const tuned = apply_tuning(plans, request, device);
   if (source && !plans.empty()) {
-    bool const measured = is_measured(*plans.front().row, device);
+    bool const measured = is_measured(*plans.front().kernel, device);
     *source = tuned.value_or(PlanSource{measured ? Basis::cost_model : Basis::estimate, 0, 0, 0, {}});
   }
   return plans;
@@ -257,15 +259,15 @@ std::string explain_miss(GemmRequest const& request, DeviceInfo const& device) {
   }
   Scope const scope = scope_of(request, device);
   auto const excluded = std::stable_partition(rejections.begin(), rejections.end(),
-                                              [&](Rejection const& r) { return scope.environment.admits(*r.row); });
-  // Most rows have another epilogue or are for another GPU, which says little: first those that come near.
+                                              [&](Rejection const& r) { return scope.environment.admits(*r.kernel); });
+  // Most kernels have another epilogue or are for another GPU, which says little: first those that come near.
   std::stable_partition(rejections.begin(), excluded, [&](Rejection const& r) {
-    return has_epilogue_for(*r.row, request) && can_run_on(*r.row, device, /*ptx=*/true) == Reason::none;
+    return has_epilogue_for(*r.kernel, request) && can_run_on(*r.kernel, device, /*ptx=*/true) == Reason::none;
   });
   auto const shown = std::min<std::ptrdiff_t>(8, excluded - rejections.begin());
   text += concat("Rows considered: ", excluded - rejections.begin());
-  for (auto row = rejections.begin(); row != rejections.begin() + shown; ++row)
-    text += concat("\n  ", row->row->name, ": ", row->reason);
+  for (auto kernel = rejections.begin(); kernel != rejections.begin() + shown; ++kernel)
+    text += concat("\n  ", kernel->kernel->name, ": ", kernel->reason);
   if (excluded != rejections.end()) {
     text += concat("\n  ", rejections.end() - excluded, " more: ", excluded->reason);
   }
@@ -276,8 +278,8 @@ std::vector<std::string> archs_served(int major, int minor) {
   std::vector<std::string> served;
   for (bool native : {true, false}) {
     for (Arch arch : {Arch::sm90a, Arch::sm89, Arch::sm80}) {
-      bool const present = std::any_of(kKernels, kKernels + kKernelCount, [&](KernelDescriptor const& row) {
-        return row.arch == arch && (native || row.has_ptx);
+      bool const present = std::any_of(kKernels, kKernels + kKernelCount, [&](KernelDescriptor const& kernel) {
+        return kernel.arch == arch && (native || kernel.has_ptx);
       });
       if (!present) continue;
       if (native && runs_native(arch, major, minor)) served.emplace_back(name_of(arch));

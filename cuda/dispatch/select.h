@@ -1,4 +1,4 @@
-// Which kernel runs: device -> rows that may run there -> the one the cost model likes best.
+// Which kernel runs: device -> kernels that may run there -> the one the cost model likes best.
 #pragma once
 
 #include <optional>
@@ -26,8 +26,8 @@ struct GemmRequest {
   DType a = DType::bf16, b = DType::bf16;
   DType d = DType::bf16;
   Layout layout_a = Layout::row, layout_b = Layout::row;
-  Addend addend = Addend::none;  // a row only with beta == 1
-  Epilogue epilogue{};           // with Addend::other: the one that the row must have
+  Addend addend = Addend::none;  // a bias (row) only with beta == 1
+  Epilogue epilogue{};           // with Addend::other: the one that the kernel must have
   bool fast_accum = false;       // fp8: sums may stay in the tensor cores
   BlockScales scales = BlockScales::none;
   // Every contiguous extent is a multiple of 16 bytes, or padded so. TMA does not care, cp.async kernels do.
@@ -65,8 +65,8 @@ constexpr int kLongestSum = 1 << 18;
 constexpr int kMaxSwizzle = 64, kMaxSplits = 16384;
 
 struct GemmPlan {
-  KernelDescriptor const* row = nullptr;
-  KernelDescriptor const* reduce = nullptr;  // set with split-K: row writes float32 partial sums, reduce adds them up
+  KernelDescriptor const* kernel = nullptr;
+  KernelDescriptor const* reduce = nullptr;  // set with split-K: kernel writes float32 partial sums, reduce adds them up
   RasterOrder raster = RasterOrder::along_m;
   int swizzle = 1;
   int splits = 1;
@@ -74,7 +74,9 @@ struct GemmPlan {
 };
 
 // K of each split but the last, which takes the rest: whole tiles.
-inline int split_slice(KernelDescriptor const& row, int k, int splits) { return round_up(ceil_div(k, splits), row.tile.k); }
+inline int split_slice(KernelDescriptor const& kernel, int k, int splits) {
+  return round_up(ceil_div(k, splits), kernel.tile.k);
+}
 
 // Basis of a ranking's order.
 enum class Basis : int {
@@ -94,28 +96,28 @@ struct PlanSource {
 std::string text_of(PlanSource const& source);
 
 struct Rejection {
-  KernelDescriptor const* row;
+  KernelDescriptor const* kernel;
   std::string reason;
 };
 
-// All plans that can run, cheapest first. With `rejections`, every other row of the op and why it is not among them. With
-// `source`, what the order rests on.
-// The device is an argument so that the choice for a GPU that is not at hand can be asked for, and tested.
+// All plans that can run, cheapest first. With `rejections`, every other kernel of the op and why it is not among them.
+// With `source`, what the order rests on. The device is an argument so that the choice for a GPU that is not at hand can be
+// asked for, and tested.
 std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& device,
                                  std::vector<Rejection>* rejections = nullptr, PlanSource* source = nullptr);
 
-// The cheapest plan, remembered per thread; nothing when no row can run.
+// The cheapest plan, remembered per thread; nothing when no kernel can run.
 std::optional<GemmPlan> choose_plan(GemmRequest const& request);
 
 // The kernel that adds partial sums up and writes `d`, of one architecture or of the best that the device runs.
-KernelDescriptor const* find_reduce_row(DeviceInfo const& device, DType d, std::optional<Arch> arch = std::nullopt);
+KernelDescriptor const* find_reduce_kernel(DeviceInfo const& device, DType d, std::optional<Arch> arch = std::nullopt);
 
 // The elementwise kernel of an epilogue that writes `d`, remembered per thread: native code of the newest architecture,
 // else PTX; nullptr when there is none.
-KernelDescriptor const* choose_elementwise_row(DeviceInfo const& device, DType d, Epilogue epilogue);
+KernelDescriptor const* choose_elementwise_kernel(DeviceInfo const& device, DType d, Epilogue epilogue);
 
 // The kernel that quantizes, likewise.
-KernelDescriptor const* choose_quantize_row(DeviceInfo const& device, DType in, DType out, QuantizeRecipe recipe);
+KernelDescriptor const* choose_quantize_kernel(DeviceInfo const& device, DType in, DType out, QuantizeRecipe recipe);
 
 // Whether the tensor cores multiply fp8, and the sentence for those that do not.
 constexpr bool has_fp8(int major, int minor) { return major * 10 + minor >= 89; }
@@ -124,10 +126,10 @@ std::string fp8_miss(DeviceInfo const& device);
 // "bf16", or "e4m3 x e5m2" where A and B differ.
 std::string operands_text(GemmRequest const& request);
 
-// Text for the error of a request that no row serves: what was asked, what the wheel holds, what to do.
+// Text for the error of a request that no kernel serves: what was asked, what the wheel holds, what to do.
 std::string explain_miss(GemmRequest const& request, DeviceInfo const& device);
 
-// Architectures of the rows in this wheel that would serve the device, best first: "sm90a", "sm80 (PTX)".
+// Architectures of the kernels in this wheel that would serve the device, best first: "sm90a", "sm80 (PTX)".
 std::vector<std::string> archs_served(int major, int minor);
 
 }  // namespace cutwheel

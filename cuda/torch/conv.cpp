@@ -501,24 +501,24 @@ Matrix filter_matrix(Tensor const& filter) {
   return {filter.data_ptr(), 1, filter.size(0), filter.size(1), 0, filter.stride(0), filter.stride(1)};
 }
 
-void make_gemm(ConvProduct& product, ConvCall const& call) {
-  View const left = pixels_of(*call.a, product.keep);
+void make_gemm(ConvGemm& as_gemm, ConvCall const& call) {
+  View const left = pixels_of(*call.a, as_gemm.keep);
   if (call.direction == Direction::wgrad) {
     View const y{left.matrix.transposed(), left.owner};
-    product.operands.emplace(GemmOperands{y, pixels_of(*call.b, product.keep), call.k});
+    as_gemm.operands.emplace(GemmOperands{y, pixels_of(*call.b, as_gemm.keep), call.k});
   } else {
     Matrix const filter = filter_matrix(call.filter());
     View const right{call.direction == Direction::dgrad ? filter : filter.transposed(), call.filter()};
-    product.operands.emplace(GemmOperands{left, right, call.k});
+    as_gemm.operands.emplace(GemmOperands{left, right, call.k});
   }
-  GemmCall& gemm = product.gemm.emplace(GemmCall{call});
+  GemmCall& gemm = as_gemm.gemm.emplace(GemmCall{call});
   gemm.names.dims = 2;
-  gemm.operands = &*product.operands;
+  gemm.operands = &*as_gemm.operands;
   gemm.c = call.bias;
   if (!call.epilogue) return;
   gemm.c = nullptr;
-  gemm.epilogue = &product.epilogue;
-  EpilogueCall& epilogue = product.epilogue;
+  gemm.epilogue = &as_gemm.epilogue;
+  EpilogueCall& epilogue = as_gemm.epilogue;
   epilogue.id = *call.epilogue;
   EpilogueInfo const& info = epilogue.info();
   for (int i = 0; i < info.count; ++i) {
@@ -526,18 +526,18 @@ void make_gemm(ConvProduct& product, ConvCall const& call) {
     if (info.operands[i].kind == OperandKind::scalar) epilogue.scalars[position] = 1;
     if (info.operands[i].kind == OperandKind::row) epilogue.tensors[position] = call.bias;
     if (info.operands[i].kind == OperandKind::matrix && call.residual) {
-      View const residual = pixels_of(*call.residual, product.keep);
-      epilogue.tensors[position] = &product.views.emplace_back(matrix_view(residual.owner, residual.matrix));
+      View const residual = pixels_of(*call.residual, as_gemm.keep);
+      epilogue.tensors[position] = &as_gemm.views.emplace_back(matrix_view(residual.owner, residual.matrix));
     }
   }
 }
 
-void make_scaled(ConvProduct& product, ConvCall const& call) {
+void make_scaled(ConvGemm& as_gemm, ConvCall const& call) {
   constexpr std::int64_t kTensorwise = 0, kRowwise = 1;
-  View const pixels = pixels_of(*call.a, product.keep);
-  Tensor const& a = product.views.emplace_back(matrix_view(pixels.owner, pixels.matrix));
-  Tensor const& b = product.views.emplace_back(matrix_view(call.filter(), filter_matrix(call.filter()).transposed()));
-  ScaledCall& scaled = product.scaled.emplace(ScaledCall{{call.names, &a, &b}});
+  View const pixels = pixels_of(*call.a, as_gemm.keep);
+  Tensor const& a = as_gemm.views.emplace_back(matrix_view(pixels.owner, pixels.matrix));
+  Tensor const& b = as_gemm.views.emplace_back(matrix_view(call.filter(), filter_matrix(call.filter()).transposed()));
+  ScaledCall& scaled = as_gemm.scaled.emplace(ScaledCall{{call.names, &a, &b}});
   scaled.names.dims = 2;
   scaled.out_dtype = call.d_type;
   scaled.scale_a = call.scale_input, scaled.scale_b = call.scale_weight;
@@ -548,17 +548,17 @@ void make_scaled(ConvProduct& product, ConvCall const& call) {
 
 }  // namespace
 
-bool is_product(ConvCall const& call) {
+bool is_pointwise(ConvCall const& call) {
   conv2d::ConvProblem const& p = call.problem;
   // The sizes tell that there is no padding behind the last row, either.
   return p.r == 1 && p.s == 1 && call.unit_stride() && p.pad_h == 0 && p.pad_w == 0 && p.p == p.h && p.q == p.w;
 }
 
-void make_gemm_view(ConvProduct& product, ConvCall const& call) {
+void make_gemm_view(ConvGemm& as_gemm, ConvCall const& call) {
   if (call.is_scaled) {
-    make_scaled(product, call);
+    make_scaled(as_gemm, call);
   } else {
-    make_gemm(product, call);
+    make_gemm(as_gemm, call);
   }
 }
 
@@ -582,7 +582,7 @@ ScaledForms forms_of(ConvCall const& call) {
 ScaledForm first_form(ConvCall const& call) { return forms_of(call).forms[0]; }
 
 // The form that serves the call as a GEMM, if its operands lie as they should.
-std::optional<GemmPlan> plan_of_product(ConvCall const& call) {
+std::optional<GemmPlan> plan_of_gemm(ConvCall const& call) {
   if (call.is_scaled) {
     ScaledCall scaled{call};
     scaled.scale_a = call.scale_input, scaled.scale_b = call.scale_weight, scaled.bias = call.bias;
@@ -603,15 +603,15 @@ std::optional<GemmPlan> plan_of_product(ConvCall const& call) {
 }
 
 Tensor run_gemm(ConvCall const& call) {
-  ConvProduct product;
-  make_gemm_view(product, call);
+  ConvGemm as_gemm;
+  make_gemm_view(as_gemm, call);
   PreparedGemm prepared;
-  if (product.scaled) {
-    run_call(prepared, *product.scaled);
+  if (as_gemm.scaled) {
+    run_call(prepared, *as_gemm.scaled);
     return result_of_gemm(call, *prepared.d.tensor);
   }
   prepared.d.tensor = make_conv_result(call);
-  run_call(prepared, *product.gemm);
+  run_call(prepared, *as_gemm.gemm);
   return *std::move(prepared.d.tensor);
 }
 
@@ -622,7 +622,7 @@ char const* name_of(ConvAlgorithm algorithm) {
     case ConvAlgorithm::none: break;
     case ConvAlgorithm::implicit: return "implicit GEMM";
     case ConvAlgorithm::flipped: return "implicit GEMM of the flipped filter";
-    case ConvAlgorithm::product: return "GEMM";
+    case ConvAlgorithm::gemm: return "GEMM";
     case ConvAlgorithm::unfolded: return "implicit GEMM of blocks of pixels";
   }
   return "none";
@@ -631,23 +631,23 @@ char const* name_of(ConvAlgorithm algorithm) {
 ConvVariant choose_variant(ConvCall const& call) {
   DeviceInfo const& device = device_info(call.device);
   FirstNative<ConvVariant> choice{device};
-  if (is_product(call)) {
-    std::optional<GemmPlan> const product = plan_of_product(call);
+  if (is_pointwise(call)) {
+    std::optional<GemmPlan> const gemm = plan_of_gemm(call);
     // K of a filter's gradient is long: kernels of convolutions may split it finer. And they copy a residual to shared
-    // memory beside the product, which most of those of products read behind it.
+    // memory beside the accumulators, which most kernels of GEMMs read behind them.
     bool const splits = call.direction == Direction::wgrad;
     std::optional<GemmPlan> implicit;
     double implicit_us = 0;
-    if (product && (splits || call.residual)) {
+    if (gemm && (splits || call.residual)) {
       GemmRequest const request = request_of(call, ConvAlgorithm::implicit, first_form(call));
       implicit = choose_plan(request);
       if (implicit) implicit_us = implicit->predicted_us;
       if (implicit && call.residual) implicit_us += residual_us(*implicit, request, device);
     }
     bool const pays =
-        implicit && implicit_us < product->predicted_us &&
-        (splits || (is_persistent(*implicit->row) && runs_native(implicit->row->arch, device.major, device.minor)));
-    if (!pays) choice.offer({ConvAlgorithm::product, {}, product}, product);
+        implicit && implicit_us < gemm->predicted_us &&
+        (splits || (is_persistent(*implicit->kernel) && runs_native(implicit->kernel->arch, device.major, device.minor)));
+    if (!pays) choice.offer({ConvAlgorithm::gemm, {}, gemm}, gemm);
     if (choice.native) return *choice.chosen;  // it stays the first
   }
   if (call.direction == Direction::fprop && !call.is_scaled && copies_overlapping_rows(call)) {
@@ -656,7 +656,7 @@ ConvVariant choose_variant(ConvCall const& call) {
     std::optional<GemmPlan> const plan = request.space_to_depth.output_tiles > 0 ? choose_plan(request) : std::nullopt;
     // Bypasses the cost model, which misses that overlapping rows of a copy are loaded 2 to 3 times as slowly as full
     // lines.
-    if (plan && plan->row->family == Family::sm90_space_to_depth) return {ConvAlgorithm::unfolded, form, plan};
+    if (plan && plan->kernel->family == Family::sm90_space_to_depth) return {ConvAlgorithm::unfolded, form, plan};
   }
   auto const offer = [&](ConvAlgorithm algorithm, ScaledForm const& form) {
     std::optional<GemmPlan> const plan = choose_plan(request_of(call, algorithm, form));
@@ -686,7 +686,7 @@ Tensor run_conv(ConvCall& call) {
     fail(ErrorKind::not_implemented, call.names.op, ": ", explain_miss(request, device),
          "\ntorch.nn.functional.conv2d serves it.");
   }
-  if (variant.algorithm == ConvAlgorithm::product) return run_gemm(call);
+  if (variant.algorithm == ConvAlgorithm::gemm) return run_gemm(call);
   PreparedConv prepared;
   prepared.args.device = &device;
   prepare_conv(prepared, call, variant);
@@ -806,11 +806,11 @@ Explanation explain_checked(ConvCall const& call) {
   ConvVariant variant;
   if (call.problem.images > 0) variant = choose_variant(call);
   char const* const algorithm = name_of(variant.algorithm);
-  if (variant.algorithm == ConvAlgorithm::product) {
-    ConvProduct product;
-    make_gemm_view(product, call);
-    Explanation explanation = product.scaled ? explain_call(*product.scaled) : explain_call(*product.gemm);
-    explanation.operand_copies += product.keep.size();
+  if (variant.algorithm == ConvAlgorithm::gemm) {
+    ConvGemm as_gemm;
+    make_gemm_view(as_gemm, call);
+    Explanation explanation = as_gemm.scaled ? explain_call(*as_gemm.scaled) : explain_call(*as_gemm.gemm);
+    explanation.operand_copies += as_gemm.keep.size();
     explanation.route = algorithm;
     return explanation;
   }
@@ -870,7 +870,7 @@ std::int64_t conv_served(std::int64_t direction, std::int64_t device, ScalarType
   ConvVariant const variant = choose_variant(call);
   if (variant.algorithm == ConvAlgorithm::none) return 0;
   DeviceInfo const& info = device_info(call.device);
-  return runs_native(variant.plan->row->arch, info.major, info.minor) ? 2 : 1;
+  return runs_native(variant.plan->kernel->arch, info.major, info.minor) ? 2 : 1;
 }
 
 // Geometry of convolutions. SymInt, not int: torch.compile keeps numbers of a graph symbolic then, and torch reads it

@@ -64,9 +64,9 @@ Epilogue conv_epilogue(std::string_view name);
 void check(ConvCall& call);
 
 // How the result is got. implicit: by a kernel of the call's direction. flipped: the gradient of the input by fprop, of the
-// gradient and the flipped filter. product: with a 1x1 filter it is a GEMM, which the other ops compute. unfolded:
+// gradient and the flipped filter. gemm: with a 1x1 filter it is a GEMM, which the other ops compute. unfolded:
 // implicit, by a kernel that reads few channels as they lie, so that taps of a row are not made one.
-enum class ConvAlgorithm : int { none, implicit, flipped, product, unfolded };
+enum class ConvAlgorithm : int { none, implicit, flipped, gemm, unfolded };
 char const* name_of(ConvAlgorithm algorithm);
 
 // An epilogue, and the type that the kernel writes: what is not the type of the result is converted.
@@ -92,7 +92,7 @@ Tensor make_conv_result(ConvCall const& call);
 void prepare_conv(PreparedConv& prepared, ConvCall const& call, ConvVariant const& variant);
 
 // The call as a GEMM on the memory of its tensors, or on copies where rows are not evenly spaced.
-struct ConvProduct {
+struct ConvGemm {
   std::vector<Tensor> keep;              // copies
   std::deque<Tensor> views;              // the calls below point to them, and a deque does not move its elements
   std::optional<GemmOperands> operands;  // of gemm
@@ -100,9 +100,9 @@ struct ConvProduct {
   std::optional<GemmCall> gemm;
   std::optional<ScaledCall> scaled;
 };
-bool is_product(ConvCall const& call);
-// Fills `product`, which must not move afterwards.
-void make_gemm_view(ConvProduct& product, ConvCall const& call);
+bool is_pointwise(ConvCall const& call);
+// Fills `as_gemm`, which must not move afterwards.
+void make_gemm_view(ConvGemm& as_gemm, ConvCall const& call);
 // What the op returns for the result of a scaled GEMM.
 Tensor result_of_gemm(ConvCall const& call, Tensor const& result);
 

@@ -87,7 +87,7 @@ void run(Problem const& problem, Epilogue epilogue, Output& result, std::optiona
   EpilogueInfo const& info = problem.info;
   DeviceInfo const& device = device_info(problem.device);
   DType const d = dtype_of(problem.type);
-  KernelDescriptor const* const kernel = choose_elementwise_row(device, d, epilogue);
+  KernelDescriptor const* const kernel = choose_elementwise_kernel(device, d, epilogue);
   if (!kernel) {
     fail(ErrorKind::not_implemented, "elementwise: no kernel in this wheel serves epilogue \"", info.name, "\" with ",
          name_of(d), " output on ", device.name, " (compute capability ", device.major, '.', device.minor, ")");

@@ -114,28 +114,28 @@ std::string epilogue_json(EpilogueInfo const& info) {
                 "}");
 }
 
-std::string row_json(KernelDescriptor const& row) {
-  bool const is_conv = row.direction != Direction::none;
-  std::string const layout = is_conv ? "null" : quoted({letter_of(row.layout_a), letter_of(row.layout_b), 't'});
-  bool const has_epilogue = is_gemm(row) || row.family == Family::elementwise;
-  std::string const epilogue = has_epilogue ? quoted(info_of(row.epilogue).name) : "null";
-  return concat("{\"name\": ", quoted(row.name), ", \"op\": ", quoted(name_of(row.op)),
-                ", \"family\": ", quoted(family_name(row.family)), ", \"arch\": ", quoted(name_of(row.arch)),
-                ", \"ptx\": ", boolean(row.has_ptx), ", \"a\": ", quoted(name_of(row.a)),
-                ", \"b\": ", quoted(name_of(row.b)), ", \"acc\": ", quoted(name_of(row.acc)),
-                ", \"d\": ", quoted(name_of(row.d)), ", \"layout\": ", layout, ", \"epilogue\": ", epilogue,
-                ", \"tile\": ", extent(row.tile), ", \"cluster\": ", extent(row.cluster), ", \"stages\": ", row.stages,
-                ", \"schedule\": ", quoted(name_of(row.schedule)), ", \"swap_ab\": ", boolean(row.swap_ab),
-                ", \"fast_accum\": ", boolean(row.fast_accum),
-                ", \"scales\": ", row.scales == BlockScales::none ? "null" : quoted(name_of(row.scales)),
-                ", \"recipe\": ", row.recipe == QuantizeRecipe::none ? "null" : quoted(name_of(row.recipe)),
-                ", \"grouping\": ", row.grouping == Grouping::none ? "null" : quoted(name_of(row.grouping)),
-                ", \"direction\": ", row.direction == Direction::none ? "null" : quoted(name_of(row.direction)),
-                ", \"shared_memory_bytes\": ", *row.shared_memory_bytes, "}");
+std::string row_json(KernelDescriptor const& kernel) {
+  bool const is_conv = kernel.direction != Direction::none;
+  std::string const layout = is_conv ? "null" : quoted({letter_of(kernel.layout_a), letter_of(kernel.layout_b), 't'});
+  bool const has_epilogue = is_gemm(kernel) || kernel.family == Family::elementwise;
+  std::string const epilogue = has_epilogue ? quoted(info_of(kernel.epilogue).name) : "null";
+  return concat("{\"name\": ", quoted(kernel.name), ", \"op\": ", quoted(name_of(kernel.op)),
+                ", \"family\": ", quoted(family_name(kernel.family)), ", \"arch\": ", quoted(name_of(kernel.arch)),
+                ", \"ptx\": ", boolean(kernel.has_ptx), ", \"a\": ", quoted(name_of(kernel.a)),
+                ", \"b\": ", quoted(name_of(kernel.b)), ", \"acc\": ", quoted(name_of(kernel.acc)),
+                ", \"d\": ", quoted(name_of(kernel.d)), ", \"layout\": ", layout, ", \"epilogue\": ", epilogue,
+                ", \"tile\": ", extent(kernel.tile), ", \"cluster\": ", extent(kernel.cluster),
+                ", \"stages\": ", kernel.stages, ", \"schedule\": ", quoted(name_of(kernel.schedule)),
+                ", \"swap_ab\": ", boolean(kernel.swap_ab), ", \"fast_accum\": ", boolean(kernel.fast_accum),
+                ", \"scales\": ", kernel.scales == BlockScales::none ? "null" : quoted(name_of(kernel.scales)),
+                ", \"recipe\": ", kernel.recipe == QuantizeRecipe::none ? "null" : quoted(name_of(kernel.recipe)),
+                ", \"grouping\": ", kernel.grouping == Grouping::none ? "null" : quoted(name_of(kernel.grouping)),
+                ", \"direction\": ", kernel.direction == Direction::none ? "null" : quoted(name_of(kernel.direction)),
+                ", \"shared_memory_bytes\": ", *kernel.shared_memory_bytes, "}");
 }
 
 std::string plan_json(GemmPlan const& plan) {
-  return concat("{\"row\": ", quoted(plan.row->name), ", \"raster\": ", quoted(name_of(plan.raster)),
+  return concat("{\"row\": ", quoted(plan.kernel->name), ", \"raster\": ", quoted(name_of(plan.raster)),
                 ", \"swizzle\": ", plan.swizzle, ", \"splits\": ", plan.splits,
                 ", \"reduce\": ", plan.reduce ? quoted(plan.reduce->name) : "null",
                 ", \"predicted_us\": ", plan.predicted_us, "}");
@@ -189,7 +189,7 @@ std::string explanation_json(Explanation const& e, DeviceInfo const& device) {
                 ", \"rejected\": ",
                 list(e.rejections,
                      [](Rejection const& r) {
-                       return concat("{\"row\": ", quoted(r.row->name), ", \"reason\": ", quoted(r.reason), "}");
+                       return concat("{\"row\": ", quoted(r.kernel->name), ", \"reason\": ", quoted(r.reason), "}");
                      }),
                 "}");
 }
@@ -199,7 +199,7 @@ std::string explanation_json(Explanation const& e, DeviceInfo const& device) {
 std::string kernels_json() {
   std::vector<KernelDescriptor const*> rows;
   for (int i = 0; i < kKernelCount; ++i) rows.push_back(&kKernels[i]);
-  return list(rows, [](KernelDescriptor const* row) { return row_json(*row); });
+  return list(rows, [](KernelDescriptor const* kernel) { return row_json(*kernel); });
 }
 
 std::string epilogues_json() {

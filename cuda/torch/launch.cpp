@@ -53,7 +53,7 @@ bool launch(Prepared<Args>& prepared, char const* op, GemmPlan plan) {
   GemmRequest request = prepared.request;
   while (refused()) {
     for (GemmPlan const& next : rank_plans(request, *args.device)) {
-      if (next.row == plan.row) continue;
+      if (next.kernel == plan.kernel) continue;
       plan = next;
       status = attempt();
       if (!refused()) break;
@@ -62,7 +62,7 @@ bool launch(Prepared<Args>& prepared, char const* op, GemmPlan plan) {
     if (request.direction == Direction::none || !request.tensor_maps) break;
     request.tensor_maps = false;
   }
-  check_launch(status, op, plan.row->name);
+  check_launch(status, op, plan.kernel->name);
   return status.good();
 }
 

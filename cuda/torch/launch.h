@@ -25,7 +25,7 @@ using PreparedGemm = Prepared<gemm::GemmArgs>;
 using PreparedConv = Prepared<conv2d::ConvArgs>;
 
 inline bool is_native(GemmPlan const& plan, DeviceInfo const& device) {
-  return runs_native(plan.row->arch, device.major, device.minor);
+  return runs_native(plan.kernel->arch, device.major, device.minor);
 }
 
 // Choices are offered in the order of preference: takes the first with a native kernel, else the first with any.

@@ -98,7 +98,8 @@ Tensor make_zero_points(Problem const& problem) {
 void run(Problem const& problem, gemm::GemmArgs& args, Output& values) {
   DeviceInfo const& device = device_info(problem.device);
   ScalarType const in = type_of(problem.x);
-  KernelDescriptor const* const kernel = choose_quantize_row(device, dtype_of(in), dtype_of(problem.type), problem.recipe);
+  KernelDescriptor const* const kernel =
+      choose_quantize_kernel(device, dtype_of(in), dtype_of(problem.type), problem.recipe);
   if (!kernel) {
     if (problem.type != ScalarType::Char && !has_fp8(device.major, device.minor)) {
       fail(ErrorKind::not_implemented, "quantize: ", fp8_miss(device));

@@ -5,75 +5,76 @@
 namespace cutwheel {
 namespace {
 
-FigureKind kind_of(KernelDescriptor const& row) {
-  switch (row.scales) {
+FigureKind kind_of(KernelDescriptor const& kernel) {
+  switch (kernel.scales) {
     case BlockScales::a1x128_b128x128: return FigureKind::blocks_of_b;
     case BlockScales::a1x128_b1x128: return FigureKind::columns_of_b;
     case BlockScales::none: break;
   }
-  if (is_fp8(row.a)) return row.fast_accum ? FigureKind::fp8_fast : FigureKind::fp8;
-  return element_bytes(row.a) == 1 ? FigureKind::int8 : FigureKind::wide;
+  if (is_fp8(kernel.a)) return kernel.fast_accum ? FigureKind::fp8_fast : FigureKind::fp8;
+  return element_bytes(kernel.a) == 1 ? FigureKind::int8 : FigureKind::wide;
 }
 
-int k_bytes_of(KernelDescriptor const& row) { return row.tile.k * element_bytes(row.a); }
+int k_bytes_of(KernelDescriptor const& kernel) { return kernel.tile.k * element_bytes(kernel.a); }
 
 // Dense 16-bit multiply-adds with float32 accumulation, per SM and clock (architecture white papers); 8-bit ones are twice
 // as many. On newer GPUs mma.sync reaches less than their own instructions do.
-double macs_per_clock(KernelDescriptor const& row, DeviceInfo const& device) {
-  if (is_persistent(row)) return 2048;
+double macs_per_clock(KernelDescriptor const& kernel, DeviceInfo const& device) {
+  if (is_persistent(kernel)) return 2048;
   if (device.major == 8) return device.minor == 0 ? 1024 : 512;
   return 1250;
 }
 
-Calibration const* find_by_area(KernelDescriptor const& row) {
-  if (row.family != Family::sm90_grouped && row.family != Family::sm90_conv) return nullptr;
-  Calibration const& figures = kFiguresByArea[static_cast<int>(kind_of(row))];
+Calibration const* find_by_area(KernelDescriptor const& kernel) {
+  if (kernel.family != Family::sm90_grouped && kernel.family != Family::sm90_conv) return nullptr;
+  Calibration const& figures = kFiguresByArea[static_cast<int>(kind_of(kernel))];
   return figures.k_tile_us > 0 ? &figures : nullptr;
 }
 
-Calibration const* find_fitted(KernelDescriptor const& row) {
-  FigureKind const kind = kind_of(row);
-  if (row.family == Family::sm90_space_to_depth)
-    return row.tile.k == 16 ? &kSpaceToDepth16Figures : &kSpaceToDepth32Figures;
-  if (is_direct_conv(row)) return &kDirectConvFigures;
-  if (row.family == Family::sm90_conv && kind == FigureKind::wide) {
-    bool const is_wgrad = row.direction == Direction::wgrad;
+Calibration const* find_fitted(KernelDescriptor const& kernel) {
+  FigureKind const kind = kind_of(kernel);
+  if (kernel.family == Family::sm90_space_to_depth)
+    return kernel.tile.k == 16 ? &kSpaceToDepth16Figures : &kSpaceToDepth32Figures;
+  if (is_direct_conv(kernel)) return &kDirectConvFigures;
+  if (kernel.family == Family::sm90_conv && kind == FigureKind::wide) {
+    bool const is_wgrad = kernel.direction == Direction::wgrad;
     auto const* const end = kConvFigures + kConvFigureCount;
     auto const* const found = std::find_if(kConvFigures, end, [&](ConvFigures const& x) {
-      return x.is_wgrad == is_wgrad && x.m == row.tile.m && x.n == row.tile.n;
+      return x.is_wgrad == is_wgrad && x.m == kernel.tile.m && x.n == kernel.tile.n;
     });
     if (found != end) return &found->figures;
   }
-  if (find_by_area(row) || !is_persistent(row)) return nullptr;
+  if (find_by_area(kernel) || !is_persistent(kernel)) return nullptr;
   auto const* const end = kTileFigures + kTileFigureCount;
   auto const* const found = std::find_if(kTileFigures, end, [&](TileFigures const& x) {
-    return x.kind == kind && x.m == row.tile.m && x.n == row.tile.n && x.k_bytes == k_bytes_of(row) &&
-           x.schedule == row.schedule && x.swap_ab == row.swap_ab && x.splits == row.cluster.k;
+    return x.kind == kind && x.m == kernel.tile.m && x.n == kernel.tile.n && x.k_bytes == k_bytes_of(kernel) &&
+           x.schedule == kernel.schedule && x.swap_ab == kernel.swap_ab && x.splits == kernel.cluster.k;
   });
   return found != end ? &found->figures : nullptr;
 }
 
 }  // namespace
 
-Limits const& limits_of(KernelDescriptor const& row) {
-  bool const is_dense = row.family == Family::sm90_persistent || row.family == Family::sm90_warpspecialized;
-  return is_dense && row.scales == BlockScales::none && kind_of(row) != FigureKind::int8 ? kDenseLimits : kOtherLimits;
+Limits const& limits_of(KernelDescriptor const& kernel) {
+  bool const is_dense = kernel.family == Family::sm90_persistent || kernel.family == Family::sm90_warpspecialized;
+  return is_dense && kernel.scales == BlockScales::none && kind_of(kernel) != FigureKind::int8 ? kDenseLimits
+                                                                                               : kOtherLimits;
 }
 
-Calibration calibration_of(KernelDescriptor const& row, DeviceInfo const& device) {
-  if (Calibration const* const fitted = find_fitted(row)) return *fitted;
-  double const bytes = static_cast<double>(row.tile.m) * row.tile.n * k_bytes_of(row);
-  if (Calibration const* const x = find_by_area(row)) {
+Calibration calibration_of(KernelDescriptor const& kernel, DeviceInfo const& device) {
+  if (Calibration const* const fitted = find_fitted(kernel)) return *fitted;
+  double const bytes = static_cast<double>(kernel.tile.m) * kernel.tile.n * k_bytes_of(kernel);
+  if (Calibration const* const x = find_by_area(kernel)) {
     return {x->k_tile_us * (bytes / (128 * 128 * 128)), x->tile_us, x->launch_us};
   }
   constexpr double kReached = 0.7;  // of the paper rate, by a kernel that is not tuned for the GPU
   // float32 halves the rate and doubles the bytes, 8 bits do the opposite: per byte of K the same.
-  return {bytes / 2 / (macs_per_clock(row, device) * kReached * device.sm_clock_ghz * 1e3), 1.0, 2.5};
+  return {bytes / 2 / (macs_per_clock(kernel, device) * kReached * device.sm_clock_ghz * 1e3), 1.0, 2.5};
 }
 
-bool is_measured(KernelDescriptor const& row, DeviceInfo const& device) {
+bool is_measured(KernelDescriptor const& kernel, DeviceInfo const& device) {
   return device.major == kCalibratedGpu.cc_major && device.sm_count == kCalibratedGpu.sm_count &&
-         device.memory_gb_per_s >= kCalibratedGpu.least_memory_gb_per_s && find_fitted(row);
+         device.memory_gb_per_s >= kCalibratedGpu.least_memory_gb_per_s && find_fitted(kernel);
 }
 
 }  // namespace cutwheel

@@ -56,11 +56,11 @@ extern int const kConvFigureCount;
 extern Calibration const kDirectConvFigures, kSpaceToDepth16Figures, kSpaceToDepth32Figures;
 
 // The kernel's measured figures, or figures computed from its tile and the tensor-core rate of its instructions.
-Calibration calibration_of(KernelDescriptor const& row, DeviceInfo const& device);
+Calibration calibration_of(KernelDescriptor const& kernel, DeviceInfo const& device);
 
 // Whether the kernel's figures are fitted to measurements, and on this kind of GPU.
-bool is_measured(KernelDescriptor const& row, DeviceInfo const& device);
+bool is_measured(KernelDescriptor const& kernel, DeviceInfo const& device);
 
-Limits const& limits_of(KernelDescriptor const& row);
+Limits const& limits_of(KernelDescriptor const& kernel);
 
 }  // namespace cutwheel

@@ -114,11 +114,11 @@ GemmRequest read_request(Line& line) {
 
 TunedPlan read_plan(Line& line) {
   std::string const name = line.word("row");
-  auto const row = rows_by_name().find(name);
-  if (row == rows_by_name().end()) line.refuse("row", concat("is ", name, ", which this wheel does not have"));
+  auto const kernel = rows_by_name().find(name);
+  if (kernel == rows_by_name().end()) line.refuse("row", concat("is ", name, ", which this wheel does not have"));
   TunedPlan plan;
-  plan.row = row->second;
-  if (!is_gemm(kKernels[plan.row])) line.refuse("row", concat("is ", name, ", which computes no product"));
+  plan.kernel = kernel->second;
+  if (!is_gemm(kKernels[plan.kernel])) line.refuse("row", concat("is ", name, ", which computes no product"));
   plan.raster = line.one_of<RasterOrder>("raster");
   plan.swizzle = line.number("swizzle", 1, kMaxSwizzle), plan.splits = line.number("splits", 1, kMaxSplits);
   plan.us = line.number<float>("microseconds", 0.f);

@@ -60,7 +60,7 @@ void search(Hit& hit, std::vector<TunedTable const*> const& tables, GemmRequest 
 // The entry's plan of the same kernel and splits; at other extents a kernel may be split otherwise.
 TunedPlan const* find_plan(Hit const& hit, GemmPlan const& plan) {
   TunedPlan const *const first = hit.table->plans + hit.entry->first, *const last = first + hit.entry->count;
-  auto const same_row = [&](TunedPlan const& x) { return &kKernels[x.row] == plan.row; };
+  auto const same_row = [&](TunedPlan const& x) { return &kKernels[x.kernel] == plan.kernel; };
   auto const found = std::find_if(first, last, [&](TunedPlan const& x) { return same_row(x) && x.splits == plan.splits; });
   if (found != last) return found;
   if (hit.distance == 0 || plan.splits == 1) return nullptr;

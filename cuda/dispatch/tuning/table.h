@@ -11,7 +11,7 @@
 namespace cutwheel {
 
 struct TunedPlan {
-  int row;  // of kKernels
+  int kernel;  // of kKernels
   RasterOrder raster;
   int swizzle, splits;
   float us;
