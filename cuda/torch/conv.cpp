@@ -520,16 +520,12 @@ void make_gemm(ConvGemm& as_gemm, ConvCall const& call) {
   gemm.epilogue = &as_gemm.epilogue;
   EpilogueCall& epilogue = as_gemm.epilogue;
   epilogue.id = *call.epilogue;
-  EpilogueInfo const& info = epilogue.info();
-  for (int i = 0; i < info.count; ++i) {
-    std::size_t const position = static_cast<std::size_t>(i);
-    if (info.operands[i].kind == OperandKind::scalar) epilogue.scalars[position] = 1;
-    if (info.operands[i].kind == OperandKind::row) epilogue.tensors[position] = call.bias;
-    if (info.operands[i].kind == OperandKind::matrix && call.residual) {
-      View const residual = pixels_of(*call.residual, as_gemm.keep);
-      epilogue.tensors[position] = &as_gemm.views.emplace_back(matrix_view(residual.owner, residual.matrix));
-    }
+  Tensor const* residual = nullptr;
+  if (call.residual) {
+    View const pixels = pixels_of(*call.residual, as_gemm.keep);
+    residual = &as_gemm.views.emplace_back(matrix_view(pixels.owner, pixels.matrix));
   }
+  bind_layer(call.names.op, epilogue, call.bias, residual);
 }
 
 void make_scaled(ConvGemm& as_gemm, ConvCall const& call) {
@@ -758,24 +754,15 @@ Tensor conv2d_fused(Tensor const& input, Tensor const& weight, std::optional<Ten
   return run_conv(call);
 }
 
-Tensor conv2d_input_grad(Tensor const& grad_output, Tensor const& weight, std::int64_t input_h, std::int64_t input_w,
-                         std::int64_t stride_h, std::int64_t stride_w, std::int64_t padding_top,
-                         std::int64_t padding_bottom, std::int64_t padding_left, std::int64_t padding_right,
-                         std::int64_t dilation_h, std::int64_t dilation_w, bool allow_tf32) {
+// `size` is H and W of the input, or R and S of the weight. The sums of split-K are added in a fixed order: all results
+// are deterministic.
+template <Direction direction>
+Tensor conv2d_gradient(Tensor const& grad_output, Tensor const& other, std::int64_t size_h, std::int64_t size_w,
+                       std::int64_t stride_h, std::int64_t stride_w, std::int64_t padding_top, std::int64_t padding_bottom,
+                       std::int64_t padding_left, std::int64_t padding_right, std::int64_t dilation_h,
+                       std::int64_t dilation_w, bool allow_tf32) {
   ConvCall call = conv_gradient_call(
-      Direction::dgrad, grad_output, weight, {input_h, input_w},
-      {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},
-      allow_tf32);
-  return run_conv(call);
-}
-
-// The sums of split-K are added in a fixed order: all results are deterministic.
-Tensor conv2d_weight_grad(Tensor const& grad_output, Tensor const& input, std::int64_t weight_h, std::int64_t weight_w,
-                          std::int64_t stride_h, std::int64_t stride_w, std::int64_t padding_top,
-                          std::int64_t padding_bottom, std::int64_t padding_left, std::int64_t padding_right,
-                          std::int64_t dilation_h, std::int64_t dilation_w, bool allow_tf32) {
-  ConvCall call = conv_gradient_call(
-      Direction::wgrad, grad_output, input, {weight_h, weight_w},
+      direction, grad_output, other, {size_h, size_w},
       {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},
       allow_tf32);
   return run_conv(call);
@@ -888,11 +875,11 @@ Ops conv_ops() {
           "conv2d_fused(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, " CUTWHEEL_GEOMETRY
           ", str epilogue, bool allow_tf32=False) -> Tensor",
           {2, 4, explain_fprop}),
-      op<&conv2d_input_grad, kConvInputGrad>(
+      op<&conv2d_gradient<Direction::dgrad>, kConvInputGrad>(
           "conv2d_input_grad(Tensor grad_output, Tensor weight, SymInt input_h, SymInt input_w, " CUTWHEEL_GEOMETRY
           ", bool allow_tf32=False) -> Tensor",
           {2, 2, explain_gradient<Direction::dgrad>}),
-      op<&conv2d_weight_grad, kConvWeightGrad>(
+      op<&conv2d_gradient<Direction::wgrad>, kConvWeightGrad>(
           "conv2d_weight_grad(Tensor grad_output, Tensor input, SymInt weight_h, SymInt weight_w, " CUTWHEEL_GEOMETRY
           ", bool allow_tf32=False) -> Tensor",
           {2, 2, explain_gradient<Direction::wgrad>}),

@@ -95,8 +95,7 @@ void check_epilogue_outs(GemmCall const& call) {
     Matrix const target = matrix_of(out);
     for (std::size_t j = 0; j < i; ++j) {
       if (overlaps(matrix_of(*outs[j].tensor), d_bytes, target, d_bytes)) {
-        fail(ErrorKind::value, call.names.op, ": ", label, " overlaps ", outs[j].label,
-             " in memory; expected separate tensors");
+        fail_overlap(call.names.op, label, outs[j].label.c_str());
       }
     }
     for (int j = 0; j < info.count; ++j) {
@@ -108,8 +107,7 @@ void check_epilogue_outs(GemmCall const& call) {
       ScalarType const type = type_of(*tensor);
       if (is_matrix(kind) && type == call.d_type && same_view(x, target)) continue;
       if (overlaps(x, element_bytes_of(type), target, d_bytes)) {
-        fail(ErrorKind::value, call.names.op, ": ", label, " overlaps ", info.operands[j].name,
-             " in memory; expected separate tensors");
+        fail_overlap(call.names.op, label, info.operands[j].name);
       }
     }
   }
@@ -175,6 +173,25 @@ void prepare_epilogue(PreparedGemm& prepared, GemmCall const& call, CopyPolicy c
   }
 }
 
+void bind_layer(char const* op, EpilogueCall& epilogue, Tensor const* bias, Tensor const* residual) {
+  EpilogueInfo const& info = epilogue.info();
+  for (int i = 0; i < info.count; ++i) {
+    std::size_t const position = static_cast<std::size_t>(i);
+    EpilogueOperandInfo const& operand = info.operands[i];
+    if (is_named(operand, OperandKind::row, "bias")) {
+      epilogue.tensors[position] = bias;
+    } else if (is_named(operand, OperandKind::matrix, "residual")) {
+      epilogue.tensors[position] = residual;
+    } else if (is_neutral(operand)) {
+      epilogue.scalars[position] = 1;
+    } else if (operand.kind != OperandKind::store) {
+      fail_operand(op, info, i, "none but bias, a row, and residual, a matrix: call gemm for others");
+    }
+  }
+  check_takes(op, info, "bias", bias);
+  check_takes(op, info, "residual", residual);
+}
+
 // --- Ops
 
 namespace {
@@ -231,26 +248,6 @@ void bind_gemm(EpilogueCall& epilogue, OptionalTensors const& operands, std::vec
   }
 }
 
-// The same of a linear layer.
-void bind_linear(EpilogueCall& epilogue, Tensor const* bias, Tensor const* residual) {
-  EpilogueInfo const& info = epilogue.info();
-  for (int i = 0; i < info.count; ++i) {
-    std::size_t const position = static_cast<std::size_t>(i);
-    EpilogueOperandInfo const& operand = info.operands[i];
-    if (is_named(operand, OperandKind::row, "bias")) {
-      epilogue.tensors[position] = bias;
-    } else if (is_named(operand, OperandKind::matrix, "residual")) {
-      epilogue.tensors[position] = residual;
-    } else if (is_neutral(operand)) {
-      epilogue.scalars[position] = 1;
-    } else if (operand.kind != OperandKind::store) {
-      fail_operand("linear", info, i, "none but bias, a row, and residual, a matrix: call gemm for others");
-    }
-  }
-  check_takes("linear", info, "bias", bias);
-  check_takes("linear", info, "residual", residual);
-}
-
 EpilogueCall bound_gemm(StringHandle name, OptionalTensors const& operands, std::vector<double> const& scalars) {
   TextArgument const text(name);
   EpilogueCall epilogue;
@@ -301,7 +298,7 @@ void run_linear(PreparedGemm& prepared, Tensor const& input, Tensor const& weigh
   TextArgument const text(name);
   EpilogueCall epilogue;
   epilogue.id = named_epilogue("linear", text.view(), /*has_accum=*/true);
-  bind_linear(epilogue, bias ? &*bias : nullptr, residual ? &*residual : nullptr);
+  bind_layer("linear", epilogue, bias ? &*bias : nullptr, residual ? &*residual : nullptr);
   check_stores("linear", "linear_fused", epilogue.info(), stores);
   GemmCall call = make_call(kLinear, input, weight, std::nullopt, allow_tf32);
   call.linear = true;
@@ -345,7 +342,7 @@ Explanation explain_named(Question const& asked) {
 Explanation explain_linear(Question const& asked) {
   EpilogueCall epilogue;
   epilogue.id = named_epilogue("linear", asked.epilogue, /*has_accum=*/true);
-  bind_linear(epilogue, asked.optional(2), asked.optional(3));
+  bind_layer("linear", epilogue, asked.optional(2), asked.optional(3));
   GemmCall call = make_call(kLinear, asked.tensor(0), asked.tensor(1), std::nullopt, asked.allow_tf32);
   call.linear = true;
   call.epilogue = &epilogue;

@@ -46,7 +46,7 @@ void check_out_against_c(GemmCall const& call) {
   ScalarType const c_type = type_of(*call.c);
   if (c_type == call.d_type && same_view(c, target)) return;
   if (overlaps(c, element_bytes_of(c_type), target, element_bytes_of(call.d_type))) {
-    fail(ErrorKind::value, call.names.op, ": out overlaps ", call.names.c, " in memory; expected separate tensors");
+    fail_overlap(call.names.op, "out", call.names.c);
   }
 }
 

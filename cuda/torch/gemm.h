@@ -55,6 +55,9 @@ void check(GemmCall& call);
 void check_epilogue(GemmCall& call);
 void check_epilogue_outs(GemmCall const& call);
 
+// Fills the epilogue of a layer, which has at most a bias and a residual; throws where what is given is not what it takes.
+void bind_layer(char const* op, EpilogueCall& epilogue, Tensor const* bias, Tensor const* residual);
+
 // Where an operand of the epilogue lies, [batch, rows, cols]; a vector is one row. linear's are not flattened.
 Matrix epilogue_matrix(GemmCall const& call, int position);
 

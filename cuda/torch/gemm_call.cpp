@@ -125,10 +125,14 @@ void check_operands(GemmCallBase& call) {
   }
 }
 
+void fail_overlap(char const* op, char const* label, char const* argument) {
+  fail(ErrorKind::value, op, ": ", label, " overlaps ", argument, " in memory; expected separate tensors");
+}
+
 void check_apart(GemmCallBase const& call, Tensor const& out, char const* label, Tensor const& input,
                  char const* argument) {
   if (overlaps(matrix_of(input), element_bytes_of(type_of(input)), matrix_of(out), element_bytes_of(call.d_type))) {
-    fail(ErrorKind::value, call.names.op, ": ", label, " overlaps ", argument, " in memory; expected separate tensors");
+    fail_overlap(call.names.op, label, argument);
   }
 }
 

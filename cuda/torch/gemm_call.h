@@ -98,6 +98,7 @@ std::string rows_text(Tensor const& like, std::int64_t cols);
 void check_operands(GemmCallBase& call);
 // Checks an out= of `cols` columns, also for overlap with itself and with A and B.
 void check_out(GemmCallBase const& call, Tensor const& out, char const* label, std::int64_t cols);
+[[noreturn]] void fail_overlap(char const* op, char const* label, char const* argument);
 void check_apart(GemmCallBase const& call, Tensor const& out, char const* label, Tensor const& input, char const* argument);
 
 // --- Epilogues by name
