@@ -1,16 +1,76 @@
 #include "torch/conv.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <deque>
+#include <string_view>
 
 #include "dispatch/cost_model.h"
+#include "torch/gemm.h"
+#include "torch/image.h"
 #include "torch/registry.h"
+#include "torch/scaled.h"
 
 namespace cutwheel {
 
-// --- Checks
-
 namespace {
+
+// Names of the GEMM operands A and B, as kernels take them.
+constexpr OpNames kConv2d{"conv2d", "nn.functional.conv2d", "bias", "input", "weight", 4};
+constexpr OpNames kConvInputGrad{"conv2d_input_grad", "nn.grad.conv2d_input", nullptr, "grad_output", "weight", 4};
+constexpr OpNames kConvWeightGrad{"conv2d_weight_grad", "nn.grad.conv2d_weight", nullptr, "grad_output", "input", 4};
+constexpr OpNames kScaledConv2d{"scaled_conv2d", nullptr, "bias", "input", "weight", 4};
+
+struct ConvGeometry {
+  std::array<std::int64_t, 2> stride;   // along H, W
+  std::array<std::int64_t, 4> padding;  // top, bottom, left, right
+  std::array<std::int64_t, 2> dilation;
+};
+
+// H and W of an image, or R and S of a filter.
+using Extents2d = std::array<std::int64_t, 2>;
+
+// As in GemmCallBase, m, n and k are the extents of the implicit GEMM of the problem as the caller has it, without
+// added channels.
+struct ConvCall : GemmCallBase {
+  Direction direction = Direction::fprop;
+  ConvGeometry geometry;
+  Extents2d size = {};  // of the result of a gradient
+  // Null: not given.
+  Tensor const* bias = nullptr;      // [Ko]
+  Tensor const* residual = nullptr;  // [N, Ko, P, Q]
+  Tensor const* scale_input = nullptr;
+  Tensor const* scale_weight = nullptr;
+  std::optional<Epilogue> epilogue = std::nullopt;  // asked for by its name; else a bias is added, or nothing
+  bool allow_tf32 = false;
+  bool is_scaled = false;
+
+  conv2d::ConvProblem problem = {};
+
+  Tensor const& filter() const { return *b; }  // of fprop and dgrad
+  bool unit_stride() const { return problem.stride_h == 1 && problem.stride_w == 1; }
+};
+
+ConvCall make_conv_call(OpNames const& names, Direction direction, Tensor const& a, Tensor const& b,
+                        ConvGeometry const& geometry, bool allow_tf32) {
+  ConvCall call{{names, &a, &b}, direction, geometry};
+  call.allow_tf32 = allow_tf32;
+  return call;
+}
+
+// How the result is got. implicit: by a kernel of the call's direction. flipped: the gradient of the input by fprop, of the
+// gradient and the flipped filter. gemm: with a 1x1 filter it is a GEMM, which the other ops compute. unfolded:
+// implicit, by a kernel that reads few channels as they lie, so that taps of a row are not made one.
+enum class ConvAlgorithm : int { none, implicit, flipped, gemm, unfolded };
+// An epilogue, and the type that the kernel writes: what is not the type of the result is converted.
+struct ConvVariant {
+  ConvAlgorithm algorithm = ConvAlgorithm::none;
+  ScaledForm form{};
+  std::optional<GemmPlan> plan = std::nullopt;  // none for a GEMM, which is planned when its operands are prepared
+};
+
+// --- Checks
 
 constexpr ErrorKind kType = ErrorKind::type, kValue = ErrorKind::value, kShape = ErrorKind::shape;
 
@@ -206,8 +266,7 @@ void check_residual(ConvCall const& call) {
   }
 }
 
-}  // namespace
-
+// The epilogue of a name, with no tensors but a bias and a residual. Throws for any other.
 Epilogue conv_epilogue(std::string_view name) {
   char const* const op = kConv2d.op;
   Epilogue const epilogue = named_epilogue(op, name, /*has_accum=*/true);
@@ -225,6 +284,7 @@ Epilogue conv_epilogue(std::string_view name) {
   return epilogue;
 }
 
+// Shapes, dtypes, devices, geometry: throws the error that names the argument; fills types, extents and the problem.
 void check(ConvCall& call) {
   check_devices(call);
   check_dims(call.names, call.names.a, *call.a, 4);
@@ -248,8 +308,6 @@ void check(ConvCall& call) {
 }
 
 // --- Operands
-
-namespace {
 
 int whole(int channels, ScalarType type) {
   return static_cast<int>(round_up<std::int64_t>(channels, access_elements(type)));
@@ -389,6 +447,16 @@ void prepare_operands(PreparedConv& prepared, ConvCall const& call, ConvView con
   }
 }
 
+// What the op returns, uninitialised.
+Tensor make_conv_result(ConvCall const& call) {
+  conv2d::ConvProblem const& p = call.problem;
+  switch (call.direction) {
+    case Direction::dgrad: return empty_channels_last({p.images, p.c, p.h, p.w}, call.d_type, call.device);
+    case Direction::wgrad: return empty_channels_last({p.k_out, p.c, p.r, p.s}, call.d_type, call.device);
+    default: return empty_channels_last({p.images, p.k_out, p.p, p.q}, call.d_type, call.device);
+  }
+}
+
 // D as the kernel writes it: the result itself, or what is copied to the result without the channels that were added.
 void prepare_result(PreparedConv& prepared, ConvCall const& call, ConvView const& view, ConvAlgorithm algorithm,
                     ScalarType d_type) {
@@ -442,10 +510,10 @@ void prepare_epilogue(PreparedConv& prepared, ConvCall const& call, ScaledForm c
   }
 }
 
-}  // namespace
-
+// Whether the implicit GEMM copies the input so that the taps of a row become channels of one tap.
 bool copies_overlapping_rows(ConvCall const& call) { return view_of(call, ConvAlgorithm::implicit).windows; }
 
+// The request that selection sees; an implicit GEMM counts padded channels.
 GemmRequest request_of(ConvCall const& call, ConvAlgorithm algorithm, ScaledForm const& form) {
   conv2d::ConvProblem const problem = view_of(call, algorithm).problem;
   GemmRequest request = request_of(call, Op::conv2d, form.d_type);
@@ -463,15 +531,7 @@ GemmRequest request_of(ConvCall const& call, ConvAlgorithm algorithm, ScaledForm
   return request;
 }
 
-Tensor make_conv_result(ConvCall const& call) {
-  conv2d::ConvProblem const& p = call.problem;
-  switch (call.direction) {
-    case Direction::dgrad: return empty_channels_last({p.images, p.c, p.h, p.w}, call.d_type, call.device);
-    case Direction::wgrad: return empty_channels_last({p.k_out, p.c, p.r, p.s}, call.d_type, call.device);
-    default: return empty_channels_last({p.images, p.k_out, p.p, p.q}, call.d_type, call.device);
-  }
-}
-
+// Prepares a checked call that has something to compute, and allocates its result.
 void prepare_conv(PreparedConv& prepared, ConvCall const& call, ConvVariant const& variant) {
   prepared.request = request_of(call, variant.algorithm, variant.form);
   conv2d::ConvArgs& args = prepared.args;
@@ -486,7 +546,15 @@ void prepare_conv(PreparedConv& prepared, ConvCall const& call, ConvVariant cons
 // --- Convolutions that are GEMMs
 // Convolutions with a 1x1 filter are GEMMs whose rows are pixels.
 
-namespace {
+// The call as a GEMM on the memory of its tensors, or on copies where rows are not evenly spaced.
+struct ConvGemm {
+  std::vector<Tensor> keep;              // copies
+  std::deque<Tensor> views;              // the calls below point to them, and a deque does not move its elements
+  std::optional<GemmOperands> operands;  // of gemm
+  EpilogueCall epilogue;
+  std::optional<GemmCall> gemm;
+  std::optional<ScaledCall> scaled;
+};
 
 // [N, H, W, C] as one matrix of pixels.
 View pixels_of(Tensor const& tensor, std::vector<Tensor>& keep) {
@@ -542,14 +610,13 @@ void make_scaled(ConvGemm& as_gemm, ConvCall const& call) {
   scaled.recipe_b = call.scale_weight->numel() == 1 ? kTensorwise : kRowwise;
 }
 
-}  // namespace
-
 bool is_pointwise(ConvCall const& call) {
   conv2d::ConvProblem const& p = call.problem;
   // The sizes tell that there is no padding behind the last row, either.
   return p.r == 1 && p.s == 1 && call.unit_stride() && p.pad_h == 0 && p.pad_w == 0 && p.p == p.h && p.q == p.w;
 }
 
+// Fills `as_gemm`, which must not move afterwards.
 void make_gemm_view(ConvGemm& as_gemm, ConvCall const& call) {
   if (call.is_scaled) {
     make_scaled(as_gemm, call);
@@ -558,6 +625,7 @@ void make_gemm_view(ConvGemm& as_gemm, ConvCall const& call) {
   }
 }
 
+// What the op returns for the result of a scaled GEMM.
 Tensor result_of_gemm(ConvCall const& call, Tensor const& result) {
   conv2d::ConvProblem const& p = call.problem;
   std::array<std::int64_t, 4> const sizes{p.images, p.h, p.w, call.n};
@@ -567,8 +635,6 @@ Tensor result_of_gemm(ConvCall const& call, Tensor const& result) {
 }
 
 // --- Running
-
-namespace {
 
 ScaledForms forms_of(ConvCall const& call) {
   if (call.is_scaled) return scaled_forms(kScaled, call.d_type, call.bias);
@@ -611,8 +677,6 @@ Tensor run_gemm(ConvCall const& call) {
   return *std::move(prepared.d.tensor);
 }
 
-}  // namespace
-
 char const* name_of(ConvAlgorithm algorithm) {
   switch (algorithm) {
     case ConvAlgorithm::none: break;
@@ -624,6 +688,7 @@ char const* name_of(ConvAlgorithm algorithm) {
   return "none";
 }
 
+// The cheapest native variant, else one through PTX; none if no kernel serves the call.
 ConvVariant choose_variant(ConvCall const& call) {
   DeviceInfo const& device = device_info(call.device);
   FirstNative<ConvVariant> choice{device};
@@ -698,8 +763,6 @@ Tensor run_conv(ConvCall& call) {
 
 // --- Ops: tensors [N, C, H, W] in any memory format, results in channels_last. Geometry is eight numbers: as three lists
 // they would take torch two to three times as long.
-
-namespace {
 
 ConvCall conv2d_call(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
                      ConvGeometry const& geometry, bool allow_tf32) {

@@ -1,16 +1,57 @@
-#include "torch/grouped.h"
-
+// grouped_mm and its like: a GEMM for each group, where the ends of groups lie on the device and the host never reads
+// them.
 #include <algorithm>
 #include <string_view>
 
 #include "torch/gemm.h"
 #include "torch/registry.h"
+#include "torch/scaled.h"
 
 namespace cutwheel {
 
-// --- Checks
-
 namespace {
+
+constexpr OpNames kGroupedMm{"grouped_mm", "nn.functional.grouped_mm", nullptr, "mat_a", "mat_b", 2};
+constexpr OpNames kGroupedMmAccumulate{"grouped_mm_accumulate", nullptr, nullptr, "mat_a", "mat_b", 2};
+constexpr OpNames kGroupedLinear{"grouped_linear", nullptr, nullptr, "input", "weight", 2};
+constexpr OpNames kScaledGroupedMm{"scaled_grouped_mm", nullptr, nullptr, "mat_a", "mat_b", 2};
+
+// A kernel keeps the places of all groups in shared memory.
+constexpr std::int64_t kMaxGroups = 1024;
+
+// In terms of GemmCallBase, with groups of rows M is T, the rows of all groups; with groups of K, K is that of all groups.
+// batch counts the groups.
+struct GroupedCall : GemmCallBase {
+  Tensor const* ends = nullptr;  // offs, [G]
+  // Null: not given.
+  Tensor const* bias = nullptr;  // [G, N]
+  Tensor const* scale_a = nullptr;
+  Tensor const* scale_b = nullptr;
+  bool allow_tf32 = false;
+  bool use_fast_accum = false;
+  bool is_scaled = false;
+  bool linear = false;                              // b is [G, N, K]
+  bool accumulates = false;                         // out += A @ B
+  std::int64_t first_k = 0;                         // of groups along K: that of the operands, from which ends are counted
+  std::optional<Epilogue> epilogue = std::nullopt;  // asked for by its name; else a bias is added, or nothing
+
+  Grouping grouping = Grouping::rows;
+  BlockScales scales = BlockScales::none;  // of a scaled GEMM: as in ScaledCall
+  ScaledForm form{};                       // of a scaled GEMM
+
+  // The epilogue of the kernel that runs; nothing if the operands decide it.
+  std::optional<Epilogue> kernel_epilogue() const { return is_scaled ? std::optional<Epilogue>(form.epilogue) : epilogue; }
+  ScalarType kernel_d_type() const { return is_scaled ? form.d_type : d_type; }
+  Width width() const { return epilogue ? info_of(*epilogue).width : Width::same; }
+};
+
+GroupedCall make_grouped_call(OpNames const& names, Tensor const& a, Tensor const& b, Tensor const& ends) {
+  GroupedCall call{{names, &a, &b}};
+  call.ends = &ends;
+  return call;
+}
+
+// --- Checks
 
 constexpr ErrorKind kType = ErrorKind::type, kValue = ErrorKind::value, kShape = ErrorKind::shape;
 
@@ -120,8 +161,6 @@ void check_accumulator(GroupedCall const& call) {
   check_apart(call, out, "out", *call.b, names.b);
 }
 
-}  // namespace
-
 // The epilogue of a name, with no operands but a bias and as many stores as are asked for. Throws for any other.
 Epilogue grouped_epilogue(std::string_view name, std::optional<int> stores = std::nullopt) {
   char const* const op = kGroupedLinear.op;
@@ -137,33 +176,10 @@ Epilogue grouped_epilogue(std::string_view name, std::optional<int> stores = std
   return epilogue;
 }
 
-void check(GroupedCall& call) {
-  check_devices(call);
-  check_dimensions(call);
-  check_types(call);
-  check_extents(call);
-  check_ends(call);
-  if (call.epilogue) {
-    EpilogueInfo const& info = info_of(*call.epilogue);
-    check_pairs(call, info);
-    check_takes(call.names.op, info, "bias", call.bias);
-    // Those of grouped_mm know a bias of another dtype.
-    if (info.addend != Addend::other) call.epilogue.reset();
-  }
-  if (call.bias) check_bias(call);
-  if (call.is_scaled) check_grouped_scales(call);
-  if (call.accumulates) check_accumulator(call);
-}
-
-// --- Scales
-
-namespace {
-
 constexpr char const* kOp = "scaled_grouped_mm";
 
-}  // namespace
-
-void check_grouped_scales(GroupedCall& call) {
+// Fills what the scales are.
+void check_scales(GroupedCall& call) {
   Tensor const &a = *call.scale_a, &b = *call.scale_b;
   check_scale_type(call, "scale_a", a);
   check_scale_type(call, "scale_b", b);
@@ -184,9 +200,47 @@ void check_grouped_scales(GroupedCall& call) {
        call.batch, ", ", k_blocks, ", ", n_blocks, "]");
 }
 
+// Shapes, dtypes, devices, scales, out: throws the error that names the argument; fills types, extents and the grouping.
+void check(GroupedCall& call) {
+  check_devices(call);
+  check_dimensions(call);
+  check_types(call);
+  check_extents(call);
+  check_ends(call);
+  if (call.epilogue) {
+    EpilogueInfo const& info = info_of(*call.epilogue);
+    check_pairs(call, info);
+    check_takes(call.names.op, info, "bias", call.bias);
+    // Those of grouped_mm know a bias of another dtype.
+    if (info.addend != Addend::other) call.epilogue.reset();
+  }
+  if (call.bias) check_bias(call);
+  if (call.is_scaled) check_scales(call);
+  if (call.accumulates) check_accumulator(call);
+}
+
 // --- Operands
 
-namespace {
+// The request that selection sees if operands are fully aligned and in the layouts of copies.
+GemmRequest request_of(GroupedCall const& call) {
+  GemmRequest request = request_of(call, Op::grouped_mm, call.kernel_d_type());
+  Layouts const layouts = copied_layouts(call.grouping, request.a);
+  request.layout_a = layouts.a, request.layout_b = layouts.b;
+  if (std::optional<Epilogue> const epilogue = call.kernel_epilogue()) {
+    request.addend = Addend::other;
+    request.epilogue = *epilogue;
+  } else {
+    request.addend = call.accumulates ? Addend::matrix : call.bias ? Addend::row : Addend::none;
+  }
+  request.fast_accum = call.use_fast_accum;
+  request.scales = call.scales;
+  bool const rows = call.grouping == Grouping::rows;
+  request.m = static_cast<int>(rows ? ceil_div(call.m, call.batch) : call.m);
+  request.k = static_cast<int>(rows ? call.k : ceil_div(call.k, call.batch));
+  request.batch = request.groups = static_cast<int>(call.batch);
+  request.grouping = call.grouping;
+  return request;
+}
 
 ScaledForm choose_form(GroupedCall const& call) {
   ScaledEpilogues const epilogues = call.scales != BlockScales::none ? kBlockScaled : kScaled;
@@ -264,28 +318,6 @@ void prepare_accumulator(PreparedGemm& prepared) {
   args.beta = 1;
 }
 
-}  // namespace
-
-GemmRequest request_of(GroupedCall const& call) {
-  GemmRequest request = request_of(call, Op::grouped_mm, call.kernel_d_type());
-  Layouts const layouts = copied_layouts(call.grouping, request.a);
-  request.layout_a = layouts.a, request.layout_b = layouts.b;
-  if (std::optional<Epilogue> const epilogue = call.kernel_epilogue()) {
-    request.addend = Addend::other;
-    request.epilogue = *epilogue;
-  } else {
-    request.addend = call.accumulates ? Addend::matrix : call.bias ? Addend::row : Addend::none;
-  }
-  request.fast_accum = call.use_fast_accum;
-  request.scales = call.scales;
-  bool const rows = call.grouping == Grouping::rows;
-  request.m = static_cast<int>(rows ? ceil_div(call.m, call.batch) : call.m);
-  request.k = static_cast<int>(rows ? call.k : ceil_div(call.k, call.batch));
-  request.batch = request.groups = static_cast<int>(call.batch);
-  request.grouping = call.grouping;
-  return request;
-}
-
 void prepare(PreparedGemm& prepared, GroupedCall const& call, CopyPolicy copy_policy) {
   std::vector<Tensor>& keep = prepared.keep;
   keep.clear();  // of a first try; work already enqueued on them is ordered by the stream
@@ -329,15 +361,11 @@ void prepare_request(PreparedGemm& prepared, GroupedCall const& call) { prepared
 
 // --- Running
 
-namespace {
-
 Tensor make_result(GroupedCall const& call, std::int64_t cols) {
   std::int64_t const shape[] = {call.batch, call.m, cols};
   bool const rows = call.grouping == Grouping::rows;
   return empty_contiguous(rows ? shape + 1 : shape, rows ? 2 : 3, call.d_type, call.device);
 }
-
-}  // namespace
 
 Work start(PreparedGemm& prepared, GroupedCall& call) {
   prepared.d.tensor = call.out ? *call.out : make_result(call, columns_of(call.width(), call.n));
@@ -353,8 +381,6 @@ Work start(PreparedGemm& prepared, GroupedCall& call) {
 void fill_empty_k(PreparedGemm& prepared, GroupedCall const& call) {
   if (!call.accumulates) torch::stable::zero_(*prepared.d.tensor);
 }
-
-namespace {
 
 // Groups along a K that one accumulator does not take: part after part, added up in float32.
 Tensor run_in_parts(GroupedCall const& call, std::int64_t part) {
@@ -396,11 +422,7 @@ Tensor run_mm(GroupedCall call) {
   return *std::move(prepared.d.tensor);
 }
 
-}  // namespace
-
 // --- Ops: offs has the end of each group, int32 or int64, on the device
-
-namespace {
 
 GroupedCall grouped_mm_call(Tensor const& a, Tensor const& b, Tensor const& offs, std::optional<Tensor> const& bias,
                             std::optional<ScalarType> out_dtype, bool allow_tf32) {
