@@ -42,6 +42,7 @@ void check_devices(GemmCallBase& call) {
   Tensor const &a = *call.a, &b = *call.b;
   check_defined(names.op, names.a, a);
   check_defined(names.op, names.b, b);
+  if (call.out) check_defined(names.op, "out", *call.out);
   if (!a.is_cuda() && !b.is_cuda()) {
     fail(ErrorKind::not_implemented, names.op, ": ", names.a,
          " is not on a CUDA device; cutwheel's kernels run on CUDA devices");

@@ -70,7 +70,7 @@ void check_defined(char const* op, char const* argument, Tensor const& tensor);
 void check_device(char const* op, char const* argument, Tensor const& tensor, int device, char const* device_of);
 void check_dims(OpNames const& names, char const* argument, Tensor const& tensor, int dims);
 void check_extent(char const* op, std::int64_t extent);
-// Checks that both operands are on one CUDA device, and fills `device`.
+// Checks that operands and out= are tensors, and that the operands are on one CUDA device: fills `device`.
 void check_devices(GemmCallBase& call);
 
 bool is_supported(ScalarType type);

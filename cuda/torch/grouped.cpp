@@ -74,10 +74,7 @@ void check_dimensions(GroupedCall& call) {
 
 void check_types(GroupedCall& call) {
   OpNames const& names = call.names;
-  if (call.accumulates) {
-    check_defined(names.op, "out", *call.out);
-    check_type(names.op, "out", *call.out, ScalarType::Float);
-  }
+  if (call.accumulates) check_type(names.op, "out", *call.out, ScalarType::Float);
   if (!call.is_scaled) {
     check_float_types(call, call.allow_tf32);
     return;
