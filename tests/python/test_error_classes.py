@@ -198,3 +198,13 @@ def test_compiled_calls_raise_torchs_class(cutwheel: ModuleType) -> None:
         torch._dynamo.reset()
         with pytest.raises(RuntimeError, match=r"ShapeError\('(mm|linear): "):
             torch.compile(call, backend="eager", fullgraph=True)()
+
+
+def test_no_tensor_is_a_type_error(cutwheel: ModuleType) -> None:
+    """The dispatcher takes None for a tensor, and the library says so: in torch's class."""
+    from cutwheel.ops._common.errors import reraise
+
+    said = RuntimeError("cutwheel.TypeError: conv2d: weight is None; expected a Tensor")
+    with pytest.raises(TypeError, match="conv2d: weight is None; expected a") as raised:
+        reraise("conv2d", said)
+    assert type(raised.value) is TypeError
