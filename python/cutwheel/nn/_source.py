@@ -20,6 +20,12 @@ def is_bare(module: torch.nn.Module) -> bool:
     )
 
 
+def fused_options(layer: Any) -> str:
+    """The options that a fused layer has besides torch's, as its repr has them."""
+    text = "" if layer.activation is None else f", activation={layer.activation!r}"
+    return text + ", residual_after_activation=True" * bool(layer.residual_after_activation)
+
+
 def check_source(
     op: str,
     name: str,

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..ops._common.activations import check_activation
 from ..ops.conv import conv2d
 from ..ops.conv._convolve import CONV_ACTIVATIONS
-from ._source import check_source
+from ._source import check_source, fused_options
 
 
 class Conv2d(torch.nn.Conv2d):
@@ -132,8 +132,4 @@ class Conv2d(torch.nn.Conv2d):
 
     def extra_repr(self) -> str:
         text: str = super().extra_repr()  # type: ignore[no-untyped-call]
-        if self.activation is not None:
-            text += f", activation={self.activation!r}"
-        if self.residual_after_activation:
-            text += ", residual_after_activation=True"
-        return text
+        return text + fused_options(self)

@@ -18,7 +18,7 @@ from ..ops.linear._gated import (
     pack_gated_weight,
     unpack_gated_weight,
 )
-from ._source import check_source, is_bare
+from ._source import check_source, fused_options, is_bare
 
 
 class Linear(torch.nn.Linear):
@@ -74,12 +74,7 @@ class Linear(torch.nn.Linear):
         )
 
     def extra_repr(self) -> str:
-        text = super().extra_repr()
-        if self.activation is not None:
-            text += f", activation={self.activation!r}"
-        if self.residual_after_activation:
-            text += ", residual_after_activation=True"
-        return text
+        return super().extra_repr() + fused_options(self)
 
 
 class GatedMLP(torch.nn.Module):

@@ -214,16 +214,14 @@ def _run(
         return _with_grad(input, weight, bias, residual, where, epilogue, allow_tf32)
     # Defaults are left out: each argument costs a tenth of a microsecond.
     if epilogue is None:
-        if is_tracing():
-            return _conv2d(input, weight, bias, *where, allow_tf32)
+        call = _conv2d if is_tracing() else _conv2d_direct
         if allow_tf32:
-            return _conv2d_direct(input, weight, bias, *where, True)
-        return _conv2d_direct(input, weight, bias, *where)
-    if is_tracing():
-        return _conv2d_fused(input, weight, bias, residual, *where, epilogue, allow_tf32)
+            return call(input, weight, bias, *where, True)
+        return call(input, weight, bias, *where)
+    call = _conv2d_fused if is_tracing() else _conv2d_fused_direct
     if allow_tf32:
-        return _conv2d_fused_direct(input, weight, bias, residual, *where, epilogue, True)
-    return _conv2d_fused_direct(input, weight, bias, residual, *where, epilogue)
+        return call(input, weight, bias, residual, *where, epilogue, True)
+    return call(input, weight, bias, residual, *where, epilogue)
 
 
 def _contiguous(tensor: Tensor) -> Tensor:

@@ -76,12 +76,11 @@ def mm(
             if is_tracing():
                 input, mat2 = distinct(input, mat2)
             return _mm_with_grad(input, mat2, out_dtype, allow_tf32)
-        if is_tracing():
-            return _mm(input, mat2, out_dtype, allow_tf32)
+        call = _mm if is_tracing() else _mm_direct
         # Defaults are left out: each argument costs a tenth of a microsecond.
         if allow_tf32 or out_dtype is not None:
-            return _mm_direct(input, mat2, out_dtype, allow_tf32)
-        return _mm_direct(input, mat2)
+            return call(input, mat2, out_dtype, allow_tf32)
+        return call(input, mat2)
     except RAISED as error:
         reraise("mm", error, ("out",), input=input, mat2=mat2, out=out)
 
@@ -112,11 +111,10 @@ def bmm(
             if is_tracing():
                 input, mat2 = distinct(input, mat2)
             return _bmm_with_grad(input, mat2, out_dtype, allow_tf32)
-        if is_tracing():
-            return _bmm(input, mat2, out_dtype, allow_tf32)
+        call = _bmm if is_tracing() else _bmm_direct
         if allow_tf32 or out_dtype is not None:
-            return _bmm_direct(input, mat2, out_dtype, allow_tf32)
-        return _bmm_direct(input, mat2)
+            return call(input, mat2, out_dtype, allow_tf32)
+        return call(input, mat2)
     except RAISED as error:
         reraise("bmm", error, ("out",), input=input, mat2=mat2, out=out)
 
@@ -159,11 +157,10 @@ def addmm(
             if is_tracing():
                 input, mat1, mat2 = distinct(input, mat1, mat2)
             return _addmm_with_grad(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
-        if is_tracing():
-            return _addmm(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
+        call = _addmm if is_tracing() else _addmm_direct
         if allow_tf32 or out_dtype is not None or beta != 1 or alpha != 1:
-            return _addmm_direct(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
-        return _addmm_direct(input, mat1, mat2)
+            return call(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
+        return call(input, mat1, mat2)
     except RAISED as error:
         reraise("addmm", error, ("out",), input=input, mat1=mat1, mat2=mat2, out=out)
 
@@ -207,11 +204,10 @@ def baddbmm(
             if is_tracing():
                 input, batch1, batch2 = distinct(input, batch1, batch2)
             return _baddbmm_with_grad(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)
-        if is_tracing():
-            return _baddbmm(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)
+        call = _baddbmm if is_tracing() else _baddbmm_direct
         if allow_tf32 or out_dtype is not None or beta != 1 or alpha != 1:
-            return _baddbmm_direct(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)
-        return _baddbmm_direct(input, batch1, batch2)
+            return call(input, batch1, batch2, out_dtype, beta, alpha, allow_tf32)
+        return call(input, batch1, batch2)
     except RAISED as error:
         reraise("baddbmm", error, ("out",), input=input, batch1=batch1, batch2=batch2, out=out)
 

@@ -120,11 +120,10 @@ def _matmul(op: str) -> type[torch.autograd.Function]:
         ) -> Tensor:
             needs, tracing = ctx.needs_input_grad, is_tracing()
             _save_operands(ctx, input, mat2, needs[0], needs[1], tracing)
-            if tracing:
-                return overload(input, mat2, out_dtype, allow_tf32)
+            call = overload if tracing else function
             if allow_tf32 or out_dtype is not None:
-                return function(input, mat2, out_dtype, allow_tf32)
-            return function(input, mat2)
+                return call(input, mat2, out_dtype, allow_tf32)
+            return call(input, mat2)
 
         @staticmethod
         def backward(ctx: Any, grad: Tensor) -> tuple[Gradient, ...]:

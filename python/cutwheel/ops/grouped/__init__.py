@@ -126,11 +126,10 @@ def _by_ends(
             return _rows_with_grad(a, b, offs, bias, out_dtype, allow_tf32, accumulate_into)
         _refuse_bias(bias)
         return _k_with_grad(a, b, offs, out_dtype, allow_tf32)
-    if is_tracing():
-        return _grouped_mm(a, b, offs, bias, out_dtype, allow_tf32)
+    call = _grouped_mm if is_tracing() else _grouped_mm_direct
     if allow_tf32 or out_dtype is not None:
-        return _grouped_mm_direct(a, b, offs, bias, out_dtype, allow_tf32)
-    return _grouped_mm_direct(a, b, offs, bias)
+        return call(a, b, offs, bias, out_dtype, allow_tf32)
+    return call(a, b, offs, bias)
 
 
 def _less_common(

@@ -154,10 +154,10 @@ def _apply(
         if not is_grad_enabled() or not (
             input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
         ):
-            if allow_tf32 or is_tracing():
-                call = _fused if is_tracing() else _fused_direct
-                return call(input, weight, offs, bias, epilogue, allow_tf32)
-            return _fused_direct(input, weight, offs, bias, epilogue)
+            call = _fused if is_tracing() else _fused_direct
+            if allow_tf32:
+                return call(input, weight, offs, bias, epilogue, True)
+            return call(input, weight, offs, bias, epilogue)
         if is_tracing():
             input, weight, bias = distinct(input, weight, bias)
         z_from = RESULT if epilogue_aux is None else SAVED if is_tracing() else OUTPUT

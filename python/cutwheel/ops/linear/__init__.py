@@ -131,11 +131,8 @@ def linear(
             if is_tracing():
                 input, weight, bias = distinct(input, weight, bias)
             return _linear_with_grad(input, weight, bias, allow_tf32)
-        if is_tracing():
-            return _linear(input, weight, bias, allow_tf32)
-        if allow_tf32:
-            return _linear_direct(input, weight, bias, True)
-        return _linear_direct(input, weight, bias)
+        call = _linear if is_tracing() else _linear_direct
+        return call(input, weight, bias, True) if allow_tf32 else call(input, weight, bias)
     except RAISED as error:
         tensors = {"input": input, "weight": weight, "bias": bias, "residual": residual}
         reraise("linear", error, ("bias", "residual"), **tensors)
@@ -168,11 +165,10 @@ def _with_epilogue(
         or (bias is not None and bias.requires_grad)
         or (residual is not None and residual.requires_grad)
     ):
-        if is_tracing():
-            return _linear_fused(input, weight, bias, residual, fusion.epilogue, allow_tf32)
+        call = _linear_fused if is_tracing() else _linear_fused_direct
         if allow_tf32:
-            return _linear_fused_direct(input, weight, bias, residual, fusion.epilogue, True)
-        return _linear_fused_direct(input, weight, bias, residual, fusion.epilogue)
+            return call(input, weight, bias, residual, fusion.epilogue, True)
+        return call(input, weight, bias, residual, fusion.epilogue)
     z_from = _z_from(fusion, input, weight, bias, residual, placement)
     epilogue = fusion.epilogue_aux if z_from == OUTPUT else fusion.epilogue
     if is_tracing():

@@ -132,11 +132,8 @@ class Linear(torch.autograd.Function):
         ctx.save_for_backward(input if needs[1] else None, weight if needs[0] else None)
         tracing = is_tracing()
         ctx.weight_is_column_major = needs[1] and is_column_major(weight, tracing)
-        if tracing:
-            return _linear(input, weight, bias, allow_tf32)
-        if allow_tf32:
-            return _linear_direct(input, weight, bias, True)
-        return _linear_direct(input, weight, bias)
+        call = _linear if tracing else _linear_direct
+        return call(input, weight, bias, True) if allow_tf32 else call(input, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Gradient, ...]:

@@ -57,18 +57,16 @@ def gated_linear(input: Tensor, weight: Tensor, activation: str = "silu") -> Ten
         if is_grad_enabled() and (input.requires_grad or weight.requires_grad):
             if is_tracing():
                 input, weight = distinct(input, weight)
-            operands = (input, weight, None, None, *_TRAINED[activation], False)
-            if is_tracing():
-                traced: Tensor = _with_grad(*operands, SAVED, allow_tf32)
-                return traced
-            result: Tensor = _with_grad(*operands, OUTPUT, allow_tf32)[0]
+            z_from = SAVED if is_tracing() else OUTPUT
+            how = *_TRAINED[activation], False, z_from, allow_tf32
+            made = _with_grad(input, weight, None, None, *how)
+            result: Tensor = made[0] if z_from == OUTPUT else made
             return result
         epilogue = _EPILOGUES[activation]
-        if is_tracing():
-            return _linear_fused(input, weight, None, None, epilogue, allow_tf32)
+        call = _linear_fused if is_tracing() else _linear_fused_direct
         if allow_tf32:
-            return _linear_fused_direct(input, weight, None, None, epilogue, True)
-        return _linear_fused_direct(input, weight, None, None, epilogue)
+            return call(input, weight, None, None, epilogue, True)
+        return call(input, weight, None, None, epilogue)
     except RAISED as error:
         reraise("gated_linear", error, (), input=input, weight=weight)
 

@@ -141,11 +141,10 @@ def scaled_mm(
         if output_dtype is None:
             _refuse_quantised_result()
         tensors = mat_a, mat_b, scale_a, scale_b, bias, azp, azp_adj
-        if is_tracing():
-            return _scaled_mm(*tensors, output_dtype, *how)
+        call = _scaled_mm if is_tracing() else _scaled_mm_direct
         if use_fast_accum or code_a is not None or code_b is not None:
-            return _scaled_mm_direct(*tensors, output_dtype, *how)
-        return _scaled_mm_direct(*tensors, output_dtype)
+            return call(*tensors, output_dtype, *how)
+        return call(*tensors, output_dtype)
     except RAISED as error:
         given = mat_a, mat_b, scale_a, scale_b, bias, out
         named: dict[str, Any] = dict(zip(_NAMES, given, strict=True))
