@@ -1,6 +1,6 @@
-"""Implementations of one operation, checked against a reference and then timed side by side.
+"""Providers of one operation, checked against a reference and then timed side by side.
 
-Replays of all sides alternate, so that clocks and temperature move them alike.
+Replays of all providers alternate, so that clocks and temperature move them alike.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from cutwheel.tuning.case import AGAIN, Case, Pair, Reference, Side
+from cutwheel.tuning.case import AGAIN, Case, Pair, Provider, Reference
 from cutwheel.tuning.measure import (
     Clock,
     Error,
@@ -35,13 +35,13 @@ class Limits:
     """How long one case may be measured."""
 
     replay_seconds: float = 2e-3  # long against the few microseconds that starting a graph costs
-    case_seconds: float = 0.8  # timed replays of all sides together
+    case_seconds: float = 0.8  # timed replays of all providers together
     min_rounds: int = 5
     max_rounds: int = 25
     max_iterations: int = 2000
 
     def rounds(self, of_round: float, seconds: float) -> int:
-        """Rounds (one replay of each side) that fit into `seconds`, within the limits."""
+        """Rounds (one replay of each provider) that fit into `seconds`, within the limits."""
         fitting = math.floor(seconds / of_round) if of_round > 0.0 else self.max_rounds
         return max(self.min_rounds, min(fitting, self.max_rounds))
 
@@ -66,29 +66,29 @@ def describe(error: BaseException) -> str:
 
 
 def compare(case: Case, clock: Clock, limits: Limits, seconds: float) -> Measurement:
-    """Checks all sides on the very graphs that are timed, then times them in alternating rounds.
+    """Checks all providers on the very graphs that are timed, then times them in turns.
 
-    A baseline that cannot be measured is left out; the case fails if another side cannot be, or if
-    no baseline is left.
+    A baseline that cannot be measured is left out; the case fails if another provider cannot
+    be, or if no baseline is left.
     """
     failures: dict[str, str] = {}
     pilots: dict[str, float] = {}
-    for side in case.sides:
+    for provider in case.providers:
         try:
-            pilots[side.name] = _pilot(side, case.slots, clock)
+            pilots[provider.name] = _pilot(provider, case.buffers, clock)
         except (RuntimeError, TypeError, ValueError) as failure:
-            failures[side.name] = describe(failure)
+            failures[provider.name] = describe(failure)
     pairs = [pair for pair in case.all_pairs() if pair[1] in pilots or not case.stands_alone]
     if _has_failed(case, pairs, failures):
         return Measurement("failed", _texts(failures))
 
     count = iterations(
-        min(pilots.values()), case.slots, limits.replay_seconds, limits.max_iterations
+        min(pilots.values()), case.buffers, limits.replay_seconds, limits.max_iterations
     )
     replays = {
-        side.name: clock.record(side.call, case.slots, count)
-        for side in case.sides
-        if side.name in pilots
+        provider.name: clock.record(provider.call, case.buffers, count)
+        for provider in case.providers
+        if provider.name in pilots
     }
     errors = _check(case, replays)
     for name, error in errors.items():
@@ -113,10 +113,10 @@ def compare(case: Case, clock: Clock, limits: Limits, seconds: float) -> Measure
     return Measurement("ok", _texts(failures), errors, times, ratios, count, rounds)
 
 
-def _pilot(side: Side, slots: int, clock: Clock) -> float:
+def _pilot(provider: Provider, buffers: int, clock: Clock) -> float:
     """Seconds for one call, roughly. A function of its own: it frees the graph and its results."""
-    clock.warm_up(side.call, slots)
-    pilot = clock.record(side.call, slots, slots)
+    clock.warm_up(provider.call, buffers)
+    pilot = clock.record(provider.call, buffers, buffers)
     pilot.run()
     return pilot.seconds()
 
@@ -124,7 +124,7 @@ def _pilot(side: Side, slots: int, clock: Clock) -> float:
 def _has_failed(case: Case, pairs: Sequence[Pair], failures: Mapping[str, str]) -> bool:
     """pairs: without those whose baseline may be missing"""
     baselines = {baseline for _, baseline in case.all_pairs()}
-    ours = [side.name for side in case.sides if side.name not in baselines]
+    ours = [provider.name for provider in case.providers if provider.name not in baselines]
     ours += [name for name, _ in pairs]
     is_alone = bool(pairs) and all(baseline in failures for _, baseline in pairs)
     return is_alone or any(name in failures for name in ours)
@@ -142,24 +142,24 @@ def _ratio(baseline: Sequence[float], other: Sequence[float]) -> Spread:
 
 
 def _check(case: Case, replays: Mapping[str, Replay]) -> dict[str, Error]:
-    """Compares the first and the last slot, each fully."""
-    checked = sorted({0, case.slots - 1})
+    """Compares the first and the last buffer, each fully."""
+    checked = sorted({0, case.buffers - 1})
     errors = {}
     known: tuple[Reference | None, list[Results]] = (None, [])
-    for side in case.sides:
-        if side.name not in replays:
+    for provider in case.providers:
+        if provider.name not in replays:
             continue
-        replay = replays[side.name]
-        reference = side.reference or case.reference
-        if known[0] is not reference:  # sides that share one follow each other; none is kept
+        replay = replays[provider.name]
+        reference = provider.reference or case.reference
+        if known[0] is not reference:  # providers that share one follow each other; none is kept
             known = (None, [])
-            known = (reference, [reference(slot) for slot in checked])
+            known = (reference, [reference(buffer) for buffer in checked])
         run_poisoned(replay)
         found = [
-            deviation(replay.results[slot], wanted)
-            for slot, wanted in zip(checked, known[1], strict=True)
+            deviation(replay.results[buffer], wanted)
+            for buffer, wanted in zip(checked, known[1], strict=True)
         ]
-        errors[side.name] = Error.largest(found)
+        errors[provider.name] = Error.largest(found)
     return errors
 
 
@@ -207,7 +207,7 @@ def time_pair(
     synchronize: Callable[[], None],
     now: Callable[[], float] = time.perf_counter,
 ) -> tuple[Spread, Spread]:
-    """Alternating repeats of both sides, garbage collection off as timeit does it."""
+    """Alternating repeats of both providers, garbage collection off as timeit does it."""
     for run in (case.baseline, case.ours):
         time_calls(run, CALLS, synchronize, now)  # warm up
     baseline, ours = [], []
@@ -227,7 +227,7 @@ def compare_on_host(cases: Sequence[HostCase], repeats: int, name: str) -> list[
     """A row for each case: microseconds for one call, ratio = torch's time / ours.
 
     Args:
-        name: of our side; AGAIN measures torch in its place
+        name: of our provider; AGAIN measures torch in its place
     """
     rows = []
     for case in cases:

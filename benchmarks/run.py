@@ -59,16 +59,16 @@ def operands_of(dtype: str) -> Operands:
 # ---- rows
 def row(problem: Problem, case: Case | None, found: Measurement) -> Row:
     """One result, ready for JSON. Times in microseconds for one call."""
-    sides: dict[str, Any] = {
+    providers: dict[str, Any] = {
         name: {"relative_error": error.relative, "worst_error": error.worst}
         for name, error in found.errors.items()
     }
     for name, seconds in found.times.items():
-        sides[name]["us"] = spread_of(seconds, 1e6)
+        providers[name]["us"] = spread_of(seconds, 1e6)
         if case and case.flops:
-            sides[name]["tflops"] = case.flops / seconds.median * 1e-12
+            providers[name]["tflops"] = case.flops / seconds.median * 1e-12
         if case:
-            sides[name]["gbs"] = case.min_bytes / seconds.median * 1e-9
+            providers[name]["gbs"] = case.min_bytes / seconds.median * 1e-9
     ratios = []
     for pair, ratio in found.ratios.items():
         entry: dict[str, Any] = {"side": pair[0], "baseline": pair[1], **spread_of(ratio)}
@@ -83,8 +83,8 @@ def row(problem: Problem, case: Case | None, found: Measurement) -> Row:
         "kernels": dict(case.kernels) if case else {},
         "ratios": ratios,
         "flops_per_byte": case.flops / case.min_bytes if case else None,
-        "sides": sides,
-        "slots": case.slots if case else 0,
+        "sides": providers,
+        "slots": case.buffers if case else 0,
         "iterations": found.iterations,
         "rounds": found.rounds,
     }
@@ -176,10 +176,10 @@ def ceilings(operands: Operands, size: int = 8192) -> dict[str, float]:
         return Spread.of([replay.seconds() for _ in range(7)]).median
 
     copy = best(lambda _: target.copy_(source))
-    product = best(lambda _: torch.mm(a, a, out=d))
+    gemm = best(lambda _: torch.mm(a, a, out=d))
     return {
         "gbs": 2 * source.nbytes / copy * 1e-9,
-        "tflops": 2 * size**3 / product * 1e-12,
+        "tflops": 2 * size**3 / gemm * 1e-12,
     }
 
 
@@ -199,7 +199,7 @@ class Compiling:
     def record(self, wanted: Sequence[Problem], rows: Sequence[Row]) -> dict[str, Any]:
         """cases: which torch.compile could be a baseline of; asked: which it was to be one of."""
         measured = sum(
-            any("compile" in name and "us" in side for name, side in row["sides"].items())
+            any("compile" in name and "us" in provider for name, provider in row["sides"].items())
             for row in rows
         )
         return {

@@ -1,4 +1,4 @@
-"""What groups, sides and baselines are called in documents, and the prose between the tables."""
+"""What groups, providers and baselines are called in documents, and the prose between tables."""
 
 from __future__ import annotations
 

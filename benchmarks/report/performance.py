@@ -19,7 +19,7 @@ README = ROOT / "README.md"
 BEGIN = "<!-- from benchmarks/results: python -m benchmarks report -->"
 END = "<!-- end -->"
 
-NO_PRODUCTS = tuple(f"quantize {name}" for name in QUANTIZE)
+NO_GEMMS = tuple(f"quantize {name}" for name in QUANTIZE)
 
 Result = Mapping[str, Any]
 Section = Mapping[str, Any]
@@ -53,7 +53,7 @@ def dtype_of(section: str, row: Mapping[str, Any]) -> str:
 
 
 def intense(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Rows for the plot of TFLOP/s: products that have something to be compared with."""
+    """Rows for the plot of TFLOP/s: problems that have something to be compared with."""
     return [row for row in tables.measured(rows) if row["flops_per_byte"] and tables.best_of(row)]
 
 
@@ -114,8 +114,8 @@ def _family(result: Result, name: str, section: Section) -> list[str]:
     parts += [names.NOTES.get(op, ""), lines_table(op, found)]
     best = tables.best_lines([row for row in rows if row["group"] not in tables.OWN])
     if op != "conv":  # whose M is images times pixels
-        products = [line for line in best if line["group"] not in NO_PRODUCTS]
-        parts.append(tables.per_m_table(products, lambda line: names.what(op, line)))
+        gemms = [line for line in best if line["group"] not in NO_GEMMS]
+        parts.append(tables.per_m_table(gemms, lambda line: names.what(op, line)))
     if best:
         parts.append(_image(result, name, "ratio", f"ratio to torch's best, {title}"))
     if intense(rows):
@@ -184,7 +184,7 @@ def _cpu(result: Result) -> list[str]:
 
 # ---- README
 def readme_table(found: Sequence[Result]) -> str:
-    """One line for each of our sides, against torch's best."""
+    """One line for each of our providers, against torch's best."""
     parts = []
     for result in found:
         body = []
@@ -193,7 +193,7 @@ def readme_table(found: Sequence[Result]) -> str:
                 continue
             op = name.partition("_")[0]
             for line in tables.best_lines(listed(section)):
-                if line["group"] in (*tables.OWN, *NO_PRODUCTS):
+                if line["group"] in (*tables.OWN, *NO_GEMMS):
                     continue
                 numbers = [
                     str(line["shapes"]),

@@ -35,9 +35,9 @@ def draw(result: Result, folder: Path) -> list[Path]:
         if name == "host":
             continue
         rows = performance.listed(section)
-        products = [row for row in rows if row["group"] not in (*tables.OWN, "quantize")]
-        if tables.best_lines(products):
-            add(name, "ratio", ratio_figure(name, section, products))
+        problems = [row for row in rows if row["group"] not in (*tables.OWN, "quantize")]
+        if tables.best_lines(problems):
+            add(name, "ratio", ratio_figure(name, section, problems))
         if performance.intense(rows):
             add(name, "tflops", tflops_figure(name, result["gpu"], performance.intense(rows)))
     cpu = tables.measured(performance.host_rows(result))
@@ -67,7 +67,7 @@ def _panels(count: int, width: float = 4.4, height: float = 2.9) -> tuple[Figure
 
 # ---- ratios
 def ratio_figure(name: str, section: Mapping[str, Any], rows: Sequence[Row]) -> Figure:
-    """A panel for each of our sides: every shape over M, and the geometric mean of each M."""
+    """A panel for each of our providers: every shape over M, and the geometric mean of each M."""
     found = tables.best_lines(rows)
     aside = performance.drawn(section)
     figure, axes = _panels(len(found), 6.0 if len(found) == 1 else 4.4, 3.2)
@@ -129,7 +129,7 @@ TICKS = (0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0, 4.0, 
 
 # ---- achieved TFLOP/s
 def tflops_figure(name: str, gpu: str, rows: Sequence[Row]) -> Figure:
-    """A panel for each dtype: both sides under the limit of the data sheet."""
+    """A panel for each dtype: both providers under the limit of the data sheet."""
     by_dtype: dict[str, list[Row]] = {}
     for row in rows:
         by_dtype.setdefault(performance.dtype_of(name, row), []).append(row)

@@ -37,12 +37,12 @@ def git_commit(given: str | None) -> str | None:
     )
 
 
-def environment(commit: str | None, side: str) -> dict[str, Any]:
+def environment(commit: str | None, provider: str) -> dict[str, Any]:
     import torch  # reports are made where torch may be missing
 
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     build = None
-    if side == "cutwheel":
+    if provider == "cutwheel":
         import cutwheel  # noqa: F401  registers the ops
 
         build = json.loads(torch.ops.cutwheel._build_info())

@@ -50,7 +50,7 @@ def name_of(row: Row) -> str:
 
 
 def best_of(row: Row) -> list[dict[str, Any]]:
-    """For each of our sides its ratio to the fastest baseline, which `mode` names."""
+    """For each of our providers its ratio to the fastest baseline, which `mode` names."""
     found: dict[str, dict[str, Any]] = {}
     if row["group"] in OWN:
         return []
@@ -61,7 +61,7 @@ def best_of(row: Row) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-# ---- lines: a group, one of our sides and a baseline, over all shapes
+# ---- lines: a group, one of our providers and a baseline, over all shapes
 def lines(rows: Sequence[Row]) -> list[Line]:
     """The geometric mean of each; torch's best first, where it is not always the same baseline."""
     found: dict[tuple[str, str, str], list[tuple[Row, Mapping[str, Any]]]] = {}
@@ -70,9 +70,9 @@ def lines(rows: Sequence[Row]) -> list[Line]:
             key = (label(row), ratio["side"], ratio["baseline"])
             found.setdefault(key, []).append((row, ratio))
     alike: dict[tuple[str, str], int] = {}  # baselines that compute the same
-    for (group, side, baseline), members in found.items():
+    for (group, provider, baseline), members in found.items():
         if baseline != BEST and "form" not in members[0][1]:
-            alike[group, side] = alike.get((group, side), 0) + 1
+            alike[group, provider] = alike.get((group, provider), 0) + 1
     alone = {key for key in found if key[2] == BEST and alike[key[:2]] == 1}
     order = list(dict.fromkeys(key[:2] for key in found))
     keys = sorted(found, key=lambda key: (order.index(key[:2]), key[2] != BEST))
@@ -80,7 +80,7 @@ def lines(rows: Sequence[Row]) -> list[Line]:
 
 
 def _line(key: tuple[str, str, str], members: Sequence[tuple[Row, Mapping[str, Any]]]) -> Line:
-    group, side, baseline = key
+    group, provider, baseline = key
     row, worst = min(members, key=lambda member: float(member[1]["median"]))
     per_m: dict[str, list[float]] = {}
     for member, ratio in sorted(members, key=lambda pair: int(pair[0]["m"])):
@@ -88,7 +88,7 @@ def _line(key: tuple[str, str, str], members: Sequence[tuple[Row, Mapping[str, A
     ratios = [ratio["median"] for _, ratio in members]
     return {
         "group": group,
-        "side": side,
+        "side": provider,
         "baseline": baseline,
         "form": members[0][1].get("form"),
         "shapes": len(members),
@@ -101,7 +101,7 @@ def _line(key: tuple[str, str, str], members: Sequence[tuple[Row, Mapping[str, A
 
 
 def best_lines(rows: Sequence[Row]) -> list[Line]:
-    """For each of our sides, the line against torch's best or against its only baseline."""
+    """For each of our providers, the line against torch's best or against its only baseline."""
     found: dict[tuple[str, str], Line] = {}
     for line in lines(rows):
         if line["form"] is None:
@@ -191,7 +191,7 @@ def lines_table(found: Sequence[Line]) -> str:
 
 
 def summary_table(some: Mapping[str, Sequence[Row]]) -> str:
-    """By name, of all groups together: ratios to torch's best of each problem and side of ours."""
+    """By name: ratios to torch's best of each problem and provider of ours, all groups together."""
     body = []
     for name, rows in some.items():
         ratios = [(best["median"], row) for row in measured(rows) for best in best_of(row)]
@@ -223,27 +223,27 @@ def per_m_table(found: Sequence[Line], title: Callable[[Line], str] = _title) ->
 
 
 def _worst(rows: Sequence[Row], count: int = 5) -> str:
-    """The worst shapes of each of our sides, against torch's best."""
+    """The worst shapes of each of our providers, against torch's best."""
     found: dict[tuple[str, str], list[tuple[Row, Mapping[str, Any]]]] = {}
     for row in measured(rows):
         for ratio in best_of(row):
             found.setdefault((label(row), ratio["side"]), []).append((row, ratio))
     body = []
-    for (_, side), members in found.items():
+    for (_, provider), members in found.items():
         for row, ratio in sorted(members, key=lambda member: float(member[1]["median"]))[:count]:
-            ours, theirs = row["sides"][side], row["sides"][ratio["mode"]]
+            ours, theirs = row["sides"][provider], row["sides"][ratio["mode"]]
             work = f"{ours['tflops']:.0f}" if "tflops" in ours else "-"
             body.append(
                 [
                     name_of(row),
-                    side,
+                    provider,
                     f"{ratio['median']:.2f} ({ratio['p20']:.2f}-{ratio['p80']:.2f})",
                     ratio["mode"],
                     f"{theirs['us']['median']:.1f}",
                     f"{ours['us']['median']:.1f}",
                     work,
                     f"{ours['relative_error']:.1e}",
-                    row["kernels"].get(side) or "-",
+                    row["kernels"].get(provider) or "-",
                 ]
             )
     head = ["worst", "side", "ratio (p20-p80)", "baseline", "us", "ours us", "TFLOP/s"]
@@ -265,7 +265,7 @@ def compile_note(section: Mapping[str, Any]) -> str:
 
 
 def host_table(rows: Sequence[Row], other: str) -> str:
-    """CPU times of both sides, and what could not be measured."""
+    """CPU times of both providers, and what could not be measured."""
     body = []
     for row in measured(rows):
         torch_us, ours = row["us"]["torch"], row["us"][other]

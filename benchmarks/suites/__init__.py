@@ -34,7 +34,7 @@ class Suite:
     fields: Callable[[], dict[str, Any]] = dict
     """what else the section says"""
     context: Callable[[str], AbstractContextManager[Any]] = lambda dtype: nullcontext()
-    """settings of torch, for all sides of a section of this dtype"""
+    """settings of torch, for all providers of a section of this dtype"""
     compiled: Callable[[Function, str], Function] | None = None
     """(function, mode): torch.compile, where it is one more baseline"""
     mode: str = ""
@@ -51,7 +51,7 @@ def kernel(op: str, *operands: Any, **keywords: Any) -> str | None:
 
 # ---- torch.compile
 def compiled(function: Function, **options: Any) -> Function:
-    """All errors of the compiler are RuntimeErrors: the side is then left out."""
+    """All errors of the compiler are RuntimeErrors: the provider is then left out."""
     torch._dynamo.reset()  # else it gives up after a few shapes
     made = torch.compile(function, **options)
 

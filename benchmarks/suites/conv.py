@@ -22,7 +22,7 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 import cutwheel
-from cutwheel.tuning.case import Case, Setting, Side
+from cutwheel.tuning.case import Case, Provider, Setting
 from cutwheel.tuning.cases import conv
 from cutwheel.tuning.cases.conv import our_dgrad, our_wgrad, torch_dgrad, torch_fprop, torch_wgrad
 from cutwheel.tuning.measure import Error, exactly
@@ -51,7 +51,7 @@ def tuned_cudnn() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-# ---- both sides
+# ---- both providers
 def eager_fused(x: Tensor, w: Tensor, b: Tensor, r: Tensor, shape: Conv) -> Tensor:
     z = functional.conv2d(x, w, b, shape.stride, shape.padding, shape.dilation)
     return functional.relu(z + r)
@@ -115,21 +115,21 @@ def resnet50(setting: Setting) -> Case:
             logits: Tensor = precise(x[i].float())
         return logits
 
-    def side(name: str, model: Any) -> Side:
+    def provider(name: str, model: Any) -> Provider:
         def call(i: int) -> Tensor:
             with torch.no_grad():
                 logits: Tensor = model(x[i])
             return logits
 
-        return Side(name, call)
+        return Provider(name, call)
 
-    sides = [side("eager", made)]
+    providers = [provider("eager", made)]
     if setting.compiled:
-        sides.append(side("compile", setting.compiled(made)))
-    sides.append(side("cutwheel", cutwheel.fuse(made)))
+        providers.append(provider("compile", setting.compiled(made)))
+    providers.append(provider("cutwheel", cutwheel.fuse(made)))
     weights = sum(tensor.nbytes for tensor in made.state_dict().values())
     moved = x[0].nbytes + weights
-    return Case(sides, len(x), reference, ALLOWED_MODEL, operations(shape), moved)
+    return Case(providers, len(x), reference, ALLOWED_MODEL, operations(shape), moved)
 
 
 def operations(shape: Conv) -> int:

@@ -1,6 +1,6 @@
 """Linear layers with what follows them, in one kernel, against what torch does for the same.
 
-All sides are functional, none writes with ``out=``.
+All providers are functional, none writes with ``out=``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import torch
 from torch.nn import functional
 
 import cutwheel
-from cutwheel.tuning.case import Case, Reference, Setting, Side
+from cutwheel.tuning.case import Case, Provider, Reference, Setting
 from cutwheel.tuning.cases.gemm import ACTIVATIONS, Layer, eager_linear
-from cutwheel.tuning.measure import Call, Error, product
+from cutwheel.tuning.measure import Call, Error, matmul
 
 from ..compare import Limits
 from . import Suite, compiled, kernel
@@ -32,7 +32,7 @@ OVERHEAD = (None, "relu", "gelu", "gelu_tanh", "silu")
 Tensor = torch.Tensor
 
 
-# ---- torch's sides
+# ---- torch's providers
 def eager_residual(x: Tensor, w: Tensor, b: Tensor, r: Tensor) -> Tensor:
     return functional.linear(x, w, b) + r
 
@@ -61,15 +61,15 @@ def form_of_addmm_activation(device: str = "cuda") -> str:
 
 
 # ---- groups
-def _slots(setting: Setting, more_bytes: int = 0) -> int:
+def _buffers(setting: Setting, more_bytes: int = 0) -> int:
     m, n, _ = setting.shape
-    return setting.slots(setting.shape.input_bytes(ELEMENT) + more_bytes, m * n * ELEMENT, 4)
+    return setting.buffers(setting.shape.input_bytes(ELEMENT) + more_bytes, m * n * ELEMENT, 4)
 
 
 def bias_gelu(setting: Setting) -> Case:
     """The erf form; and the tanh form, which is what torch._addmm_activation has on CUDA."""
-    slots = _slots(setting)
-    layer = Layer.of(setting, slots)
+    buffers = _buffers(setting)
+    layer = Layer.of(setting, buffers)
     x, w, b = layer.x, layer.w, layer.b
     z = layer.z()
     forms: dict[str, Reference] = {
@@ -77,24 +77,24 @@ def bias_gelu(setting: Setting) -> Case:
         for form in ("gelu", "gelu_tanh")
     }
 
-    def side(name: str, call: Callable[..., Any], form: str) -> Side:
-        return Side(name, lambda i: call(x[i], w[i], b), forms[form])
+    def provider(name: str, call: Callable[..., Any], form: str) -> Provider:
+        return Provider(name, lambda i: call(x[i], w[i], b), forms[form])
 
-    def ours(form: str) -> Side:
+    def ours(form: str) -> Provider:
         call = functools.partial(cutwheel.linear, activation=form)
-        return side(f"cutwheel {form}", call, form)
+        return provider(f"cutwheel {form}", call, form)
 
-    baselines = [side("eager", functools.partial(eager_linear, activation="gelu"), "gelu")]
+    baselines = [provider("eager", functools.partial(eager_linear, activation="gelu"), "gelu")]
     if setting.compiled:
         in_one = setting.compiled(lambda x, w, b: functional.gelu(functional.linear(x, w, b)))
-        baselines.append(side("compile", in_one, "gelu"))
+        baselines.append(provider("compile", in_one, "gelu"))
     erf, tanh = ours("gelu"), ours("gelu_tanh")
-    sides = [*baselines, erf, side("addmm_activation", addmm_activation, "gelu_tanh"), tanh]
+    providers = [*baselines, erf, provider("addmm_activation", addmm_activation, "gelu_tanh"), tanh]
     pairs = [(erf.name, other.name) for other in baselines]
     pairs += [(mine.name, "addmm_activation") for mine in (erf, tanh)]
     return Case(
-        sides,
-        slots,
+        providers,
+        buffers,
         forms["gelu"],
         ALLOWED,
         setting.shape.flops,
@@ -111,19 +111,19 @@ def bias_gelu(setting: Setting) -> Case:
 def bias_residual(setting: Setting) -> Case:
     m, n, _ = setting.shape
     more = m * n * ELEMENT
-    slots = _slots(setting, more)
-    layer = Layer.of(setting, slots)
+    buffers = _buffers(setting, more)
+    layer = Layer.of(setting, buffers)
     x, w, b = layer.x, layer.w, layer.b
-    r = [setting.operands.normal(m, n) for _ in range(slots)]
+    r = [setting.operands.normal(m, n) for _ in range(buffers)]
     z = layer.z()
-    sides = [Side("eager", lambda i: eager_residual(x[i], w[i], b, r[i]))]
+    providers = [Provider("eager", lambda i: eager_residual(x[i], w[i], b, r[i]))]
     if setting.compiled:
         in_one = setting.compiled(eager_residual)
-        sides.append(Side("compile", lambda i: in_one(x[i], w[i], b, r[i])))
-    sides.append(Side("cutwheel", lambda i: cutwheel.linear(x[i], w[i], b, residual=r[i])))
+        providers.append(Provider("compile", lambda i: in_one(x[i], w[i], b, r[i])))
+    providers.append(Provider("cutwheel", lambda i: cutwheel.linear(x[i], w[i], b, residual=r[i])))
     return Case(
-        sides,
-        slots,
+        providers,
+        buffers,
         lambda i: z(i) + r[i].float(),
         ALLOWED,
         setting.shape.flops,
@@ -138,22 +138,22 @@ def gated_silu(setting: Setting) -> Case:
     weights = 2 * n * k * ELEMENT
     # No call reads weights both packed and not.
     read = m * k * ELEMENT + weights
-    slots = setting.slots(read, m * n * ELEMENT, 2 + bool(setting.compiled), unread=weights)
-    x = [normal(m, k) for _ in range(slots)]
-    gate, up = ([normal(n, k, scale=k**-0.5) for _ in range(slots)] for _ in range(2))
+    buffers = setting.buffers(read, m * n * ELEMENT, 2 + bool(setting.compiled), unread=weights)
+    x = [normal(m, k) for _ in range(buffers)]
+    gate, up = ([normal(n, k, scale=k**-0.5) for _ in range(buffers)] for _ in range(2))
     packed = [torch.stack(pair, 1).flatten(0, 1) for pair in zip(gate, up, strict=True)]
-    sides = [Side("eager", lambda i: eager_gated(x[i], gate[i], up[i]))]
+    providers = [Provider("eager", lambda i: eager_gated(x[i], gate[i], up[i]))]
     if setting.compiled:
         in_one = setting.compiled(eager_gated)
-        sides.append(Side("compile", lambda i: in_one(x[i], gate[i], up[i])))
-    sides.append(Side("cutwheel", lambda i: cutwheel.gated_linear(x[i], packed[i], "silu")))
+        providers.append(Provider("compile", lambda i: in_one(x[i], gate[i], up[i])))
+    providers.append(Provider("cutwheel", lambda i: cutwheel.gated_linear(x[i], packed[i], "silu")))
 
     def expected(i: int) -> Tensor:
-        return functional.silu(product(x[i], gate[i].t())).mul_(product(x[i], up[i].t()))
+        return functional.silu(matmul(x[i], gate[i].t())).mul_(matmul(x[i], up[i].t()))
 
     return Case(
-        sides,
-        slots,
+        providers,
+        buffers,
         expected,
         ALLOWED_GATED,
         2 * setting.shape.flops,
@@ -165,10 +165,10 @@ def gated_silu(setting: Setting) -> Case:
 def training_gelu(setting: Setting) -> Case:
     """Forward, then the gradients of x, w and b for a random gradient of the result."""
     m, n, _ = setting.shape
-    slots = _slots(setting, m * n * ELEMENT)
-    layer = Layer.of(setting, slots, grad=True)
+    buffers = _buffers(setting, m * n * ELEMENT)
+    layer = Layer.of(setting, buffers, grad=True)
     x, w, b = layer.x, layer.w, layer.b
-    g = [setting.operands.normal(m, n) for _ in range(slots)]
+    g = [setting.operands.normal(m, n) for _ in range(buffers)]
     z = layer.z()
 
     def step(linear: Callable[..., Tensor]) -> Call:
@@ -180,13 +180,13 @@ def training_gelu(setting: Setting) -> Case:
 
     def expected(i: int) -> tuple[Tensor, ...]:
         dz = torch.ops.aten.gelu_backward(g[i].float(), z(i))
-        dx = product(dz, w[i].detach())
-        dw = product(dz.t(), x[i].detach())
+        dx = matmul(dz, w[i].detach())
+        dw = matmul(dz.t(), x[i].detach())
         return functional.gelu(z(i)), dx, dw, dz.double().sum(0).float()
 
     return Case(
-        [Side("eager", step(eager_linear)), Side("cutwheel", step(cutwheel.linear))],
-        slots,
+        [Provider("eager", step(eager_linear)), Provider("cutwheel", step(cutwheel.linear))],
+        buffers,
         expected,
         ALLOWED_TRAINING,
         3 * setting.shape.flops,
@@ -196,17 +196,17 @@ def training_gelu(setting: Setting) -> Case:
 
 
 def overhead(setting: Setting) -> Case:
-    """Each epilogue against cutwheel's own product with a bias alone."""
+    """Each epilogue against cutwheel's own linear layer with a bias alone."""
     m, n, _ = setting.shape
-    slots = _slots(setting)
-    layer = Layer.of(setting, slots)
+    buffers = _buffers(setting)
+    layer = Layer.of(setting, buffers)
     x, w, b = layer.x, layer.w, layer.b
-    r = [setting.operands.normal(m, n) for _ in range(slots)]
+    r = [setting.operands.normal(m, n) for _ in range(buffers)]
     z = layer.z()
     linear = cutwheel.linear
 
-    def side(activation: str | None) -> Side:
-        return Side(
+    def provider(activation: str | None) -> Provider:
+        return Provider(
             activation or "bias",
             lambda i: linear(x[i], w[i], b, activation=activation),
             lambda i: ACTIVATIONS[activation](z(i)),
@@ -215,23 +215,23 @@ def overhead(setting: Setting) -> Case:
     def with_z(i: int) -> Any:
         return torch.ops.cutwheel.linear_fused_aux(x[i], w[i], b, None, "bias_gelu_aux")
 
-    sides = [
-        *(side(activation) for activation in OVERHEAD),  # "bias" first
-        Side(
+    providers = [
+        *(provider(activation) for activation in OVERHEAD),  # "bias" first
+        Provider(
             "residual",
             lambda i: linear(x[i], w[i], b, residual=r[i]),
             lambda i: z(i) + r[i].float(),
         ),
-        Side("gelu, z stored", with_z, lambda i: (functional.gelu(z(i)), z(i))),
+        Provider("gelu, z stored", with_z, lambda i: (functional.gelu(z(i)), z(i))),
     ]
     return Case(
-        sides,
-        slots,
+        providers,
+        buffers,
         z,
         ALLOWED,
         setting.shape.flops,
         setting.shape.min_bytes(ELEMENT),
-        [(other.name, "bias") for other in sides[1:]],
+        [(other.name, "bias") for other in providers[1:]],
         {"bias": kernel("linear", x[0], w[0], b)},
     )
 

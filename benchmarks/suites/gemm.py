@@ -15,7 +15,7 @@ from . import Suite
 
 @contextmanager
 def precision(dtype: str) -> Iterator[None]:
-    """Allows TF32 for float32 operands, on both sides: cutwheel follows torch's setting."""
+    """Allows TF32 for float32 operands, on both providers: cutwheel follows torch's setting."""
     matmul = torch.backends.cuda.matmul
     before = matmul.fp32_precision
     if dtype == "tf32":

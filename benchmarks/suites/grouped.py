@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 import cutwheel
-from cutwheel.tuning.case import Case, Setting, Side
+from cutwheel.tuning.case import Case, Provider, Setting
 from cutwheel.tuning.cases import grouped
 from cutwheel.tuning.measure import E4M3, Error
 
@@ -52,27 +52,27 @@ def gated(setting: Setting) -> Case:
     (groups, m, n, k), normal = setting.shape, setting.operands.normal
     spans, offs = grouped.rows_of(setting)
     half = n // 2
-    # Weights are kept packed, too. torch keeps three results for a moment: the product, silu of
+    # Weights are kept packed, too. torch keeps three results for a moment: the GEMM's, silu of
     # its half, and what is returned.
-    slots = setting.slots(2 * (m * k + 2 * groups * n * k), 2 * m * (half + n))
-    x = [normal(m, k) for _ in range(slots)]
+    buffers = setting.buffers(2 * (m * k + 2 * groups * n * k), 2 * m * (half + n))
+    x = [normal(m, k) for _ in range(buffers)]
     # Activations bend near 1.
-    w = [normal(groups, n, k, scale=k**-0.5) for _ in range(slots)]
+    w = [normal(groups, n, k, scale=k**-0.5) for _ in range(buffers)]
     of_ours = [packed(weight) for weight in w]
 
     def expected(i: int) -> Tensor:
         def one(g: int, rows: slice) -> Tensor:
-            gate, up = setting.operands.product(x[i][rows], w[i][g].t()).chunk(2, 1)
+            gate, up = setting.operands.matmul(x[i][rows], w[i][g].t()).chunk(2, 1)
             return functional.silu(gate) * up
 
         return grouped.by_rows(spans, one, m, half)
 
     return Case(
         [
-            Side("eager", lambda i: eager_gated(x[i], w[i], offs)),
-            Side("cutwheel", lambda i: our_gated(x[i], of_ours[i], offs)),
+            Provider("eager", lambda i: eager_gated(x[i], w[i], offs)),
+            Provider("cutwheel", lambda i: our_gated(x[i], of_ours[i], offs)),
         ],
-        slots,
+        buffers,
         expected,
         ALLOWED_GATED,
         setting.shape.flops,

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 import cutwheel
-from cutwheel.tuning.case import Case, Reference, Setting, Side, first_kernel
+from cutwheel.tuning.case import Case, Provider, Reference, Setting, first_kernel
 from cutwheel.tuning.cases.scaled import (
     ALLOWED,
     ALLOWED_FAST,
     Scaled,
-    exact_product,
+    exact_matmul,
     operands,
     scaling,
 )
@@ -69,20 +69,21 @@ def quantizer(recipe: str, dtype: torch.dtype) -> Callable[[Tensor], tuple[Tenso
 # ---- groups
 def _case(
     setting: Setting,
-    sides: Sequence[Side],
+    providers: Sequence[Provider],
     reference: Reference,
     allowed: Error,
     pairs: Sequence[tuple[str, str]],
+    *,
+    buffers: int,
     **more: Any,
 ) -> Case:
     """What torch refuses is named; ours is measured all the same."""
     m, n, k = setting.shape
-    slots = more.pop("slots")
     # Operands of 8 bits, a result of 16; scales are left out.
     moved = setting.shape.input_bytes(1) + 2 * m * n if n else 3 * m * k
     return Case(
-        sides,
-        slots,
+        providers,
+        buffers,
         reference,
         allowed,
         setting.shape.flops,
@@ -94,24 +95,24 @@ def _case(
 
 
 def fp8(setting: Setting, fast: bool) -> Case:
-    """Scales of tensors and of rows; all sides share values, and none is fastest by its data."""
+    """Scales of tensors and of rows; all providers share values: none is fast by its data."""
     given = operands(setting, E4M3)
     x, w = given
-    accum = functools.cache(lambda i: exact_product(x[i], w[i]))
+    accum = functools.cache(lambda i: exact_matmul(x[i], w[i]))
     of = {
         recipe: Scaled.of(setting, recipe, given, fast, accum)
         for recipe in ("tensorwise", "rowwise")
     }
-    theirs = [Side(f"torch {name}", one.by_torch, one.expected) for name, one in of.items()]
+    theirs = [Provider(f"torch {name}", one.by_torch, one.expected) for name, one in of.items()]
     recipes = setting.variant.split("+")
-    mine = [Side(f"cutwheel {name}", of[name].ours, of[name].expected) for name in recipes]
+    mine = [Provider(f"cutwheel {name}", of[name].ours, of[name].expected) for name in recipes]
     return _case(
         setting,
         [*theirs, *mine],
         accum,
         ALLOWED_FAST if fast else ALLOWED,
         [(other.name, baseline.name) for other in mine for baseline in theirs],
-        slots=len(x),
+        buffers=len(x),
         kernels={f"cutwheel {name}": first_kernel(of[name].explain) for name in recipes},
     )
 
@@ -119,26 +120,26 @@ def fp8(setting: Setting, fast: bool) -> Case:
 def blockwise(setting: Setting) -> Case:
     """1x128 of activations with 128x128, and with 1x128 of weights"""
     given = operands(setting, E4M3)
-    sides: list[Side] = []
+    providers: list[Provider] = []
     pairs, kernels, left_out = [], {}, ""
     for recipe, kind in KINDS.items():
         one = Scaled.of(setting, recipe, given)
-        theirs = Side(f"torch {kind}", one.by_torch, one.expected)
-        mine = Side(f"cutwheel {kind}", one.ours, theirs.reference)
+        theirs = Provider(f"torch {kind}", one.by_torch, one.expected)
+        mine = Provider(f"cutwheel {kind}", one.ours, theirs.reference)
         if one.left_out:
             left_out = f"{theirs.name}: {one.left_out}"
         else:
-            sides.append(theirs)
+            providers.append(theirs)
             pairs.append((mine.name, theirs.name))
-        sides.append(mine)
+        providers.append(mine)
         kernels[mine.name] = first_kernel(one.explain)
     return _case(
         setting,
-        sides,
+        providers,
         one.expected,
         ALLOWED,
         pairs,
-        slots=len(given[0]),
+        buffers=len(given[0]),
         kernels=kernels,
         left_out=left_out,
     )
@@ -147,18 +148,18 @@ def blockwise(setting: Setting) -> Case:
 def int8(setting: Setting) -> Case:
     """Scales of rows and columns; torch multiplies integers, then scales and rounds."""
     one = Scaled.of(setting, "rowwise", operands(setting, INT8))
-    theirs = [Side("_int_mm + scaling", one.by_int_mm)]
+    theirs = [Provider("_int_mm + scaling", one.by_int_mm)]
     if setting.compiled:
         scale = setting.compiled(scaling)
-        theirs.append(Side("_int_mm + compiled scaling", lambda i: one.by_int_mm(i, scale)))
-    mine = Side("cutwheel", one.ours)
+        theirs.append(Provider("_int_mm + compiled scaling", lambda i: one.by_int_mm(i, scale)))
+    mine = Provider("cutwheel", one.ours)
     return _case(
         setting,
         [*theirs, mine],
         one.expected,
         ALLOWED,
         [(mine.name, other.name) for other in theirs],
-        slots=len(one.w),
+        buffers=len(one.w),
         kernels={mine.name: first_kernel(one.explain)},
     )
 
@@ -176,21 +177,21 @@ def quantize(setting: Setting) -> Case:
     """x [M, K] in bfloat16; a result next to a tie may be the other neighbour."""
     recipe, dtype = QUANTIZE[setting.variant]
     m, _, k = setting.shape
-    slots = setting.slots(2 * m * k, m * k, 3)
-    x = [setting.operands.normal(m, k) for _ in range(slots)]
+    buffers = setting.buffers(2 * m * k, m * k, 3)
+    x = [setting.operands.normal(m, k) for _ in range(buffers)]
     eager = quantizer(recipe, dtype)
 
     def expected(i: int) -> tuple[Tensor, ...]:
         values, scales = eager(x[i])
         return values.float(), scales
 
-    theirs = [Side("eager", lambda i: eager(x[i]))]
+    theirs = [Provider("eager", lambda i: eager(x[i]))]
     if setting.compiled:
         in_one = setting.compiled(eager)
-        theirs.append(Side("compile", lambda i: in_one(x[i])))
-    mine = Side("cutwheel", lambda i: tuple(cutwheel.quantize(x[i], recipe, dtype)))
+        theirs.append(Provider("compile", lambda i: in_one(x[i])))
+    mine = Provider("cutwheel", lambda i: tuple(cutwheel.quantize(x[i], recipe, dtype)))
     pairs = [(mine.name, other.name) for other in theirs]
-    return _case(setting, [*theirs, mine], expected, ALLOWED_QUANTIZED, pairs, slots=slots)
+    return _case(setting, [*theirs, mine], expected, ALLOWED_QUANTIZED, pairs, buffers=buffers)
 
 
 SUITE = Suite(

@@ -20,9 +20,9 @@ def times(median: float) -> dict[str, float]:
 
 
 def row(group: str, us: dict[str, float], m: int = 48, **changed: Any) -> dict[str, Any]:
-    """us: by side, ours last"""
+    """us: by provider, ours last"""
     *baselines, ours = us
-    sides = {
+    providers = {
         name: {"relative_error": 2e-3, "worst_error": 1e-2, "us": times(value)}
         | {"tflops": 1000.0 / value, "gbs": 900.0}
         for name, value in us.items()
@@ -38,7 +38,7 @@ def row(group: str, us: dict[str, float], m: int = 48, **changed: Any) -> dict[s
         "kernels": {ours: f"kernel_{m}"},
         "ratios": ratios,
         "flops_per_byte": 100.0,
-        "sides": sides,
+        "sides": providers,
         "slots": 5,
         "iterations": 100,
         "rounds": 25,

@@ -11,8 +11,8 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 class SyntheticReplay:
-    def __init__(self, call: Callable[[int], Any], slots: int, calls: int, each: float) -> None:
-        self.call, self.slots, self.calls, self.each = call, slots, calls, each
+    def __init__(self, call: Callable[[int], Any], buffers: int, calls: int, each: float) -> None:
+        self.call, self.buffers, self.calls, self.each = call, buffers, calls, each
         self.timed = 0
         self.results: dict[int, Any] = {}
         self.run()
@@ -20,8 +20,8 @@ class SyntheticReplay:
     def run(self) -> None:
         """Writes the memory of the first run again, as a graph does."""
         for index in range(self.calls):
-            result = self.call(index % self.slots)
-            kept = self.results.setdefault(index % self.slots, result)
+            result = self.call(index % self.buffers)
+            kept = self.results.setdefault(index % self.buffers, result)
             for old, new in zip(as_tuple(kept), as_tuple(result), strict=True):
                 old.copy_(new)
 
@@ -31,16 +31,16 @@ class SyntheticReplay:
 
 
 class SyntheticClock:
-    """Every call of a side takes the time given for it; sides are recorded in their order."""
+    """Every call of a provider takes the time given for it; they are recorded in their order."""
 
     def __init__(self, *each: float) -> None:
         self.each = each
         self.replays: list[SyntheticReplay] = []
 
-    def warm_up(self, call: Callable[[int], Any], slots: int) -> None:
+    def warm_up(self, call: Callable[[int], Any], buffers: int) -> None:
         call(0)
 
-    def record(self, call: Callable[[int], Any], slots: int, calls: int) -> SyntheticReplay:
+    def record(self, call: Callable[[int], Any], buffers: int, calls: int) -> SyntheticReplay:
         each = self.each[len(self.replays) % len(self.each)]
-        self.replays.append(SyntheticReplay(call, slots, calls, each))
+        self.replays.append(SyntheticReplay(call, buffers, calls, each))
         return self.replays[-1]

@@ -1,4 +1,4 @@
-"""Sides are checked, then timed in turns; with a synthetic clock, so no GPU is needed."""
+"""Providers are checked, then timed in turns; with a synthetic clock, so no GPU is needed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from benchmarks import compare, run
 from benchmarks.compare import HostCase, Limits, Measurement
 from benchmarks.problems import Problem
 from benchmarks.report import record
-from cutwheel.tuning.case import Case, Side
-from cutwheel.tuning.measure import Error, product
+from cutwheel.tuning.case import Case, Provider
+from cutwheel.tuning.measure import Error, matmul
 from cutwheel.tuning.shapes import Gemm
 
 ALLOWED = Error(1e-5, 1e-4)
@@ -29,8 +29,8 @@ def compared(case: Case, *each: float) -> Measurement:
 
 def simple_case(**calls: Any) -> Case:
     x = [torch.randn(6, 8) for _ in range(3)]
-    sides = [Side(name, lambda i, call=call: call(x[i])) for name, call in calls.items()]
-    return Case(sides, 3, lambda i: 2 * x[i], ALLOWED)
+    providers = [Provider(name, lambda i, call=call: call(x[i])) for name, call in calls.items()]
+    return Case(providers, 3, lambda i: 2 * x[i], ALLOWED)
 
 
 def mm_case(mm: Any = torch.mm) -> Case:
@@ -42,8 +42,11 @@ def mm_case(mm: Any = torch.mm) -> Case:
         mm(x[i], w[i], out=out[i])
         return out[i]
 
-    sides = [Side("torch", lambda i: torch.mm(x[i], w[i], out=out[i])), Side("ours", ours)]
-    return Case(sides, 3, lambda i: product(x[i], w[i]), ALLOWED, 960.0, 1000.0)
+    providers = [
+        Provider("torch", lambda i: torch.mm(x[i], w[i], out=out[i])),
+        Provider("ours", ours),
+    ]
+    return Case(providers, 3, lambda i: matmul(x[i], w[i]), ALLOWED, 960.0, 1000.0)
 
 
 def refuse(*_: Any, **__: Any) -> Any:
@@ -59,7 +62,7 @@ def test_right_results_are_timed() -> None:
     assert found.status == "ok"
     assert found.times["torch"].median == pytest.approx(30e-6)
     assert found.ratios["ours", "torch"].median == pytest.approx(1.5)
-    assert found.iterations == 99  # 2 ms / 20 us, in whole rotations of 3 slots
+    assert found.iterations == 99  # 2 ms / 20 us, in whole rotations of 3 buffers
     assert [replay.timed for replay in clock.replays[2:]] == [found.rounds] * 2
     assert found.errors["ours"].relative < 1e-6
 
@@ -98,8 +101,8 @@ def test_what_is_not_written_again_is_found() -> None:
     clock = SyntheticClock(1e-5)
     record_call = clock.record
 
-    def stale(call: Any, slots: int, calls: int) -> Any:
-        replay = record_call(call, slots, calls)
+    def stale(call: Any, buffers: int, calls: int) -> Any:
+        replay = record_call(call, buffers, calls)
         replay.run = lambda: None  # type: ignore[method-assign]
         return replay
 
@@ -109,7 +112,7 @@ def test_what_is_not_written_again_is_found() -> None:
 
 def test_tuples_are_checked_whole() -> None:
     case = simple_case(a=lambda x: (2 * x, x + 0), ours=lambda x: (2 * x, 1.5 * x))
-    case = dataclasses.replace(case, reference=lambda i: case.sides[0].call(i))
+    case = dataclasses.replace(case, reference=lambda i: case.providers[0].call(i))
     assert compared(case, 1e-5).reason.startswith("ours: wrong result")
 
 

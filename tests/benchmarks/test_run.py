@@ -18,7 +18,7 @@ from benchmarks.compare import Limits
 from benchmarks.problems import Problem
 from benchmarks.report import performance, record
 from benchmarks.suites import Suite, fused, scaled
-from cutwheel.tuning.case import Case, Side, SkippedError
+from cutwheel.tuning.case import Case, Provider, SkippedError
 from cutwheel.tuning.measure import Error, Operands
 from cutwheel.tuning.shapes import Gemm
 
@@ -35,8 +35,11 @@ def parsed(*arguments: str) -> argparse.Namespace:
 def small_case(setting: Any) -> Case:
     x = [torch.randn(6, 8) for _ in range(3)]
     scale = 3.0 if setting.shape.m == 13 else 2.0
-    sides = (Side("torch", lambda i: 2 * x[i]), Side("cutwheel", lambda i: scale * x[i]))
-    return Case(sides, 3, lambda i: 2 * x[i], Error(1e-5, 1e-4), 100, 10)
+    providers = (
+        Provider("torch", lambda i: 2 * x[i]),
+        Provider("cutwheel", lambda i: scale * x[i]),
+    )
+    return Case(providers, 3, lambda i: 2 * x[i], Error(1e-5, 1e-4), 100, 10)
 
 
 @pytest.fixture
@@ -55,7 +58,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         hosts = (lambda device: []) if op in ("conv", "host") else None
         return Suite({groups.get(op, op): small_case}, Limits(), "bf16", host=hosts)
 
-    def environment(commit: str | None, side: str) -> dict[str, Any]:
+    def environment(commit: str | None, provider: str) -> dict[str, Any]:
         return ENVIRONMENT | {"commit": commit}
 
     monkeypatch.setattr(problems, "of_section", of_section)
@@ -216,7 +219,7 @@ def test_compile_where_it_is_asked_for(
     operands = Operands(torch.device("cpu"), 8000)
     make = run.maker(fused.SUITE, operands, compiling(at), "cutwheel")
     case = make(Problem(group, SHAPE))
-    assert ("compile" in {side.name for side in case.sides}) == expected
+    assert ("compile" in {provider.name for provider in case.providers}) == expected
 
 
 def test_how_many_shapes_got_a_compile_baseline() -> None:

@@ -154,7 +154,7 @@ def test_every_group_runs_and_is_right(op: str, problem: Problem) -> None:
     row = measured(op, problem, 2e-3)
     assert (row["status"], row["reason"]) == ("ok", "")
     most = 0.04 if problem.group == "resnet50" else 0.02  # behind 53 layers
-    assert all(side["relative_error"] < most for side in row["sides"].values())
+    assert all(provider["relative_error"] < most for provider in row["sides"].values())
     assert all(ratio["median"] == pytest.approx(1.0) for ratio in row["ratios"])
     assert row["ratios"]
     assert row["slots"] >= 2
@@ -172,7 +172,7 @@ def test_torch_against_itself(op: str, problem: Problem) -> None:
     assert found.ratios
     if problem.group != "overhead":
         assert all(ours.startswith(AGAIN) for ours, _ in found.ratios)
-        assert not any("cutwheel" in side.name for side in case.sides)
+        assert not any("cutwheel" in provider.name for provider in case.providers)
 
 
 def pairs_of(op: str, group: str, **more: Any) -> set[tuple[str, str]]:
@@ -218,8 +218,8 @@ def test_operations_and_least_traffic() -> None:
     }
     for group, elements in moved.items():
         case = case_of("fused", Problem(group, LAYER))
-        products = {"gated_silu": 2, "training_gelu": 3}.get(group, 1)
-        assert (case.flops, case.min_bytes) == (products * 2 * m * n * k, 2 * elements), group
+        gemms = {"gated_silu": 2, "training_gelu": 3}.get(group, 1)
+        assert (case.flops, case.min_bytes) == (gemms * 2 * m * n * k, 2 * elements), group
     row = measured("conv", one("conv", "fprop"), 3e-3, 2e-3)
     assert row["sides"]["cutwheel"]["tflops"] == pytest.approx(DILATED.flops / 2e-3 * 1e-12)
     assert row["ratios"][0]["median"] == pytest.approx(1.5)
@@ -429,12 +429,12 @@ def test_torch_may_refuse_all(group: str, monkeypatch: pytest.MonkeyPatch) -> No
     row = measured("scaled", one("scaled", group))
     assert (row["status"], row["ratios"]) == ("ok", [])
     assert "no such kernel" in row["reason"]
-    assert all("us" in side for side in row["sides"].values())
+    assert all("us" in provider for provider in row["sides"].values())
     monkeypatch.setattr(cutwheel, "scaled_mm", lambda *a, **k: scaled_mm(*a, **k) * 1.1)
     assert_wrong(measured("scaled", one("scaled", group)))
 
 
-def test_a_product_whose_baselines_are_all_wrong_is_a_failure(
+def test_a_gemm_whose_baselines_are_all_wrong_is_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own = scaled.torch_scaled_mm
@@ -447,12 +447,15 @@ def test_scales_that_torch_would_misread_are_left_out() -> None:
     row = measured("scaled", problem)
     assert row["reason"].startswith("torch 1x128 x 128x128: K / 128 is 3")
     assert [ratio["side"] for ratio in row["ratios"]] == ["cutwheel 1x128 x 1x128"]
-    sides = case_of("scaled", problem).against_itself().sides
-    assert [side.name for side in sides] == ["torch 1x128 x 1x128", f"{AGAIN} 1x128 x 1x128"]
+    providers = case_of("scaled", problem).against_itself().providers
+    assert [provider.name for provider in providers] == [
+        "torch 1x128 x 1x128",
+        f"{AGAIN} 1x128 x 1x128",
+    ]
 
 
 def test_the_faster_mode_counts() -> None:
-    # Sides: torch tensorwise, torch rowwise, ours tensorwise, ours rowwise.
+    # Providers: torch tensorwise, torch rowwise, ours tensorwise, ours rowwise.
     row = measured("scaled", one("scaled", "fp8"), 3e-3, 2e-3, 1e-3, 4e-3)
     found = {(ratio["side"], ratio["baseline"]): ratio for ratio in row["ratios"]}
     best = {ratio["side"]: ratio for ratio in tables.best_of(row)}
@@ -567,7 +570,10 @@ def test_empty_groups_of_wgrad(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_of_large_results_some_groups_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouped, "CHECKED_BYTES", 3 * 4 * EXPERTS.n * EXPERTS.k)
     case = case_of("grouped", one("grouped", "wgrad"))
-    assert [len(side.reference(0)) for side in case.sides if side.reference] == [3, 3]
+    assert [len(provider.reference(0)) for provider in case.providers if provider.reference] == [
+        3,
+        3,
+    ]
     assert measured("grouped", one("grouped", "wgrad"))["status"] == "ok"
 
 
@@ -582,7 +588,7 @@ def test_references_are_exact() -> None:
     make = Operands(torch.device("cpu"), 1000)
     x, w = make.eight_bits(48, 512), make.eight_bits(160, 512)
     exact = x.float().double() @ w.float().double().t()
-    torch.testing.assert_close(scaled.exact_product(x, w).double(), exact, rtol=1e-5, atol=1e-2)
+    torch.testing.assert_close(scaled.exact_matmul(x, w).double(), exact, rtol=1e-5, atol=1e-2)
     scales = make.scales(48, 4)
     found = measure.scaled(x, scales, torch.bfloat16).double()
     wide = x.float().double().view(48, 4, 128) * scales.double()[:, :, None]
@@ -594,13 +600,13 @@ def test_references_are_exact() -> None:
 
 def test_buffers() -> None:
     of = setting("grouped", one("grouped", "forward"), l2_bytes=60 << 20)
-    assert of.slots(10 << 20, 1 << 20) == 14
-    assert of.slots(15 << 30, 1 << 20) == 2
-    assert of.slots(40 << 30, 1 << 20) == 1  # which L2 holds nothing of
-    assert of.slots(1 << 30, 14 << 30) == 1
-    assert of.slots(1 << 20, 2 << 30) == 2  # results are large, and 122 sets of them too many
-    assert of.slots(10 << 20, 1 << 20, unread=1 << 30) == 14
-    for too_much in (lambda: of.slots(70 << 30), lambda: of.slots(20 << 30, unread=50 << 30)):
+    assert of.buffers(10 << 20, 1 << 20) == 14
+    assert of.buffers(15 << 30, 1 << 20) == 2
+    assert of.buffers(40 << 30, 1 << 20) == 1  # which L2 holds nothing of
+    assert of.buffers(1 << 30, 14 << 30) == 1
+    assert of.buffers(1 << 20, 2 << 30) == 2  # results are large, and 122 sets of them too many
+    assert of.buffers(10 << 20, 1 << 20, unread=1 << 30) == 14
+    for too_much in (lambda: of.buffers(70 << 30), lambda: of.buffers(20 << 30, unread=50 << 30)):
         with pytest.raises(SkippedError, match="GB"):
             too_much()
 
@@ -614,30 +620,35 @@ def test_every_shape_of_the_lists_is_measured() -> None:
             2 * shape.m * shape.k,
             2 * shape.m * shape.n,
         )
-        assert of.slots(weights + x, d) >= 2
-        of.slots(2 * weights + x, d + d // 2)  # gated
-        of.slots(x + d, weights)  # wgrad
+        assert of.buffers(weights + x, d) >= 2
+        of.buffers(2 * weights + x, d + d // 2)  # gated
+        of.buffers(x + d, weights)  # wgrad
     for shape in shapes.listed(table, Gemm):
         m, n, k = shape
-        assert of.slots(shape.input_bytes(1), 2 * m * n, 4) >= 2
+        assert of.buffers(shape.input_bytes(1), 2 * m * n, 4) >= 2
     for m, n, k in problems.layers(table):
-        assert of.slots(2 * (m * k + 2 * n * k), 2 * m * n, 3, unread=4 * n * k) >= 2
-        assert of.slots(2 * (m * k + n * k + m * n), 2 * m * n, 4) >= 2
+        assert of.buffers(2 * (m * k + 2 * n * k), 2 * m * n, 3, unread=4 * n * k) >= 2
+        assert of.buffers(2 * (m * k + n * k + m * n), 2 * m * n, 4) >= 2
 
 
 @pytest.mark.parametrize("op", record.SECTIONS[:-1])
 def test_drawn_problems_can_be_called(op: str) -> None:
-    """As large as on a GPU, but of no values: operands, all sides and references fit together."""
+    """As large as on a GPU, but of no values: operands, providers and references fit together."""
     given = argparse.Namespace(quick=True, shape=[], only="", drawn=6, seed=7)
     groups = run.suite_of(op).groups
     for problem in problems.of_section(op, given).drawn:
         make = Operands(torch.device("meta"), 50 << 20)
         with torch.no_grad():
             case = groups[problem.group](Setting(problem.shape, make, problem.variant))
-            for side in case.sides:
-                found = measure.tensors_of(side.call(case.slots - 1))
-                wanted = measure.tensors_of((side.reference or case.reference)(case.slots - 1))
-                assert [t.shape for t in found] == [t.shape for t in wanted], (problem, side.name)
+            for provider in case.providers:
+                found = measure.tensors_of(provider.call(case.buffers - 1))
+                wanted = measure.tensors_of(
+                    (provider.reference or case.reference)(case.buffers - 1)
+                )
+                assert [t.shape for t in found] == [t.shape for t in wanted], (
+                    problem,
+                    provider.name,
+                )
 
 
 # --- CPU time

@@ -167,21 +167,21 @@ def _released(cutwheel: ModuleType) -> Iterator[None]:
 @pytest.mark.usefixtures("_released")
 def test_the_tuner_knows_it_from_a_refusal(product: Callable[[str], Any]) -> None:
     from cutwheel.tuning import search
-    from cutwheel.tuning.case import Case, Side
+    from cutwheel.tuning.case import Case, Provider
     from cutwheel.tuning.measure import Error
     from cutwheel.tuning.table import Gpu
 
     class Clock:
-        def warm_up(self, call: Callable[[int], torch.Tensor], slots: int) -> None:
+        def warm_up(self, call: Callable[[int], torch.Tensor], buffers: int) -> None:
             call(0)
 
-        def record(self, call: Callable[[int], torch.Tensor], slots: int, calls: int) -> NoReturn:
+        def record(self, call: Callable[[int], torch.Tensor], buffers: int, calls: int) -> NoReturn:
             raise AssertionError("the call found memory")
 
     extents = (4096, 4096, 4096)
-    side = Side("cutwheel", lambda i: product(TOLD))
+    provider = Provider("cutwheel", lambda i: product(TOLD))
     asked = lambda: explain(H200, *extents)  # noqa: E731
-    case = Case([side], 2, lambda i: None, Error(0.0, 0.0), explain=asked)
+    case = Case([provider], 2, lambda i: None, Error(0.0, 0.0), explain=asked)
     forcing = search.TableForcing(Gpu("described", (9, 0), H200.sms, H200.bandwidth, 1.7, 50 << 20))
     searching = search.Search(case, Clock(), forcing, case.explain(), search.Effort())  # type: ignore[arg-type]
     try:

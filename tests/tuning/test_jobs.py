@@ -130,8 +130,8 @@ def made(text: str) -> Case:
     return make_case(job, torch.device("cpu"), 1 << 12)
 
 
-def called(case: Case, slot: int = 0) -> torch.Tensor:
-    return tensors_of(case.sides[-1].call(slot))[0]
+def called(case: Case, buffer: int = 0) -> torch.Tensor:
+    return tensors_of(case.providers[-1].call(buffer))[0]
 
 
 @pytest.fixture
@@ -151,15 +151,15 @@ def out_on_the_cpu(cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("out_on_the_cpu")
 def test_the_reference_of_a_case_is_what_its_call_computes(text: str) -> None:
     case = made(text)
-    assert case.slots >= 1
-    ours = case.sides[-1]
+    assert case.buffers >= 1
+    ours = case.providers[-1]
     result = ours.call(0)
     error = deviation(result, (ours.reference or case.reference)(0))
     assert error.within(tolerance(None, tensors_of(result)[0].dtype)), error
-    if case.slots > 1:
+    if case.buffers > 1:
         first = called(case).clone()
-        assert not torch.equal(first, called(case, case.slots - 1)), (
-            "slots have operands of their own"
+        assert not torch.equal(first, called(case, case.buffers - 1)), (
+            "buffers have operands of their own"
         )
 
 
@@ -219,6 +219,6 @@ def test_references_of_epilogues_are_those_of_the_kernels_tests(
 def test_operands_rotate_until_they_exceed_l2_and_large_ones_do_not() -> None:
     operands = Operands(torch.device("cpu"), 50 << 20)
     setting = Setting(Gemm(64, 64, 64), operands, is_frugal=True)
-    assert setting.slots(30 << 20) * (30 << 20) > 2 * (50 << 20)
-    assert setting.slots(1 << 30) == 1
-    assert 2 <= setting.slots(1) <= 128
+    assert setting.buffers(30 << 20) * (30 << 20) > 2 * (50 << 20)
+    assert setting.buffers(1 << 30) == 1
+    assert 2 <= setting.buffers(1) <= 128

@@ -28,29 +28,29 @@ def test_quantiles_interpolate() -> None:
 
 
 @pytest.mark.parametrize("most", [128, 1024])
-@pytest.mark.parametrize("slot", [100, 3 * MIB, 33 * MIB, 60 * MIB, 120 * MIB, 1000 * MIB])
-def test_rotation_exceeds_twice_the_l2_between_two_uses(slot: int, most: int) -> None:
-    slots = measure.rotation(slot, 60 * MIB, most)
-    assert slots >= 2
-    assert slots == most or (slots - 1) * slot > 120 * MIB
-    assert slots in (2, most) or (slots - 2) * slot <= 120 * MIB
+@pytest.mark.parametrize("buffer", [100, 3 * MIB, 33 * MIB, 60 * MIB, 120 * MIB, 1000 * MIB])
+def test_rotation_exceeds_twice_the_l2_between_two_uses(buffer: int, most: int) -> None:
+    buffers = measure.rotation(buffer, 60 * MIB, most)
+    assert buffers >= 2
+    assert buffers == most or (buffers - 1) * buffer > 120 * MIB
+    assert buffers in (2, most) or (buffers - 2) * buffer <= 120 * MIB
 
 
 @pytest.mark.parametrize(("of_replay", "most"), [(2e-3, 2000), (5e-4, 128)])
 @pytest.mark.parametrize("seconds", [1e-7, 1e-6, 4e-6, 50e-6, 1e-3, 10e-3])
-@pytest.mark.parametrize("slots", [2, 5, 31, 1024])
+@pytest.mark.parametrize("buffers", [2, 5, 31, 1024])
 def test_iterations_are_whole_rotations_near_the_target(
-    seconds: float, slots: int, of_replay: float, most: int
+    seconds: float, buffers: int, of_replay: float, most: int
 ) -> None:
-    count = measure.iterations(seconds, slots, of_replay, most)
-    assert count % slots == 0
-    assert count >= slots
+    count = measure.iterations(seconds, buffers, of_replay, most)
+    assert count % buffers == 0
+    assert count >= buffers
     wanted = min(of_replay / seconds, most)
-    assert count == slots or abs(count - wanted) <= slots / 2 + 1
+    assert count == buffers or abs(count - wanted) <= buffers / 2 + 1
 
 
 def test_what_cannot_be_rotated_or_repeated_is_refused() -> None:
-    with pytest.raises(ValueError, match="bytes_per_slot is 0"):
+    with pytest.raises(ValueError, match="bytes_per_buffer is 0"):
         measure.rotation(0, MIB)
     with pytest.raises(ValueError, match="expected a positive number"):
         measure.iterations(0.0, 3, 2e-3, 2000)
@@ -113,7 +113,7 @@ def test_blocks_of_rows_change_no_error(monkeypatch: pytest.MonkeyPatch) -> None
     assert (by_blocks.relative, by_blocks.worst) == pytest.approx((whole.relative, whole.worst))
     x, w = torch.randn(50, 8), torch.randn(8, 3)
     monkeypatch.setattr(measure, "CHUNK_BYTES", 8 * 11 * 7)
-    torch.testing.assert_close(measure.product(x, w), x @ w)
+    torch.testing.assert_close(measure.matmul(x, w), x @ w)
 
 
 def test_what_cannot_be_compared_is_refused() -> None:

@@ -15,7 +15,7 @@ cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make
 from selection import H200, explain  # noqa: E402
 
 from cutwheel.tuning import journal, report, search  # noqa: E402
-from cutwheel.tuning.case import Case, Side  # noqa: E402
+from cutwheel.tuning.case import Case, Provider  # noqa: E402
 from cutwheel.tuning.journal import Candidate, Record  # noqa: E402
 from cutwheel.tuning.measure import Error  # noqa: E402
 from cutwheel.tuning.table import Gpu, Request  # noqa: E402
@@ -64,10 +64,10 @@ class Machine:
     def release(self) -> None:
         self._forcing.release()
 
-    def warm_up(self, call: Callable[[int], torch.Tensor], slots: int) -> None:
+    def warm_up(self, call: Callable[[int], torch.Tensor], buffers: int) -> None:
         self.warm.append(self.forced)
 
-    def record(self, call: Callable[[int], torch.Tensor], slots: int, calls: int) -> Replay:
+    def record(self, call: Callable[[int], torch.Tensor], buffers: int, calls: int) -> Replay:
         assert self.warm[-1] == self.forced, "modules must not be loaded while calls are captured"
         if self.forced[0] in self.refused:
             raise NotImplementedError("mm: no kernel takes it")
@@ -77,9 +77,9 @@ class Machine:
         return self.expected + 1.0 if plan[0] in self.wrong else self.expected
 
     def case(self) -> Case:
-        sides = [Side(name, lambda i: self.expected) for name in ("torch", "cutwheel")]
+        providers = [Provider(name, lambda i: self.expected) for name in ("torch", "cutwheel")]
         return Case(
-            sides,
+            providers,
             2,
             lambda i: self.expected,
             Error(0.0, 0.0),
@@ -253,7 +253,7 @@ def test_a_job_that_runs_out_of_memory_halfway_is_not_done(
     if where == "kernel":
         monkeypatch.setattr(machine, "record", fails)
     else:
-        case = replace(case, sides=[Side("torch", fails), case.sides[-1]])
+        case = replace(case, providers=[Provider("torch", fails), case.providers[-1]])
     monkeypatch.setattr(machine, "case", lambda: case)
     record = machine.tune()
     assert str(error) in record.error
@@ -265,12 +265,12 @@ def test_a_job_that_runs_out_of_memory_halfway_is_not_done(
 def test_a_baseline_that_torch_does_not_have_is_done_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fails(slot: int) -> torch.Tensor:
+    def fails(buffer: int) -> torch.Tensor:
         raise RuntimeError("no such op")
 
     machine = Machine(lambda plan: 100.0, 4096, 4096, 4096)
     case = machine.case()
-    case = replace(case, sides=[Side("torch", fails), case.sides[-1]])
+    case = replace(case, providers=[Provider("torch", fails), case.providers[-1]])
     monkeypatch.setattr(machine, "case", lambda: case)
     record = machine.tune()
     assert not record.error
@@ -285,8 +285,8 @@ def test_a_baseline_that_writes_the_same_memory_does_not_hide_a_wrong_kernel(
     machine = Machine(lambda plan: 100.0, 4096, 4096, 4096)
     case = machine.case()
     out = [torch.empty(16, 16), torch.empty(16, 16)]
-    theirs = Side("torch", lambda i: out[i].copy_(machine.expected))
-    case = replace(case, sides=[theirs, case.sides[-1]])
+    theirs = Provider("torch", lambda i: out[i].copy_(machine.expected))
+    case = replace(case, providers=[theirs, case.providers[-1]])
     monkeypatch.setattr(machine, "record", lambda *_: Replay(machine, out))
     machine.wrong = {plan["row"] for plan in case.explain()["plans"]}
     monkeypatch.setattr(machine, "case", lambda: case)

@@ -11,11 +11,11 @@ import torch
 
 from .measure import Call, Error, Operands, Results, rotation
 
-Reference = Callable[[int], Results]  # slot -> what the results should be, float32 or better
-Pair = tuple[str, str]  # a side and the baseline it is compared with
+Reference = Callable[[int], Results]  # buffer -> what the results should be, float32 or better
+Pair = tuple[str, str]  # a provider and the baseline it is compared with
 Function = Callable[..., Any]
 MOST_BYTES = 60e9  # of operands and results; what they are made and checked with comes on top
-SINGLE_SLOT = 64  # one slot suffices where L2 holds less than this part of it
+SINGLE_BUFFER = 64  # one buffer suffices where L2 holds less than this part of it
 AGAIN = "torch (again)"  # in place of cutwheel, the noise
 
 
@@ -25,7 +25,7 @@ class SkippedError(Exception):
 
 @dataclass(frozen=True)
 class Setting:
-    """One problem, and what its sides are made with."""
+    """One problem, and what its providers are made with."""
 
     shape: Any
     """Gemm, Grouped or Conv"""
@@ -41,10 +41,10 @@ class Setting:
     def is_tf32(self) -> bool:
         return self.operands.dtype == torch.float32
 
-    def slots(
-        self, of_operands: int, of_results: int = 0, sides: int = 2, *, unread: int = 0
+    def buffers(
+        self, of_operands: int, of_results: int = 0, providers: int = 2, *, unread: int = 0
     ) -> int:
-        """Sets of operands to rotate through; results of each side are kept for each.
+        """Sets of operands to rotate through; results of each provider are kept for each.
 
         Args:
             of_operands: bytes of one set that a call reads
@@ -58,15 +58,15 @@ class Setting:
         if self.is_frugal:
             return 1 if of_operands > 8 * l2_bytes else rotation(of_operands, l2_bytes, 128)
 
-        def needed(slots: int) -> int:
-            kept = slots + (slots > 1)  # calls on a single set are long: a graph has one of them
-            return slots * (of_operands + unread) + sides * kept * of_results
+        def needed(buffers: int) -> int:
+            kept = buffers + (buffers > 1)  # calls on one set are long: a graph has one
+            return buffers * (of_operands + unread) + providers * kept * of_results
 
         found = rotation(of_operands, l2_bytes)
         moved = of_operands + of_results  # results pass through L2 as operands do
         if needed(found) > MOST_BYTES:
             found = rotation(moved, l2_bytes)
-        if needed(found) > MOST_BYTES and moved > SINGLE_SLOT * l2_bytes:
+        if needed(found) > MOST_BYTES and moved > SINGLE_BUFFER * l2_bytes:
             found = 1
         if needed(found) > MOST_BYTES:
             gigabytes = needed(found) / 1e9
@@ -75,7 +75,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Side:
+class Provider:
     name: str
     call: Call
     reference: Reference | None = None  # where it is another than the case's
@@ -83,43 +83,43 @@ class Side:
 
 @dataclass(frozen=True)
 class Case:
-    """Sides of one problem. A pair's ratio is its baseline's time over that of its other side."""
+    """Providers of one problem. A pair's ratio is its baseline's time over that of the other."""
 
-    sides: Sequence[Side]
+    providers: Sequence[Provider]
     """torch's first; the last one is cutwheel's"""
-    slots: int
+    buffers: int
     reference: Reference
     allowed: Error
     flops: float = 0.0  # of a call; 0 where it does not multiply
     min_bytes: float = 1.0  # through device memory: operands read once, results written once
-    pairs: Sequence[Pair] | None = None  # if not given: the last side with each of the others
-    kernels: Mapping[str, str | None] = field(default_factory=dict)  # by side
+    pairs: Sequence[Pair] | None = None  # if not given: the last provider with each of the others
+    kernels: Mapping[str, str | None] = field(default_factory=dict)  # by provider
     forms: Mapping[Pair, str] = field(default_factory=dict)  # of a baseline that computes another
     left_out: str = ""  # baselines that are not there, and why
-    stands_alone: bool = False  # sides are measured, too, if torch refuses all of their baselines
+    stands_alone: bool = False  # measured, too, if torch refuses all baselines
     explain: Callable[[], dict[str, Any]] = dict
-    """what the library says of the last side's call on slot 0"""
+    """what the library says of the last provider's call on buffer 0"""
 
     def all_pairs(self) -> list[Pair]:
         if self.pairs is not None:
             return list(self.pairs)
-        *baselines, other = (side.name for side in self.sides)
+        *baselines, other = (provider.name for provider in self.providers)
         return [(other, baseline) for baseline in baselines]
 
     def against_itself(self) -> Case:
         """torch in our place: what the benchmark calls a difference where there is none."""
-        by_name = {side.name: side for side in self.sides}
+        by_name = {provider.name: provider for provider in self.providers}
         first = dict(reversed(self.all_pairs()))
         if not first:
             raise SkippedError("there is no baseline")
         named = {ours: ours.replace("cutwheel", AGAIN) for ours in first}
-        sides = [
-            replace(by_name[first[name]], name=named[name]) if name in first else side
-            for name, side in by_name.items()
+        providers = [
+            replace(by_name[first[name]], name=named[name]) if name in first else provider
+            for name, provider in by_name.items()
             if name in first or name in {baseline for _, baseline in self.all_pairs()}
         ]
         pairs = [(named[ours], baseline) for ours, baseline in self.all_pairs()]
-        return replace(self, sides=sides, pairs=pairs, kernels={}, forms={})
+        return replace(self, providers=providers, pairs=pairs, kernels={}, forms={})
 
 
 def explained(op: str, operands: Sequence[Any], *rest: Any) -> dict[str, Any]:

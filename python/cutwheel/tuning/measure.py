@@ -1,7 +1,7 @@
 """How GPU time is taken, results are checked and operands are made: for the tuner, the benchmarks
 and the tests.
 
-A problem has slots: independent sets of random operands, rotated so that no call finds its own in
+A problem has buffers: independent sets of random operands, rotated so that no call finds its own in
 L2. Calls are captured into one CUDA graph, which takes the time the CPU needs to launch them out
 of the measurement. The results of the very graph that is timed are checked before it is timed.
 """
@@ -19,7 +19,7 @@ import torch
 
 Tensor = torch.Tensor
 Results = Any  # a tensor, or a tuple of them
-Call = Callable[[int], Results]  # runs the operation on the operands of a slot
+Call = Callable[[int], Results]  # runs the operation on the operands of a buffer
 Key = TypeVar("Key")
 
 E4M3, INT8 = torch.float8_e4m3fn, torch.int8
@@ -47,18 +47,18 @@ class Spread:
         return Spread(self.median * factor, self.p20 * factor, self.p80 * factor)
 
 
-def rotation(bytes_per_slot: int, l2_bytes: int, most: int = 1024) -> int:
-    """How many slots it takes until none is in L2 when its turn comes again.
+def rotation(bytes_per_buffer: int, l2_bytes: int, most: int = 1024) -> int:
+    """How many buffers it takes until none is in L2 when its turn comes again.
 
-    Between two uses of a slot the others are read; together they exceed twice the L2 size.
+    Between two uses of a buffer the others are read; together they exceed twice the L2 size.
     """
-    if bytes_per_slot <= 0:
-        raise ValueError(f"bytes_per_slot is {bytes_per_slot}; expected a positive number")
-    return max(2, min(2 + 2 * l2_bytes // bytes_per_slot, most))
+    if bytes_per_buffer <= 0:
+        raise ValueError(f"bytes_per_buffer is {bytes_per_buffer}; expected a positive number")
+    return max(2, min(2 + 2 * l2_bytes // bytes_per_buffer, most))
 
 
-def iterations(of_call: float, slots: int, of_replay: float, most: int) -> int:
-    """Calls in one graph: whole rotations, since the next replay begins at slot 0 again.
+def iterations(of_call: float, buffers: int, of_replay: float, most: int) -> int:
+    """Calls in one graph: whole rotations, since the next replay begins at buffer 0 again.
 
     Args:
         of_call: time of one call, and
@@ -68,7 +68,7 @@ def iterations(of_call: float, slots: int, of_replay: float, most: int) -> int:
     if not of_call > 0.0:
         raise ValueError(f"a call takes {of_call}; expected a positive number")
     wanted = min(math.ceil(of_replay / of_call), most)
-    return slots * max(1, round(wanted / slots))
+    return buffers * max(1, round(wanted / buffers))
 
 
 # ---- the clock
@@ -77,7 +77,7 @@ class Replay(Protocol):
 
     calls: int
     results: Mapping[int, Results]
-    """what the last call of each slot returned; a replay writes the same memory again"""
+    """what the last call of each buffer returned; a replay writes the same memory again"""
 
     def run(self) -> None: ...
 
@@ -89,9 +89,9 @@ class Replay(Protocol):
 class Clock(Protocol):
     """Records and times calls; GraphClock on a GPU, a synthetic one in tests."""
 
-    def warm_up(self, call: Call, slots: int) -> None: ...
+    def warm_up(self, call: Call, buffers: int) -> None: ...
 
-    def record(self, call: Call, slots: int, calls: int) -> Replay: ...
+    def record(self, call: Call, buffers: int, calls: int) -> Replay: ...
 
 
 class GraphReplay:
@@ -138,24 +138,24 @@ class GraphClock:
         # A pool without a graph is gone, and nothing can be recorded into it any more.
         self._newest: torch.cuda.CUDAGraph | None = None
 
-    def warm_up(self, call: Call, slots: int) -> None:
+    def warm_up(self, call: Call, buffers: int) -> None:
         """Module load, handle creation and heuristics happen here, outside capture and timing."""
         self._stream.wait_stream(torch.cuda.default_stream())
         with torch.cuda.stream(self._stream):
-            for index in range(min(slots, 2)):
+            for index in range(min(buffers, 2)):
                 call(index)
         self._stream.synchronize()
 
-    def record(self, call: Call, slots: int, calls: int) -> GraphReplay:
+    def record(self, call: Call, buffers: int, calls: int) -> GraphReplay:
         # Not the torch.cuda.graph context manager: it collects garbage and empties the allocator's
         # cache every time, which would take longer than the measurement.
         graph = torch.cuda.CUDAGraph()
         results: dict[int, Results] = {}
         with torch.cuda.stream(self._stream), _capture(graph, self._pool):
             for index in range(calls):
-                # A slot's last result is freed only after its next one is made: outputs of
+                # A buffer's last result is freed only after its next one is made: outputs of
                 # functional calls rotate through memory, as their operands do.
-                results[index % slots] = call(index % slots)
+                results[index % buffers] = call(index % buffers)
         if self._pool is not None:
             self._newest = graph
         return GraphReplay(graph, self._stream, calls, results)
@@ -275,7 +275,7 @@ def run_poisoned(replay: Replay) -> None:
 
 
 def poison(x: Tensor) -> None:
-    """NaN, or a number that no product has."""
+    """NaN, or a number that no GEMM results in."""
     if x.element_size() == 1:
         x.view(torch.uint8).fill_(0x7F)  # NaN in e4m3 and e5m2
     else:
@@ -313,7 +313,7 @@ def exactly(function: Callable[..., Tensor], *operands: Any, dtype: torch.dtype)
         matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
-def product(x: Tensor, w: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+def matmul(x: Tensor, w: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
     """x [M, K] times w [K, N] in a wider dtype, kept as float32; blocks of rows bound the memory.
 
     float64 does not depend on the TF32 setting.
@@ -339,9 +339,9 @@ class Operands:
     exact: torch.dtype = torch.float64
     """of references: float32 where many GPUs, whose float64 is slow, are to compute them"""
 
-    def product(self, x: Tensor, w: Tensor) -> Tensor:
+    def matmul(self, x: Tensor, w: Tensor) -> Tensor:
         """What x [M, K] times w [K, N] should be, float32"""
-        return product(x, w, self.exact)
+        return matmul(x, w, self.exact)
 
     def normal(self, *extents: int, scale: float = 1.0) -> Tensor:
         values = torch.empty(extents, dtype=self.dtype, device=self.device).normal_()

@@ -101,7 +101,7 @@ class Search:
         self, case: Case, clock: Clock, forcing: Forcing, answer: Mapping[str, Any], effort: Effort
     ) -> None:
         self._case, self._clock, self._forcing, self._effort = case, clock, forcing, effort
-        *self._baselines, self._ours = case.sides
+        *self._baselines, self._ours = case.providers
         self._request = Request(**answer["tuning_request"])
         self._plans = [_candidate(plan) for plan in answer["plans"]]
         self._found: dict[tuple[str, str, int, int], Candidate] = {}
@@ -151,11 +151,11 @@ class Search:
             if kind not in self._taken:
                 self._check_taken(candidate)
                 self._taken.add(kind)
-            slots, us = self._case.slots, max(candidate.predicted_us, 0.5)
-            calls = iterations(us, slots, _REPLAY_US, _MOST_CALLS)
+            buffers, us = self._case.buffers, max(candidate.predicted_us, 0.5)
+            calls = iterations(us, buffers, _REPLAY_US, _MOST_CALLS)
             # Modules are loaded at their first launch, which must not happen in a capture.
             self._clock.warm_up(self._ours.call, 1)
-            replay = self._clock.record(self._ours.call, slots, calls)
+            replay = self._clock.record(self._ours.call, buffers, calls)
             wrong = self._what_is_wrong(replay)
         except (NotImplementedError, RuntimeError, ValueError) as error:
             if is_out_of_memory(_text(error)):
@@ -185,12 +185,12 @@ class Search:
     def _what_is_wrong(self, replay: Replay) -> str:
         """Empty: nothing. Runs the very graph that is timed, on results that were poisoned."""
         if self._expected is None:
-            # Before the graph runs: sides with out= write to the same memory.
+            # Before the graph runs: providers with out= write to the same memory.
             self._expected = (self._ours.reference or self._case.reference)(0)
             dtype = tensors_of(replay.results[0])[0].dtype
             self._allowed = tolerance(self._baseline_error(), dtype)
         run_poisoned(replay)
-        first, last = replay.results[0], replay.results[self._case.slots - 1]
+        first, last = replay.results[0], replay.results[self._case.buffers - 1]
         replay.results = {}  # their memory is for the next graphs
         error = deviation(first, self._expected)
         if not error.within(self._allowed):
@@ -207,10 +207,10 @@ class Search:
         """That of torch's own op, where it has one: it says how large errors may be."""
         if not self._baselines:
             return None
-        side = self._baselines[0]
-        expected = side.reference(0) if side.reference else self._expected
+        provider = self._baselines[0]
+        expected = provider.reference(0) if provider.reference else self._expected
         try:
-            return deviation(side.call(0), expected)
+            return deviation(provider.call(0), expected)
         except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
             if is_out_of_memory(_text(error)):
                 raise

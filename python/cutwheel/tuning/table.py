@@ -56,8 +56,8 @@ class Gpu:
 class Request:
     """What the library chooses a kernel for: the fields of GemmRequest in cuda/dispatch/select.h.
 
-    Extents are those of the product: of a grouped one those of the mean group, of a convolution
-    those of its implicit product.
+    Extents are those of the GEMM: those of the mean group where it is grouped, those of the
+    implicit GEMM of a convolution.
     """
 
     op: str

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from ..case import Case, Reference, Setting, Side, explained, first_kernel
+from ..case import Case, Provider, Reference, Setting, explained, first_kernel
 from ..measure import Error, Tensor, exactly
 from ..shapes import Conv
 
@@ -23,7 +23,7 @@ OPS = {
 Operands = tuple[Tensor, ...]
 
 
-# ---- torch's sides
+# ---- torch's providers
 def torch_fprop(x: Tensor, w: Tensor, shape: Conv) -> Tensor:
     return functional.conv2d(x, w, None, shape.stride, shape.padding, shape.dilation)
 
@@ -100,7 +100,7 @@ def sets_of(setting: Setting, *sizes: Sequence[int], scale: float = 1.0) -> list
         )
 
     first = one()
-    return [first, *(one() for _ in range(setting.slots(sum(t.nbytes for t in first)) - 1))]
+    return [first, *(one() for _ in range(setting.buffers(sum(t.nbytes for t in first)) - 1))]
 
 
 def case_of(
@@ -115,14 +115,14 @@ def case_of(
     """Calls take the operands of a set, then the shape."""
     shape = setting.shape
 
-    def side(name: str, call: Callable[..., Tensor]) -> Side:
-        return Side(name, lambda i: call(*sets[i], shape))
+    def provider(name: str, call: Callable[..., Tensor]) -> Provider:
+        return Provider(name, lambda i: call(*sets[i], shape))
 
     def explain() -> dict[str, Any]:
         return explained_conv(direction, shape, sets[0], setting.is_tf32)
 
     return Case(
-        [*(side(name, call) for name, call in baselines.items()), side("cutwheel", ours)],
+        [*(provider(name, call) for name, call in baselines.items()), provider("cutwheel", ours)],
         len(sets),
         reference,
         ALLOWED,

@@ -15,7 +15,7 @@ import cutwheel
 
 from ...ops._common.epilogue import expressions_of, find
 from ...ops._common.expressions import evaluate
-from ..case import Case, Setting, Side, explained, first_kernel
+from ..case import Case, Provider, Setting, explained, first_kernel
 from ..measure import Error, Tensor, exactly
 
 # Relative errors of right results: about 2e-3, 2e-4 and 3e-4; partial sums rounded to 16 bits,
@@ -53,15 +53,15 @@ def addmm(setting: Setting) -> Case:
 def _plain(setting: Setting, op: str, *c: Tensor) -> Case:
     """x [M, K] times w [N, K] transposed.
 
-    All sides write with ``out=`` into the same rotated outputs: the same addresses for all, and
+    All providers write with ``out=`` into the same rotated outputs: the same addresses for all, and
     nothing is allocated inside the graphs but workspaces.
     """
     (m, n, k), make = setting.shape, setting.operands
     itemsize = make.dtype.itemsize
-    slots = setting.slots(setting.shape.input_bytes(itemsize))
-    x = [make.normal(m, k) for _ in range(slots)]
-    w = [make.normal(n, k).t() for _ in range(slots)]
-    out = [torch.empty(m, n, dtype=make.dtype, device=make.device) for _ in range(slots)]
+    buffers = setting.buffers(setting.shape.input_bytes(itemsize))
+    x = [make.normal(m, k) for _ in range(buffers)]
+    w = [make.normal(n, k).t() for _ in range(buffers)]
+    out = [torch.empty(m, n, dtype=make.dtype, device=make.device) for _ in range(buffers)]
     theirs, ours = getattr(torch, op), getattr(cutwheel, op)
 
     def by_cublaslt(i: int) -> Any:
@@ -70,19 +70,19 @@ def _plain(setting: Setting, op: str, *c: Tensor) -> Case:
             return theirs(*c, x[i], w[i], out=out[i])
 
     def reference(i: int) -> Tensor:
-        expected = make.product(x[i], w[i])
+        expected = make.matmul(x[i], w[i])
         return expected.add_(c[0].float()) if c else expected
 
     def explain() -> dict[str, Any]:
         return explained(op, [*c, x[0], w[0]], None, 1, setting.is_tf32)
 
-    sides = [Side("torch", lambda i: theirs(*c, x[i], w[i], out=out[i]))]
+    providers = [Provider("torch", lambda i: theirs(*c, x[i], w[i], out=out[i]))]
     if op == "mm":  # addmm with a row takes cuBLASLt by itself
-        sides.append(Side(CUBLASLT, by_cublaslt))
-    sides.append(Side("cutwheel", lambda i: ours(*c, x[i], w[i], out=out[i])))
+        providers.append(Provider(CUBLASLT, by_cublaslt))
+    providers.append(Provider("cutwheel", lambda i: ours(*c, x[i], w[i], out=out[i])))
     return Case(
-        sides,
-        slots,
+        providers,
+        buffers,
         reference,
         ALLOWED[make.dtype],
         setting.shape.flops,
@@ -124,21 +124,21 @@ class Layer:
     """[N]"""
 
     @classmethod
-    def of(cls, setting: Setting, slots: int, grad: bool = False) -> Layer:
+    def of(cls, setting: Setting, buffers: int, grad: bool = False) -> Layer:
         (m, n, k), normal = setting.shape, setting.operands.normal
         return cls(
             setting,
-            [normal(m, k).requires_grad_(grad) for _ in range(slots)],
-            [normal(n, k, scale=k**-0.5).requires_grad_(grad) for _ in range(slots)],
+            [normal(m, k).requires_grad_(grad) for _ in range(buffers)],
+            [normal(n, k, scale=k**-0.5).requires_grad_(grad) for _ in range(buffers)],
             normal(n).requires_grad_(grad),
         )
 
     def z(self) -> Callable[[int], Tensor]:
-        """slot -> x w^T + b [M, N], computed once for all sides of a case"""
+        """slot -> x w^T + b [M, N], computed once for all providers of a case"""
 
         @functools.cache
         def z(i: int) -> Tensor:
-            found = self.setting.operands.product(self.x[i].detach(), self.w[i].detach().t())
+            found = self.setting.operands.matmul(self.x[i].detach(), self.w[i].detach().t())
             return found.add_(self.b.detach().float())
 
         return z
@@ -154,15 +154,15 @@ def linear(setting: Setting) -> Case:
     """With a bias, then the activation that the variant names; "bias": none"""
     activation = None if setting.variant == "bias" else setting.variant
     itemsize = setting.operands.dtype.itemsize
-    slots = setting.slots(setting.shape.input_bytes(itemsize))
-    layer = Layer.of(setting, slots)
+    buffers = setting.buffers(setting.shape.input_bytes(itemsize))
+    layer = Layer.of(setting, buffers)
     x, w, b, z = layer.x, layer.w, layer.b, layer.z()
     return Case(
         [
-            Side("eager", lambda i: eager_linear(x[i], w[i], b, activation)),
-            Side("cutwheel", lambda i: cutwheel.linear(x[i], w[i], b, activation=activation)),
+            Provider("eager", lambda i: eager_linear(x[i], w[i], b, activation)),
+            Provider("cutwheel", lambda i: cutwheel.linear(x[i], w[i], b, activation=activation)),
         ],
-        slots,
+        buffers,
         lambda i: ACTIVATIONS[activation](z(i)),
         ALLOWED[setting.operands.dtype],
         setting.shape.flops,
@@ -184,9 +184,9 @@ def gemm(setting: Setting) -> Case:
     epilogue = find(name)
     if epilogue is None or not epilogue.has_accum:
         raise ValueError(f"gemm has no epilogue {name}")
-    slots = setting.slots(setting.shape.input_bytes(make.dtype.itemsize))
-    x = [make.normal(m, k) for _ in range(slots)]
-    w = [make.normal(n, k) for _ in range(slots)]
+    buffers = setting.buffers(setting.shape.input_bytes(make.dtype.itemsize))
+    x = [make.normal(m, k) for _ in range(buffers)]
+    w = [make.normal(n, k) for _ in range(buffers)]
     extents = {"row[N]": (n,), "col[M]": (m, 1), "matrix[M,N]": (m, n), "matrix[M,2N]": (m, 2 * n)}
     operands: dict[str, Any] = {}
     for key, kind in epilogue.operands.items():
@@ -215,8 +215,8 @@ def gemm(setting: Setting) -> Case:
         return explained("gemm", operands, None, 1, setting.is_tf32, name)
 
     return Case(
-        [Side("cutwheel", call)],
-        slots,
+        [Provider("cutwheel", call)],
+        buffers,
         lambda i: exactly(composed, x[i], w[i], dtype=make.exact),
         ALLOWED[make.dtype],
         setting.shape.flops,

@@ -13,14 +13,14 @@ import torch
 
 import cutwheel
 
-from ..case import Case, Setting, Side, explained, first_kernel
+from ..case import Case, Provider, Setting, explained, first_kernel
 from ..measure import E4M3, Tensor, blocks, outer_major, scaled, spans
-from .scaled import ALLOWED, ALLOWED_FAST, exact_product
+from .scaled import ALLOWED, ALLOWED_FAST, exact_matmul
 
 CHECKED_BYTES = 8e9  # of the float32 reference of a result: of a larger one, some groups
 
 
-# ---- both sides; their operands are those of torch's functions
+# ---- both providers; their operands are those of torch's functions
 def torch_grouped_mm(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
     """Without the Python of torch.nn.functional.grouped_mm around it."""
     return torch._grouped_mm(a, b, offs=offs)
@@ -97,14 +97,14 @@ def _of_rows(
     (groups, m, n, k), normal = setting.shape, setting.operands.normal
     rows, offs = rows_of(setting)
     itemsize = setting.operands.dtype.itemsize
-    slots = setting.slots(itemsize * (m * inner + groups * n * k), itemsize * m * outer)
-    x = [normal(m, inner) for _ in range(slots)]
-    stored = [normal(groups, n, k) for _ in range(slots)]
+    buffers = setting.buffers(itemsize * (m * inner + groups * n * k), itemsize * m * outer)
+    x = [normal(m, inner) for _ in range(buffers)]
+    stored = [normal(groups, n, k) for _ in range(buffers)]
     w = [weights.mT if transposed else weights for weights in stored]  # [G, inner, outer]
-    product = setting.operands.product
+    matmul = setting.operands.matmul
 
     def expected(i: int) -> Tensor:
-        found = by_rows(rows, lambda g, own: product(x[i][own], w[i][g]), m, outer)
+        found = by_rows(rows, lambda g, own: matmul(x[i][own], w[i][g]), m, outer)
         return found.t() if as_columns else found
 
     def by_torch(i: int) -> Tensor:
@@ -120,8 +120,8 @@ def _of_rows(
         return explained("grouped_mm", [x[0], w[0], offs, None], None, 1, False)
 
     return Case(
-        [Side("torch", by_torch), Side("cutwheel", ours)],
-        slots,
+        [Provider("torch", by_torch), Provider("cutwheel", ours)],
+        buffers,
         expected,
         ALLOWED,
         setting.shape.flops,
@@ -140,9 +140,9 @@ def wgrad(setting: Setting) -> Case:
     (groups, m, n, k), make = setting.shape, setting.operands
     rows, offs = rows_of(setting)
     itemsize = make.dtype.itemsize
-    slots = setting.slots(itemsize * m * (n + k), itemsize * groups * n * k)
-    dy = [make.normal(m, n) for _ in range(slots)]
-    x = [make.normal(m, k) for _ in range(slots)]
+    buffers = setting.buffers(itemsize * m * (n + k), itemsize * groups * n * k)
+    dy = [make.normal(m, n) for _ in range(buffers)]
+    x = [make.normal(m, k) for _ in range(buffers)]
     most = max(1, int(CHECKED_BYTES // (4 * n * k)))
     with_rows = [g for g, (first, last) in enumerate(rows) if last > first]
     chosen = with_rows[:: -(-len(with_rows) // most)]
@@ -150,7 +150,7 @@ def wgrad(setting: Setting) -> Case:
 
     def one(i: int, g: int) -> Tensor:
         own = slice(*rows[g])
-        return make.product(dy[i][own].t(), x[i][own])
+        return make.matmul(dy[i][own].t(), x[i][own])
 
     def some(result: Tensor) -> tuple[Tensor, ...]:
         return tuple(result[g] for g in chosen)
@@ -173,10 +173,10 @@ def wgrad(setting: Setting) -> Case:
 
     return Case(
         [
-            Side("torch", lambda i: some(torch_grouped_mm(dy[i].t(), x[i], offs)), expected),
-            Side("cutwheel", ours, whole if is_whole else expected),
+            Provider("torch", lambda i: some(torch_grouped_mm(dy[i].t(), x[i], offs)), expected),
+            Provider("cutwheel", ours, whole if is_whole else expected),
         ],
-        slots,
+        buffers,
         expected,
         ALLOWED,
         setting.shape.flops,
@@ -190,9 +190,9 @@ def scaled_forward(setting: Setting, recipe: str, fast: bool = False) -> Case:
     """As forward, of e4m3 with scales of rows, or of blocks of x and of the weights."""
     (groups, m, n, k), make = setting.shape, setting.operands
     rows, offs = rows_of(setting)
-    slots = setting.slots(m * k + groups * n * k, 2 * m * n)
-    x = [make.eight_bits(m, k, dtype=E4M3) for _ in range(slots)]
-    w = [make.eight_bits(groups, n, k, dtype=E4M3) for _ in range(slots)]
+    buffers = setting.buffers(m * k + groups * n * k, 2 * m * n)
+    x = [make.eight_bits(m, k, dtype=E4M3) for _ in range(buffers)]
+    w = [make.eight_bits(groups, n, k, dtype=E4M3) for _ in range(buffers)]
     is_rowwise = recipe == "rowwise"
     if is_rowwise:
         scale_x, scale_w = make.scales(m), make.scales(groups, n)
@@ -203,22 +203,24 @@ def scaled_forward(setting: Setting, recipe: str, fast: bool = False) -> Case:
 
     def one(i: int, g: int, own: slice) -> Tensor:
         if is_rowwise:
-            return exact_product(x[i][own], w[i][g]) * scale_x[own, None] * scale_w[g]
-        return exact_product(
+            return exact_matmul(x[i][own], w[i][g]) * scale_x[own, None] * scale_w[g]
+        return exact_matmul(
             scaled(x[i][own], scale_x[own], torch.bfloat16),
             scaled(w[i][g], scale_w[g], torch.bfloat16),
         )
 
-    def side(name: str, call: Callable[..., Tensor]) -> Side:
-        return Side(name, lambda i: call(x[i], w[i].mT, *given, offs, fast))
+    def provider(name: str, call: Callable[..., Tensor]) -> Provider:
+        return Provider(name, lambda i: call(x[i], w[i].mT, *given, offs, fast))
+
+    by_torch = [provider("torch", torch_scaled)] if is_rowwise else []
 
     def explain() -> dict[str, Any]:
         rest = torch.bfloat16, 1, False, "", None, None, fast
         return explained("scaled_grouped_mm", [x[0], w[0].mT, *given, offs, None], *rest)
 
     return Case(
-        [*([side("torch", torch_scaled)] if is_rowwise else []), side("cutwheel", our_scaled)],
-        slots,
+        [*by_torch, provider("cutwheel", our_scaled)],
+        buffers,
         lambda i: by_rows(rows, lambda g, own: one(i, g, own), m, n),
         ALLOWED_FAST if fast else ALLOWED,
         setting.shape.flops,

@@ -16,7 +16,7 @@ import torch
 import cutwheel
 
 from ...ops.scaled import code
-from ..case import Case, Function, Setting, Side, explained
+from ..case import Case, Function, Provider, Setting, explained
 from ..measure import INT8, Error, Tensor, blocks, outer_major, scaled
 
 ALLOWED = Error(1e-2, 1e-1)
@@ -33,7 +33,7 @@ RECIPES = {
 }
 
 
-def exact_product(x: Tensor, w: Tensor) -> Tensor:
+def exact_matmul(x: Tensor, w: Tensor) -> Tensor:
     """x [M, K] w [N, K]^T in float32 of operands that bfloat16 holds exactly"""
     x, w = x.bfloat16(), w.bfloat16()
     if x.is_cuda:
@@ -55,10 +55,10 @@ def scaling(accum: Tensor, scale_x: Tensor, scale_w: Tensor) -> Tensor:
 def operands(setting: Setting, dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
     """x [M, K] and w [N, K]; as many rows of int8 as torch wants"""
     m, n, k = setting.shape
-    slots = setting.slots(setting.shape.input_bytes(1), 2 * m * n, 4)
+    buffers = setting.buffers(setting.shape.input_bytes(1), 2 * m * n, 4)
     values = functools.partial(setting.operands.eight_bits, dtype=dtype)
     rows = max(m, INT_MM_ROWS) if dtype == INT8 else m
-    return [values(rows, k) for _ in range(slots)], [values(n, k) for _ in range(slots)]
+    return [values(rows, k) for _ in range(buffers)], [values(n, k) for _ in range(buffers)]
 
 
 @dataclass(frozen=True)
@@ -93,13 +93,13 @@ class Scaled:
             scale_x = [scales(1) if one else scales(m, 1)] * len(x)
             scale_w = [scales(1) if one else scales(1, n)] * len(x)
         else:
-            # A set for each slot, as values have: with the weights, they are read from device
+            # A set for each buffer, as values have: with the weights, they are read from device
             # memory.
             scale_x = [outer_major(scales(m, blocks(k))) for _ in x]
             rows = blocks(n) if recipe == "blockwise" else n
             scale_w = [scales(rows, blocks(k)) for _ in x]
             scale_w = [(s if recipe == "blockwise" else outer_major(s)).t() for s in scale_w]
-        accum = accum or (lambda i: exact_product(x[i][:m], w[i]))
+        accum = accum or (lambda i: exact_matmul(x[i][:m], w[i]))
         return cls(recipe, x, w, scale_x, scale_w, accum, m, fast)
 
     def x(self, i: int) -> Tensor:
@@ -109,7 +109,7 @@ class Scaled:
         scale_x, scale_w = self.scale_x[i], self.scale_w[i]
         if self.recipe in ("tensorwise", "rowwise"):
             return self.accum(i) * scale_x * scale_w
-        return exact_product(
+        return exact_matmul(
             scaled(self.x(i), scale_x, torch.bfloat16),
             scaled(self.w[i], scale_w.t(), torch.bfloat16),
         )
@@ -156,13 +156,13 @@ def scaled_mm(setting: Setting) -> Case:
     recipe, _, speed = setting.variant.partition("+")
     dtype = setting.operands.dtype
     one = Scaled.of(setting, recipe, operands(setting, dtype), speed == "fast")
-    by_torch: list[Side] = []
+    by_torch: list[Provider] = []
     if dtype != INT8 and not one.left_out:
-        by_torch = [Side("torch", one.by_torch)]
+        by_torch = [Provider("torch", one.by_torch)]
     elif dtype == INT8 and recipe in ("tensorwise", "rowwise"):
-        by_torch = [Side("_int_mm + scaling", one.by_int_mm)]
+        by_torch = [Provider("_int_mm + scaling", one.by_int_mm)]
     return Case(
-        [*by_torch, Side("cutwheel", one.ours)],
+        [*by_torch, Provider("cutwheel", one.ours)],
         len(one.w),
         one.expected,
         ALLOWED_FAST if one.fast else ALLOWED,
