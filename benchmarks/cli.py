@@ -160,7 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(given: argparse.Namespace) -> int:
-    from . import run  # reports need no torch
+    from . import run
 
     environment = record.environment(given.commit, given.candidate)
     path, names = output_path(given, environment["gpu"]), sections_of(given)

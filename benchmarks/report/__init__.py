@@ -1,1 +1,1 @@
-"""The results file, and the tables, plots and documents made of it, without torch or a GPU."""
+"""The results file, and the tables, plots and documents made of it, without a GPU."""

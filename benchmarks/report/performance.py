@@ -1,5 +1,5 @@
-"""docs/performance.md and the table in README.md, from the results files. Needs neither torch nor
-a GPU, and matplotlib only for the plots."""
+"""docs/performance.md and the table in README.md, from the results files. Needs no GPU, and
+matplotlib only for the plots."""
 
 from __future__ import annotations
 

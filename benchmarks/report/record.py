@@ -38,7 +38,7 @@ def git_commit(given: str | None) -> str | None:
 
 
 def environment(commit: str | None, provider: str) -> dict[str, Any]:
-    import torch  # reports are made where torch may be missing
+    import torch
 
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     build = None

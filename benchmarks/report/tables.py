@@ -1,4 +1,4 @@
-"""Tables from the sections of a results file. Needs neither torch nor a GPU."""
+"""Tables from the sections of a results file. Needs no GPU."""
 
 from __future__ import annotations
 
