@@ -7,7 +7,7 @@ from pathlib import Path
 
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import StringTableSection, SymbolTableSection
+from elftools.elf.sections import SymbolTableSection
 
 ELF_MAGIC = b"\x7fELF"
 
@@ -27,26 +27,20 @@ def is_elf(path: Path) -> bool:
 
 
 def read_library(path: Path, root: Path) -> Library:
-    needed: list[str] = []
-    rpaths: list[str] = []
-    defined: list[str] = []
-    undefined: list[str] = []
     with path.open("rb") as file:
         elf = ELFFile(file)
-        dynamic = elf.get_section_by_name(".dynamic")
-        if isinstance(dynamic, DynamicSection):
-            strings = elf.get_section(dynamic["sh_link"])
-            assert isinstance(strings, StringTableSection)
-            for tag in dynamic.iter_tags():
-                if tag.entry.d_tag == "DT_NEEDED":
-                    needed.append(strings.get_string(tag.entry.d_val))
-                elif tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH"):
-                    rpaths.append(strings.get_string(tag.entry.d_val))
-        symbols = elf.get_section_by_name(".dynsym")
-        if isinstance(symbols, SymbolTableSection):
-            for symbol in symbols.iter_symbols():
-                if symbol.name and symbol["st_info"]["bind"] != "STB_LOCAL":
-                    missing = symbol["st_shndx"] == "SHN_UNDEF"
-                    (undefined if missing else defined).append(symbol.name)
+        dynamic, names = (elf.get_section_by_name(name) for name in (".dynamic", ".dynsym"))
+        tags = list(dynamic.iter_tags()) if isinstance(dynamic, DynamicSection) else []
+        symbols = list(names.iter_symbols()) if isinstance(names, SymbolTableSection) else []
+
+    def texts(kind: str) -> tuple[str, ...]:
+        return tuple(getattr(tag, kind.lower()) for tag in tags if tag.entry.d_tag == f"DT_{kind}")
+
+    defined: list[str] = []
+    undefined: list[str] = []
+    for symbol in symbols:
+        if symbol.name and symbol["st_info"]["bind"] != "STB_LOCAL":
+            (undefined if symbol["st_shndx"] == "SHN_UNDEF" else defined).append(symbol.name)
     name = path.relative_to(root).as_posix()
-    return Library(name, tuple(needed), tuple(rpaths), tuple(defined), tuple(undefined))
+    rpaths = texts("RPATH") + texts("RUNPATH")
+    return Library(name, texts("NEEDED"), rpaths, tuple(defined), tuple(undefined))
