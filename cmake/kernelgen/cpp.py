@@ -25,9 +25,9 @@ def dtypes(combination: DTypes) -> str:
     )
 
 
-def layouts(kernel: Kernel) -> tuple[str, str]:
+def layouts(kernel: Kernel) -> str:
     """Those of A and B; D is always row-major."""
-    return LAYOUTS[kernel.layout[0]], LAYOUTS[kernel.layout[1]]
+    return ", ".join(LAYOUTS[letter] for letter in kernel.layout[:2])
 
 
 def block_scales(kernel: Kernel) -> str:
@@ -36,6 +36,10 @@ def block_scales(kernel: Kernel) -> str:
 
 def grouping(kernel: Kernel) -> str:
     return f"Grouping::{kernel.grouping or 'none'}"
+
+
+def recipe(kernel: Kernel) -> str:
+    return f"QuantizeRecipe::{kernel.recipe or 'none'}"
 
 
 def direction(kernel: Kernel) -> str:

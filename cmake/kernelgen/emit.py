@@ -170,7 +170,9 @@ def _table(kernels: Sequence[Kernel]) -> str:
                 "kernel_declarations.in",
                 op=op,
                 using=_using(op),
-                declarations="".join(map(_declare, group)),
+                declarations="".join(
+                    _fill("kernel_declaration.in", name=procedural_name(kernel)) for kernel in group
+                ),
             )
             for op, group in groupby(kernels, key=lambda kernel: kernel.op)
         ),
@@ -184,13 +186,8 @@ def _using(op: str) -> str:
     return "" if op == "gemm" else "using namespace gemm;\n"
 
 
-def _declare(kernel: Kernel) -> str:
-    return _fill("kernel_declaration.in", name=procedural_name(kernel))
-
-
 def _row(kernel: Kernel) -> str:
     tile = kernel.tile
-    layout_a, layout_b = cpp.layouts(kernel)
     return _fill(
         "kernel_descriptor.in",
         name=procedural_name(kernel),
@@ -198,9 +195,8 @@ def _row(kernel: Kernel) -> str:
         family=kernel.family,
         sm=kernel.arch.sm,
         ptx=cpp.boolean(kernel.arch.ptx),
-        **asdict(kernel.dtypes),
-        layout_a=layout_a,
-        layout_b=layout_b,
+        dtypes=cpp.dtypes(kernel.dtypes),
+        layouts=cpp.layouts(kernel),
         # A family without epilogues has no use for the column.
         epilogue=f"Epilogue::{kernel.epilogue.name}" if kernel.epilogue else "Epilogue{}",
         tile=cpp.braces(tile.shape),
@@ -210,7 +206,7 @@ def _row(kernel: Kernel) -> str:
         swap_ab=cpp.boolean(tile.swap_ab),
         fast_accum=cpp.boolean(tile.fast_accum),
         scales=cpp.block_scales(kernel),
-        recipe=f"QuantizeRecipe::{kernel.recipe or 'none'}",
+        recipe=cpp.recipe(kernel),
         grouping=cpp.grouping(kernel),
         direction=cpp.direction(kernel),
     )

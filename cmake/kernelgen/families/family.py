@@ -19,7 +19,7 @@ _ARGUMENTS: dict[str, Callable[[Kernel], str]] = {
     "dtypes": lambda kernel: cpp.dtypes(kernel.dtypes),
     "a": lambda kernel: f"DType::{kernel.dtypes.a}",
     "d": lambda kernel: f"DType::{kernel.dtypes.d}",
-    "layouts": lambda kernel: ", ".join(cpp.layouts(kernel)),
+    "layouts": cpp.layouts,
     "tile": lambda kernel: cpp.shape(kernel.tile.shape),
     "warp": lambda kernel: cpp.shape(kernel.tile.warp or (1, 1, 1)),
     "cluster": lambda kernel: cpp.shape(kernel.tile.cluster),
@@ -31,7 +31,7 @@ _ARGUMENTS: dict[str, Callable[[Kernel], str]] = {
     "scales": cpp.block_scales,
     "grouping": cpp.grouping,
     "direction": cpp.direction,
-    "recipe": lambda kernel: f"QuantizeRecipe::{kernel.recipe}",
+    "recipe": cpp.recipe,
     "epilogue": lambda kernel: f"epilogue::{kernel.epilogue.name}" if kernel.epilogue else "",
 }
 # Those with a default, which are spelled for some kernels only.
