@@ -321,18 +321,15 @@ def _scaled_grouped_calls(
         call = Grouped.random(
             300, 264, 272, 6, device, recipes=recipes, how=how, seed=seed, bias="d"
         )
+        keywords = {**call.given, **call.keywords}
         names = (*call.given, "offs", "bias")
 
-        def run(*given: Tensor, call: Grouped = call, names: Any = names) -> list[Tensor]:
+        def run(*given: Tensor, keywords: Any = keywords, names: Any = names) -> list[Tensor]:
             named = dict(zip(names, given, strict=True))
-            return [cutwheel.scaled_grouped_mm(**{**call.keywords, **named})]
+            return [cutwheel.scaled_grouped_mm(**{**keywords, **named})]
 
-        keywords = call.keywords
-        yield OpCall(
-            (*call.positional, keywords["offs"], keywords["bias"]),
-            run,
-            lambda results, call=call: call.judge(results[0]),
-        )
+        tensors = [keywords[name] for name in names]
+        yield OpCall(tensors, run, lambda results, call=call: call.judge(results[0]))
 
 
 def _scaled_grouped_refused(cutwheel: Any, device: str) -> tuple[str, Callable[[], object]]:
