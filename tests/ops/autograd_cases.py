@@ -111,11 +111,10 @@ def linear_of(op: Function, activation: str | None, place: str) -> Function:
     )
 
 
-def _linear(activation: str | None, place: str) -> Case:
+def _linear(activation: str | None, place: str, k: int) -> Case:
     def variants(dtype: torch.dtype, device: str) -> list[Tensors]:
         return [
             leaves(inputs(leading, n, k, dtype, device, bias, place != "no_residual"))
-            for k in IN_K
             for leading, n in (((24,), 56), ((33,), 65), ((2, 3, 5), 56))
             for bias in (True, False)
         ]
@@ -201,8 +200,8 @@ def _cases() -> Iterator[tuple[str, Case]]:
     for op, shapes, arguments in PRODUCTS:
         sizes = "-".join("x".join(map(str, shape)) or "0d" for shape in shapes)
         yield f"{op}-{sizes}", _product(op, shapes, arguments)
-    for activation, place in itertools.product((None, *TRAINED), PLACES):
-        yield f"linear-{activation}-{place}", _linear(activation, place)
+    for activation, place, k in itertools.product((None, *TRAINED), PLACES, IN_K):
+        yield f"linear-{activation}-{place}-k{k}", _linear(activation, place, k)
     for name in TRAINED:
         yield f"gated_linear-{name}", _gated(name)
     for kind in EVEN:

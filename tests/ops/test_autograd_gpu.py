@@ -29,10 +29,11 @@ dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
 @dtypes
 @cases
 def test_gradients(cutwheel: ModuleType, device: str, name: str, dtype: torch.dtype) -> None:
-    """Of any of the tensors."""
+    """Of any of the tensors, and of all in other sizes."""
     case = GRADIENTS[name]
-    for given in case.variants(dtype, device):
-        for chosen in subsets(len(present(given))):
+    for number, given in enumerate(case.variants(dtype, device)):
+        count = len(present(given))
+        for chosen in subsets(count) if number == 0 else [(True,) * count]:
             rest = iter(chosen)
             needed = [x is not None and next(rest) for x in given]
             compare_gradients(*case.both(cutwheel, device), leaves(given, needed), dtype)
