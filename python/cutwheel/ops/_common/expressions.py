@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+
+from .activations import ACTIVATIONS, COMPOSED
 
 _aten = torch.ops.aten
 
@@ -51,14 +52,8 @@ def _sigmoid_grad(x: Tensor) -> Tensor:
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "identity": lambda x: x,
-    "relu": torch.relu,
-    "gelu": functional.gelu,
-    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
-    "silu": functional.silu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "hardswish": functional.hardswish,
-    "softplus": functional.softplus,
+    **ACTIVATIONS,
+    **COMPOSED,
     # torch's own derivatives.
     "relu_grad": lambda x: _aten.threshold_backward(torch.ones_like(x), x, 0),
     "gelu_grad": lambda x: _aten.gelu_backward(torch.ones_like(x), x),
@@ -68,7 +63,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tanh_grad": lambda x: 1 - torch.tanh(x).square(),
     "hardswish_grad": lambda x: _aten.hardswish_backward(torch.ones_like(x), x),
     "softplus_grad": lambda x: _aten.softplus_backward(torch.ones_like(x), x, 1, 20),
-    "leaky_relu": lambda x, slope: torch.where(x > 0, x, x * slope),
     "where": _where,
     "min": _min,
     "max": _max,
