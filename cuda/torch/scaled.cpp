@@ -111,12 +111,10 @@ namespace {
 
 constexpr ErrorKind kType = ErrorKind::type, kValue = ErrorKind::value, kShape = ErrorKind::shape;
 
-bool is_fp8_type(ScalarType type) { return type == ScalarType::Float8_e4m3fn || type == ScalarType::Float8_e5m2; }
-
 ScalarType check_8_bits(GemmCallBase const& call, char const* argument, Tensor const& tensor, bool may_be_int8) {
   ScalarType const type = type_of(tensor);
   if (type == ScalarType::Float4_e2m1fn_x2) fail_on_microscaling(call.names.op, argument, type);
-  if (!is_fp8_type(type) && !(may_be_int8 && type == ScalarType::Char)) {
+  if (!is_fp8(dtype_of(type)) && !(may_be_int8 && type == ScalarType::Char)) {
     fail(kType, call.names.op, ": ", argument, " has dtype ", dtype_text(type), "; expected float8_e4m3fn",
          may_be_int8 ? ", float8_e5m2 or int8" : " or float8_e5m2", " (cutwheel.quantize makes them)");
   }
@@ -212,7 +210,7 @@ void check_scaled_operands(GemmCallBase& call, bool may_be_int8) {
   OpNames const& names = call.names;
   call.type = check_8_bits(call, names.a, *call.a, may_be_int8);
   call.b_type = check_8_bits(call, names.b, *call.b, may_be_int8);
-  if (is_fp8_type(call.type) != is_fp8_type(call.b_type)) {
+  if (is_fp8(dtype_of(call.type)) != is_fp8(dtype_of(call.b_type))) {
     fail(kType, names.op, ": ", names.b, " has dtype ", dtype_text(call.b_type), " and ", names.a, " has dtype ",
          dtype_text(call.type), "; expected both fp8 or both int8");
   }

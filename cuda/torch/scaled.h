@@ -35,7 +35,7 @@ struct ScaledCall : GemmCallBase {
   BlockScales scales = BlockScales::none;
   ScaledForm form{};
 
-  bool is_int8() const { return type == ScalarType::Char; }
+  bool is_int8() const { return !is_fp8(dtype_of(type)); }
   bool is_unscaled() const { return !scale_a; }
 };
 
