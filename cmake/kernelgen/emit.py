@@ -95,6 +95,11 @@ def render(
     if figures is not None:
         files["calibration_data.cpp"] = _fill("calibration_data.cpp.in", **figures)
     files["epilogues.h"] = _epilogues_header(epilogues)
+    files["families.h"] = _fill(
+        "families.h.in",
+        names=", ".join(FAMILIES),
+        spelled=", ".join(f'"{name}"' for name in FAMILIES),
+    )
     files["manifest.json"] = _manifest_json(plan, epilogues)
     files[MANIFEST_CMAKE] = _manifest_cmake(plan, output_dir)
     return files

@@ -6,27 +6,11 @@
 #include "core/gemm_args.h"
 #include "core/types.h"
 #include "epilogues.h"  // generated: enum class Epilogue, kEpilogues
+#include "families.h"   // generated: enum class Family, kFamilyNames
 
 namespace cutwheel {
 
 enum class Op : int { gemm, scaled_mm, grouped_mm, conv2d };
-enum class Family : int {
-  sm80_multistage,
-  sm90_warpspecialized,
-  splitk_reduce,
-  elementwise,
-  sm90_blockwise,
-  sm89_blockwise,
-  quantize,
-  sm90_persistent,
-  sm90_grouped,
-  sm80_grouped,
-  sm90_conv,
-  sm80_conv,
-  sm90_direct_conv,
-  sm90_strided_dgrad,
-  sm90_space_to_depth
-};
 
 struct Extent3 {
   int m, n, k;

@@ -48,27 +48,6 @@ std::string list(Items const& items, Write write) {
 
 std::string extent(Extent3 e) { return concat('[', e.m, ", ", e.n, ", ", e.k, ']'); }
 
-char const* family_name(Family family) {
-  switch (family) {
-    case Family::sm80_multistage: return "sm80_multistage";
-    case Family::sm90_warpspecialized: return "sm90_warpspecialized";
-    case Family::splitk_reduce: return "splitk_reduce";
-    case Family::sm90_persistent: return "sm90_persistent";
-    case Family::elementwise: return "elementwise";
-    case Family::sm90_blockwise: return "sm90_blockwise";
-    case Family::sm89_blockwise: return "sm89_blockwise";
-    case Family::quantize: return "quantize";
-    case Family::sm90_grouped: return "sm90_grouped";
-    case Family::sm80_grouped: return "sm80_grouped";
-    case Family::sm90_conv: return "sm90_conv";
-    case Family::sm90_direct_conv: return "sm90_direct_conv";
-    case Family::sm90_strided_dgrad: return "sm90_strided_dgrad";
-    case Family::sm90_space_to_depth: return "sm90_space_to_depth";
-    case Family::sm80_conv: return "sm80_conv";
-  }
-  return "?";
-}
-
 char const* kind_name(OperandKind kind) {
   switch (kind) {
     case OperandKind::scalar: return "scalar";
@@ -120,13 +99,14 @@ std::string row_json(KernelDescriptor const& kernel) {
   bool const has_epilogue = is_gemm(kernel) || kernel.family == Family::elementwise;
   std::string const epilogue = has_epilogue ? quoted(info_of(kernel.epilogue).name) : "null";
   return concat("{\"name\": ", quoted(kernel.name), ", \"op\": ", quoted(name_of(kernel.op)),
-                ", \"family\": ", quoted(family_name(kernel.family)), ", \"arch\": ", quoted(name_of(kernel.arch)),
-                ", \"ptx\": ", boolean(kernel.has_ptx), ", \"a\": ", quoted(name_of(kernel.a)),
-                ", \"b\": ", quoted(name_of(kernel.b)), ", \"acc\": ", quoted(name_of(kernel.acc)),
-                ", \"d\": ", quoted(name_of(kernel.d)), ", \"layout\": ", layout, ", \"epilogue\": ", epilogue,
-                ", \"tile\": ", extent(kernel.tile), ", \"cluster\": ", extent(kernel.cluster),
-                ", \"stages\": ", kernel.stages, ", \"schedule\": ", quoted(name_of(kernel.schedule)),
-                ", \"swap_ab\": ", boolean(kernel.swap_ab), ", \"fast_accum\": ", boolean(kernel.fast_accum),
+                ", \"family\": ", quoted(kFamilyNames[static_cast<int>(kernel.family)]),
+                ", \"arch\": ", quoted(name_of(kernel.arch)), ", \"ptx\": ", boolean(kernel.has_ptx),
+                ", \"a\": ", quoted(name_of(kernel.a)), ", \"b\": ", quoted(name_of(kernel.b)),
+                ", \"acc\": ", quoted(name_of(kernel.acc)), ", \"d\": ", quoted(name_of(kernel.d)),
+                ", \"layout\": ", layout, ", \"epilogue\": ", epilogue, ", \"tile\": ", extent(kernel.tile),
+                ", \"cluster\": ", extent(kernel.cluster), ", \"stages\": ", kernel.stages,
+                ", \"schedule\": ", quoted(name_of(kernel.schedule)), ", \"swap_ab\": ", boolean(kernel.swap_ab),
+                ", \"fast_accum\": ", boolean(kernel.fast_accum),
                 ", \"scales\": ", kernel.scales == BlockScales::none ? "null" : quoted(name_of(kernel.scales)),
                 ", \"recipe\": ", kernel.recipe == QuantizeRecipe::none ? "null" : quoted(name_of(kernel.recipe)),
                 ", \"grouping\": ", kernel.grouping == Grouping::none ? "null" : quoted(name_of(kernel.grouping)),

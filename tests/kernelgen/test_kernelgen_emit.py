@@ -370,3 +370,13 @@ def test_stale_sources_go_and_foreign_files_stay(tmp_path: Path) -> None:
     assert "gemm_sm80_128x128x32_64x64x32_multistage3.cu" in changes
     assert "epilogue_linear_combination.cuh" in changes
     assert set(times(tmp_path)) == set(files) | set(foreign)
+
+
+def test_families_are_enumerators_with_names_in_one_order() -> None:
+    text = rendered(SM90)["families.h"]
+    enumerators = re.search(r"enum class Family : int \{ (.*) \};", text)
+    names = re.search(r"kFamilyNames\[\] = \{(.*)\};", text)
+    assert enumerators
+    assert names
+    assert enumerators[1].split(", ") == list(FAMILIES)
+    assert names[1].split(", ") == [f'"{name}"' for name in FAMILIES]
