@@ -50,17 +50,18 @@ bool launch(Prepared<Args>& prepared, char const* op, GemmPlan plan) {
   };
   gemm::Status status = attempt();
   auto const refused = [&] { return status.code == gemm::StatusCode::not_implementable; };
-  GemmRequest request = prepared.request;
-  while (refused()) {
+  for (bool const tensor_maps : {true, false}) {
+    if (!refused()) break;
+    GemmRequest request = prepared.request;
+    // Kernels of convolutions refuse what tensor maps have no bits for: then those without, through PTX if need be.
+    if (!tensor_maps && (request.direction == Direction::none || !request.tensor_maps)) break;
+    request.tensor_maps = request.tensor_maps && tensor_maps;
     for (GemmPlan const& next : rank_plans(request, *args.device)) {
       if (next.kernel == plan.kernel) continue;
       plan = next;
       status = attempt();
       if (!refused()) break;
     }
-    // Kernels of convolutions refuse what tensor maps have no bits for: then those without, through PTX if need be.
-    if (request.direction == Direction::none || !request.tensor_maps) break;
-    request.tensor_maps = false;
   }
   check_launch(status, op, plan.kernel->name);
   return status.good();
