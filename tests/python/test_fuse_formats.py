@@ -384,7 +384,7 @@ def test_softplus_under_autocast(
         made(x, r)
     assert cpu_ops.names("linear_fused") == ["bias_softplus"]
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda: True)
-    monkeypatch.setitem(modules._ACTIVATIONS, "softplus", lambda z: F.softplus(z.double()))
+    monkeypatch.setitem(modules.ALL_ACTIVATIONS, "softplus", lambda z: F.softplus(z.double()))
     result = made(x, r)
     assert result.dtype == torch.float64, "what torch's function returns, whatever it is"
     assert cpu_ops.names("linear") == ["bias"]
