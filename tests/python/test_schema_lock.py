@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import schema_changes
 import schema_lock
+import torch
 from schema_changes import SECTIONS, Interface
 from schema_lock import Lock, LockError, problems, rewritten
+from torch import Tensor
 
 # --- the lock
 
@@ -26,6 +28,18 @@ OLD = interface(functions={"f": ["a: int", "-> int"], "g": ["-> int"]})
 ADDED = interface(functions={**OLD["functions"], "h": ["-> int"]})
 BROKEN = interface(functions={"f": ["a: int", "-> int"]})
 RESPELLED = interface(functions={"f": ["a:  int", "-> int"], "g": ["-> int"]})
+
+
+def test_how_tensor_is_imported_changes_nothing() -> None:
+    def as_module(x: torch.Tensor | None) -> tuple[torch.Tensor, ...]: ...
+
+    def by_name(x: Tensor | None) -> tuple[Tensor, ...]: ...
+
+    def another(x: torch.nested.NestedTensor | None) -> tuple[Tensor, ...]: ...
+
+    lines = [schema_lock.signature_text(f, "f") for f in (as_module, by_name, another)]
+    assert lines[0] == lines[1] == ["x: torch.Tensor | None", "-> tuple[torch.Tensor, ...]"]
+    assert lines[2][0] == "x: torch.nested.NestedTensor | None"
 
 
 def test_before_the_first_release_only_the_lock_has_to_follow() -> None:

@@ -36,8 +36,8 @@ new keyword-only argument before an older one, for example, as compiled callers 
 position. It gives no reasons, so what has changed is found out here.
 
 The lock depends neither on the torch nor on the Python that wrote it: numbers in schemas are
-written one way, and annotations are the source's text. Not in it: names of activations, texts of
-errors, dtypes and layouts an epilogue has kernels for.
+written one way, and annotations are the source's text, in which Tensor is torch.Tensor. Not in it:
+names of activations, texts of errors, dtypes and layouts an epilogue has kernels for.
 
 Exit status: 0 the lock holds, 1 it does not, 2 the package or the lock cannot be read.
 """
@@ -94,10 +94,14 @@ def _ops() -> dict[str, Any]:
     return {text[len("cutwheel::") : text.index("(")]: text for text in texts}
 
 
+_BARE_TENSOR = re.compile(r"(?<![.\w])Tensor\b")
+"""torch's class, imported by its name: how a module spells it is none of the interface"""
+
+
 def _annotation(annotation: object, where: str) -> str:
     if not isinstance(annotation, str):
         raise LockError(f"{where}: no annotation as text (from __future__ import annotations)")
-    return " ".join(annotation.split())
+    return _BARE_TENSOR.sub("torch.Tensor", " ".join(annotation.split()))
 
 
 def _default(value: object, where: str) -> str:
