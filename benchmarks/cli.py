@@ -11,7 +11,7 @@ from typing import Any
 from . import problems
 from .report import performance, record, tables
 
-# What leaves cases out: a run with one of these is no section of the results of a GPU.
+# Options that leave cases out: a run with one of these is no section of the results of a GPU.
 FILTERS = ("quick", "shape", "only")
 
 
@@ -98,7 +98,7 @@ def regex_argument(text: str) -> str:
 
 
 def part_of(options: argparse.Namespace) -> str:
-    """What makes the run a part of its sections; empty for whole ones."""
+    """Options that make the run a part of its sections; empty for whole ones."""
     given = [name for name in FILTERS if getattr(options, name)]
     given += ["candidate"] * (options.candidate != "cutwheel")
     given += ["budget_seconds"] * (options.budget_seconds is not None)

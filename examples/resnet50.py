@@ -116,7 +116,7 @@ def images(batch: int, size: int, device: str, dtype: torch.dtype) -> torch.Tens
 
 
 def errors(model: Model, others: Mapping[str, Model], x: torch.Tensor) -> dict[str, float]:
-    """Of the logits of each, against the model in float32: ||out - ref|| / ||ref||."""
+    """Relative error of each one's logits against the model in float32: ||out - ref|| / ||ref||."""
     # cuDNN would take TF32 for float32.
     with torch.no_grad(), torch.backends.cudnn.flags(enabled=False):
         reference = copy.deepcopy(model).float()(x.float()).double()

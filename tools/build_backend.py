@@ -26,7 +26,7 @@ REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements"
 # CMake variables that name a tree, and the pins that are not needed then: torch is large, and only
 # its headers are used.
 TREES = {"TORCH_INCLUDE": "torch.txt", "CUTLASS_DIR": "cutlass.txt"}
-# What tools/wheel/sbom.py reads the cubins with, of build.txt.
+# Requirements in build.txt with which tools/wheel/sbom.py reads cubins.
 SBOM_TOOLS = ("nvidia-cuda-cuobjdump==", "pyelftools==")
 
 

@@ -1,4 +1,4 @@
-"""What data sheets say that GPUs can do: chips.toml."""
+"""Rates of GPUs by their data sheets: chips.toml."""
 
 from __future__ import annotations
 

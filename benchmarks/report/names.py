@@ -1,4 +1,4 @@
-"""What groups, providers and baselines are called in documents, and the prose between tables."""
+"""Names of groups, providers and baselines in documents, and the prose between tables."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ NO_LIMITS = """\
 Achieved TFLOP/s over the arithmetic intensity of each shape. The limits of this GPU are not in the
 list."""
 
-# Of files that were measured before shapes were drawn from released models.
+# For files that were measured before shapes were drawn from released models.
 KEPT_ASIDE = """\
 Shapes kept aside: {count} cases of shapes drawn at random (seed {seed}). Kernels were not tuned
 with them, and no cost model was fitted to them."""

@@ -116,7 +116,7 @@ def counts(rows: Sequence[Row]) -> str:
 
 
 def exceptions(rows: Sequence[Row], name: Callable[[Row], str] = name_of) -> str:
-    """What failed, what was skipped, and baselines that are not there; alike ones in one line."""
+    """Failed and skipped cases, and baselines that are not there; alike ones in one line."""
     found = [f"- FAILED {name(row)}: {row['reason']}" for row in rows if row["status"] == "failed"]
     alike: dict[str, list[str]] = {}
     for row in rows:

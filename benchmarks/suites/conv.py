@@ -32,7 +32,7 @@ from ..compare import HostCase, Limits, Run
 from . import Suite, compiled
 from .host import backward_of
 
-# Of logits, behind 53 layers whose results are rounded to bfloat16, and in eager torch their parts.
+# Error of logits behind 53 layers whose results (in eager torch, whose parts) are bfloat16.
 ALLOWED_MODEL = Error(4e-2, 4e-1)
 CUDNN_FUSED = "cudnn_convolution_add_relu"
 WIDTH = 64  # of ResNet's stem; tests take a smaller one

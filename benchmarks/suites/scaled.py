@@ -36,7 +36,7 @@ Tensor = torch.Tensor
 
 # ---- torch's quantisation
 def eager_quantize(x: Tensor, recipe: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """What is written by hand for x [M, K], M and K multiples of a block: a scale, then a cast."""
+    """Quantises x [M, K] as by hand: a scale, then a cast. M and K are multiples of a block."""
     largest, values = LARGEST[dtype], x.float()
     m, k = x.shape
     if recipe == "blockwise_1x128":
@@ -77,7 +77,7 @@ def _case(
     buffers: int,
     **more: Any,
 ) -> Case:
-    """What torch refuses is named; ours is measured all the same."""
+    """Names what torch refuses; ours is measured all the same."""
     m, n, k = setting.shape
     # Operands of 8 bits, a result of 16; scales are left out.
     moved = setting.shape.input_bytes(1) + 2 * m * n if n else 3 * m * k

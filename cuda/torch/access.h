@@ -48,7 +48,7 @@ Matrix readable_rows(Tensor const& tensor, std::int64_t rows, std::int64_t cols,
 // The elements of a tensor with one dimension that is not 1, as one row.
 Matrix vector_of(Tensor const& tensor);
 
-// What selection forces on operands when no row takes them as they lie.
+// Copies that selection asks for when no kernel takes the operands as they lie.
 struct CopyPolicy {
   bool layouts = false;  // those that are preferred: of copies, with the most kernels
   bool extents = false;  // contiguous extents that are multiples of 16 bytes (cp.async kernels need that)

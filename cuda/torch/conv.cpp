@@ -135,7 +135,7 @@ std::int64_t out_extent(ConvCall const& call, ConvSizes const& sizes, std::size_
          " is supported");
   }
   std::int64_t const taps = sizes.w[axis + 2];
-  // What a filter spans; its extents are below 2^31, so this fits.
+  // The span of a filter; its extents are below 2^31, so this fits.
   std::int64_t const span = g.dilation[axis] * (taps - 1) + 1;
   if (span > padded) {
     fail(kShape, call.names.op, ": along ", axis ? "W" : "H", " the filter spans ", span, " pixels (", taps,
@@ -447,7 +447,7 @@ void prepare_operands(PreparedConv& prepared, ConvCall const& call, ConvView con
   }
 }
 
-// What the op returns, uninitialised.
+// The op's result, uninitialised.
 Tensor make_conv_result(ConvCall const& call) {
   conv2d::ConvProblem const& p = call.problem;
   switch (call.direction) {
@@ -625,7 +625,7 @@ void make_gemm_view(ConvGemm& as_gemm, ConvCall const& call) {
   }
 }
 
-// What the op returns for the result of a scaled GEMM.
+// The op's result, made of that of a scaled GEMM.
 Tensor result_of_gemm(ConvCall const& call, Tensor const& result) {
   conv2d::ConvProblem const& p = call.problem;
   std::array<std::int64_t, 4> const sizes{p.images, p.h, p.w, call.n};
@@ -651,7 +651,7 @@ std::optional<GemmPlan> plan_of_gemm(ConvCall const& call) {
     return choose_plan(request_of(scaled, choose_form(scaled)));
   }
   GemmRequest request = request_of(call, Op::gemm, call.d_type);
-  // Of 32-bit operands others are copied.
+  // 32-bit operands that lie otherwise are copied.
   bool const k_first = call.direction == Direction::wgrad && element_bytes(request.a) == 2;
   request.layout_a = k_first ? Layout::column : Layout::row;
   request.layout_b =

@@ -1,4 +1,4 @@
-// What a call would run, without running it.
+// Explains what a call would run, without running it.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ struct Explanation {
   void rank(DeviceInfo const& device) { plans = rank_plans(request, device, &rejections, &source); }
 };
 
-// What explain is asked. An op takes what its schema has; scalars do not matter, but for beta, which may be 0.
+// A question to explain. An op takes what its schema has; scalars do not matter, but for beta, which may be 0.
 struct Question {
   OpNames const& names;
   OptionalTensors const& operands;  // those of the op in the order of its schema; the last ones may be left out

@@ -1,4 +1,4 @@
-// What the library tells about itself, as JSON.
+// The library about itself, as JSON.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ std::string epilogues_json();
 std::string build_info_json();
 std::string device_info_json(std::int64_t device);
 std::string driver_status_json();
-// What a call of the op would run, which the registry knows by this name.
+// The plans of a call of the op, which the registry knows by this name.
 std::string explain_json(StringHandle op, OptionalTensors const& operands, std::optional<ScalarType> out_dtype, double beta,
                          bool allow_tf32, StringHandle epilogue, std::optional<std::int64_t> recipe_a,
                          std::optional<std::int64_t> recipe_b, bool use_fast_accum,

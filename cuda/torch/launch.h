@@ -81,7 +81,7 @@ bool launch_kernel(KernelDescriptor const& kernel, gemm::GemmArgs& args, char co
 // Throws what a launch reported, unless that is ok or not_implementable.
 void check_launch(gemm::Status status, char const* op, char const* kernel);
 
-// What a checked call computes. empty_k: what an epilogue makes of zeros.
+// The work of a checked call. empty_k: the epilogue of zeros.
 enum class Work { none, empty_k, gemm };
 
 // Runs a checked call; the results are in `prepared`. `Call` also has a function start(PreparedGemm&, Call&), which

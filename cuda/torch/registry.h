@@ -39,7 +39,7 @@ inline void release(StringHandle handle) { TextArgument const owned(handle); }
 template <class T>
 void release(T const&) {}
 
-// What stands in for the implementation where tensors are on the CPU: one sentence instead of the dispatcher's list of
+// Stands in for the implementation where tensors are on the CPU: one sentence instead of the dispatcher's list of
 // backends.
 template <OpNames const& names, class Function>
 struct Refusal;

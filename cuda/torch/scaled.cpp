@@ -25,7 +25,7 @@ struct Scales {
   std::int64_t extent;  // M or N
   std::int64_t k_blocks, blocks;
 
-  // Of all recipes but tensorwise: along M or N, and along K.
+  // Scales along M or N, and along K, for all recipes but tensorwise.
   std::int64_t along_extent(ScaleRecipe recipe) const { return recipe == ScaleRecipe::blockwise_128x128 ? blocks : extent; }
   std::int64_t along_k(ScaleRecipe recipe) const { return recipe == ScaleRecipe::rowwise ? 1 : k_blocks; }
 
@@ -265,7 +265,7 @@ void check(ScaledCall& call) {
 
 namespace {
 
-// What an operand of one of scaled_mm's epilogues is, by its name in the manifest.
+// The role of an operand of scaled_mm's epilogues, by its name in the manifest.
 enum class Role : int { unknown, scale_a, scale_b, bias, azp, azp_adj };
 
 constexpr Role role_of(std::string_view name) {

@@ -53,7 +53,7 @@ void check(ScaledCall& call);
 // Where the scales are applied, from the recipes that were given and the shapes. Throws where they do not fit.
 BlockScales find_scales(ScaledCall const& call);
 
-// Of [M, K] or, with K first, of [K, N] or [G, K, N], counted in blocks.
+// Scales [M, K] or, with K first, [K, N] or [G, K, N], counted in blocks.
 gemm::BlockScaleOperand block_scales(Tensor const& scales, bool k_first);
 
 // An epilogue, and the same with a bias in float32 whatever D is. Where the two are one, such a bias takes D in float32.

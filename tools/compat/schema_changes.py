@@ -1,4 +1,4 @@
-"""What differs between two public interfaces, and which versions may differ so.
+"""Differences between two public interfaces, and the versions that may differ so.
 
 The rules are written down in schema_lock.py, which says what an interface is.
 """
@@ -42,7 +42,7 @@ class Change(NamedTuple):
 
 
 def release(version: str) -> tuple[int, int, int]:
-    """Of "1.2.3", or of a pre-release of it: what it may hold is the same."""
+    """Reads "1.2.3", or a pre-release of it, which may hold the same."""
     found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
     if found is None:
         raise ValueError(f"version {version!r} is not of the form X.Y.Z")
@@ -87,12 +87,12 @@ class Signature(NamedTuple):
     result: str
 
 
-# What a parameter's type has become -> the level of that.
+# A parameter's type before and now -> the level of the change.
 TypeLevel = Callable[[str, str], Level]
 
 
 def python_signature(lines: Iterable[str]) -> Signature:
-    """Of parameters as a `def` has them, and "-> result"."""
+    """Reads parameters as a `def` has them, and "-> result"."""
     *texts, result = lines
     definition = ast.parse(f"def f({', '.join(texts)}) {result}: ...").body[0]
     assert isinstance(definition, ast.FunctionDef)
@@ -153,7 +153,7 @@ def _split(text: str) -> list[str]:
 
 
 def op_signature(schema: str) -> Signature:
-    """Of a schema as torch prints it."""
+    """Reads a schema as torch prints it."""
     found = re.fullmatch(r"[^(]+\((.*)\) -> (.*)", schema)
     if found is None:
         raise ValueError(f"{schema!r} is no schema")
@@ -173,7 +173,7 @@ def _op_type(old: str, new: str) -> Level:
 
 
 def signature_changes(old: Signature, new: Signature, type_level: TypeLevel) -> Iterator[Change]:
-    """What callers of `old` meet in `new`."""
+    """Changes that callers of `old` meet in `new`."""
     positions = [
         [p.name for p in signature.parameters.values() if p.kind in (POSITIONAL_ONLY, POSITIONAL)]
         for signature in (old, new)

@@ -210,7 +210,7 @@ def _epilogues(package: ModuleType) -> dict[str, Any]:
 
 
 def public_names(module: ModuleType, prefix: str = "") -> Interface:
-    """What `__all__` names, and what that of each module in it does."""
+    """The names in `__all__`, and those of each module in it."""
     found: Interface = {section: {} for section in SECTIONS}
     for name in module.__all__:
         value, full = getattr(module, name), f"{prefix}{name}"
@@ -247,7 +247,7 @@ class Lock:
 
     @property
     def promised(self) -> tuple[str, Interface] | None:
-        """What the last release promises."""
+        """Version and interface that the last release promises."""
         return (self.version, self.interface) if self.released else self.last_release
 
     def text(self) -> str:
@@ -260,7 +260,7 @@ class Lock:
 
 
 def _differences(now: Interface, before: Interface) -> Interface:
-    """What `before` had instead of what is there now; None: nothing."""
+    """The entries of `before` that differ from what is there now; None: it had none."""
     return {
         section: {
             name: before[section].get(name)

@@ -57,7 +57,7 @@ class Outcome:
 
 
 def newest_of_each_minor(versions: Iterable[str]) -> list[str]:
-    """Of the versions that pip offers, the newest of each minor version from 2.10, in order."""
+    """The newest of each minor version from 2.10 that pip offers, in order."""
     newest: dict[tuple[int, int], tuple[int, str]] = {}
     for version in versions:
         found = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)(?:\+\S+)?", version.strip())
@@ -70,7 +70,7 @@ def newest_of_each_minor(versions: Iterable[str]) -> list[str]:
 
 
 def offered(python: str) -> list[str]:
-    """What pip offers for this Python."""
+    """Versions that pip offers for this Python."""
     done = subprocess.run(
         [python, "-m", "pip", "index", "versions", "torch"], capture_output=True, text=True
     )
@@ -183,7 +183,7 @@ def examine(release: str, cache: Path, python: str, wheel: Path) -> Outcome:
 
 
 def differences(seen: Mapping[str, str], reference: Mapping[str, str]) -> list[str]:
-    """What a torch makes of the wheel in another way than the newest one."""
+    """Differences between a torch and the newest one in what they make of the wheel."""
     found = []
     for name in sorted({*seen, *reference}):
         mine, other = seen.get(name, "nothing"), reference.get(name, "nothing")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the installed wheel is with the installed torch, as text: `... torch_probe.py FILE`.
+"""Probes the installed wheel with the installed torch, as text: `... torch_probe.py FILE`.
 
 torch_matrix.py runs this in the environment of each torch and compares the texts. No GPU is
 needed: fake tensors, tensors on the CPU, which the ops refuse, and questions about other GPUs.
@@ -20,7 +20,7 @@ from typing import Any
 
 @dataclass
 class Notes:
-    """What the probe has seen, by name, and what it should not have seen."""
+    """Observations of the probe by name, and those that it should not have made."""
 
     seen: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)

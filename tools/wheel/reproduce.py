@@ -80,7 +80,7 @@ def library_differences(name: str, one: Path, other: Path) -> Iterator[str]:
 
 
 def differences(one: Path, other: Path) -> list[str]:
-    """What differs between two wheels: members, and the sections of libraries."""
+    """Differences between two wheels: members, and the sections of libraries."""
     found: list[str] = []
     if one.name != other.name:
         found.append(f"the names: {one.name}, {other.name}")

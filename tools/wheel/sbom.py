@@ -41,7 +41,7 @@ Component = dict[str, Any]
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the build knows. Versions are texts; trees are where headers and tools were found."""
+    """Facts of the build. Versions are texts; trees are where headers and tools were found."""
 
     version: str  # of cutwheel
     cutlass: str

@@ -1,1 +1,1 @@
-"""What is in the wheel, which kernel a call runs, and what a machine lacks for the ops."""
+"""Contents of the wheel, the kernel that a call runs, and the doctor of a machine."""

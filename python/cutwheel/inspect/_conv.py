@@ -1,4 +1,4 @@
-"""What explain asks the library about convolutions, and when torch serves one."""
+"""explain's questions to the library about convolutions, and those that torch serves."""
 
 from __future__ import annotations
 
@@ -93,5 +93,5 @@ def _batch(tensor: Any, dims: int) -> Any:
 
 
 def _text(activation: str | None, has_residual: bool) -> str:
-    """What torch computes behind the convolution."""
+    """Names the parts that torch computes behind the convolution."""
     return torch_text(activation, "residual" if has_residual else None)

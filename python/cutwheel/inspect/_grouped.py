@@ -1,4 +1,4 @@
-"""What explain asks the library about grouped and scaled GEMMs."""
+"""explain's questions to the library about grouped and scaled GEMMs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What explain asks the library, and the arguments of the functions that it knows."""
+"""explain's questions to the library, and the arguments of the functions that it knows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Arguments(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What the library is asked, in the order of its schema."""
+    """A question to the library, in the order of its schema."""
 
     op: str
     """as the library calls it"""
@@ -69,7 +69,7 @@ class Request(NamedTuple):
 
 
 class ByTorch(NamedTuple):
-    """What torch computes, and why."""
+    """A call that torch computes, and why."""
 
     function: str
     because: str
@@ -81,7 +81,7 @@ def allows_tf32(operand: torch.Tensor) -> bool:
 
 
 def torch_text(*parts: str | None) -> str:
-    """What torch computes behind a kernel; empty: nothing."""
+    """Names the parts that torch computes behind a kernel; empty: none."""
     text = ", ".join(part for part in parts if part is not None)
     return text and f"torch: {text}"
 

@@ -1,4 +1,4 @@
-"""What a machine has and lacks for cutwheel's ops. Nothing here raises.
+"""Tells what a machine has and lacks for cutwheel's ops. Nothing here raises.
 
 collect() asks the machine, diagnose() is a pure function of the answers, report() shows both.
 """
@@ -37,7 +37,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Facts:
-    """What collect() found; None where it is not known."""
+    """Findings of collect(); None where one is not known."""
 
     python: str = ""
     platform: str = ""
@@ -299,7 +299,7 @@ def _versions(facts: Facts) -> dict[str, str]:
 
 
 def _scaled_formats(facts: Facts, gpu: Gpu) -> list[str]:
-    """What scaled_mm multiplies on this GPU, by the names of the kernels that serve it."""
+    """Operand dtypes of scaled_mm on this GPU, by the names of the kernels that serve it."""
     archs = {name.split()[0] for name in gpu.archs}
     factors = set()
     for kernel in facts.kernels:

@@ -1,4 +1,4 @@
-"""What is in this wheel, and which of its kernels a call would run."""
+"""Kernels of this wheel, and the one that a call would run."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def kernels() -> list[Kernel]:
 
 
 def build_info() -> dict[str, Any]:
-    """What this wheel was built from: version, cutlass, nvcc, ptxas, compiler (of C++),
+    """The parts that this wheel was built from: version, cutlass, nvcc, ptxas, compiler (of C++),
     torch_headers, cuda, cudart, archs, kernels.
     """
     info: dict[str, Any] = json.loads(torch.ops.cutwheel._build_info())

@@ -98,7 +98,7 @@ def _jobs(options: argparse.Namespace) -> list[Job]:
 
 
 def setup_of(device: int) -> Setup:
-    """What is measured on."""
+    """The GPU and the versions that measurements depend on."""
     import torch
 
     from .. import _library

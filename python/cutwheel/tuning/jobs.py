@@ -1,4 +1,4 @@
-"""What is tuned: ops, dtypes, shapes. Needs neither torch nor a GPU."""
+"""Tuning jobs: ops, dtypes, shapes. Needs neither torch nor a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .shapes import FORMS, Conv, Gemm, Grouped, Kind, Shape, fits, listed, parse
 
 @dataclass(frozen=True)
 class Op:
-    """What may be asked of an op; the first of each is the default."""
+    """Choices for an op; the first of each is the default."""
 
     shape: Kind
     dtypes: tuple[str, ...]

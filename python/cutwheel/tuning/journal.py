@@ -1,4 +1,4 @@
-"""What was measured, as JSON lines: a line for each job, written when the job is done.
+"""Measurements as JSON lines: a line for each job, written when the job is done.
 
 The first line says on what: a journal of another GPU, or of a wheel with other kernels, is not
 continued. A last line that is cut off, where a run was killed, counts for nothing.
@@ -25,7 +25,7 @@ class JournalError(ValueError):
 
 @dataclass(frozen=True)
 class Setup:
-    """What times depend on."""
+    """The GPU and the versions that times depend on."""
 
     gpu: Gpu
     cutwheel: str
@@ -158,7 +158,7 @@ def best_plans(timed: Iterable[Candidate]) -> tuple[Plan, ...]:
     for c in timed:
         assert c.us is not None
         limit = limit or KEPT_WITHIN * c.us
-        # What was dropped early was not measured well enough to be listed.
+        # Plans that were dropped early were not measured well enough to be listed.
         if c.status == "ok" and c.us <= limit and (c.row, c.splits) not in kept:
             kept[c.row, c.splits] = Plan(c.row, c.raster, c.swizzle, c.splits, c.us)
     return tuple(kept.values())[:MOST_PLANS]

@@ -214,7 +214,7 @@ class Error:
         columns = result.shape[-1]
         result, expected = result.reshape(-1, columns), expected.reshape(-1, columns)
         rows = max(1, CHUNK_BYTES // (24 * columns))
-        # Of the difference, and of the reference.
+        # Sums of squares of the difference and of the reference.
         squares = torch.zeros(2, dtype=torch.float64, device=result.device)
         worst = torch.zeros((), dtype=torch.float64, device=result.device)
         for first in range(0, result.shape[0], rows):
@@ -340,7 +340,7 @@ class Operands:
     """of references: float32 where many GPUs, whose float64 is slow, are to compute them"""
 
     def matmul(self, x: Tensor, w: Tensor) -> Tensor:
-        """What x [M, K] times w [K, N] should be, float32"""
+        """Reference of x [M, K] times w [K, N], float32"""
         return matmul(x, w, self.exact)
 
     def normal(self, *extents: int, scale: float = 1.0) -> Tensor:

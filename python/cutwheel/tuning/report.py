@@ -1,4 +1,4 @@
-"""What a journal says: how much of the best the dispatch reaches, and what each kernel is worth."""
+"""A journal's report: how much of the best the dispatch reaches, and what each kernel is worth."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Request:
-    """What the library chooses a kernel for: the fields of GemmRequest in cuda/dispatch/select.h.
+    """A request for a kernel: the fields of GemmRequest in cuda/dispatch/select.h.
 
     Extents are those of the GEMM: those of the mean group where it is grouped, those of the
     implicit GEMM of a convolution.

@@ -100,7 +100,7 @@ def file_of_row(row: Mapping[str, Any]) -> File:
 
 
 def read_pages(folder: Path) -> dict[str, File]:
-    """What the project's JSON page lists; nothing for a project that has no page yet."""
+    """Files that the project's JSON page lists; none for a project that has no page yet."""
     page = folder / JSON_PAGE
     try:
         rows = json.loads(page.read_bytes())["files"] if page.exists() else []

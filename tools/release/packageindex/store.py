@@ -49,7 +49,7 @@ def projects_in(folder: Path) -> list[str]:
 
 
 def damage(folder: Path, listed: Mapping[str, File]) -> Iterator[str]:
-    """What is wrong with the files that a project page lists."""
+    """Faults of the files that a project page lists."""
     for file in in_order(listed.values()):
         expected = {file.name: file.sha256, file.metadata_name: file.metadata_sha256}
         for name, sha256 in expected.items():

@@ -17,7 +17,7 @@ READ_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, Ru
 
 
 class Refusal(Exception):  # noqa: N818  (a verdict on what was asked for)
-    """What the person is told. The index was not changed."""
+    """Tells the person why the index was not changed."""
 
 
 @dataclass(frozen=True)

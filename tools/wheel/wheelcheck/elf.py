@@ -1,4 +1,4 @@
-"""What the dynamic loader sees of a shared library."""
+"""A shared library as the dynamic loader sees it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ TOOLS = ("nvcc", "ptxas")
 
 @dataclass(frozen=True)
 class Sbom:
-    """What the check compares, taken from a document that obeys the schema."""
+    """The compared part of a document that obeys the schema."""
 
     about: tuple[str, str]  # name and version of what it describes
     versions: dict[str, str]  # of the parts and the tools

@@ -41,7 +41,7 @@ _TORCH_NAMES = {
 # The dispatcher says so when a value does not fit the schema.
 _SCHEMA_MISMATCH = "Expected a value of type"
 
-# What the library says where the dispatcher took None for a tensor.
+# The library's words for a None that the dispatcher took for a tensor.
 _NO_TENSOR = " is None; expected a Tensor"
 
 _DTYPE_ARGUMENT = re.compile(r"'(?:Optional\[int\]|int)' for argument '((?:out_|output_)?dtype)'")

@@ -30,7 +30,7 @@ CUBLASLT = "torch, cublaslt"
 
 @contextmanager
 def blas_library(name: str) -> Iterator[None]:
-    """What torch.mm calls: "cublas", as it does by itself, or "cublaslt"."""
+    """Sets the library that torch.mm calls: "cublas", its own choice, or "cublaslt"."""
     before = torch.backends.cuda.preferred_blas_library()
     torch.backends.cuda.preferred_blas_library(name)
     try:
