@@ -22,8 +22,8 @@ _GROUPS = {
     "training_gelu": '`linear(activation="gelu")`, forward and backward',
     "int8": "`scaled_mm`, int8, rowwise",
     "forward": "`grouped_mm`, forward",
-    "dgrad": "`grouped_mm`, gradient of the input",
-    "wgrad": "`grouped_mm`, gradient of the weights",
+    "dgrad": "`grouped_mm`, dgrad",
+    "wgrad": "`grouped_mm`, wgrad",
     "gated": "`grouped_gated_linear`",
     "fprop": "`conv2d`",
     "fused": "`conv2d(bias, residual=r, activation='relu')`",
@@ -32,8 +32,8 @@ _GROUPS = {
 _OF_SECTION = {
     ("grouped", "fp8"): "`scaled_grouped_mm`, fp8, rowwise",
     ("grouped", "fp8_fast"): "`scaled_grouped_mm`, fp8, rowwise, `use_fast_accum=True`",
-    ("conv", "dgrad"): "`conv2d`, gradient of the input",
-    ("conv", "wgrad"): "`conv2d`, gradient of the weight",
+    ("conv", "dgrad"): "`conv2d`, dgrad",
+    ("conv", "wgrad"): "`conv2d`, wgrad",
 }
 _SCALED = {"fp8": "fp8", "fp8_fast": "fp8, `use_fast_accum=True`", "blockwise": "fp8"}
 
