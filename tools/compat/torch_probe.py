@@ -7,6 +7,7 @@ needed: fake tensors, tensors on the CPU, which the ops refuse, and questions ab
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import platform
@@ -101,16 +102,15 @@ def note_selection(notes: Notes, torch: Any) -> None:
         "B200": (10, 0, 148, 227 * 1024, 8000.0, 1.85),
         "V100": (7, 0, 80, 96 * 1024, 900.0, 1.53),
     }
-    bf16, row, column = 1, 0, 1
+    # As in a table of measurements: op, dtypes of A, B and D, layouts, C, epilogue, and the rest.
+    line = "gemm bf16 bf16 bf16 tn {} 0 none 1 {} 4096 4096 1 none 0 none 1 1 1"
+    epilogues = {"": "none -", " gelu": "other bias_gelu"}
     ask = torch.ops.cutwheel._explain_for_gpu
     for name, gpu in gpus.items():
         for m in (1, 64, 4096):
-            request = (bf16, bf16, row, column, 0, True, m, 4096, 4096, 1)
-            notes.add(f"{name} m={m}", lambda gpu=gpu, request=request: ask(*gpu, *request))  # type: ignore[misc]
-            notes.add(
-                f"{name} m={m} gelu",
-                lambda gpu=gpu, request=request: ask(*gpu, *request, "bias_gelu"),  # type: ignore[misc]
-            )
+            for label, epilogue in epilogues.items():
+                request = line.format(epilogue, m)
+                notes.add(f"{name} m={m}{label}", functools.partial(ask, *gpu, request))
 
 
 def calls(w: Any, make: Callable[..., Any]) -> dict[str, Callable[[], object]]:
