@@ -10,7 +10,7 @@ import pytest
 import torch
 
 pytest.importorskip("cutwheel")
-from cutwheel.ops._common.call import applier
+from cutwheel.ops._common.call import fast_apply
 
 Tensor = torch.Tensor
 
@@ -50,9 +50,9 @@ class ScaleOfFour(torch.autograd.Function):
 @pytest.fixture(params=["two", "three", "third of four", "fourth of four"])
 def apply(request: pytest.FixtureRequest) -> Callable[..., Tensor]:
     if request.param in ("two", "three"):
-        made: Callable[..., Tensor] = applier(Scale, 2 if request.param == "two" else 3)
+        made: Callable[..., Tensor] = fast_apply(Scale, 2 if request.param == "two" else 3)
         return made
-    of_four: Callable[..., Tensor] = applier(ScaleOfFour, 4)
+    of_four: Callable[..., Tensor] = fast_apply(ScaleOfFour, 4)
     if request.param == "third of four":
         return lambda a, b, c, factor: of_four(a, b, c, None, factor)
     return lambda a, b, c, factor: of_four(a, b, None, c, factor)
@@ -112,7 +112,7 @@ def test_every_tensor_leaves_the_transform(tensors: int) -> None:
 
     torch.func.grad(keep)(leaf())
     assert Wrapped.forward(None, *left).all()
-    assert not applier(Wrapped, tensors)(*left).any()
+    assert not fast_apply(Wrapped, tensors)(*left).any()
 
 
 def test_what_is_no_tensor_is_the_ops_to_refuse(apply: Callable[..., Tensor]) -> None:

@@ -25,7 +25,7 @@ def overloads(op: str) -> tuple[Op, Op]:
     return overload, getattr(overload, "_op", overload)
 
 
-def applier(function: type[torch.autograd.Function], tensors: int) -> Any:
+def fast_apply(function: type[torch.autograd.Function], tensors: int) -> Any:
     """function.apply for calls that nothing traces, at half the cost.
 
     Up to torch 2.13 apply is Python around torch's C++, which looks at every argument; from 2.14 on
@@ -86,7 +86,7 @@ def distinct(*tensors: Any) -> list[Any]:
     return seen
 
 
-def bump(out: Tensor) -> None:
+def increment_version(out: Tensor) -> None:
     """Tells autograd that `out` has changed: the kernel writes past torch's own bookkeeping."""
     if not is_tracing():
         torch.autograd.graph.increment_version(out)

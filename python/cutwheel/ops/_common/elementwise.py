@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, is_grad_enabled
 
 from .activations import ACTIVATIONS
-from .call import Op, applier, is_tracing, overloads
+from .call import Op, fast_apply, is_tracing, overloads
 from .errors import out_of_memory
 from .transforms import is_transformed
 
@@ -174,5 +174,5 @@ class _SumRows(torch.autograd.Function):
         return of_sums.expand(ctx.shape)
 
 
-_derivative_with_grad: Callable[..., tuple[Tensor, Tensor]] = applier(_Derivative, 2)
-_sum_rows_with_grad: Op = applier(_SumRows, 1)
+_derivative_with_grad: Callable[..., tuple[Tensor, Tensor]] = fast_apply(_Derivative, 2)
+_sum_rows_with_grad: Op = fast_apply(_SumRows, 1)

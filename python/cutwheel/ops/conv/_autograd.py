@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, is_grad_enabled
 
-from .._common.call import Op, applier, is_tracing, overloads
+from .._common.call import Op, fast_apply, is_tracing, overloads
 from .._common.elementwise import Gradient, derivative, sum_rows
 from .._common.errors import out_of_memory
 from .._common.sizes import known
@@ -233,6 +233,6 @@ def _gradient_op(op: str, of_other: Op, is_dgrad: bool) -> type[torch.autograd.F
     return GradientOp
 
 
-_conv_with_grad: Op = applier(Conv, 4)
-_dgrad_with_grad: Op = applier(_gradient_op("conv2d_input_grad", _wgrad, True), 2)
-_wgrad_with_grad: Op = applier(_gradient_op("conv2d_weight_grad", _dgrad, False), 2)
+_conv_with_grad: Op = fast_apply(Conv, 4)
+_dgrad_with_grad: Op = fast_apply(_gradient_op("conv2d_input_grad", _wgrad, True), 2)
+_wgrad_with_grad: Op = fast_apply(_gradient_op("conv2d_weight_grad", _dgrad, False), 2)

@@ -12,7 +12,7 @@ from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 from .._common import by_torch
 from .._common.activations import ACTIVATIONS, ALL_ACTIVATIONS, check_activation
-from .._common.call import Op, applier, distinct, is_tracing, overloads
+from .._common.call import Op, distinct, fast_apply, is_tracing, overloads
 from .._common.errors import check_one_device, dtype_name, wrong_dtype, wrong_shape
 from .._common.precision import DTYPES, autocast_operands, conv_tf32_allowed
 from .._common.sizes import shapes_differ
@@ -22,7 +22,7 @@ from ._geometry import Geometry, Padding, Sizes, check_rank, geometry
 
 _conv2d, _conv2d_direct = overloads("conv2d")
 _conv2d_fused, _conv2d_fused_direct = overloads("conv2d_fused")
-_with_grad: Op = applier(Conv, 4)
+_with_grad: Op = fast_apply(Conv, 4)
 _conv_served: Callable[..., int] = torch.ops.cutwheel._conv_served.default
 _FPROP = 1  # as the library numbers directions
 _bfloat16, _float16 = torch.bfloat16, torch.float16

@@ -26,7 +26,7 @@ from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 from ...errors import DtypeError
 from .._common import by_torch
-from .._common.call import Op, applier, bump, distinct, is_tracing, overloads
+from .._common.call import Op, distinct, fast_apply, increment_version, is_tracing, overloads
 from .._common.errors import RAISED, check_tensors, reraise
 from .._common.precision import autocast_operands
 from .._common.transforms import is_transformed
@@ -44,10 +44,10 @@ _mm, _mm_direct = overloads("mm")
 _bmm, _bmm_direct = overloads("bmm")
 _addmm, _addmm_direct = overloads("addmm")
 _baddbmm, _baddbmm_direct = overloads("baddbmm")
-_mm_with_grad: Op = applier(Mm, 2)
-_bmm_with_grad: Op = applier(Bmm, 2)
-_addmm_with_grad: Op = applier(Addmm, 3)
-_baddbmm_with_grad: Op = applier(Baddbmm, 3)
+_mm_with_grad: Op = fast_apply(Mm, 2)
+_bmm_with_grad: Op = fast_apply(Bmm, 2)
+_addmm_with_grad: Op = fast_apply(Addmm, 3)
+_baddbmm_with_grad: Op = fast_apply(Baddbmm, 3)
 
 
 def mm(
@@ -236,5 +236,5 @@ def _into(
     if (allow_tf32 or is_transformed()) and by_torch.serves(op, a):
         return by_torch.matmul(op, a, b, None, out, c[0] if c else None, *scalars)
     getattr(_ops, op).out(*operands.values(), *scalars, allow_tf32, out=out)
-    bump(out)
+    increment_version(out)
     return out

@@ -16,7 +16,7 @@ from ...errors import ArgumentError, DtypeError
 # Circular, and used at call time only.
 from .. import gemm as _public
 from .._common import by_torch
-from .._common.call import bump, is_tracing, overloads
+from .._common.call import increment_version, is_tracing, overloads
 from .._common.epilogue import Signature, signature_of
 from .._common.errors import RAISED, check_tensors, reraise
 from .._common.numbers import number
@@ -136,7 +136,7 @@ def gemm(
                 return out
             _gemm_out(a, b, epilogue, tensors, scalars, allow_tf32, out=targets)
             for target in targets:
-                bump(target)
+                increment_version(target)
             return out
         if is_autocast_enabled():
             a, b, tensors = cast_operands(a, b, tensors, signature, out_dtype)

@@ -11,13 +11,13 @@ from ...errors import ShapeError
 
 # Circular, and used at call time only.
 from .. import gemm, linear
-from .._common.call import applier, distinct, is_tracing
+from .._common.call import distinct, fast_apply, is_tracing
 from .._common.errors import RAISED, check_tensors, raise_as, reraise, shape_text, wrong_shape
 from .._common.precision import autocast_operands, tf32_allowed
 from .._common.sizes import differ, is_one_dimension
 from ._autograd import Broadcast, as_batch, broadcast_batch, has_kernel, is_broadcast
 
-_broadcast_with_grad: Callable[..., Tensor] = applier(Broadcast, 2)
+_broadcast_with_grad: Callable[..., Tensor] = fast_apply(Broadcast, 2)
 _MADE_OF = {"mm": {"mat2": "other"}, "bmm": {"mat2": "other"}, "linear": {"weight": "other"}}
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 from ...errors import ArgumentError, DtypeError, ShapeError
-from .._common.call import Op, applier, bump, distinct, is_tracing, overloads
+from .._common.call import Op, distinct, fast_apply, increment_version, is_tracing, overloads
 from .._common.errors import (
     RAISED,
     check_dims,
@@ -45,8 +45,8 @@ from ..gemm import addmm, baddbmm, bmm, mm
 _float32 = torch.float32
 _grouped_mm, _grouped_mm_direct = overloads("grouped_mm")
 _accumulate, _ = overloads("grouped_mm_accumulate")
-_rows_with_grad: Op = applier(GroupedRows, 4)
-_k_with_grad: Op = applier(GroupedK, 3)
+_rows_with_grad: Op = fast_apply(GroupedRows, 4)
+_k_with_grad: Op = fast_apply(GroupedK, 3)
 
 _OP = "grouped_mm"
 _OPTIONAL = ("offs", "bias", "accumulate_into")
@@ -266,7 +266,7 @@ def _accumulated(
     allow_tf32 = a.dtype == _float32 and tf32_allowed()
     left, right, out = with_row_major(a, b, total)
     _accumulate(left, right, offs, allow_tf32, out=out)
-    bump(total)
+    increment_version(total)
     return total
 
 

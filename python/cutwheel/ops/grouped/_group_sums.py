@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, is_grad_enabled
 
-from .._common.call import Op, applier, is_tracing, overloads
+from .._common.call import Op, fast_apply, is_tracing, overloads
 from .._common.errors import out_of_memory
 from .._common.sizes import known
 from .._common.transforms import REVERSE, is_transformed, refuse
@@ -104,5 +104,5 @@ class _ExpandGroups(torch.autograd.Function):
         return sum_groups(grad, offs).to(ctx.dtype), None, None
 
 
-_sum_with_grad: Op = applier(_SumGroups, 2)
-_expand_with_grad: Op = applier(_ExpandGroups, 2)
+_sum_with_grad: Op = fast_apply(_SumGroups, 2)
+_expand_with_grad: Op = fast_apply(_ExpandGroups, 2)

@@ -17,7 +17,7 @@ from torch import Tensor, is_autocast_enabled, is_grad_enabled
 # Circular, and used at call time only.
 from .. import grouped
 from .._common.activations import ACTIVATIONS, check_activation
-from .._common.call import applier, distinct, is_tracing, overloads
+from .._common.call import distinct, fast_apply, is_tracing, overloads
 from .._common.errors import (
     RAISED,
     check_dims,
@@ -36,7 +36,7 @@ from ._autograd import GroupedFused
 
 _ops = torch.ops.cutwheel
 _fused, _fused_direct = overloads("grouped_linear_fused")
-_with_grad: Callable[..., Any] = applier(GroupedFused, 4)
+_with_grad: Callable[..., Any] = fast_apply(GroupedFused, 4)
 
 GROUPED_ACTIVATIONS = tuple(ACTIVATIONS)
 _MADE_OF = {"grouped_mm": {"mat_a": "input", "mat_b": "weight"}}

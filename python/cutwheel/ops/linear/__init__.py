@@ -19,7 +19,7 @@ from .._common.activations import (
     LEAKY_RELU_SLOPE,
     check_activation,
 )
-from .._common.call import Op, applier, distinct, is_tracing, overloads
+from .._common.call import Op, distinct, fast_apply, is_tracing, overloads
 from .._common.errors import RAISED, check_one_device, reraise, wrong_dtype, wrong_shape
 from .._common.precision import autocast_operands
 from .._common.sizes import shapes_differ
@@ -33,8 +33,8 @@ _float32 = torch.float32
 _linear, _linear_direct = overloads("linear")
 _linear_fused, _linear_fused_direct = overloads("linear_fused")
 _gemm, _ = overloads("gemm")
-_linear_with_grad: Op = applier(Linear, 3)
-_fused_with_grad: Callable[..., Any] = applier(LinearFused, 4)
+_linear_with_grad: Op = fast_apply(Linear, 3)
+_fused_with_grad: Callable[..., Any] = fast_apply(LinearFused, 4)
 
 RECOMPUTE_UP_TO_K = 256
 """Up to this K, z is not kept for backward but computed again there, by a GEMM whose epilogue

@@ -14,7 +14,7 @@ from torch import Tensor, is_autocast_enabled, is_grad_enabled
 from ...errors import DeviceError, DtypeError
 from .._common import by_torch
 from .._common.activations import ACTIVATIONS, check_activation
-from .._common.call import applier, distinct, is_tracing, overloads
+from .._common.call import distinct, fast_apply, is_tracing, overloads
 from .._common.errors import RAISED, check_tensors, reraise, wrong_shape
 from .._common.precision import autocast_operands
 from .._common.sizes import differ, shapes_differ
@@ -22,7 +22,7 @@ from .._common.transforms import is_transformed
 from ._autograd import OUTPUT, SAVED, LinearFused
 
 _linear_fused, _linear_fused_direct = overloads("linear_fused")
-_with_grad: Callable[..., Any] = applier(LinearFused, 4)
+_with_grad: Callable[..., Any] = fast_apply(LinearFused, 4)
 
 GATED_ACTIVATIONS = tuple(ACTIVATIONS)
 _EPILOGUES = {name: f"gated_{name}" for name in ACTIVATIONS}

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, is_grad_enabled
 
 from ...errors import ScaledDtypeError
-from .._common.call import bump, is_tracing, overloads
+from .._common.call import increment_version, is_tracing, overloads
 from .._common.errors import RAISED, reraise
 from .._common.transforms import NO_DERIVATIVE, is_transformed, refuse, refuse_grad
 from ._conv import scaled_conv2d
@@ -136,7 +136,7 @@ def scaled_mm(
         if out is not None:
             _check_out_dtype(out, output_dtype)
             _scaled_mm_out(mat_a, mat_b, scale_a, scale_b, bias, azp, azp_adj, *how, out=out)
-            bump(out)
+            increment_version(out)
             return out
         if output_dtype is None:
             _refuse_quantised_result()
