@@ -1,4 +1,4 @@
-"""What all tests share: the gpu marker, seeds, and the package under test.
+"""The gpu marker, seeds, and the package under test, for all tests.
 
 CUTWHEEL_TEST_DEVICE names the device of the gpu tests (default: cuda).
 CUTWHEEL_PACKAGE_DIR names a folder that holds a built `cutwheel` package, to test that one.
@@ -115,7 +115,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
-# What torch's functions, too, raise as TypeError and nothing else.
+# Errors that torch's functions, too, raise as TypeError and nothing else.
 _WRONG_TYPE = re.compile(
     r"expected a (Tensor|number|value of type|recipe)|is missing|is no operand"
 )

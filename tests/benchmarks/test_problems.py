@@ -1,4 +1,4 @@
-"""What is measured by which options: no GPU is needed."""
+"""Problems that options select: no GPU is needed."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_lines() -> None:
     assert best["per_m"] == pytest.approx({"48": 1.0, "96": 0.5, "4096": 1.0, "8192": 1.0})
     mode = found["fp8", "cutwheel rowwise", MODES[0]]
     assert mode["geomean"] == pytest.approx((1.5 * 0.5) ** 0.25)
-    # Of one baseline there is no best one.
+    # A single baseline has no entry for the best one.
     assert ("quantize rowwise", "cutwheel", "eager") in found
     assert ("quantize rowwise", "cutwheel", tables.BEST) not in found
     assert next(iter(found))[2] == tables.BEST

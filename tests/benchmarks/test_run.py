@@ -255,7 +255,7 @@ def test_which_problems_ask_for_torch_compile() -> None:
 
 
 def test_a_whole_run_fits_its_time() -> None:
-    """What `make bench` is expected to take on an H200, without torch.compile and with it."""
+    """Time that `make bench` is expected to take on an H200, without torch.compile and with it."""
     without = run.planned(record.SECTIONS, parsed("all", "--drawn", "--no-compile"))
     assert sum(seconds for seconds, _ in without.values()) < 8 * 60
     everything = run.planned(record.SECTIONS, parsed("all", "--drawn"))

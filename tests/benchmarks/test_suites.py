@@ -1,4 +1,4 @@
-"""What the suites declare, on the CPU with synthetic timings: no GPU is needed."""
+"""Declarations of the suites, on the CPU with synthetic timings: no GPU is needed."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def spans_of(offs: Tensor) -> list[tuple[int, int]]:
 
 @pytest.fixture(autouse=True)
 def torchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a CPU does not have of torch is made up."""
+    """Functions of torch that a CPU does not have are made up."""
     own = torch._scaled_mm
 
     def scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, **options: Any) -> Tensor:
@@ -281,7 +281,7 @@ def unpacked(x: Any, weight: Tensor, **more: Any) -> Any:
 
 
 def permuted(*given: Any) -> Tensor:
-    """What was written channels last and is read as if it were not."""
+    """A result written channels last and read as if it were not."""
     result = conv2d(*given)
     return result.permute(0, 2, 3, 1).contiguous().view(result.shape)
 

@@ -138,7 +138,7 @@ def program(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(program: Path, current: int, device: int, torch_device: int = 0) -> dict[str, Any]:
-    """What is current during a call for tensors of this device and after it: [context, device]."""
+    """Current [context, device] during a call for tensors of this device and after it."""
     done = subprocess.run(
         [program],
         input=f"{current} {torch_device} {device}",

@@ -303,7 +303,7 @@ def element(conv: Conv, filter_: int, row: int | None, column: int | None, chann
 
 
 def expected(conv: Conv, shape: Shape, form: int, step: int, line: int, place: int) -> int:
-    """What wgmma reads: element `place` of line `line`, for a tap and a row of the blocks."""
+    """Value that wgmma reads: element `place` of line `line`, for a tap and a row of the blocks."""
     tap, block_row = divmod(step, shape.block_rows)
     i, j = divmod(tap, shape.taps_w)
     above, left = (shape.first_row + i) * conv.stride_h, (shape.first_column + j) * conv.stride_w

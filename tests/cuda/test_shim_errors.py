@@ -1,5 +1,5 @@
-"""What the library throws where torch has no memory: cuda/torch/shim_errors.cpp, loaded beside
-torch as the library is."""
+"""Errors of the library where torch has no memory: cuda/torch/shim_errors.cpp, loaded beside torch
+as the library is."""
 
 from __future__ import annotations
 

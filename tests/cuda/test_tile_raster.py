@@ -59,7 +59,7 @@ TILES = ((1, 1, 1), (3, 5, 2), (40, 7, 1), (1, 130, 1), (17, 16, 3))
 
 
 def orders(program: Path, asked: list[tuple[int, ...]]) -> list[list[tuple[int, int, int]]]:
-    """Of (tiles along M, along N, batch, swizzle, along_m): batch, M and N of tile after tile."""
+    """Tiles (batch, M, N) in order, for each (tiles along M, along N, batch, swizzle, along_m)."""
     text = "\n".join(" ".join(map(str, one)) for one in asked) + "\n"
     run = subprocess.run([str(program)], input=text, capture_output=True, text=True, check=True)
     found = [list(map(int, line.split())) for line in run.stdout.splitlines()]

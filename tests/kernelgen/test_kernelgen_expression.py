@@ -244,7 +244,7 @@ def test_wrong_expressions_are_refused_at_their_token(expr: str, column: int, re
 
 
 def column_of_error(expr: str) -> int | None:
-    """Of the token at fault; None if the parser accepts `expr`."""
+    """Column of the token at fault; None if the parser accepts `expr`."""
     try:
         tree = parsed(expr)
     except ExpressionError as error:

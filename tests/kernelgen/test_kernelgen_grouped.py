@@ -196,7 +196,7 @@ WIDE = {"expr": "silu(even(z)) * odd(z)", "aux": {"z": "accum"}}
             {},
             "+ staged rows 128 x 256 + vectors 2 x (128 x 2) =",
         ),
-        # D has half the columns. What is stored besides it has all, and takes turns with it.
+        # D has half the columns. An auxiliary output has all, and takes turns with it.
         ({"expr": "even(accum) * odd(accum)"}, {}, "+ staged rows 128 x 128 ="),
         (WIDE, {}, "+ staged rows 128 x 256 ="),
         (WIDE, {"tile": [128, 256, 64]}, "+ staged rows 128 x 512 ="),

@@ -1,4 +1,4 @@
-"""What is emitted for scaled_mm: names, sources, rows of the table."""
+"""Emitted text for scaled_mm: names, sources, rows of the table."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def test_manifests_of_two_ops_make_one_table(tmp_path: Path) -> None:
     files = emit.render(found.kernels, found.epilogues, tmp_path)
     namespaces = re.findall(r"\nnamespace (cutwheel::\w+) \{\n(using)?", files["kernel_table.cpp"])
     assert namespaces == [("cutwheel::gemm", ""), ("cutwheel::scaled_mm", "using")]
-    # What gemm compiles does not depend on the other manifest.
+    # Sources of gemm do not depend on the other manifest.
     alone = parse(gemm_document(SM90, SM80))
     for name, text in emit.render(alone.kernels, alone.epilogues, tmp_path).items():
         if name.endswith((".cu", ".cuh")):

@@ -1,6 +1,6 @@
 """The table of differentiable ops: each with torch's functions in float64 and tensors to derive by.
 
-What every one of them owes is tested over GRADIENTS, in test_autograd_gpu.py.
+Requirements on every one of them are tested over GRADIENTS, in test_autograd_gpu.py.
 """
 
 from __future__ import annotations

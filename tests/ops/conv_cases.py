@@ -76,7 +76,7 @@ class Conv:
 
     @property
     def output_size(self) -> Sizes:
-        """Of the result."""
+        """Sizes of the result."""
         if self.direction != "fprop":
             return self.input_size if self.direction == "dgrad" else self.weight_size
         p, q = self.g.extents(self.input_size[2:], self.weight_size[2:])
@@ -256,7 +256,7 @@ PLACES = ("no_residual", "before", "after")
 
 
 def epilogue_of(activation: str | None, place: str = "no_residual", bias: bool = True) -> Epilogue:
-    """What the arguments of conv2d mean."""
+    """The epilogue with the meaning of these arguments of conv2d."""
     z = "accum" + " + bias" * bias + " + residual" * (place == "before")
     slope = ", 0.01" if activation == "leaky_relu" else ""
     expr = (f"{activation}({z}{slope})" if activation else z) + " + residual" * (place == "after")
@@ -267,7 +267,7 @@ def epilogue_of(activation: str | None, place: str = "no_residual", bias: bool =
 
 
 def arguments(conv: Conv, activation: str | None, place: str) -> dict[str, Any]:
-    """Of conv2d, by name."""
+    """Arguments of conv2d, by name."""
     x, weight = conv.positional
     (top, bottom, left, right), g = conv.g.padding, conv.g
     assert (top, left) == (bottom, right), "F.conv2d has no such padding"

@@ -1,4 +1,4 @@
-"""What tests of gradients of convolutions share: ours, the reference, and their operands."""
+"""Gradients of convolutions for tests: ours, the reference, and their operands."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Convolutions and their gradients in float64: windows laid out by F.unfold, summed by products.
 
-What a convolution means is said here a second time; test_conv_reference.py holds it against
+A convolution is defined here a second time; test_conv_reference.py holds it against
 F.conv2d in float64 on the CPU. All of it is differentiable, and on a GPU it asks cuDNN for no
 plans: for a problem that is computed once, those take longer than the products.
 """
@@ -135,6 +135,6 @@ def longest_sum(
 
 
 def channels_last_strides(sizes: Sequence[int]) -> tuple[int, int, int, int]:
-    """Of [N, C, H, W], for extents of 1 as well: (H * W * C, 1, W * C, C)"""
+    """Strides of [N, C, H, W], for extents of 1 as well: (H * W * C, 1, W * C, C)"""
     _, c, h, w = sizes
     return h * w * c, 1, w * c, c

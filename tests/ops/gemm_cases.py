@@ -64,7 +64,7 @@ def random_tensor(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> to
 
 
 def canary(x: torch.Tensor) -> float:
-    """What stands where no kernel may read: in a product it would show."""
+    """Value of memory that no kernel may read: in a product it would show."""
     return float("nan") if x.is_floating_point() else 127
 
 

@@ -204,7 +204,7 @@ class Call:
         return result
 
     def accumulate(self, cutwheel: Any) -> torch.Tensor:
-        """Of grouped K: onto a float32 matrix for each group, in memory of which it is a part."""
+        """Accumulation with grouped K onto a float32 matrix per group, inside larger memory."""
         groups, m, n = len(self.ends or ()), self.a.shape[0], self.b.shape[1]
         before = torch.randn(groups, m, n, device=self.a.device)
         whole = torch.full((groups + 2, m, n), float("nan"), device=self.a.device)

@@ -1,7 +1,6 @@
 """Grouped products as loops over the groups: in float64 the reference, in less torch's own product.
 
-What a grouped product means is said here a second time, from the documentation and not from the
-package.
+Grouped products are defined here a second time, from the documentation and not from the package.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def loop(
     bias: torch.Tensor | None = None,
     mm: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = torch.matmul,
 ) -> torch.Tensor:
-    """The grouped product; differentiable. What no group covers is zeros.
+    """The grouped product; differentiable. Elements that no group covers are zeros.
 
     Args:
         bias: [G, N]; [G, M] of grouped columns

@@ -1,6 +1,6 @@
 """The table of ops: for each, calls on given tensors, and whether their results are right.
 
-What every op does at run time (streams, graphs, threads, devices, memory) is tested over OPS, in
+Behaviour of every op at run time (streams, graphs, threads, devices, memory) is tested over OPS, in
 test_runtime_gpu.py. A new op is one entry there.
 """
 

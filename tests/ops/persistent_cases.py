@@ -31,7 +31,7 @@ def splits_of(row: Row) -> int:
 
 
 def shortest_k(row: Row) -> int:
-    """Of what this kernel takes: a tile of K for each threadblock that shares it."""
+    """Least K that this kernel takes: a tile of K for each threadblock that shares it."""
     return splits_of(row) * int(row["tile"][2])
 
 

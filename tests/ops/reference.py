@@ -99,8 +99,8 @@ def assert_as_good_as(result: torch.Tensor, torchs: torch.Tensor, problem: Probl
         )
 
 
-# What an approximated activation may add, in units of its argument: tanh.approx of the hardware is
-# within 2^-11; float32 results are computed without approximations.
+# Error that an approximated activation may add, in units of its argument: the hardware's
+# tanh.approx is within 2^-11; float32 results are computed without approximations.
 APPROXIMATION = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-11, torch.float32: 2.0**-18}
 # The most that an element of torch's result counts for, in units of its floor.
 FUSED_WORST = 2.0
@@ -112,9 +112,9 @@ class Weighed:
 
     value: torch.Tensor
     approx: torch.Tensor
-    """of approximated functions, in units of their argument"""
+    """weights for approximated functions, in units of their argument"""
     wide: torch.Tensor
-    """of float32 arithmetic and of the product, in units of what was added up"""
+    """weights for float32 arithmetic and the product, in units of what was added up"""
     k: int = 1
     tf32: bool = False
 
@@ -136,8 +136,8 @@ class Weighed:
     ) -> None:
         """The rule of this module with a floor for each element.
 
-        Where terms cancel, torch's roundings in between exceed that floor without bound. What is
-        fused has none of them, and may not be that wrong.
+        Where terms cancel, torch's roundings in between exceed that floor without bound. A fused
+        result has none of them, and may not be that wrong.
         """
         assert result.shape == torchs.shape, f"{what}: {result.shape}, torch has {torchs.shape}"
         assert result.dtype == torchs.dtype, f"{what}: {result.dtype}, torch has {torchs.dtype}"

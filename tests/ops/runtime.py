@@ -35,7 +35,7 @@ def no_waiting() -> Iterator[None]:
 
 
 def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
-    """What `work` returns on new threads, each of which is given its number."""
+    """Results of `work` on new threads, each of which is given its number."""
     results: list[Any] = [None] * count
     errors: list[BaseException] = []
 

@@ -4,7 +4,7 @@
     python3 tests/ops/sanitize_gemm.py --list          # which kernels that runs
     python3 tests/ops/sanitize_gemm.py --every --seconds 900
 
-Of Hopper's kernels, with every epilogue. No extent is a multiple of a tile, and operands end where
+Hopper's kernels, with every epilogue. No extent is a multiple of a tile, and operands end where
 their memory does: torch's allocator is told to keep none (PYTORCH_NO_CUDA_MEMORY_CACHING=1, which
 this sets itself), so that what lies beyond a tensor belongs to nobody. Results are compared with
 float64 on the CPU. By default one kernel of each tile, cluster and kind of epilogue runs, and what

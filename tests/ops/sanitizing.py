@@ -1,4 +1,4 @@
-"""What the scripts for compute-sanitizer share: which kernels run, in what order, and the report.
+"""Common parts of the scripts for compute-sanitizer: the kernels, their order, and the report.
 
 torch's allocator is told to keep no memory, so that what lies beyond a tensor belongs to nobody.
 """

@@ -59,7 +59,7 @@ class Grouped:
         seed: int = 0,
         **options: Any,
     ) -> Grouped:
-        """What no group covers is NaN, values and scales; empty groups have NaN, too."""
+        """Rows that no group covers are NaN, values and scales; empty groups have NaN, too."""
         ends = draw_ends(total, groups, how, seed)
         a = random_operand(total, k, dtypes[0], recipes[0], device)
         b = [random_operand(n, k, dtypes[1], recipes[1], device) for _ in range(groups)]

@@ -1,7 +1,7 @@
 """Scaled products and quantisation by torch alone, and how far from float64 a result may be.
 
-Operands lie as rows of K values: a as [M, K], b as the weight it is made of, [N, K]. What a recipe
-means is said here a second time, from the documentation and not from the package.
+Operands lie as rows of K values: a as [M, K], b as the weight it is made of, [N, K]. Recipes
+are defined here a second time, from the documentation and not from the package.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Quantised:
         return per_element(wide(self.scales), self.recipe, *self.values.shape)
 
     def exact(self) -> torch.Tensor:
-        """What is meant, [rows, K]"""
+        """Dequantised values, [rows, K]"""
         values = wide(self.values)
         return self._scale() * (values if self.azp is None else values - wide(self.azp))
 

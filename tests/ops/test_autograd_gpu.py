@@ -1,4 +1,4 @@
-"""What every differentiable op does: gradients against float64, once and twice, and autocast."""
+"""Gradients of every differentiable op against float64, once and twice, and autocast."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
 @dtypes
 @cases
 def test_gradients(cutwheel: ModuleType, device: str, name: str, dtype: torch.dtype) -> None:
-    """Of any of the tensors, and of all in other sizes."""
+    """Gradients of any of the tensors, and of all in other sizes."""
     case = GRADIENTS[name]
     for number, given in enumerate(case.variants(dtype, device)):
         count = len(present(given))

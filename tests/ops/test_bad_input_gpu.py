@@ -1,4 +1,4 @@
-"""What ops refuse: the class of the error, the argument that it names, and that they go on."""
+"""Input that ops refuse: the error's class, the argument that it names, and that they go on."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def green(cuda: str) -> Iterator[Green]:
 
 
 def in_a_thread(work: Callable[[], Any]) -> Any:
-    """What `work` returns on a new thread, which has no context."""
+    """Result of `work` on a new thread, which has no context."""
 
     def without_context(_: int) -> Any:
         assert current_context() == 0

@@ -153,7 +153,7 @@ def test_float32_without_tf32(cutwheel: ModuleType, device: str) -> None:
 
 @pytest.mark.parametrize("name", ["float64", "complex64", "bool", "uint8", "int8", "int64", "fp8"])
 def test_dtypes_without_a_kernel(cutwheel: ModuleType, device: str, name: str) -> None:
-    """What torch convolves goes through; the rest is refused in our words, not in cuDNN's."""
+    """Tensors that torch convolves go through; others are refused in our words, not cuDNN's."""
     dtype = torch.float8_e4m3fn if name == "fp8" else getattr(torch, name)
     x, weight = (values(shape, SINGLE, device).to(dtype) for shape in ((2, 6, 9, 8), (4, 6, 3, 3)))
     conv2d = torch.nn.functional.conv2d
@@ -181,7 +181,7 @@ def test_arguments_of_torch(
         activation, place = rng.choice((None, "relu", "silu")), rng.choice(PLACES)
         epilogue = epilogue_of(activation, place)
         conv = Conv.random("fprop", *problem, dtype, device, epilogue)
-        # What torch computes in parts is rounded in parts.
+        # Results that torch computes in parts are rounded in parts.
         result = conv.check(
             lambda conv=conv, how=(activation, place): cutwheel.conv2d(**arguments(conv, *how)),
             fused=not groups,
@@ -254,7 +254,7 @@ def test_sum_and_activation_keep_their_order(
     result = check_public(cutwheel, conv, "relu", place)
     negative = (result < 0).float().mean().item()
     assert negative == 0 if place == "before" else 0.1 < negative < 0.6
-    # Of another order the error would be many times the limit.
+    # The error of another order would be many times the limit.
     other = replace(conv, epilogue=epilogue_of("relu", "before" if place == "after" else "after"))
     with pytest.raises(AssertionError):
         other.judge(result)
@@ -335,7 +335,7 @@ def test_bias_may_be_a_slice(
 
 @pytest.mark.parametrize(
     ("activation", "value"),
-    # Of minus infinity gelu and silu are what their formulas make of it.
+    # gelu and silu of minus infinity are what their formulas make of it.
     [
         *((name, float("nan")) for name in ("none", *TRAINED)),
         ("none", float("inf")),

@@ -80,7 +80,7 @@ def check(
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_function(cutwheel: ModuleType, name: str) -> None:
-    """Of all that an expression may contain, where it bends and far away."""
+    """All functions of expressions, where they bend and far away."""
     x = torch.cat((torch.linspace(-8, 8, 161), torch.tensor([-90.0, 90.0, 1e4, -1e4])))[:164]
     text = {
         "where": "where(x <= y, 0, y)",

@@ -60,7 +60,7 @@ def test_out(cutwheel: ModuleType, device: str, epilogue: Epilogue, layout: str)
         assert [(out.data_ptr(), out.stride()) for out in outs] == places
         call.judge(outs)
         for storage, count in zip(storages, untouched, strict=True):
-            # What lies between the elements of a view is not written.
+            # Memory between the elements of a view is not written.
             whole = torch.empty(0, dtype=BRAIN, device=device).set_(storage)
             assert int(whole.isnan().sum()) == count
 

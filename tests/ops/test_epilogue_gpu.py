@@ -213,7 +213,7 @@ def test_two_runs_give_the_same_bits(cutwheel: ModuleType, device: str, dtype: t
 def test_float32_results_of_16_bit_operands(
     cutwheel: ModuleType, device: str, name: str, dtype: torch.dtype
 ) -> None:
-    """Of every epilogue, with out=, too, which may be the view of an operand."""
+    """Every epilogue, with out=, too, which may be the view of an operand."""
     epilogue = declared()[name]
     for batch in ((), (3,)):
         call = Call.random(epilogue, 67, 132, 77, dtype, device, SINGLE, batch)

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def entries() -> dict[str, Epilogue]:
-    """What the source declares for cutwheel.gemm, whether or not it is built."""
+    """Epilogues that the source declares for cutwheel.gemm, built or not."""
     found = manifest.load(ROOT)
     used = {
         kernel.epilogue.name for kernel in found.kernels if kernel.op == "gemm" and kernel.epilogue

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 
 Tensor = torch.Tensor
 Function = Callable[..., Any]
-# Of the norm; TF32 has 3e-4.
+# Error in units of the norm; TF32 has 3e-4.
 FLOOR = 5e-6
 
 

@@ -125,7 +125,7 @@ def test_bad_input(cutwheel: ModuleType, device: str) -> None:
 
 # ---- modules -------------------------------------------------------------------------------------
 class TorchGatedMLP(torch.nn.Module):
-    """What cutwheel.nn.GatedMLP stands for, with the names of its weights."""
+    """torch's equivalent of cutwheel.nn.GatedMLP, with the names of its weights."""
 
     def __init__(self, hidden: int, intermediate: int, activation: str) -> None:
         super().__init__()
@@ -252,7 +252,7 @@ def test_mlp_with_a_float32_residual_under_autocast(cutwheel: ModuleType, device
     assert result.dtype == eager.dtype == torch.float32
     exact = copy.deepcopy(theirs).double()(x.double()) + residual.double()
     assert_near(result.detach(), exact.detach(), BRAIN)
-    # What is added is not rounded to 16 bits.
+    # The residual is not rounded to 16 bits.
     error, of_torch = ((y - exact).detach().norm() for y in (result, eager))
     assert error <= 2 * of_torch
     for got in torch.autograd.grad(result.sum(), (x, residual)):

@@ -34,7 +34,7 @@ def _give_back() -> Iterator[None]:
 
 
 def forms() -> list[str | None]:
-    """What dispatch takes, and a persistent kernel of each kind of epilogue."""
+    """The choice of dispatch (None), and a persistent kernel of each kind of epilogue."""
     rows = [
         row
         for row in persistent_rows()
@@ -85,12 +85,12 @@ def check(result: torch.Tensor, of_torch: torch.Tensor, expected: torch.Tensor) 
     """The rule of the other tests without the part of its floor that grows with K."""
     assert result.dtype == of_torch.dtype
     error, limit = error_of(result, expected), 2 * error_of(of_torch, expected)
-    # What truncation costs at the longest sum: one rounding to bfloat16.
+    # Cost of truncation at the longest sum: one rounding to bfloat16.
     assert error <= limit + 2.0**-9, f"error {error:.3g}; torch's is {limit / 2:.3g}"
 
 
 def filled(device: str, dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    """Of one sign, so that what truncation loses adds up; with a mean that float16 can hold."""
+    """Values of one sign, so that truncation losses add up; float16 holds sums of products."""
     scale = 2.0 / shape[-1] ** 0.5 if dtype == torch.float16 else 1.0
     return torch.empty(shape, device=device, dtype=dtype).uniform_().mul_(scale)
 

@@ -47,7 +47,7 @@ def test_out(cutwheel: ModuleType, device: str, dtype: torch.dtype, layout: str)
             assert (out.stride(), out.data_ptr()) == (strides, address)
             exact = Problem.of(a, b)
             assert_as_good_as(out, exact.value.to(given), exact)
-            # What lies between the elements of a view is not written.
+            # Memory between the elements of a view is not written.
             whole = torch.empty(0, dtype=given, device=device).set_(storage)
             assert int(whole.isnan().sum()) == untouched
             assert cutwheel.addmm(c, a, b, beta=2, out=out) is out

@@ -292,7 +292,7 @@ def test_bias(
 def test_bias_of_the_operands_dtype(
     cutwheel: ModuleType, device: str, kind: str, dtype: torch.dtype
 ) -> None:
-    """Of a float32 result: what a bias of the same values in float32 gives, bit for bit."""
+    """A float32 result is that of a bias of the same values in float32, bit for bit."""
     for seed, (m, n, k) in enumerate(((300, 136, 72), (65, 33, 41))):
         call = Call.random(kind, m, n, k, 6, dtype, device, SINGLE, "short", seed, bias=True)
         if not call.is_served:

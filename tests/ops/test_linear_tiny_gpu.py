@@ -17,7 +17,7 @@ pytestmark = pytest.mark.gpu
 
 LAYERS = 60
 EXTENTS = (1, 2, 3, 5, 8, 16, 33, 64)
-# What the derivative may differ from its formula by, in units of the gradient that it multiplies.
+# Error that the derivative may have, in units of the gradient that it multiplies.
 # 16 bits are rounded at 2^-9 and 2^-12, and float32 at 2^-24.
 DERIVATIVE = 2.0**-18
 
@@ -25,14 +25,14 @@ DERIVATIVE = 2.0**-18
 def gradients(
     call: Callable[..., torch.Tensor], given: list[Any], activation: str, seed: torch.Tensor
 ) -> list[torch.Tensor]:
-    """Of input, weight, bias, and of the residual before the activation if there is one."""
+    """Gradients of input, weight, bias, and of any residual before the activation."""
     x, weight, bias, residual = given
     y = call(x, weight, bias, activation=activation, residual=residual)
     return list(torch.autograd.grad(y, present(given), seed))
 
 
 def magnitudes(given: list[Any], dz: torch.Tensor) -> list[torch.Tensor]:
-    """What the gradients would be if no term cancelled another, for a gradient of z."""
+    """Sizes of the gradients if no term cancelled another, for a gradient of z."""
     x, weight, _, residual = given
     dz = dz.abs()
     of_residual = [] if residual is None else [dz]
@@ -48,7 +48,7 @@ def test_gradients_of_tiny_layers(
     """Each element: at most twice the error of torch's worst one, and the two roundings that there
     are, of dz and of the result. All layers together: at most twice torch's error.
 
-    Of a single layer without a floor that cannot be asked: roundings of few elements may cancel.
+    A single layer without a floor is not held to that: roundings of few elements may cancel.
     With exact derivatives, 1 in 100 of such layers has more than twice torch's error, and of 3 in
     100 torch's is more than twice that.
     """

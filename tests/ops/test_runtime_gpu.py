@@ -1,4 +1,4 @@
-"""What every op does among other work: graphs, streams, threads, devices, memory, explanations."""
+"""Every op among other work: graphs, streams, threads, devices, memory, explanations."""
 
 from __future__ import annotations
 

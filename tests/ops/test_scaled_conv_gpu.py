@@ -132,7 +132,7 @@ def test_empty_batch_and_ambiguous_strides(
 def test_opcheck_and_compile(cutwheel: ModuleType, device: str, kind: torch.dtype) -> None:
     conv = ScaledConv.random(*EVEN, kind, device, bias="d")
     given = conv.arguments
-    # Of fp8 tensors, torch's own comparisons in the other checks are missing.
+    # torch's own comparisons in the other checks are missing for fp8 tensors.
     checks = {"test_utils": ("test_faketensor", "test_autograd_registration")}
     torch.library.opcheck(
         torch.ops.cutwheel.scaled_conv2d.default,

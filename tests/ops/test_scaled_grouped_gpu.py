@@ -173,7 +173,7 @@ def test_compile(cutwheel: ModuleType, device: str) -> None:
 
 @pytest.mark.no_dispatch_mode
 def test_opcheck(cutwheel: ModuleType, device: str) -> None:
-    # Of fp8 tensors, torch's own comparisons in the other checks are missing.
+    # torch's own comparisons in the other checks are missing for fp8 tensors.
     checks = ("test_faketensor", "test_autograd_registration")
     for recipes, bias in itertools.product(SERVED, (None, "d")):
         call = Grouped.random(24, 56, 272, 3, device, recipes=recipes, bias=bias)

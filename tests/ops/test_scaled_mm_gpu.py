@@ -310,7 +310,7 @@ def test_infinities_of_e5m2_spread(cutwheel: ModuleType, device: str) -> None:
 def test_nan_and_infinite_scales(
     cutwheel: ModuleType, device: str, recipes: tuple[str, str], dtypes: tuple[torch.dtype, ...]
 ) -> None:
-    """What an overflow left in a scale is seen in the results of its group, and in no other."""
+    """A scale that an overflow has spoiled shows in the results of its group, and in no other."""
     if dtypes[0] == INT8 and recipes in BLOCKWISE:
         pytest.skip("int8 has no block-wise recipes")
     groups = {

@@ -132,7 +132,7 @@ def test_compile_of_asymmetric_quantisation(cutwheel: ModuleType, device: str) -
     assert all(torch.equal(a, b) for a, b in zip(found, run(x), strict=True))
 
 
-# Of fp8 tensors, torch's own comparisons in the other two checks are missing.
+# torch's own comparisons in the other two checks are missing for fp8 tensors.
 CHECKS = ("test_faketensor", "test_autograd_registration")
 CODES = {TENSOR: 0, ROW: 1, BY_128: 2, BY_128_128: 3}
 

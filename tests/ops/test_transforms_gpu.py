@@ -17,7 +17,7 @@ pytestmark = pytest.mark.gpu
 
 Tensor = torch.Tensor
 Function = Callable[..., Any]
-# Of the largest element: a product and what follows it, each rounded to the dtype.
+# Limits relative to the largest element: a product and what follows it, each rounded to the dtype.
 TOLERANCE = {HALF: 8e-3, BRAIN: 6e-2, SINGLE: 8e-3}
 
 

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 def opaque_ops(cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> Iterator[CpuOps]:
     """cpu_ops as torch sees kernels: it cannot look into them, so no derivative passes through.
 
-    What torch computes in their place is computed on the CPU, too.
+    Computations of torch in their place run on the CPU, too.
     """
     import torch
     from cpu_reference import NAMES

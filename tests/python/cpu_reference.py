@@ -17,7 +17,7 @@ NAMES = (
     *("grouped_mm", "grouped_mm_accumulate", "grouped_linear_fused", "grouped_linear_fused_aux"),
     "scaled_grouped_mm",
 )
-"""of the ops that have a reference kernel"""
+"""names of the ops that have a reference kernel"""
 Tensor = torch.Tensor
 Activation = Callable[[Tensor], Tensor]
 

@@ -1,4 +1,4 @@
-"""What the tests of cutwheel.fuse share: models of a few layers, and that fusing keeps them."""
+"""Models of a few layers for the tests of cutwheel.fuse, and checks that fusing keeps them."""
 
 from __future__ import annotations
 

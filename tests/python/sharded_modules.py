@@ -1,4 +1,4 @@
-"""What each process of test_nn_tools does with a sharded model."""
+"""Work of each process of test_nn_tools on a sharded model."""
 
 from __future__ import annotations
 

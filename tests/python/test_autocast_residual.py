@@ -45,7 +45,7 @@ def autocast(cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 def followed(z: Tensor, residual: Tensor, activation: str | None, is_last: bool) -> Tensor:
-    """What torch's functions make of it, in the dtypes that they promote to."""
+    """Activation and residual by torch's functions, in the dtypes that they promote to."""
     if activation is None:
         return z + residual
     if is_last:

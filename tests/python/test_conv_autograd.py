@@ -1,4 +1,4 @@
-"""What the convolutions compute and differentiate, on CPU kernels in float64."""
+"""Results and gradients of the convolutions, on CPU kernels in float64."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_epilogues_without_a_kernel(
     missing: str,
     with_grad: bool,
 ) -> None:
-    """What the kernel of the dtype and the GPU does not compute, torch does."""
+    """torch computes epilogues that no kernel of the dtype and the GPU has."""
     from cutwheel.ops.conv import _convolve
 
     monkeypatch.setattr(_convolve, "is_served_by", lambda x: lambda name: missing not in name)

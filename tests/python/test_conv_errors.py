@@ -1,4 +1,4 @@
-"""What the convolutions refuse, and in which words; and what explain asks and says."""
+"""Calls that the convolutions refuse, and in which words; and what explain asks and says."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ ONLY_LIBRARY = (
     *("dtype", "bias_dtype", "bias_shape", "empty", "padding", "signal_name", "scaled_dtype"),
     *("scaled_mixed", "scale", "scale_weight", "scaled_bias", "scaled_out_dtype", "grad_output"),
     *("epilogue", "groups_left_out"),
-    # What the kernel adds; the others torch adds, and Python checks.
+    # Residuals that the kernel adds; the others torch adds, and Python checks.
     *(
         f"residual_dtype_{how}"
         for how in (
@@ -293,7 +293,7 @@ Asked = Callable[..., tuple[str, list[Any], str]]
 
 @pytest.fixture
 def asked(cutwheel: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
-    """What explain asks the library: name, shapes, and the epilogue."""
+    """Questions of explain to the library: name, shapes, and the epilogue."""
     calls: list[tuple[Any, ...]] = []
 
     def answer(*args: Any) -> str:

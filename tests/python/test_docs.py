@@ -49,7 +49,7 @@ def links(text: str) -> list[str]:
 
 
 def dead(document: Path, root: Path) -> Iterator[str]:
-    """What is wrong with the relative links of a document."""
+    """Errors in the relative links of a document."""
     for link in links(document.read_text(encoding="utf-8")):
         path, _, anchor = link.partition("#")
         target = (document.parent / unquote(path)).resolve() if path else document

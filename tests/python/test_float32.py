@@ -1,6 +1,6 @@
 """float32 where torch's setting forbids TF32: torch computes it, explain and a message say so.
 
-What is asked of torch is seen on meta tensors; values are compared on the CPU, where the reference
+Calls of torch are observed on meta tensors; values are compared on the CPU, where the reference
 kernels must not be called.
 """
 

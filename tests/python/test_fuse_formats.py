@@ -67,7 +67,7 @@ def test_parents_that_are_not_traced(
 
 
 def recorded(m: Any, x: Tensor) -> Tensor:
-    """What a module that is not looked into is given."""
+    """Strides, shape and mean of the input of a module that is not looked into."""
     result: Tensor = m.recorder(x)
     return result
 

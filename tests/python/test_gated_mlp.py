@@ -25,7 +25,7 @@ ACTIVATIONS: dict[str, Any] = {
 
 
 class TorchMLP(torch.nn.Module):
-    """What GatedMLP stands for, as model code writes it."""
+    """torch's equivalent of GatedMLP, as model code writes it."""
 
     activation: Any = staticmethod(F.silu)
 

@@ -1,4 +1,4 @@
-"""What the grouped products compute, store and differentiate, on CPU kernels in float64."""
+"""Results, stored tensors and gradients of the grouped products, on CPU kernels in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the grouped products refuse, and in which words."""
+"""Calls that the grouped products refuse, and in which words."""
 
 from __future__ import annotations
 

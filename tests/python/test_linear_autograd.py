@@ -1,4 +1,4 @@
-"""What linear and gated_linear compute, store and differentiate, on CPU kernels in float64."""
+"""Results, stored tensors and gradients of linear and gated_linear, on CPU kernels in float64."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_compile(cutwheel: ModuleType, traced_on_cpu: CpuOps) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compile_of_accumulation(cutwheel: ModuleType, traced_on_cpu: CpuOps, backend: str) -> None:
-    """What a product adds to, and what its backward pass adds to."""
+    """Accumulation by a product, and by the wgrad of a backward pass."""
 
     def model(
         x: torch.Tensor, w: torch.Tensor, g: torch.Tensor, offs: torch.Tensor, *totals: torch.Tensor

@@ -202,7 +202,7 @@ def test_bad_input(
 
 @pytest.mark.parametrize("k", [6, 512])
 def test_compile_with_epilogues(cutwheel: ModuleType, k: int) -> None:
-    """What linear and gated_linear do in torch.compile: no graph break, no second output kept."""
+    """linear and gated_linear in torch.compile: no graph break, no second output kept."""
 
     def model(
         x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, residual: torch.Tensor

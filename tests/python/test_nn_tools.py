@@ -121,7 +121,7 @@ def test_parametrizations(cutwheel: ModuleType, cpu_ops: CpuOps, which: str) -> 
 
 @pytest.mark.parametrize("which", PARAMETERS)
 def test_pruning(cutwheel: ModuleType, cpu_ops: CpuOps, which: str) -> None:
-    """What is pruned stays 0, what is not is trained."""
+    """Pruned elements stay 0, the others are trained."""
     packed = which == "gate and up"
     path, name = PARAMETERS[which]
     model, dense, x = net(cutwheel, packed), net(cutwheel, packed), images()

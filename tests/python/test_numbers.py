@@ -1,4 +1,4 @@
-"""What is a number to torch is one here: numpy's scalars, and tensors of no dimension."""
+"""Numbers to torch are numbers here: numpy's scalars, and tensors of no dimension."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What scaled_mm and quantize refuse, and in which words."""
+"""Calls that scaled_mm and quantize refuse, and in which words."""
 
 from __future__ import annotations
 

@@ -352,7 +352,7 @@ def test_sums_that_a_checkpoint_lacks(
         assert list(state) == ["0.bias", "0.weight", "0.weight_scale"], "left as it was"
         assert torch.equal(layer.weight_sum, wanted.weight_sum)
         torch.testing.assert_close(layer(x), wanted(x), rtol=0, atol=0)
-    # What is there is taken, and nothing is made without a weight.
+    # Sums in a state dict are taken, and none are made without a weight.
     layer.load_state_dict({**wanted.state_dict(), "weight_sum": torch.ones_like(layer.weight_sum)})
     assert layer.weight_sum.eq(1).all()
     done = layer.load_state_dict({"bias": layer.bias}, strict=False)

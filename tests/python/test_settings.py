@@ -92,7 +92,7 @@ def test_autocast_casts_as_torch_does(cutwheel: ModuleType) -> None:
             cutwheel.gated_linear(single, half),
         ):
             assert result.dtype == torch.bfloat16
-        # What is added is not cast.
+        # A residual is not cast.
         for residual in (single, half):
             for how in ({}, {"activation": "gelu"}, {"activation": "softplus"}):
                 result = cutwheel.linear(single, half, row, residual=residual, **how)
@@ -257,7 +257,7 @@ def test_explain_asks_for_the_epilogue_that_runs(
         asked.append((op, [operand is not None for operand in operands], epilogue))
         return "{}"
 
-    # What a namespace of ops has been asked for once is an attribute of it.
+    # An op is an attribute of its namespace once it has been asked for.
     monkeypatch.setattr(torch.ops.cutwheel, "_explain", explain, raising=False)
     a = torch.ones(4, 4).half()
     bias = a[0]

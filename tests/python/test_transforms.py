@@ -325,7 +325,7 @@ def test_refused(cutwheel: ModuleType, name: str) -> None:
     with forward_ad.dual_level():
         with pytest.raises(NotImplementedError, match=text):
             call(forward_ad.make_dual(x, x))
-        # Of what is not differentiated there is nothing to refuse.
+        # Calls that are not differentiated are not refused.
         call(x)
         with torch.no_grad():
             call(x.clone().requires_grad_())

@@ -40,7 +40,7 @@ def of(function: str, **arguments: Any) -> Callable[[ModuleType], Callable[..., 
 
 
 def named(function: str, *names: str, **arguments: Any) -> Callable[..., Any]:
-    """Of which the last tensors go by name."""
+    """cutwheel.<function>, whose last tensors go by name."""
 
     def bind(cutwheel: ModuleType) -> Callable[..., Any]:
         def call(*tensors: Tensor) -> Any:
@@ -65,7 +65,7 @@ FILTERS, CHANNELS = normal(12, 8, 3, 3), normal(12)
 CONVOLVED = normal(B, 12, 9, 10, unknown=(0, 2, 3))
 
 Bind = Callable[[ModuleType], Callable[..., Any]]
-# What has a gradient.
+# Calls with a gradient.
 FLOATS: dict[str, tuple[Bind, tuple[Operand, ...]]] = {
     "mm": (of("mm"), (ROWS, RIGHT)),
     "mm, K": (lambda cw: lambda a, b: cw.mm(a.t(), b), (ROWS, RESULT)),
@@ -205,7 +205,7 @@ def scaled_layer(recipe: str, dtype: torch.dtype, **options: Any) -> Bind:
 QUANTISED_ROWS, QUANTISED_WEIGHT = normal(M, WIDE, unknown=(0,)), normal(N, WIDE)
 SCALE, SCALES = Operand(lambda: torch.rand(1), ()), Operand(lambda: torch.rand(M, 1), (0,))
 RECIPES = ("tensorwise", "rowwise", "blockwise_1x128", "blockwise_128x128")
-# What has none.
+# Calls without one.
 OTHERS: dict[str, tuple[Bind, tuple[Operand, ...]]] = {
     "gemm": (named("gemm", "c", epilogue="linear_combination"), (ROWS, RIGHT, RESULT)),
     "gemm, batch": (named("gemm", "c", epilogue="linear_combination"), (BATCH, RIGHTS, RESULTS)),

@@ -1,4 +1,4 @@
-"""What the package says of itself: versions, addresses, types."""
+"""Statements of the package about itself: versions, addresses, types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tuner measures: jobs, and cases on the CPU, whose references are checked."""
+"""Jobs of the tuner, and cases on the CPU, whose references are checked."""
 
 from __future__ import annotations
 

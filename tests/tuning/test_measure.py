@@ -1,4 +1,4 @@
-"""What the tuner, the benchmarks and the tests measure with: no GPU is needed."""
+"""Measurement for the tuner, the benchmarks and the tests: no GPU is needed."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_an_entry_of_the_very_request_decides_row_and_parameters() -> None:
     assert first["row"] == before["plans"][5]["row"]
     assert (first["raster"], first["swizzle"], first["predicted_us"]) == ("along_m", 4, 100)
     assert second["row"] == before["plans"][3]["row"]
-    # What is not listed was slower than anything that is.
+    # Plans that are not listed were slower than any that is.
     assert all(plan["predicted_us"] >= 115 for plan in rest)
     assert {p["row"] for p in after["plans"]} == {p["row"] for p in before["plans"]}
 

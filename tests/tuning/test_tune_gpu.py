@@ -70,7 +70,7 @@ def test_every_family_is_tuned_with_right_results_and_its_table_is_used(
     table = json.loads((tmp_path / "j.json").read_text())
     # Groups of rows and a weight with columns of its own for each are one request.
     assert len(table["entries"]) == len({record.request for record in records})
-    # What is there is not measured again.
+    # Requests with a record are not measured again.
     before = (tmp_path / "j.jsonl").read_bytes()
     assert run(tmp_path, *asked) == 0
     assert (tmp_path / "j.jsonl").read_bytes() == before

@@ -16,7 +16,7 @@ def gpu_of(gpu: Gpu, name: str = "described") -> dict[str, Any]:
 
 
 def table(*entries: dict[str, Any], gpu: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Of plans with names, which a document has by number."""
+    """A table of plans that name kernels, which a document has by number."""
     kernels: list[str] = []
     numbered = copy.deepcopy(list(entries))
     for entry in numbered:

@@ -181,7 +181,7 @@ class Workshop:
         )
 
     def sbom(self, library: bytes, **changes: Any) -> bytes:
-        """What the build would write. A kernel that `library` lacks is as in the good one."""
+        """The SBOM that the build writes. A kernel that `library` lacks is as in the good one."""
         code = self.device_code(self.library())
         code.sha256 |= self.device_code(library).sha256
         kernels = {KernelId(arch, kernel_name(arch)): arch in PTX_TOO for arch in GENCODE}

@@ -1,4 +1,4 @@
-"""What a build takes from the environment as other extensions of torch do."""
+"""Environment variables that a build reads as other extensions of torch do."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of an environment with the wheel; torch, pytest and setuptools are those of this one."""
+    """Python of an environment with the wheel; torch, pytest and setuptools are this one's."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"

@@ -51,7 +51,7 @@ def test_the_same_inputs_give_the_same_bytes(workshop: Workshop) -> None:
 def test_a_cubin_has_the_hash_of_what_cuobjdump_extracts(
     workshop: Workshop, tmp_path: Path
 ) -> None:
-    """What docs/releasing.md tells a user to do."""
+    """The steps that docs/releasing.md gives to users."""
     path = tmp_path / "_C.so"
     path.write_bytes(workshop.library())
     command = [str(find_cuobjdump()), "-xelf", "all", str(path)]

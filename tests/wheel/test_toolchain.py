@@ -260,7 +260,7 @@ def test_one_kernel_per_architecture_with_the_compiler_from_pypi(pypi_python, tm
 
 
 def check_library(path: Path) -> None:
-    """What CMake alone decides; tools/wheel/verify.py checks the rest on the wheel."""
+    """Checks what CMake alone decides; tools/wheel/verify.py checks the rest on the wheel."""
     with path.open("rb") as file:
         elf = ELFFile(file)
         tags = list(elf.get_section_by_name(".dynamic").iter_tags())
@@ -278,7 +278,7 @@ def check_library(path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_sdist_builds_in_isolation_with_the_compiler_from_pypi(tmp_path):
-    """What `pip install cutwheel.tar.gz` does on a machine without a CUDA toolkit."""
+    """Steps of `pip install cutwheel.tar.gz` on a machine without a CUDA toolkit."""
     build = (
         "-m",
         "build",
