@@ -1,8 +1,8 @@
 """The families that are measured, a file each: the groups of a section and how they are made.
 
-What is compared, torch's ways to compute something, cutwheel's, and the reference of both, is said
-in cutwheel.tuning.cases, or here where the tuner has no such problem. Which shapes, how often,
-whether results are right and where they go is said once, in problems.py, compare.py and run.py.
+cutwheel.tuning.cases defines what is compared: torch's calls, cutwheel's, and the reference of
+both. Problems that the tuner lacks are defined here. problems.py lists and draws shapes, calls are
+timed and checked in compare.py, and run.py collects the results.
 """
 
 from __future__ import annotations

@@ -83,20 +83,20 @@ Matrix vector_of(Tensor const& tensor) {
 PreparedOperand prepare_operand(Matrix matrix, Tensor const& owner, ScalarType type, Layout preferred,
                                 CopyPolicy copy_policy, bool force_copy, int device, std::vector<Tensor>& keep) {
   std::int64_t const unit = access_elements(type);
-  // In the frame where the contiguous dimension is the last one.
-  auto const framed = [&](Layout layout) { return layout == Layout::row ? matrix : matrix.transposed(); };
+  // Oriented so that the contiguous dimension is the last one.
+  auto const oriented = [&](Layout layout) { return layout == Layout::row ? matrix : matrix.transposed(); };
   auto const fits = [&](Layout layout) {
-    Matrix const x = framed(layout);
+    Matrix const x = oriented(layout);
     return !force_copy && accessible(x, type) && (!copy_policy.extents || x.cols % unit == 0);
   };
   PreparedOperand prepared;
   prepared.layout = preferred;
-  Matrix chosen = framed(preferred);
+  Matrix chosen = oriented(preferred);
   if (!fits(preferred)) {
     Layout const other = preferred == Layout::row ? Layout::column : Layout::row;
     if (!copy_policy.layouts && fits(other)) {
       prepared.layout = other;
-      chosen = framed(other);
+      chosen = oriented(other);
     } else {
       chosen = copy_padded(chosen, owner, type, round_up(chosen.cols, unit), device, keep);
     }

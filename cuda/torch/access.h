@@ -72,7 +72,7 @@ struct Output {
   Matrix copy_from, copy_to;
 };
 
-// Returns the matrix for the kernel to write, in the frame of `target`: the target itself, unless `force_temporary`, or it
+// Returns the matrix for the kernel to write, oriented as `target`: the target itself, unless `force_temporary`, or it
 // is not accessible, or its rows end within an access, in which case rows are `pitch` elements apart. Stores through tensor
 // maps write the whole 16 bytes in which a row ends, and what follows in memory may be somebody else's.
 Matrix prepare_output(Output& output, Matrix const& target, ScalarType type, std::int64_t pitch, bool force_temporary,

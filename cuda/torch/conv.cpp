@@ -325,7 +325,7 @@ struct ConvView {
 
 // The gradient of the input at stride 1 as a convolution of the output's gradient. Where the padding is more than the
 // filter reaches, pixels of that are left out.
-ConvView flipped_frame(ConvCall const& call) {
+ConvView flipped_view(ConvCall const& call) {
   conv2d::ConvProblem const& p = call.problem;
   int const pad_h = (p.r - 1) * p.dilation_h - p.pad_h, pad_w = (p.s - 1) * p.dilation_w - p.pad_w;
   ConvView view{p, whole(p.k_out, call.type), 1, false, false, std::max(-pad_h, 0), std::max(-pad_w, 0)};
@@ -373,7 +373,7 @@ ConvView view_of(ConvCall const& call, bool folds) {
 }
 
 ConvView view_of(ConvCall const& call, ConvAlgorithm algorithm) {
-  return algorithm == ConvAlgorithm::flipped ? flipped_frame(call)
+  return algorithm == ConvAlgorithm::flipped ? flipped_view(call)
                                              : view_of(call, /*folds=*/algorithm != ConvAlgorithm::unfolded);
 }
 

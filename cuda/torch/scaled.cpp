@@ -159,7 +159,7 @@ void check_bias(ScaledCall const& call) {
   }
 }
 
-// A vector of `extent` elements: [extent], or with a dimension of 1 where the matrix of that frame has one.
+// A vector of `extent` elements: [extent], or with a dimension of 1 where the matrix has one.
 bool is_vector(Tensor const& tensor, std::int64_t extent, bool is_column) {
   std::int64_t const dims = tensor.dim();
   if (dims == 1) return tensor.size(0) == extent;

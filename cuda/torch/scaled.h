@@ -68,8 +68,8 @@ struct ScaledForms {
   std::size_t count;
 };
 
-// Ways to write D, the best first. What has no kernel of its own is written in float32 and converted; where there is none
-// either, a float32 bias is rounded to the type of the result.
+// Forms of D, the best first. A type without a kernel of its own is computed in float32 and converted; if float32 has no
+// kernel either, a float32 bias is rounded to the type of the result.
 ScaledForms scaled_forms(ScaledEpilogues epilogues, ScalarType d_type, Tensor const* bias);
 
 // The first form with a native kernel, else with any, else the first. `request_of` makes the request of a form.

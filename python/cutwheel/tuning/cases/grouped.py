@@ -134,7 +134,7 @@ def _of_rows(
 def wgrad(setting: Setting) -> Case:
     """The gradient of the result, transposed, [N, T] times x [T, K], to [G, N, K]
 
-    Of torch's result groups without rows are not looked at; ours are zeros and checked in whole,
+    Groups without rows are ignored in torch's result. Ours are zeros, and are checked in whole,
     unless all groups together would be too large.
     """
     (groups, m, n, k), make = setting.shape, setting.operands
