@@ -76,8 +76,17 @@ def one_error(entry: Table, **values: Any) -> str:
         ),
         ({"fast_accum": True}, "fast_accum with bf16 operands; only sums of fp8 products can stay"),
         (
-            {"schedule": "persistent"},
-            "unknown key 'schedule'; allowed: tile, swap_ab, fast_accum",
+            {"schedule": "cooperative"},
+            "unknown schedule 'cooperative'; allowed: persistent, pingpong",
+        ),
+        (
+            {"schedule": "pingpong", "tile": [128, 192, 64]},
+            "tile 128x192 with schedule pingpong; the registers of one warpgroup hold a tile of at"
+            " most 176 columns and 128 rows",
+        ),
+        (
+            {"schedule": "pingpong", "tile": [128, 128, 64], "cluster": [1, 1, 2]},
+            "cluster 1x1x2 with schedule pingpong; leave one of the two out",
         ),
         ({"stages": 4}, "unknown key 'stages'; allowed: tile, swap_ab, fast_accum, cluster"),
         ({"arch": ["80"]}, "unknown architecture '80'; allowed: 90a"),
@@ -261,19 +270,22 @@ def rendered(*entries: Table) -> dict[str, str]:
             changed(PERSISTENT, epilogue=["bias_gelu"]),
             "gemm_sm90a_persistent",
             "DType::bf16, DType::bf16, DType::f32, DType::bf16, Layout::row, Layout::column,"
-            " Shape3<128, 176, 64>, /*swap_ab=*/false, /*splits=*/1, epilogue::bias_gelu",
+            " Shape3<128, 176, 64>, Schedule::persistent,"
+            " /*swap_ab=*/false, /*splits=*/1, epilogue::bias_gelu",
         ),
         (
             changed(SPLIT, dtypes=[dtypes("f16", "f16")], layouts=["ttt"]),
             "gemm_sm90a_persistent_swap_split4",
             "DType::f16, DType::f16, DType::f32, DType::f16, Layout::row, Layout::row,"
-            " Shape3<64, 128, 64>, /*swap_ab=*/true, /*splits=*/4, epilogue::plain",
+            " Shape3<64, 128, 64>, Schedule::persistent,"
+            " /*swap_ab=*/true, /*splits=*/4, epilogue::plain",
         ),
         (
             changed(PERSISTENT, layouts=["nnt"], tile=[64, 64, 128], cluster=[1, 1, 2]),
             "gemm_sm90a_persistent_split2",
             "DType::bf16, DType::bf16, DType::f32, DType::bf16, Layout::column, Layout::column,"
-            " Shape3<64, 64, 128>, /*swap_ab=*/false, /*splits=*/2, epilogue::plain",
+            " Shape3<64, 64, 128>, Schedule::persistent,"
+            " /*swap_ab=*/false, /*splits=*/2, epilogue::plain",
         ),
     ],
 )

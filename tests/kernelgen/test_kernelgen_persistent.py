@@ -37,8 +37,8 @@ MIXED = dtypes("e4m3", "bf16", b="e5m2")
         ({"tile": [64, 64, 384]}, "tile K = 384; it is 128 or 256"),
         ({"tile": [128, 128]}, "tile: must be three positive integers"),
         (
-            {"schedule": "persistent"},
-            "unknown key 'schedule'; allowed: tile, swap_ab, fast_accum, cl",
+            {"schedule": "cooperative"},
+            "unknown schedule 'cooperative'; allowed: persistent, pingpong",
         ),
         ({"swap_ab": 1}, "swap_ab: must be true or false, not 1"),
         ({"stages": 4}, "unknown key 'stages'; allowed: tile, swap_ab, fast_accum"),

@@ -166,7 +166,8 @@ STEMS = {
             PERSISTENT_SM90,
             "sm90/native/dense.cuh",
             f"Sm90Persistent<Arch::sm90a, {PRODUCT}, Layout::row, Layout::column,"
-            " Shape3<128, 160, 128>, /*swap_ab=*/false, /*splits=*/1, epilogue::scaled,"
+            " Shape3<128, 160, 128>, Schedule::persistent,"
+            " /*swap_ab=*/false, /*splits=*/1, epilogue::scaled,"
             " /*fast_accum=*/false>",
         ),
         (

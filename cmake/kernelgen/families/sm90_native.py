@@ -19,6 +19,8 @@ _SWIZZLE_BYTES = 128
 _STAGED_ROW_BYTES = 512
 # 16-bit elements in a swizzle.
 _MN_COLUMNS = _SWIZZLE_BYTES // 2
+# Rows times columns of a tile that one warpgroup has alone.
+_PINGPONG_TILE = 128 * 176
 # Tiles of K whose block-wise scales are copied together.
 _SCALE_CHUNK = 8
 
@@ -32,9 +34,10 @@ def _check_tile(kernel: Kernel) -> Iterator[str]:
         yield f"tile M = {m}; one or two warpgroups take 64 rows each: 64 or 128"
     if n % 16 or n > 256:
         yield f"tile N = {n}; rows of D are made of 16 columns: a multiple of 16 up to 256"
-    elif (width := _wgmma_columns(n, is_promoted)) not in _wgmma_widths(dtypes):
+    elif (width := _wgmma_columns(n, is_promoted, _rows(kernel))) not in _wgmma_widths(dtypes):
         widths = _wgmma_widths(dtypes)
-        there = [x for x in range(16, 257, 16) if _wgmma_columns(x, is_promoted) in widths]
+        rows = _rows(kernel)
+        there = [x for x in range(16, 257, 16) if _wgmma_columns(x, is_promoted, rows) in widths]
         yield (
             f"tile N = {n} is multiplied {width} columns at a time, and there is no wgmma of"
             f" {dtypes.a} and {dtypes.b} in that width here; N is one of"
@@ -112,6 +115,23 @@ def _check_cluster(kernel: Kernel) -> Iterator[str]:
         yield f"cluster {dims(cluster)} with scales {kernel.scales}; leave one of the two out"
 
 
+def _check_pingpong(kernel: Kernel) -> Iterator[str]:
+    """A warpgroup has the accumulators of a whole tile, besides what it needs to store them."""
+    if kernel.tile.schedule != "pingpong":
+        return
+    m, n, _ = kernel.tile.shape
+    if m * n > _PINGPONG_TILE:
+        yield (
+            f"tile {m}x{n} with schedule pingpong; the registers of one warpgroup hold a tile of at"
+            f" most {_PINGPONG_TILE // m} columns and {m} rows"
+        )
+    if kernel.tile.cluster != (1, 1, 1):
+        cluster = dims(kernel.tile.cluster)
+        yield f"cluster {cluster} with schedule pingpong; leave one of the two out"
+    if kernel.scales:
+        yield f"scales {kernel.scales} with schedule pingpong; leave one of the two out"
+
+
 def _check_swizzled_columns(kernel: Kernel) -> Iterator[str]:
     """Refuses tiles of a row-major B that are no whole swizzles, which span columns there.
 
@@ -125,13 +145,24 @@ def _check_swizzled_columns(kernel: Kernel) -> Iterator[str]:
         )
 
 
-def _wgmma_columns(n: int, is_promoted: bool) -> int:
-    """Columns of one wgmma, for a tile of `n` columns."""
+def _warpgroups(kernel: Kernel) -> int:
+    """Those that multiply."""
+    return 2 if kernel.tile.schedule == "pingpong" else kernel.tile.shape[0] // 64
+
+
+def _rows(kernel: Kernel) -> int:
+    """Of a tile, that one warpgroup has."""
+    return kernel.tile.shape[0] if kernel.tile.schedule == "pingpong" else 64
+
+
+def _wgmma_columns(n: int, is_promoted: bool, rows: int) -> int:
+    """Columns of one wgmma, for `n` columns and `rows` of a warpgroup."""
     if not is_promoted:
         return n
-    # sm90_promotion_columns(64, n) of mainloop_fp8.cuh: two sets of partial sums and the tile's
+    # sm90_promotion_columns(rows, n) of mainloop_fp8.cuh: two sets of partial sums and the tile's
     # accumulators fit into 192 registers.
-    return max(p for p in range(8, n + 1, 8) if n % p == 0 and n // 2 + p <= 192)
+    fitting = (p for p in range(8, n + 1, 8) if n % p == 0 and rows * n // 128 + p <= 192)
+    return max(fitting, default=0)
 
 
 def _wgmma_widths(dtypes: DTypes) -> tuple[int, ...]:
@@ -161,13 +192,13 @@ def _staged_columns(kernel: Kernel) -> int:
 
 def _memory(kernel: Kernel) -> str:
     m, n, k = kernel.tile.shape
-    warpgroups, operands = m // 64, kernel.element_bytes * k
+    warpgroups, operands = _warpgroups(kernel), kernel.element_bytes * k
     splits = kernel.tile.cluster[2]
     own_n = n // splits
     row = own_n * rules.result_bytes(kernel)
     if not kernel.tile.swap_ab:
         row = _staged_columns(kernel) * _staged_bytes(kernel)
-    terms = f"2 stages x (({m} + {n}) x {operands} + 16) + staged rows {m} x {row}"
+    terms = f"2 stages x (({m} + {n}) x {operands} + 16) + staged rows {64 * warpgroups} x {row}"
     # Each warpgroup has its own vectors and scales, so that none waits until others have read them.
     rows, columns = (own_n, 64) if kernel.tile.swap_ab else (64, own_n)
     lengths = {"col": rows, "row": columns}
@@ -196,20 +227,22 @@ _persistent = partial(
     memory=_memory,
 )
 
-# A cluster along K shares out the K of a tile.
+# A cluster along K shares out the K of a tile. With pingpong two warpgroups take whole tiles in
+# turns.
 SM90_PERSISTENT = _persistent(
     name="sm90_persistent",
+    schedules=("persistent", "pingpong"),
     header="sm90/native/dense.cuh",
     template=(
-        "Sm90Persistent<arch, dtypes, layouts, tile, swap_ab, splits, epilogue, fast_accum?,"
-        " scales?>"
+        "Sm90Persistent<arch, dtypes, layouts, tile, schedule, swap_ab, splits, epilogue,"
+        " fast_accum?, scales?>"
     ),
     dtypes={"gemm": GEMM_DTYPES, "scaled_mm": FP8_GEMMS},
     optional_lists=("scales",),
-    optional_tile_keys=("swap_ab", "fast_accum", "cluster"),
+    optional_tile_keys=("swap_ab", "fast_accum", "cluster", "schedule"),
     checks=(
         *(rules.check_gemm, rules.check_promoted_scales, _check_tile, _check_k(1, 2)),
-        *(rules.check_stores, _check_cluster, _check_dense_layout),
+        *(rules.check_stores, _check_cluster, _check_pingpong, _check_dense_layout),
     ),
 )
 

@@ -12,6 +12,7 @@
 #include "sm90/native/cluster_reduction.cuh"
 #include "sm90/native/mainloop.cuh"
 #include "sm90/native/mainloop_fp8.cuh"
+#include "sm90/native/turns.cuh"
 
 namespace cutwheel::gemm {
 
@@ -42,6 +43,7 @@ struct Sm90PersistentKernel {
   using Epilogue = typename Types::Epilogue;
   using Pipeline = typename Types::MainloopPipeline;
   using State = typename Types::PipelineState;
+  using Turns = Sm90Turns<Types::kPingpong>;
 
   static constexpr auto scale_source() {
     if constexpr (kScaled) {
@@ -57,6 +59,7 @@ struct Sm90PersistentKernel {
     typename Epilogue::Storage epilogue[Types::kWarpGroups];
     typename Pipeline::Storage pipeline;
     typename Scheduler::Storage scheduler;
+    typename Turns::Storage turns;
     typename ScaleSource::Storage scales[Types::kWarpGroups];
     typename ClusterReduction::Storage sum;
   };
@@ -102,7 +105,16 @@ struct Sm90PersistentKernel {
     Pipeline const pipeline{shared.pipeline};
     State write;
     Sm90WorkTile work;
-    for (int tile = first_tile(); find(scheduler, tile, work); tile += tile_step()) {
+    int tile = first_tile();
+    bool more = find(scheduler, tile, work);
+    if constexpr (!Scheduler::kReadsMemory) {
+      if (more) {
+        loader.begin(work);
+        loader.prefetch(work);
+      }
+      cutlass::arch::wait_on_dependent_grids();
+    }
+    for (; more; more = find(scheduler, tile += tile_step(), work)) {
       loader.begin(work);
       for (int k = 0; k < work.k_tiles; ++k, ++write) {
         std::uint64_t* const barrier = pipeline.producer_acquire(write, loader.bytes());
@@ -120,35 +132,64 @@ struct Sm90PersistentKernel {
     auto& storage = shared.epilogue[warpgroup];
     auto const synchronize = [&] { cutlass::arch::NamedBarrier::sync(128, static_cast<std::uint32_t>(warpgroup)); };
     ScaleSource source{p.scales, shared.scales[warpgroup], thread, warpgroup};
+    Turns turns(shared.turns, warpgroup);
     ClusterReduction sum = cluster_sum(shared, warpgroup, thread);
-    int tile = first_tile();
+    // Tiles between two of this warpgroup.
+    constexpr int kSkipped = Types::kPingpong ? 1 : 0;
+    int tile = first_tile() + warpgroup * kSkipped * tile_step();
     Sm90WorkTile work, next;
+    bool is_first = true;
     auto const find_next = [&] {
       bool const is_there = find(scheduler, tile, next);
-      tile += tile_step();
-      next.m += warpgroup * 64;
+      tile += tile_step() * (1 + kSkipped);
+      if constexpr (!Types::kPingpong) next.m += warpgroup * 64;
+      if constexpr (!Scheduler::kReadsMemory) {
+        if (is_first) cutlass::arch::wait_on_dependent_grids();
+        is_first = false;
+      }
       if (is_there && !next.is_zero) source.prefetch(next);
       return is_there;
     };
-    for (bool more = find_next(); more;) {
+    bool more = find_next();
+    // The other warpgroup reads the stages of its tile, of as many k-tiles.
+    if (Types::kPingpong && more && warpgroup > 0) read.advance(next.k_tiles);
+    while (more) {
       work = next;
       if (work.is_zero) {
         Epilogue::store_zeros(p.epilogue, work, thread, scheduler.coordinates(work));
         more = find_next();
         continue;
       }
+      if constexpr (kSplits == 1 && !kScaled && !Types::kPingpong) {
+        // Where all rows of a warpgroup lie beyond the end, there is nothing to multiply.
+        if (work.m >= work.end_m) {
+          for (int k = 0; k < work.k_tiles; ++k, ++read) {
+            pipeline.consumer_wait(read);
+            pipeline.consumer_release(read);
+          }
+          more = find_next();
+          continue;
+        }
+      }
       synchronize();  // the vectors of the tile before have been read
       Sm90WorkTile finished = work;
       finished.n += rank() * Types::kOwnColumns;
       Epilogue::prefetch(p.epilogue, storage, finished, thread);
       auto accum = cute::partition_fragment_C(typename Mma::TiledMma{}, cute::take<0, 2>(typename Types::TileShape{}));
-      int const own = warpgroup * 128 + thread;
+      int const own = (Types::kPingpong ? 0 : warpgroup * 128) + thread;
+      turns.begin();
       if constexpr (promotes_accumulator) {
         source.begin(work);
-        Mma{}.run(pipeline, read, accum, work.k_tiles, own, shared.tensors, source);
+        Mma{}.run(pipeline, read, accum, work.k_tiles, own, shared.tensors, source, [&](int k) {
+          if (Types::kPingpong && k == work.k_tiles - 1) turns.end();
+        });
       } else {
         // Every warpgroup clears all that it reads itself: that both write the same zeros does no harm.
         Mma{}.mma(pipeline, read, accum, work.k_tiles, own, shared.tensors, [&](int stage, int k) {
+          if constexpr (Types::kPingpong) {
+            if (k == work.k_tiles - 1) turns.end();
+            return;
+          }
           bool const is_last = k == work.k_tiles - 1 && work.k_end != 0, is_first = k == 0 && work.k_begin != 0;
           if (!is_first && !is_last) return;
           int const begin = is_first ? work.k_begin : 0, end = is_last ? work.k_end : kTileK;
@@ -158,7 +199,7 @@ struct Sm90PersistentKernel {
           synchronize();
         });
       }
-      read.advance(work.k_tiles);
+      read.advance(work.k_tiles * (1 + kSkipped));
       Epilogue::wait_for_prefetch();
       synchronize();
       // The first scales of the next tile are under way during the epilogue of this one.
@@ -170,8 +211,20 @@ struct Sm90PersistentKernel {
         Epilogue::store(
             p.epilogue, p.maps, storage, finished, thread, [&](int i) { return own[i]; }, scheduler.coordinates(work));
       } else {
-        Epilogue::store(
-            p.epilogue, p.maps, storage, work, thread, [&](int i) { return accum(i); }, scheduler.coordinates(work));
+        CUTLASS_PRAGMA_UNROLL
+        for (int block = 0; block < Types::kBlocks; ++block) {
+          if (block > 0) {
+            work.m += 64;
+            if (work.m >= work.end_m) break;
+            synchronize();
+            Epilogue::prefetch(p.epilogue, storage, work, thread);
+            Epilogue::wait_for_prefetch();
+            synchronize();
+          }
+          Epilogue::store(
+              p.epilogue, p.maps, storage, work, thread, [&](int i) { return accum(Mma::index_of(block, i)); },
+              scheduler.coordinates(work));
+        }
       }
       if constexpr (!kScaled) more = find_next();
     }
@@ -185,11 +238,15 @@ struct Sm90PersistentKernel {
     int const warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (threadIdx.x == 0) {
       Pipeline{shared.pipeline}.initialize();
+      Turns::initialize(shared.turns);
       Loader::prefetch(p.operands);
       cute::prefetch_tma_descriptor(reinterpret_cast<cute::TmaDescriptor const*>(&p.maps.result));
     }
-    cutlass::arch::wait_on_dependent_grids();
-    Scheduler::start(p.scheduler, shared.scheduler);
+    // What follows until the first loads depends on the parameters alone: it overlaps with the kernel before.
+    if constexpr (Scheduler::kReadsMemory) {
+      cutlass::arch::wait_on_dependent_grids();
+      Scheduler::start(p.scheduler, shared.scheduler);
+    }
     if constexpr (kSplits > 1) {
       if (threadIdx.x == 0) ClusterReduction::initialize(shared.sum);
       cute::cluster_sync();

@@ -19,18 +19,22 @@ using Sm90MmaElement = std::conditional_t<type == DType::tf32, cutlass::tfloat32
 
 // swap_ab: the kernel computes D^T [N, M] = B^T [N, K] A^T [K, M], so that a small M of the user meets the dimension of
 // wgmma that may be as short as 8. Tile is the kernel's; layouts are the user's. splits: threadblocks that share the K of a
-// tile, each of which finishes its part of the columns.
+// tile, each of which finishes its part of the columns. pingpong: two warpgroups take whole tiles in turns, so that one
+// multiplies while the other stores; else each owns 64 rows of every tile.
 template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, class Epilogue_,
-          bool swap_ab = false, int splits = 1>
+          bool swap_ab = false, int splits = 1, bool pingpong = false>
 struct Sm90PersistentTypes {
   static constexpr bool kSwapAB = swap_ab;
   static constexpr int kSplits = splits;
-  static constexpr int kOwnColumns = Tile::kN / splits;
+  static constexpr bool kPingpong = pingpong;
+  static constexpr int kColumns = Tile::kN, kOwnColumns = Tile::kN / splits;
   static_assert(Tile::kN % splits == 0);
   using ElementA = Sm90MmaElement<swap_ab ? b : a>;
   using ElementB = Sm90MmaElement<swap_ab ? a : b>;
   using ElementAccumulator = Element<acc>;
-  static constexpr int kWarpGroups = Tile::kM / 64;
+  // Warpgroups of a threadblock that multiply, those of a tile, and the blocks of 64 rows that each of these has.
+  static constexpr int kTileWarpGroups = pingpong ? 1 : Tile::kM / 64, kWarpGroups = pingpong ? 2 : kTileWarpGroups;
+  static constexpr int kBlocks = Tile::kM / 64 / kTileWarpGroups;
   static_assert(Tile::kM == 64 || Tile::kM == 128);
   using TileShape = cute::Shape<cute::Int<Tile::kM>, cute::Int<Tile::kN>, cute::Int<Tile::kK>>;
   // Lazily: the one's static assertions do not hold for the other's tiles.
@@ -63,7 +67,7 @@ struct Sm90PersistentTypes {
 
   using TiledMma =
       decltype(cute::make_tiled_mma(sm90_wgmma<ElementA, ElementB, ElementAccumulator, TileShape, kMajorA, kMajorB>(),
-                                    cute::Layout<cute::Shape<cute::Int<kWarpGroups>, cute::_1, cute::_1>>{}));
+                                    cute::Layout<cute::Shape<cute::Int<kTileWarpGroups>, cute::_1, cute::_1>>{}));
 };
 
 // The part that depends on how many stages there are: what consumers see.
@@ -75,7 +79,7 @@ struct Sm90PersistentStages : Types {
     cute::array_aligned<typename Types::ElementA, cute::cosize_v<SmemLayoutA>, 1024> smem_A;
     cute::array_aligned<typename Types::ElementB, cute::cosize_v<SmemLayoutB>, 1024> smem_B;
   };
-  using MainloopPipeline = Sm90Pipeline<stages, Types::kWarpGroups>;
+  using MainloopPipeline = Sm90Pipeline<stages, Types::kTileWarpGroups>;
   using PipelineState = typename MainloopPipeline::State;
   struct Params {};
 };
@@ -86,6 +90,9 @@ struct Sm90PlainMma : Base {
   using typename Base::PipelineState;
   using typename Base::TensorStorage;
   using typename Base::TiledMma;
+
+  // Index of value i of a block of 64 rows in the accumulator.
+  CUTLASS_DEVICE static constexpr int index_of(int block, int i) { return block * (Base::kColumns / 2) + i; }
 
   // `prepare(stage, tile)` runs before the wgmmas of a tile of K.
   template <class Fragment, class Prepare>

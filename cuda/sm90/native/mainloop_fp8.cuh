@@ -59,6 +59,11 @@ struct Sm90AccumulatorPromotionMma : Base {
   using Part = decltype(cute::partition_fragment_C(TiledMma{}, cute::take<0, 2>(PartShape{})));
   static_assert(decltype(cute::size(Part{}))::value == kValues);
 
+  // Index of value i of a block of 64 rows in the accumulator.
+  CUTLASS_DEVICE static constexpr int index_of(int block, int i) {
+    return (i / kValues * kBlocks + block) * kValues + i % kValues;
+  }
+
   // Scales of a thread's part of the accumulator, whose value c + 2 r + 4 j is that of row `lane / 4 + 8 r` of the warp's
   // 16 rows and of column 8 j + 2 (lane % 4) + c.
   template <bool by_row, bool by_column>
@@ -119,13 +124,14 @@ struct Sm90AccumulatorPromotionMma : Base {
   CUTLASS_DEVICE void mma(MainloopPipeline pipeline, PipelineState read, Fragment& accum, int k_tiles, int thread,
                           TensorStorage& shared, Params const&) {
     StageScales source{shared};
-    run(pipeline, read, accum, k_tiles, thread, shared, source);
+    run(pipeline, read, accum, k_tiles, thread, shared, source, [](int) {});
   }
 
-  // Source: Values, kScaled, enter(k) before the tiles of K from k on are multiplied, and load(values, k, ...).
-  template <class Fragment, class Source>
+  // Source: Values, kScaled, enter(k) before the tiles of K from k on are multiplied, and load(values, k, ...). arrived(k)
+  // follows the arrival of the k-th tile.
+  template <class Fragment, class Source, class Arrived>
   CUTLASS_DEVICE void run(MainloopPipeline pipeline, PipelineState read, Fragment& accum, int k_tiles, int thread,
-                          TensorStorage& shared, Source& source) {
+                          TensorStorage& shared, Source& source, Arrived const& arrived) {
     using namespace cute;
     static_assert(decltype(size(accum))::value == kValues * kParts * kBlocks);
     TiledMma tiled_mma;
@@ -180,13 +186,17 @@ struct Sm90AccumulatorPromotionMma : Base {
       constexpr int kAll = decltype(tiles)::value * kItems;
       source.enter(first_k);
       pipeline.consumer_wait(read);
+      arrived(first_k);
       issue(read.index(), 0, sums[0]);
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kAll; ++i) {
         int const stage = read.index(), item = i % kItems, next = (i + 1) % kItems;
         if (next == 0) ++read;
         if (i + 1 < kAll) {
-          if (next == 0) pipeline.consumer_wait(read);
+          if (next == 0) {
+            pipeline.consumer_wait(read);
+            arrived(first_k + (i + 1) / kItems);
+          }
           issue(read.index(), next, sums[(i + 1) % 2]);
         }
         Values scales;

@@ -47,6 +47,8 @@ struct Sm90ConvLoader {
 
   CUTLASS_DEVICE std::uint32_t bytes() const { return static_cast<std::uint32_t>(a_bytes + part_b.bytes); }
 
+  CUTLASS_DEVICE static void prefetch(Sm90WorkTile const&) {}
+
   template <class A, class B>
   CUTLASS_DEVICE void load(std::uint64_t* barrier, A* stage_a, B* stage_b, Sm90WorkTile const& work, int) {
     load_im2col(*map_a, barrier, stage_a, channel, pixel, offset);

@@ -72,6 +72,15 @@ struct Sm90TileOperand {
     }
   }
 
+  // What load() will read, into L2.
+  CUTLASS_DEVICE static void prefetch(CUtensorMap const& map, int row, int k_at, int batch, int boxes = kBoxes) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kBoxes; ++i) {
+      if (!kIsK && i >= boxes) break;
+      cute::SM90_TMA_LOAD_3D::PREFETCH::copy(&map, (kIsK ? k_at : row) + i * kSwizzled, kIsK ? row : k_at, batch);
+    }
+  }
+
   // TMA begins a box at a multiple of 16 bytes only: K, where it is contiguous, at a multiple of so many elements.
   static constexpr int kStepOfK = kIsK ? 16 / static_cast<int>(sizeof(E)) : 1;
 
@@ -137,6 +146,13 @@ struct Sm90MatrixLoader {
   }
   // Bytes that arrive on the barrier for each k-tile, including zeros beyond the ends of operands.
   CUTLASS_DEVICE std::uint32_t bytes() const { return static_cast<std::uint32_t>(part_a.bytes + part_b.bytes); }
+
+  // The first k-tile of a work tile into L2. What an earlier kernel still writes is written there, too. On an H100 it gains
+  // up to 2 % (24 x 3584 x 3584); four k-tiles lose 3 to 10 %.
+  CUTLASS_DEVICE void prefetch(Sm90WorkTile const& work) const {
+    OperandA::prefetch(part_a.is_tail ? p.a_tail : p.a, work.m, work.k, work.a_batch, part_a.boxes);
+    OperandB::prefetch(part_b.is_tail ? p.b_tail : p.b, work.n, work.k, work.b_batch, part_b.boxes);
+  }
 
   template <class A, class B>
   CUTLASS_DEVICE void load(std::uint64_t* barrier, A* stage_a, B* stage_b, Sm90WorkTile const& work, int tile) const {

@@ -45,6 +45,8 @@ struct Sm90WgradLoader {
 
   CUTLASS_DEVICE std::uint32_t bytes() const { return OperandA::kBytes + static_cast<std::uint32_t>(units) * kUnitBytes; }
 
+  CUTLASS_DEVICE static void prefetch(Sm90WorkTile const&) {}
+
   template <class A, class B>
   CUTLASS_DEVICE void load(std::uint64_t* barrier, A* stage_a, B* stage_b, Sm90WorkTile const& work, int tile) const {
     int const position = work.k + tile * Tile::kK;

@@ -62,11 +62,11 @@ struct Sm90ConvScheduler {
     int h, w, stride_h, stride_w;  // of D
   };
   struct Storage {};
+  static constexpr bool kReadsMemory = false;
   Params const& p;
   int residue = 0;
 
   CUTLASS_DEVICE Sm90ConvScheduler(Params const& params, Storage const&) : p(params) {}
-  CUTLASS_DEVICE static void start(Params const&, Storage&) {}
 
   CUTLASS_DEVICE bool at(int index, Sm90WorkTile& work) {
     if (index >= p.classes[p.count - 1].tile_end) return false;

@@ -8,18 +8,18 @@ namespace cutwheel::gemm {
 template <class Tile>
 struct Sm90DenseScheduler {
   struct Params {
-    TileRaster order;
+    PreparedTileRaster raster;
     int m, n, k_tiles;
   };
   struct Storage {};
+  static constexpr bool kReadsMemory = false;
   Params const& p;
 
   CUTLASS_DEVICE Sm90DenseScheduler(Params const& params, Storage const&) : p(params) {}
-  CUTLASS_DEVICE static void start(Params const&, Storage&) {}
 
   CUTLASS_DEVICE bool at(int index, Sm90WorkTile& work) const {
-    if (index >= p.order.count()) return false;
-    p.order.at(index, work.m, work.n, work.batch);
+    if (index >= p.raster.order.count()) return false;
+    p.raster.at(index, work.m, work.n, work.batch);
     work.m *= Tile::kM;
     work.n *= Tile::kN;
     work.end_m = p.m;

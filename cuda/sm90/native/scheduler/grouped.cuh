@@ -18,6 +18,7 @@ struct Sm90GroupedScheduler {
     bool along_m;
   };
   using Storage = GroupEnds::Storage;
+  static constexpr bool kReadsMemory = true;
   Params const& p;
   Storage const& storage;
   int group = 0;

@@ -48,10 +48,10 @@ struct Sm90WgradScheduler {
     int dilation_h, dilation_w;
   };
   struct Storage {};
+  static constexpr bool kReadsMemory = false;
   Params const& p;
 
   CUTLASS_DEVICE Sm90WgradScheduler(Params const& params, Storage const&) : p(params) {}
-  CUTLASS_DEVICE static void start(Params const&, Storage&) {}
 
   CUTLASS_DEVICE bool at(int index, Sm90WorkTile& work) const {
     if (index >= p.order.count()) return false;
