@@ -143,23 +143,25 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
 
   double tile = k_tiles * (cost.k_tile_us + beyond_us(kernel, r, limits)) + cost.tile_us;
   // The C tile shortens the pipeline even where beta == 0, and a row that goes through it is loaded for every tile.
-  if (kernel.family == Family::sm90_warpspecialized && info_of(kernel.epilogue).addend == Addend::matrix) {
-    tile *= r.addend == Addend::row ? 1.1 : 1.03;
+  bool const is_native_dense = kernel.family == Family::sm90_persistent;
+  if (info_of(kernel.epilogue).addend == Addend::matrix && kernel.arch == Arch::sm90a) {
+    if (is_native_dense) tile += 0.4 * area_of(kernel.tile);
+    if (kernel.family == Family::sm90_warpspecialized) tile *= r.addend == Addend::matrix ? 1.03 : 1.1;
   }
-  // Time that an activation or a residual adds to a wave of tiles, median of several: pingpong hides it behind the next
-  // tile. The figures of scaled_mm's tiles were measured with the scales.
-  if (kernel.family == Family::sm90_warpspecialized && kernel.op == Op::gemm && r.addend == Addend::other) {
-    tile += kernel.schedule == Schedule::pingpong ? 0.4 : 2.2;
+  // Time that an activation or a residual adds to a wave of tiles, fitted with the figures of the tiles: pingpong hides
+  // most of it behind the next tile. In our own kernel it is in proportion to the area. The figures of scaled_mm's tiles
+  // were measured with the scales.
+  bool const is_fused = kernel.op == Op::gemm && r.addend == Addend::other;
+  bool const hides = kernel.schedule == Schedule::pingpong;
+  if (kernel.family == Family::sm90_warpspecialized && is_fused) tile += hides ? 0.0 : 5.7;
+  if (is_native_dense && is_fused) {
+    tile += area_of(kernel.tile) * (has_matrix(r.epilogue) ? (hides ? 1.6 : 1.2) : hides ? 0.6 : 1.5);
   }
   // Behind a short K pingpong does not hide a residual.
   bool const is_named = r.addend == Addend::other || r.op == Op::conv2d;
   bool const reads_matrix = is_named && has_matrix(r.epilogue);
   if (kernel.family == Family::sm90_warpspecialized && kernel.op == Op::gemm && reads_matrix) {
     tile += 2.0 * std::max(0.0, 1 - k_tiles / 12);
-  }
-  // Nothing hides it in our own kernel: 0.2 (ReLU) to 1.5 us (GELU by tanh) for 128x128, and in proportion to the area.
-  if (kernel.family == Family::sm90_persistent && kernel.op == Op::gemm && r.addend == Addend::other) {
-    tile += area_of(kernel.tile);
   }
   // Where figures come from tiles that M fills at least by half: far larger ones spend their stages on padding.
   double const rows_of_m = kernel.swap_ab ? kernel.tile.n : kernel.tile.m, filled = 2.0 * std::max(r.m, 8);
@@ -200,7 +202,7 @@ void choose_raster(GemmPlan& plan, GemmRequest const& r) {
   bool const large = r.m >= kLargeM;
   plan.raster = !large && r.m <= r.n ? RasterOrder::along_m : RasterOrder::along_n;
   bool const square = plan.kernel->tile.m == 128 && plan.kernel->tile.n % 128 == 0;
-  bool const persistent = plan.kernel->schedule == Schedule::persistent;
+  bool const persistent = is_native(*plan.kernel) || is_direct_conv(*plan.kernel);
   auto const fills = [](int extent, int tile, int cluster) { return (extent + tile - 1) / tile % (2 * cluster) == 0; };
   bool const bands = persistent || (square && fills(r.m, plan.kernel->tile.m, plan.kernel->cluster.m) &&
                                     fills(r.n, plan.kernel->tile.n, plan.kernel->cluster.n));

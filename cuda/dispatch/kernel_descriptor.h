@@ -62,6 +62,11 @@ constexpr bool is_gemm(KernelDescriptor const& row) {
          is_direct_conv(row);
 }
 
+// The persistent kernels of our own for Hopper, dense, grouped and convolutions.
+constexpr bool is_native(KernelDescriptor const& row) {
+  return row.family == Family::sm90_persistent || row.family == Family::sm90_grouped || row.family == Family::sm90_conv;
+}
+
 // The Hopper kernels: wgmma and TMA, and one threadblock on an SM that goes through many tiles.
 constexpr bool is_persistent(KernelDescriptor const& row) {
   return row.family == Family::sm90_warpspecialized || row.family == Family::sm90_blockwise ||

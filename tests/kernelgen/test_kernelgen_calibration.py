@@ -9,7 +9,7 @@ import pytest
 from kernelgen import emit
 from kernelgen.tuning import calibration
 
-TILE = '{ tile = [128, 256, 128], schedule = "cooperative", us = [0.6906, 1.423, 1.145] }'
+TILE = '{ tile = [128, 256, 128], schedule = "persistent", us = [0.6181, 1.567, 4.367] }'
 
 
 def changed(repository: Path, folder: Path, old: str, new: str) -> Path:
@@ -23,9 +23,13 @@ def changed(repository: Path, folder: Path, old: str, new: str) -> Path:
 
 def test_figures_become_tables(repository: Path) -> None:
     text = emit.render([], [], repository, (), calibration.load(repository))["calibration_data.cpp"]
-    assert "CalibratedGpu const kCalibratedGpu = {9, 132, 4500.0};" in text
-    assert "{FigureKind::wide, 128, 256, 128, Schedule::cooperative, false, 1, {0.6906," in text
-    assert "{FigureKind::wide, 128, 64, 128, Schedule::persistent, true, 4, {0.2877," in text
+    assert "CalibratedGpu const kCalibratedGpu = {9, 132, 3300.0};" in text
+    assert (
+        "{FigureKind::wide, 128, 256, 128, true, Schedule::persistent, false, 1, {0.6181," in text
+    )
+    # Of two kernels with the same tile and schedule, ours and CUTLASS's.
+    for native in ("true", "false"):
+        assert f"{{FigureKind::wide, 128, 128, 128, {native}, Schedule::pingpong, false, 1," in text
     assert f"int const kTileFigureCount = {text.count('{FigureKind::')};" in text
     # By kind, in the order of the enumerators; there are none for columns_of_b.
     assert "kFiguresByArea[] = {{0.3712, 1.6, 3.0}, {0.35, 2.0, 2.2}, {0.32," in text
@@ -37,12 +41,12 @@ def test_figures_become_tables(repository: Path) -> None:
     ("old", "new", "text"),
     [
         ('kind = "int8"', 'kind = "int4"', "unknown kind 'int4'; allowed: wide, fp8"),
-        ("us = [0.6906, 1.423, 1.145]", "us = [0.6906, 1.423]", "expected three times"),
-        ("us = [0.6906, 1.423, 1.145]", "us = [-1, 1.423, 1.145]", "expected three times"),
-        ("us = [0.6906, 1.423, 1.145]", "us = [1, 2, 3], swap = true", "unknown key 'swap'"),
+        ("us = [0.6181, 1.567, 4.367]", "us = [0.6181, 1.567]", "expected three times"),
+        ("us = [0.6181, 1.567, 4.367]", "us = [-1, 1.567, 4.367]", "expected three times"),
+        ("us = [0.6181, 1.567, 4.367]", "us = [1, 2, 3], swap = true", "unknown key 'swap'"),
         ("tile = [128, 256, 128]", "tile = [128, 256]", "has 2 extents; expected 3"),
         (TILE, f"{TILE}, {TILE}", "is there twice"),
-        ("sharpness = 2.85", "sharp = 2.85", "limits: 'sharp' is missing or unknown"),
+        ("sharpness = 3.89", "sharp = 2.85", "limits: 'sharp' is missing or unknown"),
         ("sm_count = 132", "", "KeyError('sm_count')"),
         ("[gpu]", "[gpu", "toml: "),
     ],

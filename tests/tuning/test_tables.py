@@ -51,7 +51,7 @@ def test_without_a_table_the_cost_model_chooses() -> None:
     assert "table" not in answer
 
 
-@pytest.mark.parametrize("gpu", [A100, replace(H200, sms=114), replace(H200, bandwidth=3352.0)])
+@pytest.mark.parametrize("gpu", [A100, replace(H200, sms=114), replace(H200, bandwidth=2039.0)])
 def test_a_gpu_that_was_never_measured_is_estimated(gpu: Gpu) -> None:
     assert explain(gpu, *EXTENTS)["choice"] == "cost model (estimated)"
 

@@ -69,10 +69,12 @@ def _tiles(groups: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for group in groups:
         kind = _check_kind(group["kind"])
         for row in group["figures"]:
-            if unknown := set(row) - {"tile", "schedule", "us", "swap_ab", "splits"}:
+            if unknown := set(row) - {"tile", "schedule", "native", "us", "swap_ab", "splits"}:
                 raise CalibrationError(f"kind {kind}: unknown key {min(unknown)!r} in {row}")
+            is_native = row.get("native", row["schedule"] == "persistent")
             key = (
-                f"FigureKind::{kind}, {_extents(row['tile'], 3)}, Schedule::{row['schedule']},"
+                f"FigureKind::{kind}, {_extents(row['tile'], 3)}, {cpp.boolean(is_native)},"
+                f" Schedule::{row['schedule']},"
                 f" {cpp.boolean(row.get('swap_ab', False))}, {row.get('splits', 1)}"
             )
             if key in seen:

@@ -48,7 +48,8 @@ Calibration const* find_fitted(KernelDescriptor const& kernel) {
   auto const* const end = kTileFigures + kTileFigureCount;
   auto const* const found = std::find_if(kTileFigures, end, [&](TileFigures const& x) {
     return x.kind == kind && x.m == kernel.tile.m && x.n == kernel.tile.n && x.k_bytes == k_bytes_of(kernel) &&
-           x.schedule == kernel.schedule && x.swap_ab == kernel.swap_ab && x.splits == kernel.cluster.k;
+           x.is_native == (kernel.family == Family::sm90_persistent) && x.schedule == kernel.schedule &&
+           x.swap_ab == kernel.swap_ab && x.splits == kernel.cluster.k;
   });
   return found != end ? &found->figures : nullptr;
 }

@@ -28,6 +28,7 @@ enum class FigureKind : int { wide, fp8, fp8_fast, int8, blocks_of_b, columns_of
 struct TileFigures {
   FigureKind kind;
   int m, n, k_bytes;
+  bool is_native;  // of a kernel of our own, not CUTLASS's
   Schedule schedule;
   bool swap_ab;
   int splits;  // of K, by the threadblocks of a cluster

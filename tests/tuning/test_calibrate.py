@@ -1,0 +1,142 @@
+"""The tool that fits the cost model: its mirror of the model, the fit, and the file it writes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomllib
+from selection import BF16, COLUMN, E4M3, H200, ROW, explain
+
+torch = pytest.importorskip("torch")
+calibrate = pytest.importorskip("calibrate")
+cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
+
+narrow = pytest.mark.skipif(
+    bool(os.environ.get("CUTWHEEL_NARROW")),
+    reason="the built package holds a selection of the declared kernels",
+)
+
+
+def kernels() -> dict[str, Mapping[str, Any]]:
+    path = Path(cutwheel.__file__).parent / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    return {kernel["name"]: kernel for kernel in manifest["kernels"]}
+
+
+def request(m: int, n: int, k: int, **changes: Any) -> dict[str, Any]:
+    plain = {"op": "gemm", "a": "bf16", "d": "bf16", "layouts": "tn", "addend": "none"}
+    return plain | {"m": m, "n": n, "k": k, "batch": 1} | changes
+
+
+@narrow
+@pytest.mark.parametrize(
+    ("asked", "options"),
+    [
+        (request(777, 5120, 4304), {}),
+        (request(3000, 4096, 4096), {}),
+        (request(16, 2112, 7168), {}),
+        (request(300, 4096, 1024, layouts="tt"), {"layout_b": ROW}),
+        (request(300, 4096, 1000, layouts="nt"), {"layout_a": COLUMN, "layout_b": ROW}),
+        (request(900, 3072, 2048, addend="other"), {"epilogue": "bias_gelu"}),
+        (request(900, 3072, 2048, addend="other"), {"epilogue": "gated_silu"}),
+        (request(900, 3072, 2048, a="e4m3", addend="other"), {"epilogue": "scaled"}),
+    ],
+)
+def test_it_predicts_what_the_library_predicts(
+    asked: dict[str, Any], options: dict[str, Any]
+) -> None:
+    document = tomllib.loads(calibrate.FIGURES.read_text(encoding="utf-8"))
+    figures = calibrate.rows_of(document)
+    known = kernels()
+    dtypes = {"a": E4M3, "d": BF16} if asked["a"] == "e4m3" else {}
+    extents = asked["m"], asked["n"], asked["k"]
+    plans = explain(H200, *extents, **options, **dtypes)["plans"]
+    compared = 0
+    for plan in plans:
+        kernel = known[plan["row"]]
+        key = calibrate.key_of(kernel)
+        # Split-K and kernels for a matrix C, which are spares here, are not mirrored.
+        is_spare = kernel["epilogue"] == "linear_combination"
+        if plan["splits"] > 1 or key not in figures or is_spare:
+            continue
+        terms = calibrate.terms_of(kernel, asked, H200.sms)
+        problem = calibrate.Problem("any", ((key, terms, 1.0),), H200.sms, H200.bandwidth)
+        start = torch.tensor([figures[key]], dtype=torch.float64)
+        model = calibrate.Model(start, document["limits"]["dense"], fits_limits=True)
+        predicted = model(calibrate.Plans([problem], [key])).item()
+        assert predicted == pytest.approx(plan["predicted_us"], rel=0.01), plan["row"]
+        compared += 1
+    assert compared > 4
+
+
+def made_up(count: int, figures: dict[Any, list[float]]) -> list[Any]:
+    """Problems whose times follow the model with these figures."""
+    document = tomllib.loads(calibrate.FIGURES.read_text(encoding="utf-8"))
+    keys = list(figures)
+    generator = torch.Generator().manual_seed(5)
+    found = []
+    for _ in range(count):
+        m, n, k = (int(2 ** (6 + 7 * x)) for x in torch.rand(3, generator=generator).tolist())
+        plans = []
+        for key in keys:
+            _, tile_m, tile_n, _, _, schedule, swap, _ = key
+            kernel = {
+                **{"op": "gemm", "family": "sm90_persistent", "a": "bf16", "epilogue": "plain"},
+                **{"tile": [tile_m, tile_n, 64], "cluster": [1, 1, 1], "schedule": schedule},
+                "swap_ab": swap,
+            }
+            plans.append((key, calibrate.terms_of(kernel, request(m, n, k), 132), 1.0))
+        found.append(calibrate.Problem("made up", tuple(plans), 132, 3352.0))
+    start = torch.tensor([figures[key] for key in keys], dtype=torch.float64)
+    model = calibrate.Model(start, document["limits"]["dense"], fits_limits=False)
+    us = iter(model(calibrate.Plans(found, keys)).tolist())
+    return [
+        calibrate.Problem(
+            p.family, tuple((key, terms, next(us)) for key, terms, _ in p.plans), 132, 3352.0
+        )
+        for p in found
+    ]
+
+
+def test_it_finds_figures_that_choose_the_fastest() -> None:
+    document = tomllib.loads(calibrate.FIGURES.read_text(encoding="utf-8"))
+    right = {
+        key: us
+        for key, us in calibrate.rows_of(document).items()
+        if key[0] == "wide" and key[3] == 128 and key[4] and key[7] == 1
+    }
+    assert len(right) > 10
+    problems, keys = made_up(60, right), list(right)
+    plans = calibrate.Plans(problems, keys)
+    # Wide tiles seem twice as fast as they are.
+    wrong = [[us[0] / (2 if key[2] > 128 else 1), *us[1:]] for key, us in right.items()]
+    start = torch.tensor(wrong, dtype=torch.float64)
+    model = calibrate.Model(start, document["limits"]["dense"], fits_limits=False)
+    before = calibrate.excess_of(model, plans).log().mean().exp().item()
+    calibrate.fit(model, plans, 200)
+    after = calibrate.excess_of(model, plans).log().mean().exp().item()
+    assert before > 1.05
+    assert 1 <= after < 1 + (before - 1) / 4
+
+
+def test_what_it_writes_is_read_again() -> None:
+    text = calibrate.FIGURES.read_text(encoding="utf-8")
+    document = tomllib.loads(text)
+    rows = calibrate.rows_of(document)
+    wide = {key: [2 * x for x in us] for key, us in rows.items() if key[0] == "wide"}
+    limits = document["limits"]["dense"]
+    changed = {"dram": 0.5, "split_lines": [1.0, 2.0, 3.0]}
+    again = tomllib.loads(calibrate.rewritten(text, wide, changed))
+    expected = rows | wide
+    found = calibrate.rows_of(again)
+    assert found.keys() == expected.keys()
+    for key, us in found.items():
+        assert all(math.isclose(x, y, abs_tol=1e-3) for x, y in zip(us, expected[key], strict=True))
+    assert again["limits"]["dense"] == limits | changed
+    assert again["limits"]["others"] == document["limits"]["others"]

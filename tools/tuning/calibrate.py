@@ -1,0 +1,383 @@
+#!/usr/bin/env python3
+"""Fits the figures of dense and scaled tiles in cuda/dispatch/tuning/calibration.toml.
+
+    python -m cutwheel tune --exhaustive --op mm --op mm:bf16:dgrad ... --journal mm.jsonl
+    python tools/tuning/calibrate.py mm.jsonl [more.jsonl ...] [--hold-out 4] [--write]
+
+A journal has the times of all plans of its problems, by the wheel that measured. What is minimised
+is the time by which the plan that the model would choose exceeds the best one: a soft minimum of
+the predictions chooses, so that it can be differentiated. Times themselves count a little, or
+figures would drift where nothing is decided by them.
+
+--hold-out N fits with N - 1 of N problems, N times, and says what the model chooses for the others:
+the figure to believe. It needs torch, and no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomllib
+import torch
+from torch import Tensor
+
+ROOT = Path(__file__).resolve().parents[2]
+FIGURES = ROOT / "cuda/dispatch/tuning/calibration.toml"
+BYTES = {"bf16": 2, "f16": 2, "f32": 4, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "s32": 4}
+DENSE = ("sm90_persistent", "sm90_warpspecialized")
+LIMITS = ("l2", "lone_l2", "dram", "sharpness", "split_lines", "beyond_us")
+# Constants of cuda/dispatch/cost_model.cpp: microseconds for 128x128 of our own tiles, by whether
+# the epilogue reads a matrix and whether warpgroups take turns; for a tile of CUTLASS's, whether
+# they do.
+FUSED = {(False, False): 1.5, (False, True): 0.6, (True, False): 1.2, (True, True): 1.6}
+FUSED_CUTLASS = {True: 0.0, False: 5.7}
+MATRIX_C, MATRIX_C_CUTLASS = 0.4, 1.03
+
+# Kind, tile M, N and bytes of K, ours, schedule, swap_ab, splits: as in the file.
+Key = tuple[str, int, int, int, bool, str, bool, int]
+
+
+def key_of(kernel: Mapping[str, Any]) -> Key:
+    """The row of figures that a kernel has in common with others."""
+    m, n, k = kernel["tile"]
+    size = BYTES[kernel["a"]]
+    kind = "int8" if kernel["a"] == "s8" else "wide"
+    if kernel["a"] in ("e4m3", "e5m2"):
+        kind = "fp8_fast" if kernel["fast_accum"] else "fp8"
+    if kernel["scales"]:
+        kind = "blocks_of_b" if kernel["scales"] == "1x128_128x128" else "columns_of_b"
+    native = kernel["family"] == "sm90_persistent"
+    splits = kernel["cluster"][2]
+    return kind, m, n, k * size, native, kernel["schedule"], kernel["swap_ab"], splits
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the model makes of one plan before figures come in: cuda/dispatch/cost_model.cpp."""
+
+    tiles: float
+    k_tiles: float
+    bytes: float
+    fetched: tuple[float, float]
+    lines: tuple[int, int]
+    """index into split_lines, from 1 on; 0: rows are whole lines of 128 bytes"""
+    is_lone: bool
+    beyond: float
+    """128 bytes of rows past the end, for each step"""
+    factor: float
+    added_us: float
+
+
+def terms_of(kernel: Mapping[str, Any], request: Mapping[str, Any], sm_count: int) -> Terms:
+    (tile_m, tile_n, tile_k), (cluster_m, cluster_n, parts) = kernel["tile"], kernel["cluster"]
+    swap, size = kernel["swap_ab"], BYTES[request["a"]]
+    rows, columns, k = request["m"], request["n"], request["k"]
+    m, n = (columns, rows) if swap else (rows, columns)
+
+    def along(extent: int, tile: int, cluster: int) -> int:
+        return math.ceil(math.ceil(extent / tile) / cluster) * cluster
+
+    def lines(contiguous: int) -> int:
+        length = contiguous * size
+        return next((i for i, x in enumerate((128, 64, 32)) if length % x == 0), 3)
+
+    layout_a, layout_b = request["layouts"]
+    of_a, of_b = lines(k if layout_a == "t" else rows), lines(k if layout_b == "n" else columns)
+    tiles = along(m, tile_m, cluster_m) * along(n, tile_n, cluster_n) * request["batch"] * parts
+    native, epilogue = kernel["family"] == "sm90_persistent", str(kernel["epilogue"])
+    pingpong = kernel["schedule"] == "pingpong"
+    reads_matrix = "residual" in epilogue
+    result = rows * columns * BYTES[request["d"]]
+    result *= 2 if reads_matrix or request["addend"] == "matrix" else 1
+    result *= 0.5 if epilogue.startswith("gated") else 1
+    operands = size * k * (rows + columns)
+    area = tile_m * tile_n / 128**2
+    added, factor = 0.0, 1.0
+    if request["addend"] == "other" and kernel["op"] == "gemm":
+        added = area * FUSED[reads_matrix, pingpong] if native else FUSED_CUTLASS[pingpong]
+    if epilogue == "linear_combination":
+        added += MATRIX_C * area if native else 0
+        factor = 1 if native else MATRIX_C_CUTLASS
+    past = (tile_m - m % tile_m) % tile_m + (tile_n - n % tile_n) % tile_n
+    return Terms(
+        tiles=tiles,
+        k_tiles=math.ceil(k / parts / tile_k),
+        bytes=request["batch"] * (operands + result),
+        fetched=(tile_m * tile_k * size / cluster_n, tile_n * tile_k * size / cluster_m),
+        lines=(of_b, of_a) if swap else (of_a, of_b),
+        is_lone=cluster_m * cluster_n == 1 and tiles > sm_count,
+        beyond=0 if native else past * tile_k * size / 128,
+        factor=factor,
+        added_us=added,
+    )
+
+
+class Plans:
+    """All measured plans of some problems, as tensors."""
+
+    def __init__(self, problems: Sequence[Problem], keys: Sequence[Key]) -> None:
+        rows = [(i, *plan) for i, problem in enumerate(problems) for plan in problem.plans]
+        terms = [row[2] for row in rows]
+        number = {key: i for i, key in enumerate(keys)}
+
+        def of(values: Iterable[float]) -> Tensor:
+            return torch.tensor(list(values), dtype=torch.float64)
+
+        self.count = len(problems)
+        self.problem = torch.tensor([row[0] for row in rows])
+        self.key = torch.tensor([number[row[1]] for row in rows])
+        self.us = of(row[3] for row in rows)
+        self.tiles, self.k_tiles = of(x.tiles for x in terms), of(x.k_tiles for x in terms)
+        self.bytes, self.beyond = of(x.bytes for x in terms), of(x.beyond for x in terms)
+        self.fetched = of(y for x in terms for y in x.fetched).view(-1, 2)
+        self.lines = torch.tensor([x.lines for x in terms])
+        self.is_lone = torch.tensor([x.is_lone for x in terms])
+        self.factor, self.added = of(x.factor for x in terms), of(x.added_us for x in terms)
+        self.sm_count, self.gb_per_s = problems[0].sm_count, problems[0].gb_per_s
+
+    def sums(self, values: Tensor) -> Tensor:
+        return torch.zeros(self.count, dtype=torch.float64).index_add(0, self.problem, values)
+
+    def least(self, values: Tensor) -> Tensor:
+        start = torch.full((self.count,), math.inf, dtype=torch.float64)
+        return start.scatter_reduce(0, self.problem, values, "amin")
+
+
+@dataclass(frozen=True)
+class Problem:
+    family: str
+    plans: tuple[tuple[Key, Terms, float], ...]
+    """row of figures, terms, microseconds"""
+    sm_count: int
+    gb_per_s: float
+
+
+def read(path: Path, kernels: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
+    """The problems of a journal. A plan counts with the raster order that dispatch gives it."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    gpu = lines[0]["gpu"]
+    found = []
+    for record in lines[1:]:
+        plans: dict[str, tuple[Key, Terms, float]] = {}
+        for row, _, _, splits, _, us, status, *_ in record.get("candidates", ()):
+            kernel = kernels.get(row)
+            if kernel is None or row in plans or us is None or splits > 1:
+                continue
+            # A kernel for a matrix C serves other calls, too, and is not to be chosen for them.
+            is_spare = kernel["epilogue"] == "linear_combination"
+            if is_spare and record["request"]["addend"] != "matrix":
+                continue
+            if status in ("ok", "slow") and kernel["family"] in (*DENSE, "sm90_blockwise"):
+                terms = terms_of(kernel, record["request"], gpu["sm_count"])
+                plans[row] = (key_of(kernel), terms, us)
+        if plans:
+            gpu_terms = gpu["sm_count"], gpu["memory_gb_per_s"]
+            found.append(Problem(record["family"], tuple(plans.values()), *gpu_terms))
+    return found
+
+
+class Model(torch.nn.Module):
+    """predict_us() of cuda/dispatch/cost_model.cpp, as far as dense GEMMs need it."""
+
+    def __init__(self, figures: Tensor, limits: Mapping[str, Any], *, fits_limits: bool) -> None:
+        super().__init__()
+        self.figures = torch.nn.Parameter(figures.clamp_min(1e-2).log())
+        self.start = self.figures.detach().clone()
+        self.limits = torch.nn.ParameterDict(
+            {
+                name: torch.nn.Parameter(
+                    torch.tensor(limits[name], dtype=torch.float64).clamp_min(1e-9).log(),
+                    requires_grad=fits_limits,
+                )
+                for name in LIMITS
+            }
+        )
+
+    def forward(self, plans: Plans) -> Tensor:
+        limit = {name: value.exp() for name, value in self.limits.items()}
+        k_tile, tile, launch = self.figures.exp()[plans.key].unbind(1)
+        sharpness = limit["sharpness"]
+
+        def combine(*times: Tensor) -> Tensor:
+            total = torch.stack(times).pow(sharpness).sum(0) + 1e-30
+            return total.pow(1 / sharpness)
+
+        dram = plans.bytes / (limit["dram"] * plans.gb_per_s * 1e3)
+        factors = torch.cat([torch.ones(1, dtype=torch.float64), limit["split_lines"]])
+        fetched = (plans.fetched * factors[plans.lines]).sum(1)
+        rate = torch.where(plans.is_lone, limit["lone_l2"], limit["l2"]) * plans.sm_count * 1e6
+        l2 = plans.tiles * plans.k_tiles * fetched / rate
+        own = plans.k_tiles * (k_tile + limit["beyond_us"] * plans.beyond) + tile
+        own = own * plans.factor + plans.added
+        full = torch.floor(plans.tiles / plans.sm_count)
+        whole = full * plans.sm_count / plans.tiles
+        waves = torch.where(full > 0, combine(full * own, dram * whole, l2 * whole), 0.0)
+        rest = torch.where(whole < 1, combine(own, dram * (1 - whole), l2 * (1 - whole)), 0.0)
+        return launch + waves + rest
+
+
+def fit(model: Model, plans: Plans, steps: int) -> None:
+    softness, near, weight_of_times, weight_of_start = 0.03, 0.15, 1.0, 0.03
+    excess = (plans.us / plans.least(plans.us)[plans.problem]).log()
+    weight = torch.exp(-excess / near)
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.02)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in range(steps):
+        predicted = model(plans).log()
+        ahead = (plans.least(predicted)[plans.problem] - predicted) / softness
+        chosen = ahead.exp()
+        cost = plans.sums(chosen * excess) / plans.sums(chosen)
+        error = (weight * (predicted - plans.us.log()) ** 2).sum() / weight.sum()
+        moved = (model.figures - model.start) ** 2 * torch.tensor([1.0, 0.1, 0.1])
+        loss = cost.mean() + 2 * (cost**2).mean() + weight_of_times * error
+        loss = loss + weight_of_start * moved.mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+
+
+@torch.no_grad()
+def excess_of(model: Model, plans: Plans) -> Tensor:
+    """For each problem, the time of the plan that is predicted to be the fastest over the least."""
+    predicted = model(plans)
+    is_chosen = predicted == plans.least(predicted)[plans.problem]
+    return plans.least(torch.where(is_chosen, plans.us, math.inf)) / plans.least(plans.us)
+
+
+def said(excess: Tensor) -> str:
+    mean = excess.log().mean().exp()
+    return f"{mean:.4f} (95 of 100: {excess.quantile(0.95):.3f}, worst {excess.max():.3f})"
+
+
+# ---- the file of figures
+def rows_of(document: Mapping[str, Any]) -> dict[Key, list[float]]:
+    found = {}
+    for group in document["tiles"]:
+        for row in group["figures"]:
+            native = row.get("native", row["schedule"] == "persistent")
+            rest = row["schedule"], row.get("swap_ab", False), row.get("splits", 1)
+            found[(group["kind"], *row["tile"], native, *rest)] = row["us"]
+    return found
+
+
+def start_of(key: Key, known: Mapping[Key, list[float]]) -> list[float]:
+    """Figures to begin with: those of the file, of the swapped tile, or 0.85 of the paper rate."""
+    kind, m, n, k_bytes, native, schedule, swap, splits = key
+    mirrored: Key = (kind, m, n, k_bytes, native, schedule, not swap, splits)
+    return known.get(key) or known.get(mirrored) or [m * n * k_bytes / 2 / 2.98e6, 0.7, 2.5]
+
+
+def line_of(key: Key, us: Sequence[float]) -> str:
+    _, m, n, k_bytes, native, schedule, swap, splits = key
+    times = f"{us[0]:.4f}, {us[1]:.3f}, {us[2]:.3f}"
+    text = f'{{ tile = [{m}, {n}, {k_bytes}], schedule = "{schedule}", us = [{times}]'
+    text += ", native = true" if native and schedule == "pingpong" else ""
+    text += ", swap_ab = true" if swap else ""
+    text += f", splits = {splits}" if splits > 1 else ""
+    return f"  {text} }},\n"
+
+
+def order_of(key: Key) -> tuple[Any, ...]:
+    kind, m, n, _, native, schedule, swap, splits = key
+    return kind, not native, schedule, swap, splits, -m, -n
+
+
+def rewritten(text: str, rows: Mapping[Key, Sequence[float]], limits: Mapping[str, Any]) -> str:
+    """The file with other figures; comments stay, and want to be read."""
+    for kind in {key[0] for key in rows}:
+        lines = "".join(line_of(k, rows[k]) for k in sorted(rows, key=order_of) if k[0] == kind)
+        text = re.sub(
+            rf'(kind = "{kind}"\nfigures = \[\n).*?\n\]\n',
+            lambda found, lines=lines: f"{found[1]}{lines}]\n",  # type: ignore[misc]
+            text,
+            flags=re.DOTALL,
+        )
+    before, dense, after = re.split(
+        r"(\[limits\.dense\].*?)(?=\[limits\.others\])", text, flags=re.S
+    )
+    for name, value in limits.items():
+        spelled = (
+            f"[{', '.join(f'{x:.2f}' for x in value)}]"
+            if value.__class__ is list
+            else f"{value:.4g}"
+        )
+        dense = re.sub(rf"^{name} = .*$", f"{name} = {spelled}", dense, flags=re.M)
+    return before + dense + after
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("journals", nargs="+", type=Path)
+    parser.add_argument("--manifest", type=Path, default=ROOT / "python/cutwheel/manifest.json")
+    parser.add_argument("--steps", type=int, default=900)
+    parser.add_argument(
+        "--hold-out", type=int, metavar="N", help="fit N times, without an N-th each"
+    )
+    parser.add_argument("--write", action="store_true", help=f"change {FIGURES.relative_to(ROOT)}")
+    given = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    manifest = json.loads(given.manifest.read_text(encoding="utf-8"))
+    kernels = {kernel["name"]: kernel for kernel in manifest["kernels"]}
+    problems = [problem for path in given.journals for problem in read(path, kernels)]
+    if not problems:
+        sys.exit(
+            "calibrate.py: the journals have no times of dense or scaled kernels of this manifest"
+        )
+    # Block-wise scales have the limits of the other families, which are not fitted here.
+    is_block = [p.plans[0][0][0].endswith("_of_b") for p in problems]
+    if any(is_block) and not all(is_block):
+        sys.exit(
+            "calibrate.py: block-wise scales have other limits; fit their journals by themselves"
+        )
+    text = FIGURES.read_text(encoding="utf-8")
+    document = tomllib.loads(text)
+    known = rows_of(document)
+    keys = sorted({plan[0] for problem in problems for plan in problem.plans}, key=order_of)
+    start = torch.tensor([start_of(key, known) for key in keys], dtype=torch.float64)
+    limits = document["limits"]["others" if all(is_block) else "dense"]
+
+    def model() -> Model:
+        return Model(start, limits, fits_limits=not all(is_block))
+
+    everything = Plans(problems, keys)
+    print(f"{len(problems)} problems, {len(everything.us)} plans, {len(keys)} tiles")
+    print(f"chosen / best, before:   {said(excess_of(model(), everything))}")
+    if given.hold_out:
+        parts = []
+        for i in range(given.hold_out):
+            others = [p for at, p in enumerate(problems) if at % given.hold_out != i]
+            fitted = model()
+            fit(fitted, Plans(others, keys), given.steps)
+            left_out = Plans(problems[i :: given.hold_out], keys)
+            parts.append(excess_of(fitted, left_out))
+        print(f"chosen / best, held out: {said(torch.cat(parts))}")
+    fitted = model()
+    fit(fitted, everything, given.steps)
+    excess = excess_of(fitted, everything)
+    print(f"chosen / best, fitted:   {said(excess)}")
+    for family in sorted({problem.family for problem in problems}):
+        own = torch.tensor([problem.family == family for problem in problems])
+        print(f"  {family}: {said(excess[own])}")
+    if given.write:
+        figures = fitted.figures.detach().exp().tolist()
+        rows = known | dict(zip(keys, figures, strict=True))
+        own_kinds = {key[0] for key in keys}
+        rows = {key: us for key, us in rows.items() if key[0] in own_kinds}
+        values = {n: v.detach().exp().tolist() for n, v in fitted.limits.items()}
+        values = {} if all(is_block) else values
+        FIGURES.write_text(rewritten(text, rows, values), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
