@@ -101,6 +101,14 @@ def _each(groups: Sequence[str], wanted: Sequence[Any]) -> list[Problem]:
     return [Problem(group, shape) for group in groups for shape in wanted]
 
 
+def _gradients(layers: Sequence[Gemm]) -> list[Problem]:
+    """The two GEMMs of the backward pass of each linear layer."""
+    return [
+        *(Problem("dgrad", Gemm(m, k, n)) for m, n, k in layers),
+        *(Problem("wgrad", Gemm(n, k, m)) for m, n, k in layers),
+    ]
+
+
 def _grouped(pairs: Sequence[tuple[Grouped, str]]) -> list[Problem]:
     return [Problem(group, shape, skew) for group in EXPERTS for shape, skew in pairs]
 
@@ -133,7 +141,8 @@ def of_section(name: str, given: Options) -> Problems:
         model = [] if given.shape else [Problem("resnet50", RESNET)]
         made = Problems([*_each(DIRECTIONS, wanted), *model], _each(DIRECTIONS, drawn))
     else:
-        made = Problems(_each([op], wanted), _each([op], drawn))
+        gradients = _gradients(drawn) if op == "mm" else []
+        made = Problems(_each([op], wanted), [*_each([op], drawn), *gradients])
     only = re.compile(given.only)
     return Problems(
         *([p for p in some if only.search(str(p))] for some in (made.listed, made.drawn))

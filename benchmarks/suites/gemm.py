@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
+from cutwheel.tuning.case import Case, Setting
 from cutwheel.tuning.cases import gemm
 
 from ..compare import Limits
@@ -26,6 +28,20 @@ def precision(dtype: str) -> Iterator[None]:
         matmul.fp32_precision = before
 
 
+def dgrad(setting: Setting) -> Case:
+    """mm in the layouts of the gradient of a linear layer's input."""
+    return gemm.mm(replace(setting, variant="dgrad"))
+
+
+def wgrad(setting: Setting) -> Case:
+    """mm in the layouts of the gradient of its weight."""
+    return gemm.mm(replace(setting, variant="wgrad"))
+
+
 SUITE = Suite(
-    {"mm": gemm.mm, "addmm": gemm.addmm}, Limits(), "bf16", has_ceilings=True, context=precision
+    {"mm": gemm.mm, "dgrad": dgrad, "wgrad": wgrad, "addmm": gemm.addmm},
+    Limits(),
+    "bf16",
+    has_ceilings=True,
+    context=precision,
 )

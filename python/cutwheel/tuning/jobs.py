@@ -22,7 +22,8 @@ class Op:
 _DENSE = ("bf16", "f16", "tf32")
 _RECIPES = ("rowwise", "tensorwise", "blockwise", "blockwise_1x128")
 OPS = {
-    "mm": Op(Gemm, _DENSE, ("plain",)),
+    # The layouts of a linear layer: forward, and its two gradients.
+    "mm": Op(Gemm, _DENSE, ("plain", "dgrad", "wgrad")),
     "addmm": Op(Gemm, _DENSE, ("row", "matrix")),
     "linear": Op(
         Gemm,

@@ -39,7 +39,13 @@ def blas_library(name: str) -> Iterator[None]:
         torch.backends.cuda.preferred_blas_library(before)
 
 
+# By the variant of mm: whether the rows of A and of B are contiguous.
+_LAYOUTS = {"dgrad": (True, True), "wgrad": (False, True)}
+
+
 def mm(setting: Setting) -> Case:
+    """Layouts are those of a linear layer: x @ w.T, or those of its gradients if the variant says
+    dgrad (dy @ w) or wgrad (dy.T @ x)."""
     return _plain(setting, "mm")
 
 
@@ -51,7 +57,7 @@ def addmm(setting: Setting) -> Case:
 
 
 def _plain(setting: Setting, op: str, *c: Tensor) -> Case:
-    """x [M, K] times w [N, K] transposed.
+    """x [M, K] times w [N, K] transposed, or in the layouts of the variant.
 
     All providers write with ``out=`` into the same rotated outputs: the same addresses for all, and
     nothing is allocated inside the graphs but workspaces.
@@ -59,8 +65,9 @@ def _plain(setting: Setting, op: str, *c: Tensor) -> Case:
     (m, n, k), make = setting.shape, setting.operands
     itemsize = make.dtype.itemsize
     buffers = setting.buffers(setting.shape.input_bytes(itemsize))
-    x = [make.normal(m, k) for _ in range(buffers)]
-    w = [make.normal(n, k).t() for _ in range(buffers)]
+    of_x, of_w = _LAYOUTS.get(setting.variant, (True, False))
+    x = [make.normal(m, k) if of_x else make.normal(k, m).t() for _ in range(buffers)]
+    w = [make.normal(k, n) if of_w else make.normal(n, k).t() for _ in range(buffers)]
     out = [torch.empty(m, n, dtype=make.dtype, device=make.device) for _ in range(buffers)]
     theirs, ours = getattr(torch, op), getattr(cutwheel, op)
 
