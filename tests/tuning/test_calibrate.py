@@ -87,8 +87,13 @@ def made_up(count: int, figures: dict[Any, list[float]]) -> list[Any]:
         for key in keys:
             _, tile_m, tile_n, _, _, schedule, swap, _ = key
             kernel = {
-                **{"op": "gemm", "family": "sm90_persistent", "a": "bf16", "epilogue": "plain"},
-                **{"tile": [tile_m, tile_n, 64], "cluster": [1, 1, 1], "schedule": schedule},
+                "op": "gemm",
+                "family": "sm90_persistent",
+                "a": "bf16",
+                "epilogue": "plain",
+                "tile": [tile_m, tile_n, 64],
+                "cluster": [1, 1, 1],
+                "schedule": schedule,
                 "swap_ab": swap,
             }
             plans.append((key, calibrate.terms_of(kernel, request(m, n, k), 132), 1.0))
