@@ -1,4 +1,5 @@
-"""The raster order of tiles: each is visited once, whatever swizzle was requested.
+"""The raster order of tiles: each is visited once, whatever swizzle was requested, and in the same
+order where divisions are prepared.
 
 The header of the kernel is compiled for the host, where CUTLASS's own headers need not be.
 """
@@ -20,9 +21,13 @@ int main() {
   while (std::scanf("%d %d %d %d %d", &m, &n, &batch, &swizzle, &along_m) == 5) {
     int const across = along_m ? n : m;
     TileRaster const order{m, n, batch, swizzle_width(swizzle, across), along_m != 0};
+    PreparedTileRaster const prepared = PreparedTileRaster::of(order);
     for (int index = 0; index < order.count(); ++index) {
       int at_m, at_n, at_batch;
       order.at(index, at_m, at_n, at_batch);
+      int own_m, own_n, own_batch;
+      prepared.at(index, own_m, own_n, own_batch);
+      if (own_m != at_m || own_n != at_n || own_batch != at_batch) return 1;
       std::printf("%d %d %d ", at_batch, at_m, at_n);
     }
     std::puts("");
@@ -35,6 +40,18 @@ using std::min;
 #define CUTLASS_DEVICE inline
 #define CUTLASS_HOST_DEVICE inline
 """
+FAST_MATH = """
+namespace cutlass {
+struct FastDivmod {
+  int divisor;
+  explicit FastDivmod(int x) : divisor(x) {}
+  void operator()(int& quotient, int& remainder, int dividend) const {
+    quotient = dividend / divisor;
+    remainder = dividend % divisor;
+  }
+};
+}  // namespace cutlass
+"""
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +62,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("order")
     (folder / "cutlass").mkdir()
     (folder / "cutlass" / "cutlass.h").write_text(CUTLASS)
+    (folder / "cutlass" / "fast_math.h").write_text(FAST_MATH)
     (folder / "main.cpp").write_text(PROGRAM)
     includes = [f"-I{Path(__file__).parents[2] / 'cuda'}", f"-I{folder}"]
     # Division by zero and overflow end the program, by a trap: a runtime library may not be there.
