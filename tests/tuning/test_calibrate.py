@@ -45,6 +45,7 @@ def request(m: int, n: int, k: int, **changes: Any) -> dict[str, Any]:
         (request(300, 4096, 1000, layouts="nt"), {"layout_a": COLUMN, "layout_b": ROW}),
         (request(900, 3072, 2048, addend="other"), {"epilogue": "bias_gelu"}),
         (request(900, 3072, 2048, addend="other"), {"epilogue": "gated_silu"}),
+        (request(900, 3072, 512, addend="other"), {"epilogue": "bias_residual"}),
         (request(900, 3072, 2048, a="e4m3", addend="other"), {"epilogue": "scaled"}),
     ],
 )

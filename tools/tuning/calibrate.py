@@ -4,13 +4,14 @@
     python -m cutwheel tune --exhaustive --op mm --op mm:bf16:dgrad ... --journal mm.jsonl
     python tools/tuning/calibrate.py mm.jsonl [more.jsonl ...] [--hold-out 4] [--write]
 
-A journal has the times of all plans of its problems, by the wheel that measured. What is minimised
-is the time by which the plan that the model would choose exceeds the best one: a soft minimum of
-the predictions chooses, so that it can be differentiated. Times themselves count a little, or
-figures would drift where nothing is decided by them.
+Journals hold the times of all plans of their problems. The fit minimises the time by which the plan
+that the model chooses exceeds the best one. A soft minimum of the predictions chooses, so that the
+excess can be differentiated. Errors of single times count a little, or figures would drift where
+they decide nothing.
 
---hold-out N fits with N - 1 of N problems, N times, and says what the model chooses for the others:
-the figure to believe. It needs torch, and no GPU.
+--hold-out N fits with N - 1 of N problems, N times, and reports what the model chooses for the
+others: the figure to believe. These fits begin with computed figures, since those of the file may
+have been fitted to the same problems. The tool needs torch, and no GPU.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def key_of(kernel: Mapping[str, Any]) -> Key:
 
 @dataclass(frozen=True)
 class Terms:
-    """What the model makes of one plan before figures come in: cuda/dispatch/cost_model.cpp."""
+    """The terms of the cost model (cuda/dispatch/cost_model.cpp) for one plan, without figures."""
 
     tiles: float
     k_tiles: float
@@ -103,6 +104,8 @@ def terms_of(kernel: Mapping[str, Any], request: Mapping[str, Any], sm_count: in
     added, factor = 0.0, 1.0
     if request["addend"] == "other" and kernel["op"] == "gemm":
         added = area * FUSED[reads_matrix, pingpong] if native else FUSED_CUTLASS[pingpong]
+        if reads_matrix and not native:  # behind a short K pingpong does not hide a residual
+            added += 2 * max(0.0, 1 - math.ceil(k / parts / tile_k) / 12)
     if epilogue == "linear_combination":
         added += MATRIX_C * area if native else 0
         factor = 1 if native else MATRIX_C_CUTLASS
@@ -253,7 +256,7 @@ def excess_of(model: Model, plans: Plans) -> Tensor:
     return plans.least(torch.where(is_chosen, plans.us, math.inf)) / plans.least(plans.us)
 
 
-def said(excess: Tensor) -> str:
+def summary(excess: Tensor) -> str:
     mean = excess.log().mean().exp()
     return f"{mean:.4f} (95 of 100: {excess.quantile(0.95):.3f}, worst {excess.max():.3f})"
 
@@ -333,6 +336,8 @@ def main() -> int:
         sys.exit(
             "calibrate.py: the journals have no times of dense or scaled kernels of this manifest"
         )
+    if len({(problem.sm_count, problem.gb_per_s) for problem in problems}) > 1:
+        sys.exit("calibrate.py: the journals are of several GPUs; give those of one")
     # Block-wise scales have the limits of the other families, which are not fitted here.
     is_block = [p.plans[0][0][0].endswith("_of_b") for p in problems]
     if any(is_block) and not all(is_block):
@@ -346,28 +351,29 @@ def main() -> int:
     start = torch.tensor([start_of(key, known) for key in keys], dtype=torch.float64)
     limits = document["limits"]["others" if all(is_block) else "dense"]
 
-    def model() -> Model:
-        return Model(start, limits, fits_limits=not all(is_block))
+    def model(figures: Tensor = start) -> Model:
+        return Model(figures, limits, fits_limits=not all(is_block))
 
     everything = Plans(problems, keys)
     print(f"{len(problems)} problems, {len(everything.us)} plans, {len(keys)} tiles")
-    print(f"chosen / best, before:   {said(excess_of(model(), everything))}")
+    print(f"chosen / best, before:   {summary(excess_of(model(), everything))}")
     if given.hold_out:
         parts = []
+        computed = torch.tensor([start_of(key, {}) for key in keys], dtype=torch.float64)
         for i in range(given.hold_out):
             others = [p for at, p in enumerate(problems) if at % given.hold_out != i]
-            fitted = model()
+            fitted = model(computed)
             fit(fitted, Plans(others, keys), given.steps)
             left_out = Plans(problems[i :: given.hold_out], keys)
             parts.append(excess_of(fitted, left_out))
-        print(f"chosen / best, held out: {said(torch.cat(parts))}")
+        print(f"chosen / best, held out: {summary(torch.cat(parts))}")
     fitted = model()
     fit(fitted, everything, given.steps)
     excess = excess_of(fitted, everything)
-    print(f"chosen / best, fitted:   {said(excess)}")
+    print(f"chosen / best, fitted:   {summary(excess)}")
     for family in sorted({problem.family for problem in problems}):
         own = torch.tensor([problem.family == family for problem in problems])
-        print(f"  {family}: {said(excess[own])}")
+        print(f"  {family}: {summary(excess[own])}")
     if given.write:
         figures = fitted.figures.detach().exp().tolist()
         rows = known | dict(zip(keys, figures, strict=True))

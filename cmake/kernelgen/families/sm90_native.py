@@ -146,12 +146,12 @@ def _check_swizzled_columns(kernel: Kernel) -> Iterator[str]:
 
 
 def _warpgroups(kernel: Kernel) -> int:
-    """Those that multiply."""
+    """Warpgroups that multiply."""
     return 2 if kernel.tile.schedule == "pingpong" else kernel.tile.shape[0] // 64
 
 
 def _rows(kernel: Kernel) -> int:
-    """Of a tile, that one warpgroup has."""
+    """Rows of a tile that belong to one warpgroup."""
     return kernel.tile.shape[0] if kernel.tile.schedule == "pingpong" else 64
 
 

@@ -242,7 +242,7 @@ struct Sm90PersistentKernel {
       Loader::prefetch(p.operands);
       cute::prefetch_tma_descriptor(reinterpret_cast<cute::TmaDescriptor const*>(&p.maps.result));
     }
-    // What follows until the first loads depends on the parameters alone: it overlaps with the kernel before.
+    // The set-up before the first load reads parameters alone, so it overlaps with the preceding kernel.
     if constexpr (Scheduler::kReadsMemory) {
       cutlass::arch::wait_on_dependent_grids();
       Scheduler::start(p.scheduler, shared.scheduler);

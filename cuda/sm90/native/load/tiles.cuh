@@ -72,7 +72,7 @@ struct Sm90TileOperand {
     }
   }
 
-  // What load() will read, into L2.
+  // Fetches into L2 what load() will read.
   CUTLASS_DEVICE static void prefetch(CUtensorMap const& map, int row, int k_at, int batch, int boxes = kBoxes) {
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kBoxes; ++i) {
@@ -147,8 +147,8 @@ struct Sm90MatrixLoader {
   // Bytes that arrive on the barrier for each k-tile, including zeros beyond the ends of operands.
   CUTLASS_DEVICE std::uint32_t bytes() const { return static_cast<std::uint32_t>(part_a.bytes + part_b.bytes); }
 
-  // The first k-tile of a work tile into L2. What an earlier kernel still writes is written there, too. On an H100 it gains
-  // up to 2 % (24 x 3584 x 3584); four k-tiles lose 3 to 10 %.
+  // Fetches the first k-tile of a work tile into L2, where a preceding kernel still writes what it writes. On an H100 this
+  // gains up to 2 % (24 x 3584 x 3584); fetching four k-tiles loses up to 11 %.
   CUTLASS_DEVICE void prefetch(Sm90WorkTile const& work) const {
     OperandA::prefetch(part_a.is_tail ? p.a_tail : p.a, work.m, work.k, work.a_batch, part_a.boxes);
     OperandB::prefetch(part_b.is_tail ? p.b_tail : p.b, work.n, work.k, work.b_batch, part_b.boxes);
