@@ -115,7 +115,8 @@ def test_a_neighbour_corrects_predictions_and_the_correction_fades() -> None:
         assert last <= ratio * 1.001
         assert ratio < 1
         last = ratio
-        assert (plan["raster"], plan["swizzle"]) == ("along_m", 4)
+        # How tiles are best visited depends on how many there are.
+        assert (plan["raster"], plan["swizzle"]) == (alone["raster"], alone["swizzle"])
     assert explain(H200, 4095, 4096, 4096)["plans"][0]["row"] == row
     assert last > 0.9
 
