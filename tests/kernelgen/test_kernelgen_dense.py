@@ -44,7 +44,18 @@ def one_error(entry: Table, **values: Any) -> str:
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"tile": [256, 128, 64]}, "tile M = 256; one or two warpgroups take 64 rows each: 64 or"),
+        (
+            {"tile": [192, 128, 64]},
+            "tile M = 192; one or two warpgroups take 64 rows each, or two of them 128: 64, 128 or",
+        ),
+        (
+            {"tile": [256, 192, 64]},
+            "tile 256x192; the registers of a warpgroup hold 128 rows of at most 176 columns",
+        ),
+        (
+            {"tile": [128, 132, 64], "swap_ab": True},
+            "tile N = 132; columns are rows of D: a multiple of 8 up to 256",
+        ),
         ({"tile": [128, 72, 64]}, "tile N = 72; rows of D are made of 16 columns: a multiple of"),
         ({"tile": [128, 272, 64]}, "tile N = 272; rows of D are made of 16 columns"),
         ({"tile": [128, 128, 32]}, "tile K = 32; it is 64 or 128: one swizzle spans 128 bytes"),
@@ -81,8 +92,7 @@ def one_error(entry: Table, **values: Any) -> str:
         ),
         (
             {"schedule": "pingpong", "tile": [128, 192, 64]},
-            "tile 128x192 with schedule pingpong; the registers of one warpgroup hold a tile of at"
-            " most 176 columns and 128 rows",
+            "tile 128x192; the registers of a warpgroup hold 128 rows of at most 176 columns",
         ),
         (
             {"schedule": "pingpong", "tile": [128, 128, 64], "cluster": [1, 1, 2]},
@@ -108,6 +118,8 @@ def test_a_tile_has_any_width(x: str) -> None:
     for n in range(16, 257, 16):
         for d in (x, "f32"):
             assert only(changed(PERSISTENT, dtypes=[dtypes(x, d)], tile=[64, n, 64]))
+    for n in (8, 56, 120, 136, 152, 200, 256):
+        assert only(changed(PERSISTENT, dtypes=[dtypes(x, x)], tile=[64, n, 64], swap_ab=True))
         assert only(changed(PERSISTENT, dtypes=[dtypes(x, x)], tile=[64, n, 64], swap_ab=True))
 
 

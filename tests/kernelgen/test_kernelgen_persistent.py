@@ -27,7 +27,7 @@ MIXED = dtypes("e4m3", "bf16", b="e5m2")
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"tile": [256, 128, 128]}, "tile M = 256; one or two warpgroups take 64 rows each: 64 or"),
+        ({"tile": [512, 128, 128]}, "tile M = 512; one or two warpgroups take 64 rows each, or"),
         ({"tile": [32, 128, 128]}, "tile M = 32; one or two warpgroups"),
         ({"tile": [192, 128, 128]}, "tile M = 192; one or two warpgroups"),
         ({"tile": [128, 72, 128]}, "tile N = 72; rows of D are made of 16 columns: a multiple of"),

@@ -19,8 +19,8 @@ _SWIZZLE_BYTES = 128
 _STAGED_ROW_BYTES = 512
 # 16-bit elements in a swizzle.
 _MN_COLUMNS = _SWIZZLE_BYTES // 2
-# Rows times columns of a tile that one warpgroup has alone.
-_PINGPONG_TILE = 128 * 176
+# Rows times columns of a tile that one warpgroup has.
+_WARPGROUP_TILE = 128 * 176
 # Tiles of K whose block-wise scales are copied together.
 _SCALE_CHUNK = 8
 
@@ -30,14 +30,24 @@ def _check_tile(kernel: Kernel) -> Iterator[str]:
     m, n, _ = kernel.tile.shape
     dtypes = kernel.dtypes
     is_promoted = kernel.is_fp8 and not kernel.tile.fast_accum
-    if m not in (64, 128):
-        yield f"tile M = {m}; one or two warpgroups take 64 rows each: 64 or 128"
-    if n % 16 or n > 256:
-        yield f"tile N = {n}; rows of D are made of 16 columns: a multiple of 16 up to 256"
+    most = 256 if kernel.family == "sm90_persistent" and not kernel.scales else 128
+    if m not in (64, 128, most):
+        allowed = ", or two of them 128: 64, 128 or 256" if most == 256 else ": 64 or 128"
+        yield f"tile M = {m}; one or two warpgroups take 64 rows each{allowed}"
+        return
+    if _rows(kernel) * n > _WARPGROUP_TILE:
+        yield (
+            f"tile {m}x{n}; the registers of a warpgroup hold {_rows(kernel)} rows of at most"
+            f" {_WARPGROUP_TILE // _rows(kernel)} columns"
+        )
+    step = 8 if kernel.tile.swap_ab else 16  # a swapped tile's columns are rows of D
+    if n % step or n > 256:
+        why = "columns are rows of D" if kernel.tile.swap_ab else "rows of D are made of 16 columns"
+        yield f"tile N = {n}; {why}: a multiple of {step} up to 256"
     elif (width := _wgmma_columns(n, is_promoted, _rows(kernel))) not in _wgmma_widths(dtypes):
-        widths = _wgmma_widths(dtypes)
-        rows = _rows(kernel)
-        there = [x for x in range(16, 257, 16) if _wgmma_columns(x, is_promoted, rows) in widths]
+        widths, rows = _wgmma_widths(dtypes), _rows(kernel)
+        every = range(step, 257, step)
+        there = [x for x in every if _wgmma_columns(x, is_promoted, rows) in widths]
         yield (
             f"tile N = {n} is multiplied {width} columns at a time, and there is no wgmma of"
             f" {dtypes.a} and {dtypes.b} in that width here; N is one of"
@@ -116,15 +126,9 @@ def _check_cluster(kernel: Kernel) -> Iterator[str]:
 
 
 def _check_pingpong(kernel: Kernel) -> Iterator[str]:
-    """A warpgroup has the accumulators of a whole tile, besides what it needs to store them."""
+    """Warpgroups in turns have whole tiles, in kernels that do nothing else of their own."""
     if kernel.tile.schedule != "pingpong":
         return
-    m, n, _ = kernel.tile.shape
-    if m * n > _PINGPONG_TILE:
-        yield (
-            f"tile {m}x{n} with schedule pingpong; the registers of one warpgroup hold a tile of at"
-            f" most {_PINGPONG_TILE // m} columns and {m} rows"
-        )
     if kernel.tile.cluster != (1, 1, 1):
         cluster = dims(kernel.tile.cluster)
         yield f"cluster {cluster} with schedule pingpong; leave one of the two out"
@@ -147,12 +151,13 @@ def _check_swizzled_columns(kernel: Kernel) -> Iterator[str]:
 
 def _warpgroups(kernel: Kernel) -> int:
     """Warpgroups that multiply."""
-    return 2 if kernel.tile.schedule == "pingpong" else kernel.tile.shape[0] // 64
+    return 2 if kernel.tile.schedule == "pingpong" else min(kernel.tile.shape[0] // 64, 2)
 
 
 def _rows(kernel: Kernel) -> int:
     """Rows of a tile that belong to one warpgroup."""
-    return kernel.tile.shape[0] if kernel.tile.schedule == "pingpong" else 64
+    m = kernel.tile.shape[0]
+    return m if kernel.tile.schedule == "pingpong" else m // _warpgroups(kernel)
 
 
 def _wgmma_columns(n: int, is_promoted: bool, rows: int) -> int:

@@ -1,6 +1,6 @@
 // Hopper's persistent warp-specialised kernel: one thread loads by TMA, consumer warpgroups multiply. Each consumer
-// warpgroup owns 64 rows of a work tile and finishes them without waiting for the other; the tile scheduler supplies work
-// tiles (scheduler/work_tile.cuh), Types::Loader loads their operands.
+// warpgroup owns 64 or 128 rows of a work tile and finishes them without waiting for the other; the tile scheduler supplies
+// work tiles (scheduler/work_tile.cuh), Types::Loader loads their operands.
 #pragma once
 
 #include <cutlass/arch/grid_dependency_control.h>
@@ -214,7 +214,7 @@ struct Sm90PersistentKernel {
         CUTLASS_PRAGMA_UNROLL
         for (int block = 0; block < Types::kBlocks; ++block) {
           if (block > 0) {
-            work.m += 64;
+            work.m += 64 * Types::kTileWarpGroups;
             if (work.m >= work.end_m) break;
             synchronize();
             Epilogue::prefetch(p.epilogue, storage, work, thread);

@@ -20,7 +20,7 @@ using Sm90MmaElement = std::conditional_t<type == DType::tf32, cutlass::tfloat32
 // swap_ab: the kernel computes D^T [N, M] = B^T [N, K] A^T [K, M], so that a small M of the user meets the dimension of
 // wgmma that may be as short as 8. Tile is the kernel's; layouts are the user's. splits: threadblocks that share the K of a
 // tile, each of which finishes its part of the columns. pingpong: two warpgroups take whole tiles in turns, so that one
-// multiplies while the other stores; else each owns 64 rows of every tile.
+// multiplies while the other stores; else each owns 64 rows of every tile, or of 256 rows every other 64.
 template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, class Epilogue_,
           bool swap_ab = false, int splits = 1, bool pingpong = false>
 struct Sm90PersistentTypes {
@@ -33,9 +33,9 @@ struct Sm90PersistentTypes {
   using ElementB = Sm90MmaElement<swap_ab ? a : b>;
   using ElementAccumulator = Element<acc>;
   // Warpgroups of a threadblock that multiply, those of a tile, and the blocks of 64 rows that each of these has.
-  static constexpr int kTileWarpGroups = pingpong ? 1 : Tile::kM / 64, kWarpGroups = pingpong ? 2 : kTileWarpGroups;
+  static constexpr int kTileWarpGroups = pingpong || Tile::kM == 64 ? 1 : 2, kWarpGroups = pingpong ? 2 : kTileWarpGroups;
   static constexpr int kBlocks = Tile::kM / 64 / kTileWarpGroups;
-  static_assert(Tile::kM == 64 || Tile::kM == 128);
+  static_assert(Tile::kM == 64 || Tile::kM == 128 || (Tile::kM == 256 && !pingpong));
   using TileShape = cute::Shape<cute::Int<Tile::kM>, cute::Int<Tile::kN>, cute::Int<Tile::kK>>;
   // Lazily: the one's static assertions do not hold for the other's tiles.
   static constexpr auto epilogue_type() {

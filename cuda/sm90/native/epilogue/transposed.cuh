@@ -15,7 +15,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
   using Apply = epilogue::Apply<Epilogue, d, epilogue::OperandList<Operands...>, epilogue::OperandList<>>;
   using ElementD = typename Apply::ElementD;
   using E = Element<d>;
-  static_assert(columns % 16 == 0 && Apply::kWidth == Width::same);
+  static_assert(columns % 8 == 0 && Apply::kWidth == Width::same);
 
   static constexpr int kD = static_cast<int>(sizeof(E));
   static constexpr int kRowBytes = 64 * kD, kPieces = kRowBytes / 128;  // of a row of D
@@ -144,6 +144,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
       CUTLASS_PRAGMA_UNROLL
       for (int first = 0; first < columns * kChunks; first += 128) {
         int const row = (first + thread) / kChunks, chunk = (first + thread) % kChunks;  // of D
+        if (columns % 16 != 0 && row >= columns) break;
         bool const is_there = operand.data && work.n + row < work.end_n;
         int const left = is_there ? work.end_m - work.m - chunk * kEach : 0;
         V const* const from = source + (work.n + row) * operand.leading + work.m + chunk * kEach;
@@ -233,14 +234,18 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
     for (int j = 0; j < columns / 8; j += 2) {
       if constexpr (kD == 2) {
         std::uint32_t words[4];
-        memcpy(words, results[j], sizeof(words));
+        memcpy(words, results[j], (j + 1 < columns / 8 ? 4 : 2) * sizeof(words[0]));
         // Lanes name rows of D: eight for each matrix of eight by eight, whose halves lie side by side.
         int const row = 8 * (j + lane / 16) + lane % 8;
-        auto* const to = staged + offset_of(row, (warp * 16 + lane / 8 % 2 * 8) * kD);
-        cute::SM90_U16x8_STSM_T::copy(words[0], words[1], words[2], words[3], *reinterpret_cast<cute::uint128_t*>(to));
+        auto& to = *reinterpret_cast<cute::uint128_t*>(staged + offset_of(row, (warp * 16 + lane / 8 % 2 * 8) * kD));
+        if (j + 1 < columns / 8) {
+          cute::SM90_U16x8_STSM_T::copy(words[0], words[1], words[2], words[3], to);
+        } else {
+          cute::SM90_U16x4_STSM_T::copy(words[0], words[1], to);
+        }
       } else {
         CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < (j + 1 < columns / 8 ? 4 : 2); ++i) {
           int const byte = (warp * 16 + 8 * (i % 2) + lane / 4) * kD;
           CUTLASS_PRAGMA_UNROLL
           for (int c = 0; c < 2; ++c) {
