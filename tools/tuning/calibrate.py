@@ -144,7 +144,8 @@ class Plans:
         self.lines = torch.tensor([x.lines for x in terms])
         self.is_lone = torch.tensor([x.is_lone for x in terms])
         self.factor, self.added = of(x.factor for x in terms), of(x.added_us for x in terms)
-        self.sm_count, self.gb_per_s = problems[0].sm_count, problems[0].gb_per_s
+        self.sm_count = of(problems[row[0]].sm_count for row in rows)
+        self.gb_per_s = of(problems[row[0]].gb_per_s for row in rows)
 
     def sums(self, values: Tensor) -> Tensor:
         return torch.zeros(self.count, dtype=torch.float64).index_add(0, self.problem, values)
@@ -161,6 +162,7 @@ class Problem:
     """row of figures, terms, microseconds"""
     sm_count: int
     gb_per_s: float
+    gpu: str = ""
 
 
 def read(path: Path, kernels: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
@@ -182,7 +184,7 @@ def read(path: Path, kernels: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
                 terms = terms_of(kernel, record["request"], gpu["sm_count"])
                 plans[row] = (key_of(kernel), terms, us)
         if plans:
-            gpu_terms = gpu["sm_count"], gpu["memory_gb_per_s"]
+            gpu_terms = gpu["sm_count"], gpu["memory_gb_per_s"], gpu["name"]
             found.append(Problem(record["family"], tuple(plans.values()), *gpu_terms))
     return found
 
@@ -336,8 +338,6 @@ def main() -> int:
         sys.exit(
             "calibrate.py: the journals have no times of dense or scaled kernels of this manifest"
         )
-    if len({(problem.sm_count, problem.gb_per_s) for problem in problems}) > 1:
-        sys.exit("calibrate.py: the journals are of several GPUs; give those of one")
     # Block-wise scales have the limits of the other families, which are not fitted here.
     is_block = [p.plans[0][0][0].endswith("_of_b") for p in problems]
     if any(is_block) and not all(is_block):
@@ -371,9 +371,10 @@ def main() -> int:
     fit(fitted, everything, given.steps)
     excess = excess_of(fitted, everything)
     print(f"chosen / best, fitted:   {summary(excess)}")
-    for family in sorted({problem.family for problem in problems}):
-        own = torch.tensor([problem.family == family for problem in problems])
-        print(f"  {family}: {summary(excess[own])}")
+    labels = [f"{problem.gpu} {problem.family}" for problem in problems]
+    for label in sorted(set(labels)):
+        own = torch.tensor([other == label for other in labels])
+        print(f"  {label}: {summary(excess[own])}")
     if given.write:
         figures = fitted.figures.detach().exp().tolist()
         rows = known | dict(zip(keys, figures, strict=True))
