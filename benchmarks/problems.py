@@ -27,6 +27,7 @@ SKEWS = ("uniform", "skewed")
 DIRECTIONS = ("fprop", "dgrad", "wgrad", "fused")
 # Groups for which torch.compile is one more baseline, by section.
 COMPILED = {
+    "mm": ("mm",),
     "fused": ("bias_gelu", "bias_residual", "gated_silu"),
     "scaled": ("int8", "quantize"),
     "conv": ("resnet50",),
@@ -77,9 +78,9 @@ def layers(table: Mapping[str, Any], quick: bool = False) -> list[Gemm]:
     return [Gemm(m, *nk) for nk in fused.get("nk") or table["gemm"]["nk"] for m in fused["m"]]
 
 
-def compiled_shapes(table: Mapping[str, Any]) -> set[Gemm]:
-    """Linear layers with torch.compile among their baselines"""
-    return {Gemm(*shape) for shape in table["fused"]["compile"]}
+def compiled_shapes(table: Mapping[str, Any], section: str = "fused") -> set[Gemm]:
+    """Linear layers, or GEMMs, with torch.compile among their baselines"""
+    return {Gemm(*shape) for shape in table[section]["compile"]}
 
 
 # ---- what is computed of which shapes: one group after another

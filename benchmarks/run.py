@@ -210,11 +210,13 @@ class Compiling:
         }
 
 
-def compiling_of(op: str, given: Options, mode: str) -> Compiling | None:
+def compiling_of(name: str, given: Options, mode: str) -> Compiling | None:
     """None for sections in which torch.compile is no baseline."""
-    if op not in COMPILED:
+    op, _, dtype = name.partition("_")
+    if op not in COMPILED or dtype:
         return None
-    at = problems.compiled_shapes(problems.load()) if op == "fused" else None
+    own = {"mm": "gemm", "fused": "fused"}.get(op)
+    at = problems.compiled_shapes(problems.load(), own) if own else None
     if given.no_compile or (given.quick and op != "conv"):
         at = set()
     return Compiling(mode, COMPILED[op], at)
@@ -278,7 +280,7 @@ def planned(sections: Sequence[str], given: Options) -> dict[str, tuple[float, i
         wanted = problems.of_section(name, given).all
         cases = len(wanted) or 30  # CPU times
         seconds = cases * SECONDS_PER_CASE[op]
-        if compiling := compiling_of(op, given, ""):
+        if compiling := compiling_of(name, given, ""):
             asked = sum(map(compiling.asks, wanted))
             seconds += min(asked, COMPILATIONS.get(op, asked)) * SECONDS_PER_COMPILE
         found[name] = (seconds, cases)
@@ -344,9 +346,9 @@ class Run:
         return GraphClock(torch.device("cuda", torch.cuda.current_device()))
 
     def _measure(self, name: str, suite: Suite, made: dict[str, Any], started: float) -> None:
-        op, _, dtype = name.partition("_")
+        _, _, dtype = name.partition("_")
         wanted = problems.of_section(name, self.given)
-        compiling = compiling_of(op, self.given, suite.mode)
+        compiling = compiling_of(name, self.given, suite.mode)
         keep_caches_in_tmpdir()
         made |= self.fields(suite, dtype)
         if wanted.drawn:

@@ -12,7 +12,7 @@ from cutwheel.tuning.case import Case, Setting
 from cutwheel.tuning.cases import gemm
 
 from ..compare import Limits
-from . import Suite
+from . import Suite, compiled
 
 
 @contextmanager
@@ -38,10 +38,15 @@ def wgrad(setting: Setting) -> Case:
     return gemm.mm(replace(setting, variant="wgrad"))
 
 
+# Triton's GEMM with the tiles that Inductor finds fastest, cuBLAS's not among them.
+TRITON = {"max_autotune": True, "max_autotune_gemm_backends": "TRITON"}
+
 SUITE = Suite(
     {"mm": gemm.mm, "dgrad": dgrad, "wgrad": wgrad, "addmm": gemm.addmm},
     Limits(),
     "bf16",
     has_ceilings=True,
     context=precision,
+    compiled=lambda function, mode: compiled(function, options=TRITON, dynamic=False),
+    mode="max_autotune, Triton alone",
 )

@@ -58,6 +58,9 @@ def test_where_torch_compile_is_asked_for() -> None:
     named = problems.compiled_shapes(TABLE)
     assert named <= set(problems.layers(TABLE))
     assert len(named) == 8
+    named = problems.compiled_shapes(TABLE, "gemm")
+    assert named <= set(listed(TABLE, Gemm))
+    assert len(named) == 4
 
 
 def test_shape_arithmetic() -> None:

@@ -88,6 +88,7 @@ def test_all_sections_are_of_one_run(on_cpu: Path, capsys: pytest.CaptureFixture
     assert found["sections"]["host"]["results"] == found["sections"]["conv"]["host"]
     assert "dtype" not in found["sections"]["host"]
     assert [name for name, each in found["sections"].items() if "compile" in each] == [
+        "mm",
         "fused",
         "scaled",
         "conv",
@@ -247,7 +248,10 @@ def test_which_problems_ask_for_torch_compile() -> None:
     assert asked("scaled", "scaled", "--quick")[0] == 0
     assert asked("conv", "conv") == (1, "default")
     assert asked("conv", "conv", "--no-compile")[0] == 0
-    assert run.compiling_of("mm", parsed("mm"), "") is None
+    assert asked("mm", "mm") == (4, "max_autotune, Triton alone")
+    assert asked("mm", "mm", "--no-compile")[0] == 0
+    assert run.compiling_of("mm_f16", parsed("mm", "--dtype", "f16"), "") is None
+    assert run.compiling_of("grouped", parsed("grouped"), "") is None
     assert scaled.SUITE.mode == "dynamic=True"
 
 

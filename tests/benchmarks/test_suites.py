@@ -497,6 +497,7 @@ def test_the_form_of_addmm_activation_is_told_apart(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("op", "group", "name"),
     [
+        ("mm", "mm", "torch.compile, Triton"),
         *(("fused", group, "compile") for group in problems.COMPILED["fused"]),
         ("scaled", "int8", "_int_mm + compiled scaling"),
         ("scaled", "quantize", "compile"),

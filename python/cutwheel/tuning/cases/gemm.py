@@ -26,6 +26,7 @@ ALLOWED = {
     torch.float32: Error(2e-3, 2e-2),
 }
 CUBLASLT = "torch, cublaslt"
+TRITON = "torch.compile, Triton"
 
 
 @contextmanager
@@ -86,6 +87,9 @@ def _plain(setting: Setting, op: str, *c: Tensor) -> Case:
     providers = [Provider("torch", lambda i: theirs(*c, x[i], w[i], out=out[i]))]
     if op == "mm":  # addmm with a row takes cuBLASLt by itself
         providers.append(Provider(CUBLASLT, by_cublaslt))
+    if setting.compiled:
+        by_triton = setting.compiled(theirs)
+        providers.append(Provider(TRITON, lambda i: by_triton(*c, x[i], w[i])))
     providers.append(Provider("cutwheel", lambda i: ours(*c, x[i], w[i], out=out[i])))
     return Case(
         providers,
