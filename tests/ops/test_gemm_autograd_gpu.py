@@ -28,6 +28,45 @@ def test_only_needed_gradients_are_computed(cutwheel: ModuleType, device: str, n
     assert [t.grad is not None for t in inputs] == [index == needed for index in range(3)]
 
 
+@pytest.mark.parametrize("lay", ["row", "column"])
+@pytest.mark.parametrize("rows", [(24,), (2, 3, 5), (0,), ()], ids=str)
+def test_both_gradients_of_a_layer_in_one_call(
+    cutwheel: ModuleType, device: str, rows: tuple[int, ...], lay: str
+) -> None:
+    grad, x = (random_tensor((*rows, size), BRAIN, device) for size in (56, 40))
+    weight = random_tensor((56, 40), BRAIN, device)
+    weight = weight.t().contiguous().t() if lay == "column" else weight
+    op = torch.ops.cutwheel.linear_gradients
+    of_x, of_weight = op(grad, x, weight, lay == "column")
+    assert of_x.shape == x.shape
+    assert of_x.is_contiguous()
+    assert (of_weight.shape, of_weight.stride()) == (weight.shape, weight.stride())
+    left, right = grad.flatten(0, -2) if rows else grad[None], x.flatten(0, -2) if rows else x[None]
+    assert_near(of_x, grad.double() @ weight.double(), BRAIN)
+    assert_near(of_weight, left.double().t() @ right.double(), BRAIN)
+    for wrong, text in (
+        ((grad[..., :48], x, weight), r"grad has shape .*; expected \[\.\.\., 56\]"),
+        ((grad, x[..., :32], weight), "input has shape"),
+        ((grad, x.half(), weight), "input has dtype float16; expected bfloat16"),
+        ((grad, x, weight[None]), "weight has 3 dimensions"),
+    ):
+        with pytest.raises(RuntimeError, match=text):
+            op(*wrong, False)
+
+
+@pytest.mark.no_dispatch_mode
+def test_a_training_step_asks_for_both_gradients_at_once(cutwheel: ModuleType, cuda: str) -> None:
+    """From Python every call costs microseconds."""
+    x, weight = random_leaves(((24, 40), (56, 40)), BRAIN, cuda)
+    for result in (cutwheel.linear(x, weight), cutwheel.mm(x, weight.t())):
+        with torch.profiler.profile() as profile:
+            result.backward(torch.ones_like(result))
+        keys = [event.key for event in profile.key_averages()]
+        assert [key for key in keys if key.startswith("cutwheel::")] == [
+            "cutwheel::linear_gradients"
+        ]
+
+
 def test_out_dtype_gradients_have_the_operands_dtype(cutwheel: ModuleType, device: str) -> None:
     a, b = random_leaves(((24, 40), (40, 56)), BRAIN, device)
     c = random_tensor((56,), SINGLE, device).requires_grad_()
@@ -180,6 +219,7 @@ OPCHECK = {
     "addmm": ((56,), (24, 40), (40, 56)),
     "baddbmm": ((2, 24, 56), (2, 24, 40), (2, 40, 56)),
     "linear": ((2, 3, 40), (56, 40), (56,)),
+    "linear_gradients": ((2, 3, 56), (2, 3, 40), (56, 40)),
 }
 
 
@@ -188,6 +228,10 @@ OPCHECK = {
 def test_opcheck(cutwheel: ModuleType, device: str, op: str) -> None:
     inputs = [random_tensor(shape, HALF, device) for shape in OPCHECK[op]]
     packet = getattr(torch.ops.cutwheel, op)
+    if op == "linear_gradients":
+        for is_column_major in (False, True):
+            torch.library.opcheck(packet.default, (*inputs, is_column_major))
+        return
     torch.library.opcheck(packet.default, tuple(inputs))
     if op == "linear":
         torch.library.opcheck(packet.default, tuple(inputs[:2]))

@@ -25,6 +25,7 @@ from .._common.transforms import is_transformed
 
 _, _mm_direct = overloads("mm")
 _bmm, _bmm_direct = overloads("bmm")
+_, _linear_gradients = overloads("linear_gradients")
 
 Gradient = Tensor | None
 
@@ -58,6 +59,24 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     return gemm.mm(a, b) if is_matrix else gemm.bmm(a, b)
 
 
+def linear_gradients(
+    grad: Tensor, input: Tensor, weight: Tensor, weight_is_column_major: bool
+) -> tuple[Tensor, Tensor] | None:
+    """dX [..., K] = G W and dW [N, K] = G^T X of linear(X, W) in one call of the library.
+
+    None where there is something for autograd or autocast to do, or operands are refused.
+    """
+    allow_tf32 = grad.dtype == torch.float32
+    if is_grad_enabled() or is_autocast_enabled() or is_tracing() or not has_kernel(allow_tf32):
+        return None
+    both: Any
+    try:
+        both = _linear_gradients(grad, input, weight, weight_is_column_major, allow_tf32)
+    except RAISED:
+        return None  # the public functions say it in their own words
+    return both[0], both[1]
+
+
 def _multiply(a: Tensor, b: Tensor, alpha: float) -> Tensor:
     """alpha * a @ b for matrices or batches of matrices."""
     if alpha == 1:
@@ -83,6 +102,12 @@ def _operand_gradients(ctx: Any, grad: Tensor, alpha: float = 1) -> tuple[Gradie
     dtype = a.dtype if a is not None else b.dtype if b is not None else grad.dtype
     if grad.dtype != dtype:
         grad = grad.to(dtype)
+    if a is not None and b is not None and a.dim() == 2 and alpha == 1:
+        # B is the weight of a linear layer, transposed.
+        is_layer = not ctx.a_is_column_major
+        both = linear_gradients(grad, a, b.t(), not ctx.b_is_column_major) if is_layer else None
+        if both is not None:
+            return both[0], both[1].t()
     grad_a: Gradient = None
     grad_b: Gradient = None
     if b is not None:

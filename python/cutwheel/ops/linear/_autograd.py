@@ -24,7 +24,7 @@ from .. import linear as _public
 from .._common.call import is_tracing, overloads
 from .._common.elementwise import Gradient, derivative, sum_rows
 from .._common.errors import RAISED, out_of_memory
-from ..gemm._autograd import has_kernel, is_column_major, matmul
+from ..gemm._autograd import has_kernel, is_column_major, linear_gradients, matmul
 
 _linear, _linear_direct = overloads("linear")
 _gemm, _gemm_direct = overloads("gemm")
@@ -115,10 +115,16 @@ def _gradients(
     if dz is not None:
         if needs_bias and grad_bias is None:
             grad_bias = sum_rows(dz)
-        if needs_input:
-            grad_input = _times(dz, weight)
-        if needs_weight:
-            grad_weight = _of_weight(dz, input, ctx.weight_is_column_major)
+        both = None
+        if needs_input and needs_weight:
+            both = linear_gradients(dz, input, weight, ctx.weight_is_column_major)
+        if both is not None:
+            grad_input, grad_weight = both
+        else:
+            if needs_input:
+                grad_input = _times(dz, weight)
+            if needs_weight:
+                grad_weight = _of_weight(dz, input, ctx.weight_is_column_major)
     grad_residual = (grad if ctx.residual_is_last else dz) if needs_residual else None
     return grad_input, grad_weight, grad_bias, grad_residual
 
@@ -140,6 +146,10 @@ class Linear(torch.autograd.Function):
         # _gradients without an epilogue: what one needs costs microseconds.
         input, weight = ctx.saved_tensors
         grad_bias = sum_rows(grad) if ctx.needs_input_grad[2] else None
+        if input is not None and weight is not None:
+            both = linear_gradients(grad, input, weight, ctx.weight_is_column_major)
+            if both is not None:
+                return *both, grad_bias, None
         grad_input = None if weight is None else _times(grad, weight)
         grad_weight: Gradient = None
         if input is not None:

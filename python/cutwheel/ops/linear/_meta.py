@@ -1,4 +1,5 @@
-"""Meta functions of linear, and of elementwise, a part of its backward. Results are contiguous."""
+"""Meta functions of linear, and of linear_gradients and elementwise, parts of its backward. Results
+are contiguous."""
 
 from __future__ import annotations
 
@@ -19,6 +20,17 @@ def _linear(input: Tensor, weight: Tensor) -> Tensor:
         raise ShapeError("linear: input has no dimensions; expected [..., K]")
     check_operand("linear", ("input", "weight"), input, weight, "N", input.shape[-1])
     return input.new_empty((*input.shape[:-1], weight.shape[0]))
+
+
+def _linear_gradients(
+    grad: Tensor, input: Tensor, weight: Tensor, weight_is_column_major: bool
+) -> tuple[Tensor, Tensor]:
+    """Of the input and of the weight, laid out as it is."""
+    check_operand("linear_gradients", ("grad", "weight"), grad, weight, grad.shape[-1], "K")
+    n, k = weight.shape
+    shape = (k, n) if weight_is_column_major else (n, k)
+    of_weight = grad.new_empty(shape)
+    return grad.new_empty(input.shape), of_weight.t() if weight_is_column_major else of_weight
 
 
 def _linear_fused_aux(
@@ -51,6 +63,7 @@ def _elementwise(
 register(
     {
         "linear": _linear,
+        "linear_gradients": _linear_gradients,
         "linear_fused": _linear_fused,
         "linear_fused_aux": _linear_fused_aux,
         "elementwise": _elementwise,
