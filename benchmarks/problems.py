@@ -78,9 +78,9 @@ def layers(table: Mapping[str, Any], quick: bool = False) -> list[Gemm]:
     return [Gemm(m, *nk) for nk in fused.get("nk") or table["gemm"]["nk"] for m in fused["m"]]
 
 
-def compiled_shapes(table: Mapping[str, Any], section: str = "fused") -> set[Gemm]:
-    """Linear layers, or GEMMs, with torch.compile among their baselines"""
-    return {Gemm(*shape) for shape in table[section]["compile"]}
+def compiled_shapes(table: Mapping[str, Any], name: str) -> set[Gemm]:
+    """Shapes of [fused] or [gemm] with torch.compile among their baselines"""
+    return {Gemm(*shape) for shape in table[name]["compile"]}
 
 
 # ---- what is computed of which shapes: one group after another

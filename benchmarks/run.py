@@ -215,8 +215,8 @@ def compiling_of(name: str, given: Options, mode: str) -> Compiling | None:
     op, _, dtype = name.partition("_")
     if op not in COMPILED or dtype:
         return None
-    own = {"mm": "gemm", "fused": "fused"}.get(op)
-    at = problems.compiled_shapes(problems.load(), own) if own else None
+    table = {"mm": "gemm", "fused": "fused"}.get(op)
+    at = problems.compiled_shapes(problems.load(), table) if table else None
     if given.no_compile or (given.quick and op != "conv"):
         at = set()
     return Compiling(mode, COMPILED[op], at)
@@ -346,7 +346,7 @@ class Run:
         return GraphClock(torch.device("cuda", torch.cuda.current_device()))
 
     def _measure(self, name: str, suite: Suite, made: dict[str, Any], started: float) -> None:
-        _, _, dtype = name.partition("_")
+        dtype = name.partition("_")[2]
         wanted = problems.of_section(name, self.given)
         compiling = compiling_of(name, self.given, suite.mode)
         keep_caches_in_tmpdir()

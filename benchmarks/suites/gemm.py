@@ -39,7 +39,7 @@ def wgrad(setting: Setting) -> Case:
 
 
 # Triton's GEMM with the tiles that Inductor finds fastest, cuBLAS's not among them.
-TRITON = {"max_autotune": True, "max_autotune_gemm_backends": "TRITON"}
+TRITON_ALONE = {"max_autotune": True, "max_autotune_gemm_backends": "TRITON"}
 
 SUITE = Suite(
     {"mm": gemm.mm, "dgrad": dgrad, "wgrad": wgrad, "addmm": gemm.addmm},
@@ -47,6 +47,6 @@ SUITE = Suite(
     "bf16",
     has_ceilings=True,
     context=precision,
-    compiled=lambda function, mode: compiled(function, options=TRITON, dynamic=False),
+    compiled=lambda function, mode: compiled(function, options=TRITON_ALONE, dynamic=False),
     mode="max_autotune, Triton alone",
 )

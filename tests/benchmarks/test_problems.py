@@ -55,7 +55,7 @@ def test_shapes_of_the_lists() -> None:
 
 
 def test_where_torch_compile_is_asked_for() -> None:
-    named = problems.compiled_shapes(TABLE)
+    named = problems.compiled_shapes(TABLE, "fused")
     assert named <= set(problems.layers(TABLE))
     assert len(named) == 8
     named = problems.compiled_shapes(TABLE, "gemm")

@@ -12,7 +12,15 @@ from cpu_conv import ConvOps
 
 NAMES = (
     *CONV_NAMES,
-    *("mm", "linear", "linear_fused", "linear_fused_aux", "elementwise", "gemm"),
+    *(
+        "mm",
+        "linear",
+        "linear_gradients",
+        "linear_fused",
+        "linear_fused_aux",
+        "elementwise",
+        "gemm",
+    ),
     *("scaled_mm", "scaled_mm.out", "quantize", "bmm", "addmm", "baddbmm"),
     *("grouped_mm", "grouped_mm_accumulate", "grouped_linear_fused", "grouped_linear_fused_aux"),
     "scaled_grouped_mm",
@@ -122,6 +130,20 @@ class CpuOps(ConvOps):
     ) -> Tensor:
         self.calls.append(("linear", "bias"))
         return F.linear(x, weight, bias)
+
+    def linear_gradients(
+        self,
+        grad: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        weight_is_column_major: bool,
+        allow_tf32: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        self.calls.append(("linear_gradients", "plain"))
+        dy, rows = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
+        if weight_is_column_major:
+            return grad @ weight, (rows.t() @ dy).t()
+        return grad @ weight, dy.t() @ rows
 
     def _fused(
         self,

@@ -40,6 +40,8 @@ OPS = {
     f"{_ADDMM}) -> Tensor",
     "baddbmm.out": f"(Tensor input, Tensor batch1, Tensor batch2, {_ADDMM}, {_OUT}",
     "linear": f"(Tensor input, Tensor weight, Tensor? bias=None, {_RESULT}",
+    "linear_gradients": "(Tensor grad, Tensor input, Tensor weight, bool weight_is_column_major, "
+    "bool allow_tf32=False) -> (Tensor, Tensor)",
     "linear_fused": f"({_LINEAR}, str epilogue, {_RESULT}",
     "linear_fused_aux": f"({_LINEAR}, str epilogue, bool allow_tf32=False) -> (Tensor, Tensor)",
     "gemm": f"({_GEMM}, ScalarType? out_dtype=None, bool allow_tf32=False) -> Tensor[]",

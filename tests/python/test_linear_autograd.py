@@ -18,6 +18,8 @@ PLACEMENTS = ("none", "first", "last")
 SMALL_K, LARGE_K = 8, 264
 """below and above what linear computes again in backward"""
 N = 6
+PRODUCTS = {"mm": 1, "linear": 1, "gemm": 1, "linear_gradients": 2}
+"""by the op that computes them"""
 
 
 def of_torch(
@@ -160,9 +162,11 @@ def test_only_what_is_needed(
         seed = torch.randn_like(expected)
         cpu_ops.calls.clear()
         grads = torch.autograd.grad(result, leaves, seed, retain_graph=True)
-        products = sum(call[0] in ("mm", "linear", "gemm") for call in cpu_ops.calls)
+        products = sum(PRODUCTS.get(call[0], 0) for call in cpu_ops.calls)
         again = activation == "gelu" and k == SMALL_K and placement == "none" and all(needed[:2])
         assert products == needed[0] + needed[1] + again
+        called = [call[0] for call in cpu_ops.calls]
+        assert called.count("linear_gradients") == all(needed[:2]), "both in one call"
         assert len(cpu_ops.names("elementwise")) <= 1
         for got, want in zip(grads, torch.autograd.grad(expected, leaves, seed), strict=True):
             torch.testing.assert_close(got, want)

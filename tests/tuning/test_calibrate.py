@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,27 @@ def test_it_predicts_what_the_library_predicts(
         assert predicted == pytest.approx(plan["predicted_us"], rel=0.01), plan["row"]
         compared += 1
     assert compared > 4
+
+
+@narrow
+def test_every_row_of_figures_is_of_a_kernel() -> None:
+    document = tomllib.loads(calibrate.FIGURES.read_text(encoding="utf-8"))
+    families = (*calibrate.DENSE, "sm90_blockwise")
+    there = {calibrate.key_of(k) for k in kernels().values() if k["family"] in families}
+    assert calibrate.rows_of(document).keys() <= there
+
+
+def test_each_problem_counts_with_its_own_gpu() -> None:
+    document = tomllib.loads(calibrate.FIGURES.read_text(encoding="utf-8"))
+    figures = {k: us for k, us in calibrate.rows_of(document).items() if k[0] == "wide" and k[4]}
+    (faster,) = made_up(1, figures)
+    slower = replace(faster, sm_count=114, gb_per_s=faster.gb_per_s / 2)
+    keys = list(figures)
+    start = torch.tensor([figures[key] for key in keys], dtype=torch.float64)
+    model = calibrate.Model(start, document["limits"]["dense"], fits_limits=False)
+    alone = [model(calibrate.Plans([problem], keys)) for problem in (faster, slower)]
+    assert not torch.equal(*alone)
+    assert torch.equal(model(calibrate.Plans([faster, slower], keys)), torch.cat(alone))
 
 
 def made_up(count: int, figures: dict[Any, list[float]]) -> list[Any]:

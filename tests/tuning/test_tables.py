@@ -21,6 +21,7 @@ from selection import (
     H200,
     ROW,
     ROWS,
+    S8,
     VECTOR,
     WGRAD,
     Gpu,
@@ -119,6 +120,26 @@ def test_a_neighbour_corrects_predictions_and_the_correction_fades() -> None:
         assert (plan["raster"], plan["swizzle"]) == (alone["raster"], alone["swizzle"])
     assert explain(H200, 4095, 4096, 4096)["plans"][0]["row"] == row
     assert last > 0.9
+
+
+@pytest.mark.parametrize(
+    ("options", "choice"),
+    [
+        ({}, "cost model"),
+        ({"a": E4M3, "d": BF16, "epilogue": "scaled", "fast_accum": True}, "cost model"),
+        ({"a": S8, "d": BF16, "epilogue": "scaled"}, "tuned (near 8192x8192x8192)"),
+    ],
+    ids=["bf16", "fp8", "int8"],
+)
+def test_a_neighbour_in_the_wheel_counts_where_the_model_is_not_fitted_to_such_products(
+    options: dict[str, Any], choice: str
+) -> None:
+    gpu, extents = replace(H200, bandwidth=4917), (8192, 8192, 8192)
+    assert explain(gpu, *extents, **options)["choice"] == "tuned (exact)"
+    assert explain(gpu, 8191, *extents[1:], **options)["choice"] == choice
+    # A table of the user's is of this GPU and these kernels.
+    cutwheel.load_tuning(table(measured(explain(gpu, *extents, **options), 0), gpu=gpu_of(gpu)))
+    assert "near" in explain(gpu, 8191, *extents[1:], **options)["choice"]
 
 
 def test_what_a_neighbour_does_not_list_was_slower_there() -> None:

@@ -126,7 +126,7 @@ def _check_cluster(kernel: Kernel) -> Iterator[str]:
 
 
 def _check_pingpong(kernel: Kernel) -> Iterator[str]:
-    """Warpgroups in turns have whole tiles, in kernels that do nothing else of their own."""
+    """Pingpong goes with neither a cluster that shares K nor block-wise scales."""
     if kernel.tile.schedule != "pingpong":
         return
     if kernel.tile.cluster != (1, 1, 1):

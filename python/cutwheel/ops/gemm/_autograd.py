@@ -102,10 +102,10 @@ def _operand_gradients(ctx: Any, grad: Tensor, alpha: float = 1) -> tuple[Gradie
     dtype = a.dtype if a is not None else b.dtype if b is not None else grad.dtype
     if grad.dtype != dtype:
         grad = grad.to(dtype)
-    if a is not None and b is not None and a.dim() == 2 and alpha == 1:
+    is_plain = alpha == 1 and not ctx.a_is_column_major
+    if is_plain and a is not None and b is not None and a.dim() == 2:
         # B is the weight of a linear layer, transposed.
-        is_layer = not ctx.a_is_column_major
-        both = linear_gradients(grad, a, b.t(), not ctx.b_is_column_major) if is_layer else None
+        both = linear_gradients(grad, a, b.t(), not ctx.b_is_column_major)
         if both is not None:
             return both[0], both[1].t()
     grad_a: Gradient = None

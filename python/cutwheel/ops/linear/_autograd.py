@@ -67,6 +67,19 @@ def _of_weight(dz: Tensor, input: Tensor, weight_is_column_major: bool) -> Tenso
     return matmul(dy.t(), x)
 
 
+def _of_operands(
+    dz: Tensor, input: Tensor | None, weight: Tensor | None, weight_is_column_major: bool
+) -> tuple[Gradient, Gradient]:
+    """dgrad and wgrad. Either needs the other's operand, which is None where it is not wanted."""
+    if input is not None and weight is not None:
+        both = linear_gradients(dz, input, weight, weight_is_column_major)
+        if both is not None:
+            return both
+    grad_input = None if weight is None else _times(dz, weight)
+    grad_weight = None if input is None else _of_weight(dz, input, weight_is_column_major)
+    return grad_input, grad_weight
+
+
 def _derivative_of_gemm(
     grad: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, activation_backward: str
 ) -> Tensor:
@@ -115,16 +128,7 @@ def _gradients(
     if dz is not None:
         if needs_bias and grad_bias is None:
             grad_bias = sum_rows(dz)
-        both = None
-        if needs_input and needs_weight:
-            both = linear_gradients(dz, input, weight, ctx.weight_is_column_major)
-        if both is not None:
-            grad_input, grad_weight = both
-        else:
-            if needs_input:
-                grad_input = _times(dz, weight)
-            if needs_weight:
-                grad_weight = _of_weight(dz, input, ctx.weight_is_column_major)
+        grad_input, grad_weight = _of_operands(dz, input, weight, ctx.weight_is_column_major)
     grad_residual = (grad if ctx.residual_is_last else dz) if needs_residual else None
     return grad_input, grad_weight, grad_bias, grad_residual
 
@@ -146,15 +150,7 @@ class Linear(torch.autograd.Function):
         # _gradients without an epilogue: what one needs costs microseconds.
         input, weight = ctx.saved_tensors
         grad_bias = sum_rows(grad) if ctx.needs_input_grad[2] else None
-        if input is not None and weight is not None:
-            both = linear_gradients(grad, input, weight, ctx.weight_is_column_major)
-            if both is not None:
-                return *both, grad_bias, None
-        grad_input = None if weight is None else _times(grad, weight)
-        grad_weight: Gradient = None
-        if input is not None:
-            grad_weight = _of_weight(grad, input, ctx.weight_is_column_major)
-        return grad_input, grad_weight, grad_bias, None
+        return *_of_operands(grad, input, weight, ctx.weight_is_column_major), grad_bias, None
 
 
 class LinearFused(torch.autograd.Function):

@@ -1,5 +1,7 @@
-"""Meta functions of linear, and of linear_gradients and elementwise, parts of its backward. Results
-are contiguous."""
+"""Meta functions of linear, and of linear_gradients and elementwise, parts of its backward.
+
+Results are contiguous, but for the gradient of a column-major weight.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def _linear(input: Tensor, weight: Tensor) -> Tensor:
 def _linear_gradients(
     grad: Tensor, input: Tensor, weight: Tensor, weight_is_column_major: bool
 ) -> tuple[Tensor, Tensor]:
-    """Of the input and of the weight, laid out as it is."""
+    """The gradient of the input, and that of the weight, which is laid out as the weight is."""
     check_operand("linear_gradients", ("grad", "weight"), grad, weight, grad.shape[-1], "K")
     n, k = weight.shape
     shape = (k, n) if weight_is_column_major else (n, k)
