@@ -1,5 +1,7 @@
 #include "dispatch/can_implement.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace cutwheel {
@@ -21,6 +23,16 @@ bool has_epilogue_for(KernelDescriptor const& kernel, GemmRequest const& request
   return adds == request.addend || adds == Addend::matrix;
 }
 
+namespace {
+
+bool has_store(Epilogue epilogue) {
+  EpilogueInfo const& info = info_of(epilogue);
+  return std::any_of(info.operands, info.operands + info.count,
+                     [](EpilogueOperandInfo const& x) { return x.kind == OperandKind::store; });
+}
+
+}  // namespace
+
 Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request, bool partial) {
   if (kernel.a != request.a || kernel.b != request.b) return Reason::operands;
   if (kernel.d != (partial ? DType::f32 : request.d)) return Reason::output;
@@ -39,6 +51,10 @@ Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request,
   bool const copies_async = kernel.family == Family::sm80_multistage || kernel.family == Family::sm89_blockwise ||
                             kernel.family == Family::sm80_grouped;
   if (copies_async && !request.extents_aligned) return Reason::extents;
+  bool const loads_any = kernel.family == Family::sm90_unaligned;
+  if (loads_any && loads_aligned(request)) return Reason::aligned;
+  if (!loads_any && !loads_aligned(request)) return Reason::unaligned;
+  if (!request.d_aligned && !(is_native_dense(kernel) && !has_store(kernel.epilogue))) return Reason::unaligned_d;
   if (kernel.cluster.k > 1 && request.k < kernel.cluster.k * kernel.tile.k) return Reason::short_k;
   if (kernel.family == Family::sm90_conv && !request.tensor_maps) return Reason::tensor_maps;
   bool const is_direct = request.direct_conv.output_tiles > 0, is_strided = is_direct && request.step > 1;
@@ -81,6 +97,9 @@ std::string text_of(Reason reason, KernelDescriptor const& kernel, GemmRequest c
     case Reason::direction:
       return concat("the direction is ", name_of(request.direction), ", its own is ", name_of(kernel.direction));
     case Reason::extents: return "a contiguous extent is no multiple of 16 bytes";
+    case Reason::unaligned: return "A or B does not lie on 16 bytes";
+    case Reason::aligned: return "A and B lie on 16 bytes, which others read faster";
+    case Reason::unaligned_d: return "D does not lie on 16 bytes";
     case Reason::short_k:
       return concat("K = ", request.k, ", and a cluster shares ", kernel.cluster.k * kernel.tile.k, " or more");
     case Reason::tensor_maps: return "tensor maps have too few bits for this padding, stride or dilation";

@@ -53,7 +53,7 @@ double epilogue_bytes(GemmPlan const& plan, GemmRequest const& r) {
 // five of these.
 double lines_of_l2(KernelDescriptor const& kernel, Layout layout, Layout k_major, int k, int other) {
   std::int64_t const bytes = std::int64_t{layout == k_major ? k : other} * element_bytes(kernel.a);
-  if (kernel.arch != Arch::sm90a || bytes % 128 == 0) return 1;
+  if (kernel.arch != Arch::sm90a || kernel.family == Family::sm90_unaligned || bytes % 128 == 0) return 1;
   return limits_of(kernel).split_lines[bytes % 64 == 0 ? 0 : bytes % 32 == 0 ? 1 : 2];
 }
 
@@ -143,9 +143,9 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
 
   double tile = k_tiles * (cost.k_tile_us + beyond_us(kernel, r, limits)) + cost.tile_us;
   // The C tile shortens the pipeline even where beta == 0, and a row that goes through it is loaded for every tile.
-  bool const is_native_dense = kernel.family == Family::sm90_persistent;
+  bool const is_own = is_native_dense(kernel);
   if (info_of(kernel.epilogue).addend == Addend::matrix && kernel.arch == Arch::sm90a) {
-    if (is_native_dense) tile += 0.4 * area_of(kernel.tile);
+    if (is_own) tile += 0.4 * area_of(kernel.tile);
     if (kernel.family == Family::sm90_warpspecialized) tile *= r.addend == Addend::matrix ? 1.03 : 1.1;
   }
   // Time that an activation or a residual adds to a wave of tiles, fitted with the figures of the tiles: pingpong hides
@@ -154,7 +154,7 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   bool const is_fused = kernel.op == Op::gemm && r.addend == Addend::other;
   bool const hides = kernel.schedule == Schedule::pingpong;
   if (kernel.family == Family::sm90_warpspecialized && is_fused) tile += hides ? 0.0 : 5.7;
-  if (is_native_dense && is_fused) {
+  if (is_own && is_fused) {
     tile += area_of(kernel.tile) * (has_matrix(r.epilogue) ? (hides ? 1.6 : 1.2) : hides ? 0.6 : 1.5);
   }
   // Behind a short K pingpong does not hide a residual.

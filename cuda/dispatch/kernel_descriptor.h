@@ -57,20 +57,25 @@ constexpr bool is_direct_conv(KernelDescriptor const& row) {
 constexpr bool is_gemm(KernelDescriptor const& row) {
   return row.family == Family::sm80_multistage || row.family == Family::sm90_warpspecialized ||
          row.family == Family::sm90_blockwise || row.family == Family::sm89_blockwise ||
-         row.family == Family::sm90_persistent || row.family == Family::sm90_grouped ||
-         row.family == Family::sm80_grouped || row.family == Family::sm90_conv || row.family == Family::sm80_conv ||
-         is_direct_conv(row);
+         row.family == Family::sm90_persistent || row.family == Family::sm90_unaligned ||
+         row.family == Family::sm90_grouped || row.family == Family::sm80_grouped || row.family == Family::sm90_conv ||
+         row.family == Family::sm80_conv || is_direct_conv(row);
+}
+
+// The persistent kernels of our own for dense GEMMs on Hopper. Rows of their D may begin anywhere, unless the epilogue
+// stores more than D.
+constexpr bool is_native_dense(KernelDescriptor const& row) {
+  return row.family == Family::sm90_persistent || row.family == Family::sm90_unaligned;
 }
 
 // The persistent kernels of our own for Hopper, dense, grouped and convolutions.
 constexpr bool is_native(KernelDescriptor const& row) {
-  return row.family == Family::sm90_persistent || row.family == Family::sm90_grouped || row.family == Family::sm90_conv;
+  return is_native_dense(row) || row.family == Family::sm90_grouped || row.family == Family::sm90_conv;
 }
 
 // The Hopper kernels: wgmma and TMA, and one threadblock on an SM that goes through many tiles.
 constexpr bool is_persistent(KernelDescriptor const& row) {
-  return row.family == Family::sm90_warpspecialized || row.family == Family::sm90_blockwise ||
-         row.family == Family::sm90_persistent || row.family == Family::sm90_grouped || row.family == Family::sm90_conv ||
+  return row.family == Family::sm90_warpspecialized || row.family == Family::sm90_blockwise || is_native(row) ||
          is_direct_conv(row);
 }
 

@@ -74,6 +74,11 @@ KernelDescriptor const* choose_elementwise_kernel(DeviceInfo const& device, DTyp
   });
 }
 
+KernelDescriptor const* choose_pad_kernel(DeviceInfo const& device) {
+  return find_remembered({Family::pad_rows, device.ordinal, DType::s8, DType::s8, 0}, device,
+                         [](KernelDescriptor const& kernel) { return kernel.family == Family::pad_rows; });
+}
+
 KernelDescriptor const* choose_quantize_kernel(DeviceInfo const& device, DType in, DType out, QuantizeRecipe recipe) {
   Key const key{Family::quantize, device.ordinal, in, out, static_cast<int>(recipe)};
   return find_remembered(key, device, [&](KernelDescriptor const& kernel) {

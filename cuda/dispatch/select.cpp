@@ -97,7 +97,7 @@ void add_split_plans(std::vector<GemmPlan>& plans, KernelDescriptor const& kerne
                      DeviceInfo const& device, ReduceKernels& reduce_kernels) {
   constexpr int kShortestSlice = 512;
   // The reduction has the epilogues of mm and addmm only.
-  if (request.addend == Addend::other || request.grouping != Grouping::none) return;
+  if (request.addend == Addend::other || request.grouping != Grouping::none || !request.d_aligned) return;
   int const fewest = fewest_splits(request);
   if (request.batch != 1 && fewest == 1) return;
   if (kernel.d != DType::f32) return;
@@ -151,6 +151,8 @@ std::size_t hash_of(GemmRequest const& r) {
       static_cast<unsigned>(r.a) << 12 | static_cast<unsigned>(r.d) << 8 | static_cast<unsigned>(r.layout_a) << 4 |
       static_cast<unsigned>(r.layout_b) << 3 | static_cast<unsigned>(r.addend) << 1 |
       static_cast<unsigned>(r.extents_aligned));
+  mix(static_cast<std::uint64_t>(r.a_aligned) << 2 | static_cast<std::uint64_t>(r.b_aligned) << 1 |
+      static_cast<std::uint64_t>(r.d_aligned));
   mix(static_cast<std::uint64_t>(r.groups) << 32 | static_cast<std::uint64_t>(r.grouping) << 24 |
       static_cast<std::uint64_t>(r.op) << 16 | static_cast<std::uint64_t>(r.b) << 8 |
       static_cast<std::uint64_t>(r.scales) << 1 | static_cast<std::uint64_t>(r.fast_accum));

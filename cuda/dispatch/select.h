@@ -19,7 +19,7 @@ struct DirectConvTiles {
   }
 };
 
-// Everything that selection looks at. Pointers and strides do not matter: the caller has already checked the 16-byte rule.
+// Everything that selection looks at. Of pointers and strides only the 16-byte rule matters.
 struct GemmRequest {
   Op op = Op::gemm;
   int device = 0;
@@ -32,6 +32,9 @@ struct GemmRequest {
   BlockScales scales = BlockScales::none;
   // Every contiguous extent is a multiple of 16 bytes, or padded so. TMA does not care, cp.async kernels do.
   bool extents_aligned = true;
+  // Whether the operand begins on 16 bytes and all its strides are multiples of them; D also ends so. Others are copied,
+  // but for kernels that take them as they lie.
+  bool a_aligned = true, b_aligned = true, d_aligned = true;
   // For grouped GEMMs the extents of the mean group, since the host knows no others, and batch is the number of groups.
   int m = 0, n = 0, k = 0, batch = 1;
   Grouping grouping = Grouping::none;
@@ -47,10 +50,10 @@ struct GemmRequest {
   bool operator==(GemmRequest const& o) const {
     return op == o.op && device == o.device && a == o.a && b == o.b && d == o.d && layout_a == o.layout_a &&
            layout_b == o.layout_b && addend == o.addend && epilogue == o.epilogue && fast_accum == o.fast_accum &&
-           scales == o.scales && extents_aligned == o.extents_aligned && m == o.m && n == o.n && k == o.k &&
-           batch == o.batch && grouping == o.grouping && groups == o.groups && direction == o.direction && taps == o.taps &&
-           step == o.step && tensor_maps == o.tensor_maps && direct_conv == o.direct_conv &&
-           space_to_depth == o.space_to_depth;
+           scales == o.scales && extents_aligned == o.extents_aligned && a_aligned == o.a_aligned &&
+           b_aligned == o.b_aligned && d_aligned == o.d_aligned && m == o.m && n == o.n && k == o.k && batch == o.batch &&
+           grouping == o.grouping && groups == o.groups && direction == o.direction && taps == o.taps && step == o.step &&
+           tensor_maps == o.tensor_maps && direct_conv == o.direct_conv && space_to_depth == o.space_to_depth;
   }
 };
 
@@ -72,6 +75,9 @@ struct GemmPlan {
   int splits = 1;
   double predicted_us = 0;
 };
+
+// Whether A and B may be read 16 bytes at a time.
+inline bool loads_aligned(GemmRequest const& r) { return r.a_aligned && r.b_aligned; }
 
 // K of each split but the last, which takes the rest: whole tiles.
 inline int split_slice(KernelDescriptor const& kernel, int k, int splits) {
@@ -115,6 +121,9 @@ KernelDescriptor const* find_reduce_kernel(DeviceInfo const& device, DType d, st
 // The elementwise kernel of an epilogue that writes `d`, remembered per thread: native code of the newest architecture,
 // else PTX; nullptr when there is none.
 KernelDescriptor const* choose_elementwise_kernel(DeviceInfo const& device, DType d, Epilogue epilogue);
+
+// The kernel that copies rows of bytes to rows on 16 bytes, likewise.
+KernelDescriptor const* choose_pad_kernel(DeviceInfo const& device);
 
 // The kernel that quantizes, likewise.
 KernelDescriptor const* choose_quantize_kernel(DeviceInfo const& device, DType in, DType out, QuantizeRecipe recipe);

@@ -1,7 +1,10 @@
 #include "torch/access.h"
 
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
+
+#include "torch/launch.h"
 
 namespace cutwheel {
 namespace {
@@ -12,6 +15,24 @@ Tensor reshaped(Tensor const& tensor, std::vector<std::int64_t> sizes) {
   } catch (std::runtime_error const&) {
     fail_copy("reshape an operand", tensor);
   }
+}
+
+// Copies rows and clears what follows each, by a kernel of our own if there is one. It counts rows and bytes in 32 bits.
+bool pad_rows(Matrix const& source, Matrix const& target, int element_bytes, int device) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() - 65535;
+  std::int64_t const row_bytes = source.cols * element_bytes, pitch = target.row_stride * element_bytes;
+  if (source.rows == 0 || source.cols == 0 || source.batch * source.rows > kMost || pitch > kMost) return false;
+  DeviceInfo const& info = device_info(device);
+  KernelDescriptor const* const kernel = choose_pad_kernel(info);
+  if (!kernel) return false;
+  gemm::GemmArgs args;
+  args.m = static_cast<int>(source.rows), args.n = static_cast<int>(row_bytes);
+  args.batch = static_cast<int>(source.batch);
+  args.a = {source.data, source.row_stride * element_bytes, source.batch_stride * element_bytes};
+  args.d = target.data;
+  args.d_leading = pitch;
+  args.device = &info;
+  return launch_kernel(*kernel, args, "a copy");
 }
 
 }  // namespace
@@ -47,8 +68,12 @@ Matrix copy_padded(Matrix const& source, Tensor const& owner, ScalarType type, s
   std::int64_t const rows = std::max<std::int64_t>(source.rows, 1);
   Tensor buffer =
       empty_strided({std::max<std::int64_t>(source.batch, 1), rows, pitch}, {rows * pitch, pitch, 1}, type, device);
-  if (pitch != source.cols) torch::stable::zero_(buffer);
   Matrix const target{buffer.data_ptr(), source.batch, source.rows, source.cols, rows * pitch, pitch, 1};
+  if (source.col_stride == 1 && owner.scalar_type() == type && pad_rows(source, target, element_bytes_of(type), device)) {
+    keep.push_back(std::move(buffer));
+    return target;
+  }
+  if (pitch != source.cols) torch::stable::zero_(buffer);
   Tensor view = view_of(buffer, target);
   torch::stable::copy_(view, view_of(owner, source));
   keep.push_back(std::move(buffer));
@@ -85,34 +110,40 @@ PreparedOperand prepare_operand(Matrix matrix, Tensor const& owner, ScalarType t
   std::int64_t const unit = access_elements(type);
   // Oriented so that the contiguous dimension is the last one.
   auto const oriented = [&](Layout layout) { return layout == Layout::row ? matrix : matrix.transposed(); };
-  auto const fits = [&](Layout layout) {
+  auto const fits = [&](Layout layout, bool anywhere) {
     Matrix const x = oriented(layout);
-    return !force_copy && accessible(x, type) && (!copy_policy.extents || x.cols % unit == 0);
+    bool const lies_well = anywhere ? x.col_stride == 1 : accessible(x, type);
+    return !force_copy && lies_well && (!copy_policy.extents || x.cols % unit == 0);
   };
-  PreparedOperand prepared;
-  prepared.layout = preferred;
-  Matrix chosen = oriented(preferred);
-  if (!fits(preferred)) {
-    Layout const other = preferred == Layout::row ? Layout::column : Layout::row;
-    if (!copy_policy.layouts && fits(other)) {
-      prepared.layout = other;
-      chosen = oriented(other);
-    } else {
-      chosen = copy_padded(chosen, owner, type, round_up(chosen.cols, unit), device, keep);
+  Layout const other = preferred == Layout::row ? Layout::column : Layout::row;
+  std::optional<Layout> as_it_lies;
+  for (bool const anywhere : {false, true}) {
+    if (as_it_lies || (anywhere && copy_policy.operands)) break;
+    if (fits(preferred, anywhere)) {
+      as_it_lies = preferred;
+    } else if (!copy_policy.layouts && fits(other, anywhere)) {
+      as_it_lies = other;
     }
   }
+  PreparedOperand prepared;
+  prepared.layout = as_it_lies.value_or(preferred);
+  Matrix chosen = oriented(prepared.layout);
+  if (!as_it_lies) chosen = copy_padded(chosen, owner, type, round_up(chosen.cols, unit), device, keep);
   // A copy is padded with zeros: as good as aligned.
   prepared.extent_aligned = copy_policy.extents || chosen.cols % unit == 0;
+  prepared.aligned = copy_policy.operands || accessible(chosen, type);
   prepared.operand.data = chosen.data;
   prepared.operand.leading = leading_of(chosen, round_up(chosen.cols, unit));
   prepared.operand.batch_stride = chosen.batch == 1 ? 0 : chosen.batch_stride;
   return prepared;
 }
 
+bool writable(Matrix const& x, ScalarType type) { return accessible(x, type) && x.cols % access_elements(type) == 0; }
+
 Matrix prepare_output(Output& output, Matrix const& target, ScalarType type, std::int64_t pitch, bool force_temporary,
                       int device) {
   output.temporary.reset();
-  if (!force_temporary && accessible(target, type) && target.cols % access_elements(type) == 0) return target;
+  if (!force_temporary && writable(target, type)) return target;
   output.temporary = empty_strided({target.batch, target.rows, pitch}, {target.rows * pitch, pitch, 1}, type, device);
   output.copy_from = {output.temporary->data_ptr(), target.batch, target.rows, target.cols, target.rows * pitch, pitch, 1};
   output.copy_to = target;

@@ -52,12 +52,14 @@ Matrix vector_of(Tensor const& tensor);
 struct CopyPolicy {
   bool layouts = false;  // those that are preferred: of copies, with the most kernels
   bool extents = false;  // contiguous extents that are multiples of 16 bytes (cp.async kernels need that)
+  // Of A and B, and of D, that do not lie on 16 bytes.
+  bool operands = true, result = true;
 };
 
 struct PreparedOperand {
   gemm::Operand operand;
   Layout layout;
-  bool extent_aligned;
+  bool extent_aligned, aligned;
 };
 
 // A or B. Takes it as it lies if its memory can be accessed so, unless `force_copy`. `preferred` decides where both layouts
@@ -72,9 +74,12 @@ struct Output {
   Matrix copy_from, copy_to;
 };
 
-// Returns the matrix for the kernel to write, oriented as `target`: the target itself, unless `force_temporary`, or it
-// is not accessible, or its rows end within an access, in which case rows are `pitch` elements apart. Stores through tensor
-// maps write the whole 16 bytes in which a row ends, and what follows in memory may be somebody else's.
+// Whether every kernel can write it as it lies. Stores through CUTLASS's tensor maps write the whole 16 bytes in which a
+// row ends, and what follows in memory may be somebody else's.
+bool writable(Matrix const& x, ScalarType type);
+
+// Returns the matrix for the kernel to write, oriented as `target`: the target itself, or, if `force_temporary`, or it is
+// not writable(), one whose rows are `pitch` elements apart.
 Matrix prepare_output(Output& output, Matrix const& target, ScalarType type, std::int64_t pitch, bool force_temporary,
                       int device);
 

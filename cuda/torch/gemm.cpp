@@ -190,10 +190,19 @@ void prepare(PreparedGemm& prepared, GemmCall const& call, CopyPolicy copy_polic
   // A kernel that writes whole accesses only may write this many columns.
   std::int64_t const pitch = round_up(columns_of(call.width(), whole_n), unit);
   bool const pad_n = copy_policy.extents && args.n != whole_n;
-  place_d(args, prepare_result(prepared.d, result, call.d_type, pitch, pad_n, call.device));
-
   GemmRequest& request = prepared.request;
   request = request_of(call, Op::gemm, call.d_type);
+  request.a_aligned = transpose ? right.aligned : left.aligned;
+  request.b_aligned = transpose ? left.aligned : right.aligned;
+  request.d_aligned = copy_policy.result || pad_n || writable(result, call.d_type);
+  if (request.d_aligned || result.col_stride != 1) {
+    request.d_aligned = true;
+    place_d(args, prepare_result(prepared.d, result, call.d_type, pitch, pad_n, call.device));
+  } else {
+    prepared.d.temporary.reset();
+    place_d(args, {result.data, leading_of(result, pitch), result.batch == 1 ? 0 : result.batch_stride, 0});
+  }
+
   if (call.epilogue) {
     prepare_epilogue(prepared, call, copy_policy);
   } else {
@@ -207,10 +216,10 @@ void prepare(PreparedGemm& prepared, GemmCall const& call, CopyPolicy copy_polic
   request.m = args.m, request.n = args.n, request.k = args.k, request.batch = args.batch;
 }
 
-void prepare_request(PreparedGemm& prepared, GemmCall const& call) { prepare(prepared, call, {}); }
+void prepare_request(PreparedGemm& prepared, GemmCall const& call) { prepare(prepared, call, CopyPolicy{}); }
 
 void fill_empty_k(PreparedGemm& prepared, GemmCall const& call) {
-  prepare(prepared, call, {});
+  prepare(prepared, call, CopyPolicy{});
   gemm::GemmArgs& args = prepared.args;
   args.device = &device_info(call.device);
   args.stream = current_stream(call.device);

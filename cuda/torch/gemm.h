@@ -27,6 +27,8 @@ struct EpilogueCall {
 };
 
 struct GemmCall : GemmCallBase {
+  static constexpr bool kTakesUnaligned = true;
+
   Tensor const* c = nullptr;
   double alpha = 1, beta = 1;
   bool allow_tf32 = false;

@@ -25,6 +25,9 @@ struct OpNames {
 
 // A request; types and extents are filled in once it is checked.
 struct GemmCallBase {
+  // Whether there are kernels for operands that do not lie on 16 bytes.
+  static constexpr bool kTakesUnaligned = false;
+
   OpNames names;
   Tensor const* a;
   Tensor const* b;

@@ -123,6 +123,11 @@ std::string plan_json(GemmPlan const& plan) {
 
 bool is_scaled(GemmRequest const& r) { return r.op != Op::gemm && element_bytes(r.a) == 1; }
 
+// The operands that do not lie on 16 bytes.
+std::string unaligned_operands(GemmRequest const& r) {
+  return concat(r.a_aligned ? "" : "a", r.b_aligned ? "" : "b", r.d_aligned ? "" : "d");
+}
+
 std::string request_json(GemmRequest const& r) {
   bool const is_conv = r.op == Op::conv2d;
   return concat(
@@ -131,7 +136,7 @@ std::string request_json(GemmRequest const& r) {
       ", \"layout\": ", is_conv ? "null" : quoted({letter_of(r.layout_a), letter_of(r.layout_b), 't'}),
       ", \"addend\": ", quoted(name_of(r.addend)),
       r.addend == Addend::other || is_conv ? concat(", \"epilogue\": ", quoted(info_of(r.epilogue).name)) : "",
-      ", \"extents_aligned\": ", boolean(r.extents_aligned),
+      ", \"extents_aligned\": ", boolean(r.extents_aligned), ", \"unaligned\": ", quoted(unaligned_operands(r)),
       r.op == Op::grouped_mm ? concat(", \"grouping\": ", quoted(name_of(r.grouping)), ", \"groups\": ", r.groups) : "",
       is_conv ? concat(", \"direction\": ", quoted(name_of(r.direction)), ", \"taps\": ", r.taps, ", \"step\": ", r.step,
                        ", \"tensor_maps\": ", boolean(r.tensor_maps),
@@ -154,7 +159,7 @@ std::string tuning_request_json(GemmRequest const& r) {
       ", \"extents_aligned\": ", boolean(r.extents_aligned), ", \"m\": ", r.m, ", \"n\": ", r.n, ", \"k\": ", r.k,
       ", \"batch\": ", r.batch, ", \"grouping\": ", quoted(name_of(r.grouping)), ", \"groups\": ", r.groups,
       ", \"direction\": ", quoted(name_of(r.direction)), ", \"taps\": ", r.taps, ", \"step\": ", r.step,
-      ", \"tensor_maps\": ", boolean(r.tensor_maps), "}");
+      ", \"tensor_maps\": ", boolean(r.tensor_maps), ", \"unaligned\": ", quoted(unaligned_operands(r)), "}");
 }
 
 std::string explanation_json(Explanation const& e, DeviceInfo const& device) {

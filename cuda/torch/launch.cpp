@@ -19,10 +19,42 @@ bool helps(CopyPolicy copies, GemmRequest const& asked, std::optional<GemmPlan> 
   return found && (!plan || is_native(*found, device));
 }
 
+namespace {
+
+// Time to copy A or B, of so many elements of 16 bits, which are read and written.
+double copy_us(std::int64_t elements, DeviceInfo const& device) {
+  constexpr double kLaunch = 2.5, kReached = 0.8;
+  return kLaunch + 4 * static_cast<double>(elements) / (kReached * device.memory_gb_per_s * 1e3);
+}
+
+}  // namespace
+
+CopyPolicy copies_of_unaligned(GemmRequest const& request, DeviceInfo const& device) {
+  CopyPolicy copies;
+  copies.operands = copies.result = false;
+  GemmRequest aligned = request;
+  aligned.a_aligned = aligned.b_aligned = true;
+  // Split-K reads float32 by aligned kernels only, and writes aligned rows.
+  bool const is_long = request.k > kLongestSum;
+  std::optional<GemmPlan> plan = is_long ? std::nullopt : choose_plan(aligned);
+  copies.result = !request.d_aligned && (!plan || !is_native(*plan, device));
+  if (loads_aligned(request)) return copies;
+  if (copies.result) aligned.d_aligned = true, plan = choose_plan(aligned);
+  GemmRequest as_they_lie = request;
+  as_they_lie.d_aligned = aligned.d_aligned;
+  std::optional<GemmPlan> const direct = is_long ? std::nullopt : choose_plan(as_they_lie);
+  double copied_us = plan ? plan->predicted_us : 0;
+  if (!request.a_aligned) copied_us += copy_us(std::int64_t{request.batch} * request.m * request.k, device);
+  if (!request.b_aligned) copied_us += copy_us(std::int64_t{request.batch} * request.k * request.n, device);
+  copies.operands = !direct || !is_native(*direct, device) || (plan && copied_us < direct->predicted_us);
+  return copies;
+}
+
 void fail_without_kernel(char const* op, GemmRequest const& asked, DeviceInfo const& device) {
   Layouts const copied = copied_layouts(asked.grouping, asked.a);
   GemmRequest easiest = asked;
   easiest.layout_a = copied.a, easiest.layout_b = copied.b, easiest.extents_aligned = true;
+  easiest.a_aligned = easiest.b_aligned = easiest.d_aligned = true;
   fail(ErrorKind::not_implemented, op, ": ", explain_miss(easiest, device));
 }
 

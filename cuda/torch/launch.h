@@ -46,6 +46,9 @@ struct FirstNative {
 // as the driver compiles it first.
 bool helps(CopyPolicy copies, GemmRequest const& asked, std::optional<GemmPlan> const& plan, DeviceInfo const& device);
 
+// What to copy of a request as its operands lie: what no kernel takes so, and A and B where that is faster.
+CopyPolicy copies_of_unaligned(GemmRequest const& request, DeviceInfo const& device);
+
 // Throws the reasons that are left when operands have been copied.
 [[noreturn]] void fail_without_kernel(char const* op, GemmRequest const& asked, DeviceInfo const& device);
 
@@ -55,7 +58,18 @@ template <class Call>
 GemmPlan plan_gemm(PreparedGemm& prepared, Call const& call) {
   DeviceInfo const& device = device_info(call.device);
   prepared.args.device = &device;
-  prepare(prepared, call, CopyPolicy{});
+  CopyPolicy first;
+  if constexpr (Call::kTakesUnaligned) {
+    first.operands = first.result = false;
+    prepare(prepared, call, first);
+    GemmRequest const& request = prepared.request;
+    if (!loads_aligned(request) || !request.d_aligned) {
+      first = copies_of_unaligned(request, device);
+      if (first.operands || first.result) prepare(prepared, call, first);
+    }
+  } else {
+    prepare(prepared, call, first);
+  }
   std::optional<GemmPlan> const plan = choose_plan(prepared.request);
   if (plan && is_native(*plan, device)) return *plan;
   GemmRequest const asked = prepared.request;
@@ -64,7 +78,7 @@ GemmPlan plan_gemm(PreparedGemm& prepared, Call const& call) {
     // Padding may change K and, by a copy, the layouts: the plan is that of what came of it.
     prepare(prepared, call, copies);
     if (std::optional<GemmPlan> const found = choose_plan(prepared.request)) return *found;
-    prepare(prepared, call, CopyPolicy{});
+    prepare(prepared, call, first);
   }
   if (plan) return *plan;
   fail_without_kernel(call.names.op, asked, device);

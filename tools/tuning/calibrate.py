@@ -55,7 +55,9 @@ def key_of(kernel: Mapping[str, Any]) -> Key:
         kind = "fp8_fast" if kernel["fast_accum"] else "fp8"
     if kernel["scales"]:
         kind = "blocks_of_b" if kernel["scales"] == "1x128_128x128" else "columns_of_b"
-    native = kernel["family"] == "sm90_persistent"
+    if kernel["family"] == "sm90_unaligned":
+        kind = "unaligned"
+    native = kernel["family"] in ("sm90_persistent", "sm90_unaligned")
     splits = kernel["cluster"][2]
     return kind, m, n, k * size, native, kernel["schedule"], kernel["swap_ab"], splits
 

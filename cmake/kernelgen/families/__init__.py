@@ -34,5 +34,7 @@ FAMILIES: dict[str, Family] = {
         sm90_direct_conv.SM90_SPACE_TO_DEPTH,
         sm80.SM80_CONV,
         elementwise.QUANTIZE,
+        sm90_native.SM90_UNALIGNED,
+        elementwise.PAD_ROWS,
     )
 }

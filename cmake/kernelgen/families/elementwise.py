@@ -51,6 +51,15 @@ SPLITK_REDUCE = _untiled(
     lists=(),
 )
 
+# Copies rows of bytes that begin anywhere to rows on 16 bytes.
+PAD_ROWS = _untiled(
+    name="pad_rows",
+    header="elementwise/pad_rows.cuh",
+    template="PadRows<arch, a>",
+    dtypes={"gemm": (DTypes("s8", "s8", "s32", "s8"),)},
+    lists=(),
+)
+
 # An expression of matrices alone, with sums over its rows: the backward passes.
 ELEMENTWISE = _untiled(
     name="elementwise",

@@ -116,13 +116,20 @@ def _check_cluster(kernel: Kernel) -> Iterator[str]:
         yield f"cluster {dims(cluster)}; it shares K alone: [1, 1, 2], 4 or 8 at the end"
     elif splits == 1:
         return
-    elif n % (16 * splits):
+    elif n % (step := (8 if kernel.tile.swap_ab else 16) * splits):
         yield (
             f"tile N = {n} with cluster {dims(cluster)}; each of {splits} threadblocks finishes a"
-            f" multiple of 16 columns: N must be a multiple of {16 * splits}"
+            f" multiple of {step // splits} columns: N must be a multiple of {step}"
         )
     elif kernel.scales:
         yield f"cluster {dims(cluster)} with scales {kernel.scales}; leave one of the two out"
+
+
+def _check_registers(kernel: Kernel) -> Iterator[str]:
+    """Threads that load through registers leave fewer to the sums."""
+    m, n, _ = kernel.tile.shape
+    if m > 128 or n > 128:
+        yield f"tile {m}x{n}; with two warpgroups that load there are registers for 128x128"
 
 
 def _check_pingpong(kernel: Kernel) -> Iterator[str]:
@@ -248,6 +255,19 @@ SM90_PERSISTENT = _persistent(
     checks=(
         *(rules.check_gemm, rules.check_promoted_scales, _check_tile, _check_k(1, 2)),
         *(rules.check_stores, _check_cluster, _check_pingpong, _check_dense_layout),
+    ),
+)
+
+# Rows of A and B begin anywhere: two warpgroups load them through registers.
+SM90_UNALIGNED = _persistent(
+    name="sm90_unaligned",
+    mode="unaligned",
+    header="sm90/native/unaligned.cuh",
+    template="Sm90Unaligned<arch, dtypes, layouts, tile, epilogue>",
+    dtypes={"gemm": tuple(x for x in GEMM_DTYPES if DTYPE_BYTES[x.a] == 2)},
+    checks=(
+        *(rules.check_gemm, _check_tile, _check_k(1), rules.check_stores),
+        *(_check_dense_layout, _check_registers),
     ),
 )
 

@@ -11,7 +11,7 @@ import tomllib
 from kernelgen import cpp
 
 FILE = Path("cuda/dispatch/tuning/calibration.toml")
-KINDS = ("wide", "fp8", "fp8_fast", "int8", "blocks_of_b", "columns_of_b")
+KINDS = ("wide", "fp8", "fp8_fast", "int8", "blocks_of_b", "columns_of_b", "unaligned")
 _LIMITS = (
     *("l2", "lone_l2", "dram", "sharpness", "split_lines"),
     *("reduce_us", "reduce_tb_per_s", "beyond_us", "padding_counts"),

@@ -127,7 +127,10 @@ def _request(r: Any) -> str:
         f"{cpp.LAYOUTS[r.layouts[0]]}, {cpp.LAYOUTS[r.layouts[1]]}, Addend::{r.addend}",
         f"Epilogue::{r.epilogue}" if r.epilogue is not None else "Epilogue{}",
         f"{cpp.boolean(r.fast_accum)}, BlockScales::{BLOCK_SCALES.get(r.scales, 'none')}",
-        f"{cpp.boolean(r.extents_aligned)}, {r.m}, {r.n}, {r.k}, {r.batch}",
+        ", ".join(
+            cpp.boolean(x) for x in (r.extents_aligned, *(x not in r.unaligned for x in "abd"))
+        ),
+        f"{r.m}, {r.n}, {r.k}, {r.batch}",
         f"Grouping::{r.grouping}, {r.groups}, Direction::{r.direction}, {r.taps}, {r.step}",
         cpp.boolean(r.tensor_maps),
     ]

@@ -11,6 +11,7 @@ FigureKind kind_of(KernelDescriptor const& kernel) {
     case BlockScales::a1x128_b1x128: return FigureKind::columns_of_b;
     case BlockScales::none: break;
   }
+  if (kernel.family == Family::sm90_unaligned) return FigureKind::unaligned;
   if (is_fp8(kernel.a)) return kernel.fast_accum ? FigureKind::fp8_fast : FigureKind::fp8;
   return element_bytes(kernel.a) == 1 ? FigureKind::int8 : FigureKind::wide;
 }
@@ -48,8 +49,8 @@ Calibration const* find_fitted(KernelDescriptor const& kernel) {
   auto const* const end = kTileFigures + kTileFigureCount;
   auto const* const found = std::find_if(kTileFigures, end, [&](TileFigures const& x) {
     return x.kind == kind && x.m == kernel.tile.m && x.n == kernel.tile.n && x.k_bytes == k_bytes_of(kernel) &&
-           x.is_native == (kernel.family == Family::sm90_persistent) && x.schedule == kernel.schedule &&
-           x.swap_ab == kernel.swap_ab && x.splits == kernel.cluster.k;
+           x.is_native == is_native_dense(kernel) && x.schedule == kernel.schedule && x.swap_ab == kernel.swap_ab &&
+           x.splits == kernel.cluster.k;
   });
   return found != end ? &found->figures : nullptr;
 }
@@ -57,7 +58,7 @@ Calibration const* find_fitted(KernelDescriptor const& kernel) {
 }  // namespace
 
 Limits const& limits_of(KernelDescriptor const& kernel) {
-  bool const is_dense = kernel.family == Family::sm90_persistent || kernel.family == Family::sm90_warpspecialized;
+  bool const is_dense = is_native_dense(kernel) || kernel.family == Family::sm90_warpspecialized;
   return is_dense && kernel.scales == BlockScales::none && kind_of(kernel) != FigureKind::int8 ? kDenseLimits
                                                                                                : kOtherLimits;
 }

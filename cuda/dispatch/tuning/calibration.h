@@ -22,8 +22,9 @@ struct Limits {
   bool padding_counts;
 };
 
-// Kernels of one tile whose figures are alike; operands or scales of another kind cost something else.
-enum class FigureKind : int { wide, fp8, fp8_fast, int8, blocks_of_b, columns_of_b };
+// Kernels of one tile whose figures are alike; operands or scales of another kind cost something else, and so do loads
+// through registers.
+enum class FigureKind : int { wide, fp8, fp8_fast, int8, blocks_of_b, columns_of_b, unaligned };
 
 struct TileFigures {
   FigureKind kind;

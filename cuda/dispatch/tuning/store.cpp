@@ -109,6 +109,9 @@ GemmRequest read_request(Line& line) {
   r.direction = line.one_of<Direction>("direction");
   r.taps = line.number<int>("taps", 1), r.step = line.number<int>("step", 1);
   r.tensor_maps = line.flag("tensor_maps");
+  std::string const unaligned = line.word("unaligned");
+  auto const is_aligned = [&](char operand) { return unaligned.find(operand) == std::string::npos; };
+  r.a_aligned = is_aligned('a'), r.b_aligned = is_aligned('b'), r.d_aligned = is_aligned('d');
   return r;
 }
 

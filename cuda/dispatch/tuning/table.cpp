@@ -19,7 +19,8 @@ bool same_kind(GemmRequest const& x, GemmRequest const& y) {
   bool const named = x.addend == Addend::other || x.direction != Direction::none;
   return x.op == y.op && x.a == y.a && x.b == y.b && x.d == y.d && x.layout_a == y.layout_a && x.layout_b == y.layout_b &&
          x.addend == y.addend && (!named || x.epilogue == y.epilogue) && x.fast_accum == y.fast_accum &&
-         x.scales == y.scales && x.extents_aligned == y.extents_aligned && x.batch == y.batch && x.grouping == y.grouping &&
+         x.scales == y.scales && x.extents_aligned == y.extents_aligned && x.a_aligned == y.a_aligned &&
+         x.b_aligned == y.b_aligned && x.d_aligned == y.d_aligned && x.batch == y.batch && x.grouping == y.grouping &&
          x.groups == y.groups && x.direction == y.direction && x.taps == y.taps && x.step == y.step &&
          x.tensor_maps == y.tensor_maps && (x.direction != Direction::none || has_whole_lines(x) == has_whole_lines(y));
 }

@@ -8,6 +8,25 @@
 
 namespace cutwheel::gemm {
 
+// What a dense GEMM adds to the kernel: its launch. The layouts of A and B are the kernel's.
+template <class Kernel, class Tile, DType a, DType b>
+struct Sm90Dense : Kernel {
+  static std::int64_t workspace_bytes(GemmArgs const&) { return 0; }
+
+  static Status launch(GemmArgs const& args, void const* kernel) {
+    static KernelAttributes attributes;
+    constexpr bool kSwapAB = Kernel::Types::kSwapAB;
+    int const m = kSwapAB ? args.n : args.m, n = kSwapAB ? args.m : args.n;  // of the kernel
+    int const k_tiles = ceil_div(args.k, Tile::kK);
+    if (k_tiles < Kernel::kSplits) return {StatusCode::not_implementable, 0};
+    int const tiles_m = ceil_div(m, Tile::kM), tiles_n = ceil_div(n, Tile::kN);
+    bool const along_m = (args.raster == RasterOrder::along_m) != kSwapAB;
+    TileRaster const order{tiles_m, tiles_n, args.batch, swizzle_width(args.swizzle, along_m ? tiles_n : tiles_m), along_m};
+    return Kernel::launch(args, kernel, attributes, a, b, {PreparedTileRaster::of(order), m, n, k_tiles}, order.count(),
+                          args.batch, args.batch, args.batch);
+  }
+};
+
 template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, Schedule schedule,
           bool swap_ab, int splits, template <DType> class Epilogue, bool fast_accum = false,
           BlockScales block_scales = BlockScales::none>
@@ -18,25 +37,10 @@ using Sm90DenseKernel = Sm90PersistentKernel<Sm90PersistentTypes<a, b, acc, d, l
 template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, Schedule schedule,
           bool swap_ab, int splits, template <DType> class Epilogue, bool fast_accum = false,
           BlockScales block_scales = BlockScales::none>
-struct Sm90Persistent : Sm90DenseKernel<arch, a, b, acc, d, layout_a, layout_b, Tile, schedule, swap_ab, splits, Epilogue,
-                                        fast_accum, block_scales> {
+struct Sm90Persistent : Sm90Dense<Sm90DenseKernel<arch, a, b, acc, d, layout_a, layout_b, Tile, schedule, swap_ab, splits,
+                                                  Epilogue, fast_accum, block_scales>,
+                                  Tile, a, b> {
   static_assert(arch == Arch::sm90a);
-  using Base = Sm90DenseKernel<arch, a, b, acc, d, layout_a, layout_b, Tile, schedule, swap_ab, splits, Epilogue,
-                               fast_accum, block_scales>;
-
-  static std::int64_t workspace_bytes(GemmArgs const&) { return 0; }
-
-  static Status launch(GemmArgs const& args, void const* kernel) {
-    static KernelAttributes attributes;
-    int const m = swap_ab ? args.n : args.m, n = swap_ab ? args.m : args.n;  // of the kernel
-    int const k_tiles = ceil_div(args.k, Tile::kK);
-    if (k_tiles < splits) return {StatusCode::not_implementable, 0};
-    int const tiles_m = ceil_div(m, Tile::kM), tiles_n = ceil_div(n, Tile::kN);
-    bool const along_m = (args.raster == RasterOrder::along_m) != swap_ab;
-    TileRaster const order{tiles_m, tiles_n, args.batch, swizzle_width(args.swizzle, along_m ? tiles_n : tiles_m), along_m};
-    return Base::launch(args, kernel, attributes, a, b, {PreparedTileRaster::of(order), m, n, k_tiles}, order.count(),
-                        args.batch, args.batch, args.batch);
-  }
 };
 
 }  // namespace cutwheel::gemm

@@ -1,4 +1,5 @@
-// Hopper's persistent warp-specialised kernel: one thread loads by TMA, consumer warpgroups multiply. Each consumer
+// Hopper's persistent warp-specialised kernel: one thread loads by TMA (or warpgroups load what TMA cannot), consumer
+// warpgroups multiply. Each consumer
 // warpgroup owns 64 or 128 rows of a work tile and finishes them without waiting for the other; the tile scheduler supplies
 // work tiles (scheduler/work_tile.cuh), Types::Loader loads their operands.
 #pragma once
@@ -62,6 +63,7 @@ struct Sm90PersistentKernel {
     typename Turns::Storage turns;
     typename ScaleSource::Storage scales[Types::kWarpGroups];
     typename ClusterReduction::Storage sum;
+    typename Types::LoaderStorage loader;
   };
   struct Params {
     typename Loader::Params operands;
@@ -72,7 +74,7 @@ struct Sm90PersistentKernel {
   };
 
   static constexpr int kTileK = cute::size<2>(typename Types::TileShape{});
-  static constexpr int kMaxThreads = 128 * (Types::kWarpGroups + 1);
+  static constexpr int kMaxThreads = 128 * (Types::kWarpGroups + Types::kProducerWarpGroups);
   static constexpr int kMinBlocks = 1;
   static constexpr int kSharedStorageBytes = static_cast<int>(sizeof(SharedStorage));
   static_assert(kSharedStorageBytes <= Types::kSharedMemory && kStages >= 2);
@@ -120,6 +122,56 @@ struct Sm90PersistentKernel {
         std::uint64_t* const barrier = pipeline.producer_acquire(write, loader.bytes());
         loader.load(barrier, stage_a(shared, write.index()), stage_b(shared, write.index()), work, k);
       }
+    }
+    cutlass::arch::launch_dependent_grids();
+  }
+
+  // By all threads of the producer warpgroups. k-tiles are copied ahead, across the ends of work tiles, and put in order.
+  CUTLASS_DEVICE static void produce_together(Params const& p, SharedStorage& shared, int thread) {
+    static_assert(!Scheduler::kReadsMemory && kSplits == 1);
+    constexpr int kAhead = Types::kStaged - 1;
+    Scheduler scheduler(p.scheduler, shared.scheduler);
+    Loader const loader(p.operands, thread);
+    Pipeline const pipeline{shared.pipeline};
+    struct Cursor {
+      typename Loader::Place place;
+      int tile, k_tiles, slot;
+      bool more;
+    };
+    auto const begin = [&](Cursor& at) {
+      Sm90WorkTile work;
+      at.more = find(scheduler, at.tile, work);
+      at.k_tiles = work.k_tiles;
+      if (at.more) at.place = loader.begin(work);
+    };
+    auto const advance = [&](Cursor& at) {
+      if (++at.slot == Types::kStaged) at.slot = 0;
+      if (--at.k_tiles > 0) return loader.advance(at.place);
+      at.tile += tile_step();
+      begin(at);
+    };
+    Cursor at{{}, first_tile(), 0, 0, false};
+    begin(at);
+    Cursor ahead = at;
+    auto const fetch = [&] {
+      if (ahead.more) {
+        loader.fetch(ahead.place, shared.loader.staged[ahead.slot]);
+        advance(ahead);
+      }
+      asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+    cutlass::arch::wait_on_dependent_grids();
+    for (int i = 0; i < kAhead; ++i) fetch();
+    for (State write; at.more; ++write) {
+      fetch();
+      asm volatile("cp.async.wait_group %0;" ::"n"(kAhead) : "memory");
+      __syncwarp();
+      pipeline.producer_wait(write);
+      loader.put(at.place, shared.loader.staged[at.slot], stage_a(shared, write.index()), stage_b(shared, write.index()));
+      cutlass::arch::fence_view_async_shared();
+      __syncwarp();
+      if (thread % 32 == 0) pipeline.producer_commit(write);
+      advance(at);
     }
     cutlass::arch::launch_dependent_grids();
   }
@@ -237,10 +289,12 @@ struct Sm90PersistentKernel {
     auto& shared = *reinterpret_cast<SharedStorage*>(shared_memory);
     int const warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (threadIdx.x == 0) {
-      Pipeline{shared.pipeline}.initialize();
+      Pipeline{shared.pipeline}.initialize(Types::kLoadsByTma ? 1 : 4 * Types::kProducerWarpGroups);
       Turns::initialize(shared.turns);
-      Loader::prefetch(p.operands);
-      cute::prefetch_tma_descriptor(reinterpret_cast<cute::TmaDescriptor const*>(&p.maps.result));
+      if constexpr (Types::kLoadsByTma) Loader::prefetch(p.operands);
+      if (p.epilogue.by_tma) {
+        cute::prefetch_tma_descriptor(reinterpret_cast<cute::TmaDescriptor const*>(&p.maps.result));
+      }
     }
     // The set-up before the first load reads parameters alone, so it overlaps with the preceding kernel.
     if constexpr (Scheduler::kReadsMemory) {
@@ -254,10 +308,14 @@ struct Sm90PersistentKernel {
       __syncthreads();
     }
     // One warpgroup alone may have all the registers it can name.
-    constexpr bool kShare = Types::kWarpGroups > 1;
-    if (warpgroup == Types::kWarpGroups) {
+    constexpr bool kShare = Types::kWarpGroups > 1 && Types::kLoadsByTma;
+    if (warpgroup >= Types::kWarpGroups) {
       if constexpr (kShare) cutlass::arch::warpgroup_reg_dealloc<40>();
-      if (threadIdx.x % 128 / 32 == 0 && cute::elect_one_sync()) produce(p, shared);
+      if constexpr (Types::kLoadsByTma) {
+        if (threadIdx.x % 128 / 32 == 0 && cute::elect_one_sync()) produce(p, shared);
+      } else {
+        produce_together(p, shared, static_cast<int>(threadIdx.x) - 128 * Types::kWarpGroups);
+      }
     } else {
       if constexpr (kShare) cutlass::arch::warpgroup_reg_alloc<232>();
       consume(p, shared, warpgroup);
@@ -283,7 +341,9 @@ struct Sm90PersistentKernel {
       return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.leading * bytes % 16 == 0 &&
              x.batch_stride * bytes % 16 == 0;
     };
-    if (!meets(args.a, element_bytes(a)) || !meets(args.b, element_bytes(b))) return {StatusCode::not_implementable, 0};
+    if (Types::kLoadsByTma && (!meets(args.a, element_bytes(a)) || !meets(args.b, element_bytes(b)))) {
+      return {StatusCode::not_implementable, 0};
+    }
     typename Loader::Params operands;
     if constexpr (Types::kSwapAB) {
       operands.encode_a(b, args.b, args.n, args.k, b_batch);
@@ -300,7 +360,8 @@ struct Sm90PersistentKernel {
                        typename Loader::Params const& operands, typename Scheduler::Params const& scheduler, int tiles,
                        int d_batch) {
     int const encode_error = take_tensor_map_error();
-    if (!Epilogue::meets_alignment(args)) return {StatusCode::not_implementable, 0};
+    bool const storable = Scheduler::kStoresUnaligned || is_tma_storable(args, element_bytes(Types::kD));
+    if (!storable || !Epilogue::meets_alignment(args)) return {StatusCode::not_implementable, 0};
     if (encode_error) return {StatusCode::tensor_map_error, encode_error};
     if (cudaError_t const error = attributes.prepare(kernel, args.device->ordinal, kSharedStorageBytes);
         error != cudaSuccess) {

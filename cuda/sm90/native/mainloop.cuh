@@ -25,6 +25,9 @@ template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b
           bool swap_ab = false, int splits = 1, bool pingpong = false>
 struct Sm90PersistentTypes {
   static constexpr bool kSwapAB = swap_ab;
+  static constexpr DType kD = d;
+  static constexpr bool kLoadsByTma = true;
+  static constexpr int kProducerWarpGroups = 1;
   static constexpr int kSplits = splits;
   static constexpr bool kPingpong = pingpong;
   static constexpr int kColumns = Tile::kN, kOwnColumns = Tile::kN / splits;
@@ -56,6 +59,7 @@ struct Sm90PersistentTypes {
   using OperandA = Sm90TileOperand<ElementA, Tile::kM, Tile::kK, kMajorA>;
   using OperandB = Sm90TileOperand<ElementB, Tile::kN, Tile::kK, kMajorB>;
   using Loader = Sm90MatrixLoader<OperandA, OperandB, Tile::kK>;
+  struct LoaderStorage {};
 
   static constexpr int kSharedMemory = 227 * 1024;
   // `others`: bytes that the kernel wants besides.

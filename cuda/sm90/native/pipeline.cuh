@@ -34,18 +34,24 @@ struct Sm90Pipeline {
   };
   Storage& storage;
 
-  // By one thread; the others have to be synchronised with it.
-  CUTLASS_DEVICE void initialize() const {
+  // By one thread; the others have to be synchronised with it. `producers`: arrivals that make a stage full.
+  CUTLASS_DEVICE void initialize(int producers) const {
     for (int i = 0; i < stages; ++i) {
-      Barrier::init(&storage.full[i], 1);
+      Barrier::init(&storage.full[i], static_cast<std::uint32_t>(producers));
       Barrier::init(&storage.empty[i], kConsumers);
     }
     cutlass::arch::fence_barrier_init();
   }
 
-  // Waits until nobody reads the stage any more. Returns the barrier on which `bytes` are to arrive.
+  // Waits until nobody reads the stage any more.
+  CUTLASS_DEVICE void producer_wait(State state) const { Barrier::wait(&storage.empty[state.stage], state.parity ^ 1); }
+
+  // By each producer that wrote its part of the stage itself.
+  CUTLASS_DEVICE void producer_commit(State state) const { Barrier::arrive(&storage.full[state.stage]); }
+
+  // Waits as well. Returns the barrier on which `bytes` are to arrive.
   CUTLASS_DEVICE std::uint64_t* producer_acquire(State state, std::uint32_t bytes) const {
-    Barrier::wait(&storage.empty[state.stage], state.parity ^ 1);
+    producer_wait(state);
     std::uint64_t* const barrier = &storage.full[state.stage];
     cutlass::arch::ClusterTransactionBarrier::arrive_and_expect_tx(barrier, bytes);
     return barrier;

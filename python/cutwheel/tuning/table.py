@@ -83,6 +83,8 @@ class Request:
     taps: int = 1
     step: int = 1
     tensor_maps: bool = True
+    unaligned: str = ""
+    """those of a, b and d that do not lie on 16 bytes"""
 
     def __str__(self) -> str:
         text = f"{self.op} {self.a} {self.m}x{self.n}x{self.k}"
@@ -245,6 +247,10 @@ def _request(reader: _Reader) -> Request:
             given[key] = value.choice(_CHOICES[key])
         elif key in ("fast_accum", "extents_aligned", "tensor_maps"):
             given[key] = value.flag()
+        elif key == "unaligned":
+            given[key] = value.text()
+            if set(given[key]) - set("abd"):
+                raise value.refuse("letters of a, b and d")
         elif key == "epilogue":
             given[key] = None if value.value is None else value.text()
         else:

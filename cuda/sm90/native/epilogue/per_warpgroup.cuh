@@ -64,6 +64,7 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
     EpilogueValue stores[kStores > 0 ? kStores : 1];
     std::uint8_t* data;
     std::int64_t pitch, batch_stride;  // of D, in bytes
+    bool by_tma;                       // D is_tma_storable()
   };
   struct Maps {
     CUtensorMap result, stores[kStores > 0 ? kStores : 1];
@@ -77,12 +78,14 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
     result.data = static_cast<std::uint8_t*>(args.d);
     result.pitch = args.d_leading * element_bytes(d);
     result.batch_stride = args.d_batch_stride * element_bytes(d);
+    result.by_tma = is_tma_storable(args, sizeof(E));
     return result;
   }
 
   // `batch`: how many results follow each other with the batch stride.
   static void encode_maps(Maps& maps, GemmArgs const& args, int batch) {
     constexpr int kBytes = static_cast<int>(sizeof(E));
+    if (!is_tma_storable(args, kBytes)) return;
     Rows::encode_map(maps.result, args.d, args.d_leading * kBytes, args.d_batch_stride * kBytes, args.m, args.n, batch);
     auto const encode = [&](CUtensorMap& map, EpilogueValue const& x) {
       StoreRows::encode_map(map, x.data, x.leading * kBytes, x.batch_stride * kBytes, args.m, args.n, batch);
@@ -91,7 +94,7 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
     (encode(maps.stores[store++], args.epilogue[Stores::kIndex]), ...);
   }
 
-  // Vectors are copied four bytes at a time, matrices in sixteen, and results are written in sixteen.
+  // Vectors are copied four bytes at a time, matrices in sixteen, and results besides D are written in sixteen.
   static bool meets_alignment(GemmArgs const& args) {
     auto const aligned = [](void const* data, std::int64_t leading, std::int64_t batch_stride, std::int64_t element,
                             std::int64_t access) {
@@ -104,7 +107,7 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
     auto const store_aligned = [&](EpilogueValue const& x) {
       return aligned(x.data, x.leading, x.batch_stride, sizeof(E), 16);
     };
-    return aligned(args.d, args.d_leading, args.d_batch_stride, sizeof(E), 16) &&
+    return (kStores == 0 || is_tma_storable(args, sizeof(E))) &&
            ((kVectorBytes<Operands> == 0 ||
              vector_aligned(args.epilogue[Operands::kIndex], sizeof(epilogue::ElementOfOperand<Operands>))) &&
             ... && true) &&
@@ -264,14 +267,14 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
       int const row = work.m + first_row, column = work.n + pass;
       Rows::wait_until_read();
       Rows::put(staged, results, lane);
-      Rows::send(maps.result, p.data, p.pitch, p.batch_stride, staged, work, row, column, lane, coordinates);
+      Rows::send(maps.result, p.by_tma, p.data, p.pitch, p.batch_stride, staged, work, row, column, lane, coordinates);
       CUTLASS_PRAGMA_UNROLL
       for (int s = 0; s < kStores; ++s) {
         constexpr int kBytes = static_cast<int>(sizeof(E));
         EpilogueValue const& target = p.stores[s];
         StoreRows::wait_until_read();
         StoreRows::put(staged, stored[s], lane);
-        StoreRows::send(maps.stores[s], static_cast<std::uint8_t*>(target.data), target.leading * kBytes,
+        StoreRows::send(maps.stores[s], true, static_cast<std::uint8_t*>(target.data), target.leading * kBytes,
                         target.batch_stride * kBytes, staged, work, row, column, lane, coordinates);
       }
     }

@@ -26,6 +26,54 @@ CUTLASS_DEVICE std::uint8_t* place_in_frame(Frame const& coordinates, std::uint8
   }
 }
 
+// Whether TMA can store D: its rows begin on 16 bytes.
+inline bool is_tma_storable(GemmArgs const& args, int element_bytes) {
+  return reinterpret_cast<std::uintptr_t>(args.d) % 16 == 0 && args.d_leading * element_bytes % 16 == 0 &&
+         args.d_batch_stride * element_bytes % 16 == 0;
+}
+
+// Stores rows that begin anywhere, in words of four bytes, which follow each other in memory. `data`: of the first row;
+// `staged(row, byte)`: where four bytes lie in shared memory. A warp stores 128 bytes of a row at once, or less rows of
+// less.
+template <int rows, int kRowBytes, int unit, int threads, class Staged>
+CUTLASS_DEVICE void store_unaligned_rows(std::uint8_t* data, std::int64_t pitch, int rows_left, int row_bytes, int thread,
+                                         Staged const& staged) {
+  constexpr int kLine = kRowBytes % 128 == 0 ? 128 : kRowBytes % 64 == 0 ? 64 : 32, kLanes = kLine / 4;
+  constexpr int kAtOnce = threads / kLanes, kLines = kRowBytes / kLine;
+  int const lane = thread % kLanes;
+  CUTLASS_PRAGMA_UNROLL
+  for (int first = 0; first < rows; first += kAtOnce) {
+    int const row = first + thread / kLanes;
+    if (row >= rows_left || (rows % kAtOnce != 0 && row >= rows)) continue;
+    std::uint8_t* const to = data + row * pitch;
+    // Where rows of 16-bit elements begin between two words, each word has the end of one pair and the start of the next.
+    bool const odd = unit == 2 && reinterpret_cast<std::uintptr_t>(to) % 4 != 0;
+    CUTLASS_PRAGMA_UNROLL
+    for (int line = 0; line < kLines; ++line) {
+      int const at = line * kLine + lane * 4;
+      if (at >= row_bytes) continue;
+      std::uint32_t const own = *reinterpret_cast<std::uint32_t const*>(staged(row, at));
+      bool const is_whole = unit == 4 || at + 4 <= row_bytes;
+      if (!odd) {
+        if (is_whole) {
+          *reinterpret_cast<std::uint32_t*>(to + at) = own;
+        } else {
+          *reinterpret_cast<std::uint16_t*>(to + at) = static_cast<std::uint16_t>(own);
+        }
+        continue;
+      }
+      if (at == 0) {
+        *reinterpret_cast<std::uint16_t*>(to) = static_cast<std::uint16_t>(own);
+      } else {
+        std::uint32_t const before = *reinterpret_cast<std::uint32_t const*>(staged(row, at - 4));
+        *reinterpret_cast<std::uint32_t*>(to + at - 2) = __funnelshift_r(before, own, 16);
+      }
+      bool const is_last = at + 4 >= row_bytes || at + 4 == kRowBytes;
+      if (is_last && is_whole) *reinterpret_cast<std::uint16_t*>(to + at + 2) = static_cast<std::uint16_t>(own >> 16);
+    }
+  }
+}
+
 // Rows of `columns` accumulator columns, `column_bytes` of the result for each; `unit` bytes are one element of it. Their
 // layout is TMA's: pieces of kPieceBytes, one row below the other, swizzled against bank conflicts.
 template <int columns, int column_bytes, int unit>
@@ -82,15 +130,23 @@ struct Sm90StagedRows {
   }
 
   // Stores from this row and column of the GEMM on: only rows and columns that the problem has, and not a byte more.
+  // `by_tma`: the result is_tma_storable().
   template <class Frame>
-  CUTLASS_DEVICE static void send(CUtensorMap const& map, std::uint8_t* data, std::int64_t pitch, std::int64_t batch_stride,
-                                  std::uint8_t const* staged, Sm90WorkTile const& work, int row, int column, int lane,
-                                  Frame const& coordinates) {
-    bool whole = row + 16 <= work.end_m && column + columns <= work.end_n;
+  CUTLASS_DEVICE static void send(CUtensorMap const& map, bool by_tma, std::uint8_t* data, std::int64_t pitch,
+                                  std::int64_t batch_stride, std::uint8_t const* staged, Sm90WorkTile const& work, int row,
+                                  int column, int lane, Frame const& coordinates) {
+    bool whole = by_tma && row + 16 <= work.end_m && column + columns <= work.end_n;
     if constexpr (!Frame::kAlways) whole = whole && coordinates.is_same();
     if (whole) cutlass::arch::fence_view_async_shared();
     __syncwarp();
-    if (!whole) {
+    if (!by_tma) {
+      int const left = static_cast<int>(std::min<std::int64_t>(work.end_n - column, columns)) * column_bytes;
+      std::uint8_t* const first = data + work.d_batch * batch_stride + row * pitch + std::int64_t{column} * column_bytes;
+      store_unaligned_rows<16, kRowBytes, unit, 32>(first, pitch, work.end_m - row, left, lane, [&](int r, int at) {
+        int const piece = at / kPieceBytes * kPieceBytes;
+        return staged + offset_of(r, piece, at - piece);
+      });
+    } else if (!whole) {
       write_part(data + work.d_batch * batch_stride, pitch, staged, work, row, column, lane, coordinates);
     } else if (lane == 0) {
       // One copy for all rows and columns; nothing waits for its arrival.

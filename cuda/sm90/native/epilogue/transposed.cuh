@@ -47,6 +47,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
     EpilogueValue operands[sizeof...(Operands) > 0 ? sizeof...(Operands) : 1];
     std::uint8_t* data;
     std::int64_t pitch, batch_stride;
+    bool by_tma;  // D is_tma_storable()
   };
   struct Maps {
     CUtensorMap result;
@@ -58,11 +59,13 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
     result.data = static_cast<std::uint8_t*>(args.d);
     result.pitch = args.d_leading * kD;
     result.batch_stride = args.d_batch_stride * kD;
+    result.by_tma = is_tma_storable(args, kD);
     return result;
   }
 
   // As bytes: [batch, pieces of a row, rows, bytes of a piece].
   static void encode_maps(Maps& maps, GemmArgs const& args, int batch) {
+    if (!is_tma_storable(args, kD)) return;
     auto const positive = [](std::int64_t x) { return static_cast<cuuint64_t>(std::max<std::int64_t>(x, 1)); };
     cuuint64_t const extents[] = {128, positive(args.m), positive(std::int64_t{args.n} * kD / 128), positive(batch)};
     cuuint64_t const strides[] = {static_cast<cuuint64_t>(args.d_leading * kD), 128,
@@ -81,9 +84,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
       return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.leading * element % 16 == 0 &&
              x.batch_stride * element % 16 == 0;
     };
-    return reinterpret_cast<std::uintptr_t>(args.d) % 16 == 0 && args.d_leading * kD % 16 == 0 &&
-           args.d_batch_stride * kD % 16 == 0 &&
-           ((kVectorBytes<Operands> == 0 ||
+    return ((kVectorBytes<Operands> == 0 ||
              vector_aligned(args.epilogue[Operands::kIndex], sizeof(epilogue::ElementOfOperand<Operands>))) &&
             ... && true) &&
            ((!kIsCopied<Operands> ||
@@ -255,10 +256,15 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
         }
       }
     }
-    bool const whole = work.m + 64 <= work.end_m && work.n + columns <= work.end_n;
+    bool const whole = p.by_tma && work.m + 64 <= work.end_m && work.n + columns <= work.end_n;
     if (whole) cutlass::arch::fence_view_async_shared();
     cutlass::arch::NamedBarrier::sync(128, barrier);
-    if (!whole) {
+    if (!p.by_tma) {
+      std::uint8_t* const first = p.data + work.d_batch * p.batch_stride + work.n * p.pitch + std::int64_t{work.m} * kD;
+      int const row_bytes = min(work.end_m - work.m, 64) * kD;
+      store_unaligned_rows<columns, kRowBytes, kD, 128>(first, p.pitch, work.end_n - work.n, row_bytes, thread,
+                                                        [&](int row, int at) { return staged + offset_of(row, at); });
+    } else if (!whole) {
       write_part(p, staged, work, thread);
     } else if (thread == 0) {
       cute::SM90_TMA_STORE_4D::copy(&maps.result, staged, 0, work.n, work.m / (128 / kD), work.d_batch);

@@ -63,6 +63,7 @@ struct Sm90ConvScheduler {
   };
   struct Storage {};
   static constexpr bool kReadsMemory = false;
+  static constexpr bool kStoresUnaligned = false;
   Params const& p;
   int residue = 0;
 

@@ -13,6 +13,7 @@ struct Sm90DenseScheduler {
   };
   struct Storage {};
   static constexpr bool kReadsMemory = false;
+  static constexpr bool kStoresUnaligned = true;
   Params const& p;
 
   CUTLASS_DEVICE Sm90DenseScheduler(Params const& params, Storage const&) : p(params) {}

@@ -19,6 +19,7 @@ struct Sm90GroupedScheduler {
   };
   using Storage = GroupEnds::Storage;
   static constexpr bool kReadsMemory = true;
+  static constexpr bool kStoresUnaligned = false;
   Params const& p;
   Storage const& storage;
   int group = 0;

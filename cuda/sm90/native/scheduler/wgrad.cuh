@@ -49,6 +49,7 @@ struct Sm90WgradScheduler {
   };
   struct Storage {};
   static constexpr bool kReadsMemory = false;
+  static constexpr bool kStoresUnaligned = false;
   Params const& p;
 
   CUTLASS_DEVICE Sm90WgradScheduler(Params const& params, Storage const&) : p(params) {}

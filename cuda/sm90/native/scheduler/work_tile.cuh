@@ -1,6 +1,7 @@
 // Work tiles. A tile scheduler hands them to persistent threadblocks:
 //   Params, Storage       arguments, and what it keeps in shared memory
 //   kReadsMemory          whether it reads what an earlier kernel may have written
+//   kStoresUnaligned      whether rows of D may begin anywhere, else on 16 bytes
 //   start(params, storage)  of one that does: by all threads, which are synchronised after it
 //   at(index, work)       the index-th work tile; false when there is none
 //   coordinates(work)     where the GEMM's rows and columns lie in D
