@@ -28,6 +28,7 @@ def parser() -> argparse.ArgumentParser:
         ("addmm", "the same with a bias"),
     ):
         add(name, help).add_argument("--dtype", choices=problems.DTYPES, default="bf16")
+    add("bmm", "the two products of attention, by head")
     add("fused", "linear layers with activation and residual")
     add("scaled", "fp8 and int8 GEMMs, and quantisation")
     add("grouped", "grouped GEMMs of experts")
@@ -54,7 +55,7 @@ def _common() -> argparse.ArgumentParser:
         "--shape",
         nargs="+",
         default=[],
-        help="in place of the listed ones: MxNxK, groups x rows x N x K, or"
+        help="in place of the listed ones: MxNxK, batch or groups x rows x N x K, or"
         " N,C,H,W,K,R,S,stride,padding,dilation with x",
     )
     common.add_argument(

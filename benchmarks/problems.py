@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cutwheel.tuning import draw, shapes
-from cutwheel.tuning.shapes import Conv, Gemm, Grouped, Kind, Shape
+from cutwheel.tuning.shapes import Batched, Conv, Gemm, Grouped, Kind, Shape
 
 Options = argparse.Namespace
 
@@ -32,7 +32,8 @@ COMPILED = {
     "scaled": ("int8", "quantize"),
     "conv": ("resnet50",),
 }
-KINDS: dict[str, Kind] = {"grouped": Grouped, "conv": Conv}  # of sections; the others have GEMMs
+# Of sections; the others have GEMMs.
+KINDS: dict[str, Kind] = {"bmm": Batched, "grouped": Grouped, "conv": Conv}
 RESNET = Conv(64, 3, 224, 224, 64, 7, 7, 2, 3, 1)
 """what ResNet-50 begins with"""
 
@@ -41,7 +42,7 @@ class Problem(NamedTuple):
     group: str
     """what is computed of the shape"""
     shape: Any
-    """Gemm, Grouped or Conv"""
+    """Gemm, Batched, Grouped or Conv"""
     variant: str = ""
     """recipes, joined by "+", or the skew of groups"""
 
@@ -130,6 +131,11 @@ def of_section(name: str, given: Options) -> Problems:
             if op == "fused"
             else shapes.listed(table, kind, quick=given.quick)
         )
+    if op == "bmm":
+        # Queries by keys by the width of a head; then queries by this by keys.
+        values = [s._replace(n=s.k, k=s.n) for s in wanted]
+        made = Problems([*_each(["scores"], wanted), *_each(["values"], values)])
+        return _only(made, given.only)
     drawn = draw.drawn(table, kind, given.drawn, given.seed)
     if op == "fused":
         made = Problems(_each(LAYERS, wanted), _each(COMPILED["fused"], drawn))
@@ -144,7 +150,11 @@ def of_section(name: str, given: Options) -> Problems:
     else:
         gradients = _gradients(drawn) if op == "mm" else []
         made = Problems(_each([op], wanted), [*_each([op], drawn), *gradients])
-    only = re.compile(given.only)
+    return _only(made, given.only)
+
+
+def _only(made: Problems, pattern: str) -> Problems:
+    only = re.compile(pattern)
     return Problems(
         *([p for p in some if only.search(str(p))] for some in (made.listed, made.drawn))
     )

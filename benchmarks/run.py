@@ -33,6 +33,7 @@ SAVE_SECONDS = 20.0  # between two states of a section that is not complete
 SECONDS_PER_CASE = {
     "mm": 0.25,
     "addmm": 0.17,
+    "bmm": 0.1,
     "fused": 0.45,
     "scaled": 0.18,
     "grouped": 0.22,
@@ -44,7 +45,7 @@ COMPILATIONS = {"scaled": 6, "conv": 2}  # a scaling, quantisation by recipe; a 
 
 
 def suite_of(op: str) -> Suite:
-    name = "gemm" if op in ("mm", "addmm") else op
+    name = "gemm" if op in ("mm", "addmm", "bmm") else op
     found: Suite = importlib.import_module(f"{__package__}.suites.{name}").SUITE
     return found
 

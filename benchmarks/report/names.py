@@ -7,6 +7,7 @@ from .tables import BEST, Line
 TITLES = {
     "mm": "Products: `mm`",
     "addmm": "Products with a bias: `addmm`",
+    "bmm": "Products of attention, by head: `bmm`",
     "fused": "Linear layers with what follows them",
     "scaled": "fp8 and int8 products",
     "grouped": "Grouped products of experts",
@@ -17,6 +18,8 @@ TITLES = {
 _GROUPS = {
     "mm": "`mm`",
     "addmm": "`addmm` with a bias",
+    "scores": "`bmm(q, k.mT)`",
+    "values": "`bmm(p, v)`",
     "bias_residual": "`linear(residual=r)`",
     "gated_silu": '`gated_linear(activation="silu")`',
     "training_gelu": '`linear(activation="gelu")`, forward and backward',
@@ -40,6 +43,10 @@ _SCALED = {"fp8": "fp8", "fp8_fast": "fp8, `use_fast_accum=True`", "blockwise": 
 _BASELINES = {
     ("mm", "torch"): "`torch.mm`",
     ("addmm", "torch"): "`torch.addmm`",
+    ("scores", "torch"): "`torch.bmm`",
+    ("scores", "torch, cublaslt"): "`torch.bmm` with cuBLASLt preferred",
+    ("values", "torch"): "`torch.bmm`",
+    ("values", "torch, cublaslt"): "`torch.bmm` with cuBLASLt preferred",
     ("bias_gelu", "eager"): "`F.gelu(F.linear(x, w, b))`",
     ("training_gelu", "eager"): "`F.gelu(F.linear(x, w, b))` and its backward",
     ("bias_residual", "eager"): "`F.linear(x, w, b) + r`",

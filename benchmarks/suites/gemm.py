@@ -1,4 +1,4 @@
-"""mm and addmm against torch's: cutwheel.tuning.cases.gemm has the calls."""
+"""mm, addmm and bmm against torch's: cutwheel.tuning.cases.gemm has the calls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,14 @@ def wgrad(setting: Setting) -> Case:
 TRITON_ALONE = {"max_autotune": True, "max_autotune_gemm_backends": "TRITON"}
 
 SUITE = Suite(
-    {"mm": gemm.mm, "dgrad": dgrad, "wgrad": wgrad, "addmm": gemm.addmm},
+    {
+        "mm": gemm.mm,
+        "dgrad": dgrad,
+        "wgrad": wgrad,
+        "addmm": gemm.addmm,
+        "scores": gemm.scores,
+        "values": gemm.values,
+    },
     Limits(),
     "bf16",
     has_ceilings=True,

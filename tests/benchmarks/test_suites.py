@@ -28,11 +28,12 @@ from cutwheel.tuning import measure, shapes  # noqa: E402
 from cutwheel.tuning.case import AGAIN, Case, Setting, SkippedError  # noqa: E402
 from cutwheel.tuning.cases import conv, gemm, grouped, scaled  # noqa: E402
 from cutwheel.tuning.measure import Operands  # noqa: E402
-from cutwheel.tuning.shapes import Conv, Gemm, Grouped  # noqa: E402
+from cutwheel.tuning.shapes import Batched, Conv, Gemm, Grouped  # noqa: E402
 
 Tensor = torch.Tensor
 LAYER = Gemm(48, 40, 64)
 PRODUCT = Gemm(48, 160, 512)
+HEADS = Batched(3, 17, 9, 33)
 EXPERTS = Grouped(9, 200, 64, 48)
 STRIDED = Conv(2, 8, 7, 6, 16, 3, 3, 2, 1, 1)
 DILATED = Conv(1, 5, 9, 8, 4, 3, 2, 1, 2, 2)
@@ -43,6 +44,7 @@ L2_BYTES = {"mm": 1000, "fused": 8000, "scaled": 200_000, "grouped": 100_000, "c
 PROBLEMS = {
     "mm": [Problem("mm", LAYER)],
     "addmm": [Problem("addmm", LAYER)],
+    "bmm": [Problem("scores", HEADS), Problem("values", HEADS)],
     "fused": [Problem(group, LAYER) for group in problems.LAYERS],
     "scaled": [
         *(Problem(group, PRODUCT, BOTH) for group in ("fp8_fast", "fp8")),
@@ -125,7 +127,7 @@ def torchs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def ours(cpu_ops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package's own functions, on kernels that compute by torch; mm writes with out= there."""
-    for op in ("mm", "addmm"):
+    for op in ("mm", "addmm", "bmm"):
         monkeypatch.setattr(cutwheel, op, getattr(torch, op))
     monkeypatch.setattr(cutwheel, "explain", lambda *_, **__: SimpleNamespace(row="a_kernel"))
     answer = {"plans": [{"row": "a_kernel"}]}

@@ -66,8 +66,8 @@ def test_an_entry_becomes_a_request_and_its_plans(tmp_path: Path) -> None:
     index = {procedural_name(kernel): i for i, kernel in enumerate(KERNELS)}
     assert (
         "{Op::gemm, /*device=*/0, DType::bf16, DType::bf16, DType::bf16, Layout::row,"
-        " Layout::column, Addend::none, Epilogue{}, false, BlockScales::none, true, 128, 4096,"
-        " 512, 1, Grouping::none, 0, Direction::none, 1, 1, true}, 0, 2}" in text
+        " Layout::column, Addend::none, Epilogue{}, false, BlockScales::none, true, true, true,"
+        " true, 128, 4096, 512, 1, Grouping::none, 0, Direction::none, 1, 1, true}, 0, 2}" in text
     )
     assert f"{{{index[HOPPER]}, RasterOrder::along_n, 2, 1, 12.5f}}" in text
     assert f"{{{index[AMPERE]}, RasterOrder::along_m, 1, 4, 13.0f}}" in text

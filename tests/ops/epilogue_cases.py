@@ -59,7 +59,7 @@ def served(epilogues: list[Epilogue], dtype: torch.dtype | None = None) -> list[
     rows = {
         (row["epilogue"], row["arch"], TORCH_DTYPE[row["a"]], TORCH_DTYPE[row["d"]])
         for row in manifest_kernels()
-        if row["family"] != "splitk_reduce"
+        if row["family"] not in ("splitk_reduce", "pad_rows")
     }
     found = []
     for epilogue in epilogues:

@@ -20,7 +20,8 @@ def persistent_rows(is_fused: bool = False) -> list[Row]:
     return [
         row
         for row in manifest_kernels()
-        if row["family"] == "sm90_persistent" and (row["epilogue"] not in CLASSIC) == is_fused
+        if row["family"] in ("sm90_persistent", "sm90_unaligned")
+        and (row["epilogue"] not in CLASSIC) == is_fused
     ]
 
 
@@ -76,6 +77,22 @@ def inside(x: torch.Tensor, is_column: bool = False) -> torch.Tensor:
     return view.mT if is_column else view
 
 
+def anywhere(x: torch.Tensor, is_column: bool = False) -> torch.Tensor:
+    """The same values within a larger tensor whose rows begin anywhere: an odd pitch, and none of
+    the first 16 bytes. NaN all around."""
+    source = x.mT if is_column else x
+    rows, columns = source.shape[-2:]
+    wide = x.new_full((*source.shape[:-2], rows + 2, columns + 4 | 1), canary(x))
+    view = wide[..., 1:-1, 2 : 2 + columns]
+    view.copy_(source)
+    return view.mT if is_column else view
+
+
+def layer_of(row: Row) -> Callable[[torch.Tensor, bool], torch.Tensor]:
+    """Lays operands so that this kernel takes them without a copy."""
+    return anywhere if row["family"] == "sm90_unaligned" else inside
+
+
 @dataclass(frozen=True)
 class Product:
     """A call that takes one kernel, and what it should give: alpha * a @ b + beta * c.
@@ -95,8 +112,9 @@ class Product:
         row: Row,
         extents: Extents,
         device: str,
-        lay: Callable[[torch.Tensor, bool], torch.Tensor] = inside,
+        lay: Callable[[torch.Tensor, bool], torch.Tensor] | None = None,
     ) -> Product:
+        lay = lay or layer_of(row)
         dtype, batch = TORCH_DTYPE[row["a"]], extents.batch
         is_column_a, is_column_b = (letter == "n" for letter in row["layout"][:2])
         m, n, k = extents.m, extents.n, extents.k

@@ -30,6 +30,7 @@ from epilogue_cases import Call, declared
 from gemm_cases import BRAIN, HALF, LAYOUTS, TORCH_DTYPE, manifest_kernels
 from persistent_cases import shortest_k
 
+OWN = ("sm90_persistent", "sm90_unaligned")
 COARSE = ("family", "schedule", "swap_ab", "cluster", "layout")
 TILES = (*COARSE, "tile")
 FINE = (*TILES, "epilogue", "a", "d")
@@ -40,11 +41,11 @@ def rows() -> list[Row]:
         row
         for row in manifest_kernels()
         if row["arch"] == "sm90a"
-        and row["family"] not in ("elementwise", "splitk_reduce")
+        and row["family"] not in ("elementwise", "splitk_reduce", "pad_rows")
         and TORCH_DTYPE[row["a"]].itemsize == 2
     ]
     # Those of our own first.
-    return sorted(found, key=lambda row: row["family"] != "sm90_persistent")
+    return sorted(found, key=lambda row: row["family"] not in OWN)
 
 
 def check(call: Call, results: list[torch.Tensor]) -> None:
@@ -61,11 +62,15 @@ def calls_of_row(row: Row, device: str) -> list[Call]:
     """More than a tile with a K that the threadblocks of a cluster share unevenly, and less."""
     epilogue = declared()[row["epilogue"]]
     dtype, d = TORCH_DTYPE[row["a"]], TORCH_DTYPE[row["d"]]
-    lay_a, lay_b = (LAYOUTS["row" if x == "t" else "column"] for x in row["layout"][:2])
+    # As a kernel takes them without a copy.
+    names = {"t": "row_padded_3", "n": "column_padded_1"}
+    if row["family"] != "sm90_unaligned":
+        names = {"t": "row", "n": "column"}
+    lay_a, lay_b = (LAYOUTS[names[x]] for x in row["layout"][:2])
     m, n, k = row["tile"]
     if row["swap_ab"]:
         m, n = n, m
-    # Multiples of 16 bytes: they are not copied.
+    # Multiples of 16 bytes, which all families take.
     problems = ((m + 8, 2 * n - 8, shortest_k(row) + k - 8), (8, 24, shortest_k(row)))
     return [
         Call.random(epilogue, *extents, dtype, device, d, lay_a=lay_a, lay_b=lay_b)

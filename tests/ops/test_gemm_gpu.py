@@ -97,12 +97,17 @@ def test_every_kernel(
     if kernel["family"] == "splitk_reduce":
         check_splitk(cutwheel, device, environment, kernel)
         return
+    if kernel["family"] == "pad_rows":
+        check_copies(cutwheel, device, environment, kernel)
+        return
     if kernel["epilogue"] not in CLASSIC:
         check = check_elementwise if kernel["family"] == "elementwise" else check_kernel
         check(cutwheel, device, environment, kernel)
         return
     environment(CUTWHEEL_KERNEL=kernel["name"])
     layouts = {"t": "row", "n": "column"}
+    if kernel["family"] == "sm90_unaligned":
+        layouts = {"t": "row_offset", "n": "column_offset"}
     layout_a, layout_b = (layouts[letter] for letter in kernel["layout"][:2])
     dtype, out_dtype = TORCH_DTYPE[kernel["a"]], TORCH_DTYPE[kernel["d"]]
     requested = None if dtype == out_dtype else out_dtype
@@ -129,6 +134,21 @@ def test_every_kernel(
         c = random_tensor((3, 1, 333), out_dtype, device)
         expected = (torch_product(a, b, SINGLE) + c.float()).to(out_dtype)
         assert_as_good_as(cutwheel.baddbmm(c, a, b), expected, Problem.of(a, b, c))
+
+
+def check_copies(
+    cutwheel: ModuleType, device: str, environment: Any, kernel: dict[str, Any]
+) -> None:
+    """Operands that no kernel of another architecture, dtype or shape takes as they lie."""
+    environment(CUTWHEEL_ARCH=kernel["arch"])
+    for dtype in (BRAIN, SINGLE):
+        for k in (1, 3, 9, 67, 515, 4099):
+            for batch, m, n in ((1, 5, 3), (3, 130, 41)):
+                a, b = operands(m, n, k, dtype, device, "row_padded_3", "column_padded_1", (batch,))
+                if dtype == SINGLE and k == 515:  # TF32 kernels take nothing as it lies
+                    assert cutwheel.explain("bmm", a, b)["operand_copies"] > 0
+                result = cutwheel.bmm(a, b)
+                assert_as_good_as(result, torch_product(a, b, dtype), Problem.of(a, b))
 
 
 def check_splitk(

@@ -15,8 +15,10 @@ from persistent_cases import (
     Extents,
     Product,
     Row,
+    anywhere,
     extents_of,
     inside,
+    layer_of,
     persistent_rows,
     shortest_k,
     splits_of,
@@ -54,18 +56,22 @@ def test_every_persistent_kernel(
         product = Product.random(row, extents, device)
         assert product.chosen(cutwheel) == row["name"]
         shape = (*extents.batch, extents.m, extents.n)
-        out = inside(torch.full(shape, float("nan"), dtype=product.a.dtype, device=device))
-        around = out.untyped_storage().nbytes() // out.element_size() - out.numel()
-        assert product.run(cutwheel, out) is out
+        results = []
+        for lay in (inside, anywhere):
+            out = lay(torch.full(shape, float("nan"), dtype=product.a.dtype, device=device))
+            around = out.untyped_storage().nbytes() // out.element_size() - out.numel()
+            assert product.run(cutwheel, out) is out
+            # Nothing is written around it, and every element of it is.
+            whole = torch.empty(0, dtype=out.dtype, device=device).set_(out.untyped_storage())
+            assert int(whole.isnan().sum()) == around, f"{product}: written beyond the result"
+            results.append(out)
         try:
-            product.judge(out)
+            product.judge(results[0])
         except AssertionError as error:
             raise AssertionError(f"{product}: {error}") from error
-        # Nothing is written around it, and every element of it is.
-        whole = torch.empty(0, dtype=out.dtype, device=device).set_(out.untyped_storage())
-        assert int(whole.isnan().sum()) == around, f"{product}: written beyond the result"
-        # Sums are added in one order: the same bits again, also without out=.
-        assert torch.equal(product.run(cutwheel), out)
+        # Sums are added in one order: the same bits wherever D lies, also without out=.
+        assert torch.equal(results[1], results[0])
+        assert torch.equal(product.run(cutwheel), results[0])
 
 
 @pytest.mark.parametrize("row", persistent_rows(is_fused=True), ids=lambda row: row["name"])
@@ -169,7 +175,7 @@ class Chain:
         is_column = row["layout"][1] == "n"
         square = (EXTENT, EXTENT)
         b = (torch.randn(square, device=device) * EXTENT**-0.5).to(dtype)
-        self.b = inside(b, is_column)
+        self.b = layer_of(row)(b, is_column)
         self.addend = Product.addend(row, EXTENT, device)
         self.first = random_tensor(square, dtype, device)
         self.buffers = [torch.empty(square, dtype=dtype, device=device) for _ in range(2)]

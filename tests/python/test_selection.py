@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from selection import (
     NONE,
     ROW,
     RTX3090,
+    S8,
     TF32,
     V100,
     VECTOR,
@@ -301,6 +303,64 @@ def test_sums_that_leave_the_tensor_cores_are_not_split() -> None:
 def test_unaligned_extents_rule_out_cp_async_rows_only() -> None:
     assert explain(A100, 64, 63, 65, extents_aligned=False)["plans"] == []
     assert explain(H200, 64, 63, 65, extents_aligned=False)["plans"]
+
+
+def kernels_of(gpu: Gpu, m: int, n: int, k: int, **options: Any) -> list[str]:
+    return [plan["row"] for plan in explain(gpu, m, n, k, **options)["plans"]]
+
+
+@pytest.mark.parametrize("layouts", [(ROW, COLUMN), (ROW, ROW), (COLUMN, COLUMN), (COLUMN, ROW)])
+@pytest.mark.parametrize("a", [BF16, F16])
+def test_kernels_of_their_own_read_what_does_not_lie_on_16_bytes(
+    a: str, layouts: tuple[str, str]
+) -> None:
+    options = {"a": a, "layout_a": layouts[0], "layout_b": layouts[1]}
+    for unaligned in ("a", "b", "ab", "abd"):
+        names = kernels_of(H200, 640, 640, 640, **options, unaligned=unaligned)
+        assert names
+        assert all("_unaligned_" in name for name in names)
+    assert not any("_unaligned_" in name for name in kernels_of(H200, 640, 640, 640, **options))
+
+
+def test_the_largest_tiles_are_for_large_products_that_do_not_lie_on_16_bytes() -> None:
+    assert "_128x128x64_" in chosen(H200, 1024, 1024, 1024, unaligned="ab")["row"]
+    assert "_64x64x64_" in chosen(H200, 16, 640, 640, unaligned="ab")["row"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"a": TF32},
+        {"a": E4M3, "d": BF16, "epilogue": "scaled"},
+        {"a": S8, "d": BF16, "epilogue": "scaled"},
+        {"addend": "other", "epilogue": "bias_gelu"},
+        {"d": F32},
+    ],
+    ids=["tf32", "fp8", "int8", "fused", "float32"],
+)
+def test_other_operands_that_do_not_lie_on_16_bytes_have_no_kernels(
+    options: dict[str, Any],
+) -> None:
+    assert kernels_of(H200, 640, 640, 640, **options)
+    answer = explain(H200, 640, 640, 640, **options, unaligned="a")
+    assert answer["plans"] == []
+    assert "A or B does not lie on 16 bytes" in {x["reason"] for x in answer["rejected"]}
+    assert answer["request"]["unaligned"] == "a"
+
+
+def test_kernels_of_our_own_store_a_d_that_does_not_lie_on_16_bytes() -> None:
+    for options in ({}, {"addend": VECTOR}, {"epilogue": "bias_gelu"}, {"epilogue": "gated_silu"}):
+        names = kernels_of(H200, 640, 640, 640, **options, unaligned="d")
+        everything = explain(H200, 640, 640, 640, **options, unaligned="d")["rejected"]
+        assert names
+        assert all("_persistent_" in name or "_pingpong_" in name for name in names)
+        assert "D does not lie on 16 bytes" in {x["reason"] for x in everything}
+    # An epilogue that stores more than D, and split-K, whose sum is stored by vectors.
+    assert not kernels_of(H200, 640, 640, 640, epilogue="bias_gelu_aux", unaligned="d")
+    plans = explain(H200, 64, 64, 65536, unaligned="d")["plans"]
+    assert plans
+    assert not any(plan["reduce"] for plan in plans)
+    assert kernels_of(A100, 640, 640, 640, unaligned="d") == []
 
 
 def test_predictions_grow_with_the_problem() -> None:

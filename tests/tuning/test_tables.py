@@ -186,6 +186,7 @@ OTHERS: list[dict[str, Any]] = [
     {"layout_a": COLUMN},
     {"layout_b": ROW},
     {"extents_aligned": False},
+    {"unaligned": "d"},
     {"grouping": ROWS, "groups": 8},
     {"grouping": K, "groups": 8, "layout_a": COLUMN, "layout_b": ROW},
     {"direction": WGRAD, "taps": 9},

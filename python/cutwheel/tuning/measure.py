@@ -316,8 +316,10 @@ def exactly(function: Callable[..., Tensor], *operands: Any, dtype: torch.dtype)
 def matmul(x: Tensor, w: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
     """x [M, K] times w [K, N] in a wider dtype, kept as float32; blocks of rows bound the memory.
 
-    float64 does not depend on the TF32 setting.
+    Batches of both come one after the other. float64 does not depend on the TF32 setting.
     """
+    if x.dim() == 3:
+        return torch.stack([matmul(*each, dtype) for each in zip(x, w, strict=True)])
     if dtype == torch.float32:
         return exactly(torch.mm, x, w, dtype=dtype)
     right = wide(w)
@@ -340,7 +342,7 @@ class Operands:
     """of references: float32 where many GPUs, whose float64 is slow, are to compute them"""
 
     def matmul(self, x: Tensor, w: Tensor) -> Tensor:
-        """Reference of x [M, K] times w [K, N], float32"""
+        """Reference of x [M, K] times w [K, N], or of a batch of them, float32"""
         return matmul(x, w, self.exact)
 
     def normal(self, *extents: int, scale: float = 1.0) -> Tensor:

@@ -40,6 +40,31 @@ class Gemm(NamedTuple):
         return " x ".join(str(extent) for extent in self if extent)
 
 
+class Batched(NamedTuple):
+    """As many GEMMs, D[B, M, N] = A[B, M, K] B[B, K, N]."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batch * self.m * self.n * self.k
+
+    def input_bytes(self, itemsize: int) -> int:
+        return self.batch * Gemm(*self[1:]).input_bytes(itemsize)
+
+    def min_bytes(self, itemsize: int) -> int:
+        return self.batch * Gemm(*self[1:]).min_bytes(itemsize)
+
+    def fields(self, _: str) -> dict[str, Any]:
+        return self._asdict()
+
+    def __str__(self) -> str:
+        return " x ".join(map(str, self))
+
+
 class Grouped(NamedTuple):
     """D_g[M_g, N] = A_g[M_g, K] B_g[K, N], with M rows in all groups together."""
 
@@ -142,11 +167,12 @@ class Conv(NamedTuple):
         return text + (f", dilation {self.dilation}" if self.dilation != 1 else "")
 
 
-Shape = Gemm | Grouped | Conv
-Kind = type[Gemm] | type[Grouped] | type[Conv]
-TABLES: dict[Kind, str] = {Gemm: "gemm", Grouped: "grouped", Conv: "conv"}
+Shape = Gemm | Batched | Grouped | Conv
+Kind = type[Gemm] | type[Batched] | type[Grouped] | type[Conv]
+TABLES: dict[Kind, str] = {Gemm: "gemm", Batched: "bmm", Grouped: "grouped", Conv: "conv"}
 FORMS: dict[Kind, str] = {
     Gemm: "MxNxK",
+    Batched: "BxMxNxK",
     Grouped: "GxTxNxK",
     Conv: "NxCxHxWxKxRxSxSTRIDExPADDINGxDILATION",
 }
@@ -192,8 +218,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 def listed(document: Mapping[str, Any], kind: Kind, *, quick: bool = False) -> list[Any]:
     """The shapes of this kind in a file such as benchmarks/shapes.toml, each once.
 
-    [gemm] has m and nk, each M with each [N, K], and square; [grouped] and [conv] have cases. A
-    table "quick" in one of them has fewer. A file without the table has no shapes.
+    [gemm] has m and nk, each M with each [N, K], and square; the others have cases. A table "quick"
+    in one of them has fewer. A file without the table has no shapes.
 
     Raises:
         ValueError: a table that is none

@@ -57,19 +57,51 @@ def addmm(setting: Setting) -> Case:
     return _plain(setting, "addmm", c)
 
 
+def scores(setting: Setting) -> Case:
+    """bmm of queries [B, M, K] and keys [B, N, K], as attention computes its scores."""
+    batch, m, n, k = setting.shape
+    normal = setting.operands.normal
+    return _products(setting, "bmm", lambda: normal(batch, m, k), lambda: normal(batch, n, k).mT)
+
+
+def values(setting: Setting) -> Case:
+    """bmm of probabilities [B, M, K] and values [B, K, N], as attention applies its scores."""
+    batch, m, n, k = setting.shape
+    normal = setting.operands.normal
+    return _products(setting, "bmm", lambda: normal(batch, m, k), lambda: normal(batch, k, n))
+
+
 def _plain(setting: Setting, op: str, *c: Tensor) -> Case:
-    """x [M, K] times w [N, K] transposed, or in the layouts of the variant.
+    """x [M, K] times w [N, K] transposed, or in the layouts of the variant."""
+    (m, n, k), normal = setting.shape, setting.operands.normal
+    of_x, of_w = _LAYOUTS.get(setting.variant, (True, False))
+    return _products(
+        setting,
+        op,
+        lambda: normal(m, k) if of_x else normal(k, m).t(),
+        lambda: normal(k, n) if of_w else normal(n, k).t(),
+        *c,
+    )
+
+
+def _products(
+    setting: Setting,
+    op: str,
+    make_x: Callable[[], Tensor],
+    make_w: Callable[[], Tensor],
+    *c: Tensor,
+) -> Case:
+    """x times w.
 
     All providers write with ``out=`` into the same rotated outputs: the same addresses for all, and
     nothing is allocated inside the graphs but workspaces.
     """
-    (m, n, k), make = setting.shape, setting.operands
+    make = setting.operands
     itemsize = make.dtype.itemsize
     buffers = setting.buffers(setting.shape.input_bytes(itemsize))
-    of_x, of_w = _LAYOUTS.get(setting.variant, (True, False))
-    x = [make.normal(m, k) if of_x else make.normal(k, m).t() for _ in range(buffers)]
-    w = [make.normal(k, n) if of_w else make.normal(n, k).t() for _ in range(buffers)]
-    out = [torch.empty(m, n, dtype=make.dtype, device=make.device) for _ in range(buffers)]
+    x, w = ([made() for _ in range(buffers)] for made in (make_x, make_w))
+    result = (*x[0].shape[:-1], w[0].shape[-1])
+    out = [torch.empty(result, dtype=make.dtype, device=make.device) for _ in range(buffers)]
     theirs, ours = getattr(torch, op), getattr(cutwheel, op)
 
     def by_cublaslt(i: int) -> Any:
@@ -85,7 +117,7 @@ def _plain(setting: Setting, op: str, *c: Tensor) -> Case:
         return explained(op, [*c, x[0], w[0]], None, 1, setting.is_tf32)
 
     providers = [Provider("torch", lambda i: theirs(*c, x[i], w[i], out=out[i]))]
-    if op == "mm":  # addmm with a row takes cuBLASLt by itself
+    if op != "addmm":  # which takes cuBLASLt by itself with a row
         providers.append(Provider(CUBLASLT, by_cublaslt))
     if setting.compiled:
         by_triton = setting.compiled(theirs)
