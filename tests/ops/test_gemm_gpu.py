@@ -136,6 +136,21 @@ def test_every_kernel(
         assert_as_good_as(cutwheel.baddbmm(c, a, b), expected, Problem.of(a, b, c))
 
 
+def test_operands_that_begin_anywhere_are_copied_where_that_is_faster(
+    cutwheel: ModuleType, device: str
+) -> None:
+    require_arch("sm90a")  # Hopper alone has kernels that read them as they lie
+    for m, n, k, copies in ((64, 72, 1501, 0), (4096, 4096, 4097, 2)):
+        a, b = operands(m, n, k, BRAIN, device, "row", "column")
+        plan = cutwheel.explain("mm", a, b)
+        assert plan.parameters["operand_copies"] == copies
+        assert ("_unaligned_" in plan.row) == (copies == 0)
+        check_mm(cutwheel, a, b, BRAIN)
+    # D is stored as it lies.
+    a, b = operands(300, 301, 64, BRAIN, device, "row", "column")
+    assert not cutwheel.explain("mm", a, b).parameters["output_copy"]
+
+
 def check_copies(
     cutwheel: ModuleType, device: str, environment: Any, kernel: dict[str, Any]
 ) -> None:
@@ -146,7 +161,7 @@ def check_copies(
             for batch, m, n in ((1, 5, 3), (3, 130, 41)):
                 a, b = operands(m, n, k, dtype, device, "row_padded_3", "column_padded_1", (batch,))
                 if dtype == SINGLE and k == 515:  # TF32 kernels take nothing as it lies
-                    assert cutwheel.explain("bmm", a, b)["operand_copies"] > 0
+                    assert cutwheel.explain("bmm", a, b).parameters["operand_copies"] > 0
                 result = cutwheel.bmm(a, b)
                 assert_as_good_as(result, torch_product(a, b, dtype), Problem.of(a, b))
 

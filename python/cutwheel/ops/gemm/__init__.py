@@ -7,7 +7,8 @@ device. float32 is multiplied on TF32 tensor cores if torch's own setting allows
 logger "cutwheel" says so once for each op.
 
 Row- and column-major operands with any pitch of 16 bytes are used as they lie. Other strides,
-offsets and pitches give the same results by way of a copy. Results are contiguous.
+offsets and pitches give the same results: on Hopper there are 16-bit kernels that take any offset
+and pitch, else they go by way of a copy. Results are contiguous.
 
 Every op but gemm is differentiable, twice and more. All work in torch.compile(fullgraph=True), in
 CUDA graphs and with autocast, and run on the current stream of their tensors' device. Inside of
