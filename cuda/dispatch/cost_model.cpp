@@ -11,10 +11,12 @@ namespace {
 
 // Threadblocks of one kernel that are in flight at once.
 double slots_of(KernelDescriptor const& kernel, DeviceInfo const& device) {
-  // Kernels that are not persistent have as many as shared memory holds.
+  // Kernels that are not persistent have as many as shared memory holds, and accumulators of half the registers.
   if (is_persistent(kernel)) return device.sm_count;
-  int const resident = *kernel.shared_memory_bytes > 0 ? device.shared_memory_bytes / *kernel.shared_memory_bytes : 1;
-  return static_cast<double>(device.sm_count) * std::clamp(resident, 1, 2);
+  constexpr int kAccumulators = 2 * 128 * 128;
+  int const by_memory = *kernel.shared_memory_bytes > 0 ? device.shared_memory_bytes / *kernel.shared_memory_bytes : 1,
+            by_registers = kAccumulators / (kernel.tile.m * kernel.tile.n);
+  return static_cast<double>(device.sm_count) * std::clamp(std::min(by_memory, by_registers), 1, 2);
 }
 
 // Three limits of which the slowest rules, rounded off where two are close.
@@ -166,16 +168,19 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   // Where figures come from tiles that M fills at least by half: far larger ones spend their stages on padding.
   double const rows_of_m = kernel.swap_ab ? kernel.tile.n : kernel.tile.m, filled = 2.0 * std::max(r.m, 8);
   if (!limits.padding_counts && rows_of_m > filled) tile *= rows_of_m / filled;
+  double const lone_tile = k_tiles * cost.lone_k_tile_us + cost.tile_us;
   double time = cost.launch_us;
   // Full waves and the last, partial one: a few threadblocks alone do not fill the memory system.
   double const full = std::floor(tiles / slots), rest = tiles - full * slots;
   double const share = slots / device.sm_count;  // threadblocks that share an SM share its tensor cores
   if (full > 0) {
-    time += combine(full * tile * share, dram * full * slots / tiles, l2 * full * slots / tiles, limits.sharpness);
+    double const wave = std::max(tile * share, lone_tile);
+    time += combine(full * wave, dram * full * slots / tiles, l2 * full * slots / tiles, limits.sharpness);
   }
   if (rest > 0) {
     double const together = std::max(1.0, rest / device.sm_count);
-    time += combine(tile * together, dram * rest / tiles, l2 * rest / tiles, limits.sharpness);
+    double const wave = std::max(tile * together, lone_tile);
+    time += combine(wave, dram * rest / tiles, l2 * rest / tiles, limits.sharpness);
   }
   if (plan.reduce) {
     // The partial sums are written and read once more, mostly in L2; a second launch overlaps the first one's end.

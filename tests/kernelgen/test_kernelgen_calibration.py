@@ -15,6 +15,8 @@ FIGURES = (Path(__file__).parents[2] / calibration.FILE).read_text(encoding="utf
 (TILE,) = re.findall(r"figures = \[\n  (\{.*\}),\n", FIGURES)[:1]
 (TIMES,) = re.findall(r"us = \[.*?\]", TILE)
 
+MMA_TILES = re.findall(r"\{ tile = .*reached = .*\}", FIGURES)
+
 
 def changed(repository: Path, folder: Path, old: str, new: str) -> Path:
     text = (repository / calibration.FILE).read_text(encoding="utf-8")
@@ -40,6 +42,8 @@ def test_figures_become_tables(repository: Path) -> None:
     assert "kFiguresByArea[] = {{0.3712, 1.6, 3.0}, {0.35, 2.0, 2.2}, {0.32," in text
     assert ", {0, 0, 0}};" in text
     assert "{true, 128, 192, {0.5039, 1.665, 3.82}}," in text
+    assert "    {64, 128, 0.698, 19.0},\n" in text
+    assert f"int const kMmaFigureCount = {len(MMA_TILES)};" in text
 
 
 @pytest.mark.parametrize(
@@ -51,6 +55,8 @@ def test_figures_become_tables(repository: Path) -> None:
         (TIMES, "us = [1, 2, 3], swap = true", "unknown key 'swap'"),
         ("tile = [128, 256, 128]", "tile = [128, 256]", "has 2 extents; expected 3"),
         (TILE, f"{TILE}, {TILE}", "is there twice"),
+        ("reached = 0.698", "reached = 1.2", "reached = 1.2; expected a share of the peak"),
+        (MMA_TILES[0], f"{MMA_TILES[0]}, {MMA_TILES[0]}", "mma_sync: a tile is there twice"),
         ("sharpness = ", "sharp = ", "limits: 'sharp' is missing or unknown"),
         ("sm_count = 132", "", "KeyError('sm_count')"),
         ("[gpu]", "[gpu", "toml: "),

@@ -43,6 +43,7 @@ def _render(data: Mapping[str, Any]) -> dict[str, object]:
         "gpu": ", ".join(str(gpu[key]) for key in ("cc_major", "sm_count"))
         + f", {float(gpu['least_memory_gb_per_s'])!r}",
         "dense": _limits(limits["dense"]),
+        "mma_sync": _limits(limits["mma_sync"]),
         "others": _limits(limits["others"]),
         "tiles": "".join(f"    {tile},\n" for tile in tiles),
         "tile_count": len(tiles),
@@ -50,6 +51,7 @@ def _render(data: Mapping[str, Any]) -> dict[str, object]:
             _figures(data["by_area"][kind]) if kind in data["by_area"] else "{0, 0, 0}"
             for kind in KINDS
         ),
+        **_mma_sync(data["mma_sync"]),
         "conv": "".join(
             f"    {{{cpp.boolean(name == 'wgrad')}, {_extents(row['tile'], 2)},"
             f" {_figures(row['us'])}}},\n"
@@ -81,6 +83,27 @@ def _tiles(groups: Sequence[Mapping[str, Any]]) -> Iterator[str]:
                 raise CalibrationError(f"kind {kind}: {row} is there twice")
             seen.add(key)
             yield f"{{{key}, {_figures(row['us'])}}}"
+
+
+def _mma_sync(figures: Mapping[str, Any]) -> dict[str, object]:
+    rows = {
+        f"{{{_extents(row['tile'], 2)}, {_share(row['reached'])}, {float(row['latency'])!r}}}"
+        for row in figures["tiles"]
+    }
+    if len({tuple(row["tile"]) for row in figures["tiles"]}) != len(figures["tiles"]):
+        raise CalibrationError("mma_sync: a tile is there twice")
+    return {
+        "mma_tile_us": repr(float(figures["tile_us"])),
+        "mma_launch_us": repr(float(figures["launch_us"])),
+        "mma_tiles": "".join(f"    {row},\n" for row in sorted(rows)),
+        "mma_tile_count": len(rows),
+    }
+
+
+def _share(value: float) -> str:
+    if not 0 < value <= 1:
+        raise CalibrationError(f"mma_sync: reached = {value}; expected a share of the peak")
+    return repr(float(value))
 
 
 def _check_kind(kind: str) -> str:

@@ -32,6 +32,14 @@ Calibration const* find_by_area(KernelDescriptor const& kernel) {
   return figures.k_tile_us > 0 ? &figures : nullptr;
 }
 
+MmaFigures const* find_mma(KernelDescriptor const& kernel) {
+  if (kernel.family != Family::sm80_multistage) return nullptr;
+  auto const* const end = kMmaFigures + kMmaFigureCount;
+  auto const* const found =
+      std::find_if(kMmaFigures, end, [&](MmaFigures const& x) { return x.m == kernel.tile.m && x.n == kernel.tile.n; });
+  return found != end ? found : nullptr;
+}
+
 Calibration const* find_fitted(KernelDescriptor const& kernel) {
   FigureKind const kind = kind_of(kernel);
   if (kernel.family == Family::sm90_space_to_depth)
@@ -58,6 +66,7 @@ Calibration const* find_fitted(KernelDescriptor const& kernel) {
 }  // namespace
 
 Limits const& limits_of(KernelDescriptor const& kernel) {
+  if (find_mma(kernel)) return kMmaLimits;
   bool const is_dense = is_native_dense(kernel) || kernel.family == Family::sm90_warpspecialized;
   return is_dense && kernel.scales == BlockScales::none && kind_of(kernel) != FigureKind::int8 ? kDenseLimits
                                                                                                : kOtherLimits;
@@ -69,9 +78,13 @@ Calibration calibration_of(KernelDescriptor const& kernel, DeviceInfo const& dev
   if (Calibration const* const x = find_by_area(kernel)) {
     return {x->k_tile_us * (bytes / (128 * 128 * 128)), x->tile_us, x->launch_us};
   }
-  constexpr double kReached = 0.7;  // of the paper rate, by a kernel that is not tuned for the GPU
   // float32 halves the rate and doubles the bytes, 8 bits do the opposite: per byte of K the same.
-  return {bytes / 2 / (macs_per_clock(kernel, device) * kReached * device.sm_clock_ghz * 1e3), 1.0, 2.5};
+  double const clocks = bytes / 2 / macs_per_clock(kernel, device), clocks_per_us = device.sm_clock_ghz * 1e3;
+  if (MmaFigures const* x = find_mma(kernel)) {
+    return {clocks / x->reached / clocks_per_us, kMmaTileUs, kMmaLaunchUs, (clocks + x->latency_clocks) / clocks_per_us};
+  }
+  constexpr double kReached = 0.7;  // of the paper rate, by a kernel that is not tuned for the GPU
+  return {clocks / kReached / clocks_per_us, 1.0, 2.5};
 }
 
 bool is_measured(KernelDescriptor const& kernel, DeviceInfo const& device) {

@@ -9,6 +9,8 @@ struct Calibration {
   double k_tile_us;  // one step of the mainloop of one tile
   double tile_us;    // of a tile besides, mostly its epilogue
   double launch_us;  // once
+  // One step of a threadblock that has an SM to itself, where latency makes that longer than its share of the SM's rate.
+  double lone_k_tile_us = 0;
 };
 
 // Limits that kernels share; calibration.toml explains them.
@@ -36,6 +38,13 @@ struct TileFigures {
   Calibration figures;
 };
 
+// Tiles of mma.sync, on any GPU.
+struct MmaFigures {
+  int m, n;
+  double reached;         // share of the tensor cores' rate, with an SM's threadblocks together
+  double latency_clocks;  // what a step takes longer than at that rate, with one threadblock on an SM
+};
+
 struct ConvFigures {
   bool is_wgrad;
   int m, n;
@@ -49,9 +58,12 @@ struct CalibratedGpu {
 
 // Generated: calibration_data.cpp.
 extern CalibratedGpu const kCalibratedGpu;
-extern Limits const kDenseLimits, kOtherLimits;
+extern Limits const kDenseLimits, kMmaLimits, kOtherLimits;
 extern TileFigures const kTileFigures[];
 extern int const kTileFigureCount;
+extern MmaFigures const kMmaFigures[];
+extern int const kMmaFigureCount;
+extern double const kMmaTileUs, kMmaLaunchUs;
 extern Calibration const kFiguresByArea[];  // by FigureKind; zeros where there are none
 extern ConvFigures const kConvFigures[];
 extern int const kConvFigureCount;
