@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..problems import QUANTIZE
-from . import names, record, tables
+from . import names, record, tables, through_ptx
 from .chips import chip_of
 from .tables import Line
 
@@ -75,6 +75,7 @@ def document(found: Sequence[Result]) -> str:
             if name != "host":
                 parts += _family(result, name, section)
         parts += _cpu(result)
+    parts += through_ptx.section()
     parts.append(
         "This page is written by `python -m benchmarks report` from"
         " [benchmarks/results](../benchmarks/results)."

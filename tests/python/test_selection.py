@@ -161,6 +161,17 @@ def test_large_problems_on_hopper_take_large_tiles() -> None:
     assert tile[0] * tile[1] >= 128 * 128
 
 
+@pytest.mark.parametrize("dtype", [BF16, F16, TF32])
+@pytest.mark.parametrize("gpu", [A100, RTX3090, L40S], ids=lambda g: f"cc{g.major}{g.minor}")
+def test_tiles_on_ampere_and_ada_go_with_the_number_of_rows(gpu: Gpu, dtype: str) -> None:
+    rows = rows_by_name()
+    few, many = (
+        rows[chosen(gpu, m, 4096, 4096, a=dtype, layout_b=COLUMN)["row"]]["tile"] for m in (8, 8192)
+    )
+    assert few[0] <= 64
+    assert many[:2] == [128, 256]
+
+
 def tiles_of(row: dict, m: int, n: int) -> int:
     rows, columns = row["tile"][:2]
     if row["swap_ab"]:
