@@ -159,6 +159,8 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   if (is_own && is_fused) {
     tile += area_of(kernel.tile) * (has_matrix(r.epilogue) ? (hides ? 1.6 : 1.2) : hides ? 0.6 : 1.5);
   }
+  // Rows of D that do not lie on 16 bytes are stored by threads, which pingpong hides.
+  if (!r.d_aligned && !hides) tile += 1.3 * area_of(kernel.tile);
   // Behind a short K pingpong does not hide a residual.
   bool const is_named = r.addend == Addend::other || r.op == Op::conv2d;
   bool const reads_matrix = is_named && has_matrix(r.epilogue);

@@ -23,7 +23,7 @@ namespace {
 
 // Time to copy A or B, of so many elements of 16 bits, which are read and written.
 double copy_us(std::int64_t elements, DeviceInfo const& device) {
-  constexpr double kLaunch = 2.5, kReached = 0.8;
+  constexpr double kLaunch = 3, kReached = 0.8;
   return kLaunch + 4 * static_cast<double>(elements) / (kReached * device.memory_gb_per_s * 1e3);
 }
 

@@ -294,7 +294,9 @@ def calls_of_row(row: Mapping[str, Any], device: str) -> Iterator[Call]:
     splits = row["cluster"][2]
     short_k = 80 if splits == 1 else splits * row["tile"][2] + 16
     problems = [((264, 328, 1168), pair) for pair in recipes]
-    problems += [(shape, recipes[-1]) for shape in ((24, 40, short_k), (77, 333, 296))]
+    problems += [
+        (shape, recipes[-1]) for shape in ((24, 40, short_k), (77, 333, max(296, short_k)))
+    ]
     for (m, n, k), pair in problems:
         azp = None
         if "azp" in operands:

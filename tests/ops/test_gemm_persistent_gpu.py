@@ -162,7 +162,7 @@ def test_a_k_that_is_too_short_to_be_shared(
         product.run(cutwheel)
 
 
-EXTENT, STEPS = 1000, 10  # 16 tiles of K less a part; steps are even: the last is in buffers[1]
+EXTENT, STEPS = 1064, 10  # 17 tiles of K less a part; steps are even: the last is in buffers[1]
 
 
 class Chain:

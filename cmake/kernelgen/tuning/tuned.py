@@ -127,9 +127,8 @@ def _request(r: Any) -> str:
         f"{cpp.LAYOUTS[r.layouts[0]]}, {cpp.LAYOUTS[r.layouts[1]]}, Addend::{r.addend}",
         f"Epilogue::{r.epilogue}" if r.epilogue is not None else "Epilogue{}",
         f"{cpp.boolean(r.fast_accum)}, BlockScales::{BLOCK_SCALES.get(r.scales, 'none')}",
-        ", ".join(
-            cpp.boolean(x) for x in (r.extents_aligned, *(x not in r.unaligned for x in "abd"))
-        ),
+        cpp.boolean(r.extents_aligned),
+        ", ".join(cpp.boolean(operand not in r.unaligned) for operand in ("a", "b", "d")),
         f"{r.m}, {r.n}, {r.k}, {r.batch}",
         f"Grouping::{r.grouping}, {r.groups}, Direction::{r.direction}, {r.taps}, {r.step}",
         cpp.boolean(r.tensor_maps),

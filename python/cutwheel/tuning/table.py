@@ -249,7 +249,7 @@ def _request(reader: _Reader) -> Request:
             given[key] = value.flag()
         elif key == "unaligned":
             given[key] = value.text()
-            if set(given[key]) - set("abd"):
+            if set(given[key]) - {"a", "b", "d"}:
                 raise value.refuse("letters of a, b and d")
         elif key == "epilogue":
             given[key] = None if value.value is None else value.text()
