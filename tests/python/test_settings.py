@@ -360,6 +360,7 @@ def test_explanation_is_readable(cutwheel: ModuleType) -> None:
 def test_the_library_refuses_to_explain_what_it_does_not_know(cutwheel: ModuleType) -> None:
     a, ops = torch.ones(4, 4).half(), torch.ops.cutwheel
     gpu = 9, 0, 132, 227 << 10, 3352.0, 1.98
+    request = "gemm bf16 bf16 bf16 tn none - 0 none 1 8 8 8 1 none 0 none 1 1 1 x"
     for call, text in (
         (lambda: ops._explain("mm.out", [a, a]), "explain: op mm.out is not known"),
         (lambda: ops._explain("linear", [a]), "explain: linear takes 2 to 3 tensors, got 1"),
@@ -367,6 +368,7 @@ def test_the_library_refuses_to_explain_what_it_does_not_know(cutwheel: ModuleTy
         (lambda: ops._explain("conv2d", [a, a]), "explain: geometry has 0 numbers; expected 8"),
         (lambda: ops._explain_for_gpu(*gpu, "gemm bf16"), "explain: b is missing"),
         (lambda: ops._explain_for_gpu(*gpu, "gemm bf17"), 'explain: a is "bf17"'),
+        (lambda: ops._explain_for_gpu(*gpu, request), 'explain: unaligned is "x"; expected let'),
     ):
         with pytest.raises(RuntimeError, match=f"cutwheel.ValueError: {text}"):
             call()

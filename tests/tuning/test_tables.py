@@ -202,6 +202,13 @@ def test_a_request_that_differs_in_anything_else_falls_through(other: dict[str, 
     assert answer["choice"].startswith("cost model")
 
 
+def test_operands_that_no_gemm_has_are_refused() -> None:
+    document = table(measured(explain(H200, *EXTENTS), 0))
+    document["entries"][0]["request"]["unaligned"] = "ax"
+    with pytest.raises(ValueError, match=r"unaligned is 'ax'; expected letters of a, b and d"):
+        cutwheel.load_tuning(document)
+
+
 @pytest.mark.parametrize("other", OTHERS, ids=str)
 def test_each_kind_of_request_has_entries_of_its_own(other: dict[str, Any]) -> None:
     before = explain(H200, *EXTENTS, **other)
