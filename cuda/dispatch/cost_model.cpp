@@ -12,7 +12,11 @@ namespace {
 // Threadblocks of one kernel that are in flight at once.
 double slots_of(KernelDescriptor const& kernel, DeviceInfo const& device) {
   // Kernels that are not persistent have as many as shared memory holds, and accumulators of half the registers.
-  if (is_persistent(kernel)) return device.sm_count;
+  if (is_persistent(kernel)) {
+    if (kernel.cluster.k <= 2) return device.sm_count;
+    // SMs of a GPC that make no whole cluster stay idle: about a tenth.
+    return static_cast<double>(device.sm_count * 9 / 10 / kernel.cluster.k) * kernel.cluster.k;
+  }
   constexpr int kAccumulators = 2 * 128 * 128;
   int const by_memory = *kernel.shared_memory_bytes > 0 ? device.shared_memory_bytes / *kernel.shared_memory_bytes : 1,
             by_registers = kAccumulators / (kernel.tile.m * kernel.tile.n);

@@ -67,6 +67,8 @@ class Terms:
     """The terms of the cost model (cuda/dispatch/cost_model.cpp) for one plan, without figures."""
 
     tiles: float
+    slots: float
+    """threadblocks in flight at once"""
     k_tiles: float
     bytes: float
     fetched: tuple[float, float]
@@ -111,14 +113,16 @@ def terms_of(kernel: Mapping[str, Any], request: Mapping[str, Any], sm_count: in
     if epilogue == "linear_combination":
         added += MATRIX_C * area if native else 0
         factor = 1 if native else MATRIX_C_CUTLASS
+    slots = sm_count if parts <= 2 else sm_count * 9 // 10 // parts * parts
     past = (tile_m - m % tile_m) % tile_m + (tile_n - n % tile_n) % tile_n
     return Terms(
         tiles=tiles,
+        slots=slots,
         k_tiles=math.ceil(k / parts / tile_k),
         bytes=request["batch"] * (operands + result),
         fetched=(tile_m * tile_k * size / cluster_n, tile_n * tile_k * size / cluster_m),
         lines=(of_b, of_a) if swap else (of_a, of_b),
-        is_lone=cluster_m * cluster_n == 1 and tiles > sm_count,
+        is_lone=cluster_m * cluster_n == 1 and tiles > slots,
         beyond=0 if native else past * tile_k * size / 128,
         factor=factor,
         added_us=added,
@@ -140,7 +144,8 @@ class Plans:
         self.problem = torch.tensor([row[0] for row in rows])
         self.key = torch.tensor([number[row[1]] for row in rows])
         self.us = of(row[3] for row in rows)
-        self.tiles, self.k_tiles = of(x.tiles for x in terms), of(x.k_tiles for x in terms)
+        self.tiles, self.slots = of(x.tiles for x in terms), of(x.slots for x in terms)
+        self.k_tiles = of(x.k_tiles for x in terms)
         self.bytes, self.beyond = of(x.bytes for x in terms), of(x.beyond for x in terms)
         self.fetched = of(y for x in terms for y in x.fetched).view(-1, 2)
         self.lines = torch.tensor([x.lines for x in terms])
@@ -224,8 +229,8 @@ class Model(torch.nn.Module):
         l2 = plans.tiles * plans.k_tiles * fetched / rate
         own = plans.k_tiles * (k_tile + limit["beyond_us"] * plans.beyond) + tile
         own = own * plans.factor + plans.added
-        full = torch.floor(plans.tiles / plans.sm_count)
-        whole = full * plans.sm_count / plans.tiles
+        full = torch.floor(plans.tiles / plans.slots)
+        whole = full * plans.slots / plans.tiles
         waves = torch.where(full > 0, combine(full * own, dram * whole, l2 * whole), 0.0)
         rest = torch.where(whole < 1, combine(own, dram * (1 - whole), l2 * (1 - whole)), 0.0)
         return launch + waves + rest
