@@ -77,6 +77,8 @@ def room_for(size: int) -> Iterator[None]:
     """Leaves torch's allocator so many bytes."""
     gc.collect()  # what a test before has left in cycles would make room later
     torch.cuda.synchronize()
+    # A workspace stays where it was put first: in the middle of memory that would be room, too.
+    torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     _, total = torch.cuda.mem_get_info()
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + size) / total)

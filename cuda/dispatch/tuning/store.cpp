@@ -110,7 +110,7 @@ GemmRequest read_request(Line& line) {
   r.taps = line.number<int>("taps", 1), r.step = line.number<int>("step", 1);
   r.tensor_maps = line.flag("tensor_maps");
   std::string const unaligned = line.word("unaligned");
-  if (unaligned != "-" && unaligned.find_first_not_of("abd") != std::string::npos) {
+  if (unaligned != "-" && unaligned.find_first_not_of("dab") != std::string::npos) {
     line.refuse("unaligned", concat("is \"", unaligned, "\"; expected letters of a, b and d, or -"));
   }
   auto const is_aligned = [&](char operand) { return unaligned.find(operand) == std::string::npos; };
