@@ -178,7 +178,7 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   double time = cost.launch_us;
   // Full waves and the last, partial one: a few threadblocks alone do not fill the memory system.
   double const full = std::floor(tiles / slots), rest = tiles - full * slots;
-  double const share = slots / device.sm_count;  // threadblocks that share an SM share its tensor cores
+  double const share = std::max(1.0, slots / device.sm_count);  // threadblocks that share an SM share its tensor cores
   if (full > 0) {
     double const wave = std::max(tile * share, lone_tile);
     time += combine(full * wave, dram * full * slots / tiles, l2 * full * slots / tiles, limits.sharpness);

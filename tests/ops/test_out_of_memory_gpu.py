@@ -77,8 +77,6 @@ def room_for(size: int) -> Iterator[None]:
     """Leaves torch's allocator so many bytes."""
     gc.collect()  # what a test before has left in cycles would make room later
     torch.cuda.synchronize()
-    # A workspace stays where it was put first: in the middle of memory that would be room, too.
-    torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     _, total = torch.cuda.mem_get_info()
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + size) / total)
@@ -93,10 +91,12 @@ MIB = 1 << 20
 
 @pytest.mark.no_dispatch_mode
 def test_copies_of_operands(cutwheel: ModuleType, cuda: str) -> None:
-    wide = random_tensor((16384, 8193), HALF, cuda)
-    spread = random_tensor((16384, 16384), HALF, cuda)
+    torch.cuda.empty_cache()
+    # Made at once: what a temporary leaves of its memory would be room for a copy.
+    wide = torch.randn(16384, 8193, dtype=HALF, device=cuda)
+    spread = torch.randn(16384, 16384, dtype=HALF, device=cuda)
     a, b = spread[:, ::2], random_tensor((8192, 8), HALF, cuda)  # a copy of 256 MiB
-    images = random_tensor((64, 3, 512, 512), BRAIN, cuda)
+    images = torch.randn(64, 3, 512, 512, dtype=BRAIN, device=cuda)
     filters = random_tensor((8, 3, 1, 2), BRAIN, cuda)  # 3 channels are copied as 8
     with room_for(64 * MIB):
         for call in (
