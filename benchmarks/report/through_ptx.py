@@ -14,8 +14,8 @@ from . import record, tables
 PATH = record.FOLDER / "ampere" / "h100_ptx.json"
 
 TEXT = """\
-None of these GPUs was at hand. What was measured is the PTX of their kernels on an {gpu}, which
-runs it by mma.sync, as a share of what mma.sync reaches there and against Triton's kernels for
+The PTX of these kernels was measured on an {gpu}, since none of their own GPUs was at hand. It
+runs there by mma.sync, and is compared with what mma.sync reaches and with Triton's kernels for
 the same targets: the usual matmul with the fastest of 35 configurations (tiles of 16 to 256, 3
 to 5 stages, no split-K), compiled by Triton for sm80 (fp8: sm89). Both went through one ptxas,
 and were timed in one run with the clock of this page. Shared memory was padded until no more
@@ -135,7 +135,7 @@ def _table(problems: Sequence[Problem], peaks: Mapping[str, float]) -> str:
 
 
 def _best_us(problem: Problem, residency: str) -> float:
-    """Of the plans that dispatch chooses from: tiles in the wheel."""
+    """Time of the fastest plan that dispatch could choose"""
     return min(us_of(problem, plan, residency) for plan in problem["plans"][residency])
 
 

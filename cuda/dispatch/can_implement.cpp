@@ -1,7 +1,5 @@
 #include "dispatch/can_implement.h"
 
-#include <algorithm>
-
 #include "core/error.h"
 
 namespace cutwheel {
@@ -22,16 +20,6 @@ bool has_epilogue_for(KernelDescriptor const& kernel, GemmRequest const& request
   if (request.grouping == Grouping::rows && request.addend == Addend::row) return adds == Addend::row;
   return adds == request.addend || adds == Addend::matrix;
 }
-
-namespace {
-
-bool has_store(Epilogue epilogue) {
-  EpilogueInfo const& info = info_of(epilogue);
-  return std::any_of(info.operands, info.operands + info.count,
-                     [](EpilogueOperandInfo const& x) { return x.kind == OperandKind::store; });
-}
-
-}  // namespace
 
 Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request, bool partial) {
   if (kernel.a != request.a || kernel.b != request.b) return Reason::operands;
@@ -54,7 +42,8 @@ Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request,
   bool const loads_any = kernel.family == Family::sm90_unaligned;
   if (loads_any && loads_aligned(request)) return Reason::aligned;
   if (!loads_any && !loads_aligned(request)) return Reason::unaligned;
-  if (!request.d_aligned && !(is_native_dense(kernel) && !has_store(kernel.epilogue))) return Reason::unaligned_d;
+  bool const stores_any = is_native_dense(kernel) && !has_operand(kernel.epilogue, OperandKind::store);
+  if (!request.d_aligned && !stores_any) return Reason::unaligned_d;
   if (kernel.cluster.k > 1 && request.k < kernel.cluster.k * kernel.tile.k) return Reason::short_k;
   if (kernel.family == Family::sm90_conv && !request.tensor_maps) return Reason::tensor_maps;
   bool const is_direct = request.direct_conv.output_tiles > 0, is_strided = is_direct && request.step > 1;

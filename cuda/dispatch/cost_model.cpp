@@ -14,7 +14,7 @@ double slots_of(KernelDescriptor const& kernel, DeviceInfo const& device) {
   // Kernels that are not persistent have as many as shared memory holds, and accumulators of half the registers.
   if (is_persistent(kernel)) {
     if (kernel.cluster.k <= 2) return device.sm_count;
-    // SMs of a GPC that make no whole cluster stay idle: about a tenth.
+    // SMs of a GPC that make no whole cluster stay idle. That they are a tenth is an estimate.
     return static_cast<double>(device.sm_count * 9 / 10 / kernel.cluster.k) * kernel.cluster.k;
   }
   constexpr int kAccumulators = 2 * 128 * 128;
@@ -76,11 +76,7 @@ double beyond_us(KernelDescriptor const& kernel, GemmRequest const& r, Limits co
 // In tiles of 128x128.
 double area_of(Extent3 const& tile) { return tile.m * tile.n / (128.0 * 128.0); }
 
-bool has_matrix(Epilogue epilogue) {
-  EpilogueInfo const& info = info_of(epilogue);
-  return std::any_of(info.operands, info.operands + info.count,
-                     [](EpilogueOperandInfo const& x) { return x.kind == OperandKind::matrix; });
-}
+bool has_matrix(Epilogue epilogue) { return has_operand(epilogue, OperandKind::matrix); }
 
 }  // namespace
 
@@ -163,7 +159,7 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   if (is_own && is_fused) {
     tile += area_of(kernel.tile) * (has_matrix(r.epilogue) ? (hides ? 1.6 : 1.2) : hides ? 0.6 : 1.5);
   }
-  // Rows of D that do not lie on 16 bytes are stored by threads, which pingpong hides.
+  // Threads store an unaligned D, which pingpong hides: read off 4096 x 50257 x 768 on an H100, 691 us and 568.
   if (!r.d_aligned && !hides) tile += 1.3 * area_of(kernel.tile);
   // Behind a short K pingpong does not hide a residual.
   bool const is_named = r.addend == Addend::other || r.op == Op::conv2d;

@@ -41,6 +41,15 @@ struct KernelDescriptor {
 
 constexpr EpilogueInfo const& info_of(Epilogue epilogue) { return kEpilogues[static_cast<int>(epilogue)]; }
 
+// Whether an epilogue has an operand of this kind.
+constexpr bool has_operand(Epilogue epilogue, OperandKind kind) {
+  EpilogueInfo const& info = info_of(epilogue);
+  for (int i = 0; i < info.count; ++i) {
+    if (info.operands[i].kind == kind) return true;
+  }
+  return false;
+}
+
 // Bytes of one element of an epilogue's tensor operand, where D has this type.
 constexpr int element_bytes(EpilogueOperandInfo const& operand, DType d) {
   return operand.type == OperandType::d ? element_bytes(d) : 4;

@@ -19,7 +19,7 @@ struct DirectConvTiles {
   }
 };
 
-// Everything that selection looks at. Of pointers and strides only the 16-byte rule matters.
+// Everything that selection looks at. Pointers and strides matter only for the 16-byte rule.
 struct GemmRequest {
   Op op = Op::gemm;
   int device = 0;

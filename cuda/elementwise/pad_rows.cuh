@@ -1,5 +1,5 @@
 // A copy of rows that begin anywhere to rows on 16 bytes, with zeros behind each: what kernels that read 16 bytes at a time
-// want of an operand that does not lie so. torch's fill and copy take three times as long on an H100.
+// want of an operand that does not lie so. torch reads and writes memory in two kernels for it, a fill and a copy.
 #pragma once
 
 #include <cutlass/fast_math.h>
@@ -8,6 +8,7 @@
 
 #include "core/cutlass_types.cuh"
 #include "core/launch.h"
+#include "core/shifted_bytes.cuh"
 
 namespace cutwheel::gemm {
 
@@ -53,16 +54,10 @@ struct PadRows {
 
   __device__ static void store(Piece const& x) {
     if (!x.to) return;
-    uint4 const &a = x.low, &b = x.high;
-    bool const by_8 = x.shift & 8, by_4 = x.shift & 4;
-    std::uint32_t const half[6] = {by_8 ? a.z : a.x, by_8 ? a.w : a.y, by_8 ? b.x : a.z,
-                                   by_8 ? b.y : a.w, by_8 ? b.z : b.x, by_8 ? b.w : b.y};
-    std::uint32_t words[4];
+    uint4 const shifted = shifted_bytes(x.low, x.high, x.shift);
+    std::uint32_t words[4] = {shifted.x, shifted.y, shifted.z, shifted.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      std::uint32_t const low = by_4 ? half[i + 1] : half[i];
-      std::uint32_t const high = by_4 ? half[i + 2] : half[i + 1];
-      words[i] = __funnelshift_r(low, high, x.shift % 4 * 8);
       int const left = x.left - 4 * i;
       if (left < 4) words[i] = left > 0 ? words[i] & (0xffffffffu >> (32 - 8 * left)) : 0;
     }

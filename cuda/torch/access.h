@@ -52,7 +52,7 @@ Matrix vector_of(Tensor const& tensor);
 struct CopyPolicy {
   bool layouts = false;  // those that are preferred: of copies, with the most kernels
   bool extents = false;  // contiguous extents that are multiples of 16 bytes (cp.async kernels need that)
-  // Of A and B, and of D, that do not lie on 16 bytes.
+  // Copies of A and B, and of D, where they do not lie on 16 bytes.
   bool operands = true, result = true;
 };
 

@@ -194,9 +194,9 @@ void prepare(PreparedGemm& prepared, GemmCall const& call, CopyPolicy copy_polic
   request = request_of(call, Op::gemm, call.d_type);
   request.a_aligned = transpose ? right.aligned : left.aligned;
   request.b_aligned = transpose ? left.aligned : right.aligned;
-  request.d_aligned = copy_policy.result || pad_n || writable(result, call.d_type);
-  if (request.d_aligned || result.col_stride != 1) {
-    request.d_aligned = true;
+  bool const may_store_anywhere = !copy_policy.result && !pad_n && result.col_stride == 1;
+  request.d_aligned = !may_store_anywhere || writable(result, call.d_type);
+  if (request.d_aligned) {
     place_d(args, prepare_result(prepared.d, result, call.d_type, pitch, pad_n, call.device));
   } else {
     prepared.d.temporary.reset();

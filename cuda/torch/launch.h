@@ -46,7 +46,8 @@ struct FirstNative {
 // as the driver compiles it first.
 bool helps(CopyPolicy copies, GemmRequest const& asked, std::optional<GemmPlan> const& plan, DeviceInfo const& device);
 
-// What to copy of a request as its operands lie: what no kernel takes so, and A and B where that is faster.
+// Chooses the copies for a request with unaligned operands: of those that no kernel takes in place, and of A and B where
+// copying is faster.
 CopyPolicy copies_of_unaligned(GemmRequest const& request, DeviceInfo const& device);
 
 // Throws the reasons that are left when operands have been copied.
@@ -59,16 +60,11 @@ GemmPlan plan_gemm(PreparedGemm& prepared, Call const& call) {
   DeviceInfo const& device = device_info(call.device);
   prepared.args.device = &device;
   CopyPolicy first;
-  if constexpr (Call::kTakesUnaligned) {
-    first.operands = first.result = false;
-    prepare(prepared, call, first);
-    GemmRequest const& request = prepared.request;
-    if (!loads_aligned(request) || !request.d_aligned) {
-      first = copies_of_unaligned(request, device);
-      if (first.operands || first.result) prepare(prepared, call, first);
-    }
-  } else {
-    prepare(prepared, call, first);
+  first.operands = first.result = !Call::kTakesUnaligned;
+  prepare(prepared, call, first);
+  if (!loads_aligned(prepared.request) || !prepared.request.d_aligned) {
+    first = copies_of_unaligned(prepared.request, device);
+    if (first.operands || first.result) prepare(prepared, call, first);
   }
   std::optional<GemmPlan> const plan = choose_plan(prepared.request);
   if (plan && is_native(*plan, device)) return *plan;

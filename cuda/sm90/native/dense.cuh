@@ -8,7 +8,7 @@
 
 namespace cutwheel::gemm {
 
-// What a dense GEMM adds to the kernel: its launch. The layouts of A and B are the kernel's.
+// Launches the kernel for a dense GEMM whose A and B have these types.
 template <class Kernel, class Tile, DType a, DType b>
 struct Sm90Dense : Kernel {
   static std::int64_t workspace_bytes(GemmArgs const&) { return 0; }

@@ -134,7 +134,7 @@ struct Sm90PersistentKernel {
     Loader const loader(p.operands, thread);
     Pipeline const pipeline{shared.pipeline};
     struct Cursor {
-      typename Loader::Place place;
+      typename Loader::KTile k_tile;
       int tile, k_tiles, slot;
       bool more;
     };
@@ -142,11 +142,11 @@ struct Sm90PersistentKernel {
       Sm90WorkTile work;
       at.more = find(scheduler, at.tile, work);
       at.k_tiles = work.k_tiles;
-      if (at.more) at.place = loader.begin(work);
+      if (at.more) at.k_tile = loader.begin(work);
     };
     auto const advance = [&](Cursor& at) {
       if (++at.slot == Types::kStaged) at.slot = 0;
-      if (--at.k_tiles > 0) return loader.advance(at.place);
+      if (--at.k_tiles > 0) return loader.advance(at.k_tile);
       at.tile += tile_step();
       begin(at);
     };
@@ -155,7 +155,7 @@ struct Sm90PersistentKernel {
     Cursor ahead = at;
     auto const fetch = [&] {
       if (ahead.more) {
-        loader.fetch(ahead.place, shared.loader.staged[ahead.slot]);
+        loader.fetch(ahead.k_tile, shared.loader.staged[ahead.slot]);
         advance(ahead);
       }
       asm volatile("cp.async.commit_group;" ::: "memory");
@@ -167,7 +167,7 @@ struct Sm90PersistentKernel {
       asm volatile("cp.async.wait_group %0;" ::"n"(kAhead) : "memory");
       __syncwarp();
       pipeline.producer_wait(write);
-      loader.put(at.place, shared.loader.staged[at.slot], stage_a(shared, write.index()), stage_b(shared, write.index()));
+      loader.put(at.k_tile, shared.loader.staged[at.slot], stage_a(shared, write.index()), stage_b(shared, write.index()));
       cutlass::arch::fence_view_async_shared();
       __syncwarp();
       if (thread % 32 == 0) pipeline.producer_commit(write);

@@ -3,6 +3,7 @@
 // them.
 #pragma once
 
+#include "core/shifted_bytes.cuh"
 #include "sm90/native/load/tiles.cuh"
 
 namespace cutwheel::gemm {
@@ -15,7 +16,7 @@ struct Sm90UnalignedOperand {
   static constexpr int kLines = Tile::kBytes / 128, kOwnLines = kLines * 32 / threads;  // of a k-tile; of a warp
   static constexpr int kPieces = kOwnLines / 4;                                         // of a thread
   static constexpr int kStagedLine = 128 + 16, kStagedBytes = kLines * kStagedLine;
-  // Of elements and, where it is contiguous, of K.
+  // Elements have 16 bits, and a contiguous K has one box.
   static_assert(Tile::kSwizzled == 64 && (!Tile::kIsK || Tile::kBoxes == 1));
   static_assert(kLines % (threads / 8) == 0 && box_lines % kOwnLines == 0 && kOwnLines <= 32);
 
@@ -33,8 +34,8 @@ struct Sm90UnalignedOperand {
             std::int64_t{Tile::kIsK ? k : rows} * bytes};
   }
 
-  // A k-tile. What follows from the work tile is computed once for it.
-  struct Place {
+  // Position of a k-tile. Shifts are computed once per work tile, since its k-tiles are whole 16 bytes apart.
+  struct KTile {
     std::uint8_t const* piece;  // this lane's of its first line
     std::uint32_t shifts;       // of its pieces, four bits each: bytes from the aligned 16 in which they begin
     int lines, bytes;           // that the matrix has of the box, or more
@@ -51,30 +52,29 @@ struct Sm90UnalignedOperand {
   CUTLASS_DEVICE int line_of_box(int i) const { return first_line % box_lines + i * 4 + lane / 8; }
 
   // The first k-tile of a work tile.
-  CUTLASS_DEVICE Place begin(Sm90WorkTile const& work) const {
+  CUTLASS_DEVICE KTile begin(Sm90WorkTile const& work) const {
     int const row = is_a ? work.m : work.n, line = Tile::kIsK ? row : 0;
     std::int64_t const byte = Tile::kIsK ? 0 : std::int64_t{row} * 2 + first_line / box_lines * 128;
-    Place place;
-    place.piece = p.data + work.batch * p.batch_stride + (line + line_of_box(0)) * p.pitch + byte + lane % 8 * 16;
-    place.shifts = 0;
+    KTile k_tile;
+    k_tile.piece = p.data + work.batch * p.batch_stride + (line + line_of_box(0)) * p.pitch + byte + lane % 8 * 16;
+    k_tile.shifts = 0;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kPieces; ++i) {
-      place.shifts |= static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(place.piece + i * 4 * p.pitch) % 16)
-                      << 4 * i;
+      k_tile.shifts |= static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(k_tile.piece + i * 4 * p.pitch) % 16)
+                       << 4 * i;
     }
-    place.lines = p.lines - line;
-    place.bytes = static_cast<int>(min(max(p.line_bytes - byte, 0l), 0x7fffffffl));
-    return place;
+    k_tile.lines = p.lines - line;
+    k_tile.bytes = static_cast<int>(min(max(p.line_bytes - byte, 0l), 0x7fffffffl));
+    return k_tile;
   }
 
-  // Shifts stay as they are: k-tiles are whole multiples of 16 bytes apart.
-  CUTLASS_DEVICE void advance(Place& place) const {
+  CUTLASS_DEVICE void advance(KTile& k_tile) const {
     if constexpr (Tile::kIsK) {
-      place.piece += 128;
-      place.bytes -= 128;
+      k_tile.piece += 128;
+      k_tile.bytes -= 128;
     } else {
-      place.piece += box_lines * p.pitch;
-      place.lines -= box_lines;
+      k_tile.piece += box_lines * p.pitch;
+      k_tile.lines -= box_lines;
     }
   }
 
@@ -85,44 +85,44 @@ struct Sm90UnalignedOperand {
   }
 
   // Starts to copy the aligned 16 bytes that lines touch. Those of which one byte is the matrix's lie in its memory.
-  CUTLASS_DEVICE void fetch(Place const& place, std::uint8_t* staged) const {
+  CUTLASS_DEVICE void fetch(KTile const& k_tile, std::uint8_t* staged) const {
     std::uint32_t const to = cute::cast_smem_ptr_to_uint(staged) + (first_line + lane / 8) * kStagedLine + lane % 8 * 16;
     // Nine where a line does not begin on 16 bytes: each of the first lanes copies the ninth of one line.
-    std::uint8_t const* const ninth = place.piece + (lane - lane / 8) * p.pitch + (8 - lane % 8) * 16;
+    std::uint8_t const* const ninth = k_tile.piece + (lane - lane / 8) * p.pitch + (8 - lane % 8) * 16;
     bool const has_ninth = lane < kOwnLines && reinterpret_cast<std::uintptr_t>(ninth) % 16 != 0;
     std::uint32_t const to_ninth = cute::cast_smem_ptr_to_uint(staged) + (first_line + lane) * kStagedLine + 128;
-    if (place.is_whole()) {
+    if (k_tile.is_whole()) {
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kPieces; ++i) copy(place.piece + i * 4 * p.pitch, to + i * 4 * kStagedLine);
+      for (int i = 0; i < kPieces; ++i) copy(k_tile.piece + i * 4 * p.pitch, to + i * 4 * kStagedLine);
       if (has_ninth) copy(ninth, to_ninth);
       return;
     }
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kPieces; ++i) {
-      int const shift = static_cast<int>(place.shifts >> 4 * i) % 16;
-      if (line_of_box(i) < place.lines && place.bytes > 0 && lane % 8 * 16 - shift < place.bytes) {
-        copy(place.piece + i * 4 * p.pitch, to + i * 4 * kStagedLine);
+      int const shift = static_cast<int>(k_tile.shifts >> 4 * i) % 16;
+      if (line_of_box(i) < k_tile.lines && k_tile.bytes > 0 && lane % 8 * 16 - shift < k_tile.bytes) {
+        copy(k_tile.piece + i * 4 * p.pitch, to + i * 4 * kStagedLine);
       }
     }
     int const shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(ninth) % 16);
-    if (has_ninth && first_line % box_lines + lane < place.lines && 128 - shift < place.bytes) copy(ninth, to_ninth);
+    if (has_ninth && first_line % box_lines + lane < k_tile.lines && 128 - shift < k_tile.bytes) copy(ninth, to_ninth);
   }
 
   // Stores a k-tile that has been copied as wgmma reads it.
   template <class E>
-  CUTLASS_DEVICE void put(Place const& place, std::uint8_t const* staged, E* stage) const {
+  CUTLASS_DEVICE void put(KTile const& k_tile, std::uint8_t const* staged, E* stage) const {
     auto const* const from = reinterpret_cast<uint4 const*>(staged + (first_line + lane / 8) * kStagedLine) + lane % 8;
     auto* const to = reinterpret_cast<uint4*>(stage + first_line / box_lines * Tile::kBoxElements) + line_of_box(0) * 8;
-    bool const is_whole = place.is_whole();
+    bool const is_whole = k_tile.is_whole();
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kPieces; ++i) {
       uint4 const* const x = from + i * 4 * kStagedLine / 16;
-      uint4 words = shifted(x[0], x[1], static_cast<int>(place.shifts >> 4 * i) % 16);
+      uint4 words = shifted_bytes(x[0], x[1], static_cast<int>(k_tile.shifts >> 4 * i) % 16);
       if (!is_whole) {
         // Beyond the end of K there may be NaN; beyond M or N nobody reads.
         if constexpr (Tile::kIsK) {
-          words = first_bytes(words, place.bytes - lane % 8 * 16);
-        } else if (line_of_box(i) >= place.lines) {
+          words = first_bytes(words, k_tile.bytes - lane % 8 * 16);
+        } else if (line_of_box(i) >= k_tile.lines) {
           words = uint4{};
         }
       }
@@ -141,19 +141,6 @@ struct Sm90UnalignedOperand {
     memcpy(&words, &elements, 16);
     return words;
   }
-
-  // 16 bytes from byte `shift` on, which is even.
-  CUTLASS_DEVICE static uint4 shifted(uint4 const& a, uint4 const& b, int shift) {
-    bool const by_8 = shift & 8, by_4 = shift & 4;
-    std::uint32_t const x[6] = {by_8 ? a.z : a.x, by_8 ? a.w : a.y, by_8 ? b.x : a.z,
-                                by_8 ? b.y : a.w, by_8 ? b.z : b.x, by_8 ? b.w : b.y};
-    std::uint32_t y[5];
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < 5; ++i) y[i] = by_4 ? x[i + 1] : x[i];
-    std::uint32_t const bits = shift % 4 * 8;
-    return {__funnelshift_r(y[0], y[1], bits), __funnelshift_r(y[1], y[2], bits), __funnelshift_r(y[2], y[3], bits),
-            __funnelshift_r(y[3], y[4], bits)};
-  }
 };
 
 // Loads both operands, by `threads` threads.
@@ -170,28 +157,28 @@ struct Sm90UnalignedLoader {
     void encode_a(DType type, Operand const& x, int rows, int k_extent, int) { a = A::encode(type, x, rows, k_extent); }
     void encode_b(DType type, Operand const& x, int rows, int k_extent, int) { b = B::encode(type, x, rows, k_extent); }
   };
-  struct Place {
-    typename A::Place a;
-    typename B::Place b;
+  struct KTile {
+    typename A::KTile a;
+    typename B::KTile b;
   };
   A a;
   B b;
 
   CUTLASS_DEVICE Sm90UnalignedLoader(Params const& p, int thread) : a(p.a, thread), b(p.b, thread) {}
 
-  CUTLASS_DEVICE Place begin(Sm90WorkTile const& work) const { return {a.begin(work), b.begin(work)}; }
-  CUTLASS_DEVICE void advance(Place& place) const {
-    a.advance(place.a);
-    b.advance(place.b);
+  CUTLASS_DEVICE KTile begin(Sm90WorkTile const& work) const { return {a.begin(work), b.begin(work)}; }
+  CUTLASS_DEVICE void advance(KTile& k_tile) const {
+    a.advance(k_tile.a);
+    b.advance(k_tile.b);
   }
-  CUTLASS_DEVICE void fetch(Place const& place, std::uint8_t* staged) const {
-    a.fetch(place.a, staged);
-    b.fetch(place.b, staged + A::kStagedBytes);
+  CUTLASS_DEVICE void fetch(KTile const& k_tile, std::uint8_t* staged) const {
+    a.fetch(k_tile.a, staged);
+    b.fetch(k_tile.b, staged + A::kStagedBytes);
   }
   template <class E, class F>
-  CUTLASS_DEVICE void put(Place const& place, std::uint8_t const* staged, E* stage_a, F* stage_b) const {
-    a.put(place.a, staged, stage_a);
-    b.put(place.b, staged + A::kStagedBytes, stage_b);
+  CUTLASS_DEVICE void put(KTile const& k_tile, std::uint8_t const* staged, E* stage_a, F* stage_b) const {
+    a.put(k_tile.a, staged, stage_a);
+    b.put(k_tile.b, staged + A::kStagedBytes, stage_b);
   }
 };
 
