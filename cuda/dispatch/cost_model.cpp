@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "dispatch/float_math.h"
 #include "dispatch/tuning/calibration.h"
@@ -57,10 +58,26 @@ double epilogue_bytes(GemmPlan const& plan, GemmRequest const& r) {
 // Lines of L2 that TMA reads for each line of an operand that lies in shared memory. Where a row of the matrix is no whole
 // number of lines, its pieces of 128 bytes lie across two, and where it is no whole number of sectors of 32 bytes, across
 // five of these.
-double lines_of_l2(KernelDescriptor const& kernel, Layout layout, Layout k_major, int k, int other) {
-  std::int64_t const bytes = std::int64_t{layout == k_major ? k : other} * element_bytes(kernel.a);
-  if (kernel.arch != Arch::sm90a || kernel.family == Family::sm90_unaligned || bytes % 128 == 0) return 1;
+double lines_of_l2(KernelDescriptor const& kernel, int contiguous) {
+  std::int64_t const bytes = std::int64_t{contiguous} * element_bytes(kernel.a);
+  if (bytes % 128 == 0) return 1;
   return limits_of(kernel).split_lines[bytes % 64 == 0 ? 0 : bytes % 32 == 0 ? 1 : 2];
+}
+
+// Of A and B.
+std::pair<double, double> lines_of_l2(KernelDescriptor const& kernel, GemmRequest const& r) {
+  bool const by_tma = kernel.arch == Arch::sm90a && kernel.family != Family::sm90_unaligned &&
+                      kernel.family != Family::sm90_gather_conv && !is_direct_conv(kernel);
+  if (!by_tma || r.grouping != Grouping::none) return {1, 1};
+  int const of_k = r.k / r.taps, of_n = r.n / r.taps;  // channels of a tap
+  switch (r.direction) {
+    case Direction::none: break;
+    case Direction::fprop: return {lines_of_l2(kernel, of_k), lines_of_l2(kernel, of_k)};
+    case Direction::dgrad: return {lines_of_l2(kernel, of_k), lines_of_l2(kernel, r.n)};
+    case Direction::wgrad: return {lines_of_l2(kernel, r.m), lines_of_l2(kernel, of_n)};
+  }
+  return {lines_of_l2(kernel, kernel.layout_a == Layout::row ? r.k : r.m),
+          lines_of_l2(kernel, kernel.layout_b == Layout::column ? r.k : r.n)};
 }
 
 // Time that rows beyond the ends of A and B add to a mainloop step of a tile at the end: TMA takes longer for
@@ -129,10 +146,8 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   double const results = static_cast<double>(r.m) * r.n * plan.splits;  // each split writes its own
   double const bytes = r.batch * (operand_bytes * operand_elements(r) + epilogue_bytes(plan, r) * results);
   double const dram = bytes / (limits.dram * device.memory_gb_per_s * 1e3);
-  // Clusters fetch a tile's operands once for all their members. Images and groups are laid out otherwise.
-  bool const is_plain = r.direction == Direction::none && r.grouping == Grouping::none;
-  double const lines_a = is_plain ? lines_of_l2(kernel, kernel.layout_a, Layout::row, r.k, r.m) : 1;
-  double const lines_b = is_plain ? lines_of_l2(kernel, kernel.layout_b, Layout::column, r.k, r.n) : 1;
+  // Clusters fetch a tile's operands once for all their members. Groups are laid out otherwise.
+  auto const [lines_a, lines_b] = lines_of_l2(kernel, r);
   double const fetched = is_direct_conv(kernel)
                              ? 1.5 * kernel.tile.n * kernel.tile.k / k_tiles  // a halo tile for all taps; the filters stay
                              : (kernel.tile.m * (kernel.swap_ab ? lines_b : lines_a) / kernel.cluster.n +

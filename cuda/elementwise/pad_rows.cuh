@@ -1,5 +1,6 @@
-// A copy of rows that begin anywhere to rows on 16 bytes, with zeros behind each: what kernels that read 16 bytes at a time
-// want of an operand that does not lie so. torch reads and writes memory in two kernels for it, a fill and a copy.
+// A copy of rows that begin anywhere to rows on 16 bytes, with zeros behind each, and of images with zeros around their
+// pixels: what kernels that read 16 bytes at a time want of an operand that does not lie so. torch reads and writes memory
+// in two kernels for it, a fill and a copy.
 #pragma once
 
 #include <cutlass/fast_math.h>
@@ -8,11 +9,12 @@
 
 #include "core/cutlass_types.cuh"
 #include "core/launch.h"
+#include "core/pad_args.h"
 #include "core/shifted_bytes.cuh"
 
 namespace cutwheel::gemm {
 
-// In GemmArgs, in bytes: a is the source, [batch, m, n], d the target, [batch, m, d_leading].
+// The GemmArgs are PadArgs.
 template <Arch arch_, DType a_>
 struct PadRows {
   static_assert(a_ == DType::s8, "bytes");
@@ -24,9 +26,10 @@ struct PadRows {
   struct Params {
     std::uint8_t const* source;
     std::uint8_t* target;
-    std::int64_t pitch, batch_stride, target_pitch;
-    cutlass::FastDivmod rows;
+    std::int64_t image_stride, line_stride, row_stride, target_pitch;
+    cutlass::FastDivmod target_rows, target_lines;
     int all_rows, row_bytes;
+    int lines, rows, first_row;
     int log_lanes;  // threads of a row
   };
 
@@ -39,10 +42,13 @@ struct PadRows {
   __device__ static Piece piece(Params const& p, int row, int at) {
     Piece x{};
     if (row >= p.all_rows || at >= p.target_pitch) return x;
-    int batch, line;
-    p.rows(batch, line, row);
-    std::uint8_t const* const from = p.source + batch * p.batch_stride + line * p.pitch + at;
     x.to = reinterpret_cast<uint4*>(p.target + row * p.target_pitch + at);
+    int image, line, own;
+    p.target_rows(line, own, row);
+    p.target_lines(image, line, line);
+    own -= p.first_row;
+    if (line >= p.lines || own < 0 || own >= p.rows) return x;
+    std::uint8_t const* const from = p.source + image * p.image_stride + line * p.line_stride + own * p.row_stride + at;
     x.shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(from) % 16);
     x.left = min(max(p.row_bytes - at, 0), 16);
     auto const* const aligned = reinterpret_cast<uint4 const*>(from - x.shift);
@@ -80,14 +86,20 @@ struct PadRows {
   static std::int64_t workspace_bytes(GemmArgs const&) { return 0; }
 
   static Status launch(GemmArgs const& args, void const* kernel) {
-    Params p{static_cast<std::uint8_t const*>(args.a.data),
-             static_cast<std::uint8_t*>(args.d),
-             args.a.leading,
-             args.a.batch_stride,
-             args.d_leading,
-             cutlass::FastDivmod(args.m),
-             args.m * args.batch,
-             args.n,
+    auto const& pad = static_cast<PadArgs const&>(args);
+    Params p{pad.source,
+             pad.target,
+             pad.image_stride,
+             pad.line_stride,
+             pad.row_stride,
+             pad.target_pitch,
+             cutlass::FastDivmod(pad.target_rows),
+             cutlass::FastDivmod(pad.target_lines),
+             pad.images * pad.target_lines * pad.target_rows,
+             pad.row_bytes,
+             pad.lines,
+             pad.rows,
+             pad.first_row,
              0};
     while (p.log_lanes < 8 && (std::int64_t{16} << p.log_lanes) < p.target_pitch) ++p.log_lanes;
     LaunchShape shape;

@@ -4,6 +4,7 @@
 #include <limits>
 #include <stdexcept>
 
+#include "core/pad_args.h"
 #include "torch/launch.h"
 
 namespace cutwheel {
@@ -17,25 +18,36 @@ Tensor reshaped(Tensor const& tensor, std::vector<std::int64_t> sizes) {
   }
 }
 
-// Copies rows and clears what follows each, by a kernel of our own if there is one. It counts rows and bytes in 32 bits.
 bool pad_rows(Matrix const& source, Matrix const& target, int element_bytes, int device) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() - 65535;
-  std::int64_t const row_bytes = source.cols * element_bytes, pitch = target.row_stride * element_bytes;
-  if (source.rows == 0 || source.cols == 0 || source.batch * source.rows > kMost || pitch > kMost) return false;
-  DeviceInfo const& info = device_info(device);
-  KernelDescriptor const* const kernel = choose_pad_kernel(info);
-  if (!kernel) return false;
-  gemm::GemmArgs args;
-  args.m = static_cast<int>(source.rows), args.n = static_cast<int>(row_bytes);
-  args.batch = static_cast<int>(source.batch);
-  args.a = {source.data, source.row_stride * element_bytes, source.batch_stride * element_bytes};
-  args.d = target.data;
-  args.d_leading = pitch;
-  args.device = &info;
-  return launch_kernel(*kernel, args, "a copy");
+  Padded padded;
+  padded.images = source.batch, padded.rows = padded.target_rows = source.rows, padded.row_elements = source.cols;
+  padded.image_stride = source.batch_stride, padded.row_stride = source.row_stride, padded.target_pitch = target.row_stride;
+  return pad(padded, source.data, target.data, element_bytes, device);
 }
 
 }  // namespace
+
+bool pad(Padded const& x, void const* source, void* target, int element_bytes, int device) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() - 65535;
+  std::int64_t const pitch = x.target_pitch * element_bytes, all_rows = x.images * x.target_lines * x.target_rows;
+  bool const is_empty = x.images * x.lines * x.rows * x.row_elements == 0;
+  if (is_empty || all_rows > kMost || pitch > kMost) return false;
+  DeviceInfo const& info = device_info(device);
+  KernelDescriptor const* const kernel = choose_pad_kernel(info);
+  if (!kernel) return false;
+  auto const number = [](std::int64_t n) { return static_cast<int>(n); };
+  gemm::PadArgs args;
+  args.source = static_cast<std::uint8_t const*>(source), args.target = static_cast<std::uint8_t*>(target);
+  args.images = number(x.images), args.lines = number(x.lines), args.rows = number(x.rows);
+  args.row_bytes = number(x.row_elements * element_bytes);
+  args.image_stride = x.image_stride * element_bytes, args.line_stride = x.line_stride * element_bytes;
+  args.row_stride = x.row_stride * element_bytes;
+  args.target_lines = number(x.target_lines), args.target_rows = number(x.target_rows);
+  args.target_pitch = pitch;
+  args.first_row = number(x.first_row);
+  args.device = &info;
+  return launch_kernel(*kernel, args, "a copy");
+}
 
 View flatten_rows(Tensor const& tensor, std::int64_t rows, std::int64_t cols, std::vector<Tensor>& keep) {
   auto const sizes = tensor.sizes();

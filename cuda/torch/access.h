@@ -42,6 +42,18 @@ Matrix copy_padded(Matrix const& source, Tensor const& owner, ScalarType type, s
 Matrix readable(Matrix const& x, Tensor const& owner, ScalarType type, std::int64_t pitch, bool force_copy, int device,
                 std::vector<Tensor>& keep);
 
+// A copy with zeros, in elements: the source is [images, lines, rows], the target [images, target_lines, target_rows] of
+// target_pitch each.
+struct Padded {
+  std::int64_t images = 1, lines = 1, rows = 0, row_elements = 0;
+  std::int64_t image_stride = 0, line_stride = 0, row_stride = 0;  // of the source
+  std::int64_t target_lines = 1, target_rows = 0, target_pitch = 0;
+  std::int64_t first_row = 0;  // of the target's lines that has a source
+};
+
+// Copies by a kernel of our own; false if there is none, or if numbers are too large for it.
+bool pad(Padded const& x, void const* source, void* target, int element_bytes, int device);
+
 // [..., cols] of a tensor as kernels read it: rows, with the stride between them in `row_stride`.
 Matrix readable_rows(Tensor const& tensor, std::int64_t rows, std::int64_t cols, int device, std::vector<Tensor>& keep);
 

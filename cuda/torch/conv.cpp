@@ -61,8 +61,10 @@ ConvCall make_conv_call(OpNames const& names, Direction direction, Tensor const&
 
 // How the result is got. implicit: by a kernel of the call's direction. flipped: the gradient of the input by fprop, of the
 // gradient and the flipped filter. gemm: with a 1x1 filter it is a GEMM, which the other ops compute. unfolded:
-// implicit, by a kernel that reads few channels as they lie, so that taps of a row are not made one.
-enum class ConvAlgorithm : int { none, implicit, flipped, gemm, unfolded };
+// implicit, by a kernel that reads few channels as they lie, so that taps of a row are not made one. swapped: the gradient
+// of few filters by wgrad with the operands in each other's place, so that taps of these filters fill the tile that their
+// number does not.
+enum class ConvAlgorithm : int { none, implicit, flipped, gemm, unfolded, swapped };
 // An epilogue, and the type that the kernel writes: what is not the type of the result is converted.
 struct ConvVariant {
   ConvAlgorithm algorithm = ConvAlgorithm::none;
@@ -321,6 +323,7 @@ struct ConvView {
   bool windows = false;  // these overlap
   bool by_row = false;   // images are the rows of positions
   int crop_h = 0, crop_w = 0;
+  int h = 0, w = 0;  // of the input, with rows and pixels that are added; 0: it has its own
 };
 
 // The gradient of the input at stride 1 as a convolution of the output's gradient. Where the padding is more than the
@@ -333,6 +336,18 @@ ConvView flipped_view(ConvCall const& call) {
   f.h = p.p - view.crop_h, f.w = p.q - view.crop_w, f.c = view.channels;
   f.p = p.h, f.q = p.w, f.k_out = whole(p.c, call.type);
   f.pad_h = std::max(pad_h, 0), f.pad_w = std::max(pad_w, 0);
+  return view;
+}
+
+// The gradient of the filter at stride 1, as sums over the pixels of the input: dW[k, tap, c] is that of x[pixel, c] times
+// dy[pixel - tap + padding, k], a convolution of dy whose taps are reversed. Its filters are the input's channels.
+ConvView swapped_view(ConvCall const& call) {
+  conv2d::ConvProblem const& p = call.problem;
+  ConvView view{p, whole(p.k_out, call.type)};
+  conv2d::ConvProblem& s = view.problem;
+  s.h = p.p, s.w = p.q, s.c = view.channels;
+  s.p = p.h, s.q = p.w, s.k_out = whole(p.c, call.type);
+  s.pad_h = (p.r - 1) * p.dilation_h - p.pad_h, s.pad_w = (p.s - 1) * p.dilation_w - p.pad_w;
   return view;
 }
 
@@ -372,9 +387,23 @@ ConvView view_of(ConvCall const& call, bool folds) {
   return view;
 }
 
+// Blocks of pixels, as many as the stride has: the copy that adds channels adds what the last ones lack.
+ConvView whole_blocks_view(ConvCall const& call) {
+  ConvView view = view_of(call, /*folds=*/false);
+  conv2d::ConvProblem& p = view.problem;
+  if (view.channels == call.problem.c) return view;
+  view.h = p.h = static_cast<int>(round_up<std::int64_t>(p.h, p.stride_h));
+  view.w = p.w = static_cast<int>(round_up<std::int64_t>(p.w, p.stride_w));
+  return view;
+}
+
 ConvView view_of(ConvCall const& call, ConvAlgorithm algorithm) {
-  return algorithm == ConvAlgorithm::flipped ? flipped_view(call)
-                                             : view_of(call, /*folds=*/algorithm != ConvAlgorithm::unfolded);
+  switch (algorithm) {
+    case ConvAlgorithm::flipped: return flipped_view(call);
+    case ConvAlgorithm::swapped: return swapped_view(call);
+    case ConvAlgorithm::unfolded: return whole_blocks_view(call);
+    default: return view_of(call, /*folds=*/true);
+  }
 }
 
 // Each of `rows` an image of its own.
@@ -409,7 +438,7 @@ Image prepare_input(ConvCall const& call, Tensor const& input, ConvView const& v
   conv2d::ConvProblem const& own = call.problem;
   Image const x = view.windows
                       ? windows_of(input, {view.channels, own.s, own.stride_w, own.q, own.pad_w}, call.device, keep)
-                      : readable_image(input, {view.channels, view.fold, view.by_row}, call.device, keep);
+                      : readable_image(input, {view.channels, view.fold, view.by_row, view.h, view.w}, call.device, keep);
   return view.by_row ? by_row(x, own.p) : x;
 }
 
@@ -418,6 +447,14 @@ void prepare_operands(PreparedConv& prepared, ConvCall const& call, ConvView con
   conv2d::ConvProblem const& p = view.problem;
   std::vector<Tensor>& keep = prepared.keep;
   int const device = call.device;
+  if (algorithm == ConvAlgorithm::swapped) {
+    Image const x = readable_image(*call.b, {p.k_out, 1, /*even=*/true}, device, keep);
+    Image const y = readable_image(*call.a, {p.c}, device, keep);
+    args.a = {x.data, p.k_out, 0}, args.b = {y.data, p.c, 0};
+    copy_strides(args.y_strides, x);
+    copy_strides(args.x_strides, y);
+    return;
+  }
   if (call.direction == Direction::wgrad) {
     Image const positions = readable_image(*call.a, {p.k_out, 1, /*even=*/true}, device, keep);
     Image const y = view.by_row ? by_row(positions, call.problem.p) : positions;
@@ -466,6 +503,16 @@ void prepare_result(PreparedConv& prepared, ConvCall const& call, ConvView const
   args.d = prepared.d.tensor->data_ptr();
   args.d_leading = args.n;
   bool const is_wgrad = call.direction == Direction::wgrad, is_fprop = call.direction == Direction::fprop;
+  if (algorithm == ConvAlgorithm::swapped) {
+    // [channels, taps, filters], each with those that were added.
+    std::int64_t const taps = std::int64_t{own.r} * own.s, added = view.channels, row = taps * added;
+    prepared.d.copy_to = {args.d, own.k_out, taps, own.c, taps * own.c, own.c, 1};
+    prepared.d.temporary =
+        empty_strided({view.problem.k_out, own.r, own.s, added}, {row, own.s * added, added, 1}, d_type, call.device);
+    args.d = prepared.d.temporary->data_ptr();
+    prepared.d.copy_from = {args.d, own.k_out, taps, own.c, 1, added, row};
+    return;
+  }
   int const filters = view.problem.k_out,
             channels = is_fprop || algorithm == ConvAlgorithm::flipped ? filters : view.channels;
   std::int64_t const own_channels = is_fprop ? own.k_out : own.c;
@@ -684,8 +731,17 @@ char const* name_of(ConvAlgorithm algorithm) {
     case ConvAlgorithm::flipped: return "implicit GEMM of the flipped filter";
     case ConvAlgorithm::gemm: return "GEMM";
     case ConvAlgorithm::unfolded: return "implicit GEMM of blocks of pixels";
+    case ConvAlgorithm::swapped: return "implicit GEMM of swapped operands";
   }
   return "none";
+}
+
+// Whether few filters, of at most half of the smallest tile's rows, have a gradient that is one of swapped operands.
+bool may_swap(ConvCall const& call) {
+  constexpr int kFewFilters = 32;
+  conv2d::ConvProblem const& p = call.problem;
+  return call.direction == Direction::wgrad && call.unit_stride() && p.k_out <= kFewFilters && p.r * p.s > 1 &&
+         element_bytes_of(call.type) == 2 && p.pad_h <= (p.r - 1) * p.dilation_h && p.pad_w <= (p.s - 1) * p.dilation_w;
 }
 
 // The cheapest native variant, else one through PTX; none if no kernel serves the call.
@@ -724,6 +780,15 @@ ConvVariant choose_variant(ConvCall const& call) {
     choice.offer({algorithm, form, plan}, plan);
   };
   ScaledForms const forms = forms_of(call);
+  if (may_swap(call)) {
+    // Two launches more, for the filter.
+    constexpr double kReorderUs = 6;
+    std::optional<GemmPlan> const own = choose_plan(request_of(call, ConvAlgorithm::implicit, forms.forms[0])),
+                                  swapped = choose_plan(request_of(call, ConvAlgorithm::swapped, forms.forms[0]));
+    if (own && swapped && is_native(*swapped, device) && swapped->predicted_us + kReorderUs < own->predicted_us) {
+      return {ConvAlgorithm::swapped, forms.forms[0], swapped};
+    }
+  }
   for (std::size_t i = 0; i < forms.count && !choice.native; ++i) offer(ConvAlgorithm::implicit, forms.forms[i]);
   // Tensor cores of Hopper read 32-bit operands K-major only, so there is fprop alone.
   bool const may_flip = call.direction == Direction::dgrad && call.unit_stride();
@@ -756,6 +821,10 @@ Tensor run_conv(ConvCall& call) {
          ": no kernel of this wheel takes a convolution of these extents (N=", p.images, ", C=", p.c, ", H=", p.h,
          ", W=", p.w, ", Ko=", p.k_out, ", R=", p.r, ", S=", p.s, ", stride ", p.stride_h, "x", p.stride_w, ", dilation ",
          p.dilation_h, "x", p.dilation_w, "); use torch.nn.functional.conv2d");
+  }
+  if (variant.algorithm == ConvAlgorithm::swapped) {
+    prepared.d.temporary = flip(*prepared.d.temporary, 1, 2);
+    prepared.d.copy_from.data = prepared.d.temporary->data_ptr();
   }
   finish_output(prepared.d);
   return *std::move(prepared.d.tensor);

@@ -19,20 +19,37 @@ void name_strides_of_ones(Image& image) {
   }
 }
 
-// With zeros where the source has nothing.
-Image copy_of(Tensor const& owner, Image const& source, std::int64_t filters, std::int64_t channels, int device,
+// With zeros where the source has nothing: behind its sizes, and in the first `pad` pixels of rows.
+Image copy_of(Tensor const& owner, Image const& source, Four const& sizes, std::int64_t pad_w, int device,
               std::vector<Tensor>& keep) {
-  Four const& sizes = source.sizes;
-  Image copy{nullptr, {filters, sizes[1], sizes[2], channels}, {}};
-  copy.strides = contiguous_strides(copy.sizes);
-  Tensor buffer = empty_strided({copy.sizes[0], copy.sizes[1], copy.sizes[2], copy.sizes[3]},
+  Image copy{nullptr, sizes, contiguous_strides(sizes)};
+  Tensor buffer = empty_strided({sizes[0], sizes[1], sizes[2], sizes[3]},
                                 {copy.strides[0], copy.strides[1], copy.strides[2], 1}, owner.scalar_type(), device);
   copy.data = buffer.data_ptr();
-  if (filters != sizes[0] || channels != sizes[3]) torch::stable::zero_(buffer);
-  Tensor target = view_of(buffer, Image{copy.data, sizes, copy.strides});
-  torch::stable::copy_(target, view_of(owner, source));
+  Four kept = source.sizes;
+  kept[1] = std::min(kept[1], sizes[1]), kept[2] = std::min(kept[2], sizes[2] - pad_w);
+  int const bytes = element_bytes_of(owner.scalar_type());
+  Padded padded;
+  padded.images = kept[0], padded.lines = kept[1], padded.rows = kept[2], padded.row_elements = kept[3];
+  padded.image_stride = source.strides[0], padded.line_stride = source.strides[1], padded.row_stride = source.strides[2];
+  padded.target_lines = sizes[1], padded.target_rows = sizes[2], padded.target_pitch = sizes[3], padded.first_row = pad_w;
+  bool const is_whole = sizes == kept, has_rows = source.strides[3] == 1 && sizes[0] == kept[0];
+  if (is_whole || !has_rows || !pad(padded, source.data, copy.data, bytes, device)) {
+    if (!is_whole) torch::stable::zero_(buffer);
+    char* const first = static_cast<char*>(copy.data) + pad_w * sizes[3] * bytes;
+    if (kept[1] > 0 && kept[2] > 0) {
+      Tensor target = view_of(buffer, Image{first, kept, copy.strides});
+      torch::stable::copy_(target, view_of(owner, Image{source.data, kept, source.strides}));
+    }
+  }
   keep.push_back(std::move(buffer));
   return copy;
+}
+
+// A filter with more of both kinds of channels.
+Image copy_of(Tensor const& owner, Image const& source, std::int64_t filters, std::int64_t channels, int device,
+              std::vector<Tensor>& keep) {
+  return copy_of(owner, source, {filters, source.sizes[1], source.sizes[2], channels}, 0, device, keep);
 }
 
 // Strides of 0, of expanded tensors, are none for a tensor map.
@@ -43,16 +60,16 @@ bool accessible(Image const& image, ScalarType type) {
   return fits;
 }
 
-Tensor flip_taps(Tensor const& filter) {
+}  // namespace
+
+Tensor flip(Tensor const& filter, std::int64_t one, std::int64_t other) {
   std::array<StableIValue, 2> stack{torch::stable::detail::from(filter),
-                                    torch::stable::detail::from(std::vector<std::int64_t>{2, 3})};
+                                    torch::stable::detail::from(std::vector<std::int64_t>{one, other})};
   if (torch_call_dispatcher("aten::flip", "", stack.data(), TORCH_ABI_VERSION) != 0) {
     fail_copy("flip a filter", filter);
   }
   return torch::stable::detail::to<Tensor>(stack[0]);
 }
-
-}  // namespace
 
 Image image_of(Tensor const& tensor) {
   auto const sizes = tensor.sizes();
@@ -90,27 +107,19 @@ Image readable_image(Tensor const& tensor, ImageForm const& form, int device, st
   };
   Image const image = image_of(tensor);
   bool const foldable = form.fold == 1 || (image.strides[3] == 1 && image.strides[2] == image.channels());
-  bool const fits = form.channels == image.channels() && foldable && (!form.even || is_even(image));
+  Four const sizes{image.sizes[0], std::max(form.h, image.sizes[1]), std::max(form.w, image.sizes[2]), form.channels};
+  bool const fits = sizes == image.sizes && foldable && (!form.even || is_even(image));
   if (fits && accessible(folded(image), tensor.scalar_type())) return folded(image);
-  return folded(copy_of(tensor, image, image.sizes[0], form.channels, device, keep));
+  return folded(copy_of(tensor, image, sizes, 0, device, keep));
 }
 
 Image windows_of(Tensor const& tensor, WindowForm const& form, int device, std::vector<Tensor>& keep) {
-  Image source = image_of(tensor);
+  Image const source = image_of(tensor);
   std::int64_t const images = source.sizes[0], h = source.sizes[1], c = form.channels;
   // Rows are a multiple of the stride, as strides of tensor maps should be of each other.
   std::int64_t const w = round_up((form.count - 1) * form.stride + form.pixels, form.stride);
-  Four const sizes{images, h, w, c}, strides = contiguous_strides(sizes);
-  Tensor buffer = empty_strided({images, h, w, c}, {strides[0], strides[1], c, 1}, tensor.scalar_type(), device);
-  torch::stable::zero_(buffer);
-  source.sizes[2] = std::min(source.sizes[2], w - form.pad);
-  if (source.sizes[2] > 0) {
-    char* const first = static_cast<char*>(buffer.data_ptr()) + form.pad * c * element_bytes_of(tensor.scalar_type());
-    Tensor target = view_of(buffer, Image{first, source.sizes, strides});
-    torch::stable::copy_(target, view_of(tensor, source));
-  }
-  keep.push_back(buffer);
-  return {buffer.data_ptr(), {images, h, form.count, form.pixels * c}, {strides[0], strides[1], form.stride * c, 1}};
+  Image const copy = copy_of(tensor, source, {images, h, w, c}, form.pad, device, keep);
+  return {copy.data, {images, h, form.count, form.pixels * c}, {copy.strides[0], copy.strides[1], form.stride * c, 1}};
 }
 
 Image readable_filter(Tensor const& tensor, std::int64_t filters, std::int64_t channels, int device,
@@ -123,7 +132,7 @@ Image readable_filter(Tensor const& tensor, std::int64_t filters, std::int64_t c
 
 Image flipped_filter(Tensor const& tensor, std::int64_t filters, std::int64_t channels, int device,
                      std::vector<Tensor>& keep) {
-  Tensor const flipped = flip_taps(tensor);
+  Tensor const flipped = flip(tensor, 2, 3);
   Image filter = image_of(flipped);
   std::swap(filter.sizes[0], filter.sizes[3]);
   std::swap(filter.strides[0], filter.strides[3]);

@@ -35,9 +35,10 @@ Tensor empty_channels_last(std::array<std::int64_t, 4> const& sizes, ScalarType 
 
 // How a kernel wants an image.
 struct ImageForm {
-  std::int64_t channels;  // those that are added are zeros
-  int fold = 1;           // pixels of a row that are one to the kernel, with the channels of all of them
-  bool even = false;      // is_even
+  std::int64_t channels;      // those that are added are zeros
+  int fold = 1;               // pixels of a row that are one to the kernel, with the channels of all of them
+  bool even = false;          // is_even
+  std::int64_t h = 0, w = 0;  // if these are more than it has, rows and pixels of zeros follow
 };
 
 // As kernels read images: as it lies if that will do, else a copy. Channels times fold are a multiple of 16 bytes.
@@ -62,5 +63,8 @@ Image readable_filter(Tensor const& tensor, std::int64_t filters, std::int64_t c
 // copy of [Ko, C, R, S] as [C, R, S, Ko].
 Image flipped_filter(Tensor const& tensor, std::int64_t filters, std::int64_t channels, int device,
                      std::vector<Tensor>& keep);
+
+// A copy in which two dimensions are reversed.
+Tensor flip(Tensor const& filter, std::int64_t one, std::int64_t other);
 
 }  // namespace cutwheel

@@ -111,6 +111,7 @@ SM90_CONV: Table = {
     "epilogue": ["plain"],
     "tiles": [{"tile": [128, 128, 64]}],
 }
+SM90_GATHER_CONV: Table = {**SM90_CONV, "family": "sm90_gather_conv"}
 SM90_DIRECT_CONV: Table = {
     "family": "sm90_direct_conv",
     "arch": ["90a"],

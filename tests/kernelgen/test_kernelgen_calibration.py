@@ -41,7 +41,7 @@ def test_figures_become_tables(repository: Path) -> None:
     # By kind, in the order of the enumerators; there are none for columns_of_b.
     assert "kFiguresByArea[] = {{0.3712, 1.6, 3.0}, {0.35, 2.0, 2.2}, {0.32," in text
     assert ", {0, 0, 0}};" in text
-    assert "{true, 128, 192, {0.5039, 1.665, 3.82}}," in text
+    assert "{FigureKind::gather_wgrad, 128, 192, 128, true, Schedule::persistent, false, 1," in text
     assert "    {64, 128, 0.698, 19.0},\n" in text
     assert f"int const kMmaFigureCount = {len(MMA_TILES)};" in text
 

@@ -14,6 +14,7 @@ from kernelgen_cases import (
     SM80_CONV,
     SM90,
     SM90_CONV,
+    SM90_GATHER_CONV,
     Table,
     bounded,
     changed,
@@ -69,6 +70,23 @@ DIRECTIONS = ["fprop", "dgrad", "wgrad"]
 )
 def test_rules_of_sm90_conv(values: Table, text: str) -> None:
     assert text in one_error(SM90_CONV, **values)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"direction": ["dgrad"]}, "direction dgrad; it has fprop and wgrad: sm90_conv has all"),
+        ({"tile": [128, 80, 64]}, "tile N = 80; it is a multiple of 32, the rows loaded at once"),
+        ({"tile": [128, 64, 128]}, "tile K = 128; it is 64: one swizzle spans 128 bytes"),
+        ({"direction": ["wgrad"], "tile": [64, 96, 64]}, "N must be a multiple of 64"),
+        (
+            {"epilogue": ["bias_residual_relu"], "tile": [128, 256, 64]},
+            "3 stages x ((128 + 256) x 128 + 16) + staged rows 128 x",
+        ),
+    ],
+)
+def test_rules_of_sm90_gather_conv(values: Table, text: str) -> None:
+    assert text in one_error(SM90_GATHER_CONV, **values)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +212,7 @@ def test_direction_belongs_to_convolutions() -> None:
         ),
         (
             {"epilogue": ["bias_residual_relu"]},
-            "+ staged rows 128 x 256 + vectors 2 x (128 x 2) =",
+            "+ staged rows 128 x 256 + vectors 2 x (128 x 2) + matrices 1 x 128 x 128 x 2 =",
         ),
     ],
 )

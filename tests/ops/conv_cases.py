@@ -107,6 +107,11 @@ class Conv:
 
     def row(self) -> str | None:
         """The kernel that it runs."""
+        plans = self.explained().get("plans")
+        return plans[0]["row"] if plans else None
+
+    def explained(self) -> dict[str, Any]:
+        """What the library says of it."""
         op = {"dgrad": "conv2d_input_grad", "wgrad": "conv2d_weight_grad"}.get(
             self.direction, "conv2d"
         )
@@ -119,9 +124,8 @@ class Conv:
                 operands.append(self.operand("residual"))
         given = op, operands, None, 1, self.a.dtype == SINGLE, name
         geometry = [*self.g.numbers, *size]
-        text = torch.ops.cutwheel._explain(*given, geometry=geometry)
-        plans = json.loads(text).get("plans")
-        return plans[0]["row"] if plans else None
+        found: dict[str, Any] = json.loads(torch.ops.cutwheel._explain(*given, geometry=geometry))
+        return found
 
     # -- what it should give
     def _accum(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

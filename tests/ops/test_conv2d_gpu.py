@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from dataclasses import replace
 from types import ModuleType
@@ -27,7 +28,7 @@ from conv_cases import (
 from conv_layouts import LAYOUTS
 from conv_reference import DIRECTIONS, Geometry
 from fused_cases import COMPOSED, TRAINED, values
-from gemm_cases import BRAIN, DTYPES, SINGLE, dtype_id, require_arch
+from gemm_cases import BRAIN, DTYPES, HALF, SINGLE, dtype_id, require_arch
 
 pytestmark = pytest.mark.gpu
 
@@ -135,6 +136,38 @@ def test_first_layers(cutwheel: ModuleType, device: str, dtype: torch.dtype) -> 
             sizes = ((4, channels, 64, 48), (k_out, channels, taps, taps))
             for direction in DIRECTIONS:
                 Conv.random(direction, *sizes, g, dtype, device, lay_a=lay).check()
+
+
+@pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=dtype_id)
+def test_first_layers_whose_stride_leaves_pixels(
+    cutwheel: ModuleType, device: str, dtype: torch.dtype
+) -> None:
+    """Images that the stride does not divide, from one channel to more than 16 bytes of them."""
+    for channels, lay in itertools.product((1, 3, 7, 12), ("channels_last", "nchw", "cropped")):
+        for taps, stride, side in ((3, 2, 0), (3, 2, 1), (7, 2, 3), (4, 4, 0), (5, 3, 2)):
+            g = Geometry((stride, stride), (side, side, side, side))
+            sizes = ((3, channels, 45, 59), (24, channels, taps, taps))
+            Conv.random("fprop", *sizes, g, dtype, device, lay_a=lay).check()
+
+
+@pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=dtype_id)
+def test_gradients_of_few_filters(cutwheel: ModuleType, device: str, dtype: torch.dtype) -> None:
+    """They may be computed with the operands in each other's place."""
+    routes = set()
+    for c, k_out, taps, padding in (
+        (128, 3, (3, 3), (1, 1, 1, 1)),
+        (264, 4, (3, 3), (0, 2, 1, 0)),
+        (72, 16, (1, 7), (0, 0, 3, 3)),
+        (100, 1, (5, 5), (2, 2, 2, 2)),
+    ):
+        for dilation, lay in itertools.product((1, 2), ("channels_last", "nchw")):
+            g = Geometry((1, 1), padding, (dilation, dilation))
+            sizes = ((8, c, 67, 61), (k_out, c, *taps))
+            conv = Conv.random("wgrad", *sizes, g, dtype, device, lay_a=lay)
+            conv.check()
+            routes.add(conv.explained()["route"])
+    if torch.cuda.get_device_capability() == (9, 0) and not os.environ.get("CUTWHEEL_ARCH"):
+        assert "implicit GEMM of swapped operands" in routes
 
 
 def test_float32_without_tf32(cutwheel: ModuleType, device: str) -> None:

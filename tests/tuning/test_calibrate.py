@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import tomllib
-from selection import BF16, COLUMN, E4M3, H200, ROW, explain
+from selection import BF16, COLUMN, E4M3, F32, H200, ROW, explain
 
 torch = pytest.importorskip("torch")
 calibrate = pytest.importorskip("calibrate")
@@ -78,9 +78,41 @@ def test_it_predicts_what_the_library_predicts(
 
 
 @narrow
+@pytest.mark.parametrize("channels", [256, 232, 24])
+@pytest.mark.parametrize(
+    ("direction", "step"), [("fprop", 1), ("fprop", 4), ("dgrad", 1), ("dgrad", 4), ("wgrad", 4)]
+)
+def test_it_predicts_convolutions_as_the_library(direction: str, step: int, channels: int) -> None:
+    document = tomllib.loads(calibrate.FIGURES.read_text(encoding="utf-8"))
+    figures, known = calibrate.rows_of(document), kernels()
+    pixels, positions, filters, taps = 4 * 56 * 56, 4 * 56 * 56 // step, 192, 9
+    extents = {
+        "fprop": (positions, filters, taps * channels),
+        "dgrad": (pixels, channels, taps * filters),
+        "wgrad": (filters, taps * channels, positions),
+    }[direction]
+    asked = request(*extents, op="conv2d", direction=direction, taps=taps, step=step)
+    plans = explain(H200, *extents, direction=direction, taps=taps, step=step)["plans"]
+    compared = set()
+    for plan in plans:
+        kernel = known[plan["row"]]
+        if kernel["family"] not in calibrate.CONV:
+            continue
+        key = calibrate.key_of(kernel)
+        terms = calibrate.conv_terms_of(kernel, asked, plan["splits"], H200.sms)
+        problem = calibrate.Problem("any", ((key, terms, 1.0),), H200.sms, H200.bandwidth)
+        start = torch.tensor([figures[key]], dtype=torch.float64)
+        model = calibrate.Model(start, document["limits"]["conv"], fits_limits=True)
+        predicted = model(calibrate.Plans([problem], [key])).item()
+        assert predicted == pytest.approx(plan["predicted_us"], rel=0.01), plan["row"]
+        compared.add((kernel["family"], kernel["d"] == F32))
+    assert len(compared) == {"fprop": 2, "dgrad": 1, "wgrad": 3}[direction]
+
+
+@narrow
 def test_every_row_of_figures_is_of_a_kernel() -> None:
     document = tomllib.loads(calibrate.FIGURES.read_text(encoding="utf-8"))
-    families = (*calibrate.DENSE, "sm90_blockwise", "sm90_unaligned")
+    families = (*calibrate.DENSE, *calibrate.CONV, "sm90_blockwise", "sm90_unaligned")
     there = {calibrate.key_of(k) for k in kernels().values() if k["family"] in families}
     assert calibrate.rows_of(document).keys() <= there
 
@@ -160,11 +192,12 @@ def test_what_it_writes_is_read_again() -> None:
     wide = {key: [2 * x for x in us] for key, us in rows.items() if key[0] == "wide"}
     limits = document["limits"]["dense"]
     changed = {"dram": 0.5, "split_lines": [1.0, 2.0, 3.0]}
-    again = tomllib.loads(calibrate.rewritten(text, wide, changed))
+    again = tomllib.loads(calibrate.rewritten(text, wide, "dense", changed))
     expected = rows | wide
     found = calibrate.rows_of(again)
     assert found.keys() == expected.keys()
     for key, us in found.items():
         assert all(math.isclose(x, y, abs_tol=1e-3) for x, y in zip(us, expected[key], strict=True))
     assert again["limits"]["dense"] == limits | changed
-    assert again["limits"]["others"] == document["limits"]["others"]
+    others = {name: values for name, values in document["limits"].items() if name != "dense"}
+    assert again["limits"] == others | {"dense": limits | changed}

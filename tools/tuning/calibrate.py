@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fits the figures of dense and scaled tiles in cuda/dispatch/tuning/calibration.toml.
+"""Fits the figures of dense, scaled and conv tiles in cuda/dispatch/tuning/calibration.toml.
 
     python -m cutwheel tune --exhaustive --op mm --op mm:bf16:dgrad ... --journal mm.jsonl
     python tools/tuning/calibrate.py mm.jsonl [more.jsonl ...] [--hold-out 4] [--write]
@@ -34,6 +34,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FIGURES = ROOT / "cuda/dispatch/tuning/calibration.toml"
 BYTES = {"bf16": 2, "f16": 2, "f32": 4, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "s32": 4}
 DENSE = ("sm90_persistent", "sm90_warpspecialized")
+CONV = ("sm90_conv", "sm90_gather_conv")
+REDUCE = ("reduce_us", "reduce_tb_per_s")
 LIMITS = ("l2", "lone_l2", "dram", "sharpness", "split_lines", "beyond_us")
 # Constants of cuda/dispatch/cost_model.cpp: microseconds for 128x128 of our own tiles, by whether
 # the epilogue reads a matrix and whether warpgroups take turns; for a tile of CUTLASS's, whether
@@ -50,6 +52,9 @@ def key_of(kernel: Mapping[str, Any]) -> Key:
     """The row of figures that a kernel has in common with others."""
     m, n, k = kernel["tile"]
     size = BYTES[kernel["a"]]
+    if kernel["family"] in CONV:
+        gathers = "gather_" if kernel["family"] == "sm90_gather_conv" else ""
+        return gathers + kernel["direction"], m, n, k * size, True, "persistent", False, 1
     kind = "int8" if kernel["a"] == "s8" else "wide"
     if kernel["a"] in ("e4m3", "e5m2"):
         kind = "fp8_fast" if kernel["fast_accum"] else "fp8"
@@ -79,6 +84,64 @@ class Terms:
     """128 bytes of rows past the end, for each step"""
     factor: float
     added_us: float
+    reduced: float = 0.0
+    """bytes of the sums of split-K that its second kernel reads and writes; 0: there is none"""
+
+
+def index_of_lines(length: int) -> int:
+    """Of split_lines, for rows of so many bytes."""
+    return next((i for i, x in enumerate((128, 64, 32)) if length % x == 0), 3)
+
+
+def conv_terms_of(
+    kernel: Mapping[str, Any], request: Mapping[str, Any], splits: int, sm_count: int
+) -> Terms:
+    """Of a convolution with 16-bit operands."""
+    (tile_m, tile_n, tile_k), size = kernel["tile"], BYTES[request["a"]]
+    m, n, k = request["m"], request["n"], request["k"]
+    taps, step, direction = request["taps"], request["step"], request["direction"]
+    gathers = kernel["family"] == "sm90_gather_conv"
+    reuse = taps / min(taps, step)
+
+    def steps_of(some: float) -> float:
+        if gathers:
+            return float(math.ceil(k / taps * some / tile_k))
+        return float(some * math.ceil(k / taps / tile_k))
+
+    if direction == "wgrad":
+        columns = n if gathers else taps * math.ceil(n / taps / 64) * 64
+        tiles = math.ceil(m / tile_m) * math.ceil(columns / tile_n) * splits
+        k_tiles: float = math.ceil(math.ceil(k / tile_k) / splits)
+        operands = m * k + n * k / reuse
+        channels = m, n // taps
+    else:
+        tiles_n = math.ceil(n / tile_n)
+        if direction == "fprop":
+            tiles, k_tiles = math.ceil(m / tile_m) * tiles_n, steps_of(taps)
+            operands = m * k / reuse + n * k
+        else:
+            tiles = step * math.ceil(m / step / tile_m) * tiles_n
+            k_tiles = steps_of(taps / step)
+            operands = m * k / taps / step + n * k
+        of_filter = n if direction == "dgrad" else k // taps
+        channels = k // taps, of_filter
+    result = BYTES[kernel["d"]] * (2 if "residual" in str(kernel["epilogue"]) else 1)
+    slots = sm_count
+    is_split = splits > 1 or kernel["d"] != request["d"]
+    lines = (0, 0) if gathers else tuple(index_of_lines(x * size) for x in channels)
+    return Terms(
+        tiles=tiles,
+        slots=slots,
+        k_tiles=k_tiles,
+        bytes=size * operands + result * m * n * splits,
+        fetched=(tile_m * tile_k * size, tile_n * tile_k * size),
+        lines=lines,  # type: ignore[arg-type]
+        is_lone=tiles > slots,
+        beyond=0,
+        factor=1.0,
+        added_us=0.0,
+        reduced=m * n * (8.0 * splits + BYTES[request["d"]]) if is_split else 0.0,
+    )
 
 
 def terms_of(kernel: Mapping[str, Any], request: Mapping[str, Any], sm_count: int) -> Terms:
@@ -91,8 +154,7 @@ def terms_of(kernel: Mapping[str, Any], request: Mapping[str, Any], sm_count: in
         return math.ceil(math.ceil(extent / tile) / cluster) * cluster
 
     def lines(contiguous: int) -> int:
-        length = contiguous * size
-        return next((i for i, x in enumerate((128, 64, 32)) if length % x == 0), 3)
+        return index_of_lines(contiguous * size)
 
     layout_a, layout_b = request["layouts"]
     of_a, of_b = lines(k if layout_a == "t" else rows), lines(k if layout_b == "n" else columns)
@@ -151,6 +213,7 @@ class Plans:
         self.lines = torch.tensor([x.lines for x in terms])
         self.is_lone = torch.tensor([x.is_lone for x in terms])
         self.factor, self.added = of(x.factor for x in terms), of(x.added_us for x in terms)
+        self.reduced = of(x.reduced for x in terms)
         self.sm_count = of(problems[row[0]].sm_count for row in rows)
         self.gb_per_s = of(problems[row[0]].gb_per_s for row in rows)
 
@@ -173,15 +236,25 @@ class Problem:
 
 
 def read(path: Path, kernels: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
-    """The problems of a journal. A plan counts with the raster order that dispatch gives it."""
+    """The problems of a journal. A plan counts with the raster order that dispatch gives it.
+
+    Of dense products those without split-K count.
+    """
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     gpu = lines[0]["gpu"]
     found = []
     for record in lines[1:]:
-        plans: dict[str, tuple[Key, Terms, float]] = {}
+        plans: dict[tuple[str, int], tuple[Key, Terms, float]] = {}
         for row, _, _, splits, _, us, status, *_ in record.get("candidates", ()):
             kernel = kernels.get(row)
-            if kernel is None or row in plans or us is None or splits > 1:
+            if kernel is None or (row, splits) in plans or us is None:
+                continue
+            if kernel["family"] in CONV and kernel["a"] in ("bf16", "f16"):
+                if status in ("ok", "slow"):
+                    conv = conv_terms_of(kernel, record["request"], splits, gpu["sm_count"])
+                    plans[row, splits] = (key_of(kernel), conv, us)
+                continue
+            if splits > 1:
                 continue
             # A kernel for a matrix C serves other calls, too, and is not to be chosen for them.
             is_spare = kernel["epilogue"] == "linear_combination"
@@ -189,7 +262,7 @@ def read(path: Path, kernels: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
                 continue
             if status in ("ok", "slow") and kernel["family"] in (*DENSE, "sm90_blockwise"):
                 terms = terms_of(kernel, record["request"], gpu["sm_count"])
-                plans[row] = (key_of(kernel), terms, us)
+                plans[row, splits] = (key_of(kernel), terms, us)
         if plans:
             gpu_terms = gpu["sm_count"], gpu["memory_gb_per_s"], gpu["name"]
             found.append(Problem(record["family"], tuple(plans.values()), *gpu_terms))
@@ -197,7 +270,7 @@ def read(path: Path, kernels: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
 
 
 class Model(torch.nn.Module):
-    """predict_us() of cuda/dispatch/cost_model.cpp, as far as dense GEMMs need it."""
+    """predict_us() of cuda/dispatch/cost_model.cpp for dense GEMMs and convolutions."""
 
     def __init__(self, figures: Tensor, limits: Mapping[str, Any], *, fits_limits: bool) -> None:
         super().__init__()
@@ -209,7 +282,7 @@ class Model(torch.nn.Module):
                     torch.tensor(limits[name], dtype=torch.float64).clamp_min(1e-9).log(),
                     requires_grad=fits_limits,
                 )
-                for name in LIMITS
+                for name in (*LIMITS, *REDUCE)
             }
         )
 
@@ -233,7 +306,8 @@ class Model(torch.nn.Module):
         whole = full * plans.slots / plans.tiles
         waves = torch.where(full > 0, combine(full * own, dram * whole, l2 * whole), 0.0)
         rest = torch.where(whole < 1, combine(own, dram * (1 - whole), l2 * (1 - whole)), 0.0)
-        return launch + waves + rest
+        second = limit["reduce_us"] + plans.reduced / (limit["reduce_tb_per_s"] * 1e6)
+        return launch + waves + rest + torch.where(plans.reduced > 0, second, 0.0)
 
 
 def fit(model: Model, plans: Plans, steps: int) -> None:
@@ -281,6 +355,13 @@ def rows_of(document: Mapping[str, Any]) -> dict[Key, list[float]]:
     return found
 
 
+def section_of(kind: str) -> str:
+    """Of the limits of a kind; those of block-wise scales are not fitted here."""
+    if kind.endswith(("prop", "grad")):
+        return "conv"
+    return "others" if kind.endswith("_of_b") else "dense"
+
+
 def start_of(key: Key, known: Mapping[Key, list[float]]) -> list[float]:
     """Figures to begin with: those of the file, of the swapped tile, or 0.85 of the paper rate."""
     kind, m, n, k_bytes, native, schedule, swap, splits = key
@@ -303,8 +384,14 @@ def order_of(key: Key) -> tuple[Any, ...]:
     return kind, not native, schedule, swap, splits, -m, -n
 
 
-def rewritten(text: str, rows: Mapping[Key, Sequence[float]], limits: Mapping[str, Any]) -> str:
-    """The file with other figures; comments stay, and want to be read."""
+def rewritten(
+    text: str, rows: Mapping[Key, Sequence[float]], section: str, limits: Mapping[str, Any]
+) -> str:
+    """The file with other figures; comments stay, and want to be read.
+
+    Args:
+        section: of the limits
+    """
     for kind in {key[0] for key in rows}:
         lines = "".join(line_of(k, rows[k]) for k in sorted(rows, key=order_of) if k[0] == kind)
         text = re.sub(
@@ -313,17 +400,15 @@ def rewritten(text: str, rows: Mapping[Key, Sequence[float]], limits: Mapping[st
             text,
             flags=re.DOTALL,
         )
-    before, dense, after = re.split(
-        r"(\[limits\.dense\].*?)(?=\[limits\.others\])", text, flags=re.S
-    )
+    before, own, after = re.split(rf"(\[limits\.{section}\].*?\n\n)", text, maxsplit=1, flags=re.S)
     for name, value in limits.items():
         spelled = (
             f"[{', '.join(f'{x:.2f}' for x in value)}]"
             if value.__class__ is list
             else f"{value:.4g}"
         )
-        dense = re.sub(rf"^{name} = .*$", f"{name} = {spelled}", dense, flags=re.M)
-    return before + dense + after
+        own = re.sub(rf"^{name} = .*$", f"{name} = {spelled}", own, flags=re.M)
+    return before + own + after
 
 
 def main() -> int:
@@ -345,21 +430,20 @@ def main() -> int:
         sys.exit(
             "calibrate.py: the journals have no times of dense or scaled kernels of this manifest"
         )
-    # Block-wise scales have the limits of the other families, which are not fitted here.
-    is_block = [p.plans[0][0][0].endswith("_of_b") for p in problems]
-    if any(is_block) and not all(is_block):
-        sys.exit(
-            "calibrate.py: block-wise scales have other limits; fit their journals by themselves"
-        )
+    sections = {section_of(p.plans[0][0][0]) for p in problems}
+    if len(sections) > 1:
+        sys.exit(f"calibrate.py: {' and '.join(sorted(sections))} have other limits; fit one")
+    (section,) = sections
+    fits_limits = section != "others"
     text = FIGURES.read_text(encoding="utf-8")
     document = tomllib.loads(text)
     known = rows_of(document)
     keys = sorted({plan[0] for problem in problems for plan in problem.plans}, key=order_of)
     start = torch.tensor([start_of(key, known) for key in keys], dtype=torch.float64)
-    limits = document["limits"]["others" if all(is_block) else "dense"]
+    limits = document["limits"][section]
 
     def model(figures: Tensor = start) -> Model:
-        return Model(figures, limits, fits_limits=not all(is_block))
+        return Model(figures, limits, fits_limits=fits_limits)
 
     everything = Plans(problems, keys)
     print(f"{len(problems)} problems, {len(everything.us)} plans, {len(keys)} tiles")
@@ -388,8 +472,8 @@ def main() -> int:
         own_kinds = {key[0] for key in keys}
         rows = {key: us for key, us in rows.items() if key[0] in own_kinds}
         values = {n: v.detach().exp().tolist() for n, v in fitted.limits.items()}
-        values = {} if all(is_block) else values
-        FIGURES.write_text(rewritten(text, rows, values), encoding="utf-8")
+        values = values if fits_limits else {}
+        FIGURES.write_text(rewritten(text, rows, section, values), encoding="utf-8")
     return 0
 
 

@@ -202,6 +202,17 @@ def _staged_columns(kernel: Kernel) -> int:
     return max(parts, default=16)  # no part: N is refused
 
 
+def _copied_matrices(kernel: Kernel) -> int:
+    """Matrices of the epilogue that are copied beside the accumulators (per_warpgroup.cuh)."""
+    epilogue, columns = kernel.epilogue, kernel.tile.shape[1] // kernel.tile.cluster[2]
+    if epilogue is None or epilogue.width != "same" or kernel.tile.swap_ab or columns % 64:
+        return 0
+    return sum(
+        kind.enumerator == "matrix" and rules.operand_bytes(kernel, kind) == 2
+        for _, kind in epilogue.operands
+    )
+
+
 def _memory(kernel: Kernel) -> str:
     m, n, k = kernel.tile.shape
     warpgroups, operands = _warpgroups(kernel), kernel.element_bytes * k
@@ -210,7 +221,9 @@ def _memory(kernel: Kernel) -> str:
     row = own_n * rules.result_bytes(kernel)
     if not kernel.tile.swap_ab:
         row = _staged_columns(kernel) * _staged_bytes(kernel)
-    terms = f"2 stages x (({m} + {n}) x {operands} + 16) + staged rows {64 * warpgroups} x {row}"
+    stages = 3 if kernel.family == "sm90_gather_conv" else 2
+    terms = f"{stages} stages x (({m} + {n}) x {operands} + 16)"
+    terms += f" + staged rows {64 * warpgroups} x {row}"
     # Each warpgroup has its own vectors and scales, so that none waits until others have read them.
     rows, columns = (own_n, 64) if kernel.tile.swap_ab else (64, own_n)
     lengths = {"col": rows, "row": columns}
@@ -221,6 +234,8 @@ def _memory(kernel: Kernel) -> str:
     ]
     if vectors:
         terms += f" + vectors {warpgroups} x ({' + '.join(vectors)})"
+    if matrices := _copied_matrices(kernel):
+        terms += f" + matrices {matrices} x {64 * warpgroups} x {own_n} x 2"
     if splits > 1:
         terms += f" + sums of others {splits - 1} x {m} x {own_n} x 4"
     if kernel.scales:
@@ -298,5 +313,35 @@ SM90_CONV = _persistent(
     checks=(
         *(rules.check_gemm, _check_tile, _check_k(1)),
         *(rules.check_direction, _check_swizzled_columns, _check_conv_operands),
+    ),
+)
+
+
+def _check_gather(kernel: Kernel) -> Iterator[str]:
+    if kernel.direction == "dgrad":
+        yield "direction dgrad; it has fprop and wgrad: sm90_conv has all directions"
+    if kernel.direction == "fprop" and kernel.tile.shape[1] % (step := _gather_lines(kernel)):
+        n = kernel.tile.shape[1]
+        yield f"tile N = {n}; it is a multiple of {step}, the rows loaded at once"
+
+
+def _gather_lines(kernel: Kernel) -> int:
+    """Rows of 128 bytes that all threads load at once (kGatherThreads of load/gather.cuh)."""
+    m, n, _ = kernel.tile.shape
+    return 32 if m * n <= 128 * 192 else 16
+
+
+# Implicit GEMMs whose operands one or two warpgroups gather by cp.async.
+SM90_GATHER_CONV = _persistent(
+    name="sm90_gather_conv",
+    mode="gather",
+    header="sm90/native/gather_conv.cuh",
+    template="Sm90GatherConv<arch, dtypes, tile, direction, epilogue>",
+    dtypes={"conv2d": tuple(x for x in rules.CONV_DTYPES if DTYPE_BYTES[x.a] == 2)},
+    layouts=tuple(DIRECTIONS.values()),
+    lists=("direction", "epilogue", "tiles"),
+    checks=(
+        *(rules.check_gemm, _check_tile, _check_k(1), _check_gather),
+        *(rules.check_direction, _check_swizzled_columns),
     ),
 )

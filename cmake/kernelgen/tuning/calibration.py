@@ -11,7 +11,10 @@ import tomllib
 from kernelgen import cpp
 
 FILE = Path("cuda/dispatch/tuning/calibration.toml")
-KINDS = ("wide", "fp8", "fp8_fast", "int8", "blocks_of_b", "columns_of_b", "unaligned")
+KINDS = (
+    *("wide", "fp8", "fp8_fast", "int8", "blocks_of_b", "columns_of_b", "unaligned"),
+    *("fprop", "dgrad", "wgrad", "gather_fprop", "gather_wgrad"),
+)
 _LIMITS = (
     *("l2", "lone_l2", "dram", "sharpness", "split_lines"),
     *("reduce_us", "reduce_tb_per_s", "beyond_us", "padding_counts"),
@@ -44,6 +47,7 @@ def _render(data: Mapping[str, Any]) -> dict[str, object]:
         + f", {float(gpu['least_memory_gb_per_s'])!r}",
         "dense": _limits(limits["dense"]),
         "mma_sync": _limits(limits["mma_sync"]),
+        "conv": _limits(limits["conv"]),
         "others": _limits(limits["others"]),
         "tiles": "".join(f"    {tile},\n" for tile in tiles),
         "tile_count": len(tiles),
@@ -52,13 +56,6 @@ def _render(data: Mapping[str, Any]) -> dict[str, object]:
             for kind in KINDS
         ),
         **_mma_sync(data["mma_sync"]),
-        "conv": "".join(
-            f"    {{{cpp.boolean(name == 'wgrad')}, {_extents(row['tile'], 2)},"
-            f" {_figures(row['us'])}}},\n"
-            for name in ("fprop", "wgrad")
-            for row in data["conv"][name]
-        ),
-        "conv_count": len(data["conv"]["fprop"]) + len(data["conv"]["wgrad"]),
         **{name: _figures(direct[name]) for name in ("plain", *_SPACE_TO_DEPTH)},
     }
 

@@ -5,7 +5,19 @@
 namespace cutwheel {
 namespace {
 
+bool is_wide_conv(KernelDescriptor const& kernel) {
+  return (kernel.family == Family::sm90_conv || kernel.family == Family::sm90_gather_conv) && element_bytes(kernel.a) > 1;
+}
+
 FigureKind kind_of(KernelDescriptor const& kernel) {
+  if (is_wide_conv(kernel)) {
+    bool const gathers = kernel.family == Family::sm90_gather_conv;
+    switch (kernel.direction) {
+      case Direction::dgrad: return FigureKind::dgrad;
+      case Direction::wgrad: return gathers ? FigureKind::gather_wgrad : FigureKind::wgrad;
+      default: return gathers ? FigureKind::gather_fprop : FigureKind::fprop;
+    }
+  }
   switch (kernel.scales) {
     case BlockScales::a1x128_b128x128: return FigureKind::blocks_of_b;
     case BlockScales::a1x128_b1x128: return FigureKind::columns_of_b;
@@ -45,19 +57,11 @@ Calibration const* find_fitted(KernelDescriptor const& kernel) {
   if (kernel.family == Family::sm90_space_to_depth)
     return kernel.tile.k == 16 ? &kSpaceToDepth16Figures : &kSpaceToDepth32Figures;
   if (is_direct_conv(kernel)) return &kDirectConvFigures;
-  if (kernel.family == Family::sm90_conv && kind == FigureKind::wide) {
-    bool const is_wgrad = kernel.direction == Direction::wgrad;
-    auto const* const end = kConvFigures + kConvFigureCount;
-    auto const* const found = std::find_if(kConvFigures, end, [&](ConvFigures const& x) {
-      return x.is_wgrad == is_wgrad && x.m == kernel.tile.m && x.n == kernel.tile.n;
-    });
-    if (found != end) return &found->figures;
-  }
   if (find_by_area(kernel) || !is_persistent(kernel)) return nullptr;
   auto const* const end = kTileFigures + kTileFigureCount;
   auto const* const found = std::find_if(kTileFigures, end, [&](TileFigures const& x) {
     return x.kind == kind && x.m == kernel.tile.m && x.n == kernel.tile.n && x.k_bytes == k_bytes_of(kernel) &&
-           x.is_native == is_native_dense(kernel) && x.schedule == kernel.schedule && x.swap_ab == kernel.swap_ab &&
+           x.is_native == is_native(kernel) && x.schedule == kernel.schedule && x.swap_ab == kernel.swap_ab &&
            x.splits == kernel.cluster.k;
   });
   return found != end ? &found->figures : nullptr;
@@ -67,6 +71,7 @@ Calibration const* find_fitted(KernelDescriptor const& kernel) {
 
 Limits const& limits_of(KernelDescriptor const& kernel) {
   if (find_mma(kernel)) return kMmaLimits;
+  if (is_wide_conv(kernel)) return kConvLimits;
   bool const is_dense = is_native_dense(kernel) || kernel.family == Family::sm90_warpspecialized;
   return is_dense && kernel.scales == BlockScales::none && kind_of(kernel) != FigureKind::int8 ? kDenseLimits
                                                                                                : kOtherLimits;

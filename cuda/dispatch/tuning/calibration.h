@@ -25,8 +25,21 @@ struct Limits {
 };
 
 // Kernels of one tile whose figures are alike; operands or scales of another kind cost something else, and so do loads
-// through registers.
-enum class FigureKind : int { wide, fp8, fp8_fast, int8, blocks_of_b, columns_of_b, unaligned };
+// through registers. The last five: convolutions of 16 and 32 bits, by direction and by how they load.
+enum class FigureKind : int {
+  wide,
+  fp8,
+  fp8_fast,
+  int8,
+  blocks_of_b,
+  columns_of_b,
+  unaligned,
+  fprop,
+  dgrad,
+  wgrad,
+  gather_fprop,
+  gather_wgrad
+};
 
 struct TileFigures {
   FigureKind kind;
@@ -45,12 +58,6 @@ struct MmaFigures {
   double latency_clocks;  // what a step takes longer than at that rate, with one threadblock on an SM
 };
 
-struct ConvFigures {
-  bool is_wgrad;
-  int m, n;
-  Calibration figures;
-};
-
 struct CalibratedGpu {
   int cc_major, sm_count;
   double least_memory_gb_per_s;
@@ -58,15 +65,13 @@ struct CalibratedGpu {
 
 // Generated: calibration_data.cpp.
 extern CalibratedGpu const kCalibratedGpu;
-extern Limits const kDenseLimits, kMmaLimits, kOtherLimits;
+extern Limits const kDenseLimits, kMmaLimits, kConvLimits, kOtherLimits;
 extern TileFigures const kTileFigures[];
 extern int const kTileFigureCount;
 extern MmaFigures const kMmaFigures[];
 extern int const kMmaFigureCount;
 extern double const kMmaTileUs, kMmaLaunchUs;
 extern Calibration const kFiguresByArea[];  // by FigureKind; zeros where there are none
-extern ConvFigures const kConvFigures[];
-extern int const kConvFigureCount;
 extern Calibration const kDirectConvFigures, kSpaceToDepth16Figures, kSpaceToDepth32Figures;
 
 // The kernel's measured figures, or figures computed from its tile and the tensor-core rate of its instructions.

@@ -77,18 +77,6 @@ struct Sm90Conv
   }
 
  private:
-  // Leaves room to add a grid to a tile index without overflow.
-  static constexpr std::int64_t kMaxTiles = 0x7fffffff - 65536;
-
-  static Im2colAxis axis(int extent, int positions, int taps, int pad, int stride, int dilation) {
-    return {extent, -pad, positions, stride, (taps - 1) * dilation};
-  }
-  static Im2colAxis axis_h(ConvProblem const& x) { return axis(x.h, x.p, x.r, x.pad_h, x.stride_h, x.dilation_h); }
-  static Im2colAxis axis_w(ConvProblem const& x) { return axis(x.w, x.q, x.s, x.pad_w, x.stride_w, x.dilation_w); }
-  static Im2colGrid grid(Im2colAxis const& h, Im2colAxis const& w) {
-    return {cutlass::FastDivmod(h.positions), cutlass::FastDivmod(w.positions), h.corner, w.corner, h.stride, w.stride};
-  }
-
   static Status launch_taps(ConvArgs const& args, void const* kernel, gemm::KernelAttributes& attributes,
                             Operands& operands, SchedulerParams& scheduler, int taps) {
     // [taps, N, K of a tap]; it lies between the channels.
@@ -96,29 +84,17 @@ struct Sm90Conv
     gemm::Operand const filter{args.b.data, row, args.b.leading};
     OperandB::encode_map(operands.b, b, filter, args.n, scheduler.channels, taps);
     OperandB::encode_tail_map(operands.b_tail, b, filter, args.n, scheduler.channels, taps);
-    scheduler.n = args.n;
-    scheduler.tiles_n = ceil_div(args.n, Tile::kN);
-    scheduler.along_m = args.raster == RasterOrder::along_m;
-    std::int64_t tiles = 0;
-    int most_tiles_m = 1;
-    for (int i = 0; i < scheduler.count; ++i) {
-      ConvResidueClass& residue = scheduler.classes[i];
-      residue.tiles_m = ceil_div(residue.m, Tile::kM);
-      most_tiles_m = std::max(most_tiles_m, residue.tiles_m);
-      tiles += std::int64_t{residue.tiles_m} * scheduler.tiles_n;
-      residue.tile_end = static_cast<int>(std::min(tiles, kMaxTiles));
-    }
+    std::int64_t const tiles = Scheduler::count_tiles(scheduler, args);
     if (tiles > kMaxTiles) {
       take_tensor_map_error();
       return {StatusCode::not_implementable, 0};
     }
-    scheduler.swizzle = gemm::swizzle_width(args.swizzle, scheduler.along_m ? scheduler.tiles_n : most_tiles_m);
     return Base::launch(args, kernel, attributes, operands, scheduler, static_cast<int>(tiles), 1);
   }
 
   static Status launch_fprop(ConvArgs const& args, void const* kernel, gemm::KernelAttributes& attributes) {
     ConvProblem const& x = args.conv;
-    Im2colAxis const h = axis_h(x), w = axis_w(x);
+    Im2colAxis const h = im2col_axis_h(x), w = im2col_axis_w(x);
     if (!h.is_encodable() || !w.is_encodable() || !is_tma_aligned(args.a.data, args.x_strides, a)) {
       return {StatusCode::not_implementable, 0};
     }
@@ -130,43 +106,26 @@ struct Sm90Conv
                         operands.a_tail_rows);
     }
     SchedulerParams scheduler{};
-    scheduler.count = 1;
-    scheduler.channels = x.c;
-    scheduler.tap_step_h = x.s;
-    scheduler.tap_step_w = 1;
-    scheduler.offset_step = {x.dilation_w, x.dilation_h};
-    ConvResidueClass& residue = scheduler.classes[0];
-    residue.grid = grid(h, w);
-    residue.m = args.m;
-    residue.taps_w = x.s;
-    residue.k_tiles = x.r * x.s * ceil_div(x.c, Tile::kK);
+    plan_fprop(scheduler, x);
+    scheduler.classes[0].k_tiles = x.r * x.s * ceil_div(x.c, Tile::kK);
     return launch_taps(args, kernel, attributes, operands, scheduler, x.r * x.s);
   }
 
   static Status launch_dgrad(ConvArgs const& args, void const* kernel, gemm::KernelAttributes& attributes) {
     ConvProblem const& x = args.conv;
     DgradAxis h, w;
-    if (!h.plan(x.h, x.r, x.pad_h, x.stride_h, x.dilation_h) || !w.plan(x.w, x.s, x.pad_w, x.stride_w, x.dilation_w) ||
-        h.count * w.count > Scheduler::kMaxResidueClasses || !is_tma_aligned(args.a.data, args.y_strides, a)) {
-      return {StatusCode::not_implementable, 0};
-    }
     Operands operands{};
     SchedulerParams scheduler{};
-    scheduler.count = h.count * w.count;
-    scheduler.channels = x.k_out;
-    scheduler.tap_step_h = h.tap_step * x.s;
-    scheduler.tap_step_w = w.tap_step;
-    scheduler.offset_step = {w.offset_step, h.offset_step};
-    scheduler.h = x.h;
-    scheduler.w = x.w;
-    scheduler.stride_h = x.stride_h;
-    scheduler.stride_w = x.stride_w;
+    if (!plan_dgrad(scheduler, x, h, w, Scheduler::kMaxResidueClasses) || !is_tma_aligned(args.a.data, args.y_strides, a)) {
+      return {StatusCode::not_implementable, 0};
+    }
     bool has_map[Scheduler::kMaps] = {};
     for (int i = 0; i < scheduler.count; ++i) {
-      int const row = i / w.count, column = i % w.count;
       ConvResidueClass& residue = scheduler.classes[i];
-      residue.map = 2 * h.is_shorter(row) + w.is_shorter(column);
-      Im2colAxis const axis_h = h.im2col(x.p, h.is_shorter(row)), axis_w = w.im2col(x.q, w.is_shorter(column));
+      bool const shorter_h = h.is_shorter(residue.first_h), shorter_w = w.is_shorter(residue.first_w);
+      residue.map = 2 * shorter_h + shorter_w;
+      residue.k_tiles = residue.taps * ceil_div(x.k_out, Tile::kK);
+      Im2colAxis const axis_h = h.im2col(x.p, shorter_h), axis_w = w.im2col(x.q, shorter_w);
       if (!axis_h.is_encodable() || !axis_w.is_encodable()) {
         take_tensor_map_error();
         return {StatusCode::not_implementable, 0};
@@ -181,25 +140,14 @@ struct Sm90Conv
         encode_im2col_map(operands.a_tail, a, args.a.data, args.y_strides, x.images, x.k_out, axis_h, axis_w, kChannelBox,
                           operands.a_tail_rows);
       }
-      DgradAxis::ResidueClass const &of_h = h.classes[row], &of_w = w.classes[column];
-      residue.grid = grid(axis_h, axis_w);
-      residue.m = x.images * of_h.positions * of_w.positions;
-      residue.k_tiles = of_h.taps * of_w.taps * ceil_div(x.k_out, Tile::kK);
-      residue.taps_w = of_w.taps;
-      residue.tap = of_h.first_tap * x.s + of_w.first_tap;
-      residue.offset = {of_w.offset, of_h.offset};
-      residue.first_h = row;
-      residue.first_w = column;
     }
-    // Classes with the most taps first, so that short tiles fill the last wave.
-    std::sort(scheduler.classes, scheduler.classes + scheduler.count,
-              [](ConvResidueClass const& one, ConvResidueClass const& other) { return one.k_tiles > other.k_tiles; });
+    sort_classes(scheduler);
     return launch_taps(args, kernel, attributes, operands, scheduler, x.r * x.s);
   }
 
   static Status launch_wgrad(ConvArgs const& args, void const* kernel, gemm::KernelAttributes& attributes) {
     ConvProblem const& x = args.conv;
-    Im2colAxis const h = axis_h(x), w = axis_w(x);
+    Im2colAxis const h = im2col_axis_h(x), w = im2col_axis_w(x);
     // A has its pixels as the rows of one matrix.
     std::int64_t const pitch = args.y_strides[2];
     bool const is_matrix = args.y_strides[1] == pitch * x.q && args.y_strides[0] == args.y_strides[1] * x.p;
@@ -219,7 +167,7 @@ struct Sm90Conv
     encode_im2col_map(operands.b, b, args.b.data, args.x_strides, x.images, x.c, h, w, FilterColumns::kUnit, Tile::kK);
     scheduler.m = args.m;
     scheduler.k_tiles = ceil_div(args.k, Tile::kK);
-    scheduler.grid = grid(h, w);
+    scheduler.grid = im2col_grid(h, w);
     scheduler.taps_w = cutlass::FastDivmod(x.s);
     scheduler.dilation_h = x.dilation_h;
     scheduler.dilation_w = x.dilation_w;

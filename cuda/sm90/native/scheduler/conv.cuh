@@ -21,7 +21,7 @@ struct ConvResidueClass {
   int tiles_m = 0, tile_end = 0;  // tile_end: tiles of this class and of those before it
   int k_tiles = 0;                // none: no tap reaches these pixels
   int map = 0;                    // of A
-  int taps_w = 0;                 // in a row
+  int taps = 0, taps_w = 0;       // all, those of a row
   int tap = 0;                    // the first one, as the filter counts
   Im2colOffset offset;            // of that one
   int first_h = 0, first_w = 0;
@@ -42,6 +42,9 @@ struct ResidueClassCoordinates {
   }
   CUTLASS_DEVICE static int column(int n) { return n; }
 };
+
+// Leaves room to add a grid to a tile index without overflow.
+constexpr std::int64_t kMaxTiles = 0x7fffffff - 65536;
 
 template <class Tile, Direction direction>
 struct Sm90ConvScheduler {
@@ -64,6 +67,24 @@ struct Sm90ConvScheduler {
   struct Storage {};
   static constexpr bool kReadsMemory = false;
   static constexpr bool kStoresUnaligned = false;
+  // Fills what follows from the classes. Returns the number of tiles, or more than kMaxTiles.
+  static std::int64_t count_tiles(Params& params, ConvArgs const& args) {
+    params.n = args.n;
+    params.tiles_n = ceil_div(args.n, Tile::kN);
+    params.along_m = args.raster == RasterOrder::along_m;
+    std::int64_t tiles = 0;
+    int most_tiles_m = 1;
+    for (int i = 0; i < params.count; ++i) {
+      ConvResidueClass& residue = params.classes[i];
+      residue.tiles_m = ceil_div(residue.m, Tile::kM);
+      most_tiles_m = std::max(most_tiles_m, residue.tiles_m);
+      tiles += std::int64_t{residue.tiles_m} * params.tiles_n;
+      residue.tile_end = static_cast<int>(std::min(tiles, kMaxTiles));
+    }
+    params.swizzle = gemm::swizzle_width(args.swizzle, params.along_m ? params.tiles_n : most_tiles_m);
+    return tiles;
+  }
+
   Params const& p;
   int residue = 0;
 
@@ -149,5 +170,72 @@ struct DgradAxis {
     return {extent, corner, classes[0].positions - (shorter ? 1 : 0), 1, last_offset};
   }
 };
+
+inline Im2colAxis im2col_axis(int extent, int positions, int taps, int pad, int stride, int dilation) {
+  return {extent, -pad, positions, stride, (taps - 1) * dilation};
+}
+inline Im2colAxis im2col_axis_h(ConvProblem const& x) {
+  return im2col_axis(x.h, x.p, x.r, x.pad_h, x.stride_h, x.dilation_h);
+}
+inline Im2colAxis im2col_axis_w(ConvProblem const& x) {
+  return im2col_axis(x.w, x.q, x.s, x.pad_w, x.stride_w, x.dilation_w);
+}
+inline Im2colGrid im2col_grid(Im2colAxis const& h, Im2colAxis const& w) {
+  return {cutlass::FastDivmod(h.positions), cutlass::FastDivmod(w.positions), h.corner, w.corner, h.stride, w.stride};
+}
+
+// Classes of fprop, all but their k-tiles.
+template <class Params>
+void plan_fprop(Params& params, ConvProblem const& x) {
+  params.count = 1;
+  params.channels = x.c;
+  params.tap_step_h = x.s;
+  params.tap_step_w = 1;
+  params.offset_step = {x.dilation_w, x.dilation_h};
+  ConvResidueClass& residue = params.classes[0];
+  residue.grid = im2col_grid(im2col_axis_h(x), im2col_axis_w(x));
+  residue.m = x.images * x.p * x.q;
+  residue.taps = x.r * x.s;
+  residue.taps_w = x.s;
+}
+
+// Classes of dgrad, all but their k-tiles and maps. False if there are more than `most`.
+template <class Params>
+bool plan_dgrad(Params& params, ConvProblem const& x, DgradAxis& h, DgradAxis& w, int most) {
+  if (!h.plan(x.h, x.r, x.pad_h, x.stride_h, x.dilation_h) || !w.plan(x.w, x.s, x.pad_w, x.stride_w, x.dilation_w) ||
+      h.count * w.count > most) {
+    return false;
+  }
+  params.count = h.count * w.count;
+  params.channels = x.k_out;
+  params.tap_step_h = h.tap_step * x.s;
+  params.tap_step_w = w.tap_step;
+  params.offset_step = {w.offset_step, h.offset_step};
+  params.h = x.h;
+  params.w = x.w;
+  params.stride_h = x.stride_h;
+  params.stride_w = x.stride_w;
+  for (int i = 0; i < params.count; ++i) {
+    int const row = i / w.count, column = i % w.count;
+    ConvResidueClass& residue = params.classes[i];
+    DgradAxis::ResidueClass const &of_h = h.classes[row], &of_w = w.classes[column];
+    residue.grid = im2col_grid(h.im2col(x.p, h.is_shorter(row)), w.im2col(x.q, w.is_shorter(column)));
+    residue.m = x.images * of_h.positions * of_w.positions;
+    residue.taps = of_h.taps * of_w.taps;
+    residue.taps_w = of_w.taps;
+    residue.tap = of_h.first_tap * x.s + of_w.first_tap;
+    residue.offset = {of_w.offset, of_h.offset};
+    residue.first_h = row;
+    residue.first_w = column;
+  }
+  return true;
+}
+
+// Classes with the most taps first, so that short tiles fill the last wave.
+template <class Params>
+void sort_classes(Params& params) {
+  std::sort(params.classes, params.classes + params.count,
+            [](ConvResidueClass const& one, ConvResidueClass const& other) { return one.k_tiles > other.k_tiles; });
+}
 
 }  // namespace cutwheel::conv2d

@@ -20,6 +20,7 @@ struct FilterColumns {
     return {cutlass::FastDivmod(ceil_div(channels, kUnit)), channels, taps};
   }
   CUTLASS_HOST_DEVICE int count() const { return taps * units.divisor * kUnit; }
+  CUTLASS_DEVICE static auto coordinates(FilterColumns const& columns);
 };
 
 struct WgradCoordinates {
@@ -36,13 +37,23 @@ struct WgradCoordinates {
   }
 };
 
+CUTLASS_DEVICE auto FilterColumns::coordinates(FilterColumns const& columns) { return WgradCoordinates{columns}; }
+
+// Columns as D has them: channels of a tap, then the next tap.
+struct PackedColumns {
+  int columns;
+
+  CUTLASS_HOST_DEVICE int count() const { return columns; }
+  CUTLASS_DEVICE static auto coordinates(PackedColumns const&) { return gemm::Sm90IdentityCoordinates{}; }
+};
+
 // Tiles of one split are consecutive, so that concurrent threadblocks read the same pixels.
-template <class Tile>
+template <class Tile, class Columns = FilterColumns>
 struct Sm90WgradScheduler {
   struct Params {
     TileRaster order;  // its batch: the splits
     int m, k_tiles;    // k_tiles: of all splits
-    FilterColumns columns;
+    Columns columns;
     Im2colGrid grid;
     cutlass::FastDivmod taps_w;  // taps of a row
     int dilation_h, dilation_w;
@@ -68,7 +79,7 @@ struct Sm90WgradScheduler {
     return true;
   }
 
-  CUTLASS_DEVICE WgradCoordinates coordinates(Sm90WorkTile const&) const { return {p.columns}; }
+  CUTLASS_DEVICE auto coordinates(Sm90WorkTile const&) const { return Columns::coordinates(p.columns); }
 };
 
 }  // namespace cutwheel::conv2d

@@ -1,0 +1,246 @@
+// Operands of convolutions, gathered 16 bytes at a time by the threads of a warpgroup (cp.async). Each piece of 16 bytes
+// has a tap of its own, so that taps follow each other in K without padding, however few their channels are; and pixels
+// lie at any multiple of 16 bytes, where TMA takes up to 2.3 times as long unless it is one of 64.
+#pragma once
+
+#include "sm90/native/load/tiles.cuh"
+#include "sm90/native/scheduler/conv.cuh"
+#include "sm90/native/scheduler/wgrad.cuh"
+
+namespace cutwheel::conv2d {
+
+// Elements of 16 bits, whose tiles of K are 64 long: eight lanes have a line of 128 bytes, a piece each.
+constexpr int kPieceElements = 8, kLinePieces = 8;
+
+// Threads that gather: two warpgroups, if accumulators leave them registers.
+template <class Tile>
+constexpr int kGatherThreads = Tile::kM * Tile::kN <= 128 * 192 ? 256 : 128;
+
+// Copies a piece, or zeros; then nothing is read at `from`.
+CUTLASS_DEVICE void copy_piece(std::uint32_t to, void const* from, bool is_there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0) : "memory");
+}
+
+// Of a thread: lines first, first + kThreadLines, ... of an operand, and its piece of each.
+struct GatherLane {
+  int line, piece;
+
+  CUTLASS_DEVICE explicit GatherLane(int thread) : line(thread / kLinePieces), piece(thread % kLinePieces) {}
+
+  // What the `i`-th of the lanes that have this line says.
+  template <class T>
+  CUTLASS_DEVICE T said_by(int i, T own) const {
+    return __shfl_sync(0xffffffff, own, i, kLinePieces);
+  }
+
+  // Lines are whole eights apart, so that all of a thread's are swizzled alike.
+  template <class E>
+  CUTLASS_DEVICE std::uint32_t place(E* stage) const {
+    return cute::cast_smem_ptr_to_uint(stage) + static_cast<std::uint32_t>(line * 128 + (piece ^ line % 8) * 16);
+  }
+};
+
+// An image, strides in pieces.
+struct GatherImage {
+  uint4 const* data;
+  int image, row, pixel;
+  int h, w;
+
+  // False where strides or extents are too large for the loaders' integers.
+  bool encode(void const* from, std::int64_t const (&strides)[3], int images, int extent_h, int extent_w) {
+    data = static_cast<uint4 const*>(from);
+    image = static_cast<int>(strides[0] / kPieceElements), row = static_cast<int>(strides[1] / kPieceElements),
+    pixel = static_cast<int>(strides[2] / kPieceElements);
+    h = extent_h, w = extent_w;
+    constexpr std::int64_t kMost = 0x7fffffff;
+    return (std::int64_t{images} * strides[0] + 2 * h * strides[1]) / kPieceElements < kMost;
+  }
+};
+
+// Where a pixel lies that may be outside of the image.
+struct GatherPixel {
+  int h, w;
+  int at;
+
+  CUTLASS_DEVICE GatherPixel(GatherImage const& image, Im2colPixel const& pixel)
+      : h(pixel.h), w(pixel.w), at(pixel.image * image.image + h * image.row + w * image.pixel) {}
+};
+
+// Which taps find a pixel inside of the image: a bit for each row of the filter, then one for each column. One test in the
+// main loop does for both.
+constexpr int kMostTaps = 16;  // of a row, of a column
+CUTLASS_DEVICE std::uint32_t taps_inside(int first, int step, int count, int extent) {
+  if (step == 1) {
+    int const begin = min(max(-first, 0), count), end = min(max(extent - first, 0), count);
+    return ((1u << end) - 1) & ~((1u << begin) - 1);
+  }
+  std::uint32_t bits = 0;
+  for (int i = 0; i < count; ++i, first += step) {
+    bits |= static_cast<std::uint32_t>(static_cast<unsigned>(first) < static_cast<unsigned>(extent)) << i;
+  }
+  return bits;
+}
+CUTLASS_DEVICE std::uint32_t bits_of_tap(int row, int column) { return 1u << row | 1u << (kMostTaps + column); }
+
+// fprop. A: pixels. B: the filter, a matrix [Ko, taps C].
+template <class OperandA, class OperandB, class Tile>
+struct Sm90GatherFpropLoader {
+  using Scheduler = Sm90ConvScheduler<Tile, Direction::fprop>;
+  static constexpr int kThreadLines = kGatherThreads<Tile> / kLinePieces;  // that all threads copy at once
+  static constexpr int kLinesA = Tile::kM / kThreadLines, kLinesB = Tile::kN / kThreadLines;
+  static_assert(OperandA::kIsK && OperandB::kIsK && Tile::kK == 64 && kLinesA <= kLinePieces);
+  static_assert(Tile::kN % kThreadLines == 0);
+  struct Params {
+    GatherImage a;
+    uint4 const* b;
+    int filter;  // pieces from one to the next
+    int taps_h, taps_w;
+  };
+  Params const& p;
+  typename Scheduler::Params const& problem;
+  GatherLane lane;
+  int pixels[kLinesA];            // where they lie
+  std::uint32_t inside[kLinesA];  // taps_inside
+  int filters[kLinesB];           // where they lie; less than 0: nowhere
+  // Position in K of this lane's pieces: as a row and column of taps and an element of a tap's channels, and as a whole.
+  int row = 0, column = 0, element = 0;
+  int piece_k = 0;
+
+  CUTLASS_DEVICE Sm90GatherFpropLoader(Params const& params, Scheduler const& scheduler, int thread)
+      : p(params), problem(scheduler.p), lane(thread) {}
+
+  CUTLASS_DEVICE void begin(Sm90WorkTile const& work) {
+    Im2colGrid const& grid = problem.classes[0].grid;
+    // Each of the lanes of these lines finds the pixel of one. No memory is read in place of what is not there: all
+    // threadblocks would read the same line.
+    int const m = work.m + lane.line + lane.piece % kLinesA * kThreadLines;
+    GatherPixel const pixel(p.a, grid.at(min(m, work.end_m - 1)));
+    std::uint32_t taps = taps_inside(pixel.h, problem.offset_step.h, p.taps_h, p.a.h) |
+                         taps_inside(pixel.w, problem.offset_step.w, p.taps_w, p.a.w) << kMostTaps;
+    if (m >= work.end_m) taps = 0;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kLinesA; ++i) {
+      pixels[i] = lane.said_by(i, pixel.at);
+      inside[i] = lane.said_by(i, taps);
+    }
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kLinesB; ++i) {
+      int const filter = work.n + lane.line + i * kThreadLines;
+      filters[i] = filter < problem.n ? filter * p.filter : -1;
+    }
+    row = column = 0;
+    element = lane.piece * kPieceElements;
+    piece_k = lane.piece;
+  }
+
+  // The next tile of K.
+  template <class E, class F>
+  CUTLASS_DEVICE void load(E* stage_a, F* stage_b) {
+    while (element >= problem.channels) {
+      element -= problem.channels;
+      if (++column == p.taps_w) column = 0, ++row;
+    }
+    bool const is_tap = row < p.taps_h;
+    std::uint32_t const tap = is_tap ? bits_of_tap(row, column) : 0;
+    uint4 const* const from = p.a.data + row * problem.offset_step.h * p.a.row +
+                              column * problem.offset_step.w * p.a.pixel + element / kPieceElements;
+    std::uint32_t const to_a = lane.place(stage_a), to_b = lane.place(stage_b);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kLinesA; ++i) {
+      copy_piece(to_a + i * kThreadLines * 128, from + pixels[i], is_tap && (inside[i] & tap) == tap);
+    }
+    uint4 const* const filter = p.b + piece_k;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kLinesB; ++i) {
+      copy_piece(to_b + i * kThreadLines * 128, filter + filters[i], is_tap && filters[i] >= 0);
+    }
+    element += Tile::kK;
+    piece_k += kLinePieces;
+  }
+};
+
+// wgrad. A: the gradient of the output, a matrix with pixels along K. B: pixels, M- and N-major.
+template <class OperandA, class OperandB, class Tile>
+struct Sm90GatherWgradLoader {
+  using Scheduler = Sm90WgradScheduler<Tile, PackedColumns>;
+  static constexpr int kThreadLines = kGatherThreads<Tile> / kLinePieces;  // that all threads copy at once
+  static constexpr int kLines = Tile::kK / kThreadLines;
+  static_assert(!OperandA::kIsK && !OperandB::kIsK && Tile::kK == 64);
+  struct Params {
+    uint4 const* a;
+    std::int64_t a_pixel;  // pieces from one to the next
+    GatherImage b;
+    int pixels;  // K
+    int channels;
+  };
+  static constexpr int kNowhere = 1 << 20;
+  // Of the columns of a box: their tap.
+  struct Tap {
+    int at, h, w;
+  };
+  Params const& p;
+  typename Scheduler::Params const& problem;
+  GatherLane lane;
+  int row = 0, column = 0, k = 0;
+  Tap taps[OperandB::kBoxes];
+  // Each of the lanes of a line finds a pixel: of these lines, and of the k-tiles behind this one.
+  static constexpr int kFound = kLinePieces / kLines;  // k-tiles
+  static_assert(kLinePieces % kLines == 0);
+  int found = 0;  // k-tiles of which pixels are still known
+  int pixel_h = 0, pixel_w = 0, pixel_at = 0;
+
+  CUTLASS_DEVICE Sm90GatherWgradLoader(Params const& params, Scheduler const& scheduler, int thread)
+      : p(params), problem(scheduler.p), lane(thread) {}
+
+  CUTLASS_DEVICE void begin(Sm90WorkTile const& work) {
+    row = work.m + lane.piece * kPieceElements;
+    column = work.n + lane.piece * kPieceElements;
+    k = work.k + lane.line;
+    found = 0;
+    CUTLASS_PRAGMA_UNROLL
+    for (int box = 0; box < OperandB::kBoxes; ++box) {
+      int const at = column + box * 64, tap = at / p.channels;
+      int tap_h, tap_w;
+      problem.taps_w(tap_h, tap_w, tap);
+      Tap& one = taps[box];
+      one.h = tap_h * problem.dilation_h, one.w = tap_w * problem.dilation_w;
+      if (at >= problem.columns.count()) one.h = p.b.h + kNowhere;
+      one.at = one.h * p.b.row + one.w * p.b.pixel + (at - tap * p.channels) / kPieceElements;
+    }
+  }
+
+  template <class E, class F>
+  CUTLASS_DEVICE void load(E* stage_a, F* stage_b) {
+    std::uint32_t const to_a = lane.place(stage_a), to_b = lane.place(stage_b);
+    if (found == 0) {
+      int const position = k + lane.piece / kLines * Tile::kK + lane.piece % kLines * kThreadLines;
+      GatherPixel const pixel(p.b, problem.grid.at(min(position, p.pixels - 1)));
+      pixel_h = pixel.h, pixel_w = pixel.w, pixel_at = pixel.at;
+      found = kFound;
+    }
+    int const first_found = (kFound - found--) * kLines;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kLines; ++i) {
+      int const position = k + i * kThreadLines;
+      bool const there = position < p.pixels;
+      uint4 const* const from = p.a + position * p.a_pixel + row / kPieceElements;
+      CUTLASS_PRAGMA_UNROLL
+      for (int box = 0; box < OperandA::kBoxes; ++box) {
+        bool const inside = there && row + box * 64 < problem.m;
+        copy_piece(to_a + (box * Tile::kK + i * kThreadLines) * 128, from + box * kLinePieces, inside);
+      }
+      int const at = lane.said_by(first_found + i, pixel_at);
+      int const h = lane.said_by(first_found + i, pixel_h), w = lane.said_by(first_found + i, pixel_w);
+      CUTLASS_PRAGMA_UNROLL
+      for (int box = 0; box < OperandB::kBoxes; ++box) {
+        Tap const& tap = taps[box];
+        bool const inside = there && static_cast<unsigned>(h + tap.h) < static_cast<unsigned>(p.b.h) &&
+                            static_cast<unsigned>(w + tap.w) < static_cast<unsigned>(p.b.w);
+        copy_piece(to_b + (box * Tile::kK + i * kThreadLines) * 128, p.b.data + at + tap.at, inside);
+      }
+    }
+    k += Tile::kK;
+  }
+};
+
+}  // namespace cutwheel::conv2d
