@@ -63,8 +63,9 @@ ConvCall make_conv_call(OpNames const& names, Direction direction, Tensor const&
 // gradient and the flipped filter. gemm: with a 1x1 filter it is a GEMM, which the other ops compute. unfolded:
 // implicit, by a kernel that reads few channels as they lie, so that taps of a row are not made one. swapped: the gradient
 // of few filters by wgrad with the operands in each other's place, so that taps of these filters fill the tile that their
-// number does not.
-enum class ConvAlgorithm : int { none, implicit, flipped, gemm, unfolded, swapped };
+// number does not. patches: the gradient of an input whose pixels have one position each, by a GEMM whose rows are
+// positions and whose columns are taps; their places in the input are found afterwards.
+enum class ConvAlgorithm : int { none, implicit, flipped, gemm, unfolded, swapped, patches };
 // An epilogue, and the type that the kernel writes: what is not the type of the result is converted.
 struct ConvVariant {
   ConvAlgorithm algorithm = ConvAlgorithm::none;
@@ -643,6 +644,33 @@ void make_gemm(ConvGemm& as_gemm, ConvCall const& call) {
   bind_layer(call.names.op, epilogue, call.bias, residual);
 }
 
+// Whether each pixel of the input has at most one position and one tap of it.
+bool is_patches(ConvCall const& call) {
+  conv2d::ConvProblem const& p = call.problem;
+  bool const unpadded = p.pad_h == 0 && p.pad_w == 0 && p.p * p.r <= p.h && p.q * p.s <= p.w;
+  return unpadded && p.stride_h == p.r && p.stride_w == p.s && (p.dilation_h == 1 || p.r == 1) &&
+         (p.dilation_w == 1 || p.s == 1) && p.r * p.s > 1;
+}
+
+// Of dgrad: positions by channels of all taps.
+ConvCall patches_call(ConvCall const& call) {
+  conv2d::ConvProblem const& p = call.problem;
+  ConvCall patches = call;
+  patches.m = std::int64_t{p.images} * p.p * p.q, patches.n = std::int64_t{p.r} * p.s * p.c, patches.k = p.k_out;
+  return patches;
+}
+
+void make_patches_gemm(ConvGemm& as_gemm, ConvCall const& call) {
+  std::int64_t const filters = call.k, columns = call.n;
+  conv2d::ConvProblem const& p = call.problem;
+  Image const filter = readable_filter(call.filter(), filters, p.c, call.device, as_gemm.keep);
+  as_gemm.operands.emplace(GemmOperands{
+      pixels_of(*call.a, as_gemm.keep), {{filter.data, 1, filters, columns, 0, columns, 1}, call.filter()}, call.k});
+  GemmCall& gemm = as_gemm.gemm.emplace(GemmCall{call});
+  gemm.names.dims = 2;
+  gemm.operands = &*as_gemm.operands;
+}
+
 void make_scaled(ConvGemm& as_gemm, ConvCall const& call) {
   constexpr std::int64_t kTensorwise = 0, kRowwise = 1;
   View const pixels = pixels_of(*call.a, as_gemm.keep);
@@ -724,6 +752,26 @@ Tensor run_gemm(ConvCall const& call) {
   return *std::move(prepared.d.tensor);
 }
 
+Tensor run_patches(ConvCall const& call) {
+  conv2d::ConvProblem const& p = call.problem;
+  ConvCall const patches = patches_call(call);
+  ConvGemm as_gemm;
+  make_patches_gemm(as_gemm, patches);
+  PreparedGemm prepared;
+  prepared.d.tensor = empty_strided({patches.m, patches.n}, {patches.n, 1}, call.d_type, call.device);
+  run_call(prepared, *as_gemm.gemm);
+  Tensor result = make_conv_result(call);
+  if (p.p * p.r < p.h || p.q * p.s < p.w) torch::stable::zero_(result);
+  // [images, p, r, q, taps of a row with their channels]
+  std::int64_t const row = std::int64_t{p.w} * p.c, line = std::int64_t{p.s} * p.c, of_patch = patches.n;
+  std::array<std::int64_t, 5> const sizes{p.images, p.p, p.r, p.q, line}, to{p.h * row, p.r * row, row, line, 1},
+      from{p.p * p.q * of_patch, p.q * of_patch, line, of_patch, 1};
+  Tensor target = reinterpret(result, result.data_ptr(), sizes.data(), to.data(), 5);
+  Tensor const& made = *prepared.d.tensor;
+  torch::stable::copy_(target, reinterpret(made, made.data_ptr(), sizes.data(), from.data(), 5));
+  return result;
+}
+
 char const* name_of(ConvAlgorithm algorithm) {
   switch (algorithm) {
     case ConvAlgorithm::none: break;
@@ -732,6 +780,7 @@ char const* name_of(ConvAlgorithm algorithm) {
     case ConvAlgorithm::gemm: return "GEMM";
     case ConvAlgorithm::unfolded: return "implicit GEMM of blocks of pixels";
     case ConvAlgorithm::swapped: return "implicit GEMM of swapped operands";
+    case ConvAlgorithm::patches: return "GEMM of patches";
   }
   return "none";
 }
@@ -775,6 +824,17 @@ ConvVariant choose_variant(ConvCall const& call) {
     // lines.
     if (plan && plan->kernel->family == Family::sm90_space_to_depth) return {ConvAlgorithm::unfolded, form, plan};
   }
+  if (call.direction == Direction::dgrad && is_patches(call)) {
+    ConvCall const patches = patches_call(call);
+    std::optional<GemmPlan> const gemm = plan_of_gemm(patches),
+                                  own = choose_plan(request_of(call, ConvAlgorithm::implicit, first_form(call)));
+    // The result is read and written once more, with a launch of its own.
+    double const bytes = 2.0 * patches.m * patches.n * element_bytes_of(call.d_type),
+                 copy_us = 2.5 + bytes / (0.8 * device.memory_gb_per_s * 1e3);
+    bool const pays = gemm && is_native(*gemm, device) &&
+                      (!own || !is_native(*own, device) || gemm->predicted_us + copy_us < own->predicted_us);
+    if (pays) return {ConvAlgorithm::patches, {}, gemm};
+  }
   auto const offer = [&](ConvAlgorithm algorithm, ScaledForm const& form) {
     std::optional<GemmPlan> const plan = choose_plan(request_of(call, algorithm, form));
     choice.offer({algorithm, form, plan}, plan);
@@ -813,6 +873,7 @@ Tensor run_conv(ConvCall& call) {
          "\ntorch.nn.functional.conv2d serves it.");
   }
   if (variant.algorithm == ConvAlgorithm::gemm) return run_gemm(call);
+  if (variant.algorithm == ConvAlgorithm::patches) return run_patches(call);
   PreparedConv prepared;
   prepared.args.device = &device;
   prepare_conv(prepared, call, variant);
@@ -925,9 +986,14 @@ Explanation explain_checked(ConvCall const& call) {
   ConvVariant variant;
   if (call.problem.images > 0) variant = choose_variant(call);
   char const* const algorithm = name_of(variant.algorithm);
-  if (variant.algorithm == ConvAlgorithm::gemm) {
+  if (variant.algorithm == ConvAlgorithm::gemm || variant.algorithm == ConvAlgorithm::patches) {
     ConvGemm as_gemm;
-    make_gemm_view(as_gemm, call);
+    ConvCall const patches = patches_call(call);
+    if (variant.algorithm == ConvAlgorithm::patches) {
+      make_patches_gemm(as_gemm, patches);
+    } else {
+      make_gemm_view(as_gemm, call);
+    }
     Explanation explanation = as_gemm.scaled ? explain_call(*as_gemm.scaled) : explain_call(*as_gemm.gemm);
     explanation.operand_copies += as_gemm.keep.size();
     explanation.route = algorithm;

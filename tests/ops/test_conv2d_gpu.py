@@ -147,7 +147,8 @@ def test_first_layers_whose_stride_leaves_pixels(
         for taps, stride, side in ((3, 2, 0), (3, 2, 1), (7, 2, 3), (4, 4, 0), (5, 3, 2)):
             g = Geometry((stride, stride), (side, side, side, side))
             sizes = ((3, channels, 45, 59), (24, channels, taps, taps))
-            Conv.random("fprop", *sizes, g, dtype, device, lay_a=lay).check()
+            for direction in DIRECTIONS:
+                Conv.random(direction, *sizes, g, dtype, device, lay_a=lay).check()
 
 
 @pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=dtype_id)

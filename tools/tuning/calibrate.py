@@ -35,6 +35,7 @@ FIGURES = ROOT / "cuda/dispatch/tuning/calibration.toml"
 BYTES = {"bf16": 2, "f16": 2, "f32": 4, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "s32": 4}
 DENSE = ("sm90_persistent", "sm90_warpspecialized")
 CONV = ("sm90_conv", "sm90_gather_conv")
+LEAST_SHARPNESS = 1.5
 REDUCE = ("reduce_us", "reduce_tb_per_s")
 LIMITS = ("l2", "lone_l2", "dram", "sharpness", "split_lines", "beyond_us")
 # Constants of cuda/dispatch/cost_model.cpp: microseconds for 128x128 of our own tiles, by whether
@@ -42,7 +43,9 @@ LIMITS = ("l2", "lone_l2", "dram", "sharpness", "split_lines", "beyond_us")
 # they do.
 FUSED = {(False, False): 1.5, (False, True): 0.6, (True, False): 1.2, (True, True): 1.6}
 FUSED_CUTLASS = {True: 0.0, False: 5.7}
-MATRIX_C, MATRIX_C_CUTLASS = 0.4, 1.03
+MATRIX_C = 0.4
+# Of CUTLASS's tiles a factor, by whether there is a C.
+MATRIX_C_CUTLASS = {True: 1.03, False: 1.1}
 
 # Kind, tile M, N and bytes of K, ours, schedule, swap_ab, splits: as in the file.
 Key = tuple[str, int, int, int, bool, str, bool, int]
@@ -174,7 +177,7 @@ def terms_of(kernel: Mapping[str, Any], request: Mapping[str, Any], sm_count: in
             added += 2 * max(0.0, 1 - math.ceil(k / parts / tile_k) / 12)
     if epilogue == "linear_combination":
         added += MATRIX_C * area if native else 0
-        factor = 1 if native else MATRIX_C_CUTLASS
+        factor = 1 if native else MATRIX_C_CUTLASS[request["addend"] == "matrix"]
     slots = sm_count if parts <= 2 else sm_count * 9 // 10 // parts * parts
     past = (tile_m - m % tile_m) % tile_m + (tile_n - n % tile_n) % tile_n
     return Terms(
@@ -256,8 +259,9 @@ def read(path: Path, kernels: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
                 continue
             if splits > 1:
                 continue
-            # A kernel for a matrix C serves other calls, too, and is not to be chosen for them.
-            is_spare = kernel["epilogue"] == "linear_combination"
+            # A kernel of ours for a matrix C serves other calls, too, and is not to be chosen for them.
+            is_own = kernel["family"] == "sm90_persistent"
+            is_spare = is_own and kernel["epilogue"] == "linear_combination"
             if is_spare and record["request"]["addend"] != "matrix":
                 continue
             if status in ("ok", "slow") and kernel["family"] in (*DENSE, "sm90_blockwise"):
@@ -289,7 +293,8 @@ class Model(torch.nn.Module):
     def forward(self, plans: Plans) -> Tensor:
         limit = {name: value.exp() for name, value in self.limits.items()}
         k_tile, tile, launch = self.figures.exp()[plans.key].unbind(1)
-        sharpness = limit["sharpness"]
+        # Of 1 the limits are added up; less means nothing.
+        sharpness = limit["sharpness"].clamp_min(LEAST_SHARPNESS)
 
         def combine(*times: Tensor) -> Tensor:
             total = torch.stack(times).pow(sharpness).sum(0) + 1e-30
@@ -472,6 +477,7 @@ def main() -> int:
         own_kinds = {key[0] for key in keys}
         rows = {key: us for key, us in rows.items() if key[0] in own_kinds}
         values = {n: v.detach().exp().tolist() for n, v in fitted.limits.items()}
+        values["sharpness"] = max(values["sharpness"], LEAST_SHARPNESS)
         values = values if fits_limits else {}
         FIGURES.write_text(rewritten(text, rows, section, values), encoding="utf-8")
     return 0
