@@ -259,7 +259,7 @@ def read(path: Path, kernels: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
                 continue
             if splits > 1:
                 continue
-            # A kernel of ours for a matrix C serves other calls, too, and is not to be chosen for them.
+            # A kernel of ours for a matrix C serves others, too, and is not to be chosen for them.
             is_own = kernel["family"] == "sm90_persistent"
             is_spare = is_own and kernel["epilogue"] == "linear_combination"
             if is_spare and record["request"]["addend"] != "matrix":
