@@ -140,7 +140,7 @@ def epilogue_header(epilogue: Epilogue) -> str:
 
 
 def _used(kernels: Iterable[Kernel], epilogues: Iterable[Epilogue]) -> list[Epilogue]:
-    used = {kernel.epilogue.name for kernel in kernels if kernel.epilogue}
+    used = {e.name for k in kernels for e in (k.epilogue, *k.epilogues) if e is not None}
     return [epilogue for epilogue in epilogues if epilogue.name in used]
 
 

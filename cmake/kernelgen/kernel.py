@@ -114,6 +114,7 @@ class Kernel:
     direction: str | None = None  # one of DIRECTIONS; None: no convolution
     file: str = ""  # where it was declared, for error texts
     entry: str = ""
+    epilogues: tuple[Epilogue, ...] = ()  # that it chooses from at run time, where it has several
 
     @property
     def is_tiled(self) -> bool:

@@ -162,13 +162,18 @@ class _Reader(Checker):
         for axis, allowed in {"layouts": family.layouts, **CHOICES}.items():
             if axis in family.lists or (axis in family.optional_lists and axis in entry):
                 chosen[axis] = self._names(where, entry, axis, allowed)
-        if "epilogue" in family.lists:
-            chosen["epilogue"] = [
+        together: tuple[Epilogue, ...] = ()
+        if "epilogue" in (*family.lists, *(key for key in family.optional_lists if key in entry)):
+            listed = [
                 epilogue
                 for at, value in self.items(where, entry, "epilogue")
                 for name in self._alternatives(at, value)
                 if (epilogue := self.one_of(at, "epilogue", name, self._epilogues))
             ]
+            if family.epilogues_share_kernel:
+                together = tuple(listed)
+            else:
+                chosen["epilogue"] = listed
         tiles = [(where, Tile((1, 1, 1), family.schedules[0]))]
         if "tiles" in family.lists:
             tiles = [
@@ -185,7 +190,8 @@ class _Reader(Checker):
                 *([self.file], [at]),
             ]
             kernels = [
-                Kernel(family.op(values[1]), family.name, *values) for values in product(*axes)
+                Kernel(family.op(values[1]), family.name, *values, epilogues=together)
+                for values in product(*axes)
             ]
             if "direction" in family.lists:
                 # It says how operands lie.

@@ -79,6 +79,15 @@ KernelDescriptor const* choose_pad_kernel(DeviceInfo const& device) {
                          [](KernelDescriptor const& kernel) { return kernel.family == Family::pad_rows; });
 }
 
+KernelDescriptor const* choose_depthwise_kernel(DeviceInfo const& device, DType type, Direction direction, Extent3 tile) {
+  int const which = ((static_cast<int>(direction) * 8 + tile.m) * 8 + tile.n) * 8 + tile.k;
+  Key const key{Family::depthwise, device.ordinal, type, type, which};
+  return find_remembered(key, device, [&](KernelDescriptor const& kernel) {
+    return kernel.family == Family::depthwise && kernel.d == type && kernel.direction == direction &&
+           kernel.tile.m == tile.m && kernel.tile.n == tile.n && kernel.tile.k == tile.k;
+  });
+}
+
 KernelDescriptor const* choose_quantize_kernel(DeviceInfo const& device, DType in, DType out, QuantizeRecipe recipe) {
   Key const key{Family::quantize, device.ordinal, in, out, static_cast<int>(recipe)};
   return find_remembered(key, device, [&](KernelDescriptor const& kernel) {

@@ -8,7 +8,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-NAMES = (*("conv2d", "conv2d_fused", "conv2d_input_grad", "conv2d_weight_grad", "scaled_conv2d"),)
+NAMES = (
+    *("conv2d", "conv2d_fused", "conv2d_input_grad", "conv2d_weight_grad", "scaled_conv2d"),
+    *("conv2d_depthwise", "conv2d_depthwise_input_grad", "conv2d_depthwise_weight_grad"),
+)
 Tensor = torch.Tensor
 Activation = Callable[[Tensor], Tensor]
 Ints = Sequence[int]
@@ -18,6 +21,10 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu": F.gelu,
     "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
     "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "hardswish": F.hardswish,
+    "softplus": F.softplus,
 }
 
 
@@ -69,15 +76,7 @@ class ConvOps:
         (stride, padding, dilation), (epilogue, _) = split(given, None, False)
         self.calls.append(("conv2d_fused", epilogue))
         z = F.conv2d(padded(x, padding), weight, bias, tuple(stride), 0, tuple(dilation))
-        assert ("residual" in epilogue) == (residual is not None)
-        assert residual is None or residual.shape == z.shape
-        for part in epilogue.removeprefix("bias_").replace("gelu_tanh", "gelu-tanh").split("_"):
-            if part == "residual":
-                assert residual is not None
-                z = z + residual
-            else:
-                z = ACTIVATIONS[part.replace("-", "_")](z)
-        return as_channels_last(z)
+        return as_channels_last(_followed(z, epilogue, residual))
 
     def conv2d_input_grad(
         self,
@@ -128,6 +127,57 @@ class ConvOps:
         return as_channels_last(z.to(torch.bfloat16 if out_dtype is None else out_dtype))
 
 
+    def conv2d_depthwise(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        residual: Tensor | None,
+        *given: Any,
+    ) -> Tensor:
+        (stride, padding, dilation), (epilogue,) = split(given)
+        self.calls.append(("conv2d_depthwise", epilogue))
+        image = padded(x, padding)
+        z = F.conv2d(image, weight, bias, tuple(stride), 0, tuple(dilation), x.shape[1])
+        return as_channels_last(_followed(z, epilogue, residual))
+
+    def conv2d_depthwise_input_grad(
+        self, grad: Tensor, weight: Tensor, h: int, w: int, *given: Any
+    ) -> Tensor:
+        (stride, padding, dilation), () = split(given)
+        self.calls.append(("conv2d_depthwise_input_grad", "plain"))
+        top, bottom, left, right = padding
+        x = grad.new_zeros(*grad.shape[:2], h + top + bottom, w + left + right)
+        wanted = (True, False, False)
+        dx = _backward(grad, x, weight, stride, dilation, wanted, grad.shape[1])[0]
+        return as_channels_last(dx[:, :, top : top + h, left : left + w])
+
+    def conv2d_depthwise_weight_grad(
+        self, grad: Tensor, x: Tensor, r: int, s: int, *given: Any
+    ) -> Tensor:
+        (stride, padding, dilation), () = split(given)
+        self.calls.append(("conv2d_depthwise_weight_grad", "plain"))
+        weight = grad.new_zeros(grad.shape[1], 1, r, s)
+        wanted = (False, True, False)
+        image = padded(x, padding)
+        dw = _backward(grad, image, weight, stride, dilation, wanted, grad.shape[1])[1]
+        return as_channels_last(dw)
+
+
+def _followed(z: Tensor, epilogue: str, residual: Tensor | None) -> Tensor:
+    """What a named epilogue makes of a convolution with its bias."""
+    assert ("residual" in epilogue) == (residual is not None)
+    assert residual is None or residual.shape == z.shape
+    parts = epilogue.replace("gelu_tanh", "gelu-tanh").split("_")
+    for part in parts:
+        if part == "residual":
+            assert residual is not None
+            z = z + residual
+        elif part not in ("plain", "bias"):
+            z = ACTIVATIONS[part.replace("-", "_")](z)
+    return z
+
+
 def _backward(
     grad: Tensor,
     x: Tensor,
@@ -135,7 +185,7 @@ def _backward(
     stride: Ints,
     dilation: Ints,
     wanted: tuple[bool, bool, bool],
+    groups: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.ops.aten.convolution_backward.default(
-        *(grad, x, weight, None, list(stride), [0, 0], list(dilation), False, [0, 0], 1, wanted)
-    )
+    rest = (list(stride), [0, 0], list(dilation), False, [0, 0], groups, wanted)
+    return torch.ops.aten.convolution_backward.default(grad, x, weight, None, *rest)

@@ -8,6 +8,7 @@ compiler with a page.
 from __future__ import annotations
 
 from kernelgen.families import (
+    depthwise,
     elementwise,
     sm80,
     sm90_cutlass,
@@ -37,5 +38,6 @@ FAMILIES: dict[str, Family] = {
         elementwise.QUANTIZE,
         sm90_native.SM90_UNALIGNED,
         elementwise.PAD_ROWS,
+        depthwise.DEPTHWISE,
     )
 }

@@ -33,11 +33,15 @@ _ARGUMENTS: dict[str, Callable[[Kernel], str]] = {
     "direction": cpp.direction,
     "recipe": cpp.recipe,
     "epilogue": lambda kernel: f"epilogue::{kernel.epilogue.name}" if kernel.epilogue else "",
+    "epilogues": lambda kernel: ", ".join(
+        f"EpilogueCase<Epilogue::{e.name}, epilogue::{e.name}>" for e in kernel.epilogues
+    ),
 }
 # Those with a default, which are spelled for some kernels only.
 _SPELLED: dict[str, Callable[[Kernel], bool]] = {
     "fast_accum?": lambda kernel: kernel.element_bytes == 1,
     "scales?": lambda kernel: kernel.scales is not None,
+    "epilogues?": lambda kernel: bool(kernel.epilogues),
 }
 
 
@@ -67,6 +71,7 @@ class Family:
     schedules: tuple[str, ...]
     mode: str = ""  # in names, instead of the schedule
     tiles_share_source: bool = False  # where a tile costs little next to the headers
+    epilogues_share_kernel: bool = False  # one kernel has all that an entry lists
 
     def op(self, dtypes: DTypes) -> str:
         return next(op for op, combinations in self.dtypes.items() if dtypes in combinations)

@@ -10,6 +10,7 @@ from torch import Tensor
 from .. import nn
 from ..ops._common.activations import ACTIVATIONS, ALL_ACTIVATIONS
 from ..ops.conv._convolve import plan_of
+from ..ops.conv._depthwise import is_depthwise_layer
 from ..ops.conv._geometry import output_size
 from ..ops.linear import linear
 
@@ -100,7 +101,8 @@ def can_fuse(
     """Whether all of it is one kernel, as long as no gradient is needed."""
     if isinstance(layer, torch.nn.Linear):
         return activation in ACTIVATIONS or activation is None or not has_residual
-    plan = plan_of(activation, has_residual, is_last, needs_grad=False)
+    is_depthwise = isinstance(layer, torch.nn.Conv2d) and is_depthwise_layer(layer)
+    plan = plan_of(activation, has_residual, is_last, False, is_depthwise=is_depthwise)
     return plan.activation is None and not plan.adds_residual
 
 

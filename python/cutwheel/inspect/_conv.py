@@ -67,7 +67,7 @@ def conv_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Req
         input, weight, residual, stride, padding, dilation, _ = folded
     check_rank(op, "input", input, "[N, C, H, W]", "[C, H, W]")
     where = geometry(op, weight, stride, padding, dilation)
-    because = conv.why_torch(input, groups)
+    because = conv.why_torch(input, weight, groups)
     if because is not None:
         conv.check_torch_dtype(op, input)
         return ByTorch("torch.nn.functional.conv2d", because, composed)
@@ -77,10 +77,14 @@ def conv_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Req
     if is_wide:  # torch adds it
         activation, residual = activation if is_last else None, None
     how = activation, residual is not None, is_last, needs_grad
-    plan = conv.plan_of(*how, conv.is_served_by(input))
+    plan = conv.plan_of(*how, conv.is_served_by(input), groups != 1)
     allow_tf32 = input.dtype == torch.float32
     afterwards = _text(plan.activation or behind, plan.adds_residual or is_wide)
     rest = {"allow_tf32": allow_tf32, "geometry": where, "afterwards": afterwards}
+    if groups != 1:
+        epilogue = plan.epilogue or ("plain" if bias is None else "bias")
+        operands = [input, weight, bias, None if plan.adds_residual else residual]
+        return Request("conv2d_depthwise", operands, epilogue=epilogue, **rest)
     if plan.epilogue is None:
         return Request("conv2d", [input, weight, bias], **rest)
     operands = [input, weight, bias, None if plan.adds_residual else residual]

@@ -55,7 +55,9 @@ def check_devices(op: Any, arguments: dict[str, Any]) -> None:
         several = isinstance(value, (list, tuple))
         tensors |= {f"{name}[{i}]": x for i, x in enumerate(value)} if several else {name: value}
     tensors = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
-    public = op._schema.name.removeprefix("cutwheel::").removesuffix("_aux").removesuffix("_fused")
+    public = op._schema.name.removeprefix("cutwheel::")
+    for suffix in ("_aux", "_fused", "_depthwise"):
+        public = public.removesuffix(suffix)
     if all(tensor.device.type == "cpu" for tensor in tensors.values()):
         _refuse_cpu(public, op, arguments)
     check_one_device(public, tensors)

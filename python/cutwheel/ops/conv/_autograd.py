@@ -47,24 +47,29 @@ def channels_first(tensor: Tensor) -> Tensor:
     return tensor.movedim(-1, 1)
 
 
-def _pixels(image: Tensor) -> Tensor:
+def pixels_of(image: Tensor) -> Tensor:
     """channels_last of an image, at two thirds of the cost."""
     return image.permute(0, 2, 3, 1)
 
 
 # ---- by torch, inside of transforms --------------------------------------------------------------
-def _padded(input: Tensor, geometry: Geometry) -> Tensor:
+def padded(input: Tensor, geometry: Geometry) -> Tensor:
     _, _, top, bottom, left, right, _, _ = geometry
     return F.pad(input, (left, right, top, bottom))
 
 
-def _backward_by_torch(
-    grad: Tensor, input: Tensor, weight: Tensor, geometry: Geometry, wanted: tuple[bool, bool, bool]
+def backward_by_torch(
+    grad: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    geometry: Geometry,
+    wanted: tuple[bool, bool, bool],
+    groups: int = 1,
 ) -> tuple[Tensor, ...]:
     """Gradients by torch of a convolution whose input is padded already."""
     strides, dilations = list(geometry[:2]), list(geometry[6:])
     result: tuple[Tensor, ...] = torch.ops.aten.convolution_backward.default(
-        *(grad, input, weight, None, strides, [0, 0], dilations, False, [0, 0], 1, wanted)
+        *(grad, input, weight, None, strides, [0, 0], dilations, False, [0, 0], groups, wanted)
     )
     return result
 
@@ -74,15 +79,15 @@ def _dgrad_by_torch(
 ) -> Tensor:
     _, _, top, bottom, left, right, _, _ = geometry
     n, c, h, w = size
-    padded = grad.new_zeros(n, c, h + top + bottom, w + left + right)
-    of_padded = _backward_by_torch(grad, padded, weight, geometry, (True, False, False))[0]
+    image = grad.new_zeros(n, c, h + top + bottom, w + left + right)
+    of_padded = backward_by_torch(grad, image, weight, geometry, (True, False, False))[0]
     return of_padded[:, :, top : top + h, left : left + w]
 
 
 def _wgrad_by_torch(grad: Tensor, input: Tensor, size: Sequence[int], geometry: Geometry) -> Tensor:
     weight = grad.new_zeros(tuple(size))
     wanted = False, True, False
-    return _backward_by_torch(grad, _padded(input, geometry), weight, geometry, wanted)[1]
+    return backward_by_torch(grad, padded(input, geometry), weight, geometry, wanted)[1]
 
 
 # --------------------------------------------------------------------------------------------------
@@ -90,8 +95,8 @@ def _wgrad_by_torch(grad: Tensor, input: Tensor, size: Sequence[int], geometry: 
 
 def _conv(input: Tensor, weight: Tensor, geometry: Geometry, allow_tf32: bool) -> Tensor:
     if is_transformed():
-        padded = _padded(input, geometry)
-        return F.conv2d(padded, weight, None, geometry[:2], 0, geometry[6:])
+        image = padded(input, geometry)
+        return F.conv2d(image, weight, None, geometry[:2], 0, geometry[6:])
     if is_grad_enabled() and (input.requires_grad or weight.requires_grad):
         return _conv_with_grad(input, weight, None, None, geometry, None, allow_tf32)
     call = _conv2d if is_tracing() else _conv2d_direct
@@ -129,7 +134,7 @@ def _wgrad(
         raise out_of_memory(error) from None
 
 
-def _in_order(grad: Tensor) -> Tensor:
+def in_order(grad: Tensor) -> Tensor:
     """With contiguous channels: each op would make that copy for itself."""
     if is_tracing():
         is_in_order = known(grad.stride()[1] == 1) or known(grad.shape[1] == 1)
@@ -178,12 +183,12 @@ class Conv(torch.autograd.Function):
         needs_dz = needs_input or needs_weight or needs_residual
         grad_bias: Gradient = None
         if result is None:
-            dz = _in_order(grad)
+            dz = in_order(grad)
             if needs_bias:
-                grad_bias = sum_rows(_pixels(dz))
+                grad_bias = sum_rows(pixels_of(dz))
         else:
             pixels, sums = derivative(
-                *(_pixels(grad), _pixels(result), "relu_backward"), needs_dz, needs_bias
+                *(pixels_of(grad), pixels_of(result), "relu_backward"), needs_dz, needs_bias
             )
             dz = pixels.permute(0, 3, 1, 2) if needs_dz else grad
             grad_bias = sums if needs_bias else None

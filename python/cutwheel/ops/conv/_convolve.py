@@ -17,6 +17,7 @@ from .._common.errors import check_one_device, dtype_name, wrong_dtype, wrong_sh
 from .._common.precision import DTYPES, autocast_operands, conv_tf32_allowed
 from .._common.sizes import shapes_differ
 from .._common.transforms import is_transformed
+from . import _depthwise as depthwise
 from ._autograd import Conv, channels_first, channels_last
 from ._geometry import Geometry, Padding, Sizes, check_rank, geometry
 
@@ -36,6 +37,12 @@ _EPILOGUES: dict[tuple[str | None, int], str] = {
     (None, _RESIDUAL_FIRST): "bias_residual",
     **{(name, _RESIDUAL_FIRST): f"bias_residual_{name}" for name in ("relu", "silu")},
     **{(name, _RESIDUAL_LAST): f"bias_{name}_residual" for name in ("relu", "silu")},
+}
+_DEPTHWISE_EPILOGUES: dict[tuple[str | None, int], str] = {
+    **_EPILOGUES,
+    **{(name, _NO_RESIDUAL): f"bias_{name}" for name in depthwise.COMPOSED_IN_KERNEL},
+    **{(name, _RESIDUAL_FIRST): f"bias_residual_{name}" for name in ACTIVATIONS},
+    **{(name, _RESIDUAL_LAST): f"bias_{name}_residual" for name in ACTIVATIONS},
 }
 # For these, backward needs only the result.
 _TRAINED = ("bias_relu", "bias_residual", "bias_residual_relu")
@@ -61,12 +68,15 @@ def plan_of(
     residual_after_activation: bool,
     needs_grad: bool,
     is_served: Callable[[str], bool] = lambda epilogue: True,
+    is_depthwise: bool = False,
 ) -> Plan:
     """As much as possible in the kernel.
 
     Args:
         is_served: whether there is a kernel with an epilogue
+        is_depthwise: each channel has a filter of its own
     """
+    epilogues = _DEPTHWISE_EPILOGUES if is_depthwise else _EPILOGUES
     if activation is None and not has_residual:
         return _PLAIN
     placement = _NO_RESIDUAL
@@ -78,19 +88,18 @@ def plan_of(
         choices.append((None, placement, Plan(None, activation)))
     elif placement == _RESIDUAL_LAST:
         choices.append((activation, _NO_RESIDUAL, Plan(None, None, True)))
-    allowed = _TRAINED if needs_grad else _EPILOGUES.values()
+    allowed = _TRAINED if needs_grad else epilogues.values()
     for inside, where, rest in choices:
-        epilogue = _EPILOGUES.get((inside, where))
+        epilogue = epilogues.get((inside, where))
         if epilogue is not None and epilogue in allowed and is_served(epilogue):
             return rest._replace(epilogue=epilogue)
     return Plan(None, activation, has_residual)
 
 
 # By the arguments of plan_of, where a kernel has every epilogue.
-_PLANS = {
-    given: plan_of(*given)
-    for given in itertools.product((None, *CONV_ACTIVATIONS), *((False, True),) * 3)
-}
+_GIVEN = tuple(itertools.product((None, *CONV_ACTIVATIONS), *((False, True),) * 3))
+_PLANS = {given: plan_of(*given) for given in _GIVEN}
+_DEPTHWISE_PLANS = {given: plan_of(*given, is_depthwise=True) for given in _GIVEN}
 
 
 def is_served_by(input: Tensor) -> Callable[[str], bool]:
@@ -113,10 +122,25 @@ def _has_float32_kernel(device: int, epilogue: str) -> bool:
 _has_float32_kernel._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def why_torch(input: Tensor, groups: int) -> str | None:
+def _is_on_cpu(input: Tensor) -> bool:
+    return input.device.type == "cpu"
+
+
+def why_torch(input: Tensor, weight: Tensor, groups: int) -> str | None:
     """Why no kernel serves the call, so that torch does; None: one does."""
     if groups != 1:
-        return f"groups is {groups}; cutwheel's convolutions have one group"
+        if not depthwise.is_depthwise(input, weight, groups):
+            return (
+                f"groups is {groups}; cutwheel's convolutions have one group, or as many as there "
+                "are channels and filters"
+            )
+        if input.dtype not in (_float16, _bfloat16):
+            return (
+                f"groups is {groups} and input has dtype {dtype_name(input.dtype)}; cutwheel's "
+                "depthwise convolutions take float16 and bfloat16"
+            )
+        if _is_on_cpu(input):
+            return f"groups is {groups} and the tensors are on the CPU"
     if input.dtype not in DTYPES:
         return f"input has dtype {dtype_name(input.dtype)}; expected float16, bfloat16 or float32"
     return by_torch.why_convolution(input)
@@ -172,9 +196,12 @@ def convolve(
     where = geometry(op, weight, stride, padding, dilation)
     dtype = input.dtype
     is_16_bit = dtype is _bfloat16 or dtype is _float16
-    if (groups != 1 or not is_16_bit or is_transformed()) and why_torch(input, groups) is not None:
+    is_dense = groups == 1
+    if (not is_dense or not is_16_bit or is_transformed()) and why_torch(
+        input, weight, groups
+    ) is not None:
         check_torch_dtype(op, input)
-        if groups == 1 and dtype == torch.float32 and not conv_tf32_allowed():
+        if is_dense and dtype == torch.float32 and not conv_tf32_allowed():
             by_torch.tell(op, by_torch.ALLOW_CONV_TF32)
         z = F.conv2d(input, weight, bias, where[:2], padding, where[6:], groups)
         z = in_channels_last_order(z)
@@ -186,12 +213,18 @@ def convolve(
         or (bias is not None and bias.requires_grad)
         or (residual is not None and residual.requires_grad)
     )
-    if activation is None and residual is None:
+    if activation is None and residual is None and is_dense:
         return _run(input, weight, bias, None, where, None, allow_tf32, needs_grad)
     how = activation, residual is not None, bool(residual_after_activation), needs_grad
-    plan = _PLANS[how] if is_16_bit else plan_of(*how, is_served_by(input))
+    if is_dense:
+        plan = _PLANS[how] if is_16_bit else plan_of(*how, is_served_by(input))
+    else:
+        plan = _DEPTHWISE_PLANS[how]
     inside, behind = (None, residual) if plan.adds_residual else (residual, None)
-    z = _run(input, weight, bias, inside, where, plan.epilogue, allow_tf32, needs_grad)
+    if is_dense:
+        z = _run(input, weight, bias, inside, where, plan.epilogue, allow_tf32, needs_grad)
+    else:
+        z = depthwise.run(input, weight, bias, inside, where, plan.epilogue, needs_grad)
     if plan.activation is None and behind is None:
         return z
     return finish(op, z, plan.activation, behind, residual_after_activation)

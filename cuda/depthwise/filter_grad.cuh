@@ -1,0 +1,217 @@
+// The gradient of a depthwise filter: for each channel and tap the sum over all places of the output's gradient times the
+// pixel that the tap has there. On tensor cores: for each tap the product of channels x pixels of the input and pixels x
+// channels of the output's gradient, whose diagonal are the sums of the channels. What is beside the diagonal is not read.
+//
+// A threadblock goes through tiles of a part of the images, of a slice of the channels: the output's gradient and the halo
+// tile of the input, in two stages of shared memory. A warp has eight channels and all taps, of every t.groups-th 8 x 8
+// places of a tile. The warps' sums are added in shared memory, and those of the parts by a second launch, both in a fixed
+// order.
+#pragma once
+
+#include <cstdint>
+
+#include "depthwise/mma.cuh"
+#include "depthwise/plan.h"
+
+namespace cutwheel::conv2d::depthwise {
+
+struct FilterGradParams {
+  void const* x;
+  void const* dy;
+  void* result;    // [channels, taps_h, taps_w]
+  float* partial;  // [parts, taps_h, taps_w, channels]; null: one part, whose sums are the result
+  std::int64_t x_image, x_row, x_column, dy_image, dy_row, dy_column;  // strides, in elements
+  FilterGradShape shape;
+  FilterGradTile tile;
+  int stage;  // 0: sums of parts. 1: the result
+};
+
+#ifdef __CUDACC__
+template <class E, int taps_, int stride_>
+struct FilterGrad {
+  static constexpr int kTaps = taps_, kStride = stride_, kSide = 8, kPairs = kSide / 2, kPiece = 8;
+  static constexpr int kColumnPairs = (kTaps + 1) / 2;
+
+  DEPTHWISE_DEVICE static void load(E* tile, E const* image, std::int64_t row_stride, std::int64_t column_stride,
+                                    int first_row, int first_column, int height, int width, int rows, int columns,
+                                    FilterGradTile const& t, int channel, int all_channels) {
+    int const pieces = t.channels / kPiece;
+    Divided const piece = divide(thread_index(), pieces), lanes = divide(t.threads, pieces);
+    int const lane = static_cast<int>(piece.quotient), step = static_cast<int>(lanes.quotient);
+    if (lane >= step) return;
+    Divided const steps = divide(step, columns), place = divide(lane, columns);
+    int row = static_cast<int>(place.quotient), column = place.rest;
+    channel += piece.rest * kPiece;
+    bool const has_channel = channel < all_channels;
+    E* target = tile + lane * t.pitch + piece.rest * kPiece;
+    while (row < rows) {
+      int const h = first_row + row, w = first_column + column;
+      bool const inside = has_channel && h >= 0 && h < height && w >= 0 && w < width;
+      copy_async_16(target, inside ? image + h * row_stride + w * column_stride + channel : image, inside);
+      target += step * t.pitch;
+      row += static_cast<int>(steps.quotient);
+      column += steps.rest;
+      if (column >= columns) {
+        column -= columns;
+        ++row;
+      }
+    }
+  }
+
+  struct Place {
+    int slice, part, first_tap_row, first_tap;
+    int vector, group;  // of the warp
+  };
+
+  DEPTHWISE_DEVICE static void load_tile(FilterGradParams const& p, Place const& at, std::int64_t index, char* stage) {
+    FilterGradTile const& t = p.tile;
+    FilterGradShape const& s = p.shape;
+    int const across = static_cast<int>(index % t.across);
+    index /= t.across;
+    int const down = static_cast<int>(index % t.down);
+    std::int64_t const image = index / t.down;
+    int const row = down * t.rows * kSide, column = across * t.strips * kSide;
+    load(reinterpret_cast<E*>(stage), static_cast<E const*>(p.x) + image * p.x_image, p.x_row, p.x_column,
+         row * kStride - s.pad_h + at.first_tap_row, column * kStride - s.pad_w + at.first_tap, s.in_h, s.in_w, t.x_rows,
+         t.x_columns, t, at.slice, s.channels);
+    load(reinterpret_cast<E*>(stage + t.y_offset), static_cast<E const*>(p.dy) + image * p.dy_image, p.dy_row, p.dy_column,
+         row, column, s.out_h, s.out_w, t.rows * kSide, t.y_columns, t, at.slice, s.channels);
+  }
+
+  using Sums = float[kTaps][kColumnPairs][4];
+
+  DEPTHWISE_DEVICE static void add_tile(FilterGradParams const& p, Place const& at, unsigned stage, Sums& sums) {
+    FilterGradTile const& t = p.tile;
+    unsigned const pitch = t.pitch * sizeof(E), x_pitch = t.x_columns * pitch, y_pitch = t.y_columns * pitch;
+    unsigned const lane = static_cast<unsigned>(thread_index()) % 32;
+#pragma unroll 1
+    for (int k = at.group; k < t.rows * t.strips; k += t.groups) {
+      int const line = k / t.strips, strip = k - line * t.strips;
+      unsigned const x = stage + line * kSide * kStride * x_pitch + strip * kSide * kStride * pitch + at.vector * 16;
+      unsigned const y = stage + t.y_offset + line * kSide * y_pitch + strip * kSide * pitch + at.vector * 16;
+      std::uint32_t grads[kSide];
+#pragma unroll
+      for (int i = 0; i < kSide; i += 4) {
+        load_matrices<4, true>(grads + i, y + (i + lane / 8) * y_pitch + lane % 8 * pitch);
+      }
+      constexpr int kRing = kStride + 1;
+      std::uint32_t pixels[kRing][kTaps];
+#pragma unroll
+      for (int i = 0; i < kStride; ++i) load_shifted<kTaps, true>(pixels[i], x + i * x_pitch, kStride * pitch, pitch);
+#pragma unroll
+      for (int i = 0; i < (kSide - 2) * kStride + kTaps; ++i) {
+        load_shifted<kTaps, true>(pixels[(i + kStride) % kRing], x + (i + kStride) * x_pitch, kStride * pitch, pitch);
+        std::uint32_t const(&upper)[kTaps] = pixels[i % kRing];
+        std::uint32_t const(&lower)[kTaps] = pixels[(i + kStride) % kRing];
+#pragma unroll
+        for (int pair = 0; pair < kPairs; ++pair) {
+          int const r = i - 2 * pair * kStride;
+          if (r < 0 || r >= kTaps) continue;
+#pragma unroll
+          for (int c = 0; c < kColumnPairs; ++c) {
+            int const left = 2 * c, right = left + 1 < kTaps ? left + 1 : left;
+            Mma<E>::k16(sums[r][c], upper[left], upper[right], lower[left], lower[right], grads[2 * pair],
+                        grads[2 * pair + 1]);
+          }
+        }
+      }
+    }
+  }
+
+  DEPTHWISE_DEVICE static void sum_places(FilterGradParams const& p) {
+    FilterGradTile const& t = p.tile;
+    FilterGradShape const& s = p.shape;
+    Place at;
+    Divided const slice = divide(block_index(), t.slices), column_part = divide(slice.quotient, t.column_parts),
+                  row_part = divide(column_part.quotient, t.row_parts);
+    at.slice = slice.rest * t.channels;
+    at.first_tap = column_part.rest * kTaps;
+    at.first_tap_row = row_part.rest * kTaps;
+    at.part = static_cast<int>(row_part.quotient);
+    int const thread = thread_index(), warp = thread / 32, lane = thread % 32;
+    at.vector = warp % t.vectors;
+    at.group = warp / t.vectors;
+    char* const memory = shared_memory();
+    unsigned const address = static_cast<unsigned>(__cvta_generic_to_shared(memory));
+    Sums sums;
+#pragma unroll
+    for (int r = 0; r < kTaps; ++r) {
+#pragma unroll
+      for (int c = 0; c < kColumnPairs; ++c) sums[r][c][0] = sums[r][c][1] = sums[r][c][2] = sums[r][c][3] = 0;
+    }
+    std::int64_t const tiles = static_cast<std::int64_t>(s.images) * t.down * t.across;
+    std::int64_t const first = tiles * at.part / t.parts, end = tiles * (at.part + 1) / t.parts;
+    if (first < end) load_tile(p, at, first, memory);
+    commit_copies();
+#pragma unroll 1
+    for (std::int64_t index = first; index < end; ++index) {
+      unsigned const stage = static_cast<unsigned>(index - first) & 1;
+      if (index + 1 < end) load_tile(p, at, index + 1, memory + (stage ^ 1) * t.stage_bytes);
+      commit_copies();
+      wait_for_groups<1>();
+      synchronize();
+      add_tile(p, at, address + stage * t.stage_bytes, sums);
+      synchronize();
+    }
+    wait_for_groups<0>();
+    // The diagonals, as [groups, taps, channels].
+    float* const shared = reinterpret_cast<float*>(memory);
+    constexpr int kAll = kTaps * kTaps;
+    int const n = lane / 4;
+    if (n / 2 == lane % 4) {
+      float* const to = shared + at.group * kAll * t.channels + at.vector * kPiece + n;
+#pragma unroll
+      for (int r = 0; r < kTaps; ++r) {
+#pragma unroll
+        for (int c = 0; c < kTaps; ++c) {
+          float const(&sum)[4] = sums[r][c / 2];
+          to[(r * kTaps + c) * t.channels] = n % 2 ? sum[c % 2 * 2 + 1] : sum[c % 2 * 2];
+        }
+      }
+    }
+    synchronize();
+    std::int64_t const all = static_cast<std::int64_t>(s.taps_h) * s.taps_w;
+    for (int i = thread; i < kAll * t.channels; i += t.threads) {
+      int const channel = at.slice + i % t.channels, tap = i / t.channels;
+      int const r = at.first_tap_row + tap / kTaps, column = at.first_tap + tap % kTaps;
+      if (channel >= s.channels || r >= s.taps_h || column >= s.taps_w) continue;
+      float sum = 0;
+      for (int g = 0; g < t.groups; ++g) sum += shared[g * kAll * t.channels + i];
+      std::int64_t const at_tap = static_cast<std::int64_t>(r) * s.taps_w + column;
+      if (p.partial) {
+        p.partial[(at.part * all + at_tap) * s.channels + channel] = sum;
+      } else {
+        static_cast<E*>(p.result)[channel * all + at_tap] = from_float<E>(sum);
+      }
+    }
+  }
+};
+
+#endif
+
+// The sums of the parts' sums: 32 channels of a tap a threadblock, each warp has every kSumWarps-th part.
+constexpr int kSumWarps = 8;
+
+template <class E>
+DEPTHWISE_DEVICE void sum_parts(FilterGradParams const& p) {
+  float* const shared = reinterpret_cast<float*>(shared_memory());  // [kSumWarps, 32]
+  int const lane = thread_index() % 32, warp = thread_index() / 32;
+  std::int64_t const all = static_cast<std::int64_t>(p.shape.taps_h) * p.shape.taps_w;
+  Divided const block = divide(block_index(), (static_cast<unsigned>(p.shape.channels) + 31) / 32);
+  int const channel = block.rest * 32 + lane;
+  std::int64_t const tap = block.quotient;
+  float sum = 0;
+  if (warp < kSumWarps && channel < p.shape.channels) {
+    float const* const from = p.partial + tap * p.shape.channels + channel;
+    std::int64_t const pitch = all * p.shape.channels;
+#pragma unroll 8
+    for (int part = warp; part < p.tile.parts; part += kSumWarps) sum += from[part * pitch];
+  }
+  if (warp < kSumWarps) shared[warp * 32 + lane] = sum;
+  synchronize();
+  if (warp > 0 || channel >= p.shape.channels) return;
+  for (int w = 1; w < kSumWarps; ++w) sum += shared[w * 32 + lane];
+  static_cast<E*>(p.result)[channel * all + tap] = from_float<E>(sum);
+}
+
+}  // namespace cutwheel::conv2d::depthwise
