@@ -7,7 +7,7 @@ errors, each with its file, its entry and what is allowed instead.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -190,7 +190,7 @@ class _Reader(Checker):
                 *([self.file], [at]),
             ]
             kernels = [
-                Kernel(family.op(values[1]), family.name, *values, epilogues=together)
+                replace(Kernel(family.op(values[1]), family.name, *values), epilogues=together)
                 for values in product(*axes)
             ]
             if "direction" in family.lists:

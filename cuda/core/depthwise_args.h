@@ -14,7 +14,7 @@ namespace cutwheel::conv2d {
 //   wgrad    gradient of the output  activation  gradient of the filter, contiguous
 struct DepthwiseArgs : ConvArgs {
   Direction direction = Direction::fprop;
-  Epilogue epilogue_name{};  // its scalars are in `epilogue`, by position
+  Epilogue epilogue_name{};        // its scalars are in `epilogue`, by position
   void const* bias = nullptr;      // [c]; null: zeros
   void const* residual = nullptr;  // as the output lies; null: zeros
   bool whole_vectors = false;      // channels and strides are multiples of four, and every base lies on as many elements

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "depthwise/plan.h"
+
 #ifdef __CUDACC__
 #include <cutlass/bfloat16.h>
 #include <cutlass/half.h>
@@ -18,7 +20,8 @@ constexpr int kMaxScalars = 8;
 #ifdef __CUDACC__
 
 DEPTHWISE_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
-DEPTHWISE_DEVICE unsigned block_index() { return blockIdx.x; }
+DEPTHWISE_DEVICE int block_index() { return static_cast<int>(blockIdx.x); }
+DEPTHWISE_DEVICE unsigned multiply_high(unsigned a, unsigned b) { return __umulhi(a, b); }
 DEPTHWISE_DEVICE void synchronize() { __syncthreads(); }
 DEPTHWISE_DEVICE bool synchronize_or(bool any) { return __syncthreads_or(any); }
 
@@ -71,14 +74,14 @@ DEPTHWISE_DEVICE E from_float(float x) {
 DEPTHWISE_DEVICE float to_float(float x) { return x; }
 DEPTHWISE_DEVICE int min_of(int a, int b) { return a < b ? a : b; }
 
-// Of numbers that are not negative: as unsigned ones they take half the time.
 struct Divided {
-  unsigned quotient;
-  int rest;
+  int quotient, rest;
 };
-DEPTHWISE_DEVICE Divided divide(unsigned a, unsigned b) {
-  unsigned const quotient = a / b;
-  return {quotient, static_cast<int>(a - quotient * b)};
+// Of a number that is not negative.
+DEPTHWISE_DEVICE Divided divide(int a, Divisor const& by) {
+  int const quotient =
+      by.divisor == 1 ? a : static_cast<int>(multiply_high(static_cast<unsigned>(a), by.multiplier) >> by.shift);
+  return {quotient, a - quotient * by.divisor};
 }
 
 template <int bytes>
@@ -86,7 +89,7 @@ struct alignas(bytes) Words {
   std::uint32_t word[bytes / 4];
 };
 template <class E, int count>
-using Raw = Words<count * static_cast<int>(sizeof(E)) < 16 ? count * static_cast<int>(sizeof(E)) : 16>;
+using Raw = Words<count* static_cast<int>(sizeof(E)) < 16 ? count * static_cast<int>(sizeof(E)) : 16>;
 
 // `count` floats from memory that begins on as many bytes, or on 16.
 template <int count>

@@ -35,22 +35,21 @@ struct FilterGrad {
   DEPTHWISE_DEVICE static void load(E* tile, E const* image, std::int64_t row_stride, std::int64_t column_stride,
                                     int first_row, int first_column, int height, int width, int rows, int columns,
                                     FilterGradTile const& t, int channel, int all_channels) {
-    int const pieces = t.channels / kPiece;
-    Divided const piece = divide(thread_index(), pieces), lanes = divide(t.threads, pieces);
-    int const lane = static_cast<int>(piece.quotient), step = static_cast<int>(lanes.quotient);
+    unsigned const pieces = t.channels / kPiece, thread = thread_index();
+    int const piece = thread % pieces, lane = thread / pieces, step = static_cast<unsigned>(t.threads) / pieces;
     if (lane >= step) return;
-    Divided const steps = divide(step, columns), place = divide(lane, columns);
-    int row = static_cast<int>(place.quotient), column = place.rest;
-    channel += piece.rest * kPiece;
+    int const row_step = step / columns, column_step = step % columns;
+    int row = lane / columns, column = lane % columns;
+    channel += piece * kPiece;
     bool const has_channel = channel < all_channels;
-    E* target = tile + lane * t.pitch + piece.rest * kPiece;
+    E* target = tile + lane * t.pitch + piece * kPiece;
     while (row < rows) {
       int const h = first_row + row, w = first_column + column;
       bool const inside = has_channel && h >= 0 && h < height && w >= 0 && w < width;
       copy_async_16(target, inside ? image + h * row_stride + w * column_stride + channel : image, inside);
       target += step * t.pitch;
-      row += static_cast<int>(steps.quotient);
-      column += steps.rest;
+      row += row_step;
+      column += column_step;
       if (column >= columns) {
         column -= columns;
         ++row;
@@ -122,12 +121,13 @@ struct FilterGrad {
     FilterGradTile const& t = p.tile;
     FilterGradShape const& s = p.shape;
     Place at;
-    Divided const slice = divide(block_index(), t.slices), column_part = divide(slice.quotient, t.column_parts),
-                  row_part = divide(column_part.quotient, t.row_parts);
-    at.slice = slice.rest * t.channels;
-    at.first_tap = column_part.rest * kTaps;
-    at.first_tap_row = row_part.rest * kTaps;
-    at.part = static_cast<int>(row_part.quotient);
+    unsigned block = block_index();
+    at.slice = static_cast<int>(block % t.slices) * t.channels;
+    block /= t.slices;
+    at.first_tap = static_cast<int>(block % t.column_parts) * kTaps;
+    block /= t.column_parts;
+    at.first_tap_row = static_cast<int>(block % t.row_parts) * kTaps;
+    at.part = static_cast<int>(block / t.row_parts);
     int const thread = thread_index(), warp = thread / 32, lane = thread % 32;
     at.vector = warp % t.vectors;
     at.group = warp / t.vectors;
@@ -197,9 +197,9 @@ DEPTHWISE_DEVICE void sum_parts(FilterGradParams const& p) {
   float* const shared = reinterpret_cast<float*>(shared_memory());  // [kSumWarps, 32]
   int const lane = thread_index() % 32, warp = thread_index() / 32;
   std::int64_t const all = static_cast<std::int64_t>(p.shape.taps_h) * p.shape.taps_w;
-  Divided const block = divide(block_index(), (static_cast<unsigned>(p.shape.channels) + 31) / 32);
-  int const channel = block.rest * 32 + lane;
-  std::int64_t const tap = block.quotient;
+  unsigned const block = block_index(), blocks = (static_cast<unsigned>(p.shape.channels) + 31) / 32;
+  int const channel = static_cast<int>(block % blocks) * 32 + lane;
+  std::int64_t const tap = block / blocks;
   float sum = 0;
   if (warp < kSumWarps && channel < p.shape.channels) {
     float const* const from = p.partial + tap * p.shape.channels + channel;

@@ -14,15 +14,15 @@
 namespace cutwheel::conv2d::depthwise {
 
 struct GatherParams {
-  void const* x;         // the source
-  void const* filter;    // [channels, taps_h, taps_w]
-  void const* bias;      // [channels]; null: zeros
-  void const* residual;  // as y lies; null: zeros
-  void* y;               // the target, [images, out_h, out_w, channels]
+  void const* x;                          // the source
+  void const* filter;                     // [channels, taps_h, taps_w]
+  void const* bias;                       // [channels]; null: zeros
+  void const* residual;                   // as y lies; null: zeros
+  void* y;                                // the target, [images, out_h, out_w, channels]
   std::int64_t x_image, x_row, x_column;  // strides, in elements
   GatherShape shape;
   GatherTile tile;
-  int epilogue;  // position in the kernel's list
+  int epilogue;                // position in the kernel's list
   float scalars[kMaxScalars];  // of the epilogue, by position
 };
 
@@ -47,16 +47,16 @@ struct Gather {
   DEPTHWISE_DEVICE static Place place_of(GatherParams const& p) {
     GatherTile const& t = p.tile;
     Place at;
-    Divided const slice = divide(block_index(), t.slices), across = divide(slice.quotient, t.across),
-                  down = divide(across.quotient, t.down);
+    Divided const slice = divide(block_index(), t.by_slices), across = divide(slice.quotient, t.by_across),
+                  down = divide(across.quotient, t.by_down);
     at.slice = slice.rest * t.channels;
     at.column = across.rest * t.strips * kColumns;
     at.row = down.rest * t.groups * kRows;
-    at.image = static_cast<int>(down.quotient);
-    Divided const vector = divide(thread_index(), t.vectors), strip = divide(vector.quotient, t.strips);
+    at.image = down.quotient;
+    Divided const vector = divide(thread_index(), t.by_vectors), strip = divide(vector.quotient, t.by_strips);
     at.vector = vector.rest;
     at.strip = strip.rest;
-    at.group = static_cast<int>(strip.quotient);
+    at.group = strip.quotient;
     GatherShape const& s = p.shape;
     if constexpr (kTransposed) {
       // Outputs begin where place and padding have an even sum, so that the parity of a thread's outputs is known.
@@ -75,12 +75,11 @@ struct Gather {
   DEPTHWISE_DEVICE static void load_tile(GatherParams const& p, Place const& at, E* tile) {
     GatherTile const& t = p.tile;
     constexpr int kPiece = 16 / static_cast<int>(sizeof(E));
-    int const pieces = t.channels / kPiece;
-    Divided const piece = divide(thread_index(), pieces), lanes = divide(t.threads, pieces);
-    int const lane = static_cast<int>(piece.quotient), step = static_cast<int>(lanes.quotient);
-    if (lane >= step) return;
-    Divided const steps = divide(step, t.tile_columns), place = divide(lane, t.tile_columns);
-    int row = static_cast<int>(place.quotient), column = place.rest;
+    Divided const piece = divide(thread_index(), t.by_pieces);
+    int const lane = piece.quotient;
+    if (lane >= t.lanes) return;
+    Divided const place = divide(lane, t.by_columns);
+    int row = place.quotient, column = place.rest;
     int const channel = at.slice + piece.rest * kPiece;
     bool const has_channel = channel < p.shape.channels;
     E const* const source = static_cast<E const*>(p.x) + at.image * p.x_image + channel;
@@ -90,9 +89,9 @@ struct Gather {
       bool const inside = has_channel && h >= 0 && h < p.shape.in_h && w >= 0 && w < p.shape.in_w;
       E const* const from = inside ? source + h * p.x_row + w * p.x_column : static_cast<E const*>(p.x);
       copy_async_16(target, from, inside);
-      target += step * t.channels;
-      row += static_cast<int>(steps.quotient);
-      column += steps.rest;
+      target += t.lanes * t.channels;
+      row += t.row_step;
+      column += t.column_step;
       if (column >= t.tile_columns) {
         column -= t.tile_columns;
         ++row;
@@ -123,8 +122,8 @@ struct Gather {
       for (int i = thread * kPiece; i < total; i += t.threads * kPiece) {
         float values[kPiece];
         load_filter_piece<E, kPiece>(filter + i, total - i, values);
-        Divided const tap = divide(i, all), place = divide(tap.rest, row_taps);
-        int channel = static_cast<int>(tap.quotient), row = static_cast<int>(place.quotient), column = place.rest;
+        Divided const tap = divide(i, t.by_taps), place = divide(tap.rest, t.by_row_taps);
+        int channel = tap.quotient, row = place.quotient, column = place.rest;
 #pragma unroll
         for (int j = 0; j < kPiece; ++j) {
           int const to_row = s.flipped ? s.taps_h - 1 - row : row, to_column = s.flipped ? row_taps - 1 - column : column;
@@ -145,8 +144,7 @@ struct Gather {
         int const channel = k / each, tap = first * row_taps + (k - channel * each);
         int const from = s.flipped ? all - 1 - tap : tap;
         int const row = tap / row_taps - first, column = tap % row_taps;
-        taps[(row * padded + column) * pitch + channel] =
-            to_float(filter[static_cast<std::int64_t>(channel) * all + from]);
+        taps[(row * padded + column) * pitch + channel] = to_float(filter[static_cast<std::int64_t>(channel) * all + from]);
       }
     }
   }
@@ -176,7 +174,7 @@ struct Gather {
                                         int count) {
     GatherTile const& t = p.tile;
     int const row_pitch = t.tile_columns * t.channels;
-    auto const load_row = [&](float(&pixels)[kPixels][kVector], E const* from) {
+    auto const load_row = [&](float (&pixels)[kPixels][kVector], E const* from) {
 #pragma unroll
       for (int i = 0; i < kPixels; ++i) load_vector<E, kVector>(from + i * t.channels, pixels[i]);
     };
@@ -277,9 +275,8 @@ struct Gather {
     for (int v = 0; v < kVector; ++v) bias[v] = 0;
     if (p.bias && works) load_vector<E, kVector>(static_cast<E const*>(p.bias) + channel, bias);
     std::int64_t const row_pitch = static_cast<std::int64_t>(s.out_w) * s.channels;
-    std::int64_t const corner =
-        (static_cast<std::int64_t>(at.image) * s.out_h + row) * row_pitch + static_cast<std::int64_t>(column) * s.channels +
-        channel;
+    std::int64_t const corner = (static_cast<std::int64_t>(at.image) * s.out_h + row) * row_pitch +
+                                static_cast<std::int64_t>(column) * s.channels + channel;
     E* const y = static_cast<E*>(p.y) + corner;
     auto const exists = [&](int i, int j) {
       return row + i >= 0 && row + i < s.out_h && column + j >= 0 && column + j < s.out_w;

@@ -63,9 +63,10 @@ struct EpilogueSwitch {
       for (int i = 0; i < count; ++i) results[i] = sums[i] + bias[i];
     } else {
       int i = 0;
-      (void)((position == i++ && (apply_one<typename Cases::template Class<d>, count>(
-                                      typename Cases::template Class<d>::Operands{}, scalars, sums, bias, residual, results),
-                                  true)) ||
+      (void)((position == i++ &&
+              (apply_one<typename Cases::template Class<d>, count>(typename Cases::template Class<d>::Operands{}, scalars,
+                                                                   sums, bias, residual, results),
+               true)) ||
              ...);
     }
   }
@@ -93,7 +94,8 @@ struct Depthwise {
                                                    /*columns=*/kTransposed ? 8 : 7,
                                                    /*vector=*/kNarrow ? 2 : 4,
                                                    static_cast<int>(sizeof(E))};
-  using Gather = depthwise::Gather<E, kTaps, kStride, kTransposed, kGather.rows, kGather.columns, kGather.vector, kUnrolled>;
+  using Gather =
+      depthwise::Gather<E, kTaps, kStride, kTransposed, kGather.rows, kGather.columns, kGather.vector, kUnrolled>;
   using Params = std::conditional_t<kWgrad, depthwise::FilterGradParams, depthwise::GatherParams>;
 
   CUTLASS_DEVICE static void device(Params const& p) {
@@ -148,8 +150,8 @@ struct Depthwise {
     depthwise::GatherParams params{args.a.data, args.b.data, args.bias, args.residual, args.d};
     auto const& strides = is_dgrad ? args.y_strides : args.x_strides;
     params.x_image = strides[0], params.x_row = strides[1], params.x_column = strides[2];
-    params.shape = {c.images, c.c, c.h, c.w, c.p, c.q, c.r, c.s, c.pad_h, c.pad_w, c.stride_h, c.stride_w,
-                    c.dilation_h, c.dilation_w};
+    params.shape = {c.images, c.c,     c.h,     c.w,        c.p,        c.q,          c.r,
+                    c.s,      c.pad_h, c.pad_w, c.stride_h, c.stride_w, c.dilation_h, c.dilation_w};
     depthwise::GatherShape& s = params.shape;
     if (is_dgrad) {
       s.in_h = c.p, s.in_w = c.q, s.out_h = c.h, s.out_w = c.w;

@@ -48,22 +48,22 @@ DEPTHWISE_DEVICE void load_shifted(std::uint32_t (&to)[taps], unsigned address, 
 
 template <class E>
 struct Mma;
-#define DEPTHWISE_MMA(Type, name)                                                                                        \
-  template <>                                                                                                            \
-  struct Mma<Type> {                                                                                                     \
-    DEPTHWISE_DEVICE static void k16(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,                \
-                                     std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {                             \
-      asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." name "." name                                                \
-                   ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                \
-                   : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                      \
-                   : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));                                              \
-    }                                                                                                                    \
-    DEPTHWISE_DEVICE static void k8(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b0) {               \
-      asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." name "." name                                                 \
-                   ".f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"                                            \
-                   : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                      \
-                   : "r"(a0), "r"(a1), "r"(b0));                                                                         \
-    }                                                                                                                    \
+#define DEPTHWISE_MMA(Type, name)                                                                          \
+  template <>                                                                                              \
+  struct Mma<Type> {                                                                                       \
+    DEPTHWISE_DEVICE static void k16(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,  \
+                                     std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {               \
+      asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." name "." name                                  \
+                   ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                  \
+                   : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                        \
+                   : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));                                \
+    }                                                                                                      \
+    DEPTHWISE_DEVICE static void k8(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b0) { \
+      asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." name "." name                                   \
+                   ".f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"                              \
+                   : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                        \
+                   : "r"(a0), "r"(a1), "r"(b0));                                                           \
+    }                                                                                                      \
   }
 DEPTHWISE_MMA(cutlass::bfloat16_t, "bf16");
 DEPTHWISE_MMA(cutlass::half_t, "f16");

@@ -6,8 +6,26 @@
 
 namespace cutwheel::conv2d::depthwise {
 
-// Outputs [images, out_h, out_w] of a source [images, in_h, in_w]. Kernels are made for a stride, and have no dilation; only
-// those for anything read the numbers of it here.
+// A divisor of numbers below 2^31, by which kernels divide in a multiplication and a shift: Granlund and Montgomery,
+// "Division by invariant integers using multiplication", 1994. The time of a division counts where a threadblock has little
+// to do.
+struct Divisor {
+  int divisor = 1;
+  unsigned multiplier = 0, shift = 0;
+
+  Divisor() = default;
+  explicit Divisor(int by) : divisor(by) {
+    unsigned bits = 0;
+    while ((std::uint64_t{1} << bits) < static_cast<std::uint64_t>(by)) ++bits;
+    if (bits == 0) return;
+    shift = bits - 1;
+    auto const wide = static_cast<std::uint64_t>(by);
+    multiplier = static_cast<unsigned>(((std::uint64_t{1} << (31 + bits)) + wide - 1) / wide);
+  }
+};
+
+// Outputs [images, out_h, out_w] of a source [images, in_h, in_w]. Kernels are made for a stride, and have no dilation;
+// only those for anything read the numbers of it here.
 struct GatherShape {
   int images, channels, in_h, in_w, out_h, out_w, taps_h, taps_w, pad_h, pad_w;
   int stride_h, stride_w, dilation_h, dilation_w;
@@ -16,13 +34,15 @@ struct GatherShape {
 };
 
 struct GatherTile {
-  int channels;                     // of a threadblock
-  int vectors, strips, groups;      // threads: along channels, columns and rows
+  int channels;                 // of a threadblock
+  int vectors, strips, groups;  // threads: along channels, columns and rows
   int threads;
-  int slices, across, down;         // threadblocks: along channels, columns and rows
-  int tile_rows, tile_columns;      // of the source, in shared memory
-  int padded_taps, filter_rows;     // taps of a row with zeros behind them; rows in shared memory at once
-  int filter_pitch, filter_offset;  // of the taps of a column, in floats; of the filter in shared memory, in bytes
+  int slices, across, down;          // threadblocks: along channels, columns and rows
+  int tile_rows, tile_columns;       // of the source, in shared memory
+  int padded_taps, filter_rows;      // taps of a row with zeros behind them; rows in shared memory at once
+  int filter_pitch, filter_offset;   // of the taps of a column, in floats; of the filter in shared memory, in bytes
+  int lanes, row_step, column_step;  // threads that copy a vector of 16 bytes, and how far each goes from pixel to pixel
+  Divisor by_slices, by_across, by_down, by_vectors, by_strips, by_pieces, by_columns, by_taps, by_row_taps;
 };
 
 struct FilterGradShape {
@@ -31,8 +51,8 @@ struct FilterGradShape {
 };
 
 struct FilterGradTile {
-  int channels;                         // of a threadblock
-  int vectors, groups;                  // warps: along channels, and that share the places of a tile
+  int channels;         // of a threadblock
+  int vectors, groups;  // warps: along channels, and that share the places of a tile
   int threads;
   int slices, row_parts, column_parts;  // threadblocks: along channels, and along the filter
   int parts;                            // threadblocks that share the images
@@ -56,14 +76,16 @@ struct Limits {
 
 constexpr int up(int a, int b) { return (a + b - 1) / b; }
 
-// Slices of the channels: few that are not there, whole sectors of memory, and about `wanted`.
-inline int channels_of_slice(int channels, int wanted, int most) {
+// Slices of the channels: few that are not there, about `wanted`, whole sectors of memory. A power of two, if asked for:
+// threads of neighbouring pixels read different banks then.
+inline int channels_of_slice(int channels, int wanted, int most, bool power_of_two) {
   int best = 8;
   float least = 1e9f;
   for (int slice = 8; slice <= std::min(most, (channels + 7) / 8 * 8); slice += 8) {
     float const waste = static_cast<float>(up(channels, slice) * slice) / static_cast<float>(channels) - 1;
     float const ratio = static_cast<float>(slice) / static_cast<float>(wanted);
-    float const cost = waste + 0.06f * (ratio > 1 ? ratio - 1 : 1 / ratio - 1) + (slice % 16 ? 0.05f : 0);
+    float const cost = waste + 0.06f * (ratio > 1 ? ratio - 1 : 1 / ratio - 1) + (slice % 16 ? 0.05f : 0) +
+                       (power_of_two && slice & (slice - 1) ? 0.06f : 0);
     if (cost < least) least = cost, best = slice;
   }
   return best;
@@ -86,7 +108,7 @@ inline bool plan_gather(GatherPlan& plan, GatherKernel const& k, GatherShape con
   int const out_h = s.out_h + (k.transposed ? s.pad_h & 1 : 0), out_w = s.out_w + (k.transposed ? s.pad_w & 1 : 0);
   int const lines = up(out_h, k.rows), columns = up(out_w, k.columns);
   // Measured on an H100: 32 channels and 128 threads of four channels, 256 of two.
-  int channels = channels_of_slice(s.channels, 32, 96), strips = even_part(columns, 4);
+  int channels = channels_of_slice(s.channels, 32, 96, /*power_of_two=*/true), strips = even_part(columns, 4);
   int const wanted_threads = std::min(limits.threads, 512 / k.vector);
   for (;;) {
     t.channels = channels, t.vectors = channels / k.vector, t.strips = strips;
@@ -105,14 +127,21 @@ inline bool plan_gather(GatherPlan& plan, GatherKernel const& k, GatherShape con
       t.filter_pitch = channels + 4;
       std::int64_t const row_bytes = std::int64_t{4} * t.padded_taps * t.filter_pitch;
       bool const at_once = k.unrolled || k.transposed;
-      t.filter_rows = at_once ? s.taps_h
-                              : static_cast<int>(std::clamp<std::int64_t>(kFilterBytes / row_bytes, 1, s.taps_h));
+      t.filter_rows =
+          at_once ? s.taps_h : static_cast<int>(std::clamp<std::int64_t>(kFilterBytes / row_bytes, 1, s.taps_h));
       std::int64_t const tile_bytes = std::int64_t{t.tile_rows} * t.tile_columns * channels * k.element_bytes;
       std::int64_t const staged = std::int64_t{staged_bytes} * k.rows * k.columns * k.vector * t.threads;
       std::int64_t const bytes = std::max(tile_bytes + row_bytes * t.filter_rows, staged);
       if (t.threads <= limits.threads && bytes <= limits.shared_memory) {
         t.filter_offset = static_cast<int>(tile_bytes);
         t.slices = up(s.channels, channels), t.across = up(columns, strips), t.down = up(lines, t.groups);
+        int const pieces = channels * k.element_bytes / 16;
+        t.lanes = t.threads / pieces;
+        t.row_step = t.lanes / t.tile_columns, t.column_step = t.lanes % t.tile_columns;
+        t.by_slices = Divisor(t.slices), t.by_across = Divisor(t.across), t.by_down = Divisor(t.down);
+        t.by_vectors = Divisor(t.vectors), t.by_strips = Divisor(t.strips), t.by_pieces = Divisor(pieces);
+        t.by_columns = Divisor(t.tile_columns);
+        t.by_taps = Divisor(s.taps_h * s.taps_w), t.by_row_taps = Divisor(s.taps_w);
         plan.shared_memory = static_cast<int>(bytes);
         plan.blocks = std::int64_t{t.slices} * t.across * t.down * s.images;
         return true;
@@ -145,9 +174,14 @@ inline bool plan_filter_grad(FilterGradPlan& plan, int taps, int stride, FilterG
   bool const is_small = std::int64_t{s.images} * across * down * s.channels < std::int64_t{512} * limits.sm_count;
   bool const few_places = across * down == 1;
   t.strips = std::min(2, across), t.rows = std::min(2, down);
-  int const warps = taps == 3 || is_small ? 8 : 4;
-  int const wanted = taps == 3 || few_places ? 32 : 16;
-  t.channels = channels_of_slice(s.channels, is_small && !few_places ? 16 : wanted, 8 * warps);
+  // Measured on an H100: small tiles of 32 channels, or large ones of 16, whose halo is smaller; with few threadblocks, as
+  // many warps as a tile has work for.
+  int const warps = is_small || (taps == 3 && !few_places) ? 8 : 4;
+  bool const is_wide = taps == 3 || few_places || across * down > 4;
+  int const wanted = is_small && !few_places ? (s.channels >= 512 ? 8 : 16) : is_wide ? 32 : 16;
+  t.channels = channels_of_slice(s.channels, wanted, 8 * warps, /*power_of_two=*/false);
+  bool const shrinks = !is_small && (stride == 2 || (taps == 7 && is_wide) || t.channels > 32);
+  if (shrinks && t.strips == 2) t.rows = 1;
   for (;;) {
     // An odd number of 16 bytes from pixel to pixel, so that the eight of a matrix lie in different banks.
     t.pitch = t.channels / 8 % 2 ? t.channels : t.channels + 8;
@@ -173,12 +207,15 @@ inline bool plan_filter_grad(FilterGradPlan& plan, int taps, int stride, FilterG
   t.across = up(across, t.strips), t.down = up(down, t.rows);
   t.slices = up(s.channels, t.channels);
   // Registers of a thread, as compiled.
-  int const registers = taps == 3 ? 112 : taps == 5 ? 144 : 208;
-  int const resident = std::clamp(std::min(65536 / (registers * t.threads), limits.shared_memory / plan.shared_memory), 1, 8);
+  int const registers = taps == 3 ? 96 + 16 * (stride - 1) : taps == 5 ? 144 : 208;
+  int const resident =
+      std::clamp(std::min(65536 / (registers * t.threads), limits.shared_memory / plan.shared_memory), 1, 8);
   std::int64_t const tiles = std::int64_t{s.images} * t.across * t.down;
   std::int64_t const shared = std::int64_t{t.slices} * t.row_parts * t.column_parts;
-  t.parts = static_cast<int>(
-      std::clamp<std::int64_t>(std::int64_t{limits.sm_count} * resident / shared, 1, std::min<std::int64_t>(tiles, 4096)));
+  std::int64_t const most =
+      std::clamp<std::int64_t>(std::int64_t{limits.sm_count} * resident / shared, 1, std::min<std::int64_t>(tiles, 4096));
+  std::int64_t const each = (tiles + most - 1) / most;
+  t.parts = static_cast<int>((tiles + each - 1) / each);
   plan.blocks = shared * t.parts;
   return true;
 }

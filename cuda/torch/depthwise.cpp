@@ -121,10 +121,10 @@ void check_sizes(DepthwiseCall& call) {
   check_count(call, "R * S * C", w[2], w[3], x[1]);
   auto const number = [](std::int64_t value) { return static_cast<int>(value); };
   Geometry const& g = call.geometry;
-  call.problem = {number(x[0]),         number(x[2]),         number(x[3]),      number(x[1]),      number(x[1]),
-                  number(w[2]),         number(w[3]),         number(y[2]),      number(y[3]),      number(g.padding[0]),
-                  number(g.padding[2]), number(g.stride[0]),  number(g.stride[1]), number(g.dilation[0]),
-                  number(g.dilation[1])};
+  call.problem = {number(x[0]),        number(x[2]),          number(x[3]),         number(x[1]),
+                  number(x[1]),        number(w[2]),          number(w[3]),         number(y[2]),
+                  number(y[3]),        number(g.padding[0]),  number(g.padding[2]), number(g.stride[0]),
+                  number(g.stride[1]), number(g.dilation[0]), number(g.dilation[1])};
   std::int64_t const pixels = x[0] * x[2] * x[3], places = y[0] * y[2] * y[3], taps = w[2] * w[3];
   call.n = x[1];
   call.m = call.direction == Direction::dgrad ? pixels : call.direction == Direction::wgrad ? taps : places;
@@ -194,8 +194,8 @@ bool is_contiguous(Image const& image) {
 }
 
 Image contiguous_copy(Tensor const& tensor, Image const& image, std::vector<Tensor>& keep, int device) {
-  Tensor copy = empty_channels_last({image.sizes[0], image.sizes[3], image.sizes[1], image.sizes[2]}, tensor.scalar_type(),
-                                    device);
+  Tensor copy =
+      empty_channels_last({image.sizes[0], image.sizes[3], image.sizes[1], image.sizes[2]}, tensor.scalar_type(), device);
   Image const target = image_of(copy);
   Tensor view = view_of(copy, target);
   torch::stable::copy_(view, view_of(tensor, image));
@@ -253,7 +253,8 @@ void prepare(PreparedDepthwise& prepared, DepthwiseCall const& call) {
   } else {
     args.b.data = readable_filter(*call.b, p.c, 1, call.device, keep).data;
     bool const is_dgrad = call.direction == Direction::dgrad;
-    prepared.result = empty_channels_last({p.images, p.c, is_dgrad ? p.h : p.p, is_dgrad ? p.w : p.q}, call.type, call.device);
+    prepared.result =
+        empty_channels_last({p.images, p.c, is_dgrad ? p.h : p.p, is_dgrad ? p.w : p.q}, call.type, call.device);
     prepare_epilogue(prepared, call);
   }
   args.d = prepared.result->data_ptr();
@@ -297,10 +298,10 @@ KernelDescriptor const* kernel_of(DepthwiseCall const& call, Candidate const& ca
 [[noreturn]] void fail_without_kernel(DepthwiseCall const& call) {
   DeviceInfo const& device = device_info(call.device);
   conv2d::ConvProblem const& p = call.problem;
-  fail(ErrorKind::not_implemented, call.names.op, ": no kernel of this wheel takes a depthwise convolution of these extents (N=",
-       p.images, ", C=", p.c, ", H=", p.h, ", W=", p.w, ", R=", p.r, ", S=", p.s, ") in ", name_of(dtype_of(call.type)),
-       " on ", device.name, " (compute capability ", device.major, '.', device.minor,
-       "); use torch.nn.functional.conv2d");
+  fail(ErrorKind::not_implemented, call.names.op,
+       ": no kernel of this wheel takes a depthwise convolution of these extents (N=", p.images, ", C=", p.c, ", H=", p.h,
+       ", W=", p.w, ", R=", p.r, ", S=", p.s, ") in ", name_of(dtype_of(call.type)), " on ", device.name,
+       " (compute capability ", device.major, '.', device.minor, "); use torch.nn.functional.conv2d");
 }
 
 Tensor run(DepthwiseCall& call) {
@@ -350,10 +351,10 @@ Tensor conv2d_depthwise(Tensor const& input, Tensor const& weight, std::optional
                         std::int64_t padding_right, std::int64_t dilation_h, std::int64_t dilation_w,
                         StringHandle epilogue) {
   TextArgument const name(epilogue);
-  DepthwiseCall call = call_of(
-      input, weight, bias ? &*bias : nullptr, residual ? &*residual : nullptr,
-      {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},
-      name.view());
+  DepthwiseCall call =
+      call_of(input, weight, bias ? &*bias : nullptr, residual ? &*residual : nullptr,
+              {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},
+              name.view());
   return run(call);
 }
 
@@ -408,7 +409,8 @@ Explanation explain_fprop(Question const& asked) {
 template <Direction direction>
 Explanation explain_gradient(Question const& asked) {
   Geometry const geometry = geometry_of(asked, 10);
-  return explain(gradient_of(direction, asked.tensor(0), asked.tensor(1), {asked.geometry[8], asked.geometry[9]}, geometry));
+  return explain(
+      gradient_of(direction, asked.tensor(0), asked.tensor(1), {asked.geometry[8], asked.geometry[9]}, geometry));
 }
 
 #define CUTWHEEL_GEOMETRY                                                         \
@@ -423,14 +425,14 @@ Ops depthwise_ops() {
           "conv2d_depthwise(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, " CUTWHEEL_GEOMETRY
           ", str epilogue) -> Tensor",
           {2, 4, explain_fprop}),
-      op<&gradient<Direction::dgrad>, kDepthwiseInputGrad>(
-          "conv2d_depthwise_input_grad(Tensor grad_output, Tensor weight, SymInt input_h, SymInt input_w, " CUTWHEEL_GEOMETRY
-          ") -> Tensor",
-          {2, 2, explain_gradient<Direction::dgrad>}),
-      op<&gradient<Direction::wgrad>, kDepthwiseWeightGrad>(
-          "conv2d_depthwise_weight_grad(Tensor grad_output, Tensor input, SymInt weight_h, SymInt weight_w, " CUTWHEEL_GEOMETRY
-          ") -> Tensor",
-          {2, 2, explain_gradient<Direction::wgrad>}),
+      op<&gradient<Direction::dgrad>, kDepthwiseInputGrad>("conv2d_depthwise_input_grad(Tensor grad_output, Tensor weight, "
+                                                           "SymInt input_h, SymInt input_w, " CUTWHEEL_GEOMETRY
+                                                           ") -> Tensor",
+                                                           {2, 2, explain_gradient<Direction::dgrad>}),
+      op<&gradient<Direction::wgrad>, kDepthwiseWeightGrad>("conv2d_depthwise_weight_grad(Tensor grad_output, Tensor "
+                                                            "input, SymInt weight_h, SymInt weight_w, " CUTWHEEL_GEOMETRY
+                                                            ") -> Tensor",
+                                                            {2, 2, explain_gradient<Direction::wgrad>}),
   };
 }
 

@@ -126,7 +126,6 @@ class ConvOps:
         z = F.conv2d(image, filters, added, tuple(stride), 0, tuple(dilation))
         return as_channels_last(z.to(torch.bfloat16 if out_dtype is None else out_dtype))
 
-
     def conv2d_depthwise(
         self,
         x: Tensor,

@@ -5,7 +5,8 @@ and memory format; what does not lie channels last is copied first. A result is 
 
 The kernels take float16, bfloat16, and float32 where torch allows TF32 for convolutions. Other
 calls (groups, another dtype, float32 in full precision, torch.func's transforms) are computed by
-torch.nn.functional.conv2d, on any device, and explain says so; for float32 a message, too.
+torch.nn.functional.conv2d, on any device, and explain says so; for float32 a message, too. Where
+each channel has a filter of its own, other kernels take float16 and bfloat16 (_depthwise).
 
 Autocast, torch.compile and errors are those of cutwheel.ops.gemm.
 """
@@ -47,10 +48,11 @@ def conv2d(
         bias: [Ko], dtype of input
         stride, dilation: a number, or two
         padding: a number, two, "valid" (none) or "same" (the result has the input's size; stride 1)
-        groups: with another number than 1, torch computes the convolution
+        groups: with a number that is neither 1 nor that of channels and filters, torch computes the
+            convolution
         activation: None, "relu", "gelu" (of erf), "gelu_tanh" or "silu"; or "sigmoid", "tanh",
             "hardswish", "softplus" or "leaky_relu" (slope 0.01), which take a second kernel, as all
-            but "relu" do where a gradient is needed
+            but "relu" do where a gradient is needed. Depthwise, all but "leaky_relu" are fused
         residual: [N, Ko, P, Q], exactly the shape of the result, dtype of input, any strides. Under
             autocast of any dtype: one that is not autocast's is not cast, and added by torch
         residual_after_activation: where the residual is added; means nothing without both

@@ -6,6 +6,7 @@ those of _autograd, each by the op that is made for it, so that they nest.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,8 +33,13 @@ COMPOSED_IN_KERNEL = ("sigmoid", "tanh", "hardswish", "softplus")
 def is_depthwise(input: Tensor, weight: Tensor, groups: int) -> bool:
     """Whether kernels of depthwise convolutions take the call, dtypes aside.
 
-    What is wrong with a weight of another shape they say, so it counts as one of theirs.
+    torch says what is wrong with groups that are no number.
     """
+    if not isinstance(groups, int):
+        try:
+            groups = operator.index(groups)
+        except TypeError:
+            return False
     return (
         groups > 1
         and input.dim() == weight.dim() == 4
