@@ -185,7 +185,7 @@ def test_a_reason_says_what_is_implemented(row: str, of: dict[str, int], text: s
     assert any(text in reason for reason in reasons)
 
 
-# Where TMA loads, a tap's channels fill whole steps of K, which is what taps of few channels cost. So these are gathered.
+# Where TMA loads, a tap's channels fill whole steps of K: taps of few channels are gathered.
 def test_taps_count_on_hopper() -> None:
     def predicted(gpu: Gpu, taps: int, mode: str = "") -> float:
         plans = explain(gpu, 100352, 64, 576, direction=FPROP, taps=taps)["plans"]
