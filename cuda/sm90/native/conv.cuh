@@ -148,36 +148,20 @@ struct Sm90Conv
   static Status launch_wgrad(ConvArgs const& args, void const* kernel, gemm::KernelAttributes& attributes) {
     ConvProblem const& x = args.conv;
     Im2colAxis const h = im2col_axis_h(x), w = im2col_axis_w(x);
-    // A has its pixels as the rows of one matrix.
-    std::int64_t const pitch = args.y_strides[2];
-    bool const is_matrix = args.y_strides[1] == pitch * x.q && args.y_strides[0] == args.y_strides[1] * x.p;
     int const splits = std::max(args.splits, 1);
     SchedulerParams scheduler{};
     scheduler.columns = FilterColumns::of(x.c, x.r * x.s);
-    int const tiles_m = ceil_div(args.m, Tile::kM), tiles_n = ceil_div(scheduler.columns.count(), Tile::kN);
-    bool const along_m = args.raster == RasterOrder::along_m;
-    scheduler.order = {tiles_m, tiles_n, splits, gemm::swizzle_width(args.swizzle, along_m ? tiles_n : tiles_m), along_m};
-    std::int64_t const tiles = std::int64_t{tiles_m} * tiles_n * splits;
-    if (!h.is_encodable() || !w.is_encodable() || !is_matrix || tiles > kMaxTiles || (splits > 1 && d != DType::f32) ||
-        !is_tma_aligned(args.a.data, args.y_strides, a) || !is_tma_aligned(args.b.data, args.x_strides, b)) {
+    std::int64_t const tiles = plan_wgrad<Tile>(scheduler, args, scheduler.columns.count(), splits);
+    if (!h.is_encodable() || !w.is_encodable() || !is_matrix(args) || tiles > kMaxTiles ||
+        (splits > 1 && d != DType::f32) || !is_tma_aligned(args.a.data, args.y_strides, a) ||
+        !is_tma_aligned(args.b.data, args.x_strides, b)) {
       return {StatusCode::not_implementable, 0};
     }
     Operands operands;
-    OperandA::encode_map(operands.a, a, {args.a.data, pitch, 0}, args.m, args.k, 1);
+    OperandA::encode_map(operands.a, a, {args.a.data, args.y_strides[2], 0}, args.m, args.k, 1);
     encode_im2col_map(operands.b, b, args.b.data, args.x_strides, x.images, x.c, h, w, FilterColumns::kUnit, Tile::kK);
-    scheduler.m = args.m;
-    scheduler.k_tiles = ceil_div(args.k, Tile::kK);
-    scheduler.grid = im2col_grid(h, w);
-    scheduler.taps_w = cutlass::FastDivmod(x.s);
-    scheduler.dilation_h = x.dilation_h;
-    scheduler.dilation_w = x.dilation_w;
-    gemm::GemmArgs result = args;
-    if (splits > 1) {
-      result.d = args.workspace;
-      result.d_leading = args.n;
-      result.d_batch_stride = std::int64_t{args.m} * args.n;
-    }
-    return Base::launch(result, kernel, attributes, operands, scheduler, static_cast<int>(tiles), splits);
+    return Base::launch(args_of_splits(args, splits), kernel, attributes, operands, scheduler, static_cast<int>(tiles),
+                        splits);
   }
 };
 

@@ -141,37 +141,21 @@ struct Sm90GatherConv
 
   static Status launch_wgrad(ConvArgs const& args, void const* kernel, gemm::KernelAttributes& attributes) {
     ConvProblem const& x = args.conv;
-    std::int64_t const pitch = args.y_strides[2];
-    bool const is_matrix = args.y_strides[1] == pitch * x.q && args.y_strides[0] == args.y_strides[1] * x.p;
     int const splits = std::max(args.splits, 1);
     SchedulerParams scheduler{};
     scheduler.columns = {args.n};
-    int const tiles_m = ceil_div(args.m, Tile::kM), tiles_n = ceil_div(args.n, Tile::kN);
-    bool const along_m = args.raster == RasterOrder::along_m;
-    scheduler.order = {tiles_m, tiles_n, splits, gemm::swizzle_width(args.swizzle, along_m ? tiles_n : tiles_m), along_m};
-    std::int64_t const tiles = std::int64_t{tiles_m} * tiles_n * splits;
+    std::int64_t const tiles = plan_wgrad<Tile>(scheduler, args, args.n, splits);
     Operands operands{};
-    bool const fits = is_matrix && tiles <= kMaxTiles && (splits == 1 || d == DType::f32) &&
+    bool const fits = is_matrix(args) && tiles <= kMaxTiles && (splits == 1 || d == DType::f32) &&
                       is_tma_aligned(args.a.data, args.y_strides, a) && is_tma_aligned(args.b.data, args.x_strides, b) &&
                       operands.b.encode(args.b.data, args.x_strides, x.images, x.h, x.w);
     if (!fits) return {StatusCode::not_implementable, 0};
     operands.a = static_cast<uint4 const*>(args.a.data);
-    operands.a_pixel = pitch / kPieceElements;
+    operands.a_pixel = args.y_strides[2] / kPieceElements;
     operands.pixels = args.k;
     operands.channels = x.c;
-    scheduler.m = args.m;
-    scheduler.k_tiles = ceil_div(args.k, Tile::kK);
-    scheduler.grid = im2col_grid(im2col_axis_h(x), im2col_axis_w(x));
-    scheduler.taps_w = cutlass::FastDivmod(x.s);
-    scheduler.dilation_h = x.dilation_h;
-    scheduler.dilation_w = x.dilation_w;
-    gemm::GemmArgs result = args;
-    if (splits > 1) {
-      result.d = args.workspace;
-      result.d_leading = args.n;
-      result.d_batch_stride = std::int64_t{args.m} * args.n;
-    }
-    return Base::launch(result, kernel, attributes, operands, scheduler, static_cast<int>(tiles), splits);
+    return Base::launch(args_of_splits(args, splits), kernel, attributes, operands, scheduler, static_cast<int>(tiles),
+                        splits);
   }
 };
 

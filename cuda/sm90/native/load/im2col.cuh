@@ -12,6 +12,9 @@ namespace cutwheel::conv2d {
 using gemm::Status;
 using gemm::StatusCode;
 
+// Of a launch: leaves room to add a grid to a tile index without overflow.
+constexpr std::int64_t kMaxTiles = 0x7fffffff - 65536;
+
 // Where pixels are gathered along one side of an image: position i of `positions` begins at corner + i * stride, and a tap
 // reads the pixel that lies its offset, which is not negative, behind that. What is outside of the image is zeros.
 struct Im2colAxis {
@@ -68,6 +71,19 @@ struct Im2colGrid {
     return pixel;
   }
 };
+
+inline Im2colAxis im2col_axis(int extent, int positions, int taps, int pad, int stride, int dilation) {
+  return {extent, -pad, positions, stride, (taps - 1) * dilation};
+}
+inline Im2colAxis im2col_axis_h(ConvProblem const& x) {
+  return im2col_axis(x.h, x.p, x.r, x.pad_h, x.stride_h, x.dilation_h);
+}
+inline Im2colAxis im2col_axis_w(ConvProblem const& x) {
+  return im2col_axis(x.w, x.q, x.s, x.pad_w, x.stride_w, x.dilation_w);
+}
+inline Im2colGrid im2col_grid(Im2colAxis const& h, Im2colAxis const& w) {
+  return {cutlass::FastDivmod(h.positions), cutlass::FastDivmod(w.positions), h.corner, w.corner, h.stride, w.stride};
+}
 
 // Offset that a tap adds to a pixel.
 struct Im2colOffset {

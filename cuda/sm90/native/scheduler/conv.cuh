@@ -43,9 +43,6 @@ struct ResidueClassCoordinates {
   CUTLASS_DEVICE static int column(int n) { return n; }
 };
 
-// Leaves room to add a grid to a tile index without overflow.
-constexpr std::int64_t kMaxTiles = 0x7fffffff - 65536;
-
 template <class Tile, Direction direction>
 struct Sm90ConvScheduler {
   static constexpr bool kHasResidueClasses = direction == Direction::dgrad;
@@ -170,19 +167,6 @@ struct DgradAxis {
     return {extent, corner, classes[0].positions - (shorter ? 1 : 0), 1, last_offset};
   }
 };
-
-inline Im2colAxis im2col_axis(int extent, int positions, int taps, int pad, int stride, int dilation) {
-  return {extent, -pad, positions, stride, (taps - 1) * dilation};
-}
-inline Im2colAxis im2col_axis_h(ConvProblem const& x) {
-  return im2col_axis(x.h, x.p, x.r, x.pad_h, x.stride_h, x.dilation_h);
-}
-inline Im2colAxis im2col_axis_w(ConvProblem const& x) {
-  return im2col_axis(x.w, x.q, x.s, x.pad_w, x.stride_w, x.dilation_w);
-}
-inline Im2colGrid im2col_grid(Im2colAxis const& h, Im2colAxis const& w) {
-  return {cutlass::FastDivmod(h.positions), cutlass::FastDivmod(w.positions), h.corner, w.corner, h.stride, w.stride};
-}
 
 // Classes of fprop, all but their k-tiles.
 template <class Params>

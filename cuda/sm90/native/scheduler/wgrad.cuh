@@ -82,4 +82,37 @@ struct Sm90WgradScheduler {
   CUTLASS_DEVICE auto coordinates(Sm90WorkTile const&) const { return Columns::coordinates(p.columns); }
 };
 
+// Fills all of `params` but its columns, of which there are `columns`. Returns the number of tiles.
+template <class Tile, class Params>
+std::int64_t plan_wgrad(Params& params, ConvArgs const& args, int columns, int splits) {
+  ConvProblem const& x = args.conv;
+  int const tiles_m = ceil_div(args.m, Tile::kM), tiles_n = ceil_div(columns, Tile::kN);
+  bool const along_m = args.raster == RasterOrder::along_m;
+  params.order = {tiles_m, tiles_n, splits, gemm::swizzle_width(args.swizzle, along_m ? tiles_n : tiles_m), along_m};
+  params.m = args.m;
+  params.k_tiles = ceil_div(args.k, Tile::kK);
+  params.grid = im2col_grid(im2col_axis_h(x), im2col_axis_w(x));
+  params.taps_w = cutlass::FastDivmod(x.s);
+  params.dilation_h = x.dilation_h;
+  params.dilation_w = x.dilation_w;
+  return std::int64_t{tiles_m} * tiles_n * splits;
+}
+
+// What a kernel is launched with: with more than one split D is the workspace.
+inline gemm::GemmArgs args_of_splits(ConvArgs const& args, int splits) {
+  gemm::GemmArgs result = args;
+  if (splits > 1) {
+    result.d = args.workspace;
+    result.d_leading = args.n;
+    result.d_batch_stride = std::int64_t{args.m} * args.n;
+  }
+  return result;
+}
+
+// Whether all pixels of the output's gradient are the rows of one matrix.
+inline bool is_matrix(ConvArgs const& args) {
+  std::int64_t const pitch = args.y_strides[2];
+  return args.y_strides[1] == pitch * args.conv.q && args.y_strides[0] == args.y_strides[1] * args.conv.p;
+}
+
 }  // namespace cutwheel::conv2d
