@@ -32,24 +32,60 @@ struct FilterGrad {
   static constexpr int kTaps = taps_, kStride = stride_, kSide = 8, kPairs = kSide / 2, kPiece = 8;
   static constexpr int kColumnPairs = (kTaps + 1) / 2;
 
+  struct Place {
+    int slice, part, first_tap_row, first_tap;
+    int vector, group;  // of the warp
+  };
+
+  // Which pixels of a tile a thread copies: the first, and how far it is from one to the next. The same for all tiles, so
+  // that none of them takes a division.
+  struct Route {
+    int offset, row, column, row_step, column_step;
+  };
+  struct Copies {
+    int lanes, channel;  // threads that copy a vector of channels; that of this thread
+    bool works;
+    Route x, y;
+  };
+  // The next tile.
+  struct TileIndex {
+    int across, down, image;
+  };
+
+  DEPTHWISE_DEVICE static Route route_of(FilterGradTile const& t, unsigned piece, unsigned lane, unsigned lanes,
+                                         unsigned columns) {
+    Route route;
+    route.offset = static_cast<int>(lane * t.pitch + piece * kPiece);
+    route.row = static_cast<int>(lane / columns), route.column = static_cast<int>(lane % columns);
+    route.row_step = static_cast<int>(lanes / columns), route.column_step = static_cast<int>(lanes % columns);
+    return route;
+  }
+
+  DEPTHWISE_DEVICE static Copies copies_of(FilterGradParams const& p, Place const& at) {
+    FilterGradTile const& t = p.tile;
+    unsigned const pieces = t.channels / kPiece, thread = thread_index();
+    unsigned const piece = thread % pieces, lane = thread / pieces, lanes = t.threads / pieces;
+    Copies copies;
+    copies.lanes = static_cast<int>(lanes);
+    copies.channel = at.slice + static_cast<int>(piece) * kPiece;
+    copies.works = lane < lanes;
+    copies.x = route_of(t, piece, lane, lanes, t.x_columns);
+    copies.y = route_of(t, piece, lane, lanes, t.y_columns);
+    return copies;
+  }
+
   DEPTHWISE_DEVICE static void load(E* tile, E const* image, std::int64_t row_stride, std::int64_t column_stride,
                                     int first_row, int first_column, int height, int width, int rows, int columns,
-                                    FilterGradTile const& t, int channel, int all_channels) {
-    unsigned const pieces = t.channels / kPiece, thread = thread_index();
-    int const piece = thread % pieces, lane = thread / pieces, step = static_cast<unsigned>(t.threads) / pieces;
-    if (lane >= step) return;
-    int const row_step = step / columns, column_step = step % columns;
-    int row = lane / columns, column = lane % columns;
-    channel += piece * kPiece;
-    bool const has_channel = channel < all_channels;
-    E* target = tile + lane * t.pitch + piece * kPiece;
+                                    Route const& route, int step, bool has_channels) {
+    int row = route.row, column = route.column;
+    E* target = tile + route.offset;
     while (row < rows) {
       int const h = first_row + row, w = first_column + column;
-      bool const inside = has_channel && h >= 0 && h < height && w >= 0 && w < width;
-      copy_async_16(target, inside ? image + h * row_stride + w * column_stride + channel : image, inside);
-      target += step * t.pitch;
-      row += row_step;
-      column += column_step;
+      bool const inside = has_channels && h >= 0 && h < height && w >= 0 && w < width;
+      copy_async_16(target, inside ? image + h * row_stride + w * column_stride : image, inside);
+      target += step;
+      row += route.row_step;
+      column += route.column_step;
       if (column >= columns) {
         column -= columns;
         ++row;
@@ -57,24 +93,27 @@ struct FilterGrad {
     }
   }
 
-  struct Place {
-    int slice, part, first_tap_row, first_tap;
-    int vector, group;  // of the warp
-  };
-
-  DEPTHWISE_DEVICE static void load_tile(FilterGradParams const& p, Place const& at, std::int64_t index, char* stage) {
+  // Starts the copies of a tile, and goes on to the next.
+  DEPTHWISE_DEVICE static void load_tile(FilterGradParams const& p, Place const& at, Copies const& copies, TileIndex& tile,
+                                         char* stage) {
     FilterGradTile const& t = p.tile;
     FilterGradShape const& s = p.shape;
-    int const across = static_cast<int>(index % t.across);
-    index /= t.across;
-    int const down = static_cast<int>(index % t.down);
-    std::int64_t const image = index / t.down;
-    int const row = down * t.rows * kSide, column = across * t.strips * kSide;
-    load(reinterpret_cast<E*>(stage), static_cast<E const*>(p.x) + image * p.x_image, p.x_row, p.x_column,
-         row * kStride - s.pad_h + at.first_tap_row, column * kStride - s.pad_w + at.first_tap, s.in_h, s.in_w, t.x_rows,
-         t.x_columns, t, at.slice, s.channels);
-    load(reinterpret_cast<E*>(stage + t.y_offset), static_cast<E const*>(p.dy) + image * p.dy_image, p.dy_row, p.dy_column,
-         row, column, s.out_h, s.out_w, t.rows * kSide, t.y_columns, t, at.slice, s.channels);
+    int const row = tile.down * t.rows * kSide, column = tile.across * t.strips * kSide, step = copies.lanes * t.pitch;
+    bool const has_channels = copies.channel < s.channels;
+    int const channel = has_channels ? copies.channel : 0;
+    E const* const x = static_cast<E const*>(p.x) + tile.image * p.x_image + channel;
+    E const* const dy = static_cast<E const*>(p.dy) + tile.image * p.dy_image + channel;
+    if (copies.works) {
+      load(reinterpret_cast<E*>(stage), x, p.x_row, p.x_column, row * kStride - s.pad_h + at.first_tap_row,
+           column * kStride - s.pad_w + at.first_tap, s.in_h, s.in_w, t.x_rows, t.x_columns, copies.x, step, has_channels);
+      load(reinterpret_cast<E*>(stage + t.y_offset), dy, p.dy_row, p.dy_column, row, column, s.out_h, s.out_w,
+           t.rows * kSide, t.y_columns, copies.y, step, has_channels);
+    }
+    if (++tile.across < t.across) return;
+    tile.across = 0;
+    if (++tile.down < t.down) return;
+    tile.down = 0;
+    ++tile.image;
   }
 
   using Sums = float[kTaps][kColumnPairs][4];
@@ -139,15 +178,19 @@ struct FilterGrad {
 #pragma unroll
       for (int c = 0; c < kColumnPairs; ++c) sums[r][c][0] = sums[r][c][1] = sums[r][c][2] = sums[r][c][3] = 0;
     }
-    std::int64_t const tiles = static_cast<std::int64_t>(s.images) * t.down * t.across;
-    std::int64_t const first = tiles * at.part / t.parts, end = tiles * (at.part + 1) / t.parts;
-    if (first < end) load_tile(p, at, first, memory);
-    commit_copies();
+    // At most as many as places, which are below 2^31.
+    int const tiles = s.images * t.down * t.across;
+    int const first = static_cast<int>(std::int64_t{tiles} * at.part / t.parts),
+              end = static_cast<int>(std::int64_t{tiles} * (at.part + 1) / t.parts);
+    Copies const copies = copies_of(p, at);
+    TileIndex tile{first % t.across, first / t.across % t.down, first / t.across / t.down};
+    // One tile ahead.
 #pragma unroll 1
-    for (std::int64_t index = first; index < end; ++index) {
-      unsigned const stage = static_cast<unsigned>(index - first) & 1;
-      if (index + 1 < end) load_tile(p, at, index + 1, memory + (stage ^ 1) * t.stage_bytes);
+    for (int index = first - 1; index < end; ++index) {
+      int const stage = (index - first) & 1;
+      if (index + 1 < end) load_tile(p, at, copies, tile, memory + (stage ^ 1) * t.stage_bytes);
       commit_copies();
+      if (index < first) continue;
       wait_for_groups<1>();
       synchronize();
       add_tile(p, at, address + stage * t.stage_bytes, sums);

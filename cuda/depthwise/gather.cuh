@@ -103,8 +103,9 @@ struct Gather {
   DEPTHWISE_DEVICE static void load_filter(GatherParams const& p, Place const& at, float* taps, int first, int count) {
     GatherTile const& t = p.tile;
     GatherShape const& s = p.shape;
-    int const row_taps = s.taps_w, pitch = t.filter_pitch, padded = t.padded_taps;
-    int const all = s.taps_h * row_taps, each = count * row_taps, thread = thread_index();
+    int const height = kUnrolled ? kTaps : s.taps_h, row_taps = kUnrolled ? kTaps : s.taps_w;
+    int const pitch = t.filter_pitch, padded = kUnrolled ? kTaps : t.padded_taps;
+    int const all = height * row_taps, each = kUnrolled ? all : count * row_taps, thread = thread_index();
     int const channels = min_of(t.channels, s.channels - at.slice);
     E const* const filter = static_cast<E const*>(p.filter) + static_cast<std::int64_t>(at.slice) * all;
     if (padded != row_taps) {
@@ -126,11 +127,11 @@ struct Gather {
         int channel = tap.quotient, row = place.quotient, column = place.rest;
 #pragma unroll
         for (int j = 0; j < kPiece; ++j) {
-          int const to_row = s.flipped ? s.taps_h - 1 - row : row, to_column = s.flipped ? row_taps - 1 - column : column;
+          int const to_row = s.flipped ? height - 1 - row : row, to_column = s.flipped ? row_taps - 1 - column : column;
           if (i + j < total) taps[(to_row * padded + to_column) * pitch + channel] = values[j];
           if (++column == row_taps) {
             column = 0;
-            if (++row == s.taps_h) row = 0, ++channel;
+            if (++row == height) row = 0, ++channel;
           }
         }
       }
@@ -173,7 +174,7 @@ struct Gather {
   DEPTHWISE_DEVICE static void add_rows(Sums& sums, GatherParams const& p, E const* tile, float const* taps, int first,
                                         int count) {
     GatherTile const& t = p.tile;
-    int const row_pitch = t.tile_columns * t.channels;
+    int const row_pitch = t.tile_columns * t.channels, padded = kUnrolled ? kTaps : t.padded_taps;
     auto const load_row = [&](float (&pixels)[kPixels][kVector], E const* from) {
 #pragma unroll
       for (int i = 0; i < kPixels; ++i) load_vector<E, kVector>(from + i * t.channels, pixels[i]);
@@ -187,7 +188,7 @@ struct Gather {
         for (int row = 0; row < kRows; ++row) {
           int const r = row + 2 * half - 2 * i;
           if (r >= 0 && r < p.shape.taps_h) {
-            multiply(sums[row], pixels, taps + r * t.padded_taps * t.filter_pitch, t.filter_pitch);
+            multiply(sums[row], pixels, taps + r * padded * t.filter_pitch, t.filter_pitch);
           }
         }
       };
@@ -206,7 +207,7 @@ struct Gather {
         for (int row = 0; row < kRows; ++row) {
           int const r = i - row * kStride;
           if (r >= 0 && r < rows) {
-            multiply(sums[row], pixels, taps + r * t.padded_taps * t.filter_pitch, t.filter_pitch);
+            multiply(sums[row], pixels, taps + r * padded * t.filter_pitch, t.filter_pitch);
           }
         }
       };
@@ -281,7 +282,7 @@ struct Gather {
     auto const exists = [&](int i, int j) {
       return row + i >= 0 && row + i < s.out_h && column + j >= 0 && column + j < s.out_w;
     };
-    if (p.epilogue < Epilogues::kSums) {  // the sums, and the bias
+    if (Epilogues::kCount <= Epilogues::kSums || p.epilogue < Epilogues::kSums) {  // the sums, and the bias
       if (!works) return;
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {

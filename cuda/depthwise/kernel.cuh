@@ -31,8 +31,8 @@ struct EpilogueCase {
 // other, so it is there once. The first two are those that add up to the sums and the bias.
 template <DType d, class... Cases>
 struct EpilogueSwitch {
-  static constexpr int kSums = 2;
-  static_assert(sizeof...(Cases) == 0 || sizeof...(Cases) >= kSums);
+  static constexpr int kSums = 2, kCount = sizeof...(Cases);
+  static_assert(kCount == 0 || kCount >= kSums);
 
   // Its position, or -1.
   static int position_of(Epilogue epilogue) {
@@ -59,7 +59,7 @@ struct EpilogueSwitch {
   template <int count>
   CUTLASS_DEVICE static void apply(int position, float const* scalars, float const* sums, float const* bias,
                                    float const* residual, float* results) {
-    if constexpr (sizeof...(Cases) == 0) {
+    if constexpr (kCount == 0) {
       for (int i = 0; i < count; ++i) results[i] = sums[i] + bias[i];
     } else {
       int i = 0;
@@ -99,7 +99,11 @@ struct Depthwise {
   using Params = std::conditional_t<kWgrad, depthwise::FilterGradParams, depthwise::GatherParams>;
 
   CUTLASS_DEVICE static void device(Params const& p) {
-    if constexpr (arch_ == Arch::sm90a) asm volatile("griddepcontrol.wait;" ::: "memory");
+    // The next kernel may start when all threadblocks have: it waits in its turn.
+    if constexpr (arch_ == Arch::sm90a) {
+      asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+      asm volatile("griddepcontrol.wait;" ::: "memory");
+    }
     if constexpr (!kWgrad) {
       if constexpr (kAny) {
         depthwise::gather_any<E, Epilogues>(p);

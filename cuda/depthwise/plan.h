@@ -107,8 +107,11 @@ inline bool plan_gather(GatherPlan& plan, GatherKernel const& k, GatherShape con
   GatherTile& t = plan.tile;
   int const out_h = s.out_h + (k.transposed ? s.pad_h & 1 : 0), out_w = s.out_w + (k.transposed ? s.pad_w & 1 : 0);
   int const lines = up(out_h, k.rows), columns = up(out_w, k.columns);
-  // Measured on an H100: 32 channels and 128 threads of four channels, 256 of two.
-  int channels = channels_of_slice(s.channels, 32, 96, /*power_of_two=*/true), strips = even_part(columns, 4);
+  // Measured on an H100: 32 channels and 128 threads of four channels, 256 of two; twice the channels of the smallest
+  // images; tall tiles behind a stride.
+  bool const is_small = k.vector == 2 && lines * columns <= 4 && std::int64_t{s.images} * s.channels > 64 * limits.sm_count;
+  int channels = channels_of_slice(s.channels, is_small ? 64 : 32, 96, /*power_of_two=*/!k.transposed);
+  int strips = even_part(columns, k.stride == 2 ? 2 : 4);
   int const wanted_threads = std::min(limits.threads, 512 / k.vector);
   for (;;) {
     t.channels = channels, t.vectors = channels / k.vector, t.strips = strips;
@@ -207,7 +210,7 @@ inline bool plan_filter_grad(FilterGradPlan& plan, int taps, int stride, FilterG
   t.across = up(across, t.strips), t.down = up(down, t.rows);
   t.slices = up(s.channels, t.channels);
   // Registers of a thread, as compiled.
-  int const registers = taps == 3 ? 96 + 16 * (stride - 1) : taps == 5 ? 144 : 208;
+  int const registers = taps == 3 ? 88 + 16 * stride : taps == 5 ? 136 + 8 * stride : 200 + 8 * stride;
   int const resident =
       std::clamp(std::min(65536 / (registers * t.threads), limits.shared_memory / plan.shared_memory), 1, 8);
   std::int64_t const tiles = std::int64_t{s.images} * t.across * t.down;

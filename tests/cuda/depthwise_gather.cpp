@@ -40,7 +40,7 @@ using namespace cutwheel::conv2d::depthwise;
 
 // The sums and the bias; the same; relu, behind a residual.
 struct Epilogues {
-  static constexpr int kSums = 2;
+  static constexpr int kSums = 2, kCount = 3;
   template <int count>
   static void apply(int which, float const*, float const* sums, float const* bias, float const* residual, float* to) {
     for (int i = 0; i < count; ++i) {

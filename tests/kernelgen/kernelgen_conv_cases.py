@@ -14,6 +14,7 @@ PRODUCT = "DType::bf16, DType::bf16, DType::f32, DType::bf16"
 EPILOGUES: Table = {
     # An epilogue that 8-bit operands may have.
     "scaled": {"expr": "scale * accum", "operands": {"scale": "row[1|N] f32"}},
+    "bias": {"expr": "alpha * accum + bias", "operands": {"bias": "row[N]"}},
     "bias_residual_relu": {
         "expr": "relu(alpha * accum + bias + residual)",
         "operands": {"bias": "row[N]", "residual": "matrix[M,N]"},
