@@ -19,12 +19,14 @@ from conv_cases import serves as conv_serves
 from conv_gradients import STRIDED, both, leaves
 from conv_reference import DIRECTIONS, Geometry
 from conv_scaled_cases import ScaledConv
+from depthwise_cases import PROBLEMS as DEPTHWISE_PROBLEMS
+from depthwise_cases import Depthwise
 from elementwise_cases import random_operands, weighed
 from elementwise_cases import run as run_elementwise
 from epilogue_cases import Call as EpilogueCall
 from epilogue_cases import elementwise, representatives, served
 from fused_cases import values
-from gemm_cases import BRAIN, LAYOUTS, SINGLE, operands, random_tensor
+from gemm_cases import BRAIN, LAYOUTS, SINGLE, manifest_kernels, operands, random_tensor
 from grouped_cases import DRAWN, offsets
 from grouped_cases import Call as GroupedCall
 from grouped_cases import archs as grouped_archs
@@ -275,6 +277,38 @@ def _conv_explained(device: str) -> Iterator[Explained]:
     yield "conv2d", (), arguments(conv, None, "no_residual"), "gemm"  # matrix products
 
 
+def _depthwise_calls(
+    cutwheel: Any, device: str, dtypes: Sequence[torch.dtype], seed: int
+) -> Iterator[OpCall]:
+    for name, dtype, direction in itertools.product(
+        ("3x3_stride1", "5x5_stride2", "7x7_stride1", "one_tap_a_row"), dtypes, DIRECTIONS
+    ):
+        if dtype == SINGLE:
+            continue
+        conv = Depthwise.random(direction, *DEPTHWISE_PROBLEMS[name], dtype, device)
+
+        def run(a: Tensor, b: Tensor, conv: Conv = conv) -> list[Tensor]:
+            return [replace(conv, a=a, b=b).run(as_they_are=True)]
+
+        yield OpCall(conv.positional, run, lambda results, conv=conv: conv.judge(results[0]))
+
+
+def _depthwise_step(cutwheel: Any, device: str) -> Callable[[], object]:
+    given = [
+        values(size, BRAIN, device).requires_grad_() for size in ((2, 24, 9, 14), (24, 1, 3, 3))
+    ]
+    return lambda: torch.autograd.grad(
+        cutwheel.conv2d(*given, padding=1, groups=24, activation="relu").sum(), given
+    )
+
+
+def _depthwise_refused(cutwheel: Any, device: str) -> tuple[str, Callable[[], object]]:
+    x, weight = (values(size, BRAIN, device) for size in ((2, 24, 9, 14), (25, 1, 3, 3)))
+    geometry = 1, 1, 1, 1, 1, 1, 1, 1
+    op = torch.ops.cutwheel.conv2d_depthwise
+    return "weight", lambda: op(x, weight, None, None, *geometry, "plain")
+
+
 # ---- 8-bit operands
 def _scaled_calls(
     cutwheel: Any, device: str, dtypes: Sequence[torch.dtype], seed: int
@@ -473,6 +507,12 @@ _by_layout = {
         "odd_channels": ("nchw", "of_odd_channels"),
     }.items()
 }
+_depthwise = Op(
+    _depthwise_calls,
+    _depthwise_refused,
+    _depthwise_step,
+    archs=archs_of([row for row in manifest_kernels("conv2d") if row["family"] == "depthwise"]),
+)
 _scaled_conv = {
     f"scaled_conv2d-{name}": Op(
         functools.partial(_scaled_conv_calls, dtype), functools.partial(_scaled_conv_refused, dtype)
@@ -485,6 +525,7 @@ OPS: dict[str, Op] = {
     "elementwise": Op(_elementwise_calls, _elementwise_refused),
     **_by_kind,
     **_by_layout,
+    "depthwise": _depthwise,
     "scaled_mm": Op(_scaled_calls, _scaled_refused, explained=_scaled_explained),
     "scaled_grouped_mm": Op(_scaled_grouped_calls, _scaled_grouped_refused),
     **_scaled_conv,
