@@ -43,9 +43,7 @@ LIMITS = ("l2", "lone_l2", "dram", "sharpness", "split_lines", "beyond_us")
 # they do.
 FUSED = {(False, False): 1.5, (False, True): 0.6, (True, False): 1.2, (True, True): 1.6}
 FUSED_CUTLASS = {True: 0.0, False: 5.7}
-MATRIX_C = 0.4
-# Of CUTLASS's tiles a factor, by whether there is a C.
-MATRIX_C_CUTLASS = {True: 1.03, False: 1.1}
+MATRIX_C, MATRIX_C_CUTLASS = 0.4, 1.03
 
 # Kind, tile M, N and bytes of K, ours, schedule, swap_ab, splits: as in the file.
 Key = tuple[str, int, int, int, bool, str, bool, int]
@@ -177,7 +175,7 @@ def terms_of(kernel: Mapping[str, Any], request: Mapping[str, Any], sm_count: in
             added += 2 * max(0.0, 1 - math.ceil(k / parts / tile_k) / 12)
     if epilogue == "linear_combination":
         added += MATRIX_C * area if native else 0
-        factor = 1 if native else MATRIX_C_CUTLASS[request["addend"] == "matrix"]
+        factor = 1 if native else MATRIX_C_CUTLASS
     slots = sm_count if parts <= 2 else sm_count * 9 // 10 // parts * parts
     past = (tile_m - m % tile_m) % tile_m + (tile_n - n % tile_n) % tile_n
     return Terms(
@@ -259,9 +257,8 @@ def read(path: Path, kernels: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
                 continue
             if splits > 1:
                 continue
-            # A kernel of ours for a matrix C serves others, too, and is not to be chosen for them.
-            is_own = kernel["family"] == "sm90_persistent"
-            is_spare = is_own and kernel["epilogue"] == "linear_combination"
+            # A kernel for a matrix C serves other calls, too, and is not to be chosen for them.
+            is_spare = kernel["epilogue"] == "linear_combination"
             if is_spare and record["request"]["addend"] != "matrix":
                 continue
             if status in ("ok", "slow") and kernel["family"] in (*DENSE, "sm90_blockwise"):
