@@ -1,4 +1,4 @@
-// Operands of convolutions, gathered 16 bytes at a time by the threads of a warpgroup (cp.async). Each piece of 16 bytes
+// Operands of convolutions, gathered 16 bytes at a time by one or two warpgroups (cp.async). Each piece of 16 bytes
 // has a tap of its own, so that taps follow each other in K without padding, however few their channels are; and pixels
 // lie at any multiple of 16 bytes, where TMA takes up to 2.3 times as long unless it is one of 64.
 #pragma once
