@@ -99,11 +99,7 @@ struct Depthwise {
   using Params = std::conditional_t<kWgrad, depthwise::FilterGradParams, depthwise::GatherParams>;
 
   CUTLASS_DEVICE static void device(Params const& p) {
-    // The next kernel may start when all threadblocks have: it waits in its turn.
-    if constexpr (arch_ == Arch::sm90a) {
-      asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-      asm volatile("griddepcontrol.wait;" ::: "memory");
-    }
+    if constexpr (arch_ == Arch::sm90a) asm volatile("griddepcontrol.wait;" ::: "memory");
     if constexpr (!kWgrad) {
       if constexpr (kAny) {
         depthwise::gather_any<E, Epilogues>(p);
