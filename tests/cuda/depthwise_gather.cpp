@@ -1,5 +1,6 @@
 // The program of test_depthwise.py.
-#include <barrier>
+#include <pthread.h>
+
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -12,7 +13,17 @@
 namespace cutwheel::conv2d::depthwise {
 thread_local int own_thread;
 int current_block;
-std::barrier<>* all_threads;
+// As std::barrier, which GCC 10 lacks.
+class Barrier {
+ public:
+  explicit Barrier(unsigned threads) { pthread_barrier_init(&barrier_, nullptr, threads); }
+  ~Barrier() { pthread_barrier_destroy(&barrier_); }
+  void arrive_and_wait() { pthread_barrier_wait(&barrier_); }
+
+ private:
+  pthread_barrier_t barrier_;
+};
+Barrier* all_threads;
 alignas(16) char memory[1 << 20];
 inline int thread_index() { return own_thread; }
 inline int block_index() { return current_block; }
@@ -53,15 +64,19 @@ struct Epilogues {
 template <class Kernel>
 void run(long blocks, int threads, Kernel kernel) {
   std::memset(memory, 0x7f, sizeof(memory));  // 3e38
-  std::barrier within(threads);
-  std::barrier behind(threads, []() noexcept { ++current_block; });
+  Barrier within(threads);
   all_threads = &within;
   current_block = 0;
   std::vector<std::thread> all;
   for (int t = 0; t < threads; ++t) {
     all.emplace_back([&, t] {
       own_thread = t;
-      for (long b = 0; b < blocks; ++b) kernel(), behind.arrive_and_wait();
+      for (long b = 0; b < blocks; ++b) {
+        kernel();
+        within.arrive_and_wait();
+        if (t == 0) ++current_block;
+        within.arrive_and_wait();
+      }
     });
   }
   for (std::thread& each : all) each.join();
