@@ -226,8 +226,10 @@ def test_without_a_gpu_the_command_says_so(capsys: pytest.CaptureFixture[str]) -
 def test_jobs_are_listed_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     from cutwheel.__main__ import main
 
-    assert main(["tune", "--op", "mm", "--dtype", "f16", "--shape", "1x2x3", "--list"]) == 0
-    assert capsys.readouterr().out == "mm:f16:plain 1x2x3\n"
+    shapes = ("--shape", "1x2x3", "4x5x6", "--shape", "7x8x9")
+    assert main(["tune", "--op", "mm", "--dtype", "f16", *shapes, "--list"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert listed == [f"mm:f16:plain {shape}" for shape in ("1x2x3", "4x5x6", "7x8x9")]
 
 
 # ---- reports

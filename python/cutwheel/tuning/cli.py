@@ -53,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument(
         "--shape",
-        action="append",
+        action="extend",
+        nargs="+",
         default=[],
         help="MxNxK; groups x rows x N x K; or N,C,H,W,K,R,S,stride,padding,dilation with x",
     )
