@@ -8,7 +8,8 @@
 namespace cutwheel::gemm {
 
 // Source: [images, lines, rows] of row_bytes each. Target: [images, target_lines, target_rows] of target_pitch bytes, a
-// multiple of 16. What has no source is zeros. The pixels of an image are rows; a batch of matrices has one line each.
+// multiple of 16. It is zero where the source has nothing. The pixels of an image are rows; a batch of matrices has one
+// line each.
 struct PadArgs : GemmArgs {
   std::uint8_t const* source = nullptr;
   std::uint8_t* target = nullptr;

@@ -1,5 +1,5 @@
-// What kernels of depthwise convolutions are made of: vectors of elements and floats, and copies to shared memory. On the
-// host, where tests run the kernels by threads, they are plain C++.
+// Building blocks of the depthwise kernels: vectors of elements and floats, and copies to shared memory. Plain C++ on the
+// host, where tests run the kernels by threads.
 #pragma once
 
 #include <cstdint>
@@ -77,7 +77,7 @@ DEPTHWISE_DEVICE int min_of(int a, int b) { return a < b ? a : b; }
 struct Divided {
   int quotient, rest;
 };
-// Of a number that is not negative.
+// `a` is not negative.
 DEPTHWISE_DEVICE Divided divide(int a, Divisor const& by) {
   int const quotient =
       by.divisor == 1 ? a : static_cast<int>(multiply_high(static_cast<unsigned>(a), by.multiplier) >> by.shift);

@@ -1,6 +1,6 @@
 // The gradient of a depthwise filter: for each channel and tap the sum over all places of the output's gradient times the
 // pixel that the tap has there. On tensor cores: for each tap the product of channels x pixels of the input and pixels x
-// channels of the output's gradient, whose diagonal are the sums of the channels. What is beside the diagonal is not read.
+// channels of the output's gradient, whose diagonal holds the sums of the channels. The rest of it is not read.
 //
 // A threadblock goes through tiles of a part of the images, of a slice of the channels: the output's gradient and the halo
 // tile of the input, in two stages of shared memory. A warp has eight channels and all taps, of every t.groups-th 8 x 8

@@ -63,7 +63,7 @@ struct FilterGradTile {
   int y_offset, stage_bytes;
 };
 
-// What a kernel is made for, and what a launch has to fit into.
+// What a kernel is instantiated for, and what a launch must fit into.
 struct GatherKernel {
   int taps, stride;           // along a row
   bool transposed, unrolled;  // as in Gather

@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "dispatch/environment.h"
 #include "dispatch/tuning/table.h"
-#include "torch/conv.h"
+#include "torch/conv/conv.h"
 #include "torch/introspection.h"
 
 namespace cutwheel {

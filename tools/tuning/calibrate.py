@@ -359,7 +359,7 @@ def rows_of(document: Mapping[str, Any]) -> dict[Key, list[float]]:
 
 def section_of(kind: str) -> str:
     """Of the limits of a kind; those of block-wise scales are not fitted here."""
-    if kind.endswith(("prop", "grad")):
+    if kind.removeprefix("gather_") in ("fprop", "dgrad", "wgrad"):
         return "conv"
     return "others" if kind.endswith("_of_b") else "dense"
 

@@ -21,7 +21,7 @@ CUTLASS_DEVICE void copy_piece(std::uint32_t to, void const* from, bool is_there
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0) : "memory");
 }
 
-// Of a thread: lines first, first + kThreadLines, ... of an operand, and its piece of each.
+// A thread's share of an operand: lines first, first + kThreadLines, ..., and its piece of each.
 struct GatherLane {
   int line, piece;
 
@@ -174,7 +174,7 @@ struct Sm90GatherWgradLoader {
     int channels;
   };
   static constexpr int kNowhere = 1 << 20;
-  // Of the columns of a box: their tap.
+  // The tap of the columns of a box.
   struct Tap {
     int at, h, w;
   };

@@ -12,7 +12,7 @@ namespace cutwheel::conv2d {
 using gemm::Status;
 using gemm::StatusCode;
 
-// Of a launch: leaves room to add a grid to a tile index without overflow.
+// The most tiles of a launch: a grid can be added to a tile index without overflow.
 constexpr std::int64_t kMaxTiles = 0x7fffffff - 65536;
 
 // Where pixels are gathered along one side of an image: position i of `positions` begins at corner + i * stride, and a tap

@@ -98,7 +98,7 @@ std::int64_t plan_wgrad(Params& params, ConvArgs const& args, int columns, int s
   return std::int64_t{tiles_m} * tiles_n * splits;
 }
 
-// What a kernel is launched with: with more than one split D is the workspace.
+// The arguments of the launch: with more than one split D is the workspace.
 inline gemm::GemmArgs args_of_splits(ConvArgs const& args, int splits) {
   gemm::GemmArgs result = args;
   if (splits > 1) {

@@ -1,4 +1,4 @@
-#include "torch/conv.h"
+#include "torch/conv/conv.h"
 
 #include <algorithm>
 #include <array>
@@ -7,8 +7,9 @@
 #include <string_view>
 
 #include "dispatch/cost_model.h"
+#include "torch/conv/geometry.h"
+#include "torch/conv/image.h"
 #include "torch/gemm.h"
-#include "torch/image.h"
 #include "torch/registry.h"
 #include "torch/scaled.h"
 
@@ -22,31 +23,14 @@ constexpr OpNames kConvInputGrad{"conv2d_input_grad", "nn.grad.conv2d_input", nu
 constexpr OpNames kConvWeightGrad{"conv2d_weight_grad", "nn.grad.conv2d_weight", nullptr, "grad_output", "input", 4};
 constexpr OpNames kScaledConv2d{"scaled_conv2d", nullptr, "bias", "input", "weight", 4};
 
-struct ConvGeometry {
-  std::array<std::int64_t, 2> stride;   // along H, W
-  std::array<std::int64_t, 4> padding;  // top, bottom, left, right
-  std::array<std::int64_t, 2> dilation;
-};
-
-// H and W of an image, or R and S of a filter.
-using Extents2d = std::array<std::int64_t, 2>;
-
-// As in GemmCallBase, m, n and k are the extents of the implicit GEMM of the problem as the caller has it, without
-// added channels.
-struct ConvCall : GemmCallBase {
-  Direction direction = Direction::fprop;
-  ConvGeometry geometry;
-  Extents2d size = {};  // of the result of a gradient
+// m, n and k are those of the implicit GEMM without added channels.
+struct ConvCall : ConvCallBase {
   // Null: not given.
-  Tensor const* bias = nullptr;      // [Ko]
-  Tensor const* residual = nullptr;  // [N, Ko, P, Q]
   Tensor const* scale_input = nullptr;
   Tensor const* scale_weight = nullptr;
   std::optional<Epilogue> epilogue = std::nullopt;  // asked for by its name; else a bias is added, or nothing
   bool allow_tf32 = false;
   bool is_scaled = false;
-
-  conv2d::ConvProblem problem = {};
 
   Tensor const& filter() const { return *b; }  // of fprop and dgrad
   bool unit_stride() const { return problem.stride_h == 1 && problem.stride_w == 1; }
@@ -54,7 +38,7 @@ struct ConvCall : GemmCallBase {
 
 ConvCall make_conv_call(OpNames const& names, Direction direction, Tensor const& a, Tensor const& b,
                         ConvGeometry const& geometry, bool allow_tf32) {
-  ConvCall call{{names, &a, &b}, direction, geometry};
+  ConvCall call{{{names, &a, &b}, direction, geometry}};
   call.allow_tf32 = allow_tf32;
   return call;
 }
@@ -77,75 +61,12 @@ struct ConvVariant {
 
 constexpr ErrorKind kType = ErrorKind::type, kValue = ErrorKind::value, kShape = ErrorKind::shape;
 
-using Sizes = std::array<std::int64_t, 4>;
-
-std::string sizes_text(Sizes const& sizes) { return list_text(sizes.data(), sizes.size()); }
-
-Sizes sizes_of(Tensor const& tensor) {
-  auto const sizes = tensor.sizes();
-  return {sizes[0], sizes[1], sizes[2], sizes[3]};
-}
-
-template <std::size_t kCount>
-void check_list(ConvCall const& call, char const* argument, std::array<std::int64_t, kCount> const& values,
-                std::int64_t least, char const* what) {
-  bool fits = true;
-  for (std::int64_t value : values) fits = fits && value >= least && value <= kMaxExtent;
-  if (!fits) {
-    fail(kValue, call.names.op, ": ", argument, " is ", list_text(values.data(), kCount), "; expected ", kCount,
-         " integers from ", least, " on: ", what);
-  }
-}
-
-void check_geometry(ConvCall const& call) {
-  check_list(call, "stride", call.geometry.stride, 1, "along H and W");
-  check_list(call, "padding", call.geometry.padding, 0, "top, bottom, left, right");
-  check_list(call, "dilation", call.geometry.dilation, 1, "along H and W");
-}
-
 // Sizes of a gradient's result: the call gives two of them, and its tensors have the others.
 Sizes given_size(ConvCall const& call) {
+  check_size(call);
   auto const [h, w] = call.size;
-  if (call.direction == Direction::dgrad) {
-    check_list(call, "size of the input", call.size, 0, "H and W");
-    return {call.a->size(0), call.b->size(1), h, w};
-  }
-  check_list(call, "size of the weight", call.size, 0, "R and S");
+  if (call.direction == Direction::dgrad) return {call.a->size(0), call.b->size(1), h, w};
   return {call.a->size(1), call.b->size(1), h, w};
-}
-
-// Only the batch may be empty.
-void check_not_empty(ConvCall const& call, char const* argument, Sizes const& sizes, std::size_t first) {
-  for (std::size_t i = first; i < sizes.size(); ++i) {
-    if (sizes[i] < 1) {
-      fail(kShape, call.names.op, ": ", argument, " has shape ", sizes_text(sizes), "; expected ",
-           first ? "no 0 but that of an empty batch" : "no 0");
-    }
-  }
-}
-
-// Sizes of the three tensors, of which two were given.
-struct ConvSizes {
-  Sizes x, w, y;
-};
-
-std::int64_t out_extent(ConvCall const& call, ConvSizes const& sizes, std::size_t axis) {
-  ConvGeometry const& g = call.geometry;
-  std::int64_t const before = g.padding[2 * axis], after = g.padding[2 * axis + 1];
-  std::int64_t const padded = sizes.x[axis + 2] + before + after;
-  if (padded > kMaxExtent) {
-    fail(kShape, call.names.op, ": ", axis ? "W" : "H", " with its padding is ", padded, "; at most ", kMaxExtent,
-         " is supported");
-  }
-  std::int64_t const taps = sizes.w[axis + 2];
-  // The span of a filter; its extents are below 2^31, so this fits.
-  std::int64_t const span = g.dilation[axis] * (taps - 1) + 1;
-  if (span > padded) {
-    fail(kShape, call.names.op, ": along ", axis ? "W" : "H", " the filter spans ", span, " pixels (", taps,
-         " taps, dilation ", g.dilation[axis], ") and the input has ", padded, " with its padding (", before, " + ",
-         sizes.x[axis + 2], " + ", after, "); expected a filter that fits: pad the input");
-  }
-  return (padded - span) / g.stride[axis] + 1;
 }
 
 void check_channels(ConvCall const& call, ConvSizes const& sizes) {
@@ -159,21 +80,6 @@ void check_channels(ConvCall const& call, ConvSizes const& sizes) {
            : "");
 }
 
-void check_grad_output(ConvCall const& call, ConvSizes const& sizes) {
-  Sizes const given = sizes_of(*call.a);
-  if (given == sizes.y) return;
-  fail_shape(call.names.op, "grad_output", *call.a, sizes_text(sizes.y), ", the shape of the result for an input ",
-             sizes_text(sizes.x), " and a weight ", sizes_text(sizes.w));
-}
-
-void check_count(ConvCall const& call, char const* what, std::int64_t a, std::int64_t b, std::int64_t c) {
-  // Each is at most 2^31.
-  bool const fits = a <= kMaxExtent && b <= kMaxExtent && c <= kMaxExtent && a * b <= kMaxExtent && a * b * c <= kMaxExtent;
-  if (!fits) {
-    fail(kShape, call.names.op, ": ", what, " is ", a, " * ", b, " * ", c, "; at most ", kMaxExtent, " is supported");
-  }
-}
-
 void fill_problem(ConvCall& call, ConvSizes const& sizes) {
   // Room for the channels that are added.
   constexpr std::int64_t kAdded = kAccessBytes;
@@ -181,15 +87,7 @@ void fill_problem(ConvCall& call, ConvSizes const& sizes) {
   check_count(call, "N * P * Q", sizes.y[0], sizes.y[2], sizes.y[3]);
   check_count(call, "R * S * C", sizes.w[2], sizes.w[3], sizes.w[1] + kAdded);
   check_count(call, "R * S * Ko", sizes.w[2], sizes.w[3], sizes.w[0] + kAdded);
-  auto const number = [](std::int64_t x) { return static_cast<int>(x); };
-  ConvGeometry const& g = call.geometry;
-  conv2d::ConvProblem& p = call.problem;
-  p.images = number(sizes.x[0]), p.c = number(sizes.x[1]), p.h = number(sizes.x[2]), p.w = number(sizes.x[3]);
-  p.k_out = number(sizes.w[0]), p.r = number(sizes.w[2]), p.s = number(sizes.w[3]);
-  p.p = number(sizes.y[2]), p.q = number(sizes.y[3]);
-  p.pad_h = number(g.padding[0]), p.pad_w = number(g.padding[2]);
-  p.stride_h = number(g.stride[0]), p.stride_w = number(g.stride[1]);
-  p.dilation_h = number(g.dilation[0]), p.dilation_w = number(g.dilation[1]);
+  call.problem = problem_of(call.geometry, sizes);
   std::int64_t const pixels = sizes.x[0] * sizes.x[2] * sizes.x[3], positions = sizes.y[0] * sizes.y[2] * sizes.y[3];
   std::int64_t const taps = sizes.w[2] * sizes.w[3];
   switch (call.direction) {
@@ -206,8 +104,8 @@ void check_sizes(ConvCall& call) {
     case Direction::wgrad: sizes.x = sizes_of(*call.b), sizes.w = given_size(call); break;
     default: sizes.x = sizes_of(*call.a), sizes.w = sizes_of(*call.b);
   }
-  check_not_empty(call, call.direction == Direction::dgrad ? "the input" : "input", sizes.x, 1);
-  check_not_empty(call, call.direction == Direction::wgrad ? "the weight" : "weight", sizes.w, 0);
+  check_input_size(call, sizes.x);
+  check_weight_size(call, sizes.w);
   check_channels(call, sizes);
   check_count(call, "R * S * C", sizes.w[2], sizes.w[3], sizes.w[1]);
   sizes.y = {sizes.x[0], sizes.w[0], out_extent(call, sizes, 0), out_extent(call, sizes, 1)};
@@ -258,17 +156,6 @@ void check_bias(ConvCall const& call) {
   if (bias.dim() != 1 || bias.size(0) != call.n) fail_shape(call.names.op, "bias", bias, '[', call.n, ']');
 }
 
-void check_residual(ConvCall const& call) {
-  Tensor const& residual = *call.residual;
-  check_device(call.names.op, "residual", residual, call.device, call.names.a);
-  check_type(call.names.op, "residual", residual, call.d_type);
-  conv2d::ConvProblem const& p = call.problem;
-  Sizes const wanted{p.images, p.k_out, p.p, p.q};
-  if (residual.dim() != 4 || sizes_of(residual) != wanted) {
-    fail_shape(call.names.op, "residual", residual, sizes_text(wanted), ", the shape of the result");
-  }
-}
-
 // The epilogue of a name, with no tensors but a bias and a residual. Throws for any other.
 Epilogue conv_epilogue(std::string_view name) {
   char const* const op = kConv2d.op;
@@ -278,12 +165,7 @@ Epilogue conv_epilogue(std::string_view name) {
     fail(kValue, op, ": epilogue \"", info.name,
          "\" changes the number of columns or stores more than the result; expected one that does neither");
   }
-  for (int i = 0; i < info.count; ++i) {
-    EpilogueOperandInfo const& operand = info.operands[i];
-    bool const known = is_named(operand, OperandKind::scalar, "alpha") || is_named(operand, OperandKind::row, "bias") ||
-                       is_named(operand, OperandKind::matrix, "residual");
-    if (!known) fail_operand(op, info, i, "none but bias and residual");
-  }
+  check_has_bias_and_residual_only(op, info);
   return epilogue;
 }
 
@@ -652,7 +534,7 @@ bool is_patches(ConvCall const& call) {
          (p.dilation_w == 1 || p.s == 1) && p.r * p.s > 1;
 }
 
-// Of dgrad: positions by channels of all taps.
+// The GEMM of dgrad: its rows are positions, its columns the channels of all taps.
 ConvCall patches_call(ConvCall const& call) {
   conv2d::ConvProblem const& p = call.problem;
   ConvCall patches = call;
@@ -660,10 +542,10 @@ ConvCall patches_call(ConvCall const& call) {
   return patches;
 }
 
-void make_patches_gemm(ConvGemm& as_gemm, ConvCall const& call) {
+void make_patches(ConvGemm& as_gemm, ConvCall const& conv) {
+  ConvCall const call = patches_call(conv);
   std::int64_t const filters = call.k, columns = call.n;
-  conv2d::ConvProblem const& p = call.problem;
-  Image const filter = readable_filter(call.filter(), filters, p.c, call.device, as_gemm.keep);
+  Image const filter = readable_filter(call.filter(), filters, call.problem.c, call.device, as_gemm.keep);
   as_gemm.operands.emplace(GemmOperands{
       pixels_of(*call.a, as_gemm.keep), {{filter.data, 1, filters, columns, 0, columns, 1}, call.filter()}, call.k});
   GemmCall& gemm = as_gemm.gemm.emplace(GemmCall{call});
@@ -692,8 +574,10 @@ bool is_pointwise(ConvCall const& call) {
 }
 
 // Fills `as_gemm`, which must not move afterwards.
-void make_gemm_view(ConvGemm& as_gemm, ConvCall const& call) {
-  if (call.is_scaled) {
+void make_gemm_view(ConvGemm& as_gemm, ConvCall const& call, ConvAlgorithm algorithm) {
+  if (algorithm == ConvAlgorithm::patches) {
+    make_patches(as_gemm, call);
+  } else if (call.is_scaled) {
     make_scaled(as_gemm, call);
   } else {
     make_gemm(as_gemm, call);
@@ -741,7 +625,7 @@ std::optional<GemmPlan> plan_of_gemm(ConvCall const& call) {
 
 Tensor run_gemm(ConvCall const& call) {
   ConvGemm as_gemm;
-  make_gemm_view(as_gemm, call);
+  make_gemm_view(as_gemm, call, ConvAlgorithm::gemm);
   PreparedGemm prepared;
   if (as_gemm.scaled) {
     run_call(prepared, *as_gemm.scaled);
@@ -754,16 +638,16 @@ Tensor run_gemm(ConvCall const& call) {
 
 Tensor run_patches(ConvCall const& call) {
   conv2d::ConvProblem const& p = call.problem;
-  ConvCall const patches = patches_call(call);
   ConvGemm as_gemm;
-  make_patches_gemm(as_gemm, patches);
+  make_gemm_view(as_gemm, call, ConvAlgorithm::patches);
+  std::int64_t const positions = as_gemm.gemm->m, of_patch = as_gemm.gemm->n;
   PreparedGemm prepared;
-  prepared.d.tensor = empty_strided({patches.m, patches.n}, {patches.n, 1}, call.d_type, call.device);
+  prepared.d.tensor = empty_strided({positions, of_patch}, {of_patch, 1}, call.d_type, call.device);
   run_call(prepared, *as_gemm.gemm);
   Tensor result = make_conv_result(call);
   if (p.p * p.r < p.h || p.q * p.s < p.w) torch::stable::zero_(result);
   // [images, p, r, q, taps of a row with their channels]
-  std::int64_t const row = std::int64_t{p.w} * p.c, line = std::int64_t{p.s} * p.c, of_patch = patches.n;
+  std::int64_t const row = std::int64_t{p.w} * p.c, line = std::int64_t{p.s} * p.c;
   std::array<std::int64_t, 5> const sizes{p.images, p.p, p.r, p.q, line}, to{p.h * row, p.r * row, row, line, 1},
       from{p.p * p.q * of_patch, p.q * of_patch, line, of_patch, 1};
   Tensor target = reinterpret(result, result.data_ptr(), sizes.data(), to.data(), 5);
@@ -828,7 +712,7 @@ ConvVariant choose_variant(ConvCall const& call) {
     ConvCall const patches = patches_call(call);
     std::optional<GemmPlan> const gemm = plan_of_gemm(patches),
                                   own = choose_plan(request_of(call, ConvAlgorithm::implicit, first_form(call)));
-    // The result is read and written once more, with a launch of its own.
+    // An estimate: the result is read and written once more, with a launch of its own.
     double const bytes = 2.0 * patches.m * patches.n * element_bytes_of(call.d_type),
                  copy_us = 2.5 + bytes / (0.8 * device.memory_gb_per_s * 1e3);
     bool const pays = gemm && is_native(*gemm, device) &&
@@ -841,7 +725,7 @@ ConvVariant choose_variant(ConvCall const& call) {
   };
   ScaledForms const forms = forms_of(call);
   if (may_swap(call)) {
-    // Two launches more, for the filter.
+    // An estimate of the two launches that put the filter in order.
     constexpr double kReorderUs = 6;
     std::optional<GemmPlan> const own = choose_plan(request_of(call, ConvAlgorithm::implicit, forms.forms[0])),
                                   swapped = choose_plan(request_of(call, ConvAlgorithm::swapped, forms.forms[0]));
@@ -974,26 +858,13 @@ Tensor scaled_conv2d(Tensor const& input, Tensor const& weight, Tensor const& sc
   return run_conv(call);
 }
 
-ConvGeometry geometry_of(Question const& asked) {
-  std::vector<std::int64_t> const& g = asked.geometry;
-  if (g.size() != 8 && g.size() != 10) {
-    fail(kValue, "explain: geometry has ", g.size(), " numbers; expected 8, and 2 more for the size of a gradient");
-  }
-  return {{g[0], g[1]}, {g[2], g[3], g[4], g[5]}, {g[6], g[7]}};
-}
-
 Explanation explain_checked(ConvCall const& call) {
   ConvVariant variant;
   if (call.problem.images > 0) variant = choose_variant(call);
   char const* const algorithm = name_of(variant.algorithm);
   if (variant.algorithm == ConvAlgorithm::gemm || variant.algorithm == ConvAlgorithm::patches) {
     ConvGemm as_gemm;
-    ConvCall const patches = patches_call(call);
-    if (variant.algorithm == ConvAlgorithm::patches) {
-      make_patches_gemm(as_gemm, patches);
-    } else {
-      make_gemm_view(as_gemm, call);
-    }
+    make_gemm_view(as_gemm, call, variant.algorithm);
     Explanation explanation = as_gemm.scaled ? explain_call(*as_gemm.scaled) : explain_call(*as_gemm.gemm);
     explanation.operand_copies += as_gemm.keep.size();
     explanation.route = algorithm;
@@ -1026,10 +897,8 @@ Explanation explain_fprop(Question const& asked) {
 
 template <Direction direction>
 Explanation explain_gradient(Question const& asked) {
-  ConvGeometry const geometry = geometry_of(asked);
-  Extents2d size = {};
-  if (asked.geometry.size() == 10) size = {asked.geometry[8], asked.geometry[9]};
-  return explain_conv(conv_gradient_call(direction, asked.tensor(0), asked.tensor(1), size, geometry, asked.allow_tf32));
+  return explain_conv(conv_gradient_call(direction, asked.tensor(0), asked.tensor(1), size_of(asked), geometry_of(asked),
+                                         asked.allow_tf32));
 }
 
 Explanation explain_scaled(Question const& asked) {
@@ -1045,7 +914,7 @@ std::int64_t conv_served(std::int64_t direction, std::int64_t device, ScalarType
   if (direction < 1 || direction > 3) {
     fail(ErrorKind::value, "_conv_served: direction is ", direction, "; expected 1 (fprop), 2 (dgrad) or 3 (wgrad)");
   }
-  ConvCall call{{kConv2d, nullptr, nullptr}, static_cast<Direction>(direction), {{1, 1}, {0, 0, 0, 0}, {1, 1}}};
+  ConvCall call{{{kConv2d, nullptr, nullptr}, static_cast<Direction>(direction), {{1, 1}, {0, 0, 0, 0}, {1, 1}}}};
   call.type = call.b_type = dtype, call.d_type = out_dtype, call.device = static_cast<int>(device);
   int const step = unit_stride ? 1 : 2;
   call.problem = {32, 64, 64, 256, 256, 3, 3, 64 / step, 64 / step, 1, 1, step, step, 1, 1};
@@ -1057,12 +926,6 @@ std::int64_t conv_served(std::int64_t direction, std::int64_t device, ScalarType
   DeviceInfo const& info = device_info(call.device);
   return runs_native(variant.plan->kernel->arch, info.major, info.minor) ? 2 : 1;
 }
-
-// Geometry of convolutions. SymInt, not int: torch.compile keeps numbers of a graph symbolic then, and torch reads it
-// faster.
-#define CUTWHEEL_GEOMETRY                                                         \
-  "SymInt stride_h, SymInt stride_w, SymInt padding_top, SymInt padding_bottom, " \
-  "SymInt padding_left, SymInt padding_right, SymInt dilation_h, SymInt dilation_w"
 
 Ops conv_ops() {
   return {

@@ -4,7 +4,8 @@
 #include <string_view>
 
 #include "core/depthwise_args.h"
-#include "torch/image.h"
+#include "torch/conv/geometry.h"
+#include "torch/conv/image.h"
 #include "torch/registry.h"
 
 namespace cutwheel {
@@ -17,129 +18,47 @@ constexpr OpNames kDepthwiseInputGrad{
 constexpr OpNames kDepthwiseWeightGrad{
     "conv2d_depthwise_weight_grad", "nn.grad.conv2d_weight", nullptr, "grad_output", "input", 4};
 
-constexpr ErrorKind kValue = ErrorKind::value, kShape = ErrorKind::shape;
-
-using Sizes = std::array<std::int64_t, 4>;  // [N, C, H, W]
-using Pair = std::array<std::int64_t, 2>;   // along H, W
-
-struct Geometry {
-  Pair stride;
-  std::array<std::int64_t, 4> padding;  // top, bottom, left, right
-  Pair dilation;
-};
-
-struct DepthwiseCall : GemmCallBase {
-  Direction direction = Direction::fprop;
-  Geometry geometry{};
-  Pair size{};  // of the result of a gradient
-  // Null: not given.
-  Tensor const* bias = nullptr;      // [C]
-  Tensor const* residual = nullptr;  // [N, C, P, Q]
+// Ko is C.
+struct DepthwiseCall : ConvCallBase {
   Epilogue epilogue = Epilogue::plain;
-
-  conv2d::ConvProblem problem = {};
 };
 
 // --- Checks
 
-std::string sizes_text(Sizes const& sizes) { return list_text(sizes.data(), sizes.size()); }
-
-Sizes sizes_of(Tensor const& tensor) {
-  auto const sizes = tensor.sizes();
-  return {sizes[0], sizes[1], sizes[2], sizes[3]};
-}
-
-template <std::size_t kCount>
-void check_list(DepthwiseCall const& call, char const* argument, std::array<std::int64_t, kCount> const& values,
-                std::int64_t least, char const* what) {
-  for (std::int64_t value : values) {
-    if (value >= least && value <= kMaxExtent) continue;
-    fail(kValue, call.names.op, ": ", argument, " is ", list_text(values.data(), kCount), "; expected ", kCount,
-         " integers from ", least, " on: ", what);
-  }
-}
-
-void check_not_empty(DepthwiseCall const& call, char const* argument, Sizes const& sizes, std::size_t first) {
-  for (std::size_t i = first; i < sizes.size(); ++i) {
-    if (sizes[i] >= 1) continue;
-    fail(kShape, call.names.op, ": ", argument, " has shape ", sizes_text(sizes), "; expected ",
-         first ? "no 0 but that of an empty batch" : "no 0");
-  }
-}
-
-std::int64_t out_extent(DepthwiseCall const& call, Sizes const& x, Sizes const& w, std::size_t axis) {
-  Geometry const& g = call.geometry;
-  char const* const along = axis ? "W" : "H";
-  std::int64_t const before = g.padding[2 * axis], after = g.padding[2 * axis + 1], pixels = x[axis + 2];
-  std::int64_t const padded = pixels + before + after, taps = w[axis + 2];
-  if (padded > kMaxExtent) {
-    fail(kShape, call.names.op, ": ", along, " with its padding is ", padded, "; at most ", kMaxExtent, " is supported");
-  }
-  std::int64_t const span = g.dilation[axis] * (taps - 1) + 1;  // both are below 2^31
-  if (span > padded) {
-    fail(kShape, call.names.op, ": along ", along, " the filter spans ", span, " pixels (", taps, " taps, dilation ",
-         g.dilation[axis], ") and the input has ", padded, " with its padding (", before, " + ", pixels, " + ", after,
-         "); expected a filter that fits: pad the input");
-  }
-  return (padded - span) / g.stride[axis] + 1;
-}
-
-void check_count(DepthwiseCall const& call, char const* what, std::int64_t a, std::int64_t b, std::int64_t c) {
-  // Each is at most 2^31.
-  bool const fits = a <= kMaxExtent && b <= kMaxExtent && c <= kMaxExtent && a * b <= kMaxExtent && a * b * c <= kMaxExtent;
-  if (!fits) {
-    fail(kShape, call.names.op, ": ", what, " is ", a, " * ", b, " * ", c, "; at most ", kMaxExtent, " is supported");
-  }
-}
-
 void check_sizes(DepthwiseCall& call) {
-  Sizes x, w;
+  Sizes const a = sizes_of(*call.a), b = sizes_of(*call.b);
+  if (call.direction != Direction::fprop) check_size(call);
+  auto const [h, w] = call.size;
+  ConvSizes sizes{};
   switch (call.direction) {
-    case Direction::dgrad:
-      check_list(call, "size of the input", call.size, 0, "H and W");
-      x = {call.a->size(0), call.a->size(1), call.size[0], call.size[1]}, w = sizes_of(*call.b);
-      break;
-    case Direction::wgrad:
-      check_list(call, "size of the weight", call.size, 0, "R and S");
-      x = sizes_of(*call.b), w = {call.a->size(1), 1, call.size[0], call.size[1]};
-      break;
-    default: x = sizes_of(*call.a), w = sizes_of(*call.b);
+    case Direction::dgrad: sizes.x = {a[0], a[1], h, w}, sizes.w = b; break;
+    case Direction::wgrad: sizes.x = b, sizes.w = {a[1], 1, h, w}; break;
+    default: sizes.x = a, sizes.w = b;
   }
-  check_not_empty(call, call.direction == Direction::dgrad ? "the input" : "input", x, 1);
-  check_not_empty(call, call.direction == Direction::wgrad ? "the weight" : "weight", w, 0);
-  if (w[0] != x[1] || w[1] != 1) {
-    fail(kShape, call.names.op, ": weight has shape ", sizes_text(w), " and input has ", x[1],
-         " channels; expected a weight [", x[1], ", 1, R, S], a filter for each channel");
+  check_input_size(call, sizes.x);
+  check_weight_size(call, sizes.w);
+  std::int64_t const images = sizes.x[0], channels = sizes.x[1];
+  if (sizes.w[0] != channels || sizes.w[1] != 1) {
+    fail(ErrorKind::shape, call.names.op, ": weight has shape ", sizes_text(sizes.w), " and input has ", channels,
+         " channels; expected a weight [", channels, ", 1, R, S], a filter for each channel");
   }
-  Sizes const y{x[0], x[1], out_extent(call, x, w, 0), out_extent(call, x, w, 1)};
-  if (call.direction != Direction::fprop && sizes_of(*call.a) != y) {
-    fail_shape(call.names.op, "grad_output", *call.a, sizes_text(y), ", the shape of the result for an input ",
-               sizes_text(x), " and a weight ", sizes_text(w));
-  }
-  check_count(call, "N * H * W", x[0], x[2], x[3]);
-  check_count(call, "N * P * Q", y[0], y[2], y[3]);
-  check_count(call, "R * S * C", w[2], w[3], x[1]);
-  auto const number = [](std::int64_t value) { return static_cast<int>(value); };
-  Geometry const& g = call.geometry;
-  call.problem = {number(x[0]),        number(x[2]),          number(x[3]),         number(x[1]),
-                  number(x[1]),        number(w[2]),          number(w[3]),         number(y[2]),
-                  number(y[3]),        number(g.padding[0]),  number(g.padding[2]), number(g.stride[0]),
-                  number(g.stride[1]), number(g.dilation[0]), number(g.dilation[1])};
-  std::int64_t const pixels = x[0] * x[2] * x[3], places = y[0] * y[2] * y[3], taps = w[2] * w[3];
-  call.n = x[1];
-  call.m = call.direction == Direction::dgrad ? pixels : call.direction == Direction::wgrad ? taps : places;
-  call.k = call.direction == Direction::wgrad ? places : taps;
+  sizes.y = {images, channels, out_extent(call, sizes, 0), out_extent(call, sizes, 1)};
+  if (call.direction != Direction::fprop) check_grad_output(call, sizes);
+  check_count(call, "N * H * W", images, sizes.x[2], sizes.x[3]);
+  check_count(call, "N * P * Q", images, sizes.y[2], sizes.y[3]);
+  check_count(call, "R * S * C", sizes.w[2], sizes.w[3], channels);
+  call.problem = problem_of(call.geometry, sizes);
+  std::int64_t const pixels = images * sizes.x[2] * sizes.x[3], positions = images * sizes.y[2] * sizes.y[3],
+                     taps = sizes.w[2] * sizes.w[3];
+  call.n = channels;
+  call.m = call.direction == Direction::dgrad ? pixels : call.direction == Direction::wgrad ? taps : positions;
+  call.k = call.direction == Direction::wgrad ? positions : taps;
 }
 
 void check_operands_of_epilogue(DepthwiseCall const& call) {
   char const* const op = call.names.op;
   EpilogueInfo const& info = info_of(call.epilogue);
-  for (int i = 0; i < info.count; ++i) {
-    EpilogueOperandInfo const& operand = info.operands[i];
-    bool const known = is_named(operand, OperandKind::scalar, "alpha") || is_named(operand, OperandKind::row, "bias") ||
-                       is_named(operand, OperandKind::matrix, "residual");
-    if (!known) fail_operand(op, info, i, "none but bias and residual");
-  }
+  check_has_bias_and_residual_only(op, info);
   check_takes(op, info, "bias", call.bias);
   check_takes(op, info, "residual", call.residual);
   if (call.bias) {
@@ -147,14 +66,7 @@ void check_operands_of_epilogue(DepthwiseCall const& call) {
     check_type(op, "bias", *call.bias, call.type);
     if (!has_shape(*call.bias, {call.n})) fail_shape(op, "bias", *call.bias, '[', call.n, ']');
   }
-  if (call.residual) {
-    conv2d::ConvProblem const& p = call.problem;
-    check_device(op, "residual", *call.residual, call.device, call.names.a);
-    check_type(op, "residual", *call.residual, call.type);
-    if (!has_shape(*call.residual, {p.images, p.c, p.p, p.q})) {
-      fail_shape(op, "residual", *call.residual, sizes_text({p.images, p.c, p.p, p.q}), ", the shape of the result");
-    }
-  }
+  if (call.residual) check_residual(call);
 }
 
 void check(DepthwiseCall& call) {
@@ -167,9 +79,7 @@ void check(DepthwiseCall& call) {
     fail(ErrorKind::type, call.names.op, ": ", call.names.a, " has dtype ", dtype_text(call.type),
          "; expected float16 or bfloat16 where each channel has a filter of its own");
   }
-  check_list(call, "stride", call.geometry.stride, 1, "along H and W");
-  check_list(call, "padding", call.geometry.padding, 0, "top, bottom, left, right");
-  check_list(call, "dilation", call.geometry.dilation, 1, "along H and W");
+  check_geometry(call);
   check_sizes(call);
   if (call.direction == Direction::fprop) check_operands_of_epilogue(call);
 }
@@ -329,17 +239,17 @@ Tensor run(DepthwiseCall& call) {
 // --- Ops
 
 DepthwiseCall call_of(Tensor const& input, Tensor const& weight, Tensor const* bias, Tensor const* residual,
-                      Geometry const& geometry, std::string_view epilogue) {
-  DepthwiseCall call{{kDepthwise, &input, &weight}, Direction::fprop, geometry};
+                      ConvGeometry const& geometry, std::string_view epilogue) {
+  DepthwiseCall call{{{kDepthwise, &input, &weight}, Direction::fprop, geometry}};
   call.bias = bias, call.residual = residual;
   call.epilogue = named_epilogue(kDepthwise.op, epilogue, /*has_accum=*/true);
   return call;
 }
 
-DepthwiseCall gradient_of(Direction direction, Tensor const& grad_output, Tensor const& other, Pair const& size,
-                          Geometry const& geometry) {
+DepthwiseCall gradient_of(Direction direction, Tensor const& grad_output, Tensor const& other, Extents2d const& size,
+                          ConvGeometry const& geometry) {
   OpNames const& names = direction == Direction::dgrad ? kDepthwiseInputGrad : kDepthwiseWeightGrad;
-  DepthwiseCall call{{names, &grad_output, &other}, direction, geometry};
+  DepthwiseCall call{{{names, &grad_output, &other}, direction, geometry}};
   call.size = size;
   return call;
 }
@@ -395,27 +305,15 @@ Explanation explain(DepthwiseCall call) {
   return explanation;
 }
 
-Geometry geometry_of(Question const& asked, std::size_t count) {
-  std::vector<std::int64_t> const& g = asked.geometry;
-  if (g.size() != count) fail(kValue, "explain: geometry has ", g.size(), " numbers; expected ", count);
-  return {{g[0], g[1]}, {g[2], g[3], g[4], g[5]}, {g[6], g[7]}};
-}
-
 Explanation explain_fprop(Question const& asked) {
-  return explain(call_of(asked.tensor(0), asked.tensor(1), asked.optional(2), asked.optional(3), geometry_of(asked, 8),
-                         asked.epilogue));
+  return explain(
+      call_of(asked.tensor(0), asked.tensor(1), asked.optional(2), asked.optional(3), geometry_of(asked), asked.epilogue));
 }
 
 template <Direction direction>
 Explanation explain_gradient(Question const& asked) {
-  Geometry const geometry = geometry_of(asked, 10);
-  return explain(
-      gradient_of(direction, asked.tensor(0), asked.tensor(1), {asked.geometry[8], asked.geometry[9]}, geometry));
+  return explain(gradient_of(direction, asked.tensor(0), asked.tensor(1), size_of(asked), geometry_of(asked)));
 }
-
-#define CUTWHEEL_GEOMETRY                                                         \
-  "SymInt stride_h, SymInt stride_w, SymInt padding_top, SymInt padding_bottom, " \
-  "SymInt padding_left, SymInt padding_right, SymInt dilation_h, SymInt dilation_w"
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-#include "torch/image.h"
+#include "torch/conv/image.h"
 
 #include <algorithm>
 
@@ -19,7 +19,7 @@ void name_strides_of_ones(Image& image) {
   }
 }
 
-// With zeros where the source has nothing: behind its sizes, and in the first `pad` pixels of rows.
+// With zeros where the source has nothing: behind its sizes, and in the first pad_w pixels of rows.
 Image copy_of(Tensor const& owner, Image const& source, Four const& sizes, std::int64_t pad_w, int device,
               std::vector<Tensor>& keep) {
   Image copy{nullptr, sizes, contiguous_strides(sizes)};

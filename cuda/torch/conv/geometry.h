@@ -1,0 +1,79 @@
+// What all convolutions have in common: strides, padding and sizes as calls give them, and their checks.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "core/conv_args.h"
+#include "torch/explain.h"
+#include "torch/gemm_call.h"
+
+namespace cutwheel {
+
+struct ConvGeometry {
+  std::array<std::int64_t, 2> stride;   // along H, W
+  std::array<std::int64_t, 4> padding;  // top, bottom, left, right
+  std::array<std::int64_t, 2> dilation;
+};
+
+// H and W of an image, or R and S of a filter.
+using Extents2d = std::array<std::int64_t, 2>;
+
+// [N, C, H, W], or of a filter [Ko, C, R, S].
+using Sizes = std::array<std::int64_t, 4>;
+
+std::string sizes_text(Sizes const& sizes);
+Sizes sizes_of(Tensor const& tensor);
+
+// Sizes of the three tensors, of which two were given.
+struct ConvSizes {
+  Sizes x, w, y;
+};
+
+// As in GemmCallBase, m, n and k are the extents of the problem as the caller has it.
+struct ConvCallBase : GemmCallBase {
+  Direction direction = Direction::fprop;
+  ConvGeometry geometry{};
+  Extents2d size{};  // of the result of a gradient
+  // Null: not given.
+  Tensor const* bias = nullptr;      // [Ko]
+  Tensor const* residual = nullptr;  // [N, Ko, P, Q]
+  conv2d::ConvProblem problem{};
+};
+
+// Strides, padding and dilation.
+void check_geometry(ConvCallBase const& call);
+
+// The size that a gradient is given.
+void check_size(ConvCallBase const& call);
+
+// Only the batch of an input may be empty.
+void check_input_size(ConvCallBase const& call, Sizes const& x);
+void check_weight_size(ConvCallBase const& call, Sizes const& w);
+
+// Along H (axis 0) or W (1) of the result. Throws for a filter that does not fit into its input.
+std::int64_t out_extent(ConvCallBase const& call, ConvSizes const& sizes, std::size_t axis);
+
+void check_grad_output(ConvCallBase const& call, ConvSizes const& sizes);
+void check_residual(ConvCallBase const& call);
+
+// That the product of three extents, each at most 2^31, is one that kernels count to.
+void check_count(ConvCallBase const& call, char const* what, std::int64_t a, std::int64_t b, std::int64_t c);
+
+// Of sizes that have been checked.
+conv2d::ConvProblem problem_of(ConvGeometry const& geometry, ConvSizes const& sizes);
+
+// Throws for an epilogue with other tensors than a bias and a residual.
+void check_has_bias_and_residual_only(char const* op, EpilogueInfo const& info);
+
+// What `explain` asks about: eight numbers, and for a gradient two more.
+ConvGeometry geometry_of(Question const& asked);
+Extents2d size_of(Question const& asked);
+
+// Geometry in the schemas of ops. SymInt, not int: torch.compile keeps numbers of a graph symbolic then, and torch reads it
+// faster.
+#define CUTWHEEL_GEOMETRY                                                         \
+  "SymInt stride_h, SymInt stride_w, SymInt padding_top, SymInt padding_bottom, " \
+  "SymInt padding_left, SymInt padding_right, SymInt dilation_h, SymInt dilation_w"
+
+}  // namespace cutwheel
