@@ -79,6 +79,12 @@ KernelDescriptor const* choose_pad_kernel(DeviceInfo const& device) {
                          [](KernelDescriptor const& kernel) { return kernel.family == Family::pad_rows; });
 }
 
+KernelDescriptor const* choose_col2im_kernel(DeviceInfo const& device, DType columns, DType image) {
+  return find_remembered({Family::col2im, device.ordinal, columns, image, 0}, device, [&](KernelDescriptor const& kernel) {
+    return kernel.family == Family::col2im && kernel.a == columns && kernel.d == image;
+  });
+}
+
 KernelDescriptor const* choose_depthwise_kernel(DeviceInfo const& device, DType type, Direction direction, Extent3 tile) {
   int const which = ((static_cast<int>(direction) * 8 + tile.m) * 8 + tile.n) * 8 + tile.k;
   Key const key{Family::depthwise, device.ordinal, type, type, which};

@@ -125,6 +125,9 @@ KernelDescriptor const* choose_elementwise_kernel(DeviceInfo const& device, DTyp
 // The kernel that copies rows of bytes to rows on 16 bytes, likewise.
 KernelDescriptor const* choose_pad_kernel(DeviceInfo const& device);
 
+// The kernel that sums columns of a type to an image of another, likewise.
+KernelDescriptor const* choose_col2im_kernel(DeviceInfo const& device, DType columns, DType image);
+
 // The kernel of depthwise convolutions for a direction and a tile, likewise.
 KernelDescriptor const* choose_depthwise_kernel(DeviceInfo const& device, DType type, Direction direction, Extent3 tile);
 

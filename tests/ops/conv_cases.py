@@ -304,9 +304,13 @@ def is_fused(activation: str | None, place: str) -> bool:
 
 
 # ---- rows of the kernel table
+# Tested elsewhere: with depthwise_cases.py, and as a part of dgrad.
+OTHERS = ("depthwise", "col2im")
+
+
 def rows() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(of float operands, of 8-bit ones); depthwise_cases.py has the others"""
-    found = [row for row in manifest_kernels("conv2d") if row["family"] != "depthwise"]
+    """(of float operands, of 8-bit ones)"""
+    found = [row for row in manifest_kernels("conv2d") if row["family"] not in OTHERS]
     scaled = [row for row in found if TORCH_DTYPE[row["a"]].itemsize == 1]
     return [row for row in found if row not in scaled], scaled
 
@@ -334,7 +338,7 @@ def serves(
     found, here = manifest_kernels("conv2d"), _archs_here()
     return not found or any(
         row["arch"] in here
-        and row["family"] != "depthwise"
+        and row["family"] not in OTHERS
         and row["direction"] == direction
         and TORCH_DTYPE[row["a"]] == dtype
         and row["epilogue"] == epilogue

@@ -171,6 +171,31 @@ def test_gradients_of_few_filters(cutwheel: ModuleType, device: str, dtype: torc
         assert "implicit GEMM of swapped operands" in routes
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
+def test_gradients_of_inputs_of_few_channels(
+    cutwheel: ModuleType, device: str, dtype: torch.dtype
+) -> None:
+    """They may be sums of the columns that a GEMM makes: each residue class has its own taps."""
+    routes = set()
+    for c, k_out, taps, stride, dilation, padding in (
+        (4, 320, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1)),
+        (3, 72, (3, 3), (2, 2), (1, 1), (0, 0, 0, 0)),
+        (1, 64, (7, 5), (2, 3), (1, 1), (3, 2, 0, 4)),
+        (5, 136, (4, 3), (4, 6), (2, 4), (1, 1, 2, 0)),  # some residue classes have no tap
+        (8, 64, (2, 2), (3, 1), (1, 3), (0, 1, 1, 0)),
+        (7, 40, (1, 9), (1, 2), (1, 1), (0, 0, 8, 8)),
+    ):
+        for image in ((97, 61), (64, 130), (9, 26)):
+            g = Geometry(stride, padding, dilation)
+            sizes = ((5, c, *image), (k_out, c, *taps))
+            conv = Conv.random("dgrad", *sizes, g, dtype, device)
+            conv.check()
+            routes.add(conv.explained()["route"])
+    is_native = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+    if is_native and not os.environ.get("CUTWHEEL_ARCH") and dtype != SINGLE:
+        assert "GEMM and col2im" in routes
+
+
 def test_float32_without_tf32(cutwheel: ModuleType, device: str) -> None:
     """torch's setting for convolutions decides: what it forbids has all 24 bits."""
     conv = Conv.random("fprop", *EVEN, SINGLE, device, epilogue_of(None), exact=False)

@@ -38,6 +38,7 @@ FAMILIES: dict[str, Family] = {
         elementwise.QUANTIZE,
         sm90_native.SM90_UNALIGNED,
         elementwise.PAD_ROWS,
+        elementwise.COL2IM,
         depthwise.DEPTHWISE,
     )
 }

@@ -7,7 +7,7 @@ from functools import partial
 
 from kernelgen.families import rules
 from kernelgen.families.family import Family
-from kernelgen.kernel import ARCHS, FP8_DTYPES, DTypes, Kernel
+from kernelgen.kernel import ARCHS, DIRECTIONS, FP8_DTYPES, DTypes, Kernel
 
 _FLOATS = ("bf16", "f16", "f32")
 
@@ -35,18 +35,19 @@ def _check_recipe(kernel: Kernel) -> Iterator[str]:
         yield f"recipe {recipe} with s8; no product has block scales of s8: declare it for fp8"
 
 
-_untiled = partial(
-    Family,
-    archs=tuple(ARCHS),
-    layouts=("ttt",),
-    schedules=("none",),
-)
+def _check_dgrad(kernel: Kernel) -> Iterator[str]:
+    if kernel.direction != "dgrad":
+        yield f"direction {kernel.direction}; columns are summed to the gradient of an image: dgrad"
+
+
+_untiled = partial(Family, archs=tuple(ARCHS), schedules=("none",))
 
 # Sums float32 partial results of split-K kernels; the output type is the only choice.
 SPLITK_REDUCE = _untiled(
     name="splitk_reduce",
     header="elementwise/splitk_reduce.cuh",
     template="SplitkReduce<arch, a, d>",
+    layouts=("ttt",),
     dtypes={"gemm": tuple(DTypes("f32", "f32", "f32", d) for d in _FLOATS)},
     lists=(),
 )
@@ -56,8 +57,25 @@ PAD_ROWS = _untiled(
     name="pad_rows",
     header="elementwise/pad_rows.cuh",
     template="PadRows<arch, a>",
+    layouts=("ttt",),
     dtypes={"gemm": (DTypes("s8", "s8", "s32", "s8"),)},
     lists=(),
+)
+
+# dgrad from products of positions by taps: 16-bit ones where no sums are left to do.
+COL2IM = _untiled(
+    name="col2im",
+    header="elementwise/col2im.cuh",
+    template="Col2im<arch, a, d>",
+    dtypes={
+        "conv2d": (
+            *(DTypes("f32", "f32", "f32", d) for d in _FLOATS),
+            *(DTypes(d, d, "f32", d) for d in ("bf16", "f16")),
+        )
+    },
+    layouts=tuple(DIRECTIONS.values()),
+    lists=("direction",),
+    checks=(_check_dgrad,),
 )
 
 # An expression of matrices alone, with sums over its rows: the backward passes.
@@ -65,6 +83,7 @@ ELEMENTWISE = _untiled(
     name="elementwise",
     header="elementwise/elementwise.cuh",
     template="Elementwise<arch, d, epilogue>",
+    layouts=("ttt",),
     dtypes={"gemm": tuple(DTypes(x, x, "f32", x) for x in _FLOATS)},
     lists=("epilogue",),
     checks=(_check_operands,),
@@ -75,6 +94,7 @@ QUANTIZE = _untiled(
     name="quantize",
     header="elementwise/quantize.cuh",
     template="Quantize<arch, a, d, recipe>",
+    layouts=("ttt",),
     dtypes={
         "scaled_mm": tuple(DTypes(x, x, "f32", d) for x in _FLOATS for d in (*FP8_DTYPES, "s8"))
     },

@@ -4,8 +4,11 @@
 #include <array>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <string_view>
 
+#include "core/col2im_args.h"
+#include "core/col2im_axis.h"
 #include "dispatch/cost_model.h"
 #include "torch/conv/geometry.h"
 #include "torch/conv/image.h"
@@ -47,9 +50,10 @@ ConvCall make_conv_call(OpNames const& names, Direction direction, Tensor const&
 // gradient and the flipped filter. gemm: with a 1x1 filter it is a GEMM, which the other ops compute. unfolded:
 // implicit, by a kernel that reads few channels as they lie, so that taps of a row are not made one. swapped: the gradient
 // of few filters by wgrad with the operands in each other's place, so that taps of these filters fill the tile that their
-// number does not. patches: the gradient of an input whose pixels have one position each, by a GEMM whose rows are
-// positions and whose columns are taps; their places in the input are found afterwards.
-enum class ConvAlgorithm : int { none, implicit, flipped, gemm, unfolded, swapped, patches };
+// number does not. columns: the gradient of an input of patches or of few channels, by a GEMM whose rows are positions and
+// whose columns are the channels of all taps; the pixels are sums of these.
+enum class ConvAlgorithm : int { none, implicit, flipped, gemm, unfolded, swapped, columns };
+
 // An epilogue, and the type that the kernel writes: what is not the type of the result is converted.
 struct ConvVariant {
   ConvAlgorithm algorithm = ConvAlgorithm::none;
@@ -534,20 +538,35 @@ bool is_patches(ConvCall const& call) {
          (p.dilation_w == 1 || p.s == 1) && p.r * p.s > 1;
 }
 
-// The GEMM of dgrad: its rows are positions, its columns the channels of all taps.
-ConvCall patches_call(ConvCall const& call) {
+// Whether the gradient of the input may be summed from columns: those of few channels are little memory.
+bool may_sum_columns(ConvCall const& call) {
+  constexpr int kFewChannels = 8, kMost = std::numeric_limits<int>::max() - 65535;
   conv2d::ConvProblem const& p = call.problem;
-  ConvCall patches = call;
-  patches.m = std::int64_t{p.images} * p.p * p.q, patches.n = std::int64_t{p.r} * p.s * p.c, patches.k = p.k_out;
-  return patches;
+  return call.direction == Direction::dgrad && p.r * p.s > 1 && (p.c <= kFewChannels || is_patches(call)) &&
+         std::max(p.stride_h, p.stride_w) <= conv2d::Col2imAxis::kMaxStride && call.m * p.c <= kMost;
 }
 
-void make_patches(ConvGemm& as_gemm, ConvCall const& conv) {
-  ConvCall const call = patches_call(conv);
-  std::int64_t const filters = call.k, columns = call.n;
-  Image const filter = readable_filter(call.filter(), filters, call.problem.c, call.device, as_gemm.keep);
-  as_gemm.operands.emplace(GemmOperands{
-      pixels_of(*call.a, as_gemm.keep), {{filter.data, 1, filters, columns, 0, columns, 1}, call.filter()}, call.k});
+// The GEMM of columns. Pixels that are sums have float32 ones, of four channels at a time.
+struct Columns {
+  ConvCall call;
+  int channels;  // of a tap
+};
+
+Columns columns_of(ConvCall const& call) {
+  constexpr int kVector = 4;
+  conv2d::ConvProblem const& p = call.problem;
+  bool const sums = !is_patches(call);
+  Columns columns{call, sums ? round_up(p.c, kVector) : p.c};
+  ConvCall& gemm = columns.call;
+  gemm.m = std::int64_t{p.images} * p.p * p.q, gemm.n = std::int64_t{p.r} * p.s * columns.channels, gemm.k = p.k_out;
+  if (sums) gemm.d_type = ScalarType::Float;
+  return columns;
+}
+
+void make_columns(ConvGemm& as_gemm, Columns const& columns) {
+  ConvCall const& call = columns.call;
+  Matrix const filters = filter_rows(call.filter(), columns.channels, call.device, as_gemm.keep);
+  as_gemm.operands.emplace(GemmOperands{pixels_of(*call.a, as_gemm.keep), {filters, call.filter()}, call.k});
   GemmCall& gemm = as_gemm.gemm.emplace(GemmCall{call});
   gemm.names.dims = 2;
   gemm.operands = &*as_gemm.operands;
@@ -575,8 +594,8 @@ bool is_pointwise(ConvCall const& call) {
 
 // Fills `as_gemm`, which must not move afterwards.
 void make_gemm_view(ConvGemm& as_gemm, ConvCall const& call, ConvAlgorithm algorithm) {
-  if (algorithm == ConvAlgorithm::patches) {
-    make_patches(as_gemm, call);
+  if (algorithm == ConvAlgorithm::columns) {
+    make_columns(as_gemm, columns_of(call));
   } else if (call.is_scaled) {
     make_scaled(as_gemm, call);
   } else {
@@ -636,23 +655,27 @@ Tensor run_gemm(ConvCall const& call) {
   return *std::move(prepared.d.tensor);
 }
 
-Tensor run_patches(ConvCall const& call) {
-  conv2d::ConvProblem const& p = call.problem;
+KernelDescriptor const* col2im_kernel(Columns const& columns, ScalarType image, DeviceInfo const& device) {
+  return choose_col2im_kernel(device, dtype_of(columns.call.d_type), dtype_of(image));
+}
+
+Tensor run_columns(ConvCall const& call) {
+  Columns const columns = columns_of(call);
   ConvGemm as_gemm;
-  make_gemm_view(as_gemm, call, ConvAlgorithm::patches);
-  std::int64_t const positions = as_gemm.gemm->m, of_patch = as_gemm.gemm->n;
+  make_columns(as_gemm, columns);
+  std::int64_t const positions = as_gemm.gemm->m, count = as_gemm.gemm->n;
   PreparedGemm prepared;
-  prepared.d.tensor = empty_strided({positions, of_patch}, {of_patch, 1}, call.d_type, call.device);
+  prepared.d.tensor = empty_strided({positions, count}, {count, 1}, columns.call.d_type, call.device);
   run_call(prepared, *as_gemm.gemm);
   Tensor result = make_conv_result(call);
-  if (p.p * p.r < p.h || p.q * p.s < p.w) torch::stable::zero_(result);
-  // [images, p, r, q, taps of a row with their channels]
-  std::int64_t const row = std::int64_t{p.w} * p.c, line = std::int64_t{p.s} * p.c;
-  std::array<std::int64_t, 5> const sizes{p.images, p.p, p.r, p.q, line}, to{p.h * row, p.r * row, row, line, 1},
-      from{p.p * p.q * of_patch, p.q * of_patch, line, of_patch, 1};
-  Tensor target = reinterpret(result, result.data_ptr(), sizes.data(), to.data(), 5);
-  Tensor const& made = *prepared.d.tensor;
-  torch::stable::copy_(target, reinterpret(made, made.data_ptr(), sizes.data(), from.data(), 5));
+  DeviceInfo const& device = device_info(call.device);
+  conv2d::Col2imArgs args;
+  args.device = &device;
+  args.conv = call.problem;
+  args.a = {prepared.d.tensor->data_ptr(), count, 0};
+  args.d = result.data_ptr();
+  args.channels = columns.channels;
+  launch_kernel(*col2im_kernel(columns, call.d_type, device), args, call.names.op);
   return result;
 }
 
@@ -664,7 +687,7 @@ char const* name_of(ConvAlgorithm algorithm) {
     case ConvAlgorithm::gemm: return "GEMM";
     case ConvAlgorithm::unfolded: return "implicit GEMM of blocks of pixels";
     case ConvAlgorithm::swapped: return "implicit GEMM of swapped operands";
-    case ConvAlgorithm::patches: return "GEMM of patches";
+    case ConvAlgorithm::columns: return "GEMM and col2im";
   }
   return "none";
 }
@@ -675,6 +698,11 @@ bool may_swap(ConvCall const& call) {
   conv2d::ConvProblem const& p = call.problem;
   return call.direction == Direction::wgrad && call.unit_stride() && p.k_out <= kFewFilters && p.r * p.s > 1 &&
          element_bytes_of(call.type) == 2 && p.pad_h <= (p.r - 1) * p.dilation_h && p.pad_w <= (p.s - 1) * p.dilation_w;
+}
+
+// An estimate of a launch that reads and writes so many bytes.
+double pass_us(std::int64_t bytes, DeviceInfo const& device) {
+  return bytes ? 2.5 + static_cast<double>(bytes) / (0.8 * device.memory_gb_per_s * 1e3) : 0;
 }
 
 // The cheapest native variant, else one through PTX; none if no kernel serves the call.
@@ -708,25 +736,29 @@ ConvVariant choose_variant(ConvCall const& call) {
     // lines.
     if (plan && plan->kernel->family == Family::sm90_space_to_depth) return {ConvAlgorithm::unfolded, form, plan};
   }
-  if (call.direction == Direction::dgrad && is_patches(call)) {
-    ConvCall const patches = patches_call(call);
-    std::optional<GemmPlan> const gemm = plan_of_gemm(patches),
+  if (may_sum_columns(call)) {
+    Columns const columns = columns_of(call);
+    std::optional<GemmPlan> const gemm = plan_of_gemm(columns.call),
                                   own = choose_plan(request_of(call, ConvAlgorithm::implicit, first_form(call)));
-    // An estimate: the result is read and written once more, with a launch of its own.
-    double const bytes = 2.0 * patches.m * patches.n * element_bytes_of(call.d_type),
-                 copy_us = 2.5 + bytes / (0.8 * device.memory_gb_per_s * 1e3);
-    bool const pays = gemm && is_native(*gemm, device) &&
-                      (!own || !is_native(*own, device) || gemm->predicted_us + copy_us < own->predicted_us);
-    if (pays) return {ConvAlgorithm::patches, {}, gemm};
+    // Estimates, as is what a kernel of convolutions has copied for channels that are added.
+    conv2d::ConvProblem const& p = call.problem;
+    std::int64_t const d_bytes = element_bytes_of(call.d_type), added = whole(p.c, call.type) - p.c;
+    std::int64_t const of_columns = columns.call.m * columns.call.n * element_bytes_of(columns.call.d_type),
+                       of_image = call.m * p.c * d_bytes, of_copy = added ? call.m * added * d_bytes + 2 * of_image : 0;
+    double const own_us = own ? own->predicted_us + pass_us(of_copy, device) : 0;
+    bool const pays =
+        gemm && is_native(*gemm, device) && col2im_kernel(columns, call.d_type, device) &&
+        (!own || !is_native(*own, device) || gemm->predicted_us + pass_us(of_columns + of_image, device) < own_us);
+    if (pays) return {ConvAlgorithm::columns, {}, gemm};
   }
   auto const offer = [&](ConvAlgorithm algorithm, ScaledForm const& form) {
     std::optional<GemmPlan> const plan = choose_plan(request_of(call, algorithm, form));
     choice.offer({algorithm, form, plan}, plan);
   };
   ScaledForms const forms = forms_of(call);
+  // An estimate of the two launches that put a filter in order.
+  constexpr double kReorderUs = 6;
   if (may_swap(call)) {
-    // An estimate of the two launches that put the filter in order.
-    constexpr double kReorderUs = 6;
     std::optional<GemmPlan> const own = choose_plan(request_of(call, ConvAlgorithm::implicit, forms.forms[0])),
                                   swapped = choose_plan(request_of(call, ConvAlgorithm::swapped, forms.forms[0]));
     if (own && swapped && is_native(*swapped, device) && swapped->predicted_us + kReorderUs < own->predicted_us) {
@@ -734,9 +766,21 @@ ConvVariant choose_variant(ConvCall const& call) {
     }
   }
   for (std::size_t i = 0; i < forms.count && !choice.native; ++i) offer(ConvAlgorithm::implicit, forms.forms[i]);
-  // Tensor cores of Hopper read 32-bit operands K-major only, so there is fprop alone.
+  // Tensor cores of Hopper read 32-bit operands K-major only, so there is fprop alone; and with 16 bits fprop has tiles of
+  // widths that are no multiple of 64 columns.
   bool const may_flip = call.direction == Direction::dgrad && call.unit_stride();
-  if (!choice.native && may_flip) offer(ConvAlgorithm::flipped, forms.forms[0]);
+  if (may_flip && !choice.native) {
+    offer(ConvAlgorithm::flipped, forms.forms[0]);
+  } else if (may_flip && choice.chosen->plan->predicted_us > 10 * kReorderUs) {
+    std::optional<GemmPlan> const flipped = choose_plan(request_of(call, ConvAlgorithm::flipped, forms.forms[0]));
+    // An estimate, too: three filters of 2 to 29 MB were flipped at 0.2 TB/s.
+    conv2d::ConvProblem const& p = call.problem;
+    double const bytes = 1.0 * p.k_out * p.r * p.s * p.c * element_bytes_of(call.type),
+                 flip_us = kReorderUs + bytes / 0.2e6;
+    if (flipped && is_native(*flipped, device) && flipped->predicted_us + flip_us < choice.chosen->plan->predicted_us) {
+      return {ConvAlgorithm::flipped, forms.forms[0], flipped};
+    }
+  }
   return choice.chosen.value_or(ConvVariant{});
 }
 
@@ -757,7 +801,7 @@ Tensor run_conv(ConvCall& call) {
          "\ntorch.nn.functional.conv2d serves it.");
   }
   if (variant.algorithm == ConvAlgorithm::gemm) return run_gemm(call);
-  if (variant.algorithm == ConvAlgorithm::patches) return run_patches(call);
+  if (variant.algorithm == ConvAlgorithm::columns) return run_columns(call);
   PreparedConv prepared;
   prepared.args.device = &device;
   prepare_conv(prepared, call, variant);
@@ -862,7 +906,7 @@ Explanation explain_checked(ConvCall const& call) {
   ConvVariant variant;
   if (call.problem.images > 0) variant = choose_variant(call);
   char const* const algorithm = name_of(variant.algorithm);
-  if (variant.algorithm == ConvAlgorithm::gemm || variant.algorithm == ConvAlgorithm::patches) {
+  if (variant.algorithm == ConvAlgorithm::gemm || variant.algorithm == ConvAlgorithm::columns) {
     ConvGemm as_gemm;
     make_gemm_view(as_gemm, call, variant.algorithm);
     Explanation explanation = as_gemm.scaled ? explain_call(*as_gemm.scaled) : explain_call(*as_gemm.gemm);

@@ -130,6 +130,22 @@ Image readable_filter(Tensor const& tensor, std::int64_t filters, std::int64_t c
   return copy_of(tensor, filter, filters, channels, device, keep);
 }
 
+Matrix filter_rows(Tensor const& tensor, std::int64_t channels, int device, std::vector<Tensor>& keep) {
+  Image const filter = image_of(tensor);
+  auto const [filters, r, s, own_channels] = filter.sizes;
+  std::int64_t const columns = r * s * channels;
+  if (channels == own_channels && filter.strides == contiguous_strides(filter.sizes)) {
+    return {filter.data, 1, filters, columns, 0, columns, 1};
+  }
+  std::int64_t const pitch = round_up(columns, access_elements(tensor.scalar_type()));
+  Tensor buffer = empty_strided({filters, pitch}, {pitch, 1}, tensor.scalar_type(), device);
+  torch::stable::zero_(buffer);
+  Tensor target = view_of(buffer, Image{buffer.data_ptr(), filter.sizes, {pitch, s * channels, channels, 1}});
+  torch::stable::copy_(target, view_of(tensor, filter));
+  keep.push_back(buffer);
+  return {buffer.data_ptr(), 1, filters, columns, 0, pitch, 1};
+}
+
 Image flipped_filter(Tensor const& tensor, std::int64_t filters, std::int64_t channels, int device,
                      std::vector<Tensor>& keep) {
   Tensor const flipped = flip(tensor, 2, 3);

@@ -59,6 +59,9 @@ Image windows_of(Tensor const& tensor, WindowForm const& form, int device, std::
 Image readable_filter(Tensor const& tensor, std::int64_t filters, std::int64_t channels, int device,
                       std::vector<Tensor>& keep);
 
+// A row for each filter: its taps with so many channels each. Those that are added are zeros.
+Matrix filter_rows(Tensor const& tensor, std::int64_t channels, int device, std::vector<Tensor>& keep);
+
 // The filter of the convolution that is the gradient of the input at stride 1: kinds of channels swapped, taps reversed. A
 // copy of [Ko, C, R, S] as [C, R, S, Ko].
 Image flipped_filter(Tensor const& tensor, std::int64_t filters, std::int64_t channels, int device,
