@@ -25,6 +25,11 @@ QUANTIZE = ("tensorwise", "rowwise", "blockwise_1x128", "blockwise_128x128", "ro
 EXPERTS = ("forward", "dgrad", "wgrad", "fp8", "fp8_fast", "gated")
 SKEWS = ("uniform", "skewed")
 DIRECTIONS = ("fprop", "dgrad", "wgrad", "fused")
+# Of convolutions in groups, by whether each channel is one.
+IN_GROUPS = {
+    is_depthwise: tuple(f"{name}_{direction}" for direction in DIRECTIONS[:3])
+    for is_depthwise, name in ((True, "depthwise"), (False, "grouped"))
+}
 # Groups for which torch.compile is one more baseline, by section.
 COMPILED = {
     "mm": ("mm",),
@@ -103,6 +108,15 @@ def _each(groups: Sequence[str], wanted: Sequence[Any]) -> list[Problem]:
     return [Problem(group, shape) for group in groups for shape in wanted]
 
 
+def _convs(wanted: Sequence[Conv]) -> list[Problem]:
+    """Those in groups have groups of problems of their own."""
+    found = _each(DIRECTIONS, [shape for shape in wanted if shape.groups == 1])
+    in_groups = [shape for shape in wanted if shape.groups > 1]
+    for is_depthwise, names in IN_GROUPS.items():
+        found += _each(names, [s for s in in_groups if (s.groups == s.c == s.k) == is_depthwise])
+    return found
+
+
 def _gradients(layers: Sequence[Gemm]) -> list[Problem]:
     """The two GEMMs of the backward pass of each linear layer."""
     return [
@@ -145,8 +159,10 @@ def of_section(name: str, given: Options) -> Problems:
     elif op == "grouped":
         made = Problems(_grouped([(s, skew) for s in wanted for skew in SKEWS]), _grouped(drawn))
     elif op == "conv":
+        layers_of_groups = [Conv(*case) for case in table["conv"]["groups"]["cases"]]
+        more = [] if given.shape else layers_of_groups[:: 8 if given.quick else 1]
         model = [] if given.shape else [Problem("resnet50", RESNET)]
-        made = Problems([*_each(DIRECTIONS, wanted), *model], _each(DIRECTIONS, drawn))
+        made = Problems([*_convs([*wanted, *more]), *model], _convs(drawn))
     else:
         gradients = _gradients(drawn) if op == "mm" else []
         made = Problems(_each([op], wanted), [*_each([op], drawn), *gradients])

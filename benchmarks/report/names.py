@@ -37,6 +37,12 @@ _OF_SECTION = {
     ("grouped", "fp8_fast"): "`scaled_grouped_mm`, fp8, rowwise, `use_fast_accum=True`",
     ("conv", "dgrad"): "`conv2d`, dgrad",
     ("conv", "wgrad"): "`conv2d`, wgrad",
+    ("conv", "depthwise_fprop"): "`conv2d`, depthwise",
+    ("conv", "depthwise_dgrad"): "`conv2d`, depthwise, dgrad",
+    ("conv", "depthwise_wgrad"): "`conv2d`, depthwise, wgrad",
+    ("conv", "grouped_fprop"): "`conv2d`, in groups",
+    ("conv", "grouped_dgrad"): "`conv2d`, in groups, dgrad",
+    ("conv", "grouped_wgrad"): "`conv2d`, in groups, wgrad",
 }
 _SCALED = {"fp8": "fp8", "fp8_fast": "fp8, `use_fast_accum=True`", "blockwise": "fp8"}
 
@@ -56,6 +62,8 @@ _BASELINES = {
     ("resnet50", "eager"): "eager torch",
     ("resnet50", "compile"): "torch.compile",
     ("fprop", "torch"): "`F.conv2d` (cuDNN)",
+    ("depthwise_fprop", "torch"): "`F.conv2d` (cuDNN)",
+    ("grouped_fprop", "torch"): "`F.conv2d` (cuDNN)",
 }
 _ANY_BASELINE = {
     BEST: BEST,
@@ -89,7 +97,7 @@ def against(section: str, line: Line) -> str:
     group, baseline = line["group"], line["baseline"]
     if section == "grouped" and baseline == "torch":
         return "`torch._scaled_grouped_mm`" if group.startswith("fp8") else "`torch._grouped_mm`"
-    if section == "conv" and group in ("dgrad", "wgrad"):
+    if section == "conv" and group.endswith(("dgrad", "wgrad")):
         return "`aten.convolution_backward` (cuDNN)"
     if group == "blockwise":
         return "`torch._scaled_mm`, the same scales"

@@ -64,7 +64,8 @@ def cudnn_fused(x: Tensor, w: Tensor, b: Tensor, r: Tensor, shape: Conv) -> Tens
 
 
 def our_fprop(x: Tensor, w: Tensor, shape: Conv) -> Tensor:
-    result: Tensor = cutwheel.conv2d(x, w, None, shape.stride, shape.padding, shape.dilation)
+    where = shape.stride, shape.padding, shape.dilation, shape.groups
+    result: Tensor = cutwheel.conv2d(x, w, None, *where)
     return result
 
 
@@ -188,13 +189,18 @@ def host(device: str) -> list[HostCase]:
     ]
 
 
+DIRECTIONS: dict[str, Callable[[Setting], Case]] = {
+    "fprop": functools.partial(conv.fprop, ours=our_fprop),
+    "dgrad": conv.dgrad,
+    "wgrad": conv.wgrad,
+}
 SUITE = Suite(
     {
-        "fprop": functools.partial(conv.fprop, ours=our_fprop),
-        "dgrad": conv.dgrad,
-        "wgrad": conv.wgrad,
+        **DIRECTIONS,
         "fused": fused,
         "resnet50": resnet50,
+        **{f"depthwise_{name}": made for name, made in DIRECTIONS.items()},
+        **{f"grouped_{name}": made for name, made in DIRECTIONS.items()},
     },
     Limits(case_seconds=0.4, max_rounds=15),
     "bf16",

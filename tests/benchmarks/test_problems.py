@@ -119,7 +119,7 @@ def test_problems_of_every_section() -> None:
         "fused": 325,
         "scaled": 499,
         "grouped": 120,
-        "conv": 77,
+        "conv": 143,
         "host": 0,
     }
     (one,) = of("mm_f16", "mm", "--shape", "64x64x64", "--dtype", "f16")
@@ -135,6 +135,14 @@ def test_problems_of_every_section() -> None:
     assert {p.group for p in of("conv", "all", "--shape", "x".join(map(str, DILATED)))} == set(
         problems.DIRECTIONS
     )
+    in_groups = {
+        is_depthwise: of("conv", "conv", "--shape", f"2x32x9x9x{k}x3x3x1x1x1x{groups}")
+        for is_depthwise, k, groups in ((True, 32, 32), (False, 64, 4))
+    }
+    for is_depthwise, found in in_groups.items():
+        assert tuple(p.group for p in found) == problems.IN_GROUPS[is_depthwise]
+    with pytest.raises(ValueError, match="5 groups do not divide the channels and filters"):
+        of("conv", "conv", "--shape", "2x32x9x9x32x3x3x1x1x1x5")
     with pytest.raises(ValueError, match="--shape 3xfivex7: expected MxNxK"):
         of("mm", "mm", "--shape", "3xfivex7")
 

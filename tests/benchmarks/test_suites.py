@@ -57,6 +57,7 @@ PROBLEMS = {
     "conv": [
         *(Problem(g, shape) for g in problems.DIRECTIONS for shape in (STRIDED, DILATED)),
         Problem("resnet50", IMAGES),
+        *(Problem(g, STRIDED._replace(groups=2)) for g in problems.IN_GROUPS[False]),
     ],
 }
 EVERY = [(op, problem) for op, some in PROBLEMS.items() for problem in some]
@@ -143,7 +144,8 @@ def test_groups_of_problems_are_those_of_suites() -> None:
         assert {problem.group for problem in some} <= set(run.suite_of(op).groups)
     assert set(problems.LAYERS) == set(fused.SUITE.groups)
     assert set(problems.EXPERTS) == set(grouped_suite.SUITE.groups)
-    assert {*problems.DIRECTIONS, "resnet50"} == set(conv_suite.SUITE.groups)
+    in_groups = {group for groups in problems.IN_GROUPS.values() for group in groups}
+    assert {*problems.DIRECTIONS, *in_groups, "resnet50"} == set(conv_suite.SUITE.groups)
     assert set(problems.QUANTIZE) == set(scaled_suite.QUANTIZE)
     assert {*problems.SCALED, "quantize"} == set(scaled_suite.SUITE.groups)
     for op, groups in problems.COMPILED.items():

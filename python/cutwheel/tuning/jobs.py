@@ -111,6 +111,9 @@ def jobs_of(
         fitting = [text for text in shapes if fits(text, kind)]
         used.update(fitting)
         own = [parse(text, kind, "--shape") for text in fitting]
+        for shape in own:
+            if isinstance(shape, Conv) and shape.groups > 1:
+                raise ValueError(f"--shape {shape}: in groups there are no plans to choose from")
         own += listed(document, kind, quick=quick) if document is not None else []
         if not own:
             raise ValueError(

@@ -5,6 +5,7 @@ Needs neither torch nor a GPU.
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from collections.abc import Mapping, Sequence
@@ -113,7 +114,8 @@ class Grouped(NamedTuple):
 
 
 class Conv(NamedTuple):
-    """x [N, C, H, W] with filters [K, C, R, S]; stride, padding and dilation of both dimensions."""
+    """x [N, C, H, W] with filters [K, C / groups, R, S]; stride, padding and dilation of both
+    dimensions."""
 
     n: int
     c: int
@@ -125,6 +127,7 @@ class Conv(NamedTuple):
     stride: int
     padding: int
     dilation: int
+    groups: int = 1
 
     @property
     def p(self) -> int:
@@ -140,7 +143,7 @@ class Conv(NamedTuple):
 
     @property
     def filter(self) -> tuple[int, int, int, int]:
-        return self.k, self.c, self.r, self.s
+        return self.k, self.c // self.groups, self.r, self.s
 
     @property
     def output(self) -> tuple[int, int, int, int]:
@@ -149,22 +152,25 @@ class Conv(NamedTuple):
     @property
     def flops(self) -> int:
         """The same for fprop, dgrad and wgrad."""
-        return 2 * self.n * self.p * self.q * self.k * self.c * self.r * self.s
+        return 2 * self.n * self.p * self.q * math.prod(self.filter)
 
     @property
     def elements(self) -> int:
         """Elements of input, filter and output together."""
-        n, c, h, w = self.input
-        return n * c * h * w + self.k * c * self.r * self.s + n * self.k * self.p * self.q
+        return sum(math.prod(size) for size in (self.input, self.filter, self.output))
 
     def fields(self, _: str) -> dict[str, Any]:
         """m: rows of the implicit GEMM"""
-        return {"shape": list(self), "m": self.n * self.p * self.q}
+        return {
+            "shape": list(self if self.groups > 1 else self[:-1]),
+            "m": self.n * self.p * self.q,
+        }
 
     def __str__(self) -> str:
         image = f"{self.n} x {self.c} x {self.h} x {self.w}"
         text = f"{image}, {self.k} of {self.r} x {self.s}, stride {self.stride}"
-        return text + (f", dilation {self.dilation}" if self.dilation != 1 else "")
+        text += f", dilation {self.dilation}" if self.dilation != 1 else ""
+        return text + (f", {self.groups} groups" if self.groups > 1 else "")
 
 
 Shape = Gemm | Batched | Grouped | Conv
@@ -174,7 +180,7 @@ FORMS: dict[Kind, str] = {
     Gemm: "MxNxK",
     Batched: "BxMxNxK",
     Grouped: "GxTxNxK",
-    Conv: "NxCxHxWxKxRxSxSTRIDExPADDINGxDILATION",
+    Conv: "NxCxHxWxKxRxSxSTRIDExPADDINGxDILATION[xGROUPS]",
 }
 
 
@@ -185,18 +191,25 @@ def checked(kind: Kind, values: Sequence[int], where: str) -> Shape:
         raise ValueError(f"{where}: extents are at least 1")
     if isinstance(shape, Conv) and min(shape.p, shape.q) < 1:
         raise ValueError(f"{where}: the filter is larger than the padded image")
+    if isinstance(shape, Conv) and (shape.c % shape.groups or shape.k % shape.groups):
+        raise ValueError(f"{where}: {shape.groups} groups do not divide the channels and filters")
     return shape
+
+
+def _has_length(kind: Kind, length: int) -> bool:
+    """Whether a shape of this kind is written as so many numbers."""
+    return len(kind._fields) - len(kind._field_defaults) <= length <= len(kind._fields)
 
 
 def fits(text: str, kind: Kind) -> bool:
     """Whether it has as many numbers as a shape of this kind."""
-    return len(text.split("x")) == len(kind._fields)
+    return _has_length(kind, len(text.split("x")))
 
 
 def parse(text: str, kind: Kind, where: str) -> Shape:
     """``"128x4096x4096"`` -> Gemm(128, 4096, 4096). Raises ValueError."""
     parts = text.lower().split("x")
-    if len(parts) != len(kind._fields) or not all(part.isdecimal() for part in parts):
+    if not _has_length(kind, len(parts)) or not all(part.isdecimal() for part in parts):
         raise ValueError(f"{where} {text}: expected {FORMS[kind]}")
     return checked(kind, tuple(map(int, parts)), text)
 
@@ -235,7 +248,7 @@ def listed(document: Mapping[str, Any], kind: Kind, *, quick: bool = False) -> l
         else:
             found = [tuple(case) for case in table.get("cases", ())]
         for shape in found:
-            if len(shape) != len(kind._fields) or not all(isinstance(v, int) for v in shape):
+            if not _has_length(kind, len(shape)) or not all(isinstance(v, int) for v in shape):
                 raise ValueError(f"[{name}] has the shape {list(shape)}: expected {FORMS[kind]}")
     except TypeError:
         raise ValueError(f"[{name}] has no lists of whole numbers") from None

@@ -25,7 +25,7 @@ Operands = tuple[Tensor, ...]
 
 # ---- torch's providers
 def torch_fprop(x: Tensor, w: Tensor, shape: Conv) -> Tensor:
-    return functional.conv2d(x, w, None, shape.stride, shape.padding, shape.dilation)
+    return functional.conv2d(x, w, None, shape.stride, shape.padding, shape.dilation, shape.groups)
 
 
 def torch_dgrad(dy: Tensor, w: Tensor, shape: Conv, x: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def _backward(dy: Tensor, x: Tensor, w: Tensor, shape: Conv, mask: list[bool]) -
     """dgrad or wgrad, by `mask`, from the function that autograd calls."""
     stride, padding, dilation = pairs(shape)
     found: Operands = torch.ops.aten.convolution_backward(
-        dy, x, w, None, stride, padding, dilation, False, [0, 0], 1, mask
+        dy, x, w, None, stride, padding, dilation, False, [0, 0], shape.groups, mask
     )
     return found
 
@@ -59,16 +59,20 @@ def our_fprop(x: Tensor, w: Tensor, shape: Conv, tf32: bool = False) -> Tensor:
 
 
 def our_dgrad(dy: Tensor, w: Tensor, shape: Conv, tf32: bool = False) -> Tensor:
-    result: Tensor = torch.ops.cutwheel.conv2d_input_grad(
-        dy, w, *shape.input[2:], *geometry(shape), tf32
-    )
+    given = dy, w, *shape.input[2:], *geometry(shape)
+    if shape.groups > 1:
+        result: Tensor = torch.ops.cutwheel.conv2d_grouped_input_grad(*given)
+    else:
+        result = torch.ops.cutwheel.conv2d_input_grad(*given, tf32)
     return result
 
 
 def our_wgrad(dy: Tensor, x: Tensor, shape: Conv, tf32: bool = False) -> Tensor:
-    result: Tensor = torch.ops.cutwheel.conv2d_weight_grad(
-        dy, x, *shape.filter[2:], *geometry(shape), tf32
-    )
+    given = dy, x, *shape.filter[2:], *geometry(shape)
+    if shape.groups > 1:
+        result: Tensor = torch.ops.cutwheel.conv2d_grouped_weight_grad(*given)
+    else:
+        result = torch.ops.cutwheel.conv2d_weight_grad(*given, tf32)
     return result
 
 
@@ -80,10 +84,15 @@ def geometry(shape: Conv) -> list[int]:
 
 def explained_conv(direction: str, shape: Conv, operands: Operands, tf32: bool) -> dict[str, Any]:
     size = {"dgrad": shape.input, "wgrad": shape.filter}.get(direction, ())[2:]
-    given = [*operands, None] if direction == "fprop" else operands
+    op, given = OPS[direction], list(operands)
     epilogue = "bias_residual_relu" if direction == "fused" else ""
+    if shape.groups > 1:
+        op = op.replace("conv2d", "conv2d_grouped")
+        epilogue = "plain" if direction == "fprop" else ""
+    if direction == "fprop":
+        given += [None, None] if shape.groups > 1 else [None]
     rest = None, 1, tf32, epilogue, None, None, False, [*geometry(shape), *size]
-    return explained(OPS[direction], given, *rest)
+    return explained(op, given, *rest)
 
 
 # ---- cases
