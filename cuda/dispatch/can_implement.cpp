@@ -45,6 +45,7 @@ Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request,
   bool const stores_any = is_native_dense(kernel) && !has_operand(kernel.epilogue, OperandKind::store);
   if (!request.d_aligned && !stores_any) return Reason::unaligned_d;
   if (kernel.cluster.k > 1 && request.k < kernel.cluster.k * kernel.tile.k) return Reason::short_k;
+  if (request.is_volume && kernel.family != Family::sm90_conv) return Reason::volume;
   if (kernel.family == Family::sm90_conv && !request.tensor_maps) return Reason::tensor_maps;
   bool const is_direct = request.direct_conv.output_tiles > 0, is_strided = is_direct && request.step > 1;
   if (kernel.family == Family::sm90_direct_conv && (!is_direct || is_strided)) return Reason::direct_conv;
@@ -91,6 +92,7 @@ std::string text_of(Reason reason, KernelDescriptor const& kernel, GemmRequest c
     case Reason::unaligned_d: return "D does not lie on 16 bytes";
     case Reason::short_k:
       return concat("K = ", request.k, ", and a cluster shares ", kernel.cluster.k * kernel.tile.k, " or more");
+    case Reason::volume: return "it convolves images, and this is a volume";
     case Reason::tensor_maps: return "tensor maps have too few bits for this padding, stride or dilation";
     case Reason::direct_conv:
       return "it takes stride 1, up to 64 channels (of dgrad filters), up to 9 taps, and rows of 14 pixels or more";

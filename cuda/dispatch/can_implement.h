@@ -27,6 +27,7 @@ enum class Reason {
   aligned,
   unaligned_d,
   short_k,
+  volume,
   tensor_maps,
   direct_conv,
   strided_dgrad,

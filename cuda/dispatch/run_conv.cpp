@@ -20,18 +20,23 @@ ConvArgs planned(GemmPlan const& plan, ConvArgs args) {
   return args;
 }
 
+// Of a tensor map's bit fields: three sides have less each than two.
+struct MapFields {
+  int corner, offset;
+};
+
 // One side of an image: where the first tap of the first position lies, and those of the last, counted from the last pixel.
-bool fits(int first, int last, int stride, int reach) {
-  auto const is_corner = [](int x) { return x >= -128 && x <= 127; };
-  return is_corner(first) && is_corner(last) && stride <= 8 && reach < 255;
+bool fits(MapFields most, int first, int last, int stride, int reach) {
+  auto const is_corner = [&](int x) { return x >= -most.corner - 1 && x <= most.corner; };
+  return is_corner(first) && is_corner(last) && stride <= 8 && reach <= most.offset;
 }
 
-bool fits(Direction direction, int x, int y, int taps, int pad, int stride, int dilation) {
+bool fits(MapFields most, Direction direction, int x, int y, int taps, int pad, int stride, int dilation) {
   int const reach = (taps - 1) * dilation;
-  if (direction != Direction::dgrad) return fits(-pad, (y - 1) * stride - pad - (x - 1), stride, reach);
+  if (direction != Direction::dgrad) return fits(most, -pad, (y - 1) * stride - pad - (x - 1), stride, reach);
   // The gradient's image is that of the output, and a position for each `stride` of the input's.
   int const first = (pad - reach) / stride;
-  return fits(first, first + ceil_div(x, stride) - y, 1, ceil_div(reach, stride) + 1);
+  return fits(most, first, first + ceil_div(x, stride) - y, 1, ceil_div(reach, stride) + 1);
 }
 
 DirectConvTiles tiles_of(DirectConvShape const& shape) {
@@ -43,20 +48,24 @@ DirectConvTiles tiles_of(DirectConvShape const& shape) {
 
 bool fits_tensor_maps(Direction direction, ConvProblem const& p) {
   constexpr int kMaxPhases = 16;
-  std::int64_t const phases = std::int64_t{std::min(p.stride_h, p.h)} * std::min(p.stride_w, p.w);
+  std::int64_t const phases =
+      std::int64_t{std::min(p.stride_h, p.h)} * std::min(p.stride_w, p.w) * std::min(p.stride_d, p.d);
   if (direction == Direction::dgrad && phases > kMaxPhases) return false;
-  return fits(direction, p.h, p.p, p.r, p.pad_h, p.stride_h, p.dilation_h) &&
-         fits(direction, p.w, p.q, p.s, p.pad_w, p.stride_w, p.dilation_w);
+  MapFields const most = p.is_volume() ? MapFields{15, 31} : MapFields{127, 254};
+  return fits(most, direction, p.h, p.p, p.r, p.pad_h, p.stride_h, p.dilation_h) &&
+         fits(most, direction, p.w, p.q, p.s, p.pad_w, p.stride_w, p.dilation_w) &&
+         (!p.is_volume() || fits(most, direction, p.d, p.o, p.t, p.pad_d, p.stride_d, p.dilation_d));
 }
 
 DirectConvTiles count_direct_conv(Direction direction, ConvProblem const& problem) {
   DirectConvShape shape;
-  return shape.plan(direction, problem) ? tiles_of(shape) : DirectConvTiles{};
+  return !problem.is_volume() && shape.plan(direction, problem) ? tiles_of(shape) : DirectConvTiles{};
 }
 
 DirectConvTiles count_space_to_depth(Direction direction, ConvProblem const& problem) {
   DirectConvShape shape;
-  return direction == Direction::fprop && shape.plan_space_to_depth(problem) ? tiles_of(shape) : DirectConvTiles{};
+  bool const may = direction == Direction::fprop && !problem.is_volume();
+  return may && shape.plan_space_to_depth(problem) ? tiles_of(shape) : DirectConvTiles{};
 }
 
 std::int64_t workspace_bytes(GemmPlan const& plan, ConvArgs const& args) {

@@ -40,9 +40,10 @@ struct GemmRequest {
   Grouping grouping = Grouping::none;
   int groups = 0;
   // Convolutions, by the extents of their implicit GEMM. K of fprop and dgrad, and N of wgrad, is `taps` times channels.
-  // `step`: stride_h * stride_w.
+  // `step`: stride_d * stride_h * stride_w.
   Direction direction = Direction::none;
   int taps = 1, step = 1;
+  bool is_volume = false;               // with a depth, which kernels of sm90_conv alone read
   bool tensor_maps = true;              // whether they have bits enough for padding, stride and dilation
   DirectConvTiles direct_conv = {};     // of sm90_direct_conv where `step` is 1, else of sm90_strided_dgrad
   DirectConvTiles space_to_depth = {};  // of sm90_space_to_depth
@@ -53,7 +54,8 @@ struct GemmRequest {
            scales == o.scales && extents_aligned == o.extents_aligned && a_aligned == o.a_aligned &&
            b_aligned == o.b_aligned && d_aligned == o.d_aligned && m == o.m && n == o.n && k == o.k && batch == o.batch &&
            grouping == o.grouping && groups == o.groups && direction == o.direction && taps == o.taps && step == o.step &&
-           tensor_maps == o.tensor_maps && direct_conv == o.direct_conv && space_to_depth == o.space_to_depth;
+           is_volume == o.is_volume && tensor_maps == o.tensor_maps && direct_conv == o.direct_conv &&
+           space_to_depth == o.space_to_depth;
   }
 };
 

@@ -41,7 +41,7 @@ std::vector<Introspection> introspection() {
   return {
       on_any_device<&conv_served>(
           "_conv_served(int direction, int device, ScalarType dtype, ScalarType out_dtype, str epilogue=\"\", "
-          "bool has_bias=False, bool unit_stride=True) -> int"),
+          "bool has_bias=False, bool unit_stride=True, bool is_volume=False) -> int"),
       on_any_device<&explain_json>(
           "_explain(str op, Tensor?[] operands, ScalarType? out_dtype=None, float beta=1, bool allow_tf32=False, "
           "str epilogue=\"\", int? recipe_a=None, int? recipe_b=None, bool use_fast_accum=False, int[] geometry=[]) "

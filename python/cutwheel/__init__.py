@@ -29,6 +29,9 @@ __all__ = [
     "conv1d",
     "conv2d",
     "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
     "epilogues",
     "errors",
     "explain",
@@ -64,7 +67,14 @@ try:
     from .fusion import FusionReport, fuse
     from .inspect.explain import Explanation, Kernel, build_info, explain, kernels
     from .ops._common.epilogue import Epilogue, epilogues
-    from .ops.conv import conv1d, conv2d, conv3d
+    from .ops.conv import (
+        conv1d,
+        conv2d,
+        conv3d,
+        conv_transpose1d,
+        conv_transpose2d,
+        conv_transpose3d,
+    )
     from .ops.gemm import addmm, baddbmm, bmm, gemm, matmul, mm
     from .ops.grouped import grouped_gated_linear, grouped_linear, grouped_mm, grouped_mm_list
     from .ops.linear import gated_linear, linear, pack_gated_weight, unpack_gated_weight

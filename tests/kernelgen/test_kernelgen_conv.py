@@ -143,8 +143,8 @@ def test_rules_of_sm80_conv(values: Table, text: str) -> None:
             "epilogue linear_combination has beta and C, and convolutions have neither",
         ),
         (
-            {"epilogue": ["plain", "bias_gelu"], "direction": ["fprop", "dgrad"]},
-            "epilogue bias_gelu with direction dgrad; gradients are stored as they are",
+            {"epilogue": ["plain", "bias_gelu"], "direction": ["fprop", "wgrad"]},
+            "epilogue bias_gelu with direction wgrad; gradients are stored as they are",
         ),
         (
             {"epilogue": ["linear_combination"], "direction": ["wgrad"]},

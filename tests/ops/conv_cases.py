@@ -70,7 +70,8 @@ class Conv:
         a, b = {"fprop": (x, weight), "dgrad": (dy, weight), "wgrad": (dy, x)}[direction]
         operands: dict[str, torch.Tensor | None] = {}
         for name, kind in epilogue.tensors.items():
-            operands[name] = made((k_out,) if kind == "row[N]" else output_size, dtype, device)
+            columns = channels if direction == "dgrad" else k_out
+            operands[name] = made((columns,) if kind == "row[N]" else output_size, dtype, device)
         sizes = (tuple(input_size), tuple(weight_size))
         return cls(direction, g, *sizes, a, b, epilogue, operands, exact=exact, **options)
 
@@ -95,6 +96,9 @@ class Conv:
         ops, geometry = torch.ops.cutwheel, self.g.numbers
         a, b = (self.a, self.b) if as_they_are else self.positional
         tf32 = a.dtype == SINGLE
+        if self.is_transposed:
+            given = (*self.input_size[2:], *geometry, self.epilogue.name, tf32)
+            return ops.conv_transpose2d(a, b, self.operand("bias"), *given)
         if self.direction == "dgrad":
             return ops.conv2d_input_grad(a, b, *self.input_size[2:], *geometry, tf32)
         if self.direction == "wgrad":
@@ -104,6 +108,11 @@ class Conv:
         if name in ("plain", "bias"):
             return ops.conv2d(a, b, bias, *geometry, tf32)
         return ops.conv2d_fused(a, b, bias, residual, *geometry, name, tf32)
+
+    @property
+    def is_transposed(self) -> bool:
+        """dgrad with an epilogue, which only transposed convolutions have."""
+        return self.direction == "dgrad" and self.epilogue.name != "plain"
 
     def row(self) -> str | None:
         """The kernel that it runs."""
@@ -122,6 +131,9 @@ class Conv:
             if self.epilogue.name not in ("plain", "bias"):
                 op, name = "conv2d_fused", self.epilogue.name
                 operands.append(self.operand("residual"))
+        if self.is_transposed:
+            op, name = "conv_transpose2d", self.epilogue.name
+            operands.append(self.operand("bias"))
         given = op, operands, None, 1, self.a.dtype == SINGLE, name
         geometry = [*self.g.numbers, *size]
         found: dict[str, Any] = json.loads(torch.ops.cutwheel._explain(*given, geometry=geometry))
@@ -176,7 +188,9 @@ class Conv:
         n, c, h, w = self.input_size
         x = a.new_empty(n, c, h + top + bottom, w + left + right)
         whole: torch.Tensor = backward(a, x, b, *more, (True, False, False))[0]
-        return whole[:, :, top : top + h, left : left + w]
+        accum = whole[:, :, top : top + h, left : left + w]
+        (d,) = evaluate(self.epilogue, {"accum": accum, **self._values(lambda x: x.detach())})
+        return torch.as_tensor(d).to(a.dtype)
 
     def judge(self, result: torch.Tensor, fused: bool = True) -> None:
         """The rule of reference.py; torch's op is asked where a result is beyond the floor."""

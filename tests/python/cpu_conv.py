@@ -11,6 +11,8 @@ import torch.nn.functional as F
 NAMES = (
     *("conv2d", "conv2d_fused", "conv2d_input_grad", "conv2d_weight_grad", "scaled_conv2d"),
     *("conv2d_depthwise", "conv2d_depthwise_input_grad", "conv2d_depthwise_weight_grad"),
+    *("conv3d", "conv3d_fused", "conv3d_input_grad", "conv3d_weight_grad"),
+    *("conv_transpose2d", "conv_transpose3d"),
 )
 Tensor = torch.Tensor
 Activation = Callable[[Tensor], Tensor]
@@ -28,9 +30,12 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-def channels_last_strides(size: Ints) -> tuple[int, int, int, int]:
-    _, c, h, w = size
-    return h * w * c, 1, w * c, c
+def channels_last_strides(size: Ints) -> tuple[int, ...]:
+    step, strides = size[1], []
+    for extent in reversed(size[2:]):
+        strides.insert(0, step)
+        step *= extent
+    return step, 1, *strides
 
 
 def as_channels_last(x: Tensor) -> Tensor:
@@ -39,14 +44,22 @@ def as_channels_last(x: Tensor) -> Tensor:
 
 
 def padded(x: Tensor, padding: Ints) -> Tensor:
-    top, bottom, left, right = padding
-    return F.pad(x, (left, right, top, bottom))
+    both = zip(padding[-2::-2], padding[::-2], strict=True)
+    return F.pad(x, [side for pair in both for side in pair])
 
 
 def split(given: Sequence[Any], *defaults: Any) -> tuple[tuple[Ints, Ints, Ints], tuple[Any, ...]]:
     """Stride, padding and dilation of the eight numbers, and what comes behind them."""
     rest = given[8:]
     return (given[:2], given[2:6], given[6:8]), (*rest, *defaults[len(rest) :])
+
+
+def split_3d(
+    given: Sequence[Any], *defaults: Any
+) -> tuple[tuple[Ints, Ints, Ints], tuple[Any, ...]]:
+    """The same of twelve numbers."""
+    rest = given[12:]
+    return (given[:3], given[3:9], given[9:12]), (*rest, *defaults[len(rest) :])
 
 
 class ConvOps:
@@ -108,6 +121,71 @@ class ConvOps:
         wanted = (False, True, False)
         dw = _backward(grad, padded(x, padding), weight, stride, dilation, wanted)[1]
         return as_channels_last(dw)
+
+    def conv3d(self, x: Tensor, weight: Tensor, bias: Tensor | None, *given: Any) -> Tensor:
+        (stride, padding, dilation), _ = split_3d(given, False)
+        self.calls.append(("conv3d", "plain" if bias is None else "bias"))
+        z = F.conv3d(padded(x, padding), weight, bias, tuple(stride), 0, tuple(dilation))
+        return as_channels_last(z)
+
+    def conv3d_fused(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        residual: Tensor | None,
+        *given: Any,
+    ) -> Tensor:
+        (stride, padding, dilation), (epilogue, _) = split_3d(given, None, False)
+        self.calls.append(("conv3d_fused", epilogue))
+        z = F.conv3d(padded(x, padding), weight, bias, tuple(stride), 0, tuple(dilation))
+        return as_channels_last(_followed(z, epilogue, residual))
+
+    def conv3d_input_grad(
+        self, grad: Tensor, weight: Tensor, d: int, h: int, w: int, *given: Any
+    ) -> Tensor:
+        where, _ = split_3d(given, False)
+        self.calls.append(("conv3d_input_grad", "plain"))
+        return as_channels_last(_dgrad(grad, weight, (d, h, w), where))
+
+    def conv3d_weight_grad(
+        self, grad: Tensor, x: Tensor, t: int, r: int, s: int, *given: Any
+    ) -> Tensor:
+        (stride, padding, dilation), _ = split_3d(given, False)
+        self.calls.append(("conv3d_weight_grad", "plain"))
+        weight = grad.new_zeros(grad.shape[1], x.shape[1], t, r, s)
+        wanted = (False, True, False)
+        dw = _backward(grad, padded(x, padding), weight, stride, dilation, wanted)[1]
+        return as_channels_last(dw)
+
+    def conv_transpose2d(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, h: int, w: int, *given: Any
+    ) -> Tensor:
+        where, (epilogue, _) = split(given, None, False)
+        self.calls.append(("conv_transpose2d", epilogue))
+        return self._transposed(x, weight, bias, (h, w), where, epilogue)
+
+    def conv_transpose3d(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, d: int, h: int, w: int, *given: Any
+    ) -> Tensor:
+        where, (epilogue, _) = split_3d(given, None, False)
+        self.calls.append(("conv_transpose3d", epilogue))
+        return self._transposed(x, weight, bias, (d, h, w), where, epilogue)
+
+    def _transposed(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        size: Ints,
+        where: tuple[Ints, Ints, Ints],
+        epilogue: str,
+    ) -> Tensor:
+        z = _dgrad(x, weight, size, where)
+        if bias is not None:
+            assert epilogue.startswith("bias")
+            z = z + bias.view(-1, *(1,) * len(size))
+        return as_channels_last(_followed(z, epilogue, None))
 
     def scaled_conv2d(
         self,
@@ -177,6 +255,17 @@ def _followed(z: Tensor, epilogue: str, residual: Tensor | None) -> Tensor:
     return z
 
 
+def _dgrad(grad: Tensor, weight: Tensor, size: Ints, where: tuple[Ints, Ints, Ints]) -> Tensor:
+    stride, padding, dilation = where
+    before = padding[::2]
+    extents = [sum(x) for x in zip(size, before, padding[1::2], strict=True)]
+    x = grad.new_zeros(grad.shape[0], weight.shape[1], *extents)
+    dx = _backward(grad, x, weight, stride, dilation, (True, False, False))[0]
+    for dim, (first, length) in enumerate(zip(before, size, strict=True), 2):
+        dx = dx.narrow(dim, first, length)
+    return dx
+
+
 def _backward(
     grad: Tensor,
     x: Tensor,
@@ -186,5 +275,6 @@ def _backward(
     wanted: tuple[bool, bool, bool],
     groups: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    rest = (list(stride), [0, 0], list(dilation), False, [0, 0], groups, wanted)
+    none = [0] * len(stride)
+    rest = (list(stride), none, list(dilation), False, none, groups, wanted)
     return torch.ops.aten.convolution_backward.default(grad, x, weight, None, *rest)

@@ -26,9 +26,9 @@ RESIDUALS = [BRAIN, SINGLE, HALF, DOUBLE]
 @pytest.fixture
 def autocast(cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """autocast of CUDA tensors to bfloat16, and those of the CPU for CUDA's."""
-    from cutwheel.ops import conv, linear
+    from cutwheel.ops import linear
     from cutwheel.ops._common import precision
-    from cutwheel.ops.conv import _convolve
+    from cutwheel.ops.conv import _convolve, _transposed, _volume
 
     def operands(*tensors: Any) -> tuple[Any, ...]:
         return tuple(
@@ -36,7 +36,7 @@ def autocast(cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
             for t in tensors
         )
 
-    for module in (precision, conv, _convolve, linear):
+    for module in (precision, _convolve, _transposed, _volume, linear):
         monkeypatch.setattr(module, "autocast_operands", operands)
     torch.set_autocast_enabled("cuda", True)
     torch.set_autocast_dtype("cuda", BRAIN)

@@ -117,7 +117,7 @@ LEFT: dict[str, tuple[Callable[..., Any], dict[str, torch.nn.Module], str]] = {
     "transposed": (
         lambda m, x, r: m.relu(m.a(x)),
         {"a": torch.nn.ConvTranspose2d(C, C, 3)},
-        "there is no kernel for it",
+        "put cutwheel.nn.ConvTranspose2d in its place",
     ),
     "parametrized": (
         lambda m, x, r: m.relu(m.a(x)),

@@ -28,6 +28,11 @@ _WHERE = (
     "SymInt stride_h, SymInt stride_w, SymInt padding_top, SymInt padding_bottom, "
     "SymInt padding_left, SymInt padding_right, SymInt dilation_h, SymInt dilation_w"
 )
+_WHERE_3D = (
+    "SymInt stride_d, SymInt stride_h, SymInt stride_w, SymInt padding_front, SymInt padding_back, "
+    "SymInt padding_top, SymInt padding_bottom, SymInt padding_left, SymInt padding_right, "
+    "SymInt dilation_d, SymInt dilation_h, SymInt dilation_w"
+)
 OPS = {
     "mm": f"({_MM}, ScalarType? out_dtype=None, {_RESULT}",
     "mm.out": f"({_MM}, bool allow_tf32=False, {_OUT}",
@@ -72,6 +77,17 @@ OPS = {
     f"SymInt input_w, {_WHERE}) -> Tensor",
     "conv2d_depthwise_weight_grad": "(Tensor grad_output, Tensor input, SymInt weight_h, "
     f"SymInt weight_w, {_WHERE}) -> Tensor",
+    "conv3d": f"(Tensor input, Tensor weight, Tensor? bias, {_WHERE_3D}, {_RESULT}",
+    "conv3d_fused": "(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, "
+    f"{_WHERE_3D}, str epilogue, {_RESULT}",
+    "conv3d_input_grad": "(Tensor grad_output, Tensor weight, SymInt input_d, SymInt input_h, "
+    f"SymInt input_w, {_WHERE_3D}, {_RESULT}",
+    "conv3d_weight_grad": "(Tensor grad_output, Tensor input, SymInt weight_d, SymInt weight_h, "
+    f"SymInt weight_w, {_WHERE_3D}, {_RESULT}",
+    "conv_transpose2d": "(Tensor input, Tensor weight, Tensor? bias, SymInt output_h, "
+    f"SymInt output_w, {_WHERE}, str epilogue, {_RESULT}",
+    "conv_transpose3d": "(Tensor input, Tensor weight, Tensor? bias, SymInt output_d, "
+    f"SymInt output_h, SymInt output_w, {_WHERE_3D}, str epilogue, {_RESULT}",
     "scaled_conv2d": "(Tensor input, Tensor weight, Tensor scale_input, Tensor scale_weight, "
     f"Tensor? bias, {_WHERE}, ScalarType? out_dtype=None) -> Tensor",
 }
@@ -97,6 +113,9 @@ FUNCTIONS = (
     "conv1d",
     "conv2d",
     "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
     "scaled_conv2d",
     "explain",
     "kernels",
@@ -189,6 +208,8 @@ def test_parameters_are_named_as_torchs(cutwheel: ModuleType) -> None:
     fused = ["activation", "residual", "residual_after_activation"]
     where = ["stride", "padding", "dilation"]
     conv = ["input", "weight", "bias", *where, "groups", *fused]
+    transposed = ["input", "weight", "bias", "stride", "padding", "output_padding", "groups"]
+    transposed += ["dilation", *fused]
     assert names == {
         "mm": ["input", "mat2", "out_dtype", "out"],
         "bmm": ["input", "mat2", "out_dtype", "out"],
@@ -217,6 +238,7 @@ def test_parameters_are_named_as_torchs(cutwheel: ModuleType) -> None:
             *("output_dtype", "contraction_dim", "use_fast_accum"),
         ],
         **dict.fromkeys(("conv1d", "conv2d", "conv3d"), conv),
+        **{f"conv_transpose{dims}d": transposed for dims in (1, 2, 3)},
         "scaled_conv2d": [
             *("input", "weight", "scale_input", "scale_weight", "bias", *where, "out_dtype"),
         ],

@@ -108,7 +108,11 @@ def check_direction(kernel: Kernel) -> Iterator[str]:
     if epilogue is None:
         return
     yield from check_stores(kernel)
-    if direction != "fprop" and epilogue.addend != "none":
+    # Rows of dgrad are permuted in D, its columns are not: a transposed convolution may add a bias.
+    kinds = {kind.enumerator for _, kind in epilogue.operands}
+    takes_bias = kernel.family == "sm90_conv" and direction == "dgrad"
+    takes_bias = takes_bias and epilogue.addend != "matrix" and kinds <= {"scalar", "row"}
+    if direction != "fprop" and epilogue.addend != "none" and not takes_bias:
         yield (
             f"epilogue {epilogue.name} with direction {direction}; gradients are stored as they"
             ' are: use an epilogue with expr = "alpha * accum"'

@@ -14,7 +14,7 @@ namespace {
 // Whether K is a whole number of 128-byte lines: other tiles are the best where it is not, however near its extent is.
 bool has_whole_lines(GemmRequest const& x) { return std::int64_t{x.k} * element_bytes(x.a) % 128 == 0; }
 
-// Besides extents and device. An epilogue has a meaning only where it was asked for by name.
+// Besides extents and device. Tables know images only. An epilogue has a meaning only where it was asked for by name.
 bool same_kind(GemmRequest const& x, GemmRequest const& y) {
   bool const named = x.addend == Addend::other || x.direction != Direction::none;
   return x.op == y.op && x.a == y.a && x.b == y.b && x.d == y.d && x.layout_a == y.layout_a && x.layout_b == y.layout_b &&
@@ -22,7 +22,8 @@ bool same_kind(GemmRequest const& x, GemmRequest const& y) {
          x.scales == y.scales && x.extents_aligned == y.extents_aligned && x.a_aligned == y.a_aligned &&
          x.b_aligned == y.b_aligned && x.d_aligned == y.d_aligned && x.batch == y.batch && x.grouping == y.grouping &&
          x.groups == y.groups && x.direction == y.direction && x.taps == y.taps && x.step == y.step &&
-         x.tensor_maps == y.tensor_maps && (x.direction != Direction::none || has_whole_lines(x) == has_whole_lines(y));
+         x.is_volume == y.is_volume && x.tensor_maps == y.tensor_maps &&
+         (x.direction != Direction::none || has_whole_lines(x) == has_whole_lines(y));
 }
 
 double distance(GemmRequest const& x, GemmRequest const& y) {

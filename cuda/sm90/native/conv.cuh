@@ -31,10 +31,11 @@ struct Sm90ConvTypes
   using Loader = typename decltype(loader_type())::type;
 };
 
-// Epilogue operands are indexed by rows and columns of the GEMM, which dgrad and wgrad permute in D: only scalars fit.
+// Epilogue operands are indexed by rows and columns of the GEMM. wgrad permutes both in D: only scalars fit. dgrad permutes
+// rows: a vector along columns fits, too.
 template <class... Operands>
-constexpr bool is_scalars_only(gemm::epilogue::OperandList<Operands...>) {
-  return ((Operands::kKind == OperandKind::scalar) && ... && true);
+constexpr bool has_only(bool rows, gemm::epilogue::OperandList<Operands...>) {
+  return ((Operands::kKind == OperandKind::scalar || (rows && Operands::kKind == OperandKind::row)) && ... && true);
 }
 
 template <Arch arch, DType a, DType b, DType acc, DType d, class Tile, Direction direction, template <DType> class Epilogue>
@@ -50,7 +51,9 @@ struct Sm90Conv
   using Operands = typename Types::Loader::Params;
   static_assert(arch == Arch::sm90a && direction != Direction::none);
   static_assert(direction == Direction::fprop || element_bytes(a) == 2);
-  static_assert(direction == Direction::fprop || is_scalars_only(typename Epilogue<d>::Operands{}));
+  static_assert(direction == Direction::fprop || has_only(direction == Direction::dgrad, typename Epilogue<d>::Operands{}));
+  // Whether zeros would be wrong where no tap reaches.
+  static constexpr bool kHasBias = !has_only(/*rows=*/false, typename Epilogue<d>::Operands{});
   static_assert(direction == Direction::fprop || Epilogue<d>::Stores::kCount == 0);
   static constexpr int kChannelBox = OperandA::kSwizzled;
 
@@ -94,72 +97,72 @@ struct Sm90Conv
 
   static Status launch_fprop(ConvArgs const& args, void const* kernel, gemm::KernelAttributes& attributes) {
     ConvProblem const& x = args.conv;
-    Im2colAxis const h = im2col_axis_h(x), w = im2col_axis_w(x);
-    if (!h.is_encodable() || !w.is_encodable() || !is_tma_aligned(args.a.data, args.x_strides, a)) {
-      return {StatusCode::not_implementable, 0};
-    }
+    Im2colAxes const axes = im2col_axes(x);
+    if (!axes.is_encodable() || !is_tma_aligned(args.a.data, args.x_strides, a)) return {StatusCode::not_implementable, 0};
     Operands operands;
-    encode_im2col_map(operands.a[0], a, args.a.data, args.x_strides, x.images, x.c, h, w, kChannelBox, Tile::kM);
+    auto const encode = [&](CUtensorMap& map, int pixels) {
+      encode_im2col_map(map, a, args.a.data, args.x_strides, args.x_depth_stride, x.images, x.c, axes, kChannelBox, pixels);
+    };
+    encode(operands.a[0], Tile::kM);
     operands.a_tail_rows = args.m % Tile::kM;
-    if (operands.a_tail_rows) {
-      encode_im2col_map(operands.a_tail, a, args.a.data, args.x_strides, x.images, x.c, h, w, kChannelBox,
-                        operands.a_tail_rows);
-    }
+    if (operands.a_tail_rows) encode(operands.a_tail, operands.a_tail_rows);
     SchedulerParams scheduler{};
     plan_fprop(scheduler, x);
-    scheduler.classes[0].k_tiles = x.r * x.s * ceil_div(x.c, Tile::kK);
-    return launch_taps(args, kernel, attributes, operands, scheduler, x.r * x.s);
+    scheduler.classes[0].k_tiles = x.taps() * ceil_div(x.c, Tile::kK);
+    return launch_taps(args, kernel, attributes, operands, scheduler, x.taps());
   }
 
   static Status launch_dgrad(ConvArgs const& args, void const* kernel, gemm::KernelAttributes& attributes) {
     ConvProblem const& x = args.conv;
-    DgradAxis h, w;
+    DgradAxes sides;
     Operands operands{};
     SchedulerParams scheduler{};
-    if (!plan_dgrad(scheduler, x, h, w, Scheduler::kMaxResidueClasses) || !is_tma_aligned(args.a.data, args.y_strides, a)) {
+    if (!plan_dgrad(scheduler, x, sides, Scheduler::kMaxResidueClasses) ||
+        !is_tma_aligned(args.a.data, args.y_strides, a)) {
       return {StatusCode::not_implementable, 0};
     }
     bool has_map[Scheduler::kMaps] = {};
     for (int i = 0; i < scheduler.count; ++i) {
       ConvResidueClass& residue = scheduler.classes[i];
-      bool const shorter_h = h.is_shorter(residue.first_h), shorter_w = w.is_shorter(residue.first_w);
-      residue.map = 2 * shorter_h + shorter_w;
+      residue.map = sides.map(residue);
       residue.k_tiles = residue.taps * ceil_div(x.k_out, Tile::kK);
-      Im2colAxis const axis_h = h.im2col(x.p, shorter_h), axis_w = w.im2col(x.q, shorter_w);
-      if (!axis_h.is_encodable() || !axis_w.is_encodable()) {
+      // Without a tap there is one tile of zeros, for the epilogue.
+      if (kHasBias && residue.taps == 0) residue.k_tiles = 1;
+      Im2colAxes const axes = sides.im2col(x, residue);
+      if (!axes.is_encodable()) {
         take_tensor_map_error();
         return {StatusCode::not_implementable, 0};
       }
-      if (!has_map[residue.map]) {
-        encode_im2col_map(operands.a[residue.map], a, args.a.data, args.y_strides, x.images, x.k_out, axis_h, axis_w,
-                          kChannelBox, Tile::kM);
-        has_map[residue.map] = true;
-      }
+      auto const encode = [&](CUtensorMap& map, int pixels) {
+        encode_im2col_map(map, a, args.a.data, args.y_strides, args.y_depth_stride, x.images, x.k_out, axes, kChannelBox,
+                          pixels);
+      };
+      if (!has_map[residue.map]) encode(operands.a[residue.map], Tile::kM);
+      has_map[residue.map] = true;
       if (scheduler.count == 1 && args.m % Tile::kM) {
         operands.a_tail_rows = args.m % Tile::kM;
-        encode_im2col_map(operands.a_tail, a, args.a.data, args.y_strides, x.images, x.k_out, axis_h, axis_w, kChannelBox,
-                          operands.a_tail_rows);
+        encode(operands.a_tail, operands.a_tail_rows);
       }
     }
     sort_classes(scheduler);
-    return launch_taps(args, kernel, attributes, operands, scheduler, x.r * x.s);
+    return launch_taps(args, kernel, attributes, operands, scheduler, x.taps());
   }
 
   static Status launch_wgrad(ConvArgs const& args, void const* kernel, gemm::KernelAttributes& attributes) {
     ConvProblem const& x = args.conv;
-    Im2colAxis const h = im2col_axis_h(x), w = im2col_axis_w(x);
+    Im2colAxes const axes = im2col_axes(x);
     int const splits = std::max(args.splits, 1);
     SchedulerParams scheduler{};
-    scheduler.columns = FilterColumns::of(x.c, x.r * x.s);
+    scheduler.columns = FilterColumns::of(x.c, x.taps());
     std::int64_t const tiles = plan_wgrad<Tile>(scheduler, args, scheduler.columns.count(), splits);
-    if (!h.is_encodable() || !w.is_encodable() || !is_matrix(args) || tiles > kMaxTiles ||
-        (splits > 1 && d != DType::f32) || !is_tma_aligned(args.a.data, args.y_strides, a) ||
-        !is_tma_aligned(args.b.data, args.x_strides, b)) {
+    if (!axes.is_encodable() || !is_matrix(args) || tiles > kMaxTiles || (splits > 1 && d != DType::f32) ||
+        !is_tma_aligned(args.a.data, args.y_strides, a) || !is_tma_aligned(args.b.data, args.x_strides, b)) {
       return {StatusCode::not_implementable, 0};
     }
     Operands operands;
     OperandA::encode_map(operands.a, a, {args.a.data, args.y_strides[2], 0}, args.m, args.k, 1);
-    encode_im2col_map(operands.b, b, args.b.data, args.x_strides, x.images, x.c, h, w, FilterColumns::kUnit, Tile::kK);
+    encode_im2col_map(operands.b, b, args.b.data, args.x_strides, args.x_depth_stride, x.images, x.c, axes,
+                      FilterColumns::kUnit, Tile::kK);
     return Base::launch(args_of_splits(args, splits), kernel, attributes, operands, scheduler, static_cast<int>(tiles),
                         splits);
   }

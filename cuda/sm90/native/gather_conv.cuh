@@ -44,7 +44,7 @@ struct Sm90GatherConv
   using Operands = typename Loader::Params;
   static_assert(arch == Arch::sm90a && element_bytes(a) == 2);
   static_assert(direction == Direction::fprop || direction == Direction::wgrad);
-  static_assert(direction == Direction::fprop || is_scalars_only(typename Epilogue<d>::Operands{}));
+  static_assert(direction == Direction::fprop || has_only(/*rows=*/false, typename Epilogue<d>::Operands{}));
   static_assert(direction == Direction::fprop || Epilogue<d>::Stores::kCount == 0);
   // K-tiles on their way, behind which one is handed over. A warpgroup lets go of a stage when the next one has arrived.
   static constexpr int kAhead = Tile::kM == 128 && (Tile::kN == 64 || Tile::kN == 128) ? 2 : 1;
@@ -112,7 +112,7 @@ struct Sm90GatherConv
     static gemm::KernelAttributes attributes;
     auto const& conv = static_cast<ConvArgs const&>(args);
     bool const aligned = conv.conv.c % kPieceElements == 0 && conv.conv.k_out % kPieceElements == 0 &&
-                         reinterpret_cast<std::uintptr_t>(args.b.data) % 16 == 0;
+                         !conv.conv.is_volume() && reinterpret_cast<std::uintptr_t>(args.b.data) % 16 == 0;
     if (!aligned) return {StatusCode::not_implementable, 0};
     if constexpr (direction == Direction::wgrad) {
       return launch_wgrad(conv, kernel, attributes);

@@ -25,6 +25,11 @@ constexpr OpNames kConv2d{"conv2d", "nn.functional.conv2d", "bias", "input", "we
 constexpr OpNames kConvInputGrad{"conv2d_input_grad", "nn.grad.conv2d_input", nullptr, "grad_output", "weight", 4};
 constexpr OpNames kConvWeightGrad{"conv2d_weight_grad", "nn.grad.conv2d_weight", nullptr, "grad_output", "input", 4};
 constexpr OpNames kScaledConv2d{"scaled_conv2d", nullptr, "bias", "input", "weight", 4};
+constexpr OpNames kConvTranspose2d{"conv_transpose2d", "nn.functional.conv_transpose2d", "bias", "input", "weight", 4};
+constexpr OpNames kConv3d{"conv3d", "nn.functional.conv3d", "bias", "input", "weight", 5};
+constexpr OpNames kConv3dInputGrad{"conv3d_input_grad", "nn.grad.conv3d_input", nullptr, "grad_output", "weight", 5};
+constexpr OpNames kConv3dWeightGrad{"conv3d_weight_grad", "nn.grad.conv3d_weight", nullptr, "grad_output", "input", 5};
+constexpr OpNames kConvTranspose3d{"conv_transpose3d", "nn.functional.conv_transpose3d", "bias", "input", "weight", 5};
 
 // m, n and k are those of the implicit GEMM without added channels.
 struct ConvCall : ConvCallBase {
@@ -36,7 +41,7 @@ struct ConvCall : ConvCallBase {
   bool is_scaled = false;
 
   Tensor const& filter() const { return *b; }  // of fprop and dgrad
-  bool unit_stride() const { return problem.stride_h == 1 && problem.stride_w == 1; }
+  bool unit_stride() const { return problem.stride_h == 1 && problem.stride_w == 1 && problem.stride_d == 1; }
 };
 
 ConvCall make_conv_call(OpNames const& names, Direction direction, Tensor const& a, Tensor const& b,
@@ -68,7 +73,7 @@ constexpr ErrorKind kType = ErrorKind::type, kValue = ErrorKind::value, kShape =
 // Sizes of a gradient's result: the call gives two of them, and its tensors have the others.
 Sizes given_size(ConvCall const& call) {
   check_size(call);
-  auto const [h, w] = call.size;
+  std::int64_t const h = call.size.h, w = call.size.w;
   if (call.direction == Direction::dgrad) return {call.a->size(0), call.b->size(1), h, w};
   return {call.a->size(1), call.b->size(1), h, w};
 }
@@ -77,23 +82,24 @@ void check_channels(ConvCall const& call, ConvSizes const& sizes) {
   std::int64_t const in = sizes.x[1], of_filter = sizes.w[1];
   if (in == of_filter) return;
   bool const grouped = of_filter < in && in % of_filter == 0 && sizes.w[0] % (in / of_filter) == 0;
-  fail(kShape, call.names.op, ": weight has shape ", sizes_text(sizes.w), " and input has ", in,
-       " channels; expected a weight [Ko, ", in, ", R, S]",
-       grouped
-           ? concat(", as kernels convolve in one group: for ", in / of_filter, " groups use torch.nn.functional.conv2d")
-           : "");
+  fail(kShape, call.names.op, ": weight has shape ", call.text_of(sizes.w, sizes.t), " and input has ", in,
+       " channels; expected a weight [Ko, ", in, call.has_depth() ? ", T" : "", ", R, S]",
+       grouped ? concat(", as kernels convolve in one group: for ", in / of_filter, " groups use torch.nn.functional.conv",
+                        call.has_depth() ? "3d" : "2d")
+               : "");
 }
 
 void fill_problem(ConvCall& call, ConvSizes const& sizes) {
   // Room for the channels that are added.
   constexpr std::int64_t kAdded = kAccessBytes;
-  check_count(call, "N * H * W", sizes.x[0], sizes.x[2], sizes.x[3]);
-  check_count(call, "N * P * Q", sizes.y[0], sizes.y[2], sizes.y[3]);
-  check_count(call, "R * S * C", sizes.w[2], sizes.w[3], sizes.w[1] + kAdded);
-  check_count(call, "R * S * Ko", sizes.w[2], sizes.w[3], sizes.w[0] + kAdded);
+  bool const deep = call.has_depth();
+  std::int64_t const r = sizes.w[2], w = sizes.w[3];
+  check_count(call, deep ? "N * D * H * W" : "N * H * W", {sizes.x[0], sizes.d, sizes.x[2], sizes.x[3]});
+  check_count(call, deep ? "N * D' * P * Q" : "N * P * Q", {sizes.y[0], sizes.o, sizes.y[2], sizes.y[3]});
+  check_count(call, deep ? "T * R * S * C" : "R * S * C", {sizes.t, r, w, sizes.w[1] + kAdded});
+  check_count(call, deep ? "T * R * S * Ko" : "R * S * Ko", {sizes.t, r, w, sizes.w[0] + kAdded});
   call.problem = problem_of(call.geometry, sizes);
-  std::int64_t const pixels = sizes.x[0] * sizes.x[2] * sizes.x[3], positions = sizes.y[0] * sizes.y[2] * sizes.y[3];
-  std::int64_t const taps = sizes.w[2] * sizes.w[3];
+  std::int64_t const pixels = call.problem.pixels(), positions = call.problem.positions(), taps = call.problem.taps();
   switch (call.direction) {
     case Direction::dgrad: call.m = pixels, call.n = sizes.x[1], call.k = taps * sizes.w[0]; break;
     case Direction::wgrad: call.m = sizes.w[0], call.n = taps * sizes.x[1], call.k = positions; break;
@@ -108,11 +114,17 @@ void check_sizes(ConvCall& call) {
     case Direction::wgrad: sizes.x = sizes_of(*call.b), sizes.w = given_size(call); break;
     default: sizes.x = sizes_of(*call.a), sizes.w = sizes_of(*call.b);
   }
-  check_input_size(call, sizes.x);
-  check_weight_size(call, sizes.w);
+  if (call.has_depth()) {
+    sizes.d =
+        call.direction == Direction::dgrad ? call.size.d : depth_of(call.direction == Direction::wgrad ? *call.b : *call.a);
+    sizes.t = call.direction == Direction::wgrad ? call.size.d : depth_of(*call.b);
+  }
+  check_input_size(call, sizes.x, sizes.d);
+  check_weight_size(call, sizes.w, sizes.t);
   check_channels(call, sizes);
-  check_count(call, "R * S * C", sizes.w[2], sizes.w[3], sizes.w[1]);
+  check_count(call, call.has_depth() ? "T * R * S * C" : "R * S * C", {sizes.t, sizes.w[2], sizes.w[3], sizes.w[1]});
   sizes.y = {sizes.x[0], sizes.w[0], out_extent(call, sizes, 0), out_extent(call, sizes, 1)};
+  if (call.has_depth()) sizes.o = out_extent(call, sizes, 2);
   if (call.direction != Direction::fprop) check_grad_output(call, sizes);
   fill_problem(call, sizes);
 }
@@ -161,8 +173,8 @@ void check_bias(ConvCall const& call) {
 }
 
 // The epilogue of a name, with no tensors but a bias and a residual. Throws for any other.
-Epilogue conv_epilogue(std::string_view name) {
-  char const* const op = kConv2d.op;
+Epilogue conv_epilogue(OpNames const& names, std::string_view name) {
+  char const* const op = names.op;
   Epilogue const epilogue = named_epilogue(op, name, /*has_accum=*/true);
   EpilogueInfo const& info = info_of(epilogue);
   if (info.width != Width::same || stores_of(info) > 0) {
@@ -176,8 +188,8 @@ Epilogue conv_epilogue(std::string_view name) {
 // Shapes, dtypes, devices, geometry: throws the error that names the argument; fills types, extents and the problem.
 void check(ConvCall& call) {
   check_devices(call);
-  check_dims(call.names, call.names.a, *call.a, 4);
-  check_dims(call.names, call.names.b, *call.b, 4);
+  check_dims(call.names, call.names.a, *call.a, call.names.dims);
+  check_dims(call.names, call.names.b, *call.b, call.names.dims);
   if (call.is_scaled) {
     check_scaled_types(call);
   } else {
@@ -198,6 +210,54 @@ void check(ConvCall& call) {
 
 // --- Operands
 
+// Volumes as batches of their slices, [N D, C, H, W], and filters as those of rows of all slices, [Ko, C, T R, S]: what
+// copies and pads images does so with these, too. Views, but for slices that are not evenly spaced.
+class SlicedOperands {
+ public:
+  // Takes the place of the operands, which must have been checked.
+  explicit SlicedOperands(ConvCall& call) {
+    if (!call.has_depth()) return;
+    bool const is_wgrad = call.direction == Direction::wgrad;
+    call.a = &slices_.emplace_back(slices(*call.a, call.device));
+    call.b = &slices_.emplace_back(is_wgrad ? slices(*call.b, call.device) : rows(*call.b, call.device));
+    if (call.residual) call.residual = &slices_.emplace_back(slices(*call.residual, call.device));
+  }
+  std::size_t copies() const { return copies_; }
+
+ private:
+  static Tensor merged(Tensor const& x, std::size_t outer, std::size_t inner) {
+    auto const sizes = x.sizes();
+    auto const strides = x.strides();
+    std::array<std::int64_t, 4> size{}, stride{};
+    for (std::size_t from = 0, to = 0; from < 5; ++from) {
+      if (from == outer) continue;
+      size[to] = from == inner ? sizes[outer] * sizes[inner] : sizes[from];
+      stride[to] = from == inner && sizes[inner] == 1 ? strides[outer] : strides[from];
+      ++to;
+    }
+    if (inner == 2) std::swap(size[0], size[1]), std::swap(stride[0], stride[1]);  // N D before C
+    return reinterpret(x, x.data_ptr(), size.data(), stride.data(), 4);
+  }
+
+  Tensor merged_or_copy(Tensor const& x, std::size_t outer, std::size_t inner, int device) {
+    auto const sizes = x.sizes();
+    auto const strides = x.strides();
+    bool const is_view =
+        sizes[outer] == 1 || sizes[inner] == 1 || strides[outer] == sizes[inner] * strides[inner] || x.numel() == 0;
+    if (is_view) return merged(x, outer, inner);
+    std::int64_t const c = sizes[1], w = sizes[4] * c, h = sizes[3] * w, d = sizes[2] * h;
+    Tensor copy = empty_strided({sizes[0], c, sizes[2], sizes[3], sizes[4]}, {d, 1, h, w, c}, x.scalar_type(), device);
+    torch::stable::copy_(copy, x);
+    ++copies_;
+    return merged(copy, outer, inner);
+  }
+  Tensor slices(Tensor const& volume, int device) { return merged_or_copy(volume, 0, 2, device); }
+  Tensor rows(Tensor const& filter, int device) { return merged_or_copy(filter, 2, 3, device); }
+
+  std::deque<Tensor> slices_;  // does not move its elements
+  std::size_t copies_ = 0;
+};
+
 int whole(int channels, ScalarType type) {
   return static_cast<int>(round_up<std::int64_t>(channels, access_elements(type)));
 }
@@ -209,7 +269,7 @@ struct ConvView {
   int fold = 1;          // taps of a row that are one to the kernel
   bool windows = false;  // these overlap
   bool by_row = false;   // images are the rows of positions
-  int crop_h = 0, crop_w = 0;
+  int crop_h = 0, crop_w = 0, crop_d = 0;
   int h = 0, w = 0;  // of the input, with rows and pixels that are added; 0: it has its own
 };
 
@@ -217,12 +277,15 @@ struct ConvView {
 // filter reaches, pixels of that are left out.
 ConvView flipped_view(ConvCall const& call) {
   conv2d::ConvProblem const& p = call.problem;
-  int const pad_h = (p.r - 1) * p.dilation_h - p.pad_h, pad_w = (p.s - 1) * p.dilation_w - p.pad_w;
-  ConvView view{p, whole(p.k_out, call.type), 1, false, false, std::max(-pad_h, 0), std::max(-pad_w, 0)};
+  int const pad_h = (p.r - 1) * p.dilation_h - p.pad_h, pad_w = (p.s - 1) * p.dilation_w - p.pad_w,
+            pad_d = (p.t - 1) * p.dilation_d - p.pad_d;
+  ConvView view{
+      p, whole(p.k_out, call.type), 1, false, false, std::max(-pad_h, 0), std::max(-pad_w, 0), std::max(-pad_d, 0)};
   conv2d::ConvProblem& f = view.problem;
   f.h = p.p - view.crop_h, f.w = p.q - view.crop_w, f.c = view.channels;
   f.p = p.h, f.q = p.w, f.k_out = whole(p.c, call.type);
   f.pad_h = std::max(pad_h, 0), f.pad_w = std::max(pad_w, 0);
+  f.d = p.o - view.crop_d, f.o = p.d, f.pad_d = std::max(pad_d, 0);
   return view;
 }
 
@@ -265,8 +328,8 @@ ConvView view_of(ConvCall const& call, bool folds) {
     p.c = own.s * view.channels;
     p.w = own.q, p.s = 1, p.stride_w = 1, p.pad_w = 0;
   }
-  if (!is_dgrad && own.stride_h > kMaxMapStride && own.stride_h == own.r && own.dilation_h == 1 && own.pad_h == 0 &&
-      own.h == own.p * own.r) {
+  if (!is_dgrad && !own.is_volume() && own.stride_h > kMaxMapStride && own.stride_h == own.r && own.dilation_h == 1 &&
+      own.pad_h == 0 && own.h == own.p * own.r) {
     view.by_row = true;
     p.images = own.images * own.p;
     p.h = own.r, p.p = 1, p.stride_h = 1;
@@ -306,7 +369,7 @@ struct Extents {
 };
 
 Extents extents_of(Direction direction, conv2d::ConvProblem const& p) {
-  int const pixels = p.images * p.h * p.w, positions = p.images * p.p * p.q, taps = p.r * p.s;
+  int const pixels = p.pixels(), positions = p.positions(), taps = p.taps();
   switch (direction) {
     case Direction::dgrad: return {pixels, p.c, taps * p.k_out};
     case Direction::wgrad: return {p.k_out, taps * p.c, positions};
@@ -318,7 +381,12 @@ Direction direction_of(ConvCall const& call, ConvAlgorithm algorithm) {
   return algorithm == ConvAlgorithm::flipped ? Direction::fprop : call.direction;
 }
 
-void copy_strides(std::int64_t (&to)[3], Image const& image) { std::copy_n(image.strides.begin(), 3, to); }
+// Strides of images, rows and pixels, where `depth` slices are an image each; and that of slices.
+void copy_strides(std::int64_t (&to)[3], std::int64_t& to_slices, Image const& image, int depth) {
+  std::copy_n(image.strides.begin(), 3, to);
+  to_slices = to[0];
+  to[0] *= depth;
+}
 
 // The input of fprop and wgrad.
 Image prepare_input(ConvCall const& call, Tensor const& input, ConvView const& view, std::vector<Tensor>& keep) {
@@ -338,8 +406,8 @@ void prepare_operands(PreparedConv& prepared, ConvCall const& call, ConvView con
     Image const x = readable_image(*call.b, {p.k_out, 1, /*even=*/true}, device, keep);
     Image const y = readable_image(*call.a, {p.c}, device, keep);
     args.a = {x.data, p.k_out, 0}, args.b = {y.data, p.c, 0};
-    copy_strides(args.y_strides, x);
-    copy_strides(args.x_strides, y);
+    copy_strides(args.y_strides, args.y_depth_stride, x, p.o);
+    copy_strides(args.x_strides, args.x_depth_stride, y, p.d);
     return;
   }
   if (call.direction == Direction::wgrad) {
@@ -347,33 +415,40 @@ void prepare_operands(PreparedConv& prepared, ConvCall const& call, ConvView con
     Image const y = view.by_row ? by_row(positions, call.problem.p) : positions;
     Image const x = prepare_input(call, *call.b, view, keep);
     args.a = {y.data, p.k_out, 0}, args.b = {x.data, p.c, 0};
-    copy_strides(args.y_strides, y);
-    copy_strides(args.x_strides, x);
+    copy_strides(args.y_strides, args.y_depth_stride, y, p.o);
+    copy_strides(args.x_strides, args.x_depth_stride, x, p.d);
     return;
   }
   if (algorithm == ConvAlgorithm::flipped) {
     Image const x = readable_image(*call.a, {p.c}, device, keep);
-    std::int64_t const cropped = view.crop_h * x.strides[1] + view.crop_w * x.strides[2];
+    std::int64_t const cropped = view.crop_d * x.strides[0] + view.crop_h * x.strides[1] + view.crop_w * x.strides[2];
     args.a = {static_cast<char const*>(x.data) + cropped * element_bytes_of(call.type), p.c, 0};
     args.b = {flipped_filter(call.filter(), p.c, p.k_out, device, keep).data, p.c, 0};
-    copy_strides(args.x_strides, x);
+    copy_strides(args.x_strides, args.x_depth_stride, x, call.problem.o);
     return;
   }
   args.b = {readable_filter(call.filter(), p.k_out, view.channels, device, keep).data, p.c, 0};
   if (call.direction == Direction::dgrad) {
     Image const y = readable_image(*call.a, {p.k_out}, device, keep);
     args.a = {y.data, p.k_out, 0};
-    copy_strides(args.y_strides, y);
+    copy_strides(args.y_strides, args.y_depth_stride, y, p.o);
   } else {
     Image const x = prepare_input(call, *call.a, view, keep);
     args.a = {x.data, p.c, 0};
-    copy_strides(args.x_strides, x);
+    copy_strides(args.x_strides, args.x_depth_stride, x, p.d);
   }
 }
 
 // The op's result, uninitialised.
 Tensor make_conv_result(ConvCall const& call) {
   conv2d::ConvProblem const& p = call.problem;
+  if (call.has_depth()) {
+    switch (call.direction) {
+      case Direction::dgrad: return empty_channels_last_3d({p.images, p.c, p.d, p.h, p.w}, call.d_type, call.device);
+      case Direction::wgrad: return empty_channels_last_3d({p.k_out, p.c, p.t, p.r, p.s}, call.d_type, call.device);
+      default: return empty_channels_last_3d({p.images, p.k_out, p.o, p.p, p.q}, call.d_type, call.device);
+    }
+  }
   switch (call.direction) {
     case Direction::dgrad: return empty_channels_last({p.images, p.c, p.h, p.w}, call.d_type, call.device);
     case Direction::wgrad: return empty_channels_last({p.k_out, p.c, p.r, p.s}, call.d_type, call.device);
@@ -406,12 +481,25 @@ void prepare_result(PreparedConv& prepared, ConvCall const& call, ConvView const
   bool const as_it_lies = channels == own_channels && (!is_wgrad || filters == own.k_out) && d_type == call.d_type;
   if (as_it_lies) return;
   // [filters, taps, channels], or [1, pixels, channels].
-  std::int64_t const batch = is_wgrad ? own.k_out : 1, rows = is_wgrad ? std::int64_t{own.r} * own.s : call.m;
+  std::int64_t const batch = is_wgrad ? own.k_out : 1, rows = is_wgrad ? own.taps() : call.m;
   prepared.d.copy_to = {args.d, batch, rows, own_channels, rows * own_channels, own_channels, 1};
   std::int64_t const pitch = channels, all = is_wgrad ? filters : 1;
   prepared.d.temporary = empty_strided({all, rows, pitch}, {rows * pitch, pitch, 1}, d_type, call.device);
   args.d = prepared.d.temporary->data_ptr();
   prepared.d.copy_from = {args.d, batch, rows, own_channels, rows * pitch, pitch, 1};
+}
+
+// The bias of each of `times` taps, [times, pitch], where these are columns of one GEMM.
+Tensor repeated_bias(ConvCall const& call, std::int64_t times, std::int64_t pitch) {
+  Tensor const& bias = *call.bias;
+  std::int64_t const own = bias.size(0);
+  Tensor result = empty_strided({times, pitch}, {pitch, 1}, bias.scalar_type(), call.device);
+  if (pitch != own) torch::stable::zero_(result);
+  std::array<std::int64_t, 2> const sizes{times, own}, to{pitch, 1}, from{0, bias.stride(0)};
+  Tensor target = reinterpret(result, result.data_ptr(), sizes.data(), to.data(), 2);
+  torch::stable::copy_(target, reinterpret(bias, bias.data_ptr(), sizes.data(), from.data(), 2));
+  std::array<std::int64_t, 1> const all{times * pitch}, one{1};
+  return reinterpret(result, result.data_ptr(), all.data(), one.data(), 1);
 }
 
 gemm::EpilogueValue prepare_residual(ConvCall const& call, Tensor const& residual, int columns, std::vector<Tensor>& keep) {
@@ -421,9 +509,14 @@ gemm::EpilogueValue prepare_residual(ConvCall const& call, Tensor const& residua
   return {x.data, leading_of(x, columns), 0, 0};
 }
 
-void prepare_epilogue(PreparedConv& prepared, ConvCall const& call, ScaledForm const& form) {
+void prepare_epilogue(PreparedConv& prepared, ConvCall const& call, ConvView const& view, ScaledForm const& form) {
   EpilogueInfo const& info = info_of(form.epilogue);
   int const columns = prepared.args.n;
+  // Columns of the input's gradient are channels of all taps that are one to the kernel.
+  std::optional<Tensor> of_taps;
+  if (call.direction == Direction::dgrad && call.bias && view.fold > 1) {
+    of_taps = prepared.keep.emplace_back(repeated_bias(call, view.fold, view.channels));
+  }
   for (int i = 0; i < info.count; ++i) {
     EpilogueOperandInfo const& operand = info.operands[i];
     auto const is = [&](char const* name) { return std::strcmp(operand.name, name) == 0; };
@@ -432,7 +525,7 @@ void prepare_epilogue(PreparedConv& prepared, ConvCall const& call, ScaledForm c
     if (operand.kind == OperandKind::scalar) {
       value.value = 1;
     } else if (is("bias") && call.bias) {
-      value = prepare_vector(operand, *call.bias, type, columns, call.device, prepared.keep);
+      value = prepare_vector(operand, of_taps ? *of_taps : *call.bias, type, columns, call.device, prepared.keep);
     } else if (is("residual") && call.residual) {
       value = prepare_residual(call, *call.residual, columns, prepared.keep);
     } else if (is("scale_a")) {
@@ -457,8 +550,9 @@ GemmRequest request_of(ConvCall const& call, ConvAlgorithm algorithm, ScaledForm
   request.direction = direction_of(call, algorithm);
   auto const [m, n, k] = extents_of(request.direction, problem);
   request.m = m, request.n = n, request.k = k;
-  request.taps = problem.r * problem.s;
+  request.taps = problem.taps();
   request.step = problem.step();
+  request.is_volume = problem.is_volume();
   request.tensor_maps = conv2d::fits_tensor_maps(request.direction, problem);
   request.direct_conv = conv2d::count_direct_conv(request.direction, problem);
   request.space_to_depth = conv2d::count_space_to_depth(request.direction, problem);
@@ -474,7 +568,7 @@ void prepare_conv(PreparedConv& prepared, ConvCall const& call, ConvVariant cons
   args.m = prepared.request.m, args.n = prepared.request.n, args.k = prepared.request.k;
   prepare_operands(prepared, call, view, variant.algorithm);
   prepare_result(prepared, call, view, variant.algorithm, variant.form.d_type);
-  prepare_epilogue(prepared, call, variant.form);
+  prepare_epilogue(prepared, call, view, variant.form);
 }
 
 // --- Convolutions that are GEMMs
@@ -534,15 +628,19 @@ void make_gemm(ConvGemm& as_gemm, ConvCall const& call) {
 bool is_patches(ConvCall const& call) {
   conv2d::ConvProblem const& p = call.problem;
   bool const unpadded = p.pad_h == 0 && p.pad_w == 0 && p.p * p.r <= p.h && p.q * p.s <= p.w;
-  return unpadded && p.stride_h == p.r && p.stride_w == p.s && (p.dilation_h == 1 || p.r == 1) &&
-         (p.dilation_w == 1 || p.s == 1) && p.r * p.s > 1;
+  // Pixels without a position would lack the bias.
+  bool const is_full = p.p * p.r == p.h && p.q * p.s == p.w;
+  return unpadded && !p.is_volume() && (is_full || !call.is_transposed) && p.stride_h == p.r && p.stride_w == p.s &&
+         (p.dilation_h == 1 || p.r == 1) && (p.dilation_w == 1 || p.s == 1) && p.r * p.s > 1;
 }
 
-// Whether the gradient of the input may be summed from columns: those of few channels are little memory.
+// Whether the gradient of the input may be summed from columns: those of few channels are little memory. Epilogues are
+// those of the GEMM, so they need pixels of one column.
 bool may_sum_columns(ConvCall const& call) {
   constexpr int kFewChannels = 8, kMost = std::numeric_limits<int>::max() - 65535;
   conv2d::ConvProblem const& p = call.problem;
-  return call.direction == Direction::dgrad && p.r * p.s > 1 && (p.c <= kFewChannels || is_patches(call)) &&
+  bool const may_sum = p.c <= kFewChannels && !p.is_volume() && !call.bias && !call.epilogue;
+  return call.direction == Direction::dgrad && p.r * p.s > 1 && (may_sum || is_patches(call)) &&
          std::max(p.stride_h, p.stride_w) <= conv2d::Col2imAxis::kMaxStride && call.m * p.c <= kMost;
 }
 
@@ -570,6 +668,14 @@ void make_columns(ConvGemm& as_gemm, Columns const& columns) {
   GemmCall& gemm = as_gemm.gemm.emplace(GemmCall{call});
   gemm.names.dims = 2;
   gemm.operands = &*as_gemm.operands;
+  std::int64_t const taps = std::int64_t{call.problem.r} * call.problem.s;
+  Tensor const* const bias = call.bias ? &as_gemm.views.emplace_back(repeated_bias(call, taps, columns.channels)) : nullptr;
+  gemm.c = bias;
+  if (!call.epilogue) return;
+  gemm.c = nullptr;
+  gemm.epilogue = &as_gemm.epilogue;
+  as_gemm.epilogue.id = *call.epilogue;
+  bind_layer(call.names.op, as_gemm.epilogue, bias, nullptr);
 }
 
 void make_scaled(ConvGemm& as_gemm, ConvCall const& call) {
@@ -589,7 +695,8 @@ void make_scaled(ConvGemm& as_gemm, ConvCall const& call) {
 bool is_pointwise(ConvCall const& call) {
   conv2d::ConvProblem const& p = call.problem;
   // The sizes tell that there is no padding behind the last row, either.
-  return p.r == 1 && p.s == 1 && call.unit_stride() && p.pad_h == 0 && p.pad_w == 0 && p.p == p.h && p.q == p.w;
+  return p.taps() == 1 && call.unit_stride() && p.pad_h == 0 && p.pad_w == 0 && p.pad_d == 0 && p.p == p.h && p.q == p.w &&
+         p.o == p.d;
 }
 
 // Fills `as_gemm`, which must not move afterwards.
@@ -692,17 +799,36 @@ char const* name_of(ConvAlgorithm algorithm) {
   return "none";
 }
 
+// An estimate of the two launches that put a filter in order.
+constexpr double kReorderUs = 6;
+
 // Whether few filters, of at most half of the smallest tile's rows, have a gradient that is one of swapped operands.
 bool may_swap(ConvCall const& call) {
   constexpr int kFewFilters = 32;
   conv2d::ConvProblem const& p = call.problem;
-  return call.direction == Direction::wgrad && call.unit_stride() && p.k_out <= kFewFilters && p.r * p.s > 1 &&
-         element_bytes_of(call.type) == 2 && p.pad_h <= (p.r - 1) * p.dilation_h && p.pad_w <= (p.s - 1) * p.dilation_w;
+  return call.direction == Direction::wgrad && call.unit_stride() && !p.is_volume() && p.k_out <= kFewFilters &&
+         p.r * p.s > 1 && element_bytes_of(call.type) == 2 && p.pad_h <= (p.r - 1) * p.dilation_h &&
+         p.pad_w <= (p.s - 1) * p.dilation_w;
 }
 
 // An estimate of a launch that reads and writes so many bytes.
 double pass_us(std::int64_t bytes, DeviceInfo const& device) {
   return bytes ? 2.5 + static_cast<double>(bytes) / (0.8 * device.memory_gb_per_s * 1e3) : 0;
+}
+
+// The plan of the gradient at stride 1 by fprop, where that is faster than `own`, by dgrad. Kernels of fprop read filters
+// along K and have tiles of widths that are no multiple of 64 columns.
+std::optional<GemmPlan> plan_of_flipped(ConvCall const& call, GemmPlan const& own, DeviceInfo const& device) {
+  // Shorter calls gain less than copying the filter takes. Of volumes, whose figures are those of images, fprop takes 0.68
+  // to 1.0 of the time of dgrad with 96 to 384 filters of 3x3x3 (an H100, bf16): where predictions are close, it wins.
+  constexpr double kLeastUs = 60, kClose = 1.02;
+  if (own.predicted_us < kLeastUs) return std::nullopt;
+  std::optional<GemmPlan> flipped = choose_plan(request_of(call, ConvAlgorithm::flipped, first_form(call)));
+  if (!flipped || !is_native(*flipped, device)) return std::nullopt;
+  // An estimate: three filters of 2 to 29 MB were flipped at 0.2 TB/s.
+  double const bytes = 1.0 * call.n * call.k * element_bytes_of(call.type), flip_us = kReorderUs + bytes / 0.2e6;
+  double const own_us = own.predicted_us * (call.problem.is_volume() ? kClose : 1);
+  return flipped->predicted_us + flip_us < own_us ? flipped : std::nullopt;
 }
 
 // The cheapest native variant, else one through PTX; none if no kernel serves the call.
@@ -756,8 +882,6 @@ ConvVariant choose_variant(ConvCall const& call) {
     choice.offer({algorithm, form, plan}, plan);
   };
   ScaledForms const forms = forms_of(call);
-  // An estimate of the two launches that put a filter in order.
-  constexpr double kReorderUs = 6;
   if (may_swap(call)) {
     std::optional<GemmPlan> const own = choose_plan(request_of(call, ConvAlgorithm::implicit, forms.forms[0])),
                                   swapped = choose_plan(request_of(call, ConvAlgorithm::swapped, forms.forms[0]));
@@ -766,27 +890,25 @@ ConvVariant choose_variant(ConvCall const& call) {
     }
   }
   for (std::size_t i = 0; i < forms.count && !choice.native; ++i) offer(ConvAlgorithm::implicit, forms.forms[i]);
-  // Tensor cores of Hopper read 32-bit operands K-major only, so there is fprop alone; and with 16 bits fprop has tiles of
-  // widths that are no multiple of 64 columns.
+  // Tensor cores of Hopper read 32-bit operands K-major only, so there is fprop alone.
   bool const may_flip = call.direction == Direction::dgrad && call.unit_stride();
-  if (may_flip && !choice.native) {
-    offer(ConvAlgorithm::flipped, forms.forms[0]);
-  } else if (may_flip && choice.chosen->plan->predicted_us > 10 * kReorderUs) {
-    std::optional<GemmPlan> const flipped = choose_plan(request_of(call, ConvAlgorithm::flipped, forms.forms[0]));
-    // An estimate, too: three filters of 2 to 29 MB were flipped at 0.2 TB/s.
-    conv2d::ConvProblem const& p = call.problem;
-    double const bytes = 1.0 * p.k_out * p.r * p.s * p.c * element_bytes_of(call.type),
-                 flip_us = kReorderUs + bytes / 0.2e6;
-    if (flipped && is_native(*flipped, device) && flipped->predicted_us + flip_us < choice.chosen->plan->predicted_us) {
-      return {ConvAlgorithm::flipped, forms.forms[0], flipped};
-    }
+  if (may_flip && !choice.native) offer(ConvAlgorithm::flipped, forms.forms[0]);
+  if (may_flip && choice.chosen && choice.chosen->algorithm == ConvAlgorithm::implicit) {
+    std::optional<GemmPlan> const flipped = plan_of_flipped(call, *choice.chosen->plan, device);
+    if (flipped) return {ConvAlgorithm::flipped, forms.forms[0], flipped};
   }
   return choice.chosen.value_or(ConvVariant{});
+}
+
+char const* torch_function(ConvCall const& call) {
+  if (call.is_transposed) return call.has_depth() ? "conv_transpose3d" : "conv_transpose2d";
+  return call.has_depth() ? "conv3d" : "conv2d";
 }
 
 Tensor run_conv(ConvCall& call) {
   check(call);
   DeviceScope const scope(call.device);
+  SlicedOperands const sliced(call);
   conv2d::ConvProblem const& p = call.problem;
   if (p.images == 0) {
     Tensor result = make_conv_result(call);
@@ -797,8 +919,8 @@ Tensor run_conv(ConvCall& call) {
   ConvVariant const variant = choose_variant(call);
   if (variant.algorithm == ConvAlgorithm::none) {
     GemmRequest const request = request_of(call, ConvAlgorithm::implicit, first_form(call));
-    fail(ErrorKind::not_implemented, call.names.op, ": ", explain_miss(request, device),
-         "\ntorch.nn.functional.conv2d serves it.");
+    fail(ErrorKind::not_implemented, call.names.op, ": ", explain_miss(request, device), "\ntorch.nn.functional.",
+         torch_function(call), " serves it.");
   }
   if (variant.algorithm == ConvAlgorithm::gemm) return run_gemm(call);
   if (variant.algorithm == ConvAlgorithm::columns) return run_columns(call);
@@ -806,10 +928,15 @@ Tensor run_conv(ConvCall& call) {
   prepared.args.device = &device;
   prepare_conv(prepared, call, variant);
   if (!launch(prepared, call.names.op, *variant.plan)) {
+    auto const of_depth = [&](char const* before, int value, char const* behind) {
+      return call.has_depth() ? concat(before, value, behind) : std::string();
+    };
     fail(ErrorKind::not_implemented, call.names.op,
-         ": no kernel of this wheel takes a convolution of these extents (N=", p.images, ", C=", p.c, ", H=", p.h,
-         ", W=", p.w, ", Ko=", p.k_out, ", R=", p.r, ", S=", p.s, ", stride ", p.stride_h, "x", p.stride_w, ", dilation ",
-         p.dilation_h, "x", p.dilation_w, "); use torch.nn.functional.conv2d");
+         ": no kernel of this wheel takes a convolution of these extents (N=", p.images, ", C=", p.c,
+         of_depth(", D=", p.d, ""), ", H=", p.h, ", W=", p.w, ", Ko=", p.k_out, of_depth(", T=", p.t, ""), ", R=", p.r,
+         ", S=", p.s, ", stride ", of_depth("", p.stride_d, "x"), p.stride_h, "x", p.stride_w, ", dilation ",
+         of_depth("", p.dilation_d, "x"), p.dilation_h, "x", p.dilation_w, "); use torch.nn.functional.",
+         torch_function(call));
   }
   if (variant.algorithm == ConvAlgorithm::swapped) {
     prepared.d.temporary = flip(*prepared.d.temporary, 1, 2);
@@ -819,19 +946,42 @@ Tensor run_conv(ConvCall& call) {
   return *std::move(prepared.d.tensor);
 }
 
-// --- Ops: tensors [N, C, H, W] in any memory format, results in channels_last. Geometry is eight numbers: as three lists
-// they would take torch two to three times as long.
+// --- Ops: tensors [N, C, H, W] in any memory format, results in channels_last. Geometry is eight numbers (of volumes
+// twelve): as three lists they would take torch two to three times as long.
 
-ConvCall conv2d_call(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
-                     ConvGeometry const& geometry, bool allow_tf32) {
-  ConvCall call = make_conv_call(kConv2d, Direction::fprop, input, weight, geometry, allow_tf32);
+ConvCall fprop_call(OpNames const& names, Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
+                    ConvGeometry const& geometry, bool allow_tf32) {
+  ConvCall call = make_conv_call(names, Direction::fprop, input, weight, geometry, allow_tf32);
   call.bias = bias ? &*bias : nullptr;
   return call;
 }
 
-ConvCall conv_gradient_call(Direction direction, Tensor const& grad_output, Tensor const& other, Extents2d const& size,
-                            ConvGeometry const& geometry, bool allow_tf32) {
-  OpNames const& names = direction == Direction::dgrad ? kConvInputGrad : kConvWeightGrad;
+ConvCall conv2d_call(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
+                     ConvGeometry const& geometry, bool allow_tf32) {
+  return fprop_call(kConv2d, input, weight, bias, geometry, allow_tf32);
+}
+
+// A transposed convolution is the gradient of the input of one whose result `input` is. An epilogue "plain" or "bias" is
+// what a bias is, or none.
+ConvCall transposed_call(OpNames const& names, Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
+                         Extents2d const& size, ConvGeometry const& geometry, std::string_view epilogue, bool allow_tf32) {
+  ConvCall call = make_conv_call(names, Direction::dgrad, input, weight, geometry, allow_tf32);
+  call.size = size;
+  call.is_transposed = true;
+  call.bias = bias ? &*bias : nullptr;
+  Epilogue const named = conv_epilogue(names, epilogue);
+  if (has_operand(named, OperandKind::matrix)) {
+    fail(kValue, names.op, ": epilogue \"", info_of(named).name, "\" takes a residual; expected one of a bias alone");
+  }
+  if (named == Epilogue::plain && bias) {
+    fail(kValue, names.op, ": epilogue \"plain\" takes no bias; expected None, or an epilogue that adds it");
+  }
+  if (named != Epilogue::plain && named != Epilogue::bias) call.epilogue = named;
+  return call;
+}
+
+ConvCall conv_gradient_call(OpNames const& names, Direction direction, Tensor const& grad_output, Tensor const& other,
+                            Extents2d const& size, ConvGeometry const& geometry, bool allow_tf32) {
   ConvCall call = make_conv_call(names, direction, grad_output, other, geometry, allow_tf32);
   call.size = size;
   return call;
@@ -871,7 +1021,7 @@ Tensor conv2d_fused(Tensor const& input, Tensor const& weight, std::optional<Ten
       {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},
       allow_tf32);
   call.residual = residual ? &*residual : nullptr;
-  call.epilogue = conv_epilogue(name.view());
+  call.epilogue = conv_epilogue(kConv2d, name.view());
   return run_conv(call);
 }
 
@@ -882,10 +1032,102 @@ Tensor conv2d_gradient(Tensor const& grad_output, Tensor const& other, std::int6
                        std::int64_t stride_h, std::int64_t stride_w, std::int64_t padding_top, std::int64_t padding_bottom,
                        std::int64_t padding_left, std::int64_t padding_right, std::int64_t dilation_h,
                        std::int64_t dilation_w, bool allow_tf32) {
+  OpNames const& names = direction == Direction::dgrad ? kConvInputGrad : kConvWeightGrad;
   ConvCall call = conv_gradient_call(
-      direction, grad_output, other, {size_h, size_w},
+      names, direction, grad_output, other, {size_h, size_w},
       {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},
       allow_tf32);
+  return run_conv(call);
+}
+
+// The result is [N, C, output_h, output_w].
+Tensor conv_transpose2d(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias, std::int64_t output_h,
+                        std::int64_t output_w, std::int64_t stride_h, std::int64_t stride_w, std::int64_t padding_top,
+                        std::int64_t padding_bottom, std::int64_t padding_left, std::int64_t padding_right,
+                        std::int64_t dilation_h, std::int64_t dilation_w, StringHandle epilogue, bool allow_tf32) {
+  TextArgument const name(epilogue);
+  ConvCall call = transposed_call(
+      kConvTranspose2d, input, weight, bias, {output_h, output_w},
+      {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},
+      name.view(), allow_tf32);
+  return run_conv(call);
+}
+
+// --- Volumes: tensors [N, C, D, H, W], filters [Ko, C, T, R, S], results in channels_last_3d.
+
+// weight [Ko, C, T, R, S], bias [Ko].
+Tensor conv3d_op(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias, std::int64_t stride_d,
+                 std::int64_t stride_h, std::int64_t stride_w, std::int64_t padding_front, std::int64_t padding_back,
+                 std::int64_t padding_top, std::int64_t padding_bottom, std::int64_t padding_left,
+                 std::int64_t padding_right, std::int64_t dilation_d, std::int64_t dilation_h, std::int64_t dilation_w,
+                 bool allow_tf32) {
+  ConvCall call = fprop_call(kConv3d, input, weight, bias,
+                             {{stride_h, stride_w},
+                              {padding_top, padding_bottom, padding_left, padding_right},
+                              {dilation_h, dilation_w},
+                              stride_d,
+                              {padding_front, padding_back},
+                              dilation_d},
+                             allow_tf32);
+  return run_conv(call);
+}
+
+// residual [N, Ko, D', P, Q].
+Tensor conv3d_fused(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
+                    std::optional<Tensor> const& residual, std::int64_t stride_d, std::int64_t stride_h,
+                    std::int64_t stride_w, std::int64_t padding_front, std::int64_t padding_back, std::int64_t padding_top,
+                    std::int64_t padding_bottom, std::int64_t padding_left, std::int64_t padding_right,
+                    std::int64_t dilation_d, std::int64_t dilation_h, std::int64_t dilation_w, StringHandle epilogue,
+                    bool allow_tf32) {
+  TextArgument const name(epilogue);
+  ConvCall call = fprop_call(kConv3d, input, weight, bias,
+                             {{stride_h, stride_w},
+                              {padding_top, padding_bottom, padding_left, padding_right},
+                              {dilation_h, dilation_w},
+                              stride_d,
+                              {padding_front, padding_back},
+                              dilation_d},
+                             allow_tf32);
+  call.residual = residual ? &*residual : nullptr;
+  call.epilogue = conv_epilogue(kConv3d, name.view());
+  return run_conv(call);
+}
+
+// `size` is D, H and W of the input, or T, R and S of the weight.
+template <Direction direction>
+Tensor conv3d_gradient(Tensor const& grad_output, Tensor const& other, std::int64_t size_d, std::int64_t size_h,
+                       std::int64_t size_w, std::int64_t stride_d, std::int64_t stride_h, std::int64_t stride_w,
+                       std::int64_t padding_front, std::int64_t padding_back, std::int64_t padding_top,
+                       std::int64_t padding_bottom, std::int64_t padding_left, std::int64_t padding_right,
+                       std::int64_t dilation_d, std::int64_t dilation_h, std::int64_t dilation_w, bool allow_tf32) {
+  OpNames const& names = direction == Direction::dgrad ? kConv3dInputGrad : kConv3dWeightGrad;
+  ConvCall call = conv_gradient_call(names, direction, grad_output, other, {size_h, size_w, size_d},
+                                     {{stride_h, stride_w},
+                                      {padding_top, padding_bottom, padding_left, padding_right},
+                                      {dilation_h, dilation_w},
+                                      stride_d,
+                                      {padding_front, padding_back},
+                                      dilation_d},
+                                     allow_tf32);
+  return run_conv(call);
+}
+
+// The result is [N, C, output_d, output_h, output_w].
+Tensor conv_transpose3d(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias, std::int64_t output_d,
+                        std::int64_t output_h, std::int64_t output_w, std::int64_t stride_d, std::int64_t stride_h,
+                        std::int64_t stride_w, std::int64_t padding_front, std::int64_t padding_back,
+                        std::int64_t padding_top, std::int64_t padding_bottom, std::int64_t padding_left,
+                        std::int64_t padding_right, std::int64_t dilation_d, std::int64_t dilation_h,
+                        std::int64_t dilation_w, StringHandle epilogue, bool allow_tf32) {
+  TextArgument const name(epilogue);
+  ConvCall call = transposed_call(kConvTranspose3d, input, weight, bias, {output_h, output_w, output_d},
+                                  {{stride_h, stride_w},
+                                   {padding_top, padding_bottom, padding_left, padding_right},
+                                   {dilation_h, dilation_w},
+                                   stride_d,
+                                   {padding_front, padding_back},
+                                   dilation_d},
+                                  name.view(), allow_tf32);
   return run_conv(call);
 }
 
@@ -929,20 +1171,31 @@ Explanation explain_checked(ConvCall const& call) {
 Explanation explain_conv(ConvCall call) {
   check(call);
   DeviceScope const scope(call.device);
-  return explain_checked(call);
+  SlicedOperands const sliced(call);
+  Explanation explanation = explain_checked(call);
+  explanation.operand_copies += sliced.copies();
+  return explanation;
 }
 
 Explanation explain_fprop(Question const& asked) {
-  ConvCall call = conv2d_call(asked.tensor(0), asked.tensor(1), asked.operand(2), geometry_of(asked), asked.allow_tf32);
+  ConvCall call =
+      fprop_call(asked.names, asked.tensor(0), asked.tensor(1), asked.operand(2), geometry_of(asked), asked.allow_tf32);
   call.residual = asked.optional(3);
-  if (!asked.epilogue.empty()) call.epilogue = conv_epilogue(asked.epilogue);
+  if (!asked.epilogue.empty()) call.epilogue = conv_epilogue(asked.names, asked.epilogue);
   return explain_conv(call);
 }
 
 template <Direction direction>
 Explanation explain_gradient(Question const& asked) {
-  return explain_conv(conv_gradient_call(direction, asked.tensor(0), asked.tensor(1), size_of(asked), geometry_of(asked),
-                                         asked.allow_tf32));
+  return explain_conv(conv_gradient_call(asked.names, direction, asked.tensor(0), asked.tensor(1), size_of(asked),
+                                         geometry_of(asked), asked.allow_tf32));
+}
+
+Explanation explain_transposed(Question const& asked) {
+  std::string_view const epilogue =
+      !asked.epilogue.empty() ? asked.epilogue : std::string_view(asked.optional(2) ? "bias" : "plain");
+  return explain_conv(transposed_call(asked.names, asked.tensor(0), asked.tensor(1), asked.operand(2), size_of(asked),
+                                      geometry_of(asked), epilogue, asked.allow_tf32));
 }
 
 Explanation explain_scaled(Question const& asked) {
@@ -953,7 +1206,7 @@ Explanation explain_scaled(Question const& asked) {
 }  // namespace
 
 std::int64_t conv_served(std::int64_t direction, std::int64_t device, ScalarType dtype, ScalarType out_dtype,
-                         StringHandle epilogue, bool has_bias, bool unit_stride) {
+                         StringHandle epilogue, bool has_bias, bool unit_stride, bool is_volume) {
   TextArgument const name(epilogue);
   if (direction < 1 || direction > 3) {
     fail(ErrorKind::value, "_conv_served: direction is ", direction, "; expected 1 (fprop), 2 (dgrad) or 3 (wgrad)");
@@ -962,7 +1215,11 @@ std::int64_t conv_served(std::int64_t direction, std::int64_t device, ScalarType
   call.type = call.b_type = dtype, call.d_type = out_dtype, call.device = static_cast<int>(device);
   int const step = unit_stride ? 1 : 2;
   call.problem = {32, 64, 64, 256, 256, 3, 3, 64 / step, 64 / step, 1, 1, step, step, 1, 1};
-  if (!name.view().empty()) call.epilogue = conv_epilogue(name.view());
+  if (is_volume) {
+    conv2d::ConvProblem& p = call.problem;
+    p.images = 4, p.d = 8, p.t = 3, p.o = 8 / step, p.pad_d = 1, p.stride_d = step;
+  }
+  if (!name.view().empty()) call.epilogue = conv_epilogue(kConv2d, name.view());
   call.is_scaled = element_bytes_of(dtype) == 1;
   if (has_bias && !call.epilogue && !call.is_scaled && call.direction == Direction::fprop) call.epilogue = Epilogue::bias;
   ConvVariant const variant = choose_variant(call);
@@ -988,6 +1245,29 @@ Ops conv_ops() {
           "conv2d_weight_grad(Tensor grad_output, Tensor input, SymInt weight_h, SymInt weight_w, " CUTWHEEL_GEOMETRY
           ", bool allow_tf32=False) -> Tensor",
           {2, 2, explain_gradient<Direction::wgrad>}),
+      op<&conv_transpose2d, kConvTranspose2d>(
+          "conv_transpose2d(Tensor input, Tensor weight, Tensor? bias, SymInt output_h, SymInt output_w, " CUTWHEEL_GEOMETRY
+          ", str epilogue, bool allow_tf32=False) -> Tensor",
+          {2, 3, explain_transposed}),
+      op<&conv3d_op, kConv3d>("conv3d(Tensor input, Tensor weight, Tensor? bias, " CUTWHEEL_GEOMETRY_3D
+                              ", bool allow_tf32=False) -> Tensor",
+                              {2, 3, explain_fprop}),
+      op<&conv3d_fused, kConv3d>(
+          "conv3d_fused(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, " CUTWHEEL_GEOMETRY_3D
+          ", str epilogue, bool allow_tf32=False) -> Tensor",
+          {2, 4, explain_fprop}),
+      op<&conv3d_gradient<Direction::dgrad>, kConv3dInputGrad>(
+          "conv3d_input_grad(Tensor grad_output, Tensor weight, SymInt input_d, SymInt input_h, SymInt "
+          "input_w, " CUTWHEEL_GEOMETRY_3D ", bool allow_tf32=False) -> Tensor",
+          {2, 2, explain_gradient<Direction::dgrad>}),
+      op<&conv3d_gradient<Direction::wgrad>, kConv3dWeightGrad>(
+          "conv3d_weight_grad(Tensor grad_output, Tensor input, SymInt weight_d, SymInt weight_h, SymInt "
+          "weight_w, " CUTWHEEL_GEOMETRY_3D ", bool allow_tf32=False) -> Tensor",
+          {2, 2, explain_gradient<Direction::wgrad>}),
+      op<&conv_transpose3d, kConvTranspose3d>(
+          "conv_transpose3d(Tensor input, Tensor weight, Tensor? bias, SymInt output_d, SymInt output_h, SymInt "
+          "output_w, " CUTWHEEL_GEOMETRY_3D ", str epilogue, bool allow_tf32=False) -> Tensor",
+          {2, 3, explain_transposed}),
       op<&scaled_conv2d, kScaledConv2d>("scaled_conv2d(Tensor input, Tensor weight, Tensor scale_input, Tensor "
                                         "scale_weight, Tensor? bias, " CUTWHEEL_GEOMETRY
                                         ", ScalarType? out_dtype=None) -> Tensor",

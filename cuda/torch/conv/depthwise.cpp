@@ -28,7 +28,7 @@ struct DepthwiseCall : ConvCallBase {
 void check_sizes(DepthwiseCall& call) {
   Sizes const a = sizes_of(*call.a), b = sizes_of(*call.b);
   if (call.direction != Direction::fprop) check_size(call);
-  auto const [h, w] = call.size;
+  std::int64_t const h = call.size.h, w = call.size.w;
   ConvSizes sizes{};
   switch (call.direction) {
     case Direction::dgrad: sizes.x = {a[0], a[1], h, w}, sizes.w = b; break;
@@ -44,9 +44,9 @@ void check_sizes(DepthwiseCall& call) {
   }
   sizes.y = {images, channels, out_extent(call, sizes, 0), out_extent(call, sizes, 1)};
   if (call.direction != Direction::fprop) check_grad_output(call, sizes);
-  check_count(call, "N * H * W", images, sizes.x[2], sizes.x[3]);
-  check_count(call, "N * P * Q", images, sizes.y[2], sizes.y[3]);
-  check_count(call, "R * S * C", sizes.w[2], sizes.w[3], channels);
+  check_count(call, "N * H * W", {images, sizes.x[2], sizes.x[3]});
+  check_count(call, "N * P * Q", {images, sizes.y[2], sizes.y[3]});
+  check_count(call, "R * S * C", {sizes.w[2], sizes.w[3], channels});
   call.problem = problem_of(call.geometry, sizes);
   std::int64_t const pixels = images * sizes.x[2] * sizes.x[3], positions = images * sizes.y[2] * sizes.y[3],
                      taps = sizes.w[2] * sizes.w[3];

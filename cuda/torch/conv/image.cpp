@@ -99,6 +99,11 @@ Tensor empty_channels_last(Four const& sizes, ScalarType type, int device) {
   return empty_strided({sizes[0], c, h, w}, {c * h * w, 1, w * c, c}, type, device);
 }
 
+Tensor empty_channels_last_3d(std::array<std::int64_t, 5> const& sizes, ScalarType type, int device) {
+  auto const [n, c, d, h, w] = sizes;
+  return empty_strided({n, c, d, h, w}, {c * w * h * d, 1, c * w * h, c * w, c}, type, device);
+}
+
 Image readable_image(Tensor const& tensor, ImageForm const& form, int device, std::vector<Tensor>& keep) {
   auto const folded = [&](Image image) {
     image.sizes[2] /= form.fold, image.sizes[3] *= form.fold;

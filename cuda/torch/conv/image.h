@@ -33,6 +33,9 @@ Tensor nchw_view(Tensor const& owner, Image const& image);
 // An uninitialised tensor [N, C, H, W] with exactly the strides of channels_last.
 Tensor empty_channels_last(std::array<std::int64_t, 4> const& sizes, ScalarType type, int device);
 
+// An uninitialised tensor [N, C, D, H, W] with exactly the strides of channels_last_3d.
+Tensor empty_channels_last_3d(std::array<std::int64_t, 5> const& sizes, ScalarType type, int device);
+
 // How a kernel wants an image.
 struct ImageForm {
   std::int64_t channels;      // those that are added are zeros

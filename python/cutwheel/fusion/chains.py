@@ -79,7 +79,10 @@ def why_not(layer: torch.nn.Module) -> str | None:
     if why_opaque(layer):
         return why_opaque(layer)
     if not isinstance(layer, (torch.nn.Conv2d, torch.nn.Linear)):
-        return "there is no kernel for it"
+        kind = next(each.__name__ for each in LAYERS if isinstance(layer, each))
+        if kind == "Conv1d":
+            return "fuse takes convolutions of images; call cutwheel.conv1d in its place"
+        return f"fuse takes convolutions of images; put cutwheel.nn.{kind} in its place"
     if type(layer) not in kinds:
         return f"it is a {type(layer).__name__}, whose class may do other things than torch's"
     dtype = layer.weight.dtype

@@ -9,7 +9,9 @@ from torch import is_autocast_enabled, is_grad_enabled
 
 from ..ops._common.activations import check_activation
 from ..ops.conv import _convolve as conv
-from ..ops.conv._geometry import check_rank, geometry
+from ..ops.conv import _transposed as transposed
+from ..ops.conv import _volume as volume
+from ..ops.conv._geometry import check_rank, geometry, geometry_of
 from ..ops.conv._nd import Folded, fold_signal, fold_volume
 from ._request import Arguments, ByTorch, Request, torch_text
 
@@ -21,10 +23,17 @@ _CONV = Arguments(
     ("activation", "residual_after_activation"),
     ("residual",),
 )
+TRANSPOSED = tuple(f"conv_transpose{dims}d" for dims in (1, 2, 3))
+_TRANSPOSED = _CONV._replace(
+    positional=(
+        *("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation"),
+    )
+)
 CONV = {
     "conv1d": _CONV,
     "conv2d": _CONV,
     "conv3d": _CONV,
+    **dict.fromkeys(TRANSPOSED, _TRANSPOSED),
     "scaled_conv2d": Arguments(
         ("input", "weight", "scale_input", "scale_weight", "bias", *_WHERE),
         ("input", "weight", "scale_input", "scale_weight", "bias"),
@@ -41,6 +50,8 @@ def conv_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Req
     Raises:
         ValueError, TypeError: as the op
     """
+    if op in TRANSPOSED:
+        return _transposed_request(op, tensors, given)
     input, weight, bias = tensors["input"], tensors["weight"], tensors["bias"]
     stride, padding, dilation = (given.get(k, d) for k, d in zip(_WHERE, (1, 0, 1), strict=True))
     if op == "scaled_conv2d":
@@ -60,17 +71,20 @@ def conv_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Req
     composed = _text(activation, residual is not None)
     if dims != 2:
         fold = fold_signal if dims == 1 else fold_volume
-        folded: Folded | str = fold(op, input, weight, stride, padding, dilation, residual)
-        if isinstance(folded, str):
-            conv.check_torch_dtype(op, input)
-            return ByTorch("torch.nn.functional.conv3d", folded, composed)
-        input, weight, residual, stride, padding, dilation, _ = folded
-    check_rank(op, "input", input, "[N, C, H, W]", "[C, H, W]")
-    where = geometry(op, weight, stride, padding, dilation)
-    because = conv.why_torch(input, weight, groups)
+        folded: Folded | None = fold(op, input, weight, stride, padding, dilation, residual)
+        if folded is not None:
+            input, weight, residual, stride, padding, dilation, _ = folded
+    if input.dim() == 5:
+        where = geometry_of(op, weight, stride, padding, dilation, 3)
+        because = volume.why_torch(input, weight, groups, where)
+    else:
+        check_rank(op, "input", input, "[N, C, H, W]", "[C, H, W]")
+        where = geometry(op, weight, stride, padding, dilation)
+        because = conv.why_torch(input, weight, groups)
+    function = f"conv{input.dim() - 2}d"
     if because is not None:
         conv.check_torch_dtype(op, input)
-        return ByTorch("torch.nn.functional.conv2d", because, composed)
+        return ByTorch(f"torch.nn.functional.{function}", because, composed)
     is_last = given.get("residual_after_activation", False)
     is_wide = residual is not None and residual.dtype != input.dtype and is_autocast_enabled()
     behind = activation if is_wide and not is_last else None
@@ -86,9 +100,38 @@ def conv_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Req
         operands = [input, weight, bias, None if plan.adds_residual else residual]
         return Request("conv2d_depthwise", operands, epilogue=epilogue, **rest)
     if plan.epilogue is None:
-        return Request("conv2d", [input, weight, bias], **rest)
+        return Request(function, [input, weight, bias], **rest)
     operands = [input, weight, bias, None if plan.adds_residual else residual]
-    return Request("conv2d_fused", operands, epilogue=plan.epilogue, **rest)
+    return Request(f"{function}_fused", operands, epilogue=plan.epilogue, **rest)
+
+
+def _transposed_request(
+    op: str, tensors: dict[str, Any], given: dict[str, Any]
+) -> Request | ByTorch:
+    input, weight, bias, residual = tensors.values()
+    activation = given.get("activation")
+    if activation is not None:
+        check_activation(activation, conv.CONV_ACTIVATIONS, op)
+    names = ("stride", "padding", "output_padding", "groups", "dilation")
+    where = [given.get(name, 0 if "padding" in name else 1) for name in names]
+    call = transposed.transpose(op, _batch(input, int(op[-2]) + 2), weight, *where)
+    if call.because is not None:
+        conv.check_torch_dtype(op, input)
+        composed = _text(activation, residual is not None)
+        return ByTorch(f"torch.nn.functional.{op}", call.because, composed)
+    is_last = given.get("residual_after_activation", False) and activation is not None
+    before = residual is not None and not is_last
+    serves_bias = transposed.serves_bias(call.input)
+    plan = transposed.plan_of(activation, bias is not None, before, serves_bias)
+    parts = "bias" if plan.adds_bias else None, plan.activation
+    return Request(
+        "conv_transpose3d" if len(call.where) == 12 else "conv_transpose2d",
+        [call.input, call.weight, None if plan.adds_bias else bias],
+        epilogue=plan.epilogue,
+        allow_tf32=input.dtype == torch.float32,
+        geometry=(*call.where, *call.size),
+        afterwards=torch_text(*parts, None if residual is None else "residual"),
+    )
 
 
 def _batch(tensor: Any, dims: int) -> Any:

@@ -169,7 +169,8 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     Args:
         op: "mm", "bmm", "addmm", "baddbmm", "linear", "gated_linear", "gemm", "scaled_mm",
             "grouped_mm", "grouped_linear", "grouped_gated_linear", "scaled_grouped_mm", "conv1d",
-            "conv2d", "conv3d" or "scaled_conv2d", or the function itself
+            "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d" or
+            "scaled_conv2d", or the function itself
         args, kwargs: as for the op; CUDA tensors. alpha does not matter for mm to linear. out= is
             not looked at: a call with a column-major or unaligned one may run another kernel
 

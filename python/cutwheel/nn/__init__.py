@@ -6,9 +6,19 @@ Building, moving, saving and loading work without a GPU; calling needs one.
 
 from __future__ import annotations
 
-from .conv import Conv2d
+from .conv import Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .dense import GatedMLP, Linear
 from .experts import GroupedExperts
 from .scaled import ScaledLinear
 
-__all__ = ["Conv2d", "GatedMLP", "GroupedExperts", "Linear", "ScaledLinear"]
+__all__ = [
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
+    "GatedMLP",
+    "GroupedExperts",
+    "Linear",
+    "ScaledLinear",
+]

@@ -6,7 +6,8 @@
 
 namespace cutwheel::conv2d {
 
-// A: pixels, gathered. B: the filter as a batch of matrices, one for each tap. Channels come first, then taps of a row.
+// A: pixels, gathered. B: the filter as a batch of matrices, one for each tap. Channels come first, then taps of a row,
+// then rows of a slice.
 template <class OperandA, class OperandB, class Tile, Direction direction>
 struct Sm90ConvLoader {
   using Scheduler = Sm90ConvScheduler<Tile, direction>;
@@ -19,7 +20,7 @@ struct Sm90ConvLoader {
   ConvResidueClass const* residue = nullptr;
   Im2colPixel pixel;
   Im2colOffset offset;
-  int channel = 0, tap = 0, taps_left = 0, row_tap = 0;
+  int channel = 0, tap = 0, taps_left = 0, row_tap = 0, rows_left = 0, slice_tap = 0;
   CUtensorMap const* map_a = nullptr;
   int a_bytes = OperandA::kBytes;
   typename OperandB::Part part_b{};
@@ -36,9 +37,11 @@ struct Sm90ConvLoader {
     residue = &problem.classes[Scheduler::kHasResidueClasses ? work.a_batch : 0];
     pixel = residue->grid.at(work.m);
     offset = residue->offset;
-    channel = 0;
-    tap = row_tap = residue->tap;
+    // Without a tap, what is loaded lies behind the channels, and is zeros.
+    channel = Scheduler::kHasResidueClasses && residue->taps == 0 ? problem.channels : 0;
+    tap = row_tap = slice_tap = residue->tap;
     taps_left = residue->taps_w;
+    rows_left = residue->taps_h;
     bool const is_tail = p.a_tail_rows > 0 && residue->m - work.m == p.a_tail_rows;
     map_a = is_tail ? &p.a_tail : &p.a[Scheduler::kHasResidueClasses ? residue->map : 0];
     a_bytes = is_tail ? OperandA::kBytes / Tile::kM * p.a_tail_rows : OperandA::kBytes;
@@ -51,7 +54,7 @@ struct Sm90ConvLoader {
 
   template <class A, class B>
   CUTLASS_DEVICE void load(std::uint64_t* barrier, A* stage_a, B* stage_b, Sm90WorkTile const& work, int) {
-    load_im2col(*map_a, barrier, stage_a, channel, pixel, offset);
+    load_im2col(*map_a, problem.is_volume, barrier, stage_a, channel, pixel, offset);
     OperandB::load(part_b.is_tail ? p.b_tail : p.b, barrier, stage_b, work.n, channel, tap, part_b.boxes);
     channel += Tile::kK;
     if (channel < problem.channels) return;
@@ -59,11 +62,18 @@ struct Sm90ConvLoader {
     if (--taps_left > 0) {
       tap += problem.tap_step_w;
       offset.w += problem.offset_step.w;
-    } else {
-      taps_left = residue->taps_w;
+      return;
+    }
+    taps_left = residue->taps_w;
+    offset.w = residue->offset.w;
+    if (--rows_left > 0 || !problem.is_volume) {
       tap = row_tap += problem.tap_step_h;
-      offset.w = residue->offset.w;
       offset.h += problem.offset_step.h;
+    } else {
+      rows_left = residue->taps_h;
+      tap = row_tap = slice_tap += problem.tap_step_d;
+      offset.h = residue->offset.h;
+      offset.d += problem.offset_step.d;
     }
   }
 };

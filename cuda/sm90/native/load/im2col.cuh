@@ -25,47 +25,77 @@ struct Im2colAxis {
   // Corner of the last position, counted from the image's last pixel.
   int upper_corner() const { return corner + (positions - 1) * stride - (extent - 1); }
 
-  // Whether the bit fields of a tensor map of two such axes can hold the values.
-  bool is_encodable() const {
-    auto const is_corner = [](int x) { return x >= -128 && x <= 127; };
+  // Whether the bit fields of a tensor map can hold the values: two such axes have 8 bits each, three of them 5.
+  bool is_encodable(bool is_volume) const {
+    int const most = is_volume ? 15 : 127, most_offset = is_volume ? 31 : 254;
+    auto const is_corner = [&](int x) { return x >= -most - 1 && x <= most; };
     return is_corner(corner) && is_corner(upper_corner()) && stride >= 1 && stride <= 8 && last_offset >= 0 &&
-           last_offset < 255;
+           last_offset <= most_offset;
   }
 };
 
-// [images, h, w, channels] in boxes of `channel_box` channels (128 bytes, swizzled) of `pixels` successive positions, which
-// go from row to row and from image to image. A failure is kept for take_tensor_map_error().
-inline void encode_im2col_map(CUtensorMap& map, DType type, void const* data, std::int64_t const (&strides)[3], int images,
-                              int channels, Im2colAxis const& h, Im2colAxis const& w, int channel_box, int pixels) {
+// The sides of an image, or of a volume.
+struct Im2colAxes {
+  Im2colAxis h, w, d = {1, 0, 1, 1, 0};
+  bool is_volume = false;
+
+  bool is_encodable() const {
+    return h.is_encodable(is_volume) && w.is_encodable(is_volume) && (!is_volume || d.is_encodable(is_volume));
+  }
+};
+
+// [images, h, w, channels], or [images, d, h, w, channels], in boxes of `channel_box` channels (128 bytes, swizzled) of
+// `pixels` successive positions, which go from row to row, from slice to slice and from image to image. A failure is kept
+// for take_tensor_map_error(). `depth_stride`: of slices.
+inline void encode_im2col_map(CUtensorMap& map, DType type, void const* data, std::int64_t const (&strides)[3],
+                              std::int64_t depth_stride, int images, int channels, Im2colAxes const& axes, int channel_box,
+                              int pixels) {
   auto const bytes = static_cast<cuuint64_t>(element_bytes(type));
   auto const extent = [](int x) { return static_cast<cuuint64_t>(x); };
-  auto const stride = [&](int i) { return static_cast<cuuint64_t>(strides[i]) * bytes; };
-  cuuint64_t const extents[] = {extent(channels), extent(w.extent), extent(h.extent), extent(images)};
-  cuuint64_t const byte_strides[] = {stride(2), stride(1), stride(0)};
-  // Width comes first, as everywhere in a tensor map.
-  int const lower[] = {w.corner, h.corner}, upper[] = {w.upper_corner(), h.upper_corner()};
-  cuuint32_t const steps[] = {1, static_cast<cuuint32_t>(w.stride), static_cast<cuuint32_t>(h.stride), 1};
-  cuTensorMapEncodeIm2col(&map, gemm::tensor_map_type(type), 4, const_cast<void*>(data), extents, byte_strides, lower,
-                          upper, static_cast<cuuint32_t>(channel_box), static_cast<cuuint32_t>(pixels), steps,
-                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  auto const stride = [&](std::int64_t x) { return static_cast<cuuint64_t>(x) * bytes; };
+  auto const step = [](Im2colAxis const& axis) { return static_cast<cuuint32_t>(axis.stride); };
+  auto const& [h, w, d, is_volume] = axes;
+  // Width comes first, as everywhere in a tensor map, and images come last.
+  cuuint64_t extents[5] = {extent(channels), extent(w.extent), extent(h.extent), extent(images)};
+  cuuint64_t byte_strides[4] = {stride(strides[2]), stride(strides[1]), stride(strides[0])};
+  cuuint32_t steps[5] = {1, step(w), step(h), 1};
+  int const lower[] = {w.corner, h.corner, d.corner}, upper[] = {w.upper_corner(), h.upper_corner(), d.upper_corner()};
+  if (is_volume) {
+    extents[3] = extent(d.extent), extents[4] = extent(images);
+    byte_strides[2] = stride(depth_stride), byte_strides[3] = stride(strides[0]);
+    steps[3] = step(d), steps[4] = 1;
+  }
+  cuTensorMapEncodeIm2col(&map, gemm::tensor_map_type(type), is_volume ? 5 : 4, const_cast<void*>(data), extents,
+                          byte_strides, lower, upper, static_cast<cuuint32_t>(channel_box), static_cast<cuuint32_t>(pixels),
+                          steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
 // The pixel that a position begins at: kept by the thread that loads.
 struct Im2colPixel {
-  int w = 0, h = 0, image = 0;
+  int w = 0, h = 0, d = 0, image = 0;
 };
 
-// From a number of a position, counted through rows and images, to its pixel.
+// From a number of a position, counted through rows, slices and images, to its pixel.
 struct Im2colGrid {
   cutlass::FastDivmod rows, columns;  // positions along an image
   int corner_h, corner_w, stride_h, stride_w;
+  cutlass::FastDivmod slices;
+  int corner_d, stride_d;
+
+  // Positions along each side, and the image.
+  CUTLASS_DEVICE void coordinates(int& image, int& slice, int& row, int& column, int position) const {
+    columns(row, column, position);
+    rows(image, row, row);
+    slice = 0;
+    if (slices.divisor > 1) slices(image, slice, image);
+  }
 
   CUTLASS_DEVICE Im2colPixel at(int position) const {
     Im2colPixel pixel;
-    int row, column;
-    columns(row, column, position);
-    rows(pixel.image, row, row);
+    int slice, row, column;
+    coordinates(pixel.image, slice, row, column, position);
+    pixel.d = corner_d + slice * stride_d;
     pixel.h = corner_h + row * stride_h;
     pixel.w = corner_w + column * stride_w;
     return pixel;
@@ -75,25 +105,39 @@ struct Im2colGrid {
 inline Im2colAxis im2col_axis(int extent, int positions, int taps, int pad, int stride, int dilation) {
   return {extent, -pad, positions, stride, (taps - 1) * dilation};
 }
-inline Im2colAxis im2col_axis_h(ConvProblem const& x) {
-  return im2col_axis(x.h, x.p, x.r, x.pad_h, x.stride_h, x.dilation_h);
+inline Im2colAxes im2col_axes(ConvProblem const& x) {
+  return {im2col_axis(x.h, x.p, x.r, x.pad_h, x.stride_h, x.dilation_h),
+          im2col_axis(x.w, x.q, x.s, x.pad_w, x.stride_w, x.dilation_w),
+          im2col_axis(x.d, x.o, x.t, x.pad_d, x.stride_d, x.dilation_d), x.is_volume()};
 }
-inline Im2colAxis im2col_axis_w(ConvProblem const& x) {
-  return im2col_axis(x.w, x.q, x.s, x.pad_w, x.stride_w, x.dilation_w);
-}
-inline Im2colGrid im2col_grid(Im2colAxis const& h, Im2colAxis const& w) {
-  return {cutlass::FastDivmod(h.positions), cutlass::FastDivmod(w.positions), h.corner, w.corner, h.stride, w.stride};
+inline Im2colGrid im2col_grid(Im2colAxes const& axes) {
+  auto const& [h, w, d, is_volume] = axes;
+  return {cutlass::FastDivmod(h.positions),
+          cutlass::FastDivmod(w.positions),
+          h.corner,
+          w.corner,
+          h.stride,
+          w.stride,
+          cutlass::FastDivmod(d.positions),
+          d.corner,
+          d.stride};
 }
 
 // Offset that a tap adds to a pixel.
 struct Im2colOffset {
-  int w = 0, h = 0;
+  int w = 0, h = 0, d = 0;
 };
 
-CUTLASS_DEVICE void load_im2col(CUtensorMap const& map, std::uint64_t* barrier, void* to, int channel,
+// Images keep tensor maps of four dimensions, whose fields have room for more padding and dilation.
+CUTLASS_DEVICE void load_im2col(CUtensorMap const& map, bool is_volume, std::uint64_t* barrier, void* to, int channel,
                                 Im2colPixel const& pixel, Im2colOffset const& offset) {
-  cute::SM90_TMA_LOAD_IM2COL_4D::copy(&map, barrier, to, channel, pixel.w, pixel.h, pixel.image,
-                                      static_cast<std::uint16_t>(offset.w), static_cast<std::uint16_t>(offset.h));
+  auto const w = static_cast<std::uint16_t>(offset.w), h = static_cast<std::uint16_t>(offset.h);
+  if (is_volume) {
+    cute::SM90_TMA_LOAD_IM2COL_5D::copy(&map, barrier, to, channel, pixel.w, pixel.h, pixel.d, pixel.image, w, h,
+                                        static_cast<std::uint16_t>(offset.d));
+  } else {
+    cute::SM90_TMA_LOAD_IM2COL_4D::copy(&map, barrier, to, channel, pixel.w, pixel.h, pixel.image, w, h);
+  }
 }
 
 // Whether pointers and strides are those that TMA takes.

@@ -35,11 +35,12 @@ struct Sm90WgradLoader {
     units = min(work.end_n / FilterColumns::kUnit - first, kUnits);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kUnits; ++i) {
-      int tap, unit, row, column;
+      int tap, unit, row, column, slice = 0;
       problem.columns.units(tap, unit, first + i);
       problem.taps_w(row, column, tap);
+      if (problem.is_volume) problem.taps_h(slice, row, row);
       channel[i] = unit * FilterColumns::kUnit;
-      offset[i] = {column * problem.dilation_w, row * problem.dilation_h};
+      offset[i] = {column * problem.dilation_w, row * problem.dilation_h, slice * problem.dilation_d};
     }
   }
 
@@ -54,7 +55,8 @@ struct Sm90WgradLoader {
     Im2colPixel const pixel = problem.grid.at(position);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kUnits; ++i) {
-      if (i < units) load_im2col(p.b, barrier, stage_b + i * OperandB::kBoxElements, channel[i], pixel, offset[i]);
+      if (i >= units) continue;
+      load_im2col(p.b, problem.is_volume, barrier, stage_b + i * OperandB::kBoxElements, channel[i], pixel, offset[i]);
     }
   }
 };

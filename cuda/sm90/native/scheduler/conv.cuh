@@ -14,7 +14,8 @@ using gemm::Sm90WorkTile;
 using gemm::TileRaster;
 
 // A part of the result that is a dense implicit GEMM with taps of its own. fprop has one, the whole result. dgrad behind a
-// stride has a residue class for each remainder of row and column: pixels (first_h + i * stride_h, first_w + j * stride_w).
+// stride has a residue class for each remainder of row and column: pixels (first_h + i * stride_h, first_w + j * stride_w),
+// and of volumes for each one of the slice.
 struct ConvResidueClass {
   Im2colGrid grid;
   int m = 0;                      // positions of all images
@@ -22,22 +23,23 @@ struct ConvResidueClass {
   int k_tiles = 0;                // none: no tap reaches these pixels
   int map = 0;                    // of A
   int taps = 0, taps_w = 0;       // all, those of a row
+  int taps_h = 0;                 // rows of a slice
   int tap = 0;                    // the first one, as the filter counts
   Im2colOffset offset;            // of that one
-  int first_h = 0, first_w = 0;
+  int first_h = 0, first_w = 0, first_d = 0;
 };
 
 // Maps a row of the GEMM, a pixel of a residue class, to its row of D.
 struct ResidueClassCoordinates {
   static constexpr bool kAlways = false;
   ConvResidueClass const& residue;
-  int h, w, stride_h, stride_w;
+  int h, w, stride_h, stride_w, d, stride_d;
 
-  CUTLASS_DEVICE bool is_same() const { return stride_h == 1 && stride_w == 1; }
+  CUTLASS_DEVICE bool is_same() const { return stride_h == 1 && stride_w == 1 && stride_d == 1; }
   CUTLASS_DEVICE int row(int m) const {
-    int row, column, image;
-    residue.grid.columns(row, column, m);
-    residue.grid.rows(image, row, row);
+    int image, slice, row, column;
+    residue.grid.coordinates(image, slice, row, column, m);
+    image = image * d + residue.first_d + slice * stride_d;
     return (image * h + residue.first_h + row * stride_h) * w + residue.first_w + column * stride_w;
   }
   CUTLASS_DEVICE static int column(int n) { return n; }
@@ -47,8 +49,9 @@ template <class Tile, Direction direction>
 struct Sm90ConvScheduler {
   static constexpr bool kHasResidueClasses = direction == Direction::dgrad;
   static constexpr int kMaxResidueClasses = kHasResidueClasses ? 16 : 1;
-  // Residue classes differ by at most one row and one column of pixels: each of the four sizes has a tensor map.
-  static constexpr int kMaps = kHasResidueClasses ? 4 : 1;
+  // Residue classes differ by at most one slice, one row and one column of pixels: each of the eight sizes has a tensor
+  // map.
+  static constexpr int kMaps = kHasResidueClasses ? 8 : 1;
 
   struct Params {
     ConvResidueClass classes[kMaxResidueClasses];
@@ -57,9 +60,10 @@ struct Sm90ConvScheduler {
     bool along_m;
     int channels;  // of a tap
     // From one tap of a residue class to the next.
-    int tap_step_h, tap_step_w;
+    int tap_step_h, tap_step_w, tap_step_d;
     Im2colOffset offset_step;
-    int h, w, stride_h, stride_w;  // of D
+    int h, w, stride_h, stride_w, d, stride_d;  // of D
+    bool is_volume;
   };
   struct Storage {};
   static constexpr bool kReadsMemory = false;
@@ -109,7 +113,7 @@ struct Sm90ConvScheduler {
 
   CUTLASS_DEVICE auto coordinates(Sm90WorkTile const& work) const {
     if constexpr (kHasResidueClasses) {
-      return ResidueClassCoordinates{p.classes[work.a_batch], p.h, p.w, p.stride_h, p.stride_w};
+      return ResidueClassCoordinates{p.classes[work.a_batch], p.h, p.w, p.stride_h, p.stride_w, p.d, p.stride_d};
     } else {
       return Sm90IdentityCoordinates{};
     }
@@ -173,44 +177,72 @@ template <class Params>
 void plan_fprop(Params& params, ConvProblem const& x) {
   params.count = 1;
   params.channels = x.c;
+  params.tap_step_d = x.r * x.s;
   params.tap_step_h = x.s;
   params.tap_step_w = 1;
-  params.offset_step = {x.dilation_w, x.dilation_h};
+  params.offset_step = {x.dilation_w, x.dilation_h, x.dilation_d};
+  params.is_volume = x.is_volume();
   ConvResidueClass& residue = params.classes[0];
-  residue.grid = im2col_grid(im2col_axis_h(x), im2col_axis_w(x));
-  residue.m = x.images * x.p * x.q;
-  residue.taps = x.r * x.s;
+  residue.grid = im2col_grid(im2col_axes(x));
+  residue.m = x.positions();
+  residue.taps = x.taps();
   residue.taps_w = x.s;
+  residue.taps_h = x.r;
 }
+
+// The sides of dgrad.
+struct DgradAxes {
+  DgradAxis h, w, d;
+
+  // False if there are more classes than `most`.
+  bool plan(ConvProblem const& x, int most) {
+    return h.plan(x.h, x.r, x.pad_h, x.stride_h, x.dilation_h) && w.plan(x.w, x.s, x.pad_w, x.stride_w, x.dilation_w) &&
+           d.plan(x.d, x.t, x.pad_d, x.stride_d, x.dilation_d) && h.count * w.count * d.count <= most;
+  }
+
+  // Where positions of the class begin in the gradient of the output.
+  Im2colAxes im2col(ConvProblem const& x, ConvResidueClass const& of) const {
+    return {h.im2col(x.p, h.is_shorter(of.first_h)), w.im2col(x.q, w.is_shorter(of.first_w)),
+            d.im2col(x.o, d.is_shorter(of.first_d)), x.is_volume()};
+  }
+  // Classes with the same number have the same positions.
+  int map(ConvResidueClass const& of) const {
+    return 4 * d.is_shorter(of.first_d) + 2 * h.is_shorter(of.first_h) + w.is_shorter(of.first_w);
+  }
+};
 
 // Classes of dgrad, all but their k-tiles and maps. False if there are more than `most`.
 template <class Params>
-bool plan_dgrad(Params& params, ConvProblem const& x, DgradAxis& h, DgradAxis& w, int most) {
-  if (!h.plan(x.h, x.r, x.pad_h, x.stride_h, x.dilation_h) || !w.plan(x.w, x.s, x.pad_w, x.stride_w, x.dilation_w) ||
-      h.count * w.count > most) {
-    return false;
-  }
-  params.count = h.count * w.count;
+bool plan_dgrad(Params& params, ConvProblem const& x, DgradAxes& axes, int most) {
+  if (!axes.plan(x, most)) return false;
+  auto const& [h, w, d] = axes;
+  params.count = d.count * h.count * w.count;
   params.channels = x.k_out;
+  params.tap_step_d = d.tap_step * x.r * x.s;
   params.tap_step_h = h.tap_step * x.s;
   params.tap_step_w = w.tap_step;
-  params.offset_step = {w.offset_step, h.offset_step};
+  params.offset_step = {w.offset_step, h.offset_step, d.offset_step};
+  params.is_volume = x.is_volume();
   params.h = x.h;
   params.w = x.w;
+  params.d = x.d;
   params.stride_h = x.stride_h;
   params.stride_w = x.stride_w;
+  params.stride_d = x.stride_d;
   for (int i = 0; i < params.count; ++i) {
-    int const row = i / w.count, column = i % w.count;
     ConvResidueClass& residue = params.classes[i];
-    DgradAxis::ResidueClass const &of_h = h.classes[row], &of_w = w.classes[column];
-    residue.grid = im2col_grid(h.im2col(x.p, h.is_shorter(row)), w.im2col(x.q, w.is_shorter(column)));
-    residue.m = x.images * of_h.positions * of_w.positions;
-    residue.taps = of_h.taps * of_w.taps;
+    residue.first_d = i / (h.count * w.count);
+    residue.first_h = i / w.count % h.count;
+    residue.first_w = i % w.count;
+    DgradAxis::ResidueClass const &of_h = h.classes[residue.first_h], &of_w = w.classes[residue.first_w],
+                                  &of_d = d.classes[residue.first_d];
+    residue.grid = im2col_grid(axes.im2col(x, residue));
+    residue.m = x.images * of_d.positions * of_h.positions * of_w.positions;
+    residue.taps = of_d.taps * of_h.taps * of_w.taps;
     residue.taps_w = of_w.taps;
-    residue.tap = of_h.first_tap * x.s + of_w.first_tap;
-    residue.offset = {of_w.offset, of_h.offset};
-    residue.first_h = row;
-    residue.first_w = column;
+    residue.taps_h = of_h.taps;
+    residue.tap = (of_d.first_tap * x.r + of_h.first_tap) * x.s + of_w.first_tap;
+    residue.offset = {of_w.offset, of_h.offset, of_d.offset};
   }
   return true;
 }

@@ -55,8 +55,9 @@ struct Sm90WgradScheduler {
     int m, k_tiles;    // k_tiles: of all splits
     Columns columns;
     Im2colGrid grid;
-    cutlass::FastDivmod taps_w;  // taps of a row
-    int dilation_h, dilation_w;
+    cutlass::FastDivmod taps_w, taps_h;  // taps of a row, rows of a slice
+    int dilation_h, dilation_w, dilation_d;
+    bool is_volume;
   };
   struct Storage {};
   static constexpr bool kReadsMemory = false;
@@ -91,10 +92,13 @@ std::int64_t plan_wgrad(Params& params, ConvArgs const& args, int columns, int s
   params.order = {tiles_m, tiles_n, splits, gemm::swizzle_width(args.swizzle, along_m ? tiles_n : tiles_m), along_m};
   params.m = args.m;
   params.k_tiles = ceil_div(args.k, Tile::kK);
-  params.grid = im2col_grid(im2col_axis_h(x), im2col_axis_w(x));
+  params.grid = im2col_grid(im2col_axes(x));
   params.taps_w = cutlass::FastDivmod(x.s);
+  params.taps_h = cutlass::FastDivmod(x.r);
   params.dilation_h = x.dilation_h;
   params.dilation_w = x.dilation_w;
+  params.dilation_d = x.dilation_d;
+  params.is_volume = x.is_volume();
   return std::int64_t{tiles_m} * tiles_n * splits;
 }
 
@@ -111,8 +115,9 @@ inline gemm::GemmArgs args_of_splits(ConvArgs const& args, int splits) {
 
 // Whether all pixels of the output's gradient are the rows of one matrix.
 inline bool is_matrix(ConvArgs const& args) {
-  std::int64_t const pitch = args.y_strides[2];
-  return args.y_strides[1] == pitch * args.conv.q && args.y_strides[0] == args.y_strides[1] * args.conv.p;
+  std::int64_t const pitch = args.y_strides[2], slice = args.y_strides[1] * args.conv.p;
+  bool const are_slices = !args.conv.is_volume() || args.y_depth_stride == slice;
+  return args.y_strides[1] == pitch * args.conv.q && are_slices && args.y_strides[0] == slice * args.conv.o;
 }
 
 }  // namespace cutwheel::conv2d

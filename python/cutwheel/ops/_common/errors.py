@@ -27,7 +27,8 @@ _PREFIX = re.compile(
 _SCALED = ("scaled_mm", "scaled_grouped_mm")
 # Some functions are made of ops that do not know for whom they work.
 _OP_NAME = re.compile(
-    r"^(?:linear|gemm|grouped_linear|grouped_mm(?:_accumulate)?|conv2d(?:_fused)?): "
+    r"^(?:linear|gemm|grouped_linear|grouped_mm(?:_accumulate)?|conv[23]d(?:_fused)?"
+    r"|conv_transpose[23]d): "
 )
 # The advice to callers on the CPU, in ops that serve another function than torch's namesake.
 _INSTEAD = re.compile(r"or use torch\.[\w.]+")
@@ -37,6 +38,7 @@ _TORCH_NAMES = {
     "grouped_mm": "torch.nn.functional.grouped_mm",
     "conv1d": "torch.nn.functional.conv1d",
     "conv3d": "torch.nn.functional.conv3d",
+    **{f"conv_transpose{n}d": f"torch.nn.functional.conv_transpose{n}d" for n in (1, 3)},
 }
 # The dispatcher says so when a value does not fit the schema.
 _SCHEMA_MISMATCH = "Expected a value of type"

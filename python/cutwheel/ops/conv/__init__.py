@@ -1,4 +1,5 @@
-"""conv1d, conv2d, conv3d: a convolution with the bias, activation and residual that follow it.
+"""Convolutions with the bias, activation and residual that follow them: conv1d, conv2d, conv3d,
+and conv_transpose1d, conv_transpose2d, conv_transpose3d.
 
 Kernels work on channels-last images (NHWC) and filters. Tensors have torch's shapes and any strides
 and memory format; what does not lie channels last is copied first. A result is channels last.
@@ -15,16 +16,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch.nn.functional as F
-from torch import Tensor, is_autocast_enabled
+from torch import Tensor
 
 from .._common.activations import check_activation
 from .._common.errors import RAISED, reraise
-from .._common.precision import autocast_operands
-from ._convolve import CONV_ACTIVATIONS, check_torch_dtype, convolve, finish, in_channels_last_order
+from ._convolve import CONV_ACTIVATIONS, convolve
 from ._nd import convolve_folded, fold_signal, fold_volume
+from ._transposed import convolve_transposed
+from ._volume import convolve_volume
 
-__all__ = ["conv1d", "conv2d", "conv3d"]
+__all__ = [
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+]
 
 
 def conv2d(
@@ -32,7 +40,7 @@ def conv2d(
     weight: Tensor,
     bias: Tensor | None = None,
     stride: int | Sequence[int] = 1,
-    padding: str | int | Sequence[int] = 0,
+    padding: str | int | Sequence[int | Sequence[int]] = 0,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
     *,
@@ -47,7 +55,8 @@ def conv2d(
         weight: [Ko, C / groups, R, S], dtype of input
         bias: [Ko], dtype of input
         stride, dilation: a number, or two
-        padding: a number, two, "valid" (none) or "same" (the result has the input's size; stride 1)
+        padding: a number, two, "valid" (none) or "same" (the result has the input's size; stride
+            1). In place of each of two numbers there may be two: in front and behind
         groups: with a number that is neither 1 nor that of channels and filters, torch computes the
             convolution
         activation: None, "relu", "gelu" (of erf), "gelu_tanh" or "silu"; or "sigmoid", "tanh",
@@ -84,7 +93,7 @@ def conv1d(
     weight: Tensor,
     bias: Tensor | None = None,
     stride: int | Sequence[int] = 1,
-    padding: str | int | Sequence[int] = 0,
+    padding: str | int | Sequence[int | Sequence[int]] = 0,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
     *,
@@ -126,7 +135,7 @@ def conv3d(
     weight: Tensor,
     bias: Tensor | None = None,
     stride: int | Sequence[int] = 1,
-    padding: str | int | Sequence[int] = 0,
+    padding: str | int | Sequence[int | Sequence[int]] = 0,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
     *,
@@ -136,14 +145,16 @@ def conv3d(
 ) -> Tensor:
     """Convolution of volumes, as torch.nn.functional.conv3d.
 
-    Where the filter has one tap along the depth, the stride there is 1 and the padding 0, it is a
-    conv2d of all slices. Otherwise torch computes the convolution, and what follows it.
+    Kernels for taps along the depth take float16 and bfloat16 on compute capability 9.0. Where the
+    filter has one tap along the depth, or taps along the depth alone, it is a conv2d, of all slices
+    or of rows that are slices. Other calls are computed by torch.
 
     Args:
         input: [N, C, D, H, W] or [C, D, H, W], any strides; channels last is read without a copy
         weight: [Ko, C / groups, T, R, S], dtype of input
         residual: [N, Ko, D', P, Q], exactly the shape of the result
-        others: as in conv2d, with three numbers for stride, padding and dilation
+        others: as in conv2d, with three numbers for stride, padding and dilation. Causal along the
+            depth is padding=((2, 0), 1, 1), for three taps
 
     Returns:
         [N, Ko, D', P, Q] in channels-last strides, or [Ko, D', P, Q]
@@ -160,15 +171,145 @@ def conv3d(
         if activation is not None:
             check_activation(activation, CONV_ACTIVATIONS, op)
         folded = fold_volume(op, input, weight, stride, padding, dilation, residual)
-        if not isinstance(folded, str):
+        if folded is not None:
             result = convolve_folded(op, folded, bias, groups, activation, last)
-            return result if is_batch else result.squeeze(0)
-        if is_autocast_enabled():
-            input, weight, bias = autocast_operands(input, weight, bias)
-        check_torch_dtype(op, input)
-        z = F.conv3d(input, weight, bias, stride, padding, dilation, groups)
-        result = finish(op, in_channels_last_order(z), activation, residual, last)
+        else:
+            where = (stride, padding, dilation, groups)
+            result = convolve_volume(op, input, weight, bias, *where, activation, residual, last)
         return result if is_batch else result.squeeze(0)
+    except RAISED as error:
+        tensors = {"input": input, "weight": weight, "bias": bias, "residual": residual}
+        reraise(op, error, ("bias", "residual"), **tensors)
+
+
+def conv_transpose1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+    *,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    residual_after_activation: bool = False,
+) -> Tensor:
+    """Transposed convolution, as torch.nn.functional.conv_transpose1d, then an activation and a
+    residual.
+
+    As conv_transpose2d, of images of height 1.
+
+    Args:
+        input: [N, C, L] or [C, L], any strides; channels last is read without a copy
+        weight: [C, Ko / groups, S], dtype of input
+        bias: [Ko], dtype of input
+        stride, padding, output_padding, dilation: a number, with torch's meaning
+        groups: other than 1 torch computes the convolution
+        activation, residual_after_activation: as in conv2d
+        residual: [N, Ko, Q], exactly the shape of the result
+
+    Returns:
+        [N, Ko, Q] in channels-last strides, or [Ko, Q]
+
+    Raises:
+        as conv2d; as torch.nn.functional.conv_transpose1d where that serves the call
+    """
+    op = "conv_transpose1d"
+    try:
+        where = (stride, padding, output_padding, groups, dilation)
+        rest = (activation, residual, residual_after_activation)
+        return convolve_transposed(op, input, weight, bias, *where, *rest)
+    except RAISED as error:
+        tensors = {"input": input, "weight": weight, "bias": bias, "residual": residual}
+        reraise(op, error, ("bias", "residual"), **tensors)
+
+
+def conv_transpose2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+    *,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    residual_after_activation: bool = False,
+) -> Tensor:
+    """Transposed convolution, as torch.nn.functional.conv_transpose2d, then an activation and a
+    residual.
+
+    Computed by the kernels of dgrad, which is what it is. On compute capability 9.0 they add the
+    bias and apply "relu"; other activations, and residuals, are torch's.
+
+    Args:
+        input: [N, C, H, W] or [C, H, W], any strides; channels last is read without a copy
+        weight: [C, Ko / groups, R, S], dtype of input
+        bias: [Ko], dtype of input
+        stride, padding, output_padding, dilation: a number, or two, with torch's meaning
+        groups: other than 1 torch computes the convolution
+        activation, residual_after_activation: as in conv2d
+        residual: [N, Ko, P, Q], exactly the shape of the result
+
+    Returns:
+        [N, Ko, P, Q] in channels-last strides, or [Ko, P, Q]
+
+    Raises:
+        as conv2d; as torch.nn.functional.conv_transpose2d where that serves the call
+    """
+    op = "conv_transpose2d"
+    try:
+        where = (stride, padding, output_padding, groups, dilation)
+        rest = (activation, residual, residual_after_activation)
+        return convolve_transposed(op, input, weight, bias, *where, *rest)
+    except RAISED as error:
+        tensors = {"input": input, "weight": weight, "bias": bias, "residual": residual}
+        reraise(op, error, ("bias", "residual"), **tensors)
+
+
+def conv_transpose3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+    *,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    residual_after_activation: bool = False,
+) -> Tensor:
+    """Transposed convolution, as torch.nn.functional.conv_transpose3d, then an activation and a
+    residual.
+
+    As conv_transpose2d; for volumes there are kernels as for conv3d.
+
+    Args:
+        input: [N, C, D, H, W] or [C, D, H, W], any strides; channels last is read without a copy
+        weight: [C, Ko / groups, T, R, S], dtype of input
+        bias: [Ko], dtype of input
+        stride, padding, output_padding, dilation: a number, or three, with torch's meaning
+        groups: other than 1 torch computes the convolution
+        activation, residual_after_activation: as in conv2d
+        residual: [N, Ko, D', P, Q], exactly the shape of the result
+
+    Returns:
+        [N, Ko, D', P, Q] in channels-last strides, or [Ko, D', P, Q]
+
+    Raises:
+        as conv2d; as torch.nn.functional.conv_transpose3d where that serves the call
+    """
+    op = "conv_transpose3d"
+    try:
+        where = (stride, padding, output_padding, groups, dilation)
+        rest = (activation, residual, residual_after_activation)
+        return convolve_transposed(op, input, weight, bias, *where, *rest)
     except RAISED as error:
         tensors = {"input": input, "weight": weight, "bias": bias, "residual": residual}
         reraise(op, error, ("bias", "residual"), **tensors)

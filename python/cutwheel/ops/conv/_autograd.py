@@ -29,12 +29,20 @@ from .._common.elementwise import Gradient, derivative, sum_rows
 from .._common.errors import out_of_memory
 from .._common.sizes import known
 from .._common.transforms import is_transformed
-from ._geometry import Geometry
+from ._geometry import Geometry, parts
 
-_conv2d, _conv2d_direct = overloads("conv2d")
-_conv2d_fused, _conv2d_fused_direct = overloads("conv2d_fused")
-_conv2d_input_grad, _conv2d_input_grad_direct = overloads("conv2d_input_grad")
-_conv2d_weight_grad, _conv2d_weight_grad_direct = overloads("conv2d_weight_grad")
+
+def _of_images_and_volumes(direction: str) -> dict[tuple[int, bool], Op]:
+    """Ops by the length of a geometry and whether torch.compile traces."""
+    found: dict[tuple[int, bool], Op] = {}
+    for length, op in ((8, "conv2d"), (12, "conv3d")):
+        found[length, True], found[length, False] = overloads(op + direction)
+    return found
+
+
+_FPROP, _FUSED = _of_images_and_volumes(""), _of_images_and_volumes("_fused")
+_DGRAD, _WGRAD = _of_images_and_volumes("_input_grad"), _of_images_and_volumes("_weight_grad")
+_BY_TORCH: dict[int, Op] = {8: F.conv2d, 12: F.conv3d}
 
 
 def channels_last(tensor: Tensor) -> Tensor:
@@ -48,14 +56,16 @@ def channels_first(tensor: Tensor) -> Tensor:
 
 
 def pixels_of(image: Tensor) -> Tensor:
-    """channels_last of an image, at two thirds of the cost."""
-    return image.permute(0, 2, 3, 1)
+    """channels_last, of an image at two thirds of the cost."""
+    return image.permute(0, 2, 3, 1) if image.dim() == 4 else channels_last(image)
 
 
 # ---- by torch, inside of transforms --------------------------------------------------------------
 def padded(input: Tensor, geometry: Geometry) -> Tensor:
-    _, _, top, bottom, left, right, _, _ = geometry
-    return F.pad(input, (left, right, top, bottom))
+    sides = parts(geometry)[1]
+    # F.pad begins with the last dimension.
+    both = zip(sides[-2::-2], sides[::-2], strict=True)
+    return F.pad(input, [side for pair in both for side in pair])
 
 
 def backward_by_torch(
@@ -67,9 +77,10 @@ def backward_by_torch(
     groups: int = 1,
 ) -> tuple[Tensor, ...]:
     """Gradients by torch of a convolution whose input is padded already."""
-    strides, dilations = list(geometry[:2]), list(geometry[6:])
+    strides, _, dilations = map(list, parts(geometry))
+    none = [0] * len(strides)
     result: tuple[Tensor, ...] = torch.ops.aten.convolution_backward.default(
-        *(grad, input, weight, None, strides, [0, 0], dilations, False, [0, 0], groups, wanted)
+        *(grad, input, weight, None, strides, none, dilations, False, none, groups, wanted)
     )
     return result
 
@@ -77,11 +88,14 @@ def backward_by_torch(
 def _dgrad_by_torch(
     grad: Tensor, weight: Tensor, size: Sequence[int], geometry: Geometry
 ) -> Tensor:
-    _, _, top, bottom, left, right, _, _ = geometry
-    n, c, h, w = size
-    image = grad.new_zeros(n, c, h + top + bottom, w + left + right)
+    sides = parts(geometry)[1]
+    before = sides[::2]
+    extents = [sum(x) for x in zip(size[2:], before, sides[1::2], strict=True)]
+    image = grad.new_zeros(*size[:2], *extents)
     of_padded = backward_by_torch(grad, image, weight, geometry, (True, False, False))[0]
-    return of_padded[:, :, top : top + h, left : left + w]
+    for dim, (first, length) in enumerate(zip(before, size[2:], strict=True), 2):
+        of_padded = of_padded.narrow(dim, first, length)
+    return of_padded
 
 
 def _wgrad_by_torch(grad: Tensor, input: Tensor, size: Sequence[int], geometry: Geometry) -> Tensor:
@@ -95,11 +109,12 @@ def _wgrad_by_torch(grad: Tensor, input: Tensor, size: Sequence[int], geometry: 
 
 def _conv(input: Tensor, weight: Tensor, geometry: Geometry, allow_tf32: bool) -> Tensor:
     if is_transformed():
-        image = padded(input, geometry)
-        return F.conv2d(image, weight, None, geometry[:2], 0, geometry[6:])
+        strides, _, dilations = parts(geometry)
+        by_torch = _BY_TORCH[len(geometry)]
+        return by_torch(padded(input, geometry), weight, None, strides, 0, dilations)
     if is_grad_enabled() and (input.requires_grad or weight.requires_grad):
         return _conv_with_grad(input, weight, None, None, geometry, None, allow_tf32)
-    call = _conv2d if is_tracing() else _conv2d_direct
+    call = _FPROP[len(geometry), is_tracing()]
     try:
         return call(input, weight, None, *geometry, allow_tf32)
     except RuntimeError as error:
@@ -113,9 +128,9 @@ def _dgrad(
         return _dgrad_by_torch(grad, weight, size, geometry)
     if is_grad_enabled() and (grad.requires_grad or weight.requires_grad):
         return _dgrad_with_grad(grad, weight, size, geometry, allow_tf32)
-    call = _conv2d_input_grad if is_tracing() else _conv2d_input_grad_direct
+    call = _DGRAD[len(geometry), is_tracing()]
     try:
-        return call(grad, weight, size[2], size[3], *geometry, allow_tf32)
+        return call(grad, weight, *size[2:], *geometry, allow_tf32)
     except RuntimeError as error:
         raise out_of_memory(error) from None
 
@@ -127,9 +142,9 @@ def _wgrad(
         return _wgrad_by_torch(grad, input, size, geometry)
     if is_grad_enabled() and (grad.requires_grad or input.requires_grad):
         return _wgrad_with_grad(grad, input, size, geometry, allow_tf32)
-    call = _conv2d_weight_grad if is_tracing() else _conv2d_weight_grad_direct
+    call = _WGRAD[len(geometry), is_tracing()]
     try:
-        return call(grad, input, size[2], size[3], *geometry, allow_tf32)
+        return call(grad, input, *size[2:], *geometry, allow_tf32)
     except RuntimeError as error:
         raise out_of_memory(error) from None
 
@@ -140,11 +155,14 @@ def in_order(grad: Tensor) -> Tensor:
         is_in_order = known(grad.stride()[1] == 1) or known(grad.shape[1] == 1)
     else:
         is_in_order = grad.stride()[1] == 1 or grad.shape[1] == 1
-    return grad if is_in_order else grad.contiguous(memory_format=torch.channels_last)
+    if is_in_order:
+        return grad
+    order = torch.channels_last if grad.dim() == 4 else torch.channels_last_3d
+    return grad.contiguous(memory_format=order)
 
 
 class Conv(torch.autograd.Function):
-    """conv2d, or conv2d_fused if there is an epilogue."""
+    """conv2d, or conv2d_fused if there is an epilogue; of volumes conv3d."""
 
     @staticmethod
     def forward(
@@ -158,10 +176,10 @@ class Conv(torch.autograd.Function):
         allow_tf32: bool,
     ) -> Tensor:
         if epilogue is None:
-            call = _conv2d if is_tracing() else _conv2d_direct
+            call = _FPROP[len(geometry), is_tracing()]
             result = call(input, weight, bias, *geometry, allow_tf32)
         else:
-            call = _conv2d_fused if is_tracing() else _conv2d_fused_direct
+            call = _FUSED[len(geometry), is_tracing()]
             result = call(input, weight, bias, residual, *geometry, epilogue, allow_tf32)
         needs_input, needs_weight, *_ = ctx.needs_input_grad
         has_relu = epilogue is not None and epilogue.endswith("relu")
@@ -181,17 +199,7 @@ class Conv(torch.autograd.Function):
         input, weight, result = ctx.saved_tensors
         needs_input, needs_weight, needs_bias, needs_residual, *_ = ctx.needs_input_grad
         needs_dz = needs_input or needs_weight or needs_residual
-        grad_bias: Gradient = None
-        if result is None:
-            dz = in_order(grad)
-            if needs_bias:
-                grad_bias = sum_rows(pixels_of(dz))
-        else:
-            pixels, sums = derivative(
-                *(pixels_of(grad), pixels_of(result), "relu_backward"), needs_dz, needs_bias
-            )
-            dz = pixels.permute(0, 3, 1, 2) if needs_dz else grad
-            grad_bias = sums if needs_bias else None
+        dz, grad_bias = _before_relu(grad, result, needs_dz, needs_bias)
         given = ctx.geometry, ctx.allow_tf32
         grad_input = _dgrad(dz, weight, ctx.input_size, *given) if needs_input else None
         grad_weight = _wgrad(dz, input, ctx.weight_size, *given) if needs_weight else None
@@ -199,13 +207,14 @@ class Conv(torch.autograd.Function):
         return grad_input, grad_weight, grad_bias, grad_residual, None, None, None
 
 
-def _gradient_op(op: str, of_other: Op, is_dgrad: bool) -> type[torch.autograd.Function]:
+def _gradient_op(
+    ops: dict[tuple[int, bool], Op], of_other: Op, is_dgrad: bool
+) -> type[torch.autograd.Function]:
     """dgrad, or wgrad: V goes in the place of its result, an image or a filter.
 
     Args:
         of_other: gives the gradient of the second operand, W or X
     """
-    overload, function = overloads(op)
 
     class GradientOp(torch.autograd.Function):
         @staticmethod
@@ -220,8 +229,8 @@ def _gradient_op(op: str, of_other: Op, is_dgrad: bool) -> type[torch.autograd.F
             needs = ctx.needs_input_grad
             ctx.save_for_backward(grad if needs[1] else None, other if needs[0] else None)
             ctx.other_size, ctx.geometry, ctx.allow_tf32 = other.shape, geometry, allow_tf32
-            call = overload if is_tracing() else function
-            return call(grad, other, size[2], size[3], *geometry, allow_tf32)
+            call = ops[len(geometry), is_tracing()]
+            return call(grad, other, *size[2:], *geometry, allow_tf32)
 
         @staticmethod
         def backward(ctx: Any, v: Tensor) -> tuple[Gradient, ...]:
@@ -239,5 +248,65 @@ def _gradient_op(op: str, of_other: Op, is_dgrad: bool) -> type[torch.autograd.F
 
 
 _conv_with_grad: Op = fast_apply(Conv, 4)
-_dgrad_with_grad: Op = fast_apply(_gradient_op("conv2d_input_grad", _wgrad, True), 2)
-_wgrad_with_grad: Op = fast_apply(_gradient_op("conv2d_weight_grad", _dgrad, False), 2)
+_dgrad_with_grad: Op = fast_apply(_gradient_op(_DGRAD, _wgrad, True), 2)
+_wgrad_with_grad: Op = fast_apply(_gradient_op(_WGRAD, _dgrad, False), 2)
+
+
+_TRANSPOSED = {
+    (length, is_traced): call
+    for length, op in ((8, "conv_transpose2d"), (12, "conv_transpose3d"))
+    for is_traced, call in zip((True, False), overloads(op), strict=True)
+}
+
+
+class ConvTranspose(torch.autograd.Function):
+    """conv_transpose2d or conv_transpose3d: dgrad of X and W, and its gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        size: Sequence[int],
+        geometry: Geometry,
+        epilogue: str,
+        allow_tf32: bool,
+    ) -> Tensor:
+        call = _TRANSPOSED[len(geometry), is_tracing()]
+        result = call(input, weight, bias, *size, *geometry, epilogue, allow_tf32)
+        needs_input, needs_weight, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(
+            input if needs_weight else None,
+            weight if needs_input else None,
+            result if epilogue.endswith("relu") else None,
+        )
+        ctx.weight_size = weight.shape if needs_weight else None
+        ctx.geometry, ctx.allow_tf32 = geometry, allow_tf32
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Gradient, ...]:
+        input, weight, result = ctx.saved_tensors
+        needs_input, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        dz, grad_bias = _before_relu(grad, result, needs_input or needs_weight, needs_bias)
+        given = ctx.geometry, ctx.allow_tf32
+        grad_input = _conv(dz, weight, *given) if needs_input else None
+        grad_weight = _wgrad(input, dz, ctx.weight_size, *given) if needs_weight else None
+        return grad_input, grad_weight, grad_bias, None, None, None, None
+
+
+def _before_relu(
+    grad: Tensor, result: Tensor | None, needs_dz: bool, needs_bias: bool
+) -> tuple[Tensor, Gradient]:
+    """dz and its sum over images and pixels; without a result there is no relu."""
+    if result is None:
+        dz = in_order(grad)
+        return dz, sum_rows(pixels_of(dz)) if needs_bias else None
+    pixels, sums = derivative(
+        *(pixels_of(grad), pixels_of(result), "relu_backward"), needs_dz, needs_bias
+    )
+    return channels_first(pixels) if needs_dz else grad, sums if needs_bias else None
+
+
+transposed_with_grad: Op = fast_apply(ConvTranspose, 3)

@@ -18,11 +18,13 @@ from .._common.precision import DTYPES, autocast_operands, conv_tf32_allowed
 from .._common.sizes import shapes_differ
 from .._common.transforms import is_transformed
 from . import _depthwise as depthwise
-from ._autograd import Conv, channels_first, channels_last
-from ._geometry import Geometry, Padding, Sizes, check_rank, geometry
+from ._autograd import Conv, channels_first, channels_last, padded
+from ._geometry import Geometry, Padding, Sizes, check_rank, geometry, parts
 
 _conv2d, _conv2d_direct = overloads("conv2d")
 _conv2d_fused, _conv2d_fused_direct = overloads("conv2d_fused")
+_conv3d, _conv3d_direct = overloads("conv3d")
+_conv3d_fused, _conv3d_fused_direct = overloads("conv3d_fused")
 _with_grad: Op = fast_apply(Conv, 4)
 _conv_served: Callable[..., int] = torch.ops.cutwheel._conv_served.default
 _FPROP = 1  # as the library numbers directions
@@ -98,7 +100,7 @@ def plan_of(
 
 # By the arguments of plan_of, where a kernel has every epilogue.
 _GIVEN = tuple(itertools.product((None, *CONV_ACTIVATIONS), *((False, True),) * 3))
-_PLANS = {given: plan_of(*given) for given in _GIVEN}
+PLANS = {given: plan_of(*given) for given in _GIVEN}
 _DEPTHWISE_PLANS = {given: plan_of(*given, is_depthwise=True) for given in _GIVEN}
 
 
@@ -203,6 +205,8 @@ def convolve(
         check_torch_dtype(op, input)
         if is_dense and dtype == torch.float32 and not conv_tf32_allowed():
             by_torch.tell(op, by_torch.ALLOW_CONV_TF32)
+        if not isinstance(padding, str):
+            input, padding = evenly_padded(input, where)
         z = F.conv2d(input, weight, bias, where[:2], padding, where[6:], groups)
         z = in_channels_last_order(z)
         return finish(op, z, activation, residual, residual_after_activation)
@@ -214,15 +218,15 @@ def convolve(
         or (residual is not None and residual.requires_grad)
     )
     if activation is None and residual is None and is_dense:
-        return _run(input, weight, bias, None, where, None, allow_tf32, needs_grad)
+        return run(input, weight, bias, None, where, None, allow_tf32, needs_grad)
     how = activation, residual is not None, bool(residual_after_activation), needs_grad
     if is_dense:
-        plan = _PLANS[how] if is_16_bit else plan_of(*how, is_served_by(input))
+        plan = PLANS[how] if is_16_bit else plan_of(*how, is_served_by(input))
     else:
         plan = _DEPTHWISE_PLANS[how]
     inside, behind = (None, residual) if plan.adds_residual else (residual, None)
     if is_dense:
-        z = _run(input, weight, bias, inside, where, plan.epilogue, allow_tf32, needs_grad)
+        z = run(input, weight, bias, inside, where, plan.epilogue, allow_tf32, needs_grad)
     else:
         z = depthwise.run(input, weight, bias, inside, where, plan.epilogue, needs_grad)
     if plan.activation is None and behind is None:
@@ -230,7 +234,7 @@ def convolve(
     return finish(op, z, plan.activation, behind, residual_after_activation)
 
 
-def _run(
+def run(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -246,6 +250,11 @@ def _run(
             input, weight, bias, residual = distinct(input, weight, bias, residual)
         return _with_grad(input, weight, bias, residual, where, epilogue, allow_tf32)
     # Defaults are left out: each argument costs a tenth of a microsecond.
+    if len(where) == 12:
+        if epilogue is None:
+            return (_conv3d if is_tracing() else _conv3d_direct)(input, weight, bias, *where)
+        call = _conv3d_fused if is_tracing() else _conv3d_fused_direct
+        return call(input, weight, bias, residual, *where, epilogue)
     if epilogue is None:
         call = _conv2d if is_tracing() else _conv2d_direct
         if allow_tf32:
@@ -255,6 +264,14 @@ def _run(
     if allow_tf32:
         return call(input, weight, bias, residual, *where, epilogue, True)
     return call(input, weight, bias, residual, *where, epilogue)
+
+
+def evenly_padded(input: Tensor, where: Geometry) -> tuple[Tensor, tuple[int, ...]]:
+    """Input and padding for torch's functions, which have one number for both ends."""
+    sides = parts(where)[1]
+    if sides[::2] == sides[1::2]:
+        return input, sides[::2]
+    return padded(input, where), (0,) * (len(sides) // 2)
 
 
 def _contiguous(tensor: Tensor) -> Tensor:

@@ -13,12 +13,19 @@ from .._common.numbers import integer
 
 Sizes = int | Sequence[int]
 """a number for all dimensions, or one for each"""
-Padding = str | Sizes
+Padding = str | int | Sequence[int | Sequence[int]]
+"""of a dimension a number for both ends, or two"""
 
 
 Geometry = tuple[int, ...]
 """Eight numbers, as the ops take them: strides along H and W; padding at the top, bottom, left and
-right; dilations along H and W."""
+right; dilations along H and W. Of volumes twelve, those along the depth first."""
+
+
+def parts(geometry: Geometry) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Strides, padding and dilations."""
+    dims = len(geometry) // 4
+    return geometry[:dims], geometry[dims : 3 * dims], geometry[3 * dims :]
 
 
 def spread(op: str, name: str, value: Sizes, dims: int) -> tuple[int, ...]:
@@ -55,30 +62,56 @@ def geometry(op: str, weight: Tensor, stride: Sizes, padding: Padding, dilation:
         and type(padding) is tuple
         and type(dilation) is tuple
         and len(stride) == len(padding) == len(dilation) == 2
+        and type(vertical := padding[0]) is int
+        and type(horizontal := padding[1]) is int
     ):
-        vertical, horizontal = padding
         return *stride, vertical, vertical, horizontal, horizontal, *dilation
-    steps, spacing = spread(op, "stride", stride, 2), spread(op, "dilation", dilation, 2)
-    sides: tuple[int, ...]
-    if isinstance(padding, str):
-        check_padding_name(op, padding, steps)
-        sides = (0, 0, 0, 0)
-        if padding == "same":
-            # The library refuses a weight that has not 4 dimensions.
-            taps = weight.shape[-2:] if weight.dim() == 4 else (1, 1)
-            total = [d * (size - 1) for d, size in zip(spacing, taps, strict=True)]
-            sides = tuple(side for pad in total for side in (pad // 2, pad - pad // 2))
-    else:
-        vertical, horizontal = spread(op, "padding", padding, 2)
-        sides = (vertical, vertical, horizontal, horizontal)
+    return geometry_of(op, weight, stride, padding, dilation, 2)
+
+
+def geometry_of(
+    op: str, weight: Tensor, stride: Sizes, padding: Padding, dilation: Sizes, dims: int
+) -> Geometry:
+    """geometry() of a convolution of any number of dimensions."""
+    steps, spacing = spread(op, "stride", stride, dims), spread(op, "dilation", dilation, dims)
+    if not isinstance(padding, str):
+        return *steps, *sides_of(op, padding, dims), *spacing
+    check_padding_name(op, padding, steps)
+    sides: tuple[int, ...] = (0,) * (2 * dims)
+    if padding == "same":
+        # The library refuses a weight of another number of dimensions.
+        taps = weight.shape[2:] if weight.dim() == dims + 2 else (1,) * dims
+        total = [d * (size - 1) for d, size in zip(spacing, taps, strict=True)]
+        sides = tuple(side for pad in total for side in (pad // 2, pad - pad // 2))
     return *steps, *sides, *spacing
+
+
+def sides_of(op: str, padding: int | Sequence[int | Sequence[int]], dims: int) -> tuple[int, ...]:
+    """Padding in front of and behind each of the dimensions."""
+    given = padding if isinstance(padding, Sequence) else ()
+    if not any(isinstance(each, Sequence) for each in given):
+        numbers = spread(op, "padding", padding, dims)  # type: ignore[arg-type]
+        return tuple(side for number in numbers for side in (number, number))
+    both = [each if isinstance(each, Sequence) else (each, each) for each in given]
+    if len(both) != dims or any(len(each) != 2 for each in both):
+        raise ArgumentError(
+            f"{op}: padding is {padding}; expected a number, or for each of {dims} dimensions a "
+            "number or two: in front and behind"
+        )
+    return tuple(integer(op, "padding", side) for each in both for side in each)
+
+
+def pairs(sides: tuple[int, ...]) -> tuple[int | tuple[int, int], ...]:
+    """Padding as arguments have it: of each dimension a number, or two where they differ."""
+    both = zip(sides[::2], sides[1::2], strict=True)
+    return tuple(before if before == after else (before, after) for before, after in both)
 
 
 def check_padding_name(op: str, padding: str, stride: tuple[int, ...]) -> None:
     if padding not in ("same", "valid"):
         raise ArgumentError(
-            f"{op}: padding is {padding!r}; expected 'same', 'valid', a number, or a number for "
-            "each dimension"
+            f"{op}: padding is {padding!r}; expected 'same', 'valid', a number, or a number or two "
+            "for each dimension"
         )
     if padding == "same" and any(step != 1 for step in stride):
         raise ArgumentError(

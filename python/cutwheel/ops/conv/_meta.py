@@ -9,37 +9,50 @@ from torch import Tensor
 
 from ...errors import ArgumentError
 from .._common.errors import check_dims, shape_text
-from .._common.meta import Shape, check_residual, check_value, register
+from .._common.meta import Shape, check_residual, check_shape, check_value, register
 from ._geometry import output_size
 
 
 def _channels_last(like: Tensor, shape: Shape, dtype: torch.dtype | None = None) -> Tensor:
     """Strides follow from the sizes alone, also where a size is 1 and others would do as well."""
-    _, c, h, w = shape
-    return like.new_empty_strided(shape, (h * w * c, 1, w * c, c), dtype=dtype)
+    step, strides = shape[1], []  # type: ignore[var-annotated]
+    for size in shape[:1:-1]:
+        strides.insert(0, step)
+        step = step * size
+    return like.new_empty_strided(shape, (step, 1, *strides), dtype=dtype)
+
+
+_AXES = {
+    "d": ("front", "back"),
+    "h": ("top", "bottom"),
+    "w": ("left", "right"),
+}
 
 
 def _fprop(
     op: str, input: Tensor, weight: Tensor, where: dict[str, Any], dtype: torch.dtype | None = None
 ) -> Tensor:
-    """[N, Ko, P, Q]"""
-    check_dims(op, "input", input, 4)
-    check_dims(op, "weight", weight, 4)
-    strides = where["stride_h"], where["stride_w"]
+    """[N, Ko, P, Q], or [N, Ko, D', P, Q]"""
+    axes = "dhw" if "stride_d" in where else "hw"
+    dims = len(axes) + 2
+    check_dims(op, "input", input, dims)
+    check_dims(op, "weight", weight, dims)
+    strides = tuple(where[f"stride_{axis}"] for axis in axes)
     # Sizes that torch.export does not know are among those of the tensors only.
     if any(step < 1 for step in strides):
         raise ArgumentError(
-            f"{op}: stride is {shape_text(strides)}; expected 2 integers from 1 on: along H and W"
+            f"{op}: stride is {shape_text(strides)}; expected {len(axes)} integers from 1 on: "
+            f"along {'D, ' if dims == 5 else ''}H and W"
         )
     c = input.shape[1]
     check_value(
         weight.shape[1] == c,
         f"{op}: weight has shape {shape_text(weight.shape)} and input has {c} channels; expected a "
-        f"weight [Ko, {c}, R, S]",
+        f"weight [Ko, {c}, {'T, ' if dims == 5 else ''}R, S]",
     )
     pixels = []
-    for axis, first, last in (("h", "top", "bottom"), ("w", "left", "right")):
-        dim = "nchw".index(axis)
+    for dim, axis in enumerate(axes, 2):
+        first, last = _AXES[axis]
         size, taps, spacing = input.shape[dim], weight.shape[dim], where[f"dilation_{axis}"]
         before, after = where[f"padding_{first}"], where[f"padding_{last}"]
         padded, span = size + before + after, spacing * (taps - 1) + 1
@@ -66,6 +79,51 @@ def _conv2d_fused(
     return result
 
 
+def _conv3d(input: Tensor, weight: Tensor, arguments: dict[str, Any]) -> Tensor:
+    return _fprop("conv3d", input, weight, arguments)
+
+
+def _conv3d_fused(
+    input: Tensor, weight: Tensor, residual: Tensor | None, arguments: dict[str, Any]
+) -> Tensor:
+    result = _fprop("conv3d", input, weight, arguments)
+    check_residual("conv3d", residual, result.shape)
+    return result
+
+
+def _transposed(op: str, input: Tensor, weight: Tensor, bias: Tensor | None, size: Shape) -> Tensor:
+    """[N, C, ...] of these extents."""
+    dims = len(size) + 2
+    check_dims(op, "input", input, dims)
+    check_dims(op, "weight", weight, dims)
+    c = input.shape[1]
+    check_value(
+        weight.shape[0] == c,
+        f"{op}: weight has shape {shape_text(weight.shape)} and input has {c} channels; expected a "
+        f"weight [{c}, Ko, {'T, ' if dims == 5 else ''}R, S]",
+    )
+    if bias is not None:
+        check_shape(op, "bias", bias, (weight.shape[1],))
+    return _channels_last(input, (input.shape[0], weight.shape[1], *size))
+
+
+def _conv_transpose2d(
+    input: Tensor, weight: Tensor, bias: Tensor | None, output_h: Any, output_w: Any
+) -> Tensor:
+    return _transposed("conv_transpose2d", input, weight, bias, (output_h, output_w))
+
+
+def _conv_transpose3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    output_d: Any,
+    output_h: Any,
+    output_w: Any,
+) -> Tensor:
+    return _transposed("conv_transpose3d", input, weight, bias, (output_d, output_h, output_w))
+
+
 def _scaled_conv2d(
     input: Tensor, weight: Tensor, out_dtype: torch.dtype | None, arguments: dict[str, Any]
 ) -> Tensor:
@@ -80,6 +138,20 @@ def _dgrad(grad_output: Tensor, weight: Tensor, input_h: Any, input_w: Any) -> T
 def _wgrad(grad_output: Tensor, input: Tensor, weight_h: Any, weight_w: Any) -> Tensor:
     (_, ko, _, _), (_, c, _, _) = grad_output.shape, input.shape
     return _channels_last(grad_output, (ko, c, weight_h, weight_w))
+
+
+def _dgrad_3d(
+    grad_output: Tensor, weight: Tensor, input_d: Any, input_h: Any, input_w: Any
+) -> Tensor:
+    shape = grad_output.shape[0], weight.shape[1], input_d, input_h, input_w
+    return _channels_last(grad_output, shape)
+
+
+def _wgrad_3d(
+    grad_output: Tensor, input: Tensor, weight_d: Any, weight_h: Any, weight_w: Any
+) -> Tensor:
+    shape = grad_output.shape[1], input.shape[1], weight_d, weight_h, weight_w
+    return _channels_last(grad_output, shape)
 
 
 def _conv2d_depthwise(
@@ -115,6 +187,12 @@ register(
         "conv2d_fused": _conv2d_fused,
         "conv2d_input_grad": _dgrad,
         "conv2d_weight_grad": _wgrad,
+        "conv_transpose2d": _conv_transpose2d,
+        "conv3d": _conv3d,
+        "conv3d_fused": _conv3d_fused,
+        "conv3d_input_grad": _dgrad_3d,
+        "conv3d_weight_grad": _wgrad_3d,
+        "conv_transpose3d": _conv_transpose3d,
         "scaled_conv2d": _scaled_conv2d,
         "conv2d_depthwise": _conv2d_depthwise,
         "conv2d_depthwise_input_grad": _depthwise_dgrad,

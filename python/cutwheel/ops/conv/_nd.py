@@ -2,12 +2,13 @@
 
 A signal [N, C, L] is an image of height 1. A volume whose filter has one tap along the depth, which
 is neither strided nor padded there, is a batch of its slices: [N, C, D, H, W] as [N D, C, H, W].
+One whose filter has taps along the depth alone is an image of D rows: [N, C, D, H W].
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -15,7 +16,17 @@ from .._common.errors import wrong_shape
 from .._common.sizes import differ
 from ._autograd import channels_first, channels_last
 from ._convolve import convolve
-from ._geometry import Padding, Sizes, check_padding_name, check_rank, spread
+from ._geometry import (
+    Padding,
+    Sizes,
+    check_padding_name,
+    check_rank,
+    geometry_of,
+    pairs,
+    parts,
+    sides_of,
+    spread,
+)
 
 
 class Folded(NamedTuple):
@@ -25,7 +36,7 @@ class Folded(NamedTuple):
     weight: Tensor
     residual: Tensor | None
     stride: tuple[int, int]
-    padding: str | tuple[int, int]
+    padding: Padding
     dilation: tuple[int, int]
     unfold: Callable[[Tensor], Tensor]
     """of the result"""
@@ -57,12 +68,12 @@ def fold_signal(
     check_rank(op, "input", input, "[N, C, L]", "[C, L]")
     check_rank(op, "weight", weight, "[Ko, C, S]")
     step, spacing = spread(op, "stride", stride, 1), spread(op, "dilation", dilation, 1)
-    sides: str | tuple[int, int]
+    sides: Padding
     if isinstance(padding, str):
         check_padding_name(op, padding, step)
         sides = padding
     else:
-        sides = (0, *spread(op, "padding", padding, 1))  # type: ignore[assignment]
+        sides = (0, *pairs(sides_of(op, padding, 1)))
     if residual is not None:
         check_rank(op, "residual", residual, "[N, Ko, Q]")
     return Folded(
@@ -84,45 +95,59 @@ def fold_volume(
     padding: Padding,
     dilation: Sizes,
     residual: Tensor | None,
-) -> Folded | str:
-    """Folds an input with a batch, or says why the convolution is not one of images."""
+) -> Folded | None:
+    """Folds an input with a batch; None: the convolution is not one of images."""
     check_rank(op, "input", input, "[N, C, D, H, W]", "[C, D, H, W]")
     check_rank(op, "weight", weight, "[Ko, C, T, R, S]")
-    steps, spacing = spread(op, "stride", stride, 3), spread(op, "dilation", dilation, 3)
-    pads: str | tuple[int, ...]
-    if isinstance(padding, str):
-        check_padding_name(op, padding, steps)
-        pads, along_depth = padding, 0  # one tap needs none for "same"
-    else:
-        pads = spread(op, "padding", padding, 3)
-        along_depth, pads = pads[0], pads[1:]
-    if (weight.shape[2], steps[0], along_depth) != (1, 1, 0):
-        return (
-            f"along the depth the filter has {weight.shape[2]} taps, the stride is {steps[0]} and "
-            f"the padding {along_depth}; cutwheel's convolutions have one tap there, stride 1 and "
-            "no padding"
-        )
-    images, depth = input.shape[0], input.shape[2]
     if residual is not None:
-        check_rank(op, "residual", residual, "[N, Ko, D, P, Q]")
-        if differ(residual.shape[0], images) or differ(residual.shape[2], depth):
-            wanted = images, weight.shape[0], depth, "P", "Q"
-            raise wrong_shape(op, "residual", residual, wanted, ", the shape of the result")
+        check_rank(op, "residual", residual, "[N, Ko, D', P, Q]")
+    strides, sides, spacing = parts(geometry_of(op, weight, stride, padding, dilation, 3))
+    around = pairs(sides)
+    if (weight.shape[2], strides[0], *sides[:2]) == (1, 1, 0, 0):
+        return _slices(op, input, weight, residual, (strides[1:], around[1:], spacing[1:]))
+    if (*weight.shape[3:], *strides[1:], *sides[2:]) == (1, 1, 1, 1, 0, 0, 0, 0):
+        where = (strides[0], 1), (around[0], 0), (spacing[0], 1)
+        return _rows(op, input, weight, residual, where)
+    return None
 
-    def slices(volume: Tensor) -> Tensor:
-        """[N, C, D, H, W] -> [N D, C, H, W], a view if the channels are last."""
+
+def _slices(
+    op: str, input: Tensor, weight: Tensor, residual: Tensor | None, where: tuple[Any, Any, Any]
+) -> Folded:
+    """[N, C, D, H, W] as [N D, C, H, W], a view if the channels are last."""
+    images, depth = input.shape[0], input.shape[2]
+    if residual is not None and (
+        differ(residual.shape[0], images) or differ(residual.shape[2], depth)
+    ):
+        wanted = images, weight.shape[0], depth, "P", "Q"
+        raise wrong_shape(op, "residual", residual, wanted, ", the shape of the result")
+
+    def fold(volume: Tensor) -> Tensor:
         return channels_first(channels_last(volume).flatten(0, 1))
 
     def unfold(result: Tensor) -> Tensor:
         pixels = channels_last(result)
         return channels_first(pixels.view(images, depth, *pixels.shape[1:]))
 
-    return Folded(
-        slices(input),
-        weight.squeeze(2),
-        None if residual is None else slices(residual),
-        steps[1:],  # type: ignore[arg-type]
-        pads,  # type: ignore[arg-type]
-        spacing[1:],  # type: ignore[arg-type]
-        unfold,
-    )
+    added = None if residual is None else fold(residual)
+    return Folded(fold(input), weight.squeeze(2), added, *where, unfold)
+
+
+def _rows(
+    op: str, input: Tensor, weight: Tensor, residual: Tensor | None, where: tuple[Any, Any, Any]
+) -> Folded:
+    """[N, C, D, H, W] as [N, C, D, H W], a view if slices lie as one row."""
+    h, w = input.shape[3:]
+    if residual is not None and (differ(residual.shape[3], h) or differ(residual.shape[4], w)):
+        wanted = input.shape[0], weight.shape[0], "D'", h, w
+        raise wrong_shape(op, "residual", residual, wanted, ", the shape of the result")
+
+    def fold(volume: Tensor) -> Tensor:
+        return channels_first(channels_last(volume).flatten(2, 3))
+
+    def unfold(result: Tensor) -> Tensor:
+        pixels = channels_last(result)
+        return channels_first(pixels.view(*pixels.shape[:2], h, w, pixels.shape[3]))
+
+    added = None if residual is None else fold(residual)
+    return Folded(fold(input), weight.squeeze(4), added, *where, unfold)
