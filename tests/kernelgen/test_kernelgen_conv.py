@@ -334,3 +334,9 @@ def test_the_table_and_the_json() -> None:
 def test_no_epilogue_is_called_like_the_room_of_convolutions() -> None:
     data = declared(document(SM90), conv2d={"expr": "accum"})
     assert "conv2d means something else in C++; choose another name" in errors_of(data)[0][1]
+
+
+def test_dgrad_of_transposed_convolutions_takes_a_bias() -> None:
+    """Rows of its D are permuted, columns are not."""
+    found = manifest(changed(SM90_CONV, direction=["dgrad"], epilogue=["bias_gelu"]))
+    assert [kernel.epilogue.name for kernel in found.kernels if kernel.epilogue] == ["bias_gelu"]

@@ -35,6 +35,8 @@ from scaled_cases import BLOCKWISE, SPREAD
 from scaled_cases import Call as ScaledCall
 from scaled_grouped_cases import RECIPES, Grouped, is_served
 from scaled_reference import BY_128, BY_128_128, E4M3, INT8, ROW, TENSOR
+from volume_cases import PROBLEMS as VOLUMES
+from volume_cases import TRANSPOSED, Volume
 
 Tensor = torch.Tensor
 Explained = tuple[str, Sequence[Any], Mapping[str, Any], str]
@@ -309,6 +311,44 @@ def _depthwise_refused(cutwheel: Any, device: str) -> tuple[str, Callable[[], ob
     return "weight", lambda: op(x, weight, None, None, *geometry, "plain")
 
 
+# ---- volumes, and transposed convolutions
+def _volume_calls(
+    is_transposed: bool, cutwheel: Any, device: str, dtypes: Sequence[torch.dtype], seed: int
+) -> Iterator[OpCall]:
+    problems = TRANSPOSED if is_transposed else VOLUMES
+    for (name, problem), dtype in itertools.product(problems.items(), dtypes):
+        directions = ("dgrad",) if is_transposed else DIRECTIONS
+        if dtype == SINGLE or name == "split":
+            continue
+        for direction in directions:
+            epilogue = "bias_relu" if is_transposed else "plain"
+            given = (direction, *problem, dtype, device, epilogue, is_transposed)
+            conv = Volume.random(*given)
+
+            def run(a: Tensor, b: Tensor, conv: Volume = conv) -> list[Tensor]:
+                return [replace(conv, a=a, b=b).run(as_they_are=True)]
+
+            yield OpCall(conv.positional, run, lambda results, conv=conv: conv.judge(results[0]))
+
+
+def _volume_step(is_transposed: bool, cutwheel: Any, device: str) -> Callable[[], object]:
+    given = [
+        values(size, BRAIN, device).requires_grad_()
+        for size in ((2, 24, 3, 9, 8), (24, 24, 3, 3, 3))
+    ]
+    op = cutwheel.conv_transpose3d if is_transposed else cutwheel.conv3d
+    return lambda: torch.autograd.grad(op(*given, padding=1, activation="relu").sum(), given)
+
+
+def _volume_refused(
+    is_transposed: bool, cutwheel: Any, device: str
+) -> tuple[str, Callable[[], object]]:
+    x, weight = (values(size, BRAIN, device) for size in ((2, 24, 3, 9, 8), (24, 24, 3, 3, 3)))
+    if is_transposed:
+        return "weight", lambda: cutwheel.conv_transpose3d(x, weight[:5])
+    return "weight", lambda: cutwheel.conv3d(x, weight[:, :5])
+
+
 # ---- 8-bit operands
 def _scaled_calls(
     cutwheel: Any, device: str, dtypes: Sequence[torch.dtype], seed: int
@@ -513,6 +553,15 @@ _depthwise = Op(
     _depthwise_step,
     archs=archs_of([row for row in manifest_kernels("conv2d") if row["family"] == "depthwise"]),
 )
+_volumes = {
+    name: Op(
+        functools.partial(_volume_calls, is_transposed),
+        functools.partial(_volume_refused, is_transposed),
+        functools.partial(_volume_step, is_transposed),
+        archs=("sm90a",),
+    )
+    for name, is_transposed in (("conv3d", False), ("conv_transpose", True))
+}
 _scaled_conv = {
     f"scaled_conv2d-{name}": Op(
         functools.partial(_scaled_conv_calls, dtype), functools.partial(_scaled_conv_refused, dtype)
@@ -526,6 +575,7 @@ OPS: dict[str, Op] = {
     **_by_kind,
     **_by_layout,
     "depthwise": _depthwise,
+    **_volumes,
     "scaled_mm": Op(_scaled_calls, _scaled_refused, explained=_scaled_explained),
     "scaled_grouped_mm": Op(_scaled_grouped_calls, _scaled_grouped_refused),
     **_scaled_conv,

@@ -38,6 +38,8 @@ from conv_reference import DIRECTIONS, Geometry
 from conv_scaled_cases import ScaledConv, scaled_of_row
 from gemm_cases import BRAIN, SINGLE, TORCH_DTYPE
 from scaled_reference import E4M3, INT8
+from volume_cases import PROBLEMS as VOLUMES
+from volume_cases import TRANSPOSED, Volume
 
 COARSE = ("family", "arch", "direction", "epilogue")
 FINE = (*COARSE, "tile", "a", "b", "d")
@@ -104,6 +106,14 @@ def run_dispatched(cutwheel: Any, device: str) -> None:
         conv = Conv.random("fprop", *problem, BRAIN, device, epilogue_of("relu", place))
         conv = replace(conv, lay_a=lay, lay_residual=lay)
         check(conv, cutwheel.conv2d(**arguments(conv, "relu", place)))
+    if torch.cuda.get_device_capability() == (9, 0):
+        for number, (problem, direction) in enumerate(itertools.product(VOLUMES, DIRECTIONS)):
+            volume = Volume.random(direction, *VOLUMES[problem], BRAIN, device).laid_out(number)
+            volume.judge(volume.run())
+        for problem, epilogue in itertools.product(TRANSPOSED, ("plain", "bias_relu")):
+            given = ("dgrad", *TRANSPOSED[problem], BRAIN, device, epilogue, True)
+            transposed = Volume.random(*given)
+            transposed.judge(transposed.run())
     for kind in (E4M3, INT8):
         if not serves("fprop", kind, "scaled"):
             continue

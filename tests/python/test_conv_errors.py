@@ -125,7 +125,7 @@ def bad_calls(device: str = "meta") -> dict[str, tuple[type[Exception], str, Cal
         ),
         "padding_name": (
             ValueError,
-            conv + "padding is 'full'; expected 'same', 'valid', a number, or a number for each",
+            conv + "padding is 'full'; expected 'same', 'valid', a number, or a number or two",
             lambda m: m.conv2d(x, w, padding="full"),
         ),
         "same_strided": (
@@ -306,7 +306,8 @@ def asked(cutwheel: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask
         found = cutwheel.explain(op, *args, **kwargs)
         assert (found.row, found.parameters["route"]) == ("conv2d_x", "GEMM")
         name, operands, _, _, _, epilogue, *rest = calls.pop()
-        assert len(rest[-1]) == 8, "the geometry"
+        numbers = 4 * (operands[0].dim() - 2)
+        assert len(rest[-1]) == numbers + name.startswith("conv_transpose") * 2, "the geometry"
         return name, [t if t is None else tuple(t.shape) for t in operands], epilogue
 
     yield ask
@@ -334,6 +335,16 @@ def test_explain_asks_the_library(cutwheel: ModuleType, asked: Asked) -> None:
     assert signal[1] == [(2, 6, 1, 9), (4, 6, 1, 3), None]
     volume = on_meta(2, 6, 5, 8, 9).detach(), on_meta(4, 6, 1, 3, 3).detach()
     assert asked("conv3d", *volume)[1] == [(10, 6, 8, 9), (4, 6, 3, 3), None]
+    rows = on_meta(2, 6, 5, 8, 9).detach(), on_meta(4, 6, 3, 1, 1).detach()
+    assert asked("conv3d", *rows)[1] == [(2, 6, 5, 72), (4, 6, 3, 1), None]
+    deep = on_meta(2, 6, 5, 8, 9).detach(), on_meta(4, 6, 3, 3, 3).detach()
+    assert asked("conv3d", *deep) == ("conv3d", [*(tuple(t.shape) for t in deep), None], "")
+    assert asked("conv3d", *deep, b, activation="relu")[::2] == ("conv3d_fused", "bias_relu")
+    up = on_meta(6, 4, 2, 2).detach()
+    operands = [(2, 6, 8, 9), (6, 4, 2, 2), (4,)]
+    turned = asked("conv_transpose2d", x, up, b, 2, activation="relu")
+    assert turned == ("conv_transpose2d", operands, "bias_relu")
+    assert asked("conv_transpose2d", x, up, b, 2, activation="gelu")[2] == "bias"
     q, v, one = x.to(torch.int8), w.to(torch.int8), on_meta(1, dtype=SINGLE).detach()
     assert asked("scaled_conv2d", q, v, one, one, padding=1) == (
         "scaled_conv2d",
@@ -358,9 +369,13 @@ def test_explain_says_what_torch_does(cutwheel: ModuleType, asked: Asked) -> Non
     assert grouped["afterwards"] == "torch: relu, residual"
     assert grouped["request"]["weight"] == "float16 [4, 3, 3, 3]"
     assert "float64" in of_torch("conv2d", x.double(), w.double())["because"]
-    deep = of_torch("conv3d", on_meta(2, 6, 5, 8, 9), on_meta(4, 6, 2, 3, 3))
+    volume, filters = on_meta(2, 6, 5, 8, 9), on_meta(4, 6, 2, 3, 3)
+    deep = of_torch("conv3d", volume.float(), filters.float())
     assert deep["served_by"] == "torch.nn.functional.conv3d"
-    assert deep["because"].startswith("along the depth the filter has 2 taps")
+    assert deep["because"].endswith("convolutions of volumes take float16 and bfloat16")
+    turned = of_torch("conv_transpose2d", x, w.transpose(0, 1)[:, :2], groups=2, activation="relu")
+    assert turned["served_by"] == "torch.nn.functional.conv_transpose2d"
+    assert (turned["because"][:11], turned["afterwards"]) == ("groups is 2", "torch: relu")
     assert "groups" in of_torch("conv1d", on_meta(2, 6, 9), on_meta(4, 2, 3), groups=3)["because"]
     before = torch.backends.cudnn.conv.fp32_precision
     torch.backends.cudnn.conv.fp32_precision = "ieee"

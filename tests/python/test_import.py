@@ -204,7 +204,7 @@ _TORCHS_SCALED = (
 def test_parameters_are_named_as_torchs(cutwheel: ModuleType) -> None:
     import inspect
 
-    names = {op: list(inspect.signature(getattr(cutwheel, op)).parameters) for op in FUNCTIONS[:22]}
+    names = {op: list(inspect.signature(getattr(cutwheel, op)).parameters) for op in FUNCTIONS[:25]}
     fused = ["activation", "residual", "residual_after_activation"]
     where = ["stride", "padding", "dilation"]
     conv = ["input", "weight", "bias", *where, "groups", *fused]

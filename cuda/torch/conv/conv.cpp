@@ -217,6 +217,7 @@ class SlicedOperands {
   // Takes the place of the operands, which must have been checked.
   explicit SlicedOperands(ConvCall& call) {
     if (!call.has_depth()) return;
+    slices_.reserve(3);  // the call points to them
     bool const is_wgrad = call.direction == Direction::wgrad;
     call.a = &slices_.emplace_back(slices(*call.a, call.device));
     call.b = &slices_.emplace_back(is_wgrad ? slices(*call.b, call.device) : rows(*call.b, call.device));
@@ -254,7 +255,7 @@ class SlicedOperands {
   Tensor slices(Tensor const& volume, int device) { return merged_or_copy(volume, 0, 2, device); }
   Tensor rows(Tensor const& filter, int device) { return merged_or_copy(filter, 2, 3, device); }
 
-  std::deque<Tensor> slices_;  // does not move its elements
+  std::vector<Tensor> slices_;
   std::size_t copies_ = 0;
 };
 
