@@ -125,8 +125,9 @@ KernelDescriptor const* choose_elementwise_kernel(DeviceInfo const& device, DTyp
 // The kernel that copies rows of bytes to rows on 16 bytes, likewise.
 KernelDescriptor const* choose_pad_kernel(DeviceInfo const& device);
 
-// The kernel of depthwise convolutions for a direction and a tile, likewise.
-KernelDescriptor const* choose_depthwise_kernel(DeviceInfo const& device, DType type, Direction direction, Extent3 tile);
+// The kernel of depthwise or grouped convolutions for a direction and a tile, likewise.
+KernelDescriptor const* choose_conv_kernel(DeviceInfo const& device, Family family, DType type, Direction direction,
+                                           Extent3 tile);
 
 // The kernel that quantizes, likewise.
 KernelDescriptor const* choose_quantize_kernel(DeviceInfo const& device, DType in, DType out, QuantizeRecipe recipe);

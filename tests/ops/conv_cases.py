@@ -304,9 +304,12 @@ def is_fused(activation: str | None, place: str) -> bool:
 
 
 # ---- rows of the kernel table
+OF_GROUPS = ("depthwise", "grouped_conv")  # families
+
+
 def rows() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(of float operands, of 8-bit ones); depthwise_cases.py has the others"""
-    found = [row for row in manifest_kernels("conv2d") if row["family"] != "depthwise"]
+    """(of float operands, of 8-bit ones); grouped_conv_cases.py has the others"""
+    found = [row for row in manifest_kernels("conv2d") if row["family"] not in OF_GROUPS]
     scaled = [row for row in found if TORCH_DTYPE[row["a"]].itemsize == 1]
     return [row for row in found if row not in scaled], scaled
 
@@ -334,7 +337,7 @@ def serves(
     found, here = manifest_kernels("conv2d"), _archs_here()
     return not found or any(
         row["arch"] in here
-        and row["family"] != "depthwise"
+        and row["family"] not in OF_GROUPS
         and row["direction"] == direction
         and TORCH_DTYPE[row["a"]] == dtype
         and row["epilogue"] == epilogue

@@ -66,12 +66,12 @@ OPS = {
     f"{_WHERE}, {_RESULT}",
     "conv2d_weight_grad": "(Tensor grad_output, Tensor input, SymInt weight_h, SymInt weight_w, "
     f"{_WHERE}, {_RESULT}",
-    "conv2d_depthwise": "(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, "
+    "conv2d_grouped": "(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, "
     f"{_WHERE}, str epilogue) -> Tensor",
-    "conv2d_depthwise_input_grad": "(Tensor grad_output, Tensor weight, SymInt input_h, "
-    f"SymInt input_w, {_WHERE}) -> Tensor",
-    "conv2d_depthwise_weight_grad": "(Tensor grad_output, Tensor input, SymInt weight_h, "
-    f"SymInt weight_w, {_WHERE}) -> Tensor",
+    "conv2d_grouped_input_grad": "(Tensor grad_output, Tensor weight, SymInt input_h, "
+    f"SymInt input_w, {_WHERE}, SymInt groups) -> Tensor",
+    "conv2d_grouped_weight_grad": "(Tensor grad_output, Tensor input, SymInt weight_h, "
+    f"SymInt weight_w, {_WHERE}, SymInt groups) -> Tensor",
     "scaled_conv2d": "(Tensor input, Tensor weight, Tensor scale_input, Tensor scale_weight, "
     f"Tensor? bias, {_WHERE}, ScalarType? out_dtype=None) -> Tensor",
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 from kernelgen.families import (
     depthwise,
     elementwise,
+    grouped_conv,
     sm80,
     sm90_cutlass,
     sm90_direct_conv,
@@ -39,5 +40,6 @@ FAMILIES: dict[str, Family] = {
         sm90_native.SM90_UNALIGNED,
         elementwise.PAD_ROWS,
         depthwise.DEPTHWISE,
+        grouped_conv.GROUPED_CONV,
     )
 }

@@ -75,9 +75,7 @@ void check_channels(ConvCall const& call, ConvSizes const& sizes) {
   bool const grouped = of_filter < in && in % of_filter == 0 && sizes.w[0] % (in / of_filter) == 0;
   fail(kShape, call.names.op, ": weight has shape ", sizes_text(sizes.w), " and input has ", in,
        " channels; expected a weight [Ko, ", in, ", R, S]",
-       grouped
-           ? concat(", as kernels convolve in one group: for ", in / of_filter, " groups use torch.nn.functional.conv2d")
-           : "");
+       grouped ? concat("; for ", in / of_filter, " groups say so: groups=", in / of_filter) : "");
 }
 
 void fill_problem(ConvCall& call, ConvSizes const& sizes) {

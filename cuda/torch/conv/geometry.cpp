@@ -116,15 +116,18 @@ void check_has_bias_and_residual_only(char const* op, EpilogueInfo const& info) 
 
 ConvGeometry geometry_of(Question const& asked) {
   std::vector<std::int64_t> const& g = asked.geometry;
-  if (g.size() != 8 && g.size() != 10) {
-    fail(kValue, "explain: geometry has ", g.size(), " numbers; expected 8, and 2 more for the size of a gradient");
+  if (g.size() != 8 && g.size() != 10 && g.size() != 11) {
+    fail(kValue, "explain: geometry has ", g.size(),
+         " numbers; expected 8, 2 more for the size of a gradient, and 1 more for its groups");
   }
   return {{g[0], g[1]}, {g[2], g[3], g[4], g[5]}, {g[6], g[7]}};
 }
 
 Extents2d size_of(Question const& asked) {
-  if (asked.geometry.size() != 10) return {};
+  if (asked.geometry.size() < 10) return {};
   return {asked.geometry[8], asked.geometry[9]};
 }
+
+std::int64_t groups_of(Question const& asked) { return asked.geometry.size() > 10 ? asked.geometry[10] : 1; }
 
 }  // namespace cutwheel
