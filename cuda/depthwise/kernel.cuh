@@ -10,67 +10,14 @@
 #include <type_traits>
 
 #include "core/cutlass_types.cuh"
-#include "core/depthwise_args.h"
-#include "core/launch.h"
+#include "core/grouped_conv_args.h"
 #include "depthwise/any.cuh"
-#include "epilogue/apply.cuh"
+#include "depthwise/epilogues.cuh"
+#include "depthwise/launch.h"
 
 namespace cutwheel::conv2d {
 
 using namespace gemm;
-
-// An epilogue by its enumerator.
-template <Epilogue name_, template <DType> class Class_>
-struct EpilogueCase {
-  static constexpr Epilogue kName = name_;
-  template <DType d>
-  using Class = Class_<d>;
-};
-
-// One kernel has all of them, and is told which to apply: the outputs of a thread go through the code of one after the
-// other, so it is there once. The first two are those that add up to the sums and the bias.
-template <DType d, class... Cases>
-struct EpilogueSwitch {
-  static constexpr int kSums = 2, kCount = sizeof...(Cases);
-  static_assert(kCount == 0 || kCount >= kSums);
-
-  // Its position, or -1.
-  static int position_of(Epilogue epilogue) {
-    int position = -1, i = 0;
-    ((Cases::kName == epilogue ? (position = i++) : i++), ...);
-    return position;
-  }
-
-  template <class Operand>
-  CUTLASS_DEVICE static float value_of(float const* scalars, float bias, float residual) {
-    if constexpr (Operand::kKind == OperandKind::scalar) return scalars[Operand::kIndex];
-    return Operand::kKind == OperandKind::row ? bias : residual;
-  }
-
-  template <class Class, int count, class... Operands>
-  CUTLASS_DEVICE static void apply_one(epilogue::OperandList<Operands...>, float const* scalars, float const* sums,
-                                       float const* bias, float const* residual, float* results) {
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < count; ++i) {
-      Class::compute(sums[i], value_of<Operands>(scalars, bias[i], residual[i])..., results[i]);
-    }
-  }
-
-  template <int count>
-  CUTLASS_DEVICE static void apply(int position, float const* scalars, float const* sums, float const* bias,
-                                   float const* residual, float* results) {
-    if constexpr (kCount == 0) {
-      for (int i = 0; i < count; ++i) results[i] = sums[i] + bias[i];
-    } else {
-      int i = 0;
-      (void)((position == i++ &&
-              (apply_one<typename Cases::template Class<d>, count>(typename Cases::template Class<d>::Operands{}, scalars,
-                                                                   sums, bias, residual, results),
-               true)) ||
-             ...);
-    }
-  }
-};
 
 template <Arch arch_, DType d_, class Tile, Direction direction_, class... Cases>
 struct Depthwise {
@@ -115,36 +62,25 @@ struct Depthwise {
     }
   }
 
-  static depthwise::Limits limits_of(DepthwiseArgs const& args) {
+  static depthwise::Limits limits_of(GroupedConvArgs const& args) {
     return {kMaxThreads, args.device->shared_memory_bytes, args.device->sm_count};
   }
 
-  static Status run(DepthwiseArgs const& args, void const* kernel, std::int64_t blocks, int threads, int shared_memory,
+  static Status run(GroupedConvArgs const& args, void const* kernel, std::int64_t blocks, int threads, int shared_memory,
                     Params const& params) {
     static KernelAttributes attributes;
-    if (blocks > std::numeric_limits<int>::max()) return {StatusCode::not_implementable};
-    DeviceInfo const& device = *args.device;
-    if (cudaError_t const error = attributes.prepare(kernel, device.ordinal, device.shared_memory_bytes);
-        error != cudaSuccess) {
-      return {StatusCode::cuda_error, error};
-    }
-    LaunchShape shape;
-    shape.grid = dim3(static_cast<unsigned>(blocks));
-    shape.block = dim3(static_cast<unsigned>(threads));
-    shape.shared_memory_bytes = shared_memory;
-    shape.dependent_launch = arch_ == Arch::sm90a;
-    return launch_kernel(kernel, shape, params, args.stream);
+    return depthwise::launch_blocks(attributes, args, kernel, blocks, threads, shared_memory, params, arch_ == Arch::sm90a);
   }
 
   // Fours of channels, of which each lies on as many elements or not.
   template <class AnyTile>
-  static void plan_any(AnyTile& tile, DepthwiseArgs const& args) {
+  static void plan_any(AnyTile& tile, GroupedConvArgs const& args) {
     tile.threads = 128;
     tile.vectors = ceil_div(args.conv.c, depthwise::kAnyVector);
     tile.channels = args.whole_vectors ? depthwise::kAnyVector : 0;
   }
 
-  static Status gather(DepthwiseArgs const& args, void const* kernel) {
+  static Status gather(GroupedConvArgs const& args, void const* kernel) {
     ConvProblem const& c = args.conv;
     bool const is_dgrad = args.direction == Direction::dgrad;
     depthwise::GatherParams params{args.a.data, args.b.data, args.bias, args.residual, args.d};
@@ -179,7 +115,7 @@ struct Depthwise {
     }
   }
 
-  static bool plan_wgrad(depthwise::FilterGradPlan& plan, depthwise::FilterGradShape& s, DepthwiseArgs const& args) {
+  static bool plan_wgrad(depthwise::FilterGradPlan& plan, depthwise::FilterGradShape& s, GroupedConvArgs const& args) {
     ConvProblem const& c = args.conv;
     s = {c.images, c.c, c.h, c.w, c.p, c.q, c.r, c.s, c.pad_h, c.pad_w, c.stride_h, c.stride_w, c.dilation_h, c.dilation_w};
     if constexpr (kAny) {
@@ -197,12 +133,12 @@ struct Depthwise {
 
   static constexpr int kAnyParts = 256;
 
-  static std::int64_t partial_bytes(depthwise::FilterGradPlan const& plan, DepthwiseArgs const& args) {
+  static std::int64_t partial_bytes(depthwise::FilterGradPlan const& plan, GroupedConvArgs const& args) {
     ConvProblem const& c = args.conv;
     return plan.tile.parts == 1 ? 0 : std::int64_t{4} * plan.tile.parts * c.c * c.r * c.s;
   }
 
-  static Status wgrad(DepthwiseArgs const& args, void const* kernel) {
+  static Status wgrad(GroupedConvArgs const& args, void const* kernel) {
     depthwise::FilterGradPlan plan;
     depthwise::FilterGradParams params{args.b.data, args.a.data, args.d};
     if (!plan_wgrad(plan, params.shape, args)) return {StatusCode::not_implementable};
@@ -218,7 +154,7 @@ struct Depthwise {
   }
 
   static std::int64_t workspace_bytes(GemmArgs const& args) {
-    auto const& own = static_cast<DepthwiseArgs const&>(args);
+    auto const& own = static_cast<GroupedConvArgs const&>(args);
     depthwise::FilterGradPlan plan;
     depthwise::FilterGradShape shape;
     if constexpr (!kWgrad) return 0;
@@ -226,7 +162,7 @@ struct Depthwise {
   }
 
   static Status launch(GemmArgs const& args, void const* kernel) {
-    auto const& own = static_cast<DepthwiseArgs const&>(args);
+    auto const& own = static_cast<GroupedConvArgs const&>(args);
     if constexpr (kWgrad) {
       return wgrad(own, kernel);
     } else {

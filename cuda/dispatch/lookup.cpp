@@ -85,12 +85,14 @@ KernelDescriptor const* choose_col2im_kernel(DeviceInfo const& device, DType col
   });
 }
 
-KernelDescriptor const* choose_depthwise_kernel(DeviceInfo const& device, DType type, Direction direction, Extent3 tile) {
-  int const which = ((static_cast<int>(direction) * 8 + tile.m) * 8 + tile.n) * 8 + tile.k;
-  Key const key{Family::depthwise, device.ordinal, type, type, which};
+KernelDescriptor const* choose_conv_kernel(DeviceInfo const& device, Family family, DType type, Direction direction,
+                                           Extent3 tile) {
+  // Odd multipliers: extents of tiles are multiples of 8, and the hash has their lowest bits.
+  int const which = static_cast<int>(direction) + 3 * (tile.m + 131 * (tile.n + 131 * tile.k));
+  Key const key{family, device.ordinal, type, type, which};
   return find_remembered(key, device, [&](KernelDescriptor const& kernel) {
-    return kernel.family == Family::depthwise && kernel.d == type && kernel.direction == direction &&
-           kernel.tile.m == tile.m && kernel.tile.n == tile.n && kernel.tile.k == tile.k;
+    return kernel.family == family && kernel.d == type && kernel.direction == direction && kernel.tile.m == tile.m &&
+           kernel.tile.n == tile.n && kernel.tile.k == tile.k;
   });
 }
 

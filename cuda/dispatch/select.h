@@ -130,8 +130,9 @@ KernelDescriptor const* choose_pad_kernel(DeviceInfo const& device);
 // The kernel that sums columns of a type to an image of another, likewise.
 KernelDescriptor const* choose_col2im_kernel(DeviceInfo const& device, DType columns, DType image);
 
-// The kernel of depthwise convolutions for a direction and a tile, likewise.
-KernelDescriptor const* choose_depthwise_kernel(DeviceInfo const& device, DType type, Direction direction, Extent3 tile);
+// The kernel of depthwise or grouped convolutions for a direction and a tile, likewise.
+KernelDescriptor const* choose_conv_kernel(DeviceInfo const& device, Family family, DType type, Direction direction,
+                                           Extent3 tile);
 
 // The kernel that quantizes, likewise.
 KernelDescriptor const* choose_quantize_kernel(DeviceInfo const& device, DType in, DType out, QuantizeRecipe recipe);

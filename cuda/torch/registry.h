@@ -30,7 +30,7 @@ Ops scaled_ops();
 Ops quantize_ops();
 Ops grouped_ops();
 Ops conv_ops();
-Ops depthwise_ops();
+Ops grouped_conv_ops();
 Ops const& all_ops();
 
 inline std::string_view name_in(std::string_view schema) { return schema.substr(0, schema.find('(')); }

@@ -318,8 +318,9 @@ def is_fused(activation: str | None, place: str) -> bool:
 
 
 # ---- rows of the kernel table
-# Tested elsewhere: with depthwise_cases.py, and as a part of dgrad.
-OTHERS = ("depthwise", "col2im")
+OF_GROUPS = ("depthwise", "grouped_conv")  # families
+# Tested elsewhere: with grouped_conv_cases.py, and as a part of dgrad.
+OTHERS = (*OF_GROUPS, "col2im")
 
 
 def rows() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

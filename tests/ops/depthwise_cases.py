@@ -1,64 +1,12 @@
-"""Depthwise convolutions in three directions, and which of them to run."""
+"""Depthwise convolutions: which of them to run."""
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-import torch
-from conv_cases import Conv
-from conv_layouts import Sizes, assert_channels_last
+from conv_layouts import Sizes
 from conv_reference import Geometry
-from epilogue_reference import Epilogue
-from gemm_cases import manifest
-
-OPS = {
-    "fprop": "conv2d_depthwise",
-    "dgrad": "conv2d_depthwise_input_grad",
-    "wgrad": "conv2d_depthwise_weight_grad",
-}
-# As cuda/manifests/depthwise.toml lists them.
-NAMES = (
-    *("plain", "bias", "bias_residual"),
-    *(f"bias_{name}" for name in ("relu", "gelu", "gelu_tanh", "silu")),
-    *(f"bias_{name}" for name in ("sigmoid", "tanh", "hardswish", "softplus")),
-    *(f"bias_residual_{name}" for name in ("relu", "gelu", "gelu_tanh", "silu")),
-    *(f"bias_{name}_residual" for name in ("relu", "gelu", "gelu_tanh", "silu")),
-)
-
-
-def epilogue(name: str) -> Epilogue:
-    return Epilogue.of(name, manifest()["epilogues"][name])
-
-
-class Depthwise(Conv):
-    """One direction as an op of the library takes it."""
-
-    def run(self, as_they_are: bool = False) -> torch.Tensor:
-        a, b = (self.a, self.b) if as_they_are else self.positional
-        op = getattr(torch.ops.cutwheel, OPS[self.direction])
-        if self.direction == "fprop":
-            more = self.operand("bias"), self.operand("residual")
-            result: torch.Tensor = op(a, b, *more, *self.g.numbers, self.epilogue.name)
-        else:
-            result = op(a, b, *self.output_size[2:], *self.g.numbers)
-        assert_channels_last(result, self)
-        return result
-
-    def row(self) -> str:
-        a, b = self.positional
-        given: list[Any] = [a, b]
-        size: Sequence[int] = () if self.direction == "fprop" else self.output_size[2:]
-        if self.direction == "fprop":
-            given += [self.operand("bias"), self.operand("residual")]
-        name = self.epilogue.name if self.direction == "fprop" else ""
-        found = torch.ops.cutwheel._explain(
-            OPS[self.direction], given, epilogue=name, geometry=[*self.g.numbers, *size]
-        )
-        row: str = json.loads(found)["plans"][0]["row"]
-        return row
 
 
 def problem(

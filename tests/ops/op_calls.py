@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from conv_cases import BIAS, Conv, archs_of, arguments, epilogue_of
+from conv_cases import BIAS, OF_GROUPS, Conv, archs_of, arguments, epilogue_of
 from conv_cases import rows as conv_rows
 from conv_cases import serves as conv_serves
 from conv_gradients import STRIDED, both, leaves
 from conv_reference import DIRECTIONS, Geometry
 from conv_scaled_cases import ScaledConv
 from depthwise_cases import PROBLEMS as DEPTHWISE_PROBLEMS
-from depthwise_cases import Depthwise
 from elementwise_cases import random_operands, weighed
 from elementwise_cases import run as run_elementwise
 from epilogue_cases import Call as EpilogueCall
@@ -30,6 +29,8 @@ from gemm_cases import BRAIN, LAYOUTS, SINGLE, manifest_kernels, operands, rando
 from grouped_cases import DRAWN, offsets
 from grouped_cases import Call as GroupedCall
 from grouped_cases import archs as grouped_archs
+from grouped_conv_cases import PROBLEMS as GROUPED_PROBLEMS
+from grouped_conv_cases import GroupedConv
 from reference import Problem, assert_as_good_as
 from scaled_cases import BLOCKWISE, SPREAD
 from scaled_cases import Call as ScaledCall
@@ -279,15 +280,21 @@ def _conv_explained(device: str) -> Iterator[Explained]:
     yield "conv2d", (), arguments(conv, None, "no_residual"), "gemm"  # matrix products
 
 
-def _depthwise_calls(
+_GROUPED = "4_stride1", "8_stride2", "24_stride1", "64_stride2", "more_filters"
+
+
+def _grouped_conv_calls(
     cutwheel: Any, device: str, dtypes: Sequence[torch.dtype], seed: int
 ) -> Iterator[OpCall]:
     for name, dtype, direction in itertools.product(
-        ("3x3_stride1", "5x5_stride2", "7x7_stride1", "one_tap_a_row"), dtypes, DIRECTIONS
+        ("3x3_stride1", "5x5_stride2", "7x7_stride1", "one_tap_a_row", *_GROUPED),
+        dtypes,
+        DIRECTIONS,
     ):
         if dtype == SINGLE:
             continue
-        conv = Depthwise.random(direction, *DEPTHWISE_PROBLEMS[name], dtype, device)
+        problem = (GROUPED_PROBLEMS if name in _GROUPED else DEPTHWISE_PROBLEMS)[name]
+        conv = GroupedConv.random(direction, *problem, dtype, device)
 
         def run(a: Tensor, b: Tensor, conv: Conv = conv) -> list[Tensor]:
             return [replace(conv, a=a, b=b).run(as_they_are=True)]
@@ -295,19 +302,22 @@ def _depthwise_calls(
         yield OpCall(conv.positional, run, lambda results, conv=conv: conv.judge(results[0]))
 
 
-def _depthwise_step(cutwheel: Any, device: str) -> Callable[[], object]:
-    given = [
-        values(size, BRAIN, device).requires_grad_() for size in ((2, 24, 9, 14), (24, 1, 3, 3))
-    ]
-    return lambda: torch.autograd.grad(
-        cutwheel.conv2d(*given, padding=1, groups=24, activation="relu").sum(), given
-    )
+def _grouped_conv_step(cutwheel: Any, device: str) -> Callable[[], object]:
+    sizes = (2, 24, 9, 14), (24, 1, 3, 3), (24, 8, 3, 3)
+    given = [values(size, BRAIN, device).requires_grad_() for size in sizes]
+
+    def loss() -> Tensor:
+        y = cutwheel.conv2d(*given[:2], padding=1, groups=24, activation="relu")
+        result: Tensor = cutwheel.conv2d(y, given[2], padding=1, groups=3).sum()
+        return result
+
+    return lambda: torch.autograd.grad(loss(), given)
 
 
-def _depthwise_refused(cutwheel: Any, device: str) -> tuple[str, Callable[[], object]]:
+def _grouped_conv_refused(cutwheel: Any, device: str) -> tuple[str, Callable[[], object]]:
     x, weight = (values(size, BRAIN, device) for size in ((2, 24, 9, 14), (25, 1, 3, 3)))
     geometry = 1, 1, 1, 1, 1, 1, 1, 1
-    op = torch.ops.cutwheel.conv2d_depthwise
+    op = torch.ops.cutwheel.conv2d_grouped
     return "weight", lambda: op(x, weight, None, None, *geometry, "plain")
 
 
@@ -547,11 +557,11 @@ _by_layout = {
         "odd_channels": ("nchw", "of_odd_channels"),
     }.items()
 }
-_depthwise = Op(
-    _depthwise_calls,
-    _depthwise_refused,
-    _depthwise_step,
-    archs=archs_of([row for row in manifest_kernels("conv2d") if row["family"] == "depthwise"]),
+_grouped_conv = Op(
+    _grouped_conv_calls,
+    _grouped_conv_refused,
+    _grouped_conv_step,
+    archs=archs_of([row for row in manifest_kernels("conv2d") if row["family"] in OF_GROUPS]),
 )
 _volumes = {
     name: Op(
@@ -574,7 +584,7 @@ OPS: dict[str, Op] = {
     "elementwise": Op(_elementwise_calls, _elementwise_refused),
     **_by_kind,
     **_by_layout,
-    "depthwise": _depthwise,
+    "grouped_conv": _grouped_conv,
     **_volumes,
     "scaled_mm": Op(_scaled_calls, _scaled_refused, explained=_scaled_explained),
     "scaled_grouped_mm": Op(_scaled_grouped_calls, _scaled_grouped_refused),

@@ -11,9 +11,10 @@ import torch
 from conv_cases import epilogue_of
 from conv_gradients import both, leaves
 from conv_reference import DIRECTIONS
-from depthwise_cases import NAMES, OPS, PROBLEMS, Depthwise, drawn, epilogue, problem
+from depthwise_cases import PROBLEMS, drawn, problem
 from fused_cases import COMPOSED, TRAINED, compare_gradients, compare_second_gradients, values
 from gemm_cases import BRAIN, HALF, dtype_id, manifest_kernels, require_arch
+from grouped_conv_cases import NAMES, OPS, GroupedConv, epilogue
 from torch.nn import functional
 
 pytestmark = pytest.mark.gpu
@@ -26,13 +27,13 @@ HALVES = (HALF, BRAIN)
 def test_problems(
     cutwheel: ModuleType, device: str, dtype: torch.dtype, direction: str, name: str
 ) -> None:
-    Depthwise.random(direction, *PROBLEMS[name], dtype, device).check()
+    GroupedConv.random(direction, *PROBLEMS[name], dtype, device).check()
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_drawn_problems(cutwheel: ModuleType, device: str, direction: str) -> None:
     for i, each in enumerate(drawn(24, 23)):
-        Depthwise.random(direction, *each, HALVES[i % 2], device).check()
+        GroupedConv.random(direction, *each, HALVES[i % 2], device).check()
 
 
 @pytest.mark.parametrize("kernel", manifest_kernels("conv2d"), ids=lambda kernel: kernel["name"])
@@ -48,7 +49,7 @@ def test_every_kernel(
     given = problem(2, 40, (17, 22), taps, stride)
     if s == 1:
         given = problem(2, 37, (17, 22), taps, 1)
-    conv = Depthwise.random(kernel["direction"], *given, dtype, device)
+    conv = GroupedConv.random(kernel["direction"], *given, dtype, device)
     assert conv.row() == kernel["name"]
     conv.check()
 
@@ -58,7 +59,7 @@ def test_every_kernel(
 def test_epilogues(cutwheel: ModuleType, device: str, dtype: torch.dtype, name: str) -> None:
     """Of the three kinds of kernels: an exact filter, one of any size, and anything."""
     for which in ("3x3_stride1", "7x7_stride1", "large_stride", "odd_channels"):
-        conv = Depthwise.random("fprop", *PROBLEMS[which], dtype, device, epilogue(name))
+        conv = GroupedConv.random("fprop", *PROBLEMS[which], dtype, device, epilogue(name))
         conv.check()
 
 
@@ -78,7 +79,7 @@ def test_layouts(cutwheel: ModuleType, device: str, direction: str, layout: str)
         return view
 
     for name in ("3x3_stride1", "5x5_stride2", "channels_of_four"):
-        conv = Depthwise.random(direction, *PROBLEMS[name], BRAIN, device, lay_a="", lay_b="")
+        conv = GroupedConv.random(direction, *PROBLEMS[name], BRAIN, device, lay_a="", lay_b="")
         a, b = lay(conv.a), lay(conv.b)
         object.__setattr__(conv, "a", a)
         object.__setattr__(conv, "b", b)
@@ -87,7 +88,7 @@ def test_layouts(cutwheel: ModuleType, device: str, direction: str, layout: str)
 
 def test_weight_gradients_are_the_same_each_time(cutwheel: ModuleType, device: str) -> None:
     for taps in (3, 5, 7):
-        conv = Depthwise.random("wgrad", *problem(16, 64, (28, 28), (taps, taps)), BRAIN, device)
+        conv = GroupedConv.random("wgrad", *problem(16, 64, (28, 28), (taps, taps)), BRAIN, device)
         first = conv.run()
         for _ in range(3):
             assert torch.equal(conv.run(), first)
@@ -98,7 +99,7 @@ def test_infinities_stay_in_their_channel(
     cutwheel: ModuleType, device: str, direction: str
 ) -> None:
     for name in ("3x3_stride1", "5x5_stride2", "7x7_stride1"):
-        conv = Depthwise.random(direction, *PROBLEMS[name], BRAIN, device)
+        conv = GroupedConv.random(direction, *PROBLEMS[name], BRAIN, device)
         conv.a[0, 3, 4, 5] = float("inf")
         result = conv.run()
         finite = result.isfinite().all(dim=(1, 2, 3) if direction == "wgrad" else (0, 2, 3))
@@ -111,7 +112,7 @@ def test_infinities_stay_in_their_channel(
 def test_conv2d(cutwheel: ModuleType, device: str, activation: str | None, place: str) -> None:
     """The public function; what no kernel has is torch's part."""
     x, w, g = problem(2, 40, (13, 14), (3, 3), 2)
-    conv = Depthwise.random("fprop", x, w, g, BRAIN, device, epilogue_of(activation, place))
+    conv = GroupedConv.random("fprop", x, w, g, BRAIN, device, epilogue_of(activation, place))
     residual = conv.operand("residual")
     given = {"stride": 2, "padding": 1, "groups": 40, "activation": activation}
     result = conv.check(
@@ -190,8 +191,8 @@ def test_compile_graphs_and_opcheck(cutwheel: ModuleType, cuda: str) -> None:
     tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     arguments = {
         "fprop": (x, weight, bias, None, *where, "bias"),
-        "dgrad": (x, weight, 12, 13, *where),
-        "wgrad": (x, x, 3, 3, *where),
+        "dgrad": (x, weight, 12, 13, *where, 24),
+        "wgrad": (x, x, 3, 3, *where, 24),
     }
     for direction, given in arguments.items():
         torch.library.opcheck(getattr(ops, OPS[direction]).default, given, test_utils=tests)
@@ -220,10 +221,10 @@ def test_errors(cutwheel: ModuleType, device: str) -> None:
         ("residual has shape", lambda: cutwheel.conv2d(x, weight, groups=8, residual=x)),
         ("the filter spans", lambda: cutwheel.conv2d(x, weight, groups=8, dilation=3)),
         ("stride is", lambda: cutwheel.conv2d(x, weight, groups=8, stride=0)),
-        ("weight has shape", lambda: ops.conv2d_depthwise(x, few, None, None, *where, "plain")),
-        ("epilogue", lambda: ops.conv2d_depthwise(x, weight, None, None, *where, "none")),
-        ("grad_output", lambda: ops.conv2d_depthwise_input_grad(x, weight, 6, 6, *where)),
-        ("size of the weight", lambda: ops.conv2d_depthwise_weight_grad(x, x, -1, 3, *where)),
+        ("weight has shape", lambda: ops.conv2d_grouped(x, few, None, None, *where, "plain")),
+        ("epilogue", lambda: ops.conv2d_grouped(x, weight, None, None, *where, "none")),
+        ("grad_output", lambda: ops.conv2d_grouped_input_grad(x, weight, 6, 6, *where, 8)),
+        ("size of the weight", lambda: ops.conv2d_grouped_weight_grad(x, x, -1, 3, *where, 8)),
     ]
     for text, call in wrong:
         with pytest.raises((RuntimeError, ValueError, TypeError), match=text):
@@ -234,5 +235,5 @@ def test_an_empty_batch(cutwheel: ModuleType, device: str) -> None:
     x, weight = values((0, 8, 6, 6), HALF, device), values((8, 1, 3, 3), HALF, device)
     assert cutwheel.conv2d(x, weight, groups=8).shape == (0, 8, 4, 4)
     where = (1, 1, 0, 0, 0, 0, 1, 1)
-    grad = torch.ops.cutwheel.conv2d_depthwise_weight_grad(x[:, :, 2:, 2:], x, 3, 3, *where)
+    grad = torch.ops.cutwheel.conv2d_grouped_weight_grad(x[:, :, 2:, 2:], x, 3, 3, *where, 8)
     assert torch.equal(grad, torch.zeros_like(weight))

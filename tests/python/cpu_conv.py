@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 NAMES = (
     *("conv2d", "conv2d_fused", "conv2d_input_grad", "conv2d_weight_grad", "scaled_conv2d"),
-    *("conv2d_depthwise", "conv2d_depthwise_input_grad", "conv2d_depthwise_weight_grad"),
+    *("conv2d_grouped", "conv2d_grouped_input_grad", "conv2d_grouped_weight_grad"),
     *("conv3d", "conv3d_fused", "conv3d_input_grad", "conv3d_weight_grad"),
     *("conv_transpose2d", "conv_transpose3d"),
 )
@@ -204,7 +204,7 @@ class ConvOps:
         z = F.conv2d(image, filters, added, tuple(stride), 0, tuple(dilation))
         return as_channels_last(z.to(torch.bfloat16 if out_dtype is None else out_dtype))
 
-    def conv2d_depthwise(
+    def conv2d_grouped(
         self,
         x: Tensor,
         weight: Tensor,
@@ -213,31 +213,33 @@ class ConvOps:
         *given: Any,
     ) -> Tensor:
         (stride, padding, dilation), (epilogue,) = split(given)
-        self.calls.append(("conv2d_depthwise", epilogue))
+        self.calls.append(("conv2d_grouped", epilogue))
         image = padded(x, padding)
-        z = F.conv2d(image, weight, bias, tuple(stride), 0, tuple(dilation), x.shape[1])
+        groups = x.shape[1] // weight.shape[1]
+        z = F.conv2d(image, weight, bias, tuple(stride), 0, tuple(dilation), groups)
         return as_channels_last(_followed(z, epilogue, residual))
 
-    def conv2d_depthwise_input_grad(
+    def conv2d_grouped_input_grad(
         self, grad: Tensor, weight: Tensor, h: int, w: int, *given: Any
     ) -> Tensor:
-        (stride, padding, dilation), () = split(given)
-        self.calls.append(("conv2d_depthwise_input_grad", "plain"))
+        (stride, padding, dilation), (groups,) = split(given)
+        self.calls.append(("conv2d_grouped_input_grad", "plain"))
         top, bottom, left, right = padding
-        x = grad.new_zeros(*grad.shape[:2], h + top + bottom, w + left + right)
+        channels = weight.shape[1] * groups
+        x = grad.new_zeros(grad.shape[0], channels, h + top + bottom, w + left + right)
         wanted = (True, False, False)
-        dx = _backward(grad, x, weight, stride, dilation, wanted, grad.shape[1])[0]
+        dx = _backward(grad, x, weight, stride, dilation, wanted, groups)[0]
         return as_channels_last(dx[:, :, top : top + h, left : left + w])
 
-    def conv2d_depthwise_weight_grad(
+    def conv2d_grouped_weight_grad(
         self, grad: Tensor, x: Tensor, r: int, s: int, *given: Any
     ) -> Tensor:
-        (stride, padding, dilation), () = split(given)
-        self.calls.append(("conv2d_depthwise_weight_grad", "plain"))
-        weight = grad.new_zeros(grad.shape[1], 1, r, s)
+        (stride, padding, dilation), (groups,) = split(given)
+        self.calls.append(("conv2d_grouped_weight_grad", "plain"))
+        weight = grad.new_zeros(grad.shape[1], x.shape[1] // groups, r, s)
         wanted = (False, True, False)
         image = padded(x, padding)
-        dw = _backward(grad, image, weight, stride, dilation, wanted, grad.shape[1])[1]
+        dw = _backward(grad, image, weight, stride, dilation, wanted, groups)[1]
         return as_channels_last(dw)
 
 

@@ -48,7 +48,7 @@ def bad_calls(device: str = "meta") -> dict[str, tuple[type[Exception], str, Cal
         ),
         "groups_left_out": (
             ValueError,
-            conv + r"weight has shape .* for 2 groups use torch.nn.functional.conv2d",
+            conv + r"weight has shape .* for 2 groups say so: groups=2",
             lambda m: m.conv2d(x, w[:, :3]),
         ),
         "dtype": (
@@ -365,7 +365,7 @@ def test_explain_says_what_torch_does(cutwheel: ModuleType, asked: Asked) -> Non
 
     grouped = of_torch("conv2d", x, w[:, :3], groups=2, activation="relu", residual=r)
     assert grouped["served_by"] == "torch.nn.functional.conv2d"
-    assert grouped["because"].startswith("groups is 2; cutwheel's convolutions have one group, or")
+    assert grouped["because"].startswith("groups is 2, of 3 channels and 2 filters; cutwheel's ")
     assert grouped["afterwards"] == "torch: relu, residual"
     assert grouped["request"]["weight"] == "float16 [4, 3, 3, 3]"
     assert "float64" in of_torch("conv2d", x.double(), w.double())["because"]

@@ -39,12 +39,13 @@ def test_what_the_kernels_take(cutwheel: ModuleType) -> None:
         return torch.empty(shape, device="meta", dtype=dtype)
 
     x, weight = on_meta(2, C, 7, 8), on_meta(C, 1, 3, 3)
-    assert why_torch(x, weight, C) is None
-    assert "one group, or as many" in str(why_torch(x, on_meta(2 * C, 1, 3, 3), C))
-    assert "one group, or as many" in str(why_torch(x, on_meta(C, 2, 3, 3), 3))
-    assert "float32" in str(why_torch(x.float(), weight.float(), C))
+    where = 1, 1, 0, 0, 0, 0, 1, 1
+    assert why_torch(x, weight, C, where) is None
+    assert why_torch(x, on_meta(C, 1, 31, 31), C, (3, 3, 0, 0, 0, 0, 9, 9)) is None
+    assert "of 1 channels and 2 filters" in str(why_torch(x, on_meta(2 * C, 1, 3, 3), C, where))
+    assert "float32" in str(why_torch(x.float(), weight.float(), C, where))
     on_cpu = torch.zeros(2, C, 7, 8, dtype=torch.bfloat16), torch.zeros(C, 1, 3, 3).bfloat16()
-    assert "on the CPU" in str(why_torch(*on_cpu, C))
+    assert "on the CPU" in str(why_torch(*on_cpu, C, where))
     y = cutwheel.conv2d(*on_cpu, groups=C)
     torch.testing.assert_close(y, F.conv2d(*on_cpu, groups=C))
 
@@ -80,7 +81,7 @@ def test_what_is_fused(
         residual_after_activation=place == "last",
     )
     torch.testing.assert_close(result, wanted)
-    assert kernels.names("conv2d_depthwise") == [expected]
+    assert kernels.names("conv2d_grouped") == [expected]
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "silu"])
@@ -96,7 +97,7 @@ def test_gradients(cutwheel: ModuleType, kernels: CpuOps, activation: str | None
 
     assert torch.autograd.gradcheck(ours, given)
     ops = {call[0] for call in kernels.calls}
-    wanted = {"conv2d_depthwise_input_grad", "conv2d_depthwise_weight_grad"}
+    wanted = {"conv2d_grouped_input_grad", "conv2d_grouped_weight_grad"}
     assert wanted <= ops
     if activation is None:
         assert torch.autograd.gradgradcheck(ours, given)
@@ -116,7 +117,7 @@ def test_modules_and_fuse(cutwheel: ModuleType, kernels: CpuOps) -> None:
     with torch.no_grad():
         result, expected = fused.double()(x), model.double()(x)
     torch.testing.assert_close(result, expected, rtol=1e-2, atol=1e-2)
-    assert kernels.names("conv2d_depthwise") == ["bias_hardswish"]
+    assert kernels.names("conv2d_grouped") == ["bias_hardswish"]
 
 
 def test_meta_tensors(cutwheel: ModuleType) -> None:
@@ -126,6 +127,6 @@ def test_meta_tensors(cutwheel: ModuleType) -> None:
     assert (y.shape, y.stride()) == ((2, C, 4, 4), (96, 1, 24, 6))
     with pytest.raises(ValueError, match="filter spans 15 pixels"):
         cutwheel.conv2d(x, weight, **WHERE, dilation=7)
-    op = torch.ops.cutwheel.conv2d_depthwise
-    with pytest.raises(ValueError, match="a filter for each channel"):
-        op(x, weight[:3], None, None, 1, 1, 0, 0, 0, 0, 1, 1, "plain")
+    op = torch.ops.cutwheel.conv2d_grouped
+    with pytest.raises(ValueError, match="whose channels divide them into groups"):
+        op(x[:, :3], x[:, :2], None, None, 1, 1, 0, 0, 0, 0, 1, 1, "plain")

@@ -71,12 +71,12 @@ OPS = {
     f"{_WHERE}, {_RESULT}",
     "conv2d_weight_grad": "(Tensor grad_output, Tensor input, SymInt weight_h, SymInt weight_w, "
     f"{_WHERE}, {_RESULT}",
-    "conv2d_depthwise": "(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, "
+    "conv2d_grouped": "(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, "
     f"{_WHERE}, str epilogue) -> Tensor",
-    "conv2d_depthwise_input_grad": "(Tensor grad_output, Tensor weight, SymInt input_h, "
-    f"SymInt input_w, {_WHERE}) -> Tensor",
-    "conv2d_depthwise_weight_grad": "(Tensor grad_output, Tensor input, SymInt weight_h, "
-    f"SymInt weight_w, {_WHERE}) -> Tensor",
+    "conv2d_grouped_input_grad": "(Tensor grad_output, Tensor weight, SymInt input_h, "
+    f"SymInt input_w, {_WHERE}, SymInt groups) -> Tensor",
+    "conv2d_grouped_weight_grad": "(Tensor grad_output, Tensor input, SymInt weight_h, "
+    f"SymInt weight_w, {_WHERE}, SymInt groups) -> Tensor",
     "conv3d": f"(Tensor input, Tensor weight, Tensor? bias, {_WHERE_3D}, {_RESULT}",
     "conv3d_fused": "(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, "
     f"{_WHERE_3D}, str epilogue, {_RESULT}",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from kernelgen.families import (
     depthwise,
     elementwise,
+    grouped_conv,
     sm80,
     sm90_cutlass,
     sm90_direct_conv,
@@ -40,5 +41,6 @@ FAMILIES: dict[str, Family] = {
         elementwise.PAD_ROWS,
         elementwise.COL2IM,
         depthwise.DEPTHWISE,
+        grouped_conv.GROUPED_CONV,
     )
 }

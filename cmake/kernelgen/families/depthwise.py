@@ -30,7 +30,7 @@ def _check_tile(kernel: Kernel) -> Iterator[str]:
         )
 
 
-def _check_epilogues(kernel: Kernel) -> Iterator[str]:
+def check_epilogues(kernel: Kernel) -> Iterator[str]:
     if kernel.direction != "fprop":
         if kernel.epilogues:
             yield f"epilogues of {kernel.direction}; only fprop has any"
@@ -63,5 +63,5 @@ DEPTHWISE = Family(
     mode="depthwise",
     tiles_share_source=True,
     epilogues_share_kernel=True,
-    checks=(_check_tile, _check_epilogues),
+    checks=(_check_tile, check_epilogues),
 )

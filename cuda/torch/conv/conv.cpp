@@ -84,9 +84,10 @@ void check_channels(ConvCall const& call, ConvSizes const& sizes) {
   bool const grouped = of_filter < in && in % of_filter == 0 && sizes.w[0] % (in / of_filter) == 0;
   fail(kShape, call.names.op, ": weight has shape ", call.text_of(sizes.w, sizes.t), " and input has ", in,
        " channels; expected a weight [Ko, ", in, call.has_depth() ? ", T" : "", ", R, S]",
-       grouped ? concat(", as kernels convolve in one group: for ", in / of_filter, " groups use torch.nn.functional.conv",
-                        call.has_depth() ? "3d" : "2d")
-               : "");
+       !grouped           ? ""
+       : call.has_depth() ? concat(", as kernels convolve volumes in one group: for ", in / of_filter,
+                                   " groups use torch.nn.functional.conv3d")
+                          : concat("; for ", in / of_filter, " groups say so: groups=", in / of_filter));
 }
 
 void fill_problem(ConvCall& call, ConvSizes const& sizes) {

@@ -154,9 +154,10 @@ ConvGeometry geometry_of(Question const& asked) {
   std::vector<std::int64_t> const& g = asked.geometry;
   bool const has_depth = asked.names.dims == 5;
   std::size_t const own = has_depth ? 12 : 8, more = has_depth ? 3 : 2;
-  if (g.size() != own && g.size() != own + more) {
-    fail(kValue, "explain: geometry has ", g.size(), " numbers; expected ", own, ", and ", more,
-         " more for the size of a gradient");
+  bool const has_groups = !has_depth && g.size() == own + more + 1;
+  if (g.size() != own && g.size() != own + more && !has_groups) {
+    fail(kValue, "explain: geometry has ", g.size(), " numbers; expected ", own, ", ", more,
+         " more for the size of a gradient", has_depth ? "" : ", and 1 more for its groups");
   }
   if (!has_depth) return {{g[0], g[1]}, {g[2], g[3], g[4], g[5]}, {g[6], g[7]}};
   return {{g[1], g[2]}, {g[5], g[6], g[7], g[8]}, {g[10], g[11]}, g[0], {g[3], g[4]}, g[9]};
@@ -164,9 +165,11 @@ ConvGeometry geometry_of(Question const& asked) {
 
 Extents2d size_of(Question const& asked) {
   std::vector<std::int64_t> const& g = asked.geometry;
-  if (g.size() == 10) return {g[8], g[9]};
+  if (g.size() == 10 || g.size() == 11) return {g[8], g[9]};
   if (g.size() == 15) return {g[13], g[14], g[12]};
   return {};
 }
+
+std::int64_t groups_of(Question const& asked) { return asked.geometry.size() > 10 ? asked.geometry[10] : 1; }
 
 }  // namespace cutwheel

@@ -81,9 +81,11 @@ conv2d::ConvProblem problem_of(ConvGeometry const& geometry, ConvSizes const& si
 // Throws for an epilogue with other tensors than a bias and a residual.
 void check_has_bias_and_residual_only(char const* op, EpilogueInfo const& info);
 
-// What `explain` asks about: eight numbers, and for a gradient two more; of volumes twelve, and three.
+// What `explain` asks about: eight numbers, for a gradient two more, and its groups where there are any; of volumes twelve,
+// and three.
 ConvGeometry geometry_of(Question const& asked);
 Extents2d size_of(Question const& asked);
+std::int64_t groups_of(Question const& asked);
 
 // Geometry in the schemas of ops. SymInt, not int: torch.compile keeps numbers of a graph symbolic then, and torch reads it
 // faster.

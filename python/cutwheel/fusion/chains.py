@@ -10,7 +10,7 @@ from torch.fx import Graph, Node
 
 from ..ops._common.errors import dtype_name
 from ..ops._common.precision import conv_tf32_allowed, tf32_allowed
-from ..ops.conv._depthwise import is_depthwise_layer
+from ..ops.conv._grouped import why_not_layer
 from .activations import activation_of, sum_of
 from .aliases import Aliases
 from .modules import FoldError, ResidualConv2d, ResidualLinear, can_fuse, fused_module
@@ -87,14 +87,12 @@ def why_not(layer: torch.nn.Module) -> str | None:
         return f"it is a {type(layer).__name__}, whose class may do other things than torch's"
     dtype = layer.weight.dtype
     if isinstance(layer, torch.nn.Conv2d) and layer.groups != 1:
-        if not is_depthwise_layer(layer):
-            return (
-                f"groups is {layer.groups}; cutwheel's convolutions have one group, or as many as "
-                "there are channels and filters"
-            )
+        because = why_not_layer(layer)
+        if because is not None:
+            return because
         if dtype == torch.float32 and not torch.is_autocast_enabled():
             return (
-                f"groups is {layer.groups} and weight has dtype float32; cutwheel's depthwise "
+                f"groups is {layer.groups} and weight has dtype float32; cutwheel's grouped "
                 "convolutions take float16 and bfloat16"
             )
     if dtype == torch.float32:

@@ -10,7 +10,6 @@ from torch import Tensor
 from .. import nn
 from ..ops._common.activations import ACTIVATIONS, ALL_ACTIVATIONS
 from ..ops.conv._convolve import plan_of
-from ..ops.conv._depthwise import is_depthwise_layer
 from ..ops.conv._geometry import output_size
 from ..ops.linear import linear
 
@@ -101,8 +100,8 @@ def can_fuse(
     """Whether all of it is one kernel, as long as no gradient is needed."""
     if isinstance(layer, torch.nn.Linear):
         return activation in ACTIVATIONS or activation is None or not has_residual
-    is_depthwise = isinstance(layer, torch.nn.Conv2d) and is_depthwise_layer(layer)
-    plan = plan_of(activation, has_residual, is_last, False, is_depthwise=is_depthwise)
+    is_grouped = isinstance(layer, torch.nn.Conv2d) and layer.groups != 1
+    plan = plan_of(activation, has_residual, is_last, False, is_grouped=is_grouped)
     return plan.activation is None and not plan.adds_residual
 
 

@@ -80,7 +80,7 @@ def conv_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Req
     else:
         check_rank(op, "input", input, "[N, C, H, W]", "[C, H, W]")
         where = geometry(op, weight, stride, padding, dilation)
-        because = conv.why_torch(input, weight, groups)
+        because = conv.why_torch(input, weight, groups, where)
     function = f"conv{input.dim() - 2}d"
     if because is not None:
         conv.check_torch_dtype(op, input)
@@ -98,7 +98,7 @@ def conv_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Req
     if groups != 1:
         epilogue = plan.epilogue or ("plain" if bias is None else "bias")
         operands = [input, weight, bias, None if plan.adds_residual else residual]
-        return Request("conv2d_depthwise", operands, epilogue=epilogue, **rest)
+        return Request("conv2d_grouped", operands, epilogue=epilogue, **rest)
     if plan.epilogue is None:
         return Request(function, [input, weight, bias], **rest)
     operands = [input, weight, bias, None if plan.adds_residual else residual]

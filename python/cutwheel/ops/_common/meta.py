@@ -56,8 +56,10 @@ def check_devices(op: Any, arguments: dict[str, Any]) -> None:
         tensors |= {f"{name}[{i}]": x for i, x in enumerate(value)} if several else {name: value}
     tensors = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
     public = op._schema.name.removeprefix("cutwheel::")
-    for suffix in ("_aux", "_fused", "_depthwise"):
+    for suffix in ("_aux", "_fused"):
         public = public.removesuffix(suffix)
+    if public == "conv2d_grouped":
+        public = "conv2d"
     if all(tensor.device.type == "cpu" for tensor in tensors.values()):
         _refuse_cpu(public, op, arguments)
     check_one_device(public, tensors)

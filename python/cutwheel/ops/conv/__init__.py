@@ -5,9 +5,9 @@ Kernels work on channels-last images (NHWC) and filters. Tensors have torch's sh
 and memory format; what does not lie channels last is copied first. A result is channels last.
 
 The kernels take float16, bfloat16, and float32 where torch allows TF32 for convolutions. Other
-calls (groups, another dtype, float32 in full precision, torch.func's transforms) are computed by
+calls (another dtype, float32 in full precision, torch.func's transforms) are computed by
 torch.nn.functional.conv2d, on any device, and explain says so; for float32 a message, too. Where
-each channel has a filter of its own, other kernels take float16 and bfloat16 (_depthwise).
+there are groups, other kernels take float16 and bfloat16 (_grouped), of most widths of groups.
 
 Autocast, torch.compile and errors are those of cutwheel.ops.gemm.
 """
@@ -57,11 +57,11 @@ def conv2d(
         stride, dilation: a number, or two
         padding: a number, two, "valid" (none) or "same" (the result has the input's size; stride
             1). In place of each of two numbers there may be two: in front and behind
-        groups: with a number that is neither 1 nor that of channels and filters, torch computes the
-            convolution
+        groups: kernels have 1, as many as channels and filters, and groups of 4 or of multiples of
+            8 channels and filters, up to 128; torch computes others
         activation: None, "relu", "gelu" (of erf), "gelu_tanh" or "silu"; or "sigmoid", "tanh",
             "hardswish", "softplus" or "leaky_relu" (slope 0.01), which take a second kernel, as all
-            but "relu" do where a gradient is needed. Depthwise, all but "leaky_relu" are fused
+            but "relu" do where a gradient is needed. With groups, all but "leaky_relu" are fused
         residual: [N, Ko, P, Q], exactly the shape of the result, dtype of input, any strides. Under
             autocast of any dtype: one that is not autocast's is not cast, and added by torch
         residual_after_activation: where the residual is added; means nothing without both

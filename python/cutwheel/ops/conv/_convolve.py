@@ -17,7 +17,7 @@ from .._common.errors import check_one_device, dtype_name, wrong_dtype, wrong_sh
 from .._common.precision import DTYPES, autocast_operands, conv_tf32_allowed
 from .._common.sizes import shapes_differ
 from .._common.transforms import is_transformed
-from . import _depthwise as depthwise
+from . import _grouped as grouped
 from ._autograd import Conv, channels_first, channels_last, padded
 from ._geometry import Geometry, Padding, Sizes, check_rank, geometry, parts
 
@@ -40,9 +40,9 @@ _EPILOGUES: dict[tuple[str | None, int], str] = {
     **{(name, _RESIDUAL_FIRST): f"bias_residual_{name}" for name in ("relu", "silu")},
     **{(name, _RESIDUAL_LAST): f"bias_{name}_residual" for name in ("relu", "silu")},
 }
-_DEPTHWISE_EPILOGUES: dict[tuple[str | None, int], str] = {
+_GROUPED_EPILOGUES: dict[tuple[str | None, int], str] = {
     **_EPILOGUES,
-    **{(name, _NO_RESIDUAL): f"bias_{name}" for name in depthwise.COMPOSED_IN_KERNEL},
+    **{(name, _NO_RESIDUAL): f"bias_{name}" for name in grouped.COMPOSED_IN_KERNEL},
     **{(name, _RESIDUAL_FIRST): f"bias_residual_{name}" for name in ACTIVATIONS},
     **{(name, _RESIDUAL_LAST): f"bias_{name}_residual" for name in ACTIVATIONS},
 }
@@ -70,15 +70,15 @@ def plan_of(
     residual_after_activation: bool,
     needs_grad: bool,
     is_served: Callable[[str], bool] = lambda epilogue: True,
-    is_depthwise: bool = False,
+    is_grouped: bool = False,
 ) -> Plan:
     """As much as possible in the kernel.
 
     Args:
         is_served: whether there is a kernel with an epilogue
-        is_depthwise: each channel has a filter of its own
+        is_grouped: a convolution of several groups
     """
-    epilogues = _DEPTHWISE_EPILOGUES if is_depthwise else _EPILOGUES
+    epilogues = _GROUPED_EPILOGUES if is_grouped else _EPILOGUES
     if activation is None and not has_residual:
         return _PLAIN
     placement = _NO_RESIDUAL
@@ -101,7 +101,7 @@ def plan_of(
 # By the arguments of plan_of, where a kernel has every epilogue.
 _GIVEN = tuple(itertools.product((None, *CONV_ACTIVATIONS), *((False, True),) * 3))
 PLANS = {given: plan_of(*given) for given in _GIVEN}
-_DEPTHWISE_PLANS = {given: plan_of(*given, is_depthwise=True) for given in _GIVEN}
+_GROUPED_PLANS = {given: plan_of(*given, is_grouped=True) for given in _GIVEN}
 
 
 def is_served_by(input: Tensor) -> Callable[[str], bool]:
@@ -128,18 +128,16 @@ def _is_on_cpu(input: Tensor) -> bool:
     return input.device.type == "cpu"
 
 
-def why_torch(input: Tensor, weight: Tensor, groups: int) -> str | None:
+def why_torch(input: Tensor, weight: Tensor, groups: int, where: Geometry) -> str | None:
     """Why no kernel serves the call, so that torch does; None: one does."""
     if groups != 1:
-        if not depthwise.is_depthwise(input, weight, groups):
-            return (
-                f"groups is {groups}; cutwheel's convolutions have one group, or as many as there "
-                "are channels and filters"
-            )
+        because = grouped.why_not_call(input, weight, groups, where)
+        if because is not None:
+            return because
         if input.dtype not in (_float16, _bfloat16):
             return (
                 f"groups is {groups} and input has dtype {dtype_name(input.dtype)}; cutwheel's "
-                "depthwise convolutions take float16 and bfloat16"
+                "grouped convolutions take float16 and bfloat16"
             )
         if _is_on_cpu(input):
             return f"groups is {groups} and the tensors are on the CPU"
@@ -200,7 +198,7 @@ def convolve(
     is_16_bit = dtype is _bfloat16 or dtype is _float16
     is_dense = groups == 1
     if (not is_dense or not is_16_bit or is_transformed()) and why_torch(
-        input, weight, groups
+        input, weight, groups, where
     ) is not None:
         check_torch_dtype(op, input)
         if is_dense and dtype == torch.float32 and not conv_tf32_allowed():
@@ -223,12 +221,12 @@ def convolve(
     if is_dense:
         plan = PLANS[how] if is_16_bit else plan_of(*how, is_served_by(input))
     else:
-        plan = _DEPTHWISE_PLANS[how]
+        plan = _GROUPED_PLANS[how]
     inside, behind = (None, residual) if plan.adds_residual else (residual, None)
     if is_dense:
         z = run(input, weight, bias, inside, where, plan.epilogue, allow_tf32, needs_grad)
     else:
-        z = depthwise.run(input, weight, bias, inside, where, plan.epilogue, needs_grad)
+        z = grouped.run(input, weight, bias, inside, where, plan.epilogue, needs_grad)
     if plan.activation is None and behind is None:
         return z
     return finish(op, z, plan.activation, behind, residual_after_activation)

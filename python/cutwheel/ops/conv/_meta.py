@@ -154,31 +154,35 @@ def _wgrad_3d(
     return _channels_last(grad_output, shape)
 
 
-def _conv2d_depthwise(
+def _conv2d_grouped(
     input: Tensor, weight: Tensor, residual: Tensor | None, arguments: dict[str, Any]
 ) -> Tensor:
     check_dims("conv2d", "input", input, 4)
     check_dims("conv2d", "weight", weight, 4)
-    c = input.shape[1]
-    for size, wanted in zip(weight.shape, (c, 1), strict=False):
-        check_value(
-            size == wanted,
-            f"conv2d: weight has shape {shape_text(weight.shape)} and input has {c} channels; "
-            f"expected a weight [{c}, 1, R, S], a filter for each channel",
-        )
-    # Sizes of the result are those of a convolution of one channel.
-    result = _fprop("conv2d", input[:, :1], weight, arguments)
+    c, channels = input.shape[1], weight.shape[1]
+    check_value(
+        c % channels == 0,
+        f"conv2d: weight has shape {shape_text(weight.shape)} and input has {c} channels; expected "
+        "a weight [Ko, C / groups, R, S] whose channels divide them into groups",
+    )
+    # Sizes of the result are those of a convolution of one group.
+    result = _fprop("conv2d", input[:, :channels], weight, arguments)
     check_residual("conv2d", residual, result.shape)
     return result
 
 
-def _depthwise_dgrad(grad_output: Tensor, input_h: Any, input_w: Any) -> Tensor:
-    n, c, _, _ = grad_output.shape
-    return _channels_last(grad_output, (n, c, input_h, input_w))
+def _grouped_dgrad(
+    grad_output: Tensor, weight: Tensor, input_h: Any, input_w: Any, groups: Any
+) -> Tensor:
+    (n, _, _, _), (_, c, _, _) = grad_output.shape, weight.shape
+    return _channels_last(grad_output, (n, c * groups, input_h, input_w))
 
 
-def _depthwise_wgrad(grad_output: Tensor, weight_h: Any, weight_w: Any) -> Tensor:
-    return _channels_last(grad_output, (grad_output.shape[1], 1, weight_h, weight_w))
+def _grouped_wgrad(
+    grad_output: Tensor, input: Tensor, weight_h: Any, weight_w: Any, groups: Any
+) -> Tensor:
+    (_, ko, _, _), (_, c, _, _) = grad_output.shape, input.shape
+    return _channels_last(grad_output, (ko, c // groups, weight_h, weight_w))
 
 
 register(
@@ -194,8 +198,8 @@ register(
         "conv3d_weight_grad": _wgrad_3d,
         "conv_transpose3d": _conv_transpose3d,
         "scaled_conv2d": _scaled_conv2d,
-        "conv2d_depthwise": _conv2d_depthwise,
-        "conv2d_depthwise_input_grad": _depthwise_dgrad,
-        "conv2d_depthwise_weight_grad": _depthwise_wgrad,
+        "conv2d_grouped": _conv2d_grouped,
+        "conv2d_grouped_input_grad": _grouped_dgrad,
+        "conv2d_grouped_weight_grad": _grouped_wgrad,
     }
 )

@@ -61,7 +61,7 @@ def our_fprop(x: Tensor, w: Tensor, shape: Conv, tf32: bool = False) -> Tensor:
 def our_dgrad(dy: Tensor, w: Tensor, shape: Conv, tf32: bool = False) -> Tensor:
     given = dy, w, *shape.input[2:], *geometry(shape)
     if shape.groups > 1:
-        result: Tensor = torch.ops.cutwheel.conv2d_grouped_input_grad(*given)
+        result: Tensor = torch.ops.cutwheel.conv2d_grouped_input_grad(*given, shape.groups)
     else:
         result = torch.ops.cutwheel.conv2d_input_grad(*given, tf32)
     return result
@@ -70,7 +70,7 @@ def our_dgrad(dy: Tensor, w: Tensor, shape: Conv, tf32: bool = False) -> Tensor:
 def our_wgrad(dy: Tensor, x: Tensor, shape: Conv, tf32: bool = False) -> Tensor:
     given = dy, x, *shape.filter[2:], *geometry(shape)
     if shape.groups > 1:
-        result: Tensor = torch.ops.cutwheel.conv2d_grouped_weight_grad(*given)
+        result: Tensor = torch.ops.cutwheel.conv2d_grouped_weight_grad(*given, shape.groups)
     else:
         result = torch.ops.cutwheel.conv2d_weight_grad(*given, tf32)
     return result
@@ -84,14 +84,16 @@ def geometry(shape: Conv) -> list[int]:
 
 def explained_conv(direction: str, shape: Conv, operands: Operands, tf32: bool) -> dict[str, Any]:
     size = {"dgrad": shape.input, "wgrad": shape.filter}.get(direction, ())[2:]
-    op, given = OPS[direction], list(operands)
+    op = OPS[direction]
+    given: list[Tensor | None] = list(operands)
     epilogue = "bias_residual_relu" if direction == "fused" else ""
     if shape.groups > 1:
         op = op.replace("conv2d", "conv2d_grouped")
         epilogue = "plain" if direction == "fprop" else ""
     if direction == "fprop":
         given += [None, None] if shape.groups > 1 else [None]
-    rest = None, 1, tf32, epilogue, None, None, False, [*geometry(shape), *size]
+    groups = [shape.groups] if shape.groups > 1 and size else []
+    rest = None, 1, tf32, epilogue, None, None, False, [*geometry(shape), *size, *groups]
     return explained(op, given, *rest)
 
 

@@ -1,0 +1,30 @@
+// How kernels of depthwise and grouped convolutions are launched.
+#pragma once
+
+#include <limits>
+
+#include "core/grouped_conv_args.h"
+#include "core/launch.h"
+
+namespace cutwheel::conv2d::depthwise {
+
+// `attributes`: of this kernel.
+template <class Params>
+gemm::Status launch_blocks(gemm::KernelAttributes& attributes, GroupedConvArgs const& args, void const* kernel,
+                           std::int64_t blocks, int threads, int shared_memory, Params const& params,
+                           bool dependent_launch) {
+  if (blocks > std::numeric_limits<int>::max()) return {StatusCode::not_implementable};
+  DeviceInfo const& device = *args.device;
+  if (cudaError_t const error = attributes.prepare(kernel, device.ordinal, device.shared_memory_bytes);
+      error != cudaSuccess) {
+    return {StatusCode::cuda_error, error};
+  }
+  gemm::LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>(blocks));
+  shape.block = dim3(static_cast<unsigned>(threads));
+  shape.shared_memory_bytes = shared_memory;
+  shape.dependent_launch = dependent_launch;
+  return gemm::launch_kernel(kernel, shape, params, args.stream);
+}
+
+}  // namespace cutwheel::conv2d::depthwise
