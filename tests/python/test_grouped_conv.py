@@ -139,10 +139,10 @@ def test_fuse_keeps_what_no_kernel_takes(cutwheel: ModuleType) -> None:
 
 def test_meta_tensors(cutwheel: ModuleType) -> None:
     x = torch.empty(2, 32, 7, 8, device="meta", dtype=torch.float16)
-    weight = torch.empty(48, 8, 3, 3, device="meta", dtype=torch.float16)
+    weight = torch.empty(64, 8, 3, 3, device="meta", dtype=torch.float16)
     where = {"stride": 2, "padding": 1, "groups": 4}
     y = cutwheel.conv2d(x, weight, **where)
-    assert (y.shape, y.stride()) == ((2, 48, 4, 4), (768, 1, 192, 48))
+    assert (y.shape, y.stride()) == ((2, 64, 4, 4), (1024, 1, 256, 64))
     with pytest.raises(ValueError, match="filter spans 11 pixels"):
         cutwheel.conv2d(x, weight, **where, dilation=5)
     ops, numbers = torch.ops.cutwheel, (2, 2, 1, 1, 1, 1, 1, 1)
