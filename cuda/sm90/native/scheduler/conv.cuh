@@ -33,13 +33,20 @@ struct ConvResidueClass {
 struct ResidueClassCoordinates {
   static constexpr bool kAlways = false;
   ConvResidueClass const& residue;
-  int h, w, stride_h, stride_w, d, stride_d;
+  int h, w, stride_h, stride_w;
+  bool is_volume;
+  int const &d, &stride_d;  // read for volumes alone
 
-  CUTLASS_DEVICE bool is_same() const { return stride_h == 1 && stride_w == 1 && stride_d == 1; }
+  CUTLASS_DEVICE bool is_same() const { return stride_h == 1 && stride_w == 1 && (!is_volume || stride_d == 1); }
   CUTLASS_DEVICE int row(int m) const {
-    int image, slice, row, column;
-    residue.grid.coordinates(image, slice, row, column, m);
-    image = image * d + residue.first_d + slice * stride_d;
+    int row, column, image;
+    residue.grid.columns(row, column, m);
+    residue.grid.rows(image, row, row);
+    if (is_volume) {
+      int slice;
+      residue.grid.slices(image, slice, image);
+      image = image * d + residue.first_d + slice * stride_d;
+    }
     return (image * h + residue.first_h + row * stride_h) * w + residue.first_w + column * stride_w;
   }
   CUTLASS_DEVICE static int column(int n) { return n; }
@@ -113,7 +120,8 @@ struct Sm90ConvScheduler {
 
   CUTLASS_DEVICE auto coordinates(Sm90WorkTile const& work) const {
     if constexpr (kHasResidueClasses) {
-      return ResidueClassCoordinates{p.classes[work.a_batch], p.h, p.w, p.stride_h, p.stride_w, p.d, p.stride_d};
+      return ResidueClassCoordinates{
+          p.classes[work.a_batch], p.h, p.w, p.stride_h, p.stride_w, p.is_volume, p.d, p.stride_d};
     } else {
       return Sm90IdentityCoordinates{};
     }
