@@ -14,6 +14,7 @@ from kernelgen.families import (
     sm90_cutlass,
     sm90_direct_conv,
     sm90_native,
+    thin,
 )
 from kernelgen.families.family import Family
 
@@ -39,5 +40,6 @@ FAMILIES: dict[str, Family] = {
         sm90_native.SM90_UNALIGNED,
         elementwise.PAD_ROWS,
         depthwise.DEPTHWISE,
+        thin.THIN,
     )
 }
