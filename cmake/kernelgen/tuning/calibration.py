@@ -100,7 +100,7 @@ def _mma_sync(figures: Mapping[str, Any]) -> dict[str, object]:
 
 _THIN = (
     *("launch_us", "weight_us", "strip_us", "piece_us"),
-    *("reload", "dram", "sharpness"),
+    *("narrow", "reload", "dram", "sharpness"),
 )
 
 
