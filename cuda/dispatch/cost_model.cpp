@@ -95,8 +95,8 @@ double area_of(Extent3 const& tile) { return tile.m * tile.n / (128.0 * 128.0); 
 
 bool has_matrix(Epilogue epilogue) { return has_operand(epilogue, OperandKind::matrix); }
 
-// What kernels that load and store by TMA take longer than predicted where there are many rows that are short: of A, or of D
-// beside a row-major B. On an H100 it was 1.3 to 2.2 for eight such products, with 31,008 to 965,888 rows.
+// By how much kernels that load and store by TMA exceed the prediction where there are many rows that are short: of A, or
+// of D beside a row-major B. On an H100 it was 1.1 to 2.2 times for ten such products, with 31,008 to 965,888 rows.
 double short_rows(KernelDescriptor const& kernel, GemmRequest const& r) {
   constexpr int kManyRows = 30000, kShortK = 48, kShortN = 24;
   bool const is_short = r.k <= kShortK || (kernel.layout_b == Layout::row && r.n <= kShortN);
