@@ -21,6 +21,13 @@ bool has_epilogue_for(KernelDescriptor const& kernel, GemmRequest const& request
   return adds == request.addend || adds == Addend::matrix;
 }
 
+// Whether a weight stays in shared memory, and leaves room for two threadblocks on an SM of 227 KiB.
+bool is_thin(GemmRequest const& request) {
+  constexpr int kPiece = 32, kVector = 8, kMostBytes = 112 * 1024;
+  return request.batch == 1 && request.n % kVector == 0 && request.k % kVector == 0 &&
+         std::int64_t{round_up(request.n, kPiece)} * round_up(request.k, kPiece) * 2 <= kMostBytes;
+}
+
 Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request, bool partial) {
   if (kernel.a != request.a || kernel.b != request.b) return Reason::operands;
   if (kernel.d != (partial ? DType::f32 : request.d)) return Reason::output;
@@ -54,6 +61,7 @@ Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request,
       (request.space_to_depth.output_tiles == 0 || request.space_to_depth.channels != kernel.tile.k)) {
     return Reason::space_to_depth;
   }
+  if (kernel.family == Family::thin && !is_thin(request)) return Reason::thin;
   return Reason::none;
 }
 
@@ -102,6 +110,8 @@ std::string text_of(Reason reason, KernelDescriptor const& kernel, GemmRequest c
     case Reason::space_to_depth:
       return concat("it takes strides that divide the image, and ", kernel.tile.k,
                     " channels times the stride along a row");
+    case Reason::thin:
+      return "it takes one problem, N and K that are multiples of 8, and a B of at most 112 KiB in whole blocks of 32x32";
   }
   return {};
 }

@@ -31,7 +31,8 @@ enum class Reason {
   tensor_maps,
   direct_conv,
   strided_dgrad,
-  space_to_depth
+  space_to_depth,
+  thin
 };
 
 // Considers the device alone. Kernels that would run through PTX count only when `ptx`.

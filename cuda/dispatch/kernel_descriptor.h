@@ -68,7 +68,8 @@ constexpr bool is_gemm(KernelDescriptor const& row) {
          row.family == Family::sm90_blockwise || row.family == Family::sm89_blockwise ||
          row.family == Family::sm90_persistent || row.family == Family::sm90_unaligned ||
          row.family == Family::sm90_grouped || row.family == Family::sm80_grouped || row.family == Family::sm90_conv ||
-         row.family == Family::sm90_gather_conv || row.family == Family::sm80_conv || is_direct_conv(row);
+         row.family == Family::sm90_gather_conv || row.family == Family::sm80_conv || row.family == Family::thin ||
+         is_direct_conv(row);
 }
 
 // The persistent kernels of our own for dense GEMMs on Hopper. Rows of their D may begin anywhere, unless the epilogue

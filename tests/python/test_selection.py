@@ -374,6 +374,34 @@ def test_kernels_of_our_own_store_a_d_that_does_not_lie_on_16_bytes() -> None:
     assert kernels_of(A100, 640, 640, 640, unaligned="d") == []
 
 
+MANY_SHORT_ROWS = [
+    *((965888, 144, 24, COLUMN), (802816, 96, 16, COLUMN), (50176, 240, 40, COLUMN)),
+    *((802816, 16, 96, ROW), (965888, 24, 144, ROW), (200704, 144, 24, ROW)),
+]
+
+
+@pytest.mark.parametrize("a", [BF16, F16])
+@pytest.mark.parametrize("shape", MANY_SHORT_ROWS, ids=str)
+def test_many_short_rows_have_kernels_of_their_own(
+    shape: tuple[int, int, int, str], a: str
+) -> None:
+    *extents, layout_b = shape
+    assert "_thin_" in chosen(H200, *extents, a=a, layout_b=layout_b)["row"]
+
+
+def test_thin_kernels_are_for_nothing_else() -> None:
+    for extents in ((50176, 40, 240), (50176, 160, 160), (12544, 96, 96), (64, 64, 64)):
+        for layout_b in (COLUMN, ROW):
+            assert "_thin_" not in chosen(H200, *extents, layout_b=layout_b)["row"]
+    for extents, options in (
+        ((50176, 36, 24), {}),
+        ((50176, 64, 36), {}),
+        ((50176, 1024, 64), {}),
+        ((50176, 64, 64), {"batch": 2}),
+    ):
+        assert not any("_thin_" in name for name in kernels_of(H200, *extents, **options))
+
+
 def test_predictions_grow_with_the_problem() -> None:
     times = [chosen(H200, m, 4096, 4096)["predicted_us"] for m in (64, 512, 4096, 8192)]
     assert times == sorted(times)

@@ -15,6 +15,7 @@ from kernelgen.families import (
     sm90_cutlass,
     sm90_direct_conv,
     sm90_native,
+    thin,
 )
 from kernelgen.families.family import Family
 
@@ -42,5 +43,6 @@ FAMILIES: dict[str, Family] = {
         elementwise.COL2IM,
         depthwise.DEPTHWISE,
         grouped_conv.GROUPED_CONV,
+        thin.THIN,
     )
 }

@@ -56,6 +56,7 @@ def _render(data: Mapping[str, Any]) -> dict[str, object]:
             for kind in KINDS
         ),
         **_mma_sync(data["mma_sync"]),
+        "thin": _thin(data["thin"]),
         **{name: _figures(direct[name]) for name in ("plain", *_SPACE_TO_DEPTH)},
     }
 
@@ -95,6 +96,18 @@ def _mma_sync(figures: Mapping[str, Any]) -> dict[str, object]:
         "mma_tiles": "".join(f"    {row},\n" for row in sorted(rows)),
         "mma_tile_count": len(rows),
     }
+
+
+_THIN = (
+    *("launch_us", "weight_us", "strip_us", "piece_us"),
+    *("narrow", "reload", "dram", "sharpness"),
+)
+
+
+def _thin(figures: Mapping[str, float]) -> str:
+    if unknown := set(figures) ^ set(_THIN):
+        raise CalibrationError(f"thin: {min(unknown)!r} is missing or unknown")
+    return ", ".join(repr(float(figures[key])) for key in _THIN)
 
 
 def _share(value: float) -> str:

@@ -94,7 +94,8 @@ Calibration calibration_of(KernelDescriptor const& kernel, DeviceInfo const& dev
 
 bool is_measured(KernelDescriptor const& kernel, DeviceInfo const& device) {
   return device.major == kCalibratedGpu.cc_major && device.sm_count == kCalibratedGpu.sm_count &&
-         device.memory_gb_per_s >= kCalibratedGpu.least_memory_gb_per_s && find_fitted(kernel);
+         device.memory_gb_per_s >= kCalibratedGpu.least_memory_gb_per_s &&
+         (kernel.family == Family::thin || find_fitted(kernel));
 }
 
 }  // namespace cutwheel

@@ -58,6 +58,17 @@ struct MmaFigures {
   double latency_clocks;  // what a step takes longer than at that rate, with one threadblock on an SM
 };
 
+// Kernels of the family thin.
+struct ThinFigures {
+  double launch_us;           // once, with the weight's way to shared memory
+  double weight_us;           // for each KiB of the weight besides
+  double strip_us, piece_us;  // of 16 rows of a warp; of 32 columns and 32 of K in them
+  double narrow;              // what a piece costs more where 32 columns are multiplied at once, not 64, as a share
+  double reload;              // of A, where K has several parts and so have the columns: as a share of its first load
+  double dram;                // as a share of the theoretical rate
+  double sharpness;
+};
+
 struct CalibratedGpu {
   int cc_major, sm_count;
   double least_memory_gb_per_s;
@@ -72,6 +83,7 @@ extern MmaFigures const kMmaFigures[];
 extern int const kMmaFigureCount;
 extern double const kMmaTileUs, kMmaLaunchUs;
 extern Calibration const kFiguresByArea[];  // by FigureKind; zeros where there are none
+extern ThinFigures const kThinFigures;
 extern Calibration const kDirectConvFigures, kSpaceToDepth16Figures, kSpaceToDepth32Figures;
 
 // The kernel's measured figures, or figures computed from its tile and the tensor-core rate of its instructions.
