@@ -107,7 +107,10 @@ def test_pointwise_convolutions(
 ) -> None:
     """Alone, by whichever kernel is chosen."""
     x = random_tensor((8, 40, 57, 61), BRAIN, device).to(memory_format=torch.channels_last)
-    weight, bias = random_tensor((144, 40, 1, 1), BRAIN, device), random_tensor((144,), BRAIN, device)
+    weight, bias = (
+        random_tensor((144, 40, 1, 1), BRAIN, device),
+        random_tensor((144,), BRAIN, device),
+    )
     shape = (8, 144, 57, 61)
     residual = random_tensor(shape, BRAIN, device).to(memory_format=torch.channels_last)
     given = residual if with_residual else None
