@@ -43,10 +43,10 @@ struct GemmRequest {
   // `step`: stride_d * stride_h * stride_w.
   Direction direction = Direction::none;
   int taps = 1, step = 1;
-  bool is_volume = false;               // with a depth, which kernels of sm90_conv alone read
   bool tensor_maps = true;              // whether they have bits enough for padding, stride and dilation
   DirectConvTiles direct_conv = {};     // of sm90_direct_conv where `step` is 1, else of sm90_strided_dgrad
   DirectConvTiles space_to_depth = {};  // of sm90_space_to_depth
+  bool is_volume = false;               // with a depth, which kernels of sm90_conv alone read
 
   bool operator==(GemmRequest const& o) const {
     return op == o.op && device == o.device && a == o.a && b == o.b && d == o.d && layout_a == o.layout_a &&

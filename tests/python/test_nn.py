@@ -20,7 +20,8 @@ def assert_same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -
 
 def test_names_are_public(cutwheel: ModuleType) -> None:
     assert cutwheel.nn.__all__ == [
-        *("Conv2d", "GatedMLP", "GroupedExperts", "Linear", "ScaledLinear"),
+        *("Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"),
+        *("GatedMLP", "GroupedExperts", "Linear", "ScaledLinear"),
     ]
     for name in cutwheel.nn.__all__:
         assert getattr(cutwheel.nn, name).__doc__

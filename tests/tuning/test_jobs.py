@@ -46,7 +46,7 @@ def test_shapes_of_a_file() -> None:
         (128, 128, 128),
     ]
     assert listed(DOCUMENT, Grouped) == [(2, 64, 32, 16)]
-    assert listed(DOCUMENT, Conv) == [(1, 8, 6, 6, 16, 3, 3, 1, 0, 1)]
+    assert listed(DOCUMENT, Conv) == [(1, 8, 6, 6, 16, 3, 3, 1, 0, 1, 1)]
     assert listed(DOCUMENT, Gemm, quick=True) == []
     assert listed({}, Conv) == []
 
