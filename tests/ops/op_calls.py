@@ -335,10 +335,12 @@ def _volume_calls(
             given = (direction, *problem, dtype, device, epilogue, is_transposed)
             conv = Volume.random(*given)
 
-            def run(a: Tensor, b: Tensor, conv: Volume = conv) -> list[Tensor]:
-                return [replace(conv, a=a, b=b).run(as_they_are=True)]
+            def run(a: Tensor, b: Tensor, *more: Tensor, conv: Volume = conv) -> list[Tensor]:
+                operands = dict(zip(conv.operands, more, strict=True))
+                return [replace(conv, a=a, b=b, operands=operands).run(as_they_are=True)]
 
-            yield OpCall(conv.positional, run, lambda results, conv=conv: conv.judge(results[0]))
+            tensors = (*conv.positional, *conv.operands.values())
+            yield OpCall(tensors, run, lambda results, conv=conv: conv.judge(results[0]))
 
 
 def _volume_step(is_transposed: bool, cutwheel: Any, device: str) -> Callable[[], object]:

@@ -89,10 +89,10 @@ def test_explain_says_what_torch_computes(cutwheel: ModuleType, device: str) -> 
     explanation = cutwheel.explain("conv2d", x, weight, groups=4)
     assert explanation.row is None
     assert "groups" in str(explanation)
-    volume, filters = x.unsqueeze(2), values((8, 16, 3, 3, 3), BRAIN, device)
-    explanation = cutwheel.explain("conv3d", volume, filters, padding=1)
+    volume, filters = x.unsqueeze(2), values((8, 4, 3, 3, 3), BRAIN, device)
+    explanation = cutwheel.explain("conv3d", volume, filters, padding=1, groups=4)
     assert explanation.row is None
-    assert "depth" in str(explanation)
+    assert "groups" in str(explanation)
 
 
 def test_what_no_kernel_takes_is_torchs(cutwheel: ModuleType, device: str) -> None:
