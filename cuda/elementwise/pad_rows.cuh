@@ -25,6 +25,7 @@ struct PadRows {
 
   struct Params {
     std::uint8_t const* source;
+    std::uint8_t const* end;  // of the last row
     std::uint8_t* target;
     std::int64_t image_stride, line_stride, row_stride, target_pitch;
     cutlass::FastDivmod target_rows, target_lines;
@@ -39,6 +40,18 @@ struct PadRows {
     int shift, left;
   };
 
+  // 16 bytes of which one is the matrix's lie in its page, but behind its end they may belong to nobody: tools that check
+  // accesses would report them.
+  __device__ static uint4 aligned_bytes(Params const& p, std::uint8_t const* from) {
+    if (from + 16 <= p.end) return *reinterpret_cast<uint4 const*>(from);
+    std::uint32_t words[4] = {};
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      if (from + i < p.end) words[i / 4] |= std::uint32_t{from[i]} << (8 * (i % 4));
+    }
+    return {words[0], words[1], words[2], words[3]};
+  }
+
   __device__ static Piece piece(Params const& p, int row, int at) {
     Piece x{};
     if (row >= p.all_rows || at >= p.target_pitch) return x;
@@ -51,10 +64,8 @@ struct PadRows {
     std::uint8_t const* const from = p.source + image * p.image_stride + line * p.line_stride + own * p.row_stride + at;
     x.shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(from) % 16);
     x.left = min(max(p.row_bytes - at, 0), 16);
-    auto const* const aligned = reinterpret_cast<uint4 const*>(from - x.shift);
-    // 16 bytes of which one is the matrix's lie in its memory.
-    if (x.left > 0) x.low = aligned[0];
-    if (x.shift + x.left > 16) x.high = aligned[1];
+    if (x.left > 0) x.low = aligned_bytes(p, from - x.shift);
+    if (x.shift + x.left > 16) x.high = aligned_bytes(p, from - x.shift + 16);
     return x;
   }
 
@@ -87,7 +98,10 @@ struct PadRows {
 
   static Status launch(GemmArgs const& args, void const* kernel) {
     auto const& pad = static_cast<PadArgs const&>(args);
+    std::int64_t const last_row = (pad.images - 1) * pad.image_stride + (pad.lines - 1) * pad.line_stride +
+                                  (pad.rows - 1) * pad.row_stride;
     Params p{pad.source,
+             pad.source + last_row + pad.row_bytes,
              pad.target,
              pad.image_stride,
              pad.line_stride,

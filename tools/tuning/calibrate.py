@@ -11,7 +11,8 @@ they decide nothing.
 
 --hold-out N fits with N - 1 of N problems, N times, and reports what the model chooses for the
 others: the figure to believe. These fits begin with computed figures, since those of the file may
-have been fitted to the same problems. The tool needs torch, and no GPU.
+have been fitted to the same problems; with --keep-limits they begin with those of the file, to which
+--prior draws them. The tool needs torch, and no GPU.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ BYTES = {"bf16": 2, "f16": 2, "f32": 4, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1
 DENSE = ("sm90_persistent", "sm90_warpspecialized")
 CONV = ("sm90_conv", "sm90_gather_conv")
 LEAST_SHARPNESS = 1.5
+# Microseconds that a step of 128x128x128 bytes takes at four fifths of the tensor cores' paper rate.
+# Figures below would stand for limits of memory, and be wrong wherever these do not rule.
+LEAST_STEP = 0.8 * 0.28
 REDUCE = ("reduce_us", "reduce_tb_per_s")
 LIMITS = ("l2", "lone_l2", "dram", "sharpness", "split_lines", "beyond_us")
 # Constants of cuda/dispatch/cost_model.cpp: microseconds for 128x128 of our own tiles, by whether
@@ -273,9 +277,14 @@ def read(path: Path, kernels: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
 class Model(torch.nn.Module):
     """predict_us() of cuda/dispatch/cost_model.cpp for dense GEMMs and convolutions."""
 
-    def __init__(self, figures: Tensor, limits: Mapping[str, Any], *, fits_limits: bool) -> None:
+    def __init__(
+        self, figures: Tensor, keys: Sequence[Key], limits: Mapping[str, Any], *, fits_limits: bool
+    ) -> None:
         super().__init__()
-        self.figures = torch.nn.Parameter(figures.clamp_min(1e-2).log())
+        least = [LEAST_STEP * m * n * k_bytes / 128**3 for _, m, n, k_bytes, *_ in keys]
+        self.least = torch.tensor(least, dtype=torch.float64)
+        above = torch.cat([figures[:, :1] - self.least[:, None], figures[:, 1:]], 1)
+        self.figures = torch.nn.Parameter(above.clamp_min(1e-2).log())
         self.start = self.figures.detach().clone()
         self.limits = torch.nn.ParameterDict(
             {
@@ -287,9 +296,13 @@ class Model(torch.nn.Module):
             }
         )
 
+    def values(self) -> Tensor:
+        above = self.figures.exp()
+        return torch.cat([above[:, :1] + self.least[:, None], above[:, 1:]], 1)
+
     def forward(self, plans: Plans) -> Tensor:
         limit = {name: value.exp() for name, value in self.limits.items()}
-        k_tile, tile, launch = self.figures.exp()[plans.key].unbind(1)
+        k_tile, tile, launch = self.values()[plans.key].unbind(1)
         # Of 1 the limits are added up; less means nothing.
         sharpness = limit["sharpness"].clamp_min(LEAST_SHARPNESS)
 
@@ -312,8 +325,8 @@ class Model(torch.nn.Module):
         return launch + waves + rest + torch.where(plans.reduced > 0, second, 0.0)
 
 
-def fit(model: Model, plans: Plans, steps: int) -> None:
-    softness, near, weight_of_times, weight_of_start = 0.03, 0.15, 1.0, 0.03
+def fit(model: Model, plans: Plans, steps: int, weight_of_start: float) -> None:
+    softness, near, weight_of_times = 0.03, 0.15, 1.0
     excess = (plans.us / plans.least(plans.us)[plans.problem]).log()
     weight = torch.exp(-excess / near)
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.02)
@@ -422,6 +435,12 @@ def main() -> int:
         "--hold-out", type=int, metavar="N", help="fit N times, without an N-th each"
     )
     parser.add_argument("--write", action="store_true", help=f"change {FIGURES.relative_to(ROOT)}")
+    parser.add_argument(
+        "--keep-limits", action="store_true", help="fit tiles alone, in few problems of some kinds"
+    )
+    parser.add_argument(
+        "--prior", type=float, default=0.03, help="weight of the figures that a fit begins with"
+    )
     given = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -436,7 +455,7 @@ def main() -> int:
     if len(sections) > 1:
         sys.exit(f"calibrate.py: {' and '.join(sorted(sections))} have other limits; fit one")
     (section,) = sections
-    fits_limits = section != "others"
+    fits_limits = section != "others" and not given.keep_limits
     text = FIGURES.read_text(encoding="utf-8")
     document = tomllib.loads(text)
     known = rows_of(document)
@@ -445,7 +464,7 @@ def main() -> int:
     limits = document["limits"][section]
 
     def model(figures: Tensor = start) -> Model:
-        return Model(figures, limits, fits_limits=fits_limits)
+        return Model(figures, keys, limits, fits_limits=fits_limits)
 
     everything = Plans(problems, keys)
     print(f"{len(problems)} problems, {len(everything.us)} plans, {len(keys)} tiles")
@@ -453,15 +472,16 @@ def main() -> int:
     if given.hold_out:
         parts = []
         computed = torch.tensor([start_of(key, {}) for key in keys], dtype=torch.float64)
+        begin = start if given.keep_limits else computed
         for i in range(given.hold_out):
             others = [p for at, p in enumerate(problems) if at % given.hold_out != i]
-            fitted = model(computed)
-            fit(fitted, Plans(others, keys), given.steps)
+            fitted = model(begin)
+            fit(fitted, Plans(others, keys), given.steps, given.prior)
             left_out = Plans(problems[i :: given.hold_out], keys)
             parts.append(excess_of(fitted, left_out))
         print(f"chosen / best, held out: {summary(torch.cat(parts))}")
     fitted = model()
-    fit(fitted, everything, given.steps)
+    fit(fitted, everything, given.steps, given.prior)
     excess = excess_of(fitted, everything)
     print(f"chosen / best, fitted:   {summary(excess)}")
     labels = [f"{problem.gpu} {problem.family}" for problem in problems]
@@ -469,7 +489,7 @@ def main() -> int:
         own = torch.tensor([other == label for other in labels])
         print(f"  {label}: {summary(excess[own])}")
     if given.write:
-        figures = fitted.figures.detach().exp().tolist()
+        figures = fitted.values().detach().tolist()
         rows = known | dict(zip(keys, figures, strict=True))
         own_kinds = {key[0] for key in keys}
         rows = {key: us for key, us in rows.items() if key[0] in own_kinds}

@@ -30,7 +30,8 @@ def _check_tile(kernel: Kernel) -> Iterator[str]:
     m, n, _ = kernel.tile.shape
     dtypes = kernel.dtypes
     is_promoted = kernel.is_fp8 and not kernel.tile.fast_accum
-    most = 256 if kernel.family == "sm90_persistent" and not kernel.scales else 128
+    is_tall = kernel.family == "sm90_persistent" or kernel.direction in ("fprop", "dgrad")
+    most = 256 if is_tall and not kernel.scales else 128
     if m not in (64, 128, most):
         allowed = ", or two of them 128: 64, 128 or 256" if most == 256 else ": 64 or 128"
         yield f"tile M = {m}; one or two warpgroups take 64 rows each{allowed}"
