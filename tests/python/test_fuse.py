@@ -114,10 +114,30 @@ def hooked() -> torch.nn.Conv2d:
 LEFT: dict[str, tuple[Callable[..., Any], dict[str, torch.nn.Module], str]] = {
     "groups": (lambda m, x, r: m.relu(m.a(x)), {"a": conv(groups=2)}, "groups is 2"),
     "hooks": (lambda m, x, r: m.relu(m.a(x)), {"a": hooked()}, "has hooks"),
-    "transposed": (
+    "transposed, in groups": (
         lambda m, x, r: m.relu(m.a(x)),
-        {"a": torch.nn.ConvTranspose2d(C, C, 3)},
-        "put cutwheel.nn.ConvTranspose2d in its place",
+        {"a": torch.nn.ConvTranspose2d(C, C, 3, groups=2)},
+        "groups is 2; cutwheel's transposed convolutions have one group",
+    ),
+    "signal": (
+        lambda m, x, r: m.relu(m.a(x.flatten(2))),
+        {"a": torch.nn.Conv1d(C, C, 3)},
+        "call cutwheel.conv1d in its place",
+    ),
+    "volume": (
+        lambda m, x, r: m.relu(m.a(x[None])),
+        {"a": torch.nn.Conv3d(2, C, (1, 3, 3), padding=1)},
+        "cutwheel's convolutions of volumes take float16 and bfloat16",
+    ),
+    "volume, in groups": (
+        lambda m, x, r: m.relu(m.a(x[None].bfloat16())),
+        {"a": torch.nn.Conv3d(2, 4, 2, groups=2).bfloat16()},
+        "groups is 2; cutwheel's convolutions of volumes have one group",
+    ),
+    "volume, far padding": (
+        lambda m, x, r: m.relu(m.a(x[None].bfloat16())),
+        {"a": torch.nn.Conv3d(2, 4, 2, padding=16).bfloat16()},
+        "padding up to 15",
     ),
     "parametrized": (
         lambda m, x, r: m.relu(m.a(x)),

@@ -17,7 +17,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import Graph, Node
 
 from .. import nn
-from .modules import CastingLinear, ResidualConv2d, ResidualLinear
+from .modules import CastingLinear, ResidualConv2d, ResidualConv3d, ResidualLinear
 from .opaque import why_opaque
 
 _CALLERS = "the caller's tensors"
@@ -25,10 +25,13 @@ _CALLERS = "the caller's tensors"
 # Their results are memory of their own.
 _ALLOCATING_MODULES = (
     *(torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d, torch.nn.Linear),
-    *(torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.SyncBatchNorm, torch.nn.LayerNorm),
+    *(torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d, torch.nn.ConvTranspose3d),
+    *(torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d),
+    *(torch.nn.SyncBatchNorm, torch.nn.LayerNorm, torch.nn.RMSNorm),
     *(torch.nn.GroupNorm, torch.nn.MaxPool2d, torch.nn.AvgPool2d, torch.nn.AdaptiveAvgPool2d),
     *(torch.nn.ReLU, torch.nn.SiLU, torch.nn.GELU, torch.nn.Sigmoid, torch.nn.Hardswish),
-    *(nn.Conv2d, nn.Linear, ResidualConv2d, ResidualLinear, CastingLinear),
+    *(nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+    *(nn.Linear, ResidualConv2d, ResidualConv3d, ResidualLinear, CastingLinear),
 )
 _ALLOCATING_FUNCTIONS: tuple[Callable[..., Any], ...] = (
     *(operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, operator.matmul),

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch.fx import Graph, Node
 
-from ..ops._common.errors import dtype_name
-from ..ops._common.precision import conv_tf32_allowed, tf32_allowed
-from ..ops.conv._grouped import why_not_layer
 from .activations import activation_of, sum_of
 from .aliases import Aliases
-from .modules import FoldError, ResidualConv2d, ResidualLinear, can_fuse, fused_module
-from .opaque import why_opaque
-
-NORMS = (torch.nn.BatchNorm2d, torch.nn.SyncBatchNorm)
-LAYERS = (
-    *(torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d, torch.nn.Linear),
-    *(torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d, torch.nn.ConvTranspose3d),
+from .layers import NORMS, dims_of, is_layer, why_not
+from .modules import (
+    FoldError,
+    ResidualConv2d,
+    ResidualConv3d,
+    ResidualLinear,
+    can_fuse,
+    fused_module,
 )
-FUNCTIONS = (torch.nn.functional.conv2d, torch.nn.functional.linear)
+from .opaque import why_opaque
+from .padding import padding_of
 
 NOTHING = "nothing follows it that its kernel could compute"
 
@@ -33,6 +33,8 @@ class Chain:
     layer: torch.nn.Module
     nodes: list[Node]
     """that of the layer, then what follows, in the order of the computation"""
+    pad: Node | None = None
+    """zeros around its input, put there in front of it"""
     norm: torch.nn.Module | None = None
     activation: str | None = None
     sum: Node | None = None
@@ -47,16 +49,28 @@ class Chain:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        is_linear = isinstance(self.layer, torch.nn.Linear)
         after = [self.activation] if self.activation else []
         added = ["residual"] if self.sum is not None else []
         rest = after + added if self.residual_after_activation else added + after
+        pad = ["padding"] if self.pad is not None else []
         bias = ["bias"] if self.layer.bias is not None else []
         norm = ["batch norm"] if self.norm else []
-        return ("linear" if is_linear else "conv", *bias, *norm, *rest)
+        return (*pad, self._kind(), *bias, *norm, *rest)
+
+    def _kind(self) -> str:
+        if isinstance(self.layer, torch.nn.Linear):
+            return "linear"
+        layer: Any = self.layer
+        return "transposed conv" if layer.transposed else "conv"
+
+    def input(self) -> Node:
+        """The new module's now: nodes of the graph may have been replaced."""
+        found = (self.nodes[0] if self.pad is None else self.pad).args[0]
+        assert isinstance(found, Node)
+        return found
 
     def operand(self) -> Node:
-        """The residual now: nodes of the graph may have been replaced."""
+        """The residual now, likewise."""
         assert self.sum is not None
         found = sum_of(self.sum)
         assert found is not None
@@ -65,47 +79,6 @@ class Chain:
     def _before_sum(self) -> Node:
         assert self.sum is not None
         return self.nodes[self.nodes.index(self.sum) - 1]
-
-
-def is_layer(module: torch.nn.Module) -> bool:
-    """Whether the report says what has become of it: those of cutwheel are what they should be."""
-    is_ours = type(module).__module__.startswith("cutwheel.")
-    return isinstance(module, LAYERS) and not is_ours
-
-
-def why_not(layer: torch.nn.Module) -> str | None:
-    """Why no module of cutwheel stands for this one; None: one does."""
-    kinds = {torch.nn.Conv2d: conv_tf32_allowed, torch.nn.Linear: tf32_allowed}
-    if why_opaque(layer):
-        return why_opaque(layer)
-    if not isinstance(layer, (torch.nn.Conv2d, torch.nn.Linear)):
-        kind = next(each.__name__ for each in LAYERS if isinstance(layer, each))
-        if kind == "Conv1d":
-            return "fuse takes convolutions of images; call cutwheel.conv1d in its place"
-        return f"fuse takes convolutions of images; put cutwheel.nn.{kind} in its place"
-    if type(layer) not in kinds:
-        return f"it is a {type(layer).__name__}, whose class may do other things than torch's"
-    dtype = layer.weight.dtype
-    if isinstance(layer, torch.nn.Conv2d) and layer.groups != 1:
-        because = why_not_layer(layer)
-        if because is not None:
-            return because
-        if dtype == torch.float32 and not torch.is_autocast_enabled():
-            return (
-                f"groups is {layer.groups} and weight has dtype float32; cutwheel's grouped "
-                "convolutions take float16 and bfloat16"
-            )
-    if dtype == torch.float32:
-        if kinds[type(layer)]() or torch.is_autocast_enabled():
-            return None
-        setting = "cudnn.conv" if isinstance(layer, torch.nn.Conv2d) else "cuda.matmul"
-        return (
-            "weight has dtype float32, and torch's setting forbids TF32: convert the model to "
-            f'bfloat16 or float16, or set torch.backends.{setting}.fp32_precision = "tf32"'
-        )
-    if dtype not in (torch.float16, torch.bfloat16):
-        return f"weight has dtype {dtype_name(dtype)}; expected float16, bfloat16 or float32"
-    return None
 
 
 class Matcher:
@@ -130,8 +103,10 @@ class Matcher:
         if len(node.args) != 1 or node.kwargs or not isinstance(node.args[0], Node):
             return "it is not called with one argument"
         chain = Chain(layer, [node])
+        self._take_pad(chain)
         self._extend(chain)
-        if len(chain.nodes) == 1 and (isinstance(layer, torch.nn.Linear) or layer.bias is None):
+        is_alone = len(chain.nodes) == 1 and chain.pad is None
+        if is_alone and (isinstance(layer, torch.nn.Linear) or layer.bias is None):
             return chain.note or NOTHING
         try:
             self._make(chain)
@@ -143,15 +118,31 @@ class Matcher:
     def _make(self, chain: Chain) -> None:
         chain.module = fused_module(
             *(chain.layer, chain.norm, chain.activation, chain.sum is not None),
-            chain.residual_after_activation,
+            *(chain.residual_after_activation, self._zeros_of(chain)),
         )
-        if isinstance(chain.module, (ResidualConv2d, ResidualLinear)):
+        if isinstance(chain.module, (ResidualConv2d, ResidualConv3d, ResidualLinear)):
             chain.module.sum_is_in_place = chain.sum_is_in_place
             chain.module.sum_is_reversed = chain.sum_is_reversed
 
     def note(self, chain: Chain) -> str:
         """Why the chain ends where it does, unless another one goes on there."""
         return "" if chain.end in self._taken else chain.note
+
+    def _take_pad(self, chain: Chain) -> None:
+        """Zeros around the input, if kernels can read them as they read padding."""
+        node, layer = chain.nodes[0].args[0], chain.layer
+        assert isinstance(node, Node)
+        if isinstance(layer, torch.nn.Linear) or layer.transposed or layer.padding_mode != "zeros":
+            return
+        if padding_of(node, self._modules, dims_of(layer)) is None:
+            return
+        if not self._aliases.is_written_between(node, chain.nodes[0], [node]):
+            chain.pad = node
+
+    def _zeros_of(self, chain: Chain) -> tuple[int, ...]:
+        if chain.pad is None:
+            return ()
+        return padding_of(chain.pad, self._modules, dims_of(chain.layer)) or ()
 
     def _extend(self, chain: Chain) -> None:
         """Takes up what follows, as far as one kernel computes it."""
@@ -171,7 +162,7 @@ class Matcher:
         "" where the kernel has no place for it."""
         layer, activation, has_sum = chain.layer, chain.activation, chain.sum is not None
         if user.op == "call_module" and type(self._modules[str(user.target)]) in NORMS:
-            is_next = isinstance(layer, torch.nn.Conv2d) and len(chain.nodes) == 1
+            is_next = not isinstance(layer, torch.nn.Linear) and len(chain.nodes) == 1
             return "batch norm" if is_next else ""
         found = sum_of(user)
         if found is not None:

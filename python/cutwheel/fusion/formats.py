@@ -1,9 +1,10 @@
 """Memory formats: what leaves a graph lies in memory as it does without fusing.
 
 A convolution of torch returns channels last if its input or its weight is channels last, else a
-contiguous image. One of cutwheel returns channels last always. Within a graph that is as good, and
-the next convolution reads it without a copy. But the caller, and what the graph calls that depends
-on strides (as_strided, modules that are not looked into), are given images in the format that they
+contiguous image. So do those of volumes, and of signals, whose input torch makes contiguous first.
+One of cutwheel returns channels last always. Within a graph that is as good, and the next
+convolution reads it without a copy. But the caller, and what the graph calls that depends on
+strides (as_strided, modules that are not looked into), are given images in the format that they
 would have without cutwheel.
 
 Which one that is is known at run time only. It is that of the values that came into the graph in
@@ -23,6 +24,7 @@ from torch.fx import GraphModule, Node
 
 from .. import nn as ours
 from .aliases import Aliases, written_by
+from .layers import CONVS
 from .opaque import why_opaque
 
 # --- at run time
@@ -33,14 +35,24 @@ class IsContiguous(nn.Module):
 
     None: it does not decide. Nor does an operand of a sum that is broadcast along channels or
     pixels.
+
+    Args:
+        dims: of an image 2, of a volume 3, of a signal 1
     """
 
+    def __init__(self, dims: int) -> None:
+        super().__init__()
+        self.dims = dims
+
     def forward(self, image: Any, is_operand: bool) -> bool | None:
-        if not isinstance(image, Tensor) or image.dim() not in (3, 4):
+        dims = self.dims
+        if not isinstance(image, Tensor) or image.dim() not in (dims + 1, dims + 2):
             return None
-        if is_operand and (image.shape[-3] == 1 or image.shape[-2:].numel() == 1):
+        if is_operand and (image.shape[-dims - 1] == 1 or image.shape[-dims:].numel() == 1):
             return None
-        return not is_channels_last(image if image.dim() == 4 else image.unsqueeze(0))
+        if dims == 1 and not is_operand:
+            return True  # torch makes a signal contiguous first
+        return not is_channels_last(image if image.dim() == dims + 2 else image.unsqueeze(0))
 
 
 class InFormat(nn.Module):
@@ -55,10 +67,13 @@ class InFormat(nn.Module):
 
 
 def is_channels_last(image: Tensor) -> bool:
-    """As torch's suggest_memory_format of [N, C, H, W]: contiguous where both would do."""
+    """As torch's suggest_memory_format of [N, C, H, W] or [N, C, D, H, W], and of [N, C, L] with a
+    height of 1: contiguous where both would do."""
+    if image.dim() == 3:
+        image = image.unsqueeze(2)
     sizes, strides = image.shape, image.stride()
     least = 0
-    for dim in (1, 3, 2, 0):
+    for dim in (1, *range(image.dim() - 1, 1, -1), 0):
         if sizes[dim] == 0 or strides[dim] < least or strides[1] == 0:
             return False
         if dim == 0 and least == strides[1]:
@@ -68,11 +83,11 @@ def is_channels_last(image: Tensor) -> bool:
 
 
 def weight_formats(model: nn.Module) -> dict[Tensor, bool]:
-    """Which weights of images are channels last."""
+    """Which weights of convolutions are channels last."""
     return {
         parameter: is_channels_last(parameter)
         for parameter in model.parameters()
-        if parameter.dim() == 4
+        if parameter.dim() in (3, 4, 5)
     }
 
 
@@ -98,17 +113,20 @@ _OF_ONE = _named(
     *("relu", "relu6", "silu", "gelu", "sigmoid", "tanh", "hardswish", "hardsigmoid", "hardtanh"),
     *("softplus", "leaky_relu", "elu", "celu", "selu", "mish", "clamp", "clamp_min", "clamp_max"),
     *("neg", "abs", "exp", "sqrt", "rsqrt", "square", "pow", "erf", "log", "clone"),
-    *("half", "bfloat16", "float", "double", "dropout", "dropout2d", "batch_norm"),
+    *("half", "bfloat16", "float", "double", "dropout", "dropout2d", "dropout3d", "batch_norm"),
     *("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "interpolate", "pad"),
+    *("max_pool3d", "avg_pool3d", "adaptive_avg_pool3d"),
     *("mean", "sum", "amax", "amin", "softmax"),
 )
 _OF_ONE_MODULES = (
-    *(nn.BatchNorm2d, nn.SyncBatchNorm, nn.GroupNorm, nn.Dropout, nn.Dropout2d, nn.Upsample),
-    *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.ZeroPad2d, nn.ReflectionPad2d),
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.GroupNorm),
+    *(nn.Dropout, nn.Dropout2d, nn.Dropout3d, nn.Upsample, nn.ZeroPad2d, nn.ReflectionPad2d),
+    *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
+    *(nn.MaxPool3d, nn.AvgPool3d, nn.AdaptiveAvgPool3d),
     *(nn.ReLU, nn.ReLU6, nn.SiLU, nn.GELU, nn.Sigmoid, nn.Tanh, nn.Hardswish, nn.Hardsigmoid),
     *(nn.Hardtanh, nn.Softplus, nn.LeakyReLU, nn.ELU, nn.Mish),
 )
-_CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
+_FUNCTIONS = (F.conv1d, F.conv2d, F.conv3d)
 _PARTS = frozenset(("chunk", "split", "narrow", torch.chunk, torch.split, torch.narrow))
 """which take a part of an image and leave the order of its strides; as getitem does"""
 _VIEW_NAMES = ("flatten", "reshape", "permute", "transpose", "movedim", "unflatten", "squeeze")
@@ -137,9 +155,9 @@ class Fused(NamedTuple):
 class _Value(NamedTuple):
     """One that may be channels last where it would be contiguous without cutwheel."""
 
-    deciding: tuple[tuple[Node, bool], ...]
-    """who decides what it would be: the first of these that does; and whether it is the operand of
-    a sum"""
+    deciding: tuple[tuple[Node, bool, int], ...]
+    """who decides what it would be: the first of these that does; whether it is the operand of a
+    sum; and the dimensions of its pixels, 2 of images, 3 of volumes and 1 of signals"""
     kind: str
 
 
@@ -166,8 +184,8 @@ class Formats:
         self._at_once: set[Node] = set()
         self._first: dict[Node, _Value] = {}  # of those that are restored at once
         self._restored: dict[Node, Node] = {}
-        self._decisions: dict[tuple[Node, bool], Node] = {}
-        self._helpers: dict[type[nn.Module], str] = {}
+        self._decisions: dict[tuple[Node, bool, int], Node] = {}
+        self._helpers: dict[int, str] = {}
 
     def restore(self) -> None:
         """Puts what is asked for its strides into the format that it has without cutwheel."""
@@ -217,9 +235,13 @@ class Formats:
         be."""
         strange = [arg for arg in node.all_input_nodes if arg in self._values]
         views = [arg for arg in strange if self._values[arg].kind == VIEW]
-        if self._weight(node) is not None:
+        weight = self._weight(node)
+        if weight is not None:
             asked = self._asked_by_convolution(node)
-            return (self._value(asked, IMAGE) if asked else None), views
+            dims = weight.dim() - 2
+            if dims == 1 and asked:  # asked itself, and nobody that it comes from
+                return _Value(tuple((*each, dims) for each in asked), IMAGE), views
+            return (self._value(asked, dims) if asked else None), views
         if not strange:
             return None, []
         first = _first(node)
@@ -233,12 +255,13 @@ class Formats:
         operands = [] if views else self._operands(node)
         if any(arg not in operands for arg in strange):
             return None, strange
+        dims = self._values[strange[0]].deciding[0][2]
         asked = [(each, len(operands) > 1 and node.target not in _OF_ALL) for each in operands]
-        if node.target in _OF_ALL and len({self._value([each], IMAGE) for each in asked}) > 1:
+        if node.target in _OF_ALL and len({self._value([each], dims) for each in asked}) > 1:
             return None, strange
         written = written_by(node, self._modules)
         if not written:
-            return self._value(asked, IMAGE), []
+            return self._value(asked, dims), []
         if written != [first] or first is None:
             return None, strange
         if first not in self._values:
@@ -246,25 +269,25 @@ class Formats:
         is_image = self._values[first].kind == IMAGE
         return (self._values[first], []) if is_image else (None, strange)
 
-    def _value(self, asked: list[tuple[Node, bool]], kind: str) -> _Value:
-        deciding: dict[tuple[Node, bool], None] = {}
+    def _value(self, asked: list[tuple[Node, bool]], dims: int) -> _Value:
+        deciding: dict[tuple[Node, bool, int], None] = {}
         for each in asked:
             found = self._values.get(each[0])
             if found is None or found.kind == VIEW:
-                deciding[each] = None
+                deciding[(*each, dims)] = None
             else:
                 deciding |= dict.fromkeys(found.deciding)
-        return _Value(tuple(deciding), kind)
+        return _Value(tuple(deciding), IMAGE)
 
     def _weight(self, node: Node) -> Tensor | None:
-        """That of a convolution of images."""
+        """That of a convolution."""
         if node in self._fused:
             return self._fused[node].weight
         if node.op == "call_module":
             module = self._modules[str(node.target)]
-            is_known = type(module) in _CONVOLUTIONS and not why_opaque(module)
+            is_known = type(module) in CONVS and not why_opaque(module)
             return module.weight if is_known else None
-        if node.target is F.conv2d:
+        if node.target in _FUNCTIONS:
             weight = node.args[1] if len(node.args) > 1 else node.kwargs.get("weight")
             if isinstance(weight, Node) and weight.op == "get_attr":
                 return self._parameters.get(str(weight.target))
@@ -334,28 +357,31 @@ class Formats:
             decisions = [self._decision(*each) for each in value.deciding]
             with self._graph.inserting_after(node):
                 self._restored[node] = (
-                    self._graph.call_module(self._helper(InFormat), (node, *decisions))
+                    self._graph.call_module(self._helper(0), (node, *decisions))
                     if value.kind == IMAGE
                     else self._graph.node_copy(node, self._in_format)
                 )
         return self._restored[node]
 
-    def _decision(self, node: Node, is_operand: bool) -> Node:
-        if (node, is_operand) not in self._decisions:
+    def _decision(self, node: Node, is_operand: bool, dims: int) -> Node:
+        key = node, is_operand, dims
+        if key not in self._decisions:
             asked = after = self._in_format(node)
             while after.op == "placeholder" and after.next.op == "placeholder":
                 after = after.next
             with self._graph.inserting_after(after):
-                self._decisions[node, is_operand] = self._graph.call_module(
-                    self._helper(IsContiguous), (asked, is_operand)
+                self._decisions[key] = self._graph.call_module(
+                    self._helper(dims), (asked, is_operand)
                 )
-        return self._decisions[node, is_operand]
+        return self._decisions[key]
 
-    def _helper(self, kind: type[nn.Module]) -> str:
-        if kind not in self._helpers:
-            name = "is_contiguous" if kind is IsContiguous else "in_format"
+    def _helper(self, dims: int) -> str:
+        """The name of the module that asks images of so many dimensions; of 0, of InFormat."""
+        if dims not in self._helpers:
+            name = "is_contiguous" if dims else "in_format"
             while hasattr(self._module, name):
                 name += "_"
-            self._module.add_submodule(name, kind().eval())
-            self._helpers[kind] = name
-        return self._helpers[kind]
+            made = IsContiguous(dims) if dims else InFormat()
+            self._module.add_submodule(name, made.eval())
+            self._helpers[dims] = name
+        return self._helpers[dims]

@@ -6,8 +6,8 @@ import copy
 
 import torch
 
-from .chains import LAYERS, is_layer, why_not
 from .formats import weight_formats
+from .layers import LAYERS, is_layer, why_not
 from .opaque import is_leaf, why_opaque
 from .questions import UntraceableError
 from .report import FusionReport, Kept, Replacement
@@ -18,11 +18,12 @@ from .tracing import trace
 def fuse(model: torch.nn.Module) -> torch.nn.Module:
     """A copy of a model for inference, with fused modules where layers follow each other.
 
-    Convolutions take in the batch norm that follows them (folded into the weights), a residual that
-    is added, and ReLU, SiLU or GELU; linear layers a residual and an activation of
-    cutwheel.linear. They become cutwheel.nn.Conv2d and cutwheel.nn.Linear, found in a graph of the
-    model by torch.fx. A module that cannot be traced stays, and its children are traced on their
-    own. Results have the dtypes and strides of the model's.
+    Convolutions of images and volumes take in zeros that are put around their input, the batch norm
+    that follows them (folded into the weights), a residual that is added, and ReLU, SiLU or GELU;
+    transposed ones a batch norm and ReLU; linear layers a residual and an activation of
+    cutwheel.linear. They become cutwheel.nn.Conv2d, Conv3d, ConvTranspose1d to 3d and Linear,
+    found in a graph of the model by torch.fx. A module that cannot be traced stays, and its
+    children are traced on their own. Results have the dtypes and strides of the model's.
 
     The model is not changed, and shares no tensor with the copy, which does not follow it: load
     weights and convert dtypes before.

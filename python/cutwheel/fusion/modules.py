@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .. import nn
 from ..ops._common.activations import ACTIVATIONS, ALL_ACTIVATIONS
 from ..ops.conv._convolve import plan_of
-from ..ops.conv._geometry import output_size
+from ..ops.conv._geometry import output_size, sides_of
 from ..ops.linear import linear
+from .padding import padded_more
 
 
-class ResidualConv2d(nn.Conv2d):
-    """cutwheel.nn.Conv2d whose residual may be whatever torch can add to the convolution.
+class _ResidualConv:
+    """A convolution whose residual may be whatever torch can add to it.
 
     A trace does not know shapes and dtypes. Where the residual has those of the result, it is added
     in the kernel; else torch computes all of it, as the unfused model did.
@@ -26,20 +28,48 @@ class ResidualConv2d(nn.Conv2d):
     sum_is_reversed = False
     """residual + z, whose strides are those of the residual"""
 
-    def forward(self, input: Tensor, residual: Any) -> Any:  # type: ignore[override]
+    def forward(self, input: Tensor, residual: Any) -> Any:
+        layer: Any = self
         if _is_like_result(residual, input, self.result_shape(input)):
-            return super().forward(input, residual)
-        return _by_torch(self, torch.nn.Conv2d.forward(self, input), residual)
+            return super().forward(input, residual)  # type: ignore[misc]
+        return _by_torch(layer, _convolved_by_torch(layer, input), residual)
 
     def result_shape(self, input: Tensor) -> tuple[int, ...]:
-        if self.padding == "same":
-            return (*input.shape[:-3], self.out_channels, *input.shape[-2:])
-        padding: Any = (0, 0) if isinstance(self.padding, str) else self.padding
+        layer: Any = self
+        dims = len(layer.kernel_size)
+        before, extents = input.shape[: -dims - 1], input.shape[-dims:]
+        if layer.padding == "same":
+            return (*before, layer.out_channels, *extents)
+        padding = 0 if isinstance(layer.padding, str) else layer.padding
+        sides = sides_of("fuse", padding, dims)
         each = zip(
-            *(input.shape[-2:], padding, self.kernel_size, self.stride, self.dilation), strict=True
+            *(extents, sides[::2], sides[1::2], layer.kernel_size, layer.stride, layer.dilation),
+            strict=True,
         )
-        image = [output_size(size, pad, pad, *others) for size, pad, *others in each]
-        return (*input.shape[:-3], self.out_channels, *image)
+        return (*before, layer.out_channels, *(output_size(*given) for given in each))
+
+
+class ResidualConv2d(_ResidualConv, nn.Conv2d):
+    """cutwheel.nn.Conv2d with any residual."""
+
+
+class ResidualConv3d(_ResidualConv, nn.Conv3d):
+    """cutwheel.nn.Conv3d, likewise."""
+
+
+def _convolved_by_torch(layer: Any, input: Tensor) -> Tensor:
+    """By the function of the layer's base class, which has one number for both ends."""
+    dims = len(layer.kernel_size)
+    if not any(isinstance(each, tuple) for each in layer.padding):
+        z: Tensor = (torch.nn.Conv2d if dims == 2 else torch.nn.Conv3d).forward(layer, input)
+        return z
+    sides = sides_of("fuse", layer.padding, dims)
+    both = zip(sides[-2::-2], sides[::-2], strict=True)
+    padded = F.pad(input, [side for pair in both for side in pair])
+    function: Any = F.conv2d if dims == 2 else F.conv3d
+    rest = (layer.stride, 0, layer.dilation, layer.groups)
+    found: Tensor = function(padded, layer.weight, layer.bias, *rest)
+    return found
 
 
 class ResidualLinear(nn.Linear):
@@ -78,7 +108,7 @@ def _is_like_result(residual: Any, input: Tensor, shape: tuple[int, ...]) -> boo
     return residual.shape == shape and residual.dtype == dtype and residual.device == input.device
 
 
-def _by_torch(layer: ResidualConv2d | ResidualLinear, z: Tensor, residual: Any) -> Any:
+def _by_torch(layer: Any, z: Tensor, residual: Any) -> Any:
     activation = None if layer.activation is None else ALL_ACTIVATIONS[layer.activation]
     if activation is None:
         return _sum(layer, z, residual)
@@ -87,7 +117,7 @@ def _by_torch(layer: ResidualConv2d | ResidualLinear, z: Tensor, residual: Any) 
     return activation(_sum(layer, z, residual))
 
 
-def _sum(layer: ResidualConv2d | ResidualLinear, z: Tensor, residual: Any) -> Any:
+def _sum(layer: Any, z: Tensor, residual: Any) -> Any:
     if layer.sum_is_in_place:
         z += residual
         return z
@@ -100,8 +130,10 @@ def can_fuse(
     """Whether all of it is one kernel, as long as no gradient is needed."""
     if isinstance(layer, torch.nn.Linear):
         return activation in ACTIVATIONS or activation is None or not has_residual
-    is_grouped = isinstance(layer, torch.nn.Conv2d) and layer.groups != 1
-    plan = plan_of(activation, has_residual, is_last, False, is_grouped=is_grouped)
+    conv: Any = layer
+    if conv.transposed:  # of which dgrad kernels have one epilogue besides the bias
+        return activation in (None, "relu") and not has_residual
+    plan = plan_of(activation, has_residual, is_last, False, is_grouped=conv.groups != 1)
     return plan.activation is None and not plan.adds_residual
 
 
@@ -111,8 +143,12 @@ def fused_module(
     activation: str | None,
     has_residual: bool,
     residual_after_activation: bool,
+    zeros: tuple[int, ...] = (),
 ) -> torch.nn.Module:
     """The layer with what follows it. Its parameters are the layer's own, unless there is a norm.
+
+    Args:
+        zeros: around the input of a convolution, besides its padding
 
     Raises:
         FoldError: the folded weights cannot be had
@@ -126,22 +162,44 @@ def fused_module(
         )
         made.weight, made.bias = layer.weight, layer.bias
         return made.train(layer.training)
-    assert isinstance(layer, torch.nn.Conv2d)
-    parameters = None if norm is None else fold(layer, norm)
-    conv = ResidualConv2d if has_residual else nn.Conv2d
-    result = conv.from_conv(layer, activation, residual_after_activation)
+    conv: Any = layer
+    parameters = None if norm is None else fold(conv, norm)
+    result: Any = (_RESIDUAL if has_residual else _PLAIN)[type(layer)].from_conv(
+        conv, activation, residual_after_activation
+    )
     if parameters is not None:
         result.weight, result.bias = parameters
+    if zeros:
+        result.padding = padded_more(conv, zeros)
     # The layer is the copy's own, so its weight may lie as the kernels read it.
-    result.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return result
+    result.weight.data = _channels_last(result.weight.data)
+    made_of: torch.nn.Module = result
+    return made_of
+
+
+_PLAIN: dict[type[torch.nn.Module], Any] = {
+    torch.nn.Conv2d: nn.Conv2d,
+    torch.nn.Conv3d: nn.Conv3d,
+    torch.nn.ConvTranspose1d: nn.ConvTranspose1d,
+    torch.nn.ConvTranspose2d: nn.ConvTranspose2d,
+    torch.nn.ConvTranspose3d: nn.ConvTranspose3d,
+}
+_RESIDUAL: dict[type[torch.nn.Module], Any] = {
+    torch.nn.Conv2d: ResidualConv2d,
+    torch.nn.Conv3d: ResidualConv3d,
+}
+
+
+def _channels_last(weight: Tensor) -> Tensor:
+    """Of any number of dimensions."""
+    return weight.movedim(1, -1).contiguous().movedim(-1, 1)
 
 
 class FoldError(Exception):
     """Why a batch norm is not folded."""
 
 
-def fold(conv: torch.nn.Conv2d, norm: Any) -> tuple[torch.nn.Parameter, torch.nn.Parameter]:
+def fold(conv: Any, norm: Any) -> tuple[torch.nn.Parameter, torch.nn.Parameter]:
     """Weight and bias of a convolution that does what `conv` and then `norm` do.
 
     Computed in float64, so that there is no rounding but that to the weight's dtype.
@@ -162,8 +220,10 @@ def fold(conv: torch.nn.Conv2d, norm: Any) -> tuple[torch.nn.Parameter, torch.nn
         shift = shift * scale
         if norm.bias is not None:
             shift = shift + norm.bias.double()
-        wide = conv.weight.double() * scale.view(-1, 1, 1, 1)
-        weight = wide.to(conv.weight.dtype).contiguous(memory_format=torch.channels_last)
+        filters = 1 if conv.transposed else 0  # which dimension of the weight they are
+        around = [-1 if dim == filters else 1 for dim in range(conv.weight.dim())]
+        wide = conv.weight.double() * scale.view(around)
+        weight = _channels_last(wide.to(conv.weight.dtype))
         bias = shift.to(conv.weight.dtype)
         for name, value, before in (("weight", weight, wide), ("bias", bias, shift)):
             if not torch.equal(value.isfinite(), before.isfinite()):

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from .aliases import Aliases
-from .chains import FUNCTIONS, Chain, Matcher
+from .chains import Chain, Matcher
 from .formats import Formats, Fused
+from .layers import CONVS, FUNCTIONS
 from .opaque import why_opaque
 from .report import Kept, Replacement
 
@@ -61,7 +62,7 @@ class Rewriter:
             fused = [
                 Fused(node, chain.layer.weight, chain.sum_is_reversed)
                 for node, chain in put
-                if isinstance(chain.layer, torch.nn.Conv2d)
+                if isinstance(chain.layer, CONVS)
             ]
             Formats(self._module, fused, self._weight_formats).restore()
             self._module.delete_all_unused_submodules()
@@ -77,14 +78,16 @@ class Rewriter:
         self._module.add_submodule(target, chain.module)
         # At the place of the layer: what it reads may be written to later. A residual is there at
         # the place of the sum only.
-        place, args = first, first.args
+        place, args = first, (chain.input(),)
         if chain.sum is not None:
-            place, args = chain.sum, (*first.args, chain.operand())
+            place, args = chain.sum, (chain.input(), chain.operand())
         with graph.inserting_before(place):
             made = graph.call_module(target, args)
         chain.nodes[-1].replace_all_uses_with(made)
         for node in reversed(chain.nodes):
             graph.erase_node(node)
+        if chain.pad is not None and not chain.pad.users:
+            graph.erase_node(chain.pad)
         replacement = Replacement(self._full(name), self._full(target), chain.parts, note)
         self.replaced.append(replacement)
         return made

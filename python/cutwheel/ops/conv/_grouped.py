@@ -93,13 +93,6 @@ def why_not_call(input: Tensor, weight: Tensor, groups: int, where: Geometry) ->
     return why_not(weight.shape[1], filters // count, count, weight.shape[2:], where)
 
 
-def why_not_layer(layer: torch.nn.Conv2d) -> str | None:
-    """The same of a module."""
-    channels, filters = layer.in_channels // layer.groups, layer.out_channels // layer.groups
-    where = *layer.stride, 0, 0, 0, 0, *layer.dilation
-    return why_not(channels, filters, layer.groups, layer.kernel_size, where)
-
-
 # ---- by torch, inside of transforms --------------------------------------------------------------
 def _dgrad_by_torch(
     grad: Tensor, weight: Tensor, size: Sequence[int], geometry: Geometry, groups: int
