@@ -1,4 +1,5 @@
-"""Which nodes of a traced graph are activations and sums, in the ways that models write them."""
+"""Which nodes of a traced graph are activations, sums, products and permutations, in the ways that
+models write them."""
 
 from __future__ import annotations
 
@@ -43,6 +44,9 @@ _OPTIONS: dict[str, dict[str, object]] = {
 
 _SUMS = (operator.add, operator.iadd, torch.add)
 _SUM_METHODS = ("add", "add_", "__add__", "__iadd__", "__radd__")
+_PRODUCTS = (operator.mul, operator.imul, torch.mul, torch.multiply)
+_PRODUCT_METHODS = ("mul", "mul_", "__mul__", "__imul__", "__rmul__", "multiply", "multiply_")
+_IN_PLACE_PRODUCTS = (operator.imul, "mul_", "__imul__", "multiply_")
 _IN_PLACE_SUMS = (operator.iadd, "add_", "__iadd__")
 
 
@@ -99,3 +103,30 @@ def sum_of(node: Node) -> Sum | None:
     if not isinstance(a, Node) or not isinstance(b, Node):
         return None
     return Sum(a, b, node.target in _IN_PLACE_SUMS)
+
+
+def factor_of(node: Node, value: Node) -> Node | None:
+    """The other factor of a product with a value, which is not written to that."""
+    if node.op not in ("call_function", "call_method") or node.kwargs or len(node.args) != 2:
+        return None
+    if node.target not in (_PRODUCTS if node.op == "call_function" else _PRODUCT_METHODS):
+        return None
+    a, b = node.args
+    if not isinstance(a, Node) or not isinstance(b, Node) or a is b:
+        return None
+    if node.target in _IN_PLACE_PRODUCTS and a is not value:
+        return None
+    return b if a is value else a
+
+
+def moves_channels_first(node: Node) -> bool:
+    """Whether it permutes [N, ..., C] to [N, C, ...]."""
+    is_call = node.op == "call_method" and node.target == "permute"
+    if not is_call and not (node.op == "call_function" and node.target is torch.permute):
+        return False
+    given: Any = node.args[1:] if not node.kwargs else (node.kwargs.get("dims"),)
+    dims = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
+    if len(dims) < 3 or not all(type(dim) is int for dim in dims):
+        return False
+    last = len(dims) - 1
+    return [dim % len(dims) for dim in dims] == [0, last, *range(1, last)]

@@ -17,7 +17,14 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import Graph, Node
 
 from .. import nn
-from .modules import CastingLinear, ResidualConv2d, ResidualConv3d, ResidualLinear
+from .modules import (
+    CastingLinear,
+    ChannelsFirstLinear,
+    PointwiseConv2d,
+    ResidualConv2d,
+    ResidualConv3d,
+    ResidualLinear,
+)
 from .opaque import why_opaque
 
 _CALLERS = "the caller's tensors"
@@ -32,6 +39,7 @@ _ALLOCATING_MODULES = (
     *(torch.nn.ReLU, torch.nn.SiLU, torch.nn.GELU, torch.nn.Sigmoid, torch.nn.Hardswish),
     *(nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
     *(nn.Linear, ResidualConv2d, ResidualConv3d, ResidualLinear, CastingLinear),
+    *(ChannelsFirstLinear, PointwiseConv2d),
 )
 _ALLOCATING_FUNCTIONS: tuple[Callable[..., Any], ...] = (
     *(operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, operator.matmul),

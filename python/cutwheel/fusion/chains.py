@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from .activations import activation_of, sum_of
+from .activations import activation_of, factor_of, moves_channels_first, sum_of
 from .aliases import Aliases
 from .layers import NORMS, dims_of, is_layer, why_not
 from .modules import (
@@ -36,6 +36,12 @@ class Chain:
     pad: Node | None = None
     """zeros around its input, put there in front of it"""
     norm: torch.nn.Module | None = None
+    factor: Node | None = None
+    """a parameter that its result is multiplied by"""
+    scale: torch.Tensor | None = None
+    """the same, one number for each channel"""
+    is_channels_first: bool = False
+    """the result of a linear layer is permuted to [N, C, ...]"""
     activation: str | None = None
     sum: Node | None = None
     sum_is_in_place: bool = False
@@ -55,7 +61,8 @@ class Chain:
         pad = ["padding"] if self.pad is not None else []
         bias = ["bias"] if self.layer.bias is not None else []
         norm = ["batch norm"] if self.norm else []
-        return (*pad, self._kind(), *bias, *norm, *rest)
+        scale = ["scale"] if self.scale is not None else []
+        return (*pad, self._kind(), *bias, *norm, *scale, *rest)
 
     def _kind(self) -> str:
         if isinstance(self.layer, torch.nn.Linear):
@@ -111,7 +118,8 @@ class Matcher:
         try:
             self._make(chain)
         except FoldError as error:
-            return f"the batch norm behind it is not folded: {error}"
+            what = "scale" if chain.norm is None else "batch norm"
+            return f"the {what} behind it is not folded: {error}"
         self._taken.update(chain.nodes)
         return chain
 
@@ -119,6 +127,7 @@ class Matcher:
         chain.module = fused_module(
             *(chain.layer, chain.norm, chain.activation, chain.sum is not None),
             *(chain.residual_after_activation, self._zeros_of(chain)),
+            *(chain.scale, chain.is_channels_first),
         )
         if isinstance(chain.module, (ResidualConv2d, ResidualConv3d, ResidualLinear)):
             chain.module.sum_is_in_place = chain.sum_is_in_place
@@ -150,12 +159,19 @@ class Matcher:
             value = chain.nodes[-1]
             known = [(user, what) for user in value.users if (what := self._what(chain, user))]
             if not known:
-                return
+                break
             chain.end, what = known[0]
             if len(value.users) > 1:
                 chain.note = f"the {what} behind it is not in it: others use its value, too"
             else:
                 chain.note = self._take(chain, chain.end, what)
+        self._drop_permutation(chain)
+
+    def _drop_permutation(self, chain: Chain) -> None:
+        """The last one, if nothing is computed behind it."""
+        if chain.is_channels_first and moves_channels_first(chain.nodes[-1]):
+            chain.nodes.pop()
+            chain.is_channels_first = False
 
     def _what(self, chain: Chain, user: Node) -> str:
         """The part that the node would be in the chain: "batch norm", "residual" or an activation;
@@ -164,6 +180,11 @@ class Matcher:
         if user.op == "call_module" and type(self._modules[str(user.target)]) in NORMS:
             is_next = not isinstance(layer, torch.nn.Linear) and len(chain.nodes) == 1
             return "batch norm" if is_next else ""
+        if self._factor(chain, user) is not None:
+            return "scale"
+        if moves_channels_first(user):
+            is_linear = isinstance(layer, torch.nn.Linear)
+            return "permutation" if is_linear and not chain.is_channels_first else ""
         found = sum_of(user)
         if found is not None:
             is_free = not has_sum and user not in self._taken and found.a is not found.b
@@ -178,6 +199,15 @@ class Matcher:
         module = self._modules[str(user.target)] if user.op == "call_module" else None
         if what == "residual":
             return self._take_sum(chain, user)
+        if what == "scale":
+            chain.factor = factor_of(user, chain.nodes[-1])
+            chain.scale = self._factor(chain, user)
+            chain.nodes.append(user)
+            return ""
+        if what == "permutation":
+            chain.is_channels_first = True
+            chain.nodes.append(user)
+            return ""
         reason = None if module is None else why_opaque(module)
         if what == "batch norm":
             assert module is not None
@@ -189,6 +219,41 @@ class Matcher:
             return f"the {what} behind it is not in it: {reason}"
         chain.nodes.append(user)
         return ""
+
+    def _factor(self, chain: Chain, user: Node) -> torch.Tensor | None:
+        """One number for each channel, which the node multiplies the chain's value by, if that can
+        be a part of the weights."""
+        layer: Any = chain.layer
+        if chain.scale is not None or chain.activation is not None or chain.sum is not None:
+            return None
+        other = factor_of(user, chain.nodes[-1])
+        found = None if other is None else self._parameter(other)
+        if found is None or found.dtype != layer.weight.dtype:
+            return None
+        is_linear = isinstance(layer, torch.nn.Linear)
+        channels = layer.out_features if is_linear else layer.out_channels
+        behind = 0 if is_linear else dims_of(layer)  # dimensions behind the channels
+        if chain.is_channels_first:
+            permutation = next(node for node in chain.nodes if moves_channels_first(node))
+            given = permutation.args[1:] or (permutation.kwargs["dims"],)
+            behind = len(given[0] if len(given) == 1 else given) - 2  # type: ignore[arg-type]
+        of_channels = (channels, *(1,) * behind)
+        if tuple(found.shape) not in (of_channels, (1, *of_channels)):
+            return None
+        return found.reshape(-1)
+
+    def _parameter(self, node: Node) -> torch.Tensor | None:
+        """The parameter that a node is, or that it sees in another shape."""
+        if node.op == "call_method" and node.target in ("view", "reshape"):
+            found = self._parameter(node.args[0]) if isinstance(node.args[0], Node) else None
+            sizes = node.args[1:]
+            if found is None or node.kwargs or not all(type(size) is int for size in sizes):
+                return None
+            return found.reshape(sizes)  # type: ignore[arg-type]
+        if node.op != "get_attr":
+            return None
+        owner, _, name = str(node.target).rpartition(".")
+        return self._modules[owner]._parameters.get(name) if owner in self._modules else None
 
     def _take_sum(self, chain: Chain, user: Node) -> str:
         found, first = sum_of(user), chain.nodes[0]

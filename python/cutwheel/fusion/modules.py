@@ -77,14 +77,39 @@ class ResidualLinear(nn.Linear):
 
     sum_is_in_place = False
     sum_is_reversed = False
+    is_channels_first = False
+    """the result is permuted from [N, ..., C] to [N, C, ...], as the residual lies"""
 
     def forward(self, input: Tensor, residual: Any) -> Any:  # type: ignore[override]
-        shape = (*input.shape[:-1], self.out_features)
-        if _is_like_result(residual, input, shape) and (
-            not self.sum_is_reversed or residual.is_contiguous()
-        ):
-            return super().forward(input, residual)
-        return _by_torch(self, torch.nn.Linear.forward(self, input), residual)
+        shape, is_first = (*input.shape[:-1], self.out_features), self.is_channels_first
+        if _is_like_result(residual, input, _channels_first(shape) if is_first else shape):
+            added = residual.movedim(1, -1) if is_first else residual
+            if not self.sum_is_reversed or added.is_contiguous():
+                result = super().forward(input, added)
+                return result.movedim(-1, 1) if is_first else result
+        z = torch.nn.Linear.forward(self, input)
+        return _by_torch(self, z.movedim(-1, 1) if is_first else z, residual)
+
+
+class ChannelsFirstLinear(nn.Linear):
+    """cutwheel.nn.Linear whose result is permuted from [N, ..., C] to [N, C, ...]."""
+
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
+        return super().forward(input, residual).movedim(-1, 1)
+
+
+def _channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (shape[0], shape[-1], *shape[1:-1])
+
+
+class PointwiseConv2d(nn.Conv2d):
+    """cutwheel.nn.Conv2d of one tap as a linear layer of pixels, whose kernels have more
+    activations."""
+
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
+        pixels, weight = input.movedim(-3, -1), self.weight.flatten(1)
+        result = linear(pixels, weight, self.bias, activation=self.activation, residual=residual)
+        return result.movedim(-1, -3)
 
 
 class CastingLinear(nn.Linear):
@@ -131,10 +156,29 @@ def can_fuse(
     if isinstance(layer, torch.nn.Linear):
         return activation in ACTIVATIONS or activation is None or not has_residual
     conv: Any = layer
+    if _is_pointwise(conv, activation):
+        return not has_residual
     if conv.transposed:  # of which dgrad kernels have one epilogue besides the bias
         return activation in (None, "relu") and not has_residual
     plan = plan_of(activation, has_residual, is_last, False, is_grouped=conv.groups != 1)
     return plan.activation is None and not plan.adds_residual
+
+
+_OF_PIXELS = ("sigmoid", "tanh", "hardswish", "leaky_relu")
+"""activations that kernels of linear layers have besides those of convolutions; and softplus, which
+torch computes in float32 under autocast"""
+
+
+def _is_pointwise(conv: Any, activation: str | None) -> bool:
+    """Whether a convolution is to be a linear layer of pixels. In float32 torch has settings for
+    these of their own."""
+    return (
+        activation in _OF_PIXELS
+        and type(conv) is torch.nn.Conv2d
+        and (conv.kernel_size, conv.stride, conv.groups) == ((1, 1), (1, 1), 1)
+        and conv.padding in ((0, 0), "same", "valid")
+        and conv.weight.dtype in (torch.float16, torch.bfloat16)
+    )
 
 
 def fused_module(
@@ -144,29 +188,44 @@ def fused_module(
     has_residual: bool,
     residual_after_activation: bool,
     zeros: tuple[int, ...] = (),
+    scale: Tensor | None = None,
+    is_channels_first: bool = False,
 ) -> torch.nn.Module:
-    """The layer with what follows it. Its parameters are the layer's own, unless there is a norm.
+    """The layer with what follows it. Its parameters are the layer's own, unless there is a norm or
+    a scale.
 
     Args:
         zeros: around the input of a convolution, besides its padding
+        scale: that the result is multiplied by, one number for each channel
+        is_channels_first: the result of a linear layer is permuted to [N, C, ...]
 
     Raises:
         FoldError: the folded weights cannot be had
     """
+    parameters = None
+    if norm is not None or scale is not None:
+        parameters = fold(layer, norm, scale)
+    result: Any
     if isinstance(layer, torch.nn.Linear):
         kind = CastingLinear if activation in _IN_FLOAT32 else nn.Linear
-        made = (ResidualLinear if has_residual else kind)(
+        kind = (
+            ResidualLinear if has_residual else ChannelsFirstLinear if is_channels_first else kind
+        )
+        result = kind(
             *(layer.in_features, layer.out_features, layer.bias is not None, "meta"),
             activation=activation,
             residual_after_activation=residual_after_activation,
         )
-        made.weight, made.bias = layer.weight, layer.bias
-        return made.train(layer.training)
+        result.weight, result.bias = parameters or (layer.weight, layer.bias)
+        if has_residual:
+            result.is_channels_first = is_channels_first
+        made: torch.nn.Module = result.train(layer.training)
+        return made
     conv: Any = layer
-    parameters = None if norm is None else fold(conv, norm)
-    result: Any = (_RESIDUAL if has_residual else _PLAIN)[type(layer)].from_conv(
-        conv, activation, residual_after_activation
-    )
+    kind_of_conv = (_RESIDUAL if has_residual else _PLAIN)[type(layer)]
+    if _is_pointwise(conv, activation):
+        kind_of_conv = PointwiseConv2d
+    result = kind_of_conv.from_conv(conv, activation, residual_after_activation)
     if parameters is not None:
         result.weight, result.bias = parameters
     if zeros:
@@ -196,38 +255,57 @@ def _channels_last(weight: Tensor) -> Tensor:
 
 
 class FoldError(Exception):
-    """Why a batch norm is not folded."""
+    """Why a batch norm or a scale is not folded."""
 
 
-def fold(conv: Any, norm: Any) -> tuple[torch.nn.Parameter, torch.nn.Parameter]:
-    """Weight and bias of a convolution that does what `conv` and then `norm` do.
+def fold(
+    layer: Any, norm: Any, factors: Tensor | None = None
+) -> tuple[torch.nn.Parameter, torch.nn.Parameter | None]:
+    """Weight and bias of a layer that does what `layer`, then `norm` and the factors do.
 
     Computed in float64, so that there is no rounding but that to the weight's dtype.
+
+    Args:
+        norm: a batch norm, or None
+        factors: one for each channel of the result
     """
-    tensors = (conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.weight, norm.bias)
+    of_norm = ("running_mean", "running_var", "weight", "bias") if norm is not None else ()
+    tensors = (layer.weight, layer.bias, factors, *(getattr(norm, name) for name in of_norm))
     devices = {tensor.device for tensor in tensors if tensor is not None}
     if torch.device("meta") in devices:
         raise FoldError("its weights are on the device meta: load them first")
     if len(devices) > 1:
-        raise FoldError("it is on another device than the convolution")
+        kind = "linear layer" if isinstance(layer, torch.nn.Linear) else "convolution"
+        raise FoldError(f"it is on another device than the {kind}")
     with torch.no_grad():
-        scale = (norm.running_var.double() + norm.eps).rsqrt()
-        if norm.weight is not None:
-            scale = scale * norm.weight.double()
-        shift = -norm.running_mean.double()
-        if conv.bias is not None:
-            shift = shift + conv.bias.double()
-        shift = shift * scale
-        if norm.bias is not None:
-            shift = shift + norm.bias.double()
-        filters = 1 if conv.transposed else 0  # which dimension of the weight they are
-        around = [-1 if dim == filters else 1 for dim in range(conv.weight.dim())]
-        wide = conv.weight.double() * scale.view(around)
-        weight = _channels_last(wide.to(conv.weight.dtype))
-        bias = shift.to(conv.weight.dtype)
-        for name, value, before in (("weight", weight, wide), ("bias", bias, shift)):
-            if not torch.equal(value.isfinite(), before.isfinite()):
-                dtype = str(value.dtype).removeprefix("torch.")
-                raise FoldError(f"the folded {name} exceeds the range of {dtype}")
-    needs_grad = conv.weight.requires_grad
-    return torch.nn.Parameter(weight, needs_grad), torch.nn.Parameter(bias, needs_grad)
+        scale = layer.weight.new_ones((), dtype=torch.double)
+        shift = None if layer.bias is None else layer.bias.double()
+        if norm is not None:
+            scale = (norm.running_var.double() + norm.eps).rsqrt()
+            if norm.weight is not None:
+                scale = scale * norm.weight.double()
+            mean = norm.running_mean.double()
+            shift = (-mean if shift is None else shift - mean) * scale
+            if norm.bias is not None:
+                shift = shift + norm.bias.double()
+        if factors is not None:
+            scale = scale * factors.double()
+            shift = None if shift is None else shift * factors.double()
+        filters = 1 if getattr(layer, "transposed", False) else 0  # which dimension they are
+        around = [-1 if dim == filters else 1 for dim in range(layer.weight.dim())]
+        wide = layer.weight.double() * scale.view(around)
+        dtype, needs_grad = layer.weight.dtype, layer.weight.requires_grad
+        weight = _rounded("weight", wide, dtype)
+        bias = None if shift is None else _rounded("bias", shift, dtype)
+    if not isinstance(layer, torch.nn.Linear):
+        weight = _channels_last(weight)
+    made = None if bias is None else torch.nn.Parameter(bias, needs_grad)
+    return torch.nn.Parameter(weight, needs_grad), made
+
+
+def _rounded(name: str, wide: Tensor, dtype: torch.dtype) -> Tensor:
+    value = wide.to(dtype)
+    if not torch.equal(value.isfinite(), wide.isfinite()):
+        kind = str(dtype).removeprefix("torch.")
+        raise FoldError(f"the folded {name} exceeds the range of {kind}")
+    return value

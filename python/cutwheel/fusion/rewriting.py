@@ -88,9 +88,31 @@ class Rewriter:
             graph.erase_node(node)
         if chain.pad is not None and not chain.pad.users:
             graph.erase_node(chain.pad)
+        if chain.factor is not None:
+            self._drop(chain.factor)
         replacement = Replacement(self._full(name), self._full(target), chain.parts, note)
         self.replaced.append(replacement)
         return made
+
+    def _drop(self, factor: Node) -> None:
+        """A parameter that is a part of weights now, unless it serves elsewhere."""
+        graph, node = self._module.graph, factor
+        while not node.users:
+            before = node.all_input_nodes
+            graph.erase_node(node)
+            if not before:
+                name = str(node.target)
+                owner, _, attribute = name.rpartition(".")
+                if not any(self._serves(other, name) for other in graph.nodes):
+                    delattr(self._modules[owner], attribute)
+                return
+            (node,) = before
+
+    def _serves(self, node: Node, parameter: str) -> bool:
+        """Whether the node may read a parameter."""
+        if node.op == "get_attr":
+            return node.target == parameter
+        return node.op == "call_module" and parameter.startswith(f"{node.target}.")
 
     def _name(self, layer: str) -> str:
         """That of the layer, if it is used nowhere else."""
@@ -117,13 +139,29 @@ class Rewriter:
 def _drop_passing(root: torch.nn.Module, graph: Graph) -> None:
     modules = dict(root.named_modules(remove_duplicate=False))
     for node in list(graph.nodes):
-        if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
-            continue
-        module = modules[node.target]
-        is_off = type(module) is torch.nn.Identity or not module.training
-        if type(module) in _PASSING and is_off and not why_opaque(module):
+        if node.op == "call_module":
+            is_passing = len(node.args) == 1 and not node.kwargs and _passes(modules[node.target])
+        else:
+            is_passing = _is_stochastic_depth_off(node)
+        if is_passing:
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
+
+
+def _passes(module: torch.nn.Module) -> bool:
+    is_off = type(module) is torch.nn.Identity or not module.training
+    return type(module) in _PASSING and is_off and not why_opaque(module)
+
+
+def _is_stochastic_depth_off(node: Node) -> bool:
+    """torchvision's function, which torch.fx does not look into."""
+    module, name = (getattr(node.target, each, "") for each in ("__module__", "__name__"))
+    if node.op != "call_function" or not node.args:
+        return False
+    if (module, name) != ("torchvision.ops.stochastic_depth", "stochastic_depth"):
+        return False
+    given = dict(zip(("input", "p", "mode", "training"), node.args, strict=False)) | node.kwargs
+    return given.get("training", True) is False or given.get("p") == 0.0
 
 
 def _is_view(node: Node) -> bool:
