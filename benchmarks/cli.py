@@ -32,7 +32,8 @@ def parser() -> argparse.ArgumentParser:
     add("fused", "linear layers with activation and residual")
     add("scaled", "fp8 and int8 GEMMs, and quantisation")
     add("grouped", "grouped GEMMs of experts")
-    add("conv", "convolutions in all directions, and ResNet-50")
+    add("conv", "convolutions in all directions")
+    add("models", "convolutional models, and a training step")
     add("host", "CPU time of a call")
     everything = add("all", "every section")
     everything.add_argument(
@@ -86,6 +87,13 @@ def _common() -> argparse.ArgumentParser:
     common.add_argument("--budget-seconds", type=float, help="skip cases once this is used up")
     common.add_argument(
         "--no-compile", action="store_true", help="no torch.compile among the baselines"
+    )
+    common.add_argument(
+        "--compile-seconds",
+        type=float,
+        default=240.0,
+        metavar="S",
+        help="leave out what torch.compile takes longer for (240)",
     )
     return common
 

@@ -30,24 +30,37 @@ IN_GROUPS = {
     is_depthwise: tuple(f"{name}_{direction}" for direction in DIRECTIONS[:3])
     for is_depthwise, name in ((True, "depthwise"), (False, "grouped"))
 }
+MODELS = ("resnet50", "convnext_t", "efficientnet_b0", "regnet_y_8gf", "mobilenet_v3_l")
+BATCHES, SIDE = (1, 64), 224  # of their images
+LATENTS = (1, 16, 3, 30, 52)  # of nine frames of 240 x 416
 # Groups for which torch.compile is one more baseline, by section.
 COMPILED = {
     "mm": ("mm",),
     "fused": ("bias_gelu", "bias_residual", "gated_silu"),
     "scaled": ("int8", "quantize"),
-    "conv": ("resnet50",),
+    "models": (*MODELS, "video_decoder", "resnet50_training"),
 }
 # Of sections; the others have GEMMs.
 KINDS: dict[str, Kind] = {"bmm": Batched, "grouped": Grouped, "conv": Conv}
-RESNET = Conv(64, 3, 224, 224, 64, 7, 7, 2, 3, 1)
-"""what ResNet-50 begins with"""
+
+
+class Model(NamedTuple):
+    """The input of a model."""
+
+    size: tuple[int, ...]
+
+    def fields(self, _: str) -> dict[str, Any]:
+        return {"input": list(self.size), "m": self.size[0]}
+
+    def __str__(self) -> str:
+        return " x ".join(map(str, self.size))
 
 
 class Problem(NamedTuple):
     group: str
     """what is computed of the shape"""
     shape: Any
-    """Gemm, Batched, Grouped or Conv"""
+    """Gemm, Batched, Grouped, Conv or Model"""
     variant: str = ""
     """recipes, joined by "+", or the skew of groups"""
 
@@ -57,7 +70,7 @@ class Problem(NamedTuple):
         return found
 
     def __str__(self) -> str:
-        if self.group == "resnet50":
+        if self.group == "resnet50" and isinstance(self.shape, Conv):  # of older files
             return f"resnet50 {' x '.join(map(str, self.shape[:4]))}"
         return " ".join(filter(None, (self.group, self.variant, str(self.shape))))
 
@@ -129,11 +142,21 @@ def _grouped(pairs: Sequence[tuple[Grouped, str]]) -> list[Problem]:
     return [Problem(group, shape, skew) for group in EXPERTS for shape, skew in pairs]
 
 
+def _models(quick: bool) -> list[Problem]:
+    batches = BATCHES[-1:] if quick else BATCHES
+    images = {n: Model((n, 3, SIDE, SIDE)) for n in BATCHES}
+    found = [Problem(name, images[n]) for name in MODELS[: 1 if quick else None] for n in batches]
+    more = [Problem("video_decoder", Model(LATENTS)), Problem("resnet50_training", images[64])]
+    return [*found, *([] if quick else more)]
+
+
 def of_section(name: str, given: Options) -> Problems:
     """None for `host`, whose operands have one size."""
     op, table = name.partition("_")[0], load()
     if op == "host":
         return Problems([])
+    if op == "models":
+        return _only(Problems([] if given.shape else _models(given.quick)), given.only)
     kind = KINDS.get(op, Gemm)
     own: list[Shape] = [
         shapes.parse(text, kind, "--shape") for text in given.shape if shapes.fits(text, kind)
@@ -161,8 +184,7 @@ def of_section(name: str, given: Options) -> Problems:
     elif op == "conv":
         layers_of_groups = [Conv(*case) for case in table["conv"]["groups"]["cases"]]
         more = [] if given.shape else layers_of_groups[:: 8 if given.quick else 1]
-        model = [] if given.shape else [Problem("resnet50", RESNET)]
-        made = Problems([*_convs([*wanted, *more]), *model], _convs(drawn))
+        made = Problems(_convs([*wanted, *more]), _convs(drawn))
     else:
         gradients = _gradients(drawn) if op == "mm" else []
         made = Problems(_each([op], wanted), [*_each([op], drawn), *gradients])

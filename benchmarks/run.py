@@ -24,7 +24,7 @@ from . import problems
 from .compare import Limits, Measurement, compare, compare_on_host, describe, spread_of
 from .problems import COMPILED, Options, Problem
 from .report import record
-from .suites import Suite
+from .suites import Suite, limited
 
 Row = dict[str, Any]
 QUICK = Limits(case_seconds=0.2, max_rounds=9)
@@ -38,10 +38,12 @@ SECONDS_PER_CASE = {
     "scaled": 0.18,
     "grouped": 0.22,
     "conv": 0.5,
+    "models": 5.0,
     "host": 0.5,
 }
-SECONDS_PER_COMPILE = 13.0
-COMPILATIONS = {"scaled": 6, "conv": 2}  # a scaling, quantisation by recipe; a whole model
+SECONDS_PER_COMPILE = {"models": 50.0}  # the model and the fused one
+SECONDS_PER_COMPILATION = 13.0  # of others
+COMPILATIONS = {"scaled": 6}  # a scaling, quantisation by recipe
 
 
 def suite_of(op: str) -> Suite:
@@ -193,6 +195,8 @@ class Compiling:
     groups: Sequence[str]
     at: set[Gemm] | None
     """shapes that ask for it; None: all"""
+    seconds: float
+    """that one compilation may take"""
 
     def asks(self, problem: Problem) -> bool:
         return problem.group in self.groups and (self.at is None or problem.shape in self.at)
@@ -218,9 +222,9 @@ def compiling_of(name: str, given: Options, mode: str) -> Compiling | None:
         return None
     table = {"mm": "gemm", "fused": "fused"}.get(op)
     at = problems.compiled_shapes(problems.load(), table) if table else None
-    if given.no_compile or (given.quick and op != "conv"):
+    if given.no_compile or given.quick:
         at = set()
-    return Compiling(mode, COMPILED[op], at)
+    return Compiling(mode, COMPILED[op], at, given.compile_seconds)
 
 
 def keep_caches_in_tmpdir() -> None:
@@ -238,7 +242,7 @@ def maker(
     def compiled(function: Function) -> Function:
         assert suite.compiled is not None
         assert compiling is not None
-        return suite.compiled(function, compiling.mode)
+        return limited(suite.compiled(function, compiling.mode), compiling.seconds)
 
     def make(problem: Problem) -> Case:
         setting = Setting(problem.shape, operands, problem.variant)
@@ -283,7 +287,8 @@ def planned(sections: Sequence[str], given: Options) -> dict[str, tuple[float, i
         seconds = cases * SECONDS_PER_CASE[op]
         if compiling := compiling_of(name, given, ""):
             asked = sum(map(compiling.asks, wanted))
-            seconds += min(asked, COMPILATIONS.get(op, asked)) * SECONDS_PER_COMPILE
+            each = SECONDS_PER_COMPILE.get(op, SECONDS_PER_COMPILATION)
+            seconds += min(asked, COMPILATIONS.get(op, asked)) * each
         found[name] = (seconds, cases)
     return found
 

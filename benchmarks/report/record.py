@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 SCHEMA = 2  # of result files; raise it when a reader of the old form would misread the new one
-SECTIONS = ("mm", "addmm", "bmm", "fused", "scaled", "grouped", "conv", "host")  # in their order
+SECTIONS = ("mm", "addmm", "bmm", "fused", "scaled", "grouped", "conv", "models", "host")
+"""in their order"""
 
 
 def run_text(*command: str) -> str | None:

@@ -39,6 +39,8 @@ def label(row: Row) -> str:
 
 
 def shape_of(row: Row) -> str:
+    if "input" in row:
+        return " x ".join(map(str, row["input"]))
     if "shape" in row:
         return str(Problem(row["group"], Conv(*row["shape"]))).removeprefix(f"{row['group']} ")
     text = " x ".join(str(row[extent]) for extent in "mnk" if row[extent])

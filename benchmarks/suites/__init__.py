@@ -8,6 +8,7 @@ timed and checked in compare.py, and run.py collects the results.
 from __future__ import annotations
 
 import functools
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -60,6 +61,34 @@ def compiled(function: Function, **options: Any) -> Function:
             return made(*operands)
         except Exception as error:
             raise RuntimeError(describe(error)) from error
+
+    return call
+
+
+def limited(function: Function, seconds: float) -> Function:
+    """A first call that takes longer, as it compiles, raises RuntimeError.
+
+    By a signal, which interrupts Python between its instructions: of the main thread alone.
+    """
+    is_first = True
+
+    def interrupt(number: int, frame: object) -> None:
+        raise TimeoutError(f"torch.compile took more than {seconds:g} s")
+
+    def call(*operands: Any) -> Any:
+        nonlocal is_first
+        if not is_first:
+            return function(*operands)
+        is_first = False
+        before = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            return function(*operands)
+        except TimeoutError as error:
+            raise RuntimeError(describe(error)) from error
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
     return call
 

@@ -1,41 +1,31 @@
 """Convolutions against cuDNN's, channels last in bfloat16.
 
 cutwheel.tuning.cases.conv has the three directions of a convolution without a bias; `fused` is
-relu(conv + bias + residual), `resnet50` a whole model, as examples/resnet50.py has it. torch's
-`backends.cudnn.benchmark` is on. Nothing writes with ``out=``.
+relu(conv + bias + residual). torch's `backends.cudnn.benchmark` is on. Nothing writes with
+``out=``.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.utils.flop_counter import FlopCounterMode
 
 import cutwheel
-from cutwheel.tuning.case import Case, Provider, Setting
+from cutwheel.tuning.case import Case, Setting
 from cutwheel.tuning.cases import conv
 from cutwheel.tuning.cases.conv import our_dgrad, our_wgrad, torch_dgrad, torch_fprop, torch_wgrad
-from cutwheel.tuning.measure import Error, exactly
+from cutwheel.tuning.measure import exactly
 from cutwheel.tuning.shapes import Conv
 
 from ..compare import HostCase, Limits, Run
-from . import Suite, compiled
+from . import Suite
 from .host import backward_of
 
-# Error of logits behind 53 layers whose results (in eager torch, whose parts) are bfloat16.
-ALLOWED_MODEL = Error(4e-2, 4e-1)
 CUDNN_FUSED = "cudnn_convolution_add_relu"
-WIDTH = 64  # of ResNet's stem; tests take a smaller one
 
 Tensor = torch.Tensor
 
@@ -89,57 +79,6 @@ def fused(setting: Setting) -> Case:
 
     baselines = {"eager": eager_fused, CUDNN_FUSED: cudnn_fused}
     return conv.case_of(setting, "fused", sets, baselines, our_fused, expected, sets[0][3].nbytes)
-
-
-# ---- ResNet-50
-@functools.cache
-def example() -> ModuleType:
-    path = Path(__file__).parents[2] / "examples" / "resnet50.py"
-    spec = importlib.util.spec_from_file_location("resnet50", path)
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    sys.modules["resnet50"] = found
-    spec.loader.exec_module(found)
-    return found
-
-
-def resnet50(setting: Setting) -> Case:
-    shape, device = setting.shape, str(setting.operands.device)
-    made = example().make(device, torch.bfloat16, shape.h, WIDTH)
-    x = [example().images(shape.n, shape.h, device, torch.bfloat16) for _ in range(2)]
-    precise = copy.deepcopy(made).float()
-
-    def reference(i: int) -> Tensor:
-        # Without cuDNN: a convolution of float32 is then one of float32.
-        with torch.no_grad(), torch.backends.cudnn.flags(enabled=False):
-            logits: Tensor = precise(x[i].float())
-        return logits
-
-    def provider(name: str, model: Any) -> Provider:
-        def call(i: int) -> Tensor:
-            with torch.no_grad():
-                logits: Tensor = model(x[i])
-            return logits
-
-        return Provider(name, call)
-
-    providers = [provider("eager", made)]
-    if setting.compiled:
-        providers.append(provider("compile", setting.compiled(made)))
-    providers.append(provider("cutwheel", cutwheel.fuse(made)))
-    weights = sum(tensor.nbytes for tensor in made.state_dict().values())
-    moved = x[0].nbytes + weights
-    return Case(providers, len(x), reference, ALLOWED_MODEL, operations(shape), moved)
-
-
-def operations(shape: Conv) -> int:
-    with torch.device("meta"):
-        model, x = example().ResNet50(width=WIDTH), torch.empty(shape.input)
-    with FlopCounterMode(display=False) as counter:
-        model.eval()(x)
-    total: int = counter.get_total_flops()
-    return total
 
 
 # ---- CPU time
@@ -198,7 +137,6 @@ SUITE = Suite(
     {
         **DIRECTIONS,
         "fused": fused,
-        "resnet50": resnet50,
         **{f"depthwise_{name}": made for name, made in DIRECTIONS.items()},
         **{f"grouped_{name}": made for name, made in DIRECTIONS.items()},
     },
@@ -206,6 +144,4 @@ SUITE = Suite(
     "bf16",
     host=host,
     context=lambda dtype: tuned_cudnn(),
-    compiled=lambda function, mode: compiled(function, mode=mode),
-    mode="default",
 )

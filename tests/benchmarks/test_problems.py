@@ -95,7 +95,12 @@ def test_problems_say_what_they_are() -> None:
             assert fields["m"] >= 1
     first, *_, last = of("conv", "all")
     assert str(first) == "fprop 64 x 3 x 224 x 224, 64 of 7 x 7, stride 2"
-    assert str(last) == "resnet50 64 x 3 x 224 x 224"
+    assert str(last).startswith("grouped_wgrad 1 x 896 x 14 x 14")
+    first, *_, last = of("models", "all")
+    assert str(first) == "resnet50 1 x 3 x 224 x 224"
+    assert last.fields() == {"group": "resnet50_training", "input": [64, 3, 224, 224], "m": 64}
+    assert str(of("models", "all", "--quick")[0]) == "resnet50 64 x 3 x 224 x 224"
+    assert of("models", "all", "--shape", "8x8x8") == []
     assert str(Problem("wgrad", DILATED)).endswith("stride 1, dilation 2")
     assert str(Problem("wgrad", Grouped(8, 512, 3, 4), "skewed")) == (
         "wgrad skewed 8 groups, 512 x 3 x 4"
@@ -119,7 +124,8 @@ def test_problems_of_every_section() -> None:
         "fused": 325,
         "scaled": 499,
         "grouped": 120,
-        "conv": 143,
+        "conv": 142,
+        "models": 12,
         "host": 0,
     }
     (one,) = of("mm_f16", "mm", "--shape", "64x64x64", "--dtype", "f16")
@@ -161,7 +167,7 @@ def test_scaled_problems() -> None:
 def test_drawn_problems_are_asked_for() -> None:
     given = parsed("all", "--drawn", "12", "--seed", "5")
     for name in record.SECTIONS:
-        if name in ("bmm", "host"):
+        if name in ("bmm", "models", "host"):
             continue  # lists alone
         found = problems.of_section(name, given)
         assert found.drawn

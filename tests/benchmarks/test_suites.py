@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import signal
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +18,14 @@ from torch.nn import functional
 
 cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
 
-from benchmarks import compare, problems, run, suites  # noqa: E402
+from benchmarks import compare, networks, problems, run, suites  # noqa: E402
 from benchmarks.compare import Limits  # noqa: E402
-from benchmarks.problems import Problem  # noqa: E402
+from benchmarks.problems import Model, Problem  # noqa: E402
 from benchmarks.report import record, tables  # noqa: E402
-from benchmarks.suites import compiled, fused, host  # noqa: E402
+from benchmarks.suites import compiled, fused, host, limited  # noqa: E402
 from benchmarks.suites import conv as conv_suite  # noqa: E402
 from benchmarks.suites import grouped as grouped_suite  # noqa: E402
+from benchmarks.suites import models as models_suite  # noqa: E402
 from benchmarks.suites import scaled as scaled_suite  # noqa: E402
 from cutwheel.tuning import measure, shapes  # noqa: E402
 from cutwheel.tuning.case import AGAIN, Case, Setting, SkippedError  # noqa: E402
@@ -37,7 +40,7 @@ HEADS = Batched(3, 17, 9, 33)
 EXPERTS = Grouped(9, 200, 64, 48)
 STRIDED = Conv(2, 8, 7, 6, 16, 3, 3, 2, 1, 1)
 DILATED = Conv(1, 5, 9, 8, 4, 3, 2, 1, 2, 2)
-IMAGES = problems.RESNET._replace(n=2, h=32, w=32)
+IMAGES = Model((2, 3, 32, 32))
 BOTH = "tensorwise+rowwise"
 L2_BYTES = {"mm": 1000, "fused": 8000, "scaled": 200_000, "grouped": 100_000, "conv": 50_000}
 
@@ -56,8 +59,13 @@ PROBLEMS = {
     ],
     "conv": [
         *(Problem(g, shape) for g in problems.DIRECTIONS for shape in (STRIDED, DILATED)),
-        Problem("resnet50", IMAGES),
         *(Problem(g, STRIDED._replace(groups=2)) for g in problems.IN_GROUPS[False]),
+    ],
+    # Those of torchvision only where that is.
+    "models": [
+        Problem("resnet50", IMAGES),
+        Problem("video_decoder", Model((1, 16, 2, 3, 4))),
+        Problem("resnet50_training", Model((4, 3, 64, 64))),
     ],
 }
 EVERY = [(op, problem) for op, some in PROBLEMS.items() for problem in some]
@@ -122,7 +130,8 @@ def torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "_scaled_grouped_mm", scaled_grouped_mm)
     monkeypatch.setattr(torch, "cudnn_convolution_add_relu", add_relu)
     monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", lambda name=None: "cublas")
-    monkeypatch.setattr(conv_suite, "WIDTH", 8)
+    narrow = {"resnet50": 8, "video_decoder": 8}
+    monkeypatch.setattr(models_suite, "WIDTHS", narrow)
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +154,8 @@ def test_groups_of_problems_are_those_of_suites() -> None:
     assert set(problems.LAYERS) == set(fused.SUITE.groups)
     assert set(problems.EXPERTS) == set(grouped_suite.SUITE.groups)
     in_groups = {group for groups in problems.IN_GROUPS.values() for group in groups}
-    assert {*problems.DIRECTIONS, *in_groups, "resnet50"} == set(conv_suite.SUITE.groups)
+    assert {*problems.DIRECTIONS, *in_groups} == set(conv_suite.SUITE.groups)
+    assert set(problems.COMPILED["models"]) == set(models_suite.SUITE.groups)
     assert set(problems.QUANTIZE) == set(scaled_suite.QUANTIZE)
     assert {*problems.SCALED, "quantize"} == set(scaled_suite.SUITE.groups)
     for op, groups in problems.COMPILED.items():
@@ -157,13 +167,14 @@ def test_groups_of_problems_are_those_of_suites() -> None:
 def test_every_group_runs_and_is_right(op: str, problem: Problem) -> None:
     row = measured(op, problem, 2e-3)
     assert (row["status"], row["reason"]) == ("ok", "")
-    most = 0.04 if problem.group == "resnet50" else 0.02  # behind 53 layers
+    most = 0.1 if op == "models" else 0.02  # behind many layers
+    most = 0.5 if problem.group == "resnet50_training" else most  # and back, through signs of relu
     assert all(provider["relative_error"] < most for provider in row["sides"].values())
     assert all(ratio["median"] == pytest.approx(1.0) for ratio in row["ratios"])
     assert row["ratios"]
     assert row["slots"] >= 2
     assert set(row["kernels"].values()) <= {"a_kernel"}
-    assert bool(row["kernels"]) == (problem.group not in ("quantize", "resnet50"))
+    assert bool(row["kernels"]) == (problem.group != "quantize" and op != "models")
     assert set(row["kernels"]) <= set(row["sides"])
     json.dumps(record.plain(row), allow_nan=False)
 
@@ -231,7 +242,9 @@ def test_operations_and_least_traffic() -> None:
     row = measured("scaled", one("scaled", "quantize"))
     assert row["sides"]["cutwheel"]["gbs"] > 0
     assert "tflops" not in row["sides"]["cutwheel"]
-    assert conv_suite.operations(IMAGES._replace(n=4)) == 2 * conv_suite.operations(IMAGES)
+    few, more = (case_of("models", Problem("resnet50", Model((n, 3, 32, 32)))) for n in (2, 4))
+    assert more.flops == 2 * few.flops > 0
+    assert case_of("models", Problem("resnet50_training", IMAGES)).flops == 3 * few.flops
 
 
 # --- wrong results
@@ -348,7 +361,67 @@ def test_wrong_gradients_of_convolutions_are_failures(monkeypatch: pytest.Monkey
 
 def test_a_resnet_of_other_weights_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cutwheel, "fuse", other_weights)
-    assert measured("conv", one("conv", "resnet50"))["status"] == "failed"
+    for group in ("resnet50", "video_decoder"):
+        assert measured("models", one("models", group))["status"] == "failed"
+
+
+def test_a_training_step_of_other_convolutions_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    conv2d = cutwheel.nn.conv.conv2d
+    monkeypatch.setattr(
+        cutwheel.nn.conv, "conv2d", lambda *given, **more: torch.tanh(conv2d(*given, **more))
+    )
+    assert_wrong(measured("models", one("models", "resnet50_training")))
+
+
+def test_models_of_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem("mobilenet_v3_l", Model((2, 3, 64, 64)))
+
+    def missing(name: str) -> Any:
+        raise ImportError("no torchvision")
+
+    monkeypatch.setattr(networks, "_of_torchvision", missing)
+    with pytest.raises(SkippedError, match="needs torchvision"):
+        case_of("models", problem)
+    monkeypatch.undo()
+    pytest.importorskip("torchvision")
+    assert set(problems.MODELS) == {"resnet50", *networks.NAMES}
+    for name in networks.NAMES:
+        model = networks.make(name, 32, "cpu", torch.float32)
+        x = networks.images(2, 32, "cpu", torch.float32)
+        with torch.no_grad():
+            assert torch.equal(model(x), networks.make(name, 32, "cpu", torch.float32)(x))
+            assert model(x).std() > 0
+
+
+def test_the_fused_model_is_compiled_too() -> None:
+    refused: list[Any] = []
+
+    def compiled_once(function: Any) -> Any:
+        """The second one is refused."""
+        refused.append(function)
+        return function if len(refused) % 2 else refuse
+
+    names = {"cutwheel", "cutwheel, compiled"}
+    row = measured("models", one("models", "resnet50"), compiled=lambda function: function)
+    assert {ratio["side"] for ratio in row["ratios"]} == names
+    assert {ratio["baseline"] for ratio in row["ratios"]} == {"eager", "compile"}
+    row = measured("models", one("models", "resnet50"), compiled=compiled_once)
+    assert {ratio["side"] for ratio in row["ratios"]} == {"cutwheel"}
+    assert row["reason"] == "cutwheel, compiled: RuntimeError: no such kernel"
+
+
+def test_compilations_that_take_too_long() -> None:
+    def slowly() -> int:
+        time.sleep(5)
+        return 1
+
+    call = limited(slowly, 0.05)
+    with pytest.raises(RuntimeError, match="took more than"):
+        call()
+    assert limited(lambda x: x + 1, 60)(1) == 2
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
 
 
 def test_a_wrong_side_among_others_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -505,7 +578,7 @@ def test_the_form_of_addmm_activation_is_told_apart(monkeypatch: pytest.MonkeyPa
         *(("fused", group, "compile") for group in problems.COMPILED["fused"]),
         ("scaled", "int8", "_int_mm + compiled scaling"),
         ("scaled", "quantize", "compile"),
-        ("conv", "resnet50", "compile"),
+        *(("models", group, "compile") for group in ("resnet50_training",)),
     ],
 )
 def test_compile_is_one_more_baseline(op: str, group: str, name: str) -> None:

@@ -184,7 +184,8 @@ def test_convolutions_as_linear_layers(cutwheel: ModuleType, cpu_ops: CpuOps, na
         cpu_ops.calls.clear()
         with torch.no_grad():
             found, expected = made(image, image), given(image, image)
-        assert cpu_ops.names("conv2d") == []
+        calls = [str(op) for op, *_ in cpu_ops.calls]
+        assert not any(op.startswith("conv") for op in calls)
         if name != "leaky_relu":  # whose slope is an operand, of another op
             assert cpu_ops.names("linear_fused") == [f"bias_{name}"]
         assert found.stride() == expected.stride()
