@@ -11,9 +11,9 @@ import functools
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -144,8 +144,9 @@ def _soften(model: Model) -> None:
             module.momentum = None  # the mean of all batches, which is one
             torch.nn.init.uniform_(module.weight, 0.5, 1.0)
             torch.nn.init.normal_(module.bias, std=0.1)
-        if type(getattr(module, "layer_scale", None)) is torch.nn.Parameter:
-            torch.nn.init.uniform_(module.layer_scale, 0.05, 0.15)
+        scale = getattr(module, "layer_scale", None)
+        if isinstance(scale, torch.nn.Parameter):
+            torch.nn.init.uniform_(scale, 0.05, 0.15)
     for module in model.modules():
         if type(module).__name__ in BLOCKS:
             last = [each for each in module.modules() if isinstance(each, torch.nn.BatchNorm2d)][-1]
@@ -153,14 +154,16 @@ def _soften(model: Model) -> None:
 
 
 def _images_model(name: str, size: int, device: str) -> Model:
-    model = _of_torchvision(NAMES[name]).to(device, memory_format=torch.channels_last)
+    model: Any = _of_torchvision(NAMES[name])
+    model.to(device, memory_format=torch.channels_last)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     _soften(model)
     with torch.no_grad():
         model.train()(images(16, size, device, torch.float32))
-    return model.eval()
+    made: Model = model.eval()
+    return made
 
 
 def images(batch: int, size: int, device: str, dtype: torch.dtype) -> Tensor:
@@ -181,11 +184,9 @@ def make(name: str, size: int, device: str, dtype: torch.dtype, width: int = 0) 
         made: Model = example().make(device, dtype, size, width or 64)
         return made
     if name == "video_decoder":
-        decoder = VideoDecoder(width or 96).to(device, dtype).eval()
-        return decoder.to(memory_format=torch.channels_last_3d)
+        decoder: Model = VideoDecoder(width or 96).to(device, dtype).eval()
+        for parameter in decoder.parameters():
+            if parameter.dim() == 5:
+                parameter.data = parameter.contiguous(memory_format=torch.channels_last_3d)
+        return decoder
     return _images_model(name, size, device).to(dtype)
-
-
-MAKERS: dict[str, Callable[..., Model]] = {
-    name: functools.partial(make, name) for name in ("resnet50", *NAMES, "video_decoder")
-}

@@ -154,8 +154,8 @@ def training(name: str, setting: Setting) -> Case:
         def step(images: Tensor) -> Any:
             return precise.step(images, labels[i])
 
-        found: tuple[Tensor, ...] = exactly(step, x[i], dtype=torch.float32)
-        return found
+        found: Any = exactly(step, x[i], dtype=torch.float32)
+        return tuple(found)
 
     def provider(name: str, trainer: Trainer) -> Provider:
         return Provider(name, lambda i: trainer.step(x[i], labels[i]))

@@ -252,3 +252,13 @@ def test_stochastic_depth(
     model = Net(lambda m, x, r: stochastic_depth(m.norm(m.other(x)), **options) + r)
     made = cutwheel.fuse(model)
     assert parts(made) == ["conv + bias + batch norm" + " + residual" * is_off]
+
+
+def test_first_layers_with_silu(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
+    """Whose kernels have no SiLU."""
+    for act, expected in ((F.silu, ""), (F.gelu, ""), (F.relu, " + relu")):
+        stem = torch.nn.Conv2d(3, 8, 3, stride=2)
+        made = cutwheel.fuse(Net(lambda m, x, r, act=act: act(m.stem(x)), stem=stem))
+        assert [" + ".join(each.parts) for each in made.fusion_report.replaced] == [
+            "conv + bias" + expected
+        ]

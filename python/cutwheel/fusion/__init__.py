@@ -2,8 +2,9 @@
 
 `model` says how a model is taken apart. `tracing` makes the graph of what can be traced; `opaque`
 says what is not looked into, `questions` and `constants` what a graph would not do as forward does.
-`chains` says what is fused, `aliases` what must not be moved. `rewriting` puts the new modules,
-`modules`, into the graph, `formats` keeps memory formats, and `report` says what was done.
+`layers` says which layers are taken and `chains` what is fused (`padding` in front, `activations`
+behind), `aliases` what must not be moved. `rewriting` puts the new modules, `modules`, into the
+graph, `formats` keeps memory formats, and `report` says what was done.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,11 +79,11 @@ class Rewriter:
         self._module.add_submodule(target, chain.module)
         # At the place of the layer: what it reads may be written to later. A residual is there at
         # the place of the sum only.
-        place, args = first, (chain.input(),)
+        place, args = first, [chain.input()]
         if chain.sum is not None:
-            place, args = chain.sum, (chain.input(), chain.operand())
+            place, args = chain.sum, [chain.input(), chain.operand()]
         with graph.inserting_before(place):
-            made = graph.call_module(target, args)
+            made = graph.call_module(target, tuple(args))
         chain.nodes[-1].replace_all_uses_with(made)
         for node in reversed(chain.nodes):
             graph.erase_node(node)
@@ -111,7 +112,7 @@ class Rewriter:
     def _serves(self, node: Node, parameter: str) -> bool:
         """Whether the node may read a parameter."""
         if node.op == "get_attr":
-            return node.target == parameter
+            return str(node.target) == parameter
         return node.op == "call_module" and parameter.startswith(f"{node.target}.")
 
     def _name(self, layer: str) -> str:
@@ -150,7 +151,8 @@ def _drop_passing(root: torch.nn.Module, graph: Graph) -> None:
 
 def _passes(module: torch.nn.Module) -> bool:
     is_off = type(module) is torch.nn.Identity or not module.training
-    return type(module) in _PASSING and is_off and not why_opaque(module)
+    is_passing = type(module) in _PASSING and is_off
+    return bool(is_passing) and why_opaque(module) is None
 
 
 def _is_stochastic_depth_off(node: Node) -> bool:
@@ -160,8 +162,9 @@ def _is_stochastic_depth_off(node: Node) -> bool:
         return False
     if (module, name) != ("torchvision.ops.stochastic_depth", "stochastic_depth"):
         return False
-    given = dict(zip(("input", "p", "mode", "training"), node.args, strict=False)) | node.kwargs
-    return given.get("training", True) is False or given.get("p") == 0.0
+    given: dict[str, Any] = dict(zip(("input", "p", "mode", "training"), node.args, strict=False))
+    given |= node.kwargs
+    return given.get("training", True) is False or given.get("p") in (0, 0.0)
 
 
 def _is_view(node: Node) -> bool:
