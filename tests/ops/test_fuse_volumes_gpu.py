@@ -140,6 +140,38 @@ def test_residuals_of_another_shape(cutwheel: ModuleType, device: str) -> None:
             check(cutwheel.fuse(model), model, x, residual)
 
 
+def excited(m: Any, x: Tensor, r: Tensor) -> Any:
+    s = m.wide_up(F.silu(m.squeeze(F.adaptive_avg_pool2d(x, 1))))
+    return m.narrow_norm(m.narrow(x * torch.sigmoid(s)))
+
+
+@pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=dtype_id)
+@pytest.mark.parametrize("size", [(1, 7, 7), (1, 56, 56), (3, 8, 9), (5, 28, 28)], ids=str)
+@pytest.mark.parametrize("has_sum", [False, True])
+def test_squeeze_and_excite(
+    cutwheel: ModuleType, device: str, has_sum: bool, size: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    """Gates that scale weights, and means by products with ones."""
+    c, k, (n, h, w) = 144, 24, size
+    net = Net((lambda m, x, r: excited(m, x, r) + r) if has_sum else excited)
+    net.squeeze, net.wide_up = torch.nn.Conv2d(c, 6, 1), torch.nn.Conv2d(6, c, 1)
+    net.narrow = torch.nn.Conv2d(c, k, 1, bias=False)
+    net.narrow_norm = torch.nn.BatchNorm2d(k)
+    model = net.eval().to(device, dtype)
+    x, r = (torch.randn(n, each, h, w, device=device, dtype=dtype) for each in (c, k))
+    for of_x, of_r in itertools.product((False, True), repeat=2):
+        made = cutwheel.fuse(model)
+        assert type(made.narrow).__name__ == "ExcitedConv2d"
+        check(made, model, in_format(x, of_x), in_format(r, of_r))
+    with torch.no_grad():
+        x, r = in_format(x, True), in_format(r, True)
+        expected = made(x, r)
+        graph, captured = capture(lambda: made(x, r))
+        captured.fill_(float("nan"))
+        graph.replay()
+        torch.testing.assert_close(captured, expected, rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("name", ["causal", "up2", "convnext", "hardswish"])
 def test_graphs_and_compile(cutwheel: ModuleType, device: str, name: str) -> None:

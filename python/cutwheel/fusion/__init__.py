@@ -4,7 +4,8 @@
 says what is not looked into, `questions` and `constants` what a graph would not do as forward does.
 `layers` says which layers are taken and `chains` what is fused (`padding` in front, `activations`
 behind), `aliases` what must not be moved. `rewriting` puts the new modules, `modules`, into the
-graph, `formats` keeps memory formats, and `report` says what was done.
+graph, `formats` keeps memory formats, `excitation` computes squeeze-and-excite by products of
+matrices, and `report` says what was done.
 """
 
 from __future__ import annotations

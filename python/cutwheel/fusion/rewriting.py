@@ -11,6 +11,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from .aliases import Aliases
 from .chains import Chain, Matcher
+from .excitation import excite
 from .formats import Formats, Fused
 from .layers import CONVS, FUNCTIONS
 from .opaque import why_opaque
@@ -66,6 +67,7 @@ class Rewriter:
                 if isinstance(chain.layer, CONVS)
             ]
             Formats(self._module, fused, self._weight_formats).restore()
+            excite(self._module, {node for node, _ in put})
             self._module.delete_all_unused_submodules()
             graph.lint()
             self._module.recompile()
