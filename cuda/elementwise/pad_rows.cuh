@@ -98,8 +98,8 @@ struct PadRows {
 
   static Status launch(GemmArgs const& args, void const* kernel) {
     auto const& pad = static_cast<PadArgs const&>(args);
-    std::int64_t const last_row = (pad.images - 1) * pad.image_stride + (pad.lines - 1) * pad.line_stride +
-                                  (pad.rows - 1) * pad.row_stride;
+    std::int64_t const last_row =
+        (pad.images - 1) * pad.image_stride + (pad.lines - 1) * pad.line_stride + (pad.rows - 1) * pad.row_stride;
     Params p{pad.source,
              pad.source + last_row + pad.row_bytes,
              pad.target,

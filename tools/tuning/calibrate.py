@@ -11,7 +11,7 @@ they decide nothing.
 
 --hold-out N fits with N - 1 of N problems, N times, and reports what the model chooses for the
 others: the figure to believe. These fits begin with computed figures, since those of the file may
-have been fitted to the same problems; with --keep-limits they begin with those of the file, to which
+have been fitted to the same problems; with --keep-limits they begin with the file's, to which
 --prior draws them. The tool needs torch, and no GPU.
 """
 
@@ -37,8 +37,8 @@ BYTES = {"bf16": 2, "f16": 2, "f32": 4, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1
 DENSE = ("sm90_persistent", "sm90_warpspecialized")
 CONV = ("sm90_conv", "sm90_gather_conv")
 LEAST_SHARPNESS = 1.5
-# Microseconds that a step of 128x128x128 bytes takes at four fifths of the tensor cores' paper rate.
-# Figures below would stand for limits of memory, and be wrong wherever these do not rule.
+# Microseconds of a step of 128x128x128 bytes at four fifths of the tensor cores' paper rate. Figures
+# below would stand for limits of memory, and be wrong wherever these do not rule.
 LEAST_STEP = 0.8 * 0.28
 REDUCE = ("reduce_us", "reduce_tb_per_s")
 LIMITS = ("l2", "lone_l2", "dram", "sharpness", "split_lines", "beyond_us")
