@@ -28,8 +28,9 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 import cutwheel
 
 DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
-LEAST_COSINE = 0.98
-"""of the logits' deviations from their mean"""
+LEAST_COSINE = {"int8": 0.95, "fp8": 0.8}
+"""of the logits' deviations from their mean. Random weights and images leave little besides these
+deviations, so roundings show more than in a trained network: fused bfloat16 has 0.998"""
 
 Model = torch.nn.Module
 
@@ -189,8 +190,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"  {kind:15} {milliseconds:.3f} ms, {rate:.0f} images/s")
     for name in list(models)[:2]:
         print(f"  {given.dtype} is {times[name] / times[given.dtype]:.2f} times as fast as {name}")
-    if found[given.dtype][0] < LEAST_COSINE:
-        print(f"  the logits disagree: expected a cosine of at least {LEAST_COSINE}")
+    least = LEAST_COSINE[given.dtype]
+    if not found[given.dtype][0] >= least:
+        print(f"  the logits disagree: expected a cosine of at least {least}")
         return 1
     return 0
 

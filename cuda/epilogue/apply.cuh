@@ -131,8 +131,13 @@ CUTLASS_DEVICE cutlass::Array<E, N> round_to(cutlass::Array<float, N> const& val
 
 template <class E, int N>
 CUTLASS_DEVICE cutlass::Array<float, N> widen(cutlass::Array<E, N> const& values) {
-  if constexpr (!std::is_same_v<E, cutlass::float_e4m3_t>) {
+  if constexpr (!kIsEightBits<E>) {
     return cutlass::NumericArrayConverter<float, E, N>{}(values);
+  } else if constexpr (std::is_same_v<E, std::int8_t>) {
+    cutlass::Array<float, N> result;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N; ++i) result[i] = static_cast<float>(static_cast<int>(values[i]));
+    return result;
   } else {
     static_assert(N % 2 == 0);
     std::uint16_t pairs[N / 2];
