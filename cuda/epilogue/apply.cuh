@@ -99,6 +99,62 @@ CUTLASS_DEVICE To bit_cast(From const& from) {
   return to;
 }
 
+// Conversions of 8-bit elements. CUTLASS's are volatile assembly, which no load is moved across: each column's operands
+// would be read for every row, and a reciprocal of a scale computed for each value.
+template <class E>
+constexpr bool kIsEightBits = std::is_same_v<E, std::int8_t> || std::is_same_v<E, cutlass::float_e4m3_t>;
+
+// Rounds to the nearest, ties to even; 8-bit values saturate.
+template <class E, int N>
+CUTLASS_DEVICE cutlass::Array<E, N> round_to(cutlass::Array<float, N> const& values) {
+  if constexpr (!kIsEightBits<E>) {
+    return cutlass::NumericArrayConverter<E, float, N>{}(values);
+  } else {
+    static_assert(N % 2 == 0);
+    std::uint16_t pairs[N / 2];
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N / 2; ++i) {
+      float const low = values[2 * i], high = values[2 * i + 1];
+      if constexpr (std::is_same_v<E, std::int8_t>) {
+        std::uint32_t pair;
+        asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, 0;" : "=r"(pair) : "r"(__float2int_rn(high)), "r"(__float2int_rn(low)));
+        pairs[i] = static_cast<std::uint16_t>(pair);
+      } else {
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pairs[i]) : "f"(high), "f"(low));
+      }
+    }
+    cutlass::Array<E, N> result;
+    memcpy(&result, pairs, sizeof(pairs));
+    return result;
+  }
+}
+
+template <class E, int N>
+CUTLASS_DEVICE cutlass::Array<float, N> widen(cutlass::Array<E, N> const& values) {
+  if constexpr (!kIsEightBits<E>) {
+    return cutlass::NumericArrayConverter<float, E, N>{}(values);
+  } else if constexpr (std::is_same_v<E, std::int8_t>) {
+    cutlass::Array<float, N> result;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N; ++i) result[i] = static_cast<float>(static_cast<int>(values[i]));
+    return result;
+  } else {
+    static_assert(N % 2 == 0);
+    std::uint16_t pairs[N / 2];
+    memcpy(pairs, &values, sizeof(pairs));
+    cutlass::Array<float, N> result;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N / 2; ++i) {
+      cutlass::Array<cutlass::half_t, 2> pair;
+      std::uint32_t bits;
+      asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(bits) : "h"(pairs[i]));
+      memcpy(&pair, &bits, sizeof(bits));
+      result[2 * i] = static_cast<float>(pair[0]), result[2 * i + 1] = static_cast<float>(pair[1]);
+    }
+    return result;
+  }
+}
+
 // A fragment of an operand as floats: N of them, or N pairs of a wide matrix.
 template <class Operand, class FragmentElement, int N>
 CUTLASS_DEVICE auto to_float(cutlass::Array<FragmentElement, N> const& fragment) {
@@ -106,7 +162,7 @@ CUTLASS_DEVICE auto to_float(cutlass::Array<FragmentElement, N> const& fragment)
   if constexpr (Operand::kKind == OperandKind::wide_matrix) {
     return cutlass::NumericArrayConverter<float, E, 2 * N>{}(bit_cast<cutlass::Array<E, 2 * N>>(fragment));
   } else {
-    return cutlass::NumericArrayConverter<float, FragmentElement, N>{}(fragment);
+    return widen(fragment);
   }
 }
 
@@ -184,7 +240,7 @@ struct Apply<Epilogue, d, OperandList<Operands...>, OperandList<Stores...>> {
         Epilogue::compute(accum[i], unit_of<Operands, kWidth>(std::get<I>(inputs), i)..., stores[S][i]..., result[i]);
       }
     }
-    return bit_cast<cutlass::Array<ElementD, N>>(cutlass::NumericArrayConverter<E, float, kResults>{}(result));
+    return bit_cast<cutlass::Array<ElementD, N>>(round_to<E>(result));
   }
 
   template <class Operand>
@@ -212,7 +268,7 @@ struct Apply<Epilogue, d, OperandList<Operands...>, OperandList<Stores...>> {
       ((stores[S][i] = odd ? stored[S].odd : stored[S].even), ...);
     }
     using Bits = typename UnsignedOf<sizeof(E)>::type;
-    auto const bits = bit_cast<cutlass::Array<Bits, N>>(cutlass::NumericArrayConverter<E, float, N>{}(result));
+    auto const bits = bit_cast<cutlass::Array<Bits, N>>(round_to<E>(result));
     cutlass::Array<ElementD, N> d_fragment;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < N; ++i) {

@@ -30,7 +30,8 @@ struct Sm80Multistage {
   using ElementD = Element<d_>;
   static constexpr int kAlignmentA = alignment_;
   static constexpr int kAlignmentB = alignment_;
-  static constexpr int kAlignmentD = 16 / static_cast<int>(sizeof(ElementD));
+  // Of fp8 tiles eight warps store rows of 128 columns: accesses of 8 bytes give each of them some.
+  static constexpr int kAlignmentD = is_fp8(d_) ? 8 : 16 / static_cast<int>(sizeof(ElementD));
   static constexpr int kInstructionK = 32 / static_cast<int>(sizeof(ElementA));
   using ElementAccumulator = Element<acc_>;
   static constexpr bool kFp8 = is_fp8(a_);

@@ -216,7 +216,7 @@ def test_direction_belongs_to_convolutions() -> None:
         ),
         (
             {"epilogue": ["bias_residual_relu"]},
-            "+ staged rows 128 x 256 + vectors 2 x (128 x 2) + matrices 1 x 128 x 128 x 2 =",
+            "+ staged rows 128 x 256 + vectors 2 x (128 x 2) + matrices 128 x 256 =",
         ),
     ],
 )

@@ -429,14 +429,18 @@ SCALED_CONV = ((2, 48, 9, 14), (40, 48, 3, 3), Geometry((1, 2), (1, 1, 2, 2)))
 def _scaled_conv_calls(
     dtype: torch.dtype, cutwheel: Any, device: str, dtypes: Sequence[torch.dtype], seed: int
 ) -> Iterator[OpCall]:
-    conv = ScaledConv.random(*SCALED_CONV, dtype, device, bias="d")
-    given = conv.arguments
-    names = [name for name, value in given.items() if isinstance(value, Tensor)]
+    def call_of(conv: ScaledConv) -> OpCall:
+        given = conv.arguments
+        names = [name for name, value in given.items() if isinstance(value, Tensor)]
 
-    def run(*tensors: Tensor) -> list[Tensor]:
-        return [cutwheel.scaled_conv2d(**{**given, **dict(zip(names, tensors, strict=True))})]
+        def run(*tensors: Tensor) -> list[Tensor]:
+            return [cutwheel.scaled_conv2d(**{**given, **dict(zip(names, tensors, strict=True))})]
 
-    yield OpCall([given[name] for name in names], run, lambda results: conv.judge(results[0]))
+        return OpCall([given[name] for name in names], run, lambda out: conv.judge(out[0]))
+
+    yield call_of(ScaledConv.random(*SCALED_CONV, dtype, device, bias="d"))
+    given = (*SCALED_CONV, dtype, device, dtype, "f32", True, True)
+    yield call_of(ScaledConv.random(*given, activation="relu"))
 
 
 def _scaled_conv_refused(

@@ -67,8 +67,14 @@ class Problem:
 
 
 def poison(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> None:
-    """The allocator most likely gives this memory to the result: what is not written is NaN."""
-    blocks = [torch.full(tuple(shape), float("nan"), dtype=dtype, device=device) for _ in range(2)]
+    """The allocator most likely gives this memory to the result: what is not written is NaN.
+
+    In int8, which has none, it is -128.
+    """
+    value: float = float("nan")
+    if dtype.itemsize == 1:
+        value, dtype = 0x80 if dtype == torch.int8 else 0x7F, torch.uint8
+    blocks = [torch.full(tuple(shape), value, dtype=dtype, device=device) for _ in range(2)]
     del blocks
 
 

@@ -184,6 +184,7 @@ def _scaled_conv(device: str) -> Bad:
     w = torch.ones(8, 16, 3, 3, dtype=INT8, device=device)
     one, many = torch.ones(1, device=device), torch.ones(8, device=device)
     bias = torch.ones(8, dtype=BRAIN, device=device)
+    eight: dict[str, Any] = {"out_dtype": INT8, "scale_result": one}
 
     def conv(*given: Any, **more: Any) -> Callable[[Any], object]:
         return lambda cutwheel: cutwheel.scaled_conv2d(*given, **more)
@@ -197,6 +198,22 @@ def _scaled_conv(device: str) -> Bad:
         "bias_extent": (ValueError, "bias", conv(x, w, one, many, bias[:5])),
         "dtype_of_bias": (TypeError, "bias", conv(x, w, one, many, bias.half())),
         "out_dtype": (TypeError, "out_dtype", conv(x, w, one, one, out_dtype=torch.int32)),
+        "no_scale": (ValueError, "scale_result", conv(x, w, one, one, out_dtype=INT8)),
+        "extent_of_residual": (
+            ValueError,
+            "residual",
+            conv(x, w, one, one, **eight, residual=x[:, :8, :4, :3], scale_residual=one),
+        ),
+        "cpu_residual": (
+            ValueError,
+            "residual",
+            conv(x, w, one, one, **eight, residual=x[:, :8, :4, :4].cpu(), scale_residual=one),
+        ),
+        "cpu_scale": (
+            ValueError,
+            "scale_result",
+            conv(x, w, one, one, out_dtype=INT8, scale_result=one.cpu()),
+        ),
         "channels": (ValueError, "weight", conv(x, w[:, :5], one, one)),
         "stride": (ValueError, "stride", conv(x, w, one, one, stride=0)),
         "needs_grad": (RuntimeError, "bias", conv(x, w, one, one, bias.clone().requires_grad_())),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +15,7 @@ from conv_layouts import LAYOUTS, assert_channels_last
 from conv_reference import Geometry
 from conv_scaled_cases import ScaledConv, scaled_of_row
 from gemm_cases import BRAIN, HALF, SINGLE, TORCH_DTYPE, dtype_id, require_arch
-from scaled_reference import E4M3, INT8
+from scaled_reference import E4M3, INT8, LARGEST, wide
 
 pytestmark = pytest.mark.gpu
 
@@ -48,16 +49,21 @@ def test_random_problems(
     require_arch(arch)
     environment(CUTWHEEL_ARCH=arch)
     rng = random.Random(1)
-    for problem in drawn(25, 11):
+    for problem in drawn(50, 11):
+        d = rng.choice((BRAIN, HALF, SINGLE, dtype, dtype))
+        activation = rng.choice((None, "relu", "silu" if d == dtype else "relu"))
         ScaledConv.random(
             *problem,
             dtype,
             device,
-            rng.choice((BRAIN, HALF, SINGLE)),
+            d,
             rng.choice((None, "d", "f32")),
             rng.random() < 0.5,
+            d == dtype and activation != "silu" and rng.random() < 0.5,
+            activation=activation,
             lay_x=rng.choice(("channels_last", *LAYOUTS)),
             lay_weight=rng.choice(("channels_last", *LAYOUTS)),
+            lay_residual=rng.choice(("channels_last", *LAYOUTS)),
         ).check()
 
 
@@ -90,6 +96,74 @@ def test_arguments(cutwheel: ModuleType, device: str, kind: torch.dtype) -> None
 
 
 @kinds
+def test_quantized_results(cutwheel: ModuleType, device: str, kind: torch.dtype) -> None:
+    """Every activation, with and without a residual; filters of one tap, too."""
+    for problem, (activation, has_residual), bias in itertools.product(
+        (EVEN, ODD, ONE_TAP),
+        ((None, False), ("relu", False), ("silu", False), (None, True), ("relu", True)),
+        (None, "d", "f32"),
+    ):
+        conv = ScaledConv.random(
+            *(*problem, kind, device, kind, bias),
+            has_residual=has_residual,
+            activation=activation,
+        )
+        result = conv.check(cutwheel)
+        assert result.dtype == kind
+        one = conv.arguments
+        for name in ("input", "residual"):
+            one[name] = one[name] if one[name] is None else one[name][0]
+        assert torch.equal(wide(cutwheel.scaled_conv2d(**one)), wide(result[0]))
+
+
+@kinds
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+def test_activations_of_wide_results(
+    cutwheel: ModuleType, device: str, kind: torch.dtype, activation: str
+) -> None:
+    for problem, d in itertools.product((EVEN, ONE_TAP), (BRAIN, HALF, SINGLE)):
+        given = (*problem, kind, device, d, "d")
+        ScaledConv.random(*given, activation=activation).check(cutwheel)
+
+
+@kinds
+def test_saturation_and_nan(cutwheel: ModuleType, device: str, kind: torch.dtype) -> None:
+    conv = ScaledConv.random(*EVEN, kind, device, kind, "f32", has_residual=True)
+    wanted = conv.problem().value
+
+    def values(**changed: torch.Tensor) -> torch.Tensor:
+        return wide(conv.run(cutwheel, **changed))
+
+    largest, scale = LARGEST[kind], conv.scale_result
+    assert scale is not None
+    beyond = values(scale_result=scale * 2.0**-20)
+    assert torch.equal(beyond[wanted > 0.1].unique(), beyond.new_tensor([largest]))
+    lowest = -128.0 if kind == INT8 else -largest
+    assert torch.equal(beyond[wanted < -0.1].unique(), beyond.new_tensor([lowest]))
+    for name in ("scale_input", "scale_residual", "scale_result"):
+        spoilt = values(**{name: torch.full((1,), float("nan"), device=device)})
+        assert (spoilt == 0).all() if kind == INT8 else spoilt.isnan().all()
+
+
+@kinds
+def test_a_chain_stays_in_8_bits(cutwheel: ModuleType, device: str, kind: torch.dtype) -> None:
+    """A bottleneck block, each layer against the exact result of what it was given."""
+    block = ((2, 64, 14, 14), (16, 64, 1, 1)), ((2, 16, 14, 14), (16, 16, 3, 3))
+    inner = Geometry((1, 1), (1, 1, 1, 1))
+    first = ScaledConv.random(*block[0], Geometry(), kind, device, kind, "f32", activation="relu")
+    second = ScaledConv.random(*block[1], inner, kind, device, kind, "f32", activation="relu")
+    third = ScaledConv.random(
+        *((2, 16, 14, 14), (64, 16, 1, 1), Geometry(), kind, device, kind, "f32"),
+        activation="relu",
+    )
+    a = first.check(cutwheel)
+    second = replace(second, x=a, scale_x=first.scale_result)
+    b = second.check(cutwheel)
+    given = {"residual": first.x, "scale_residual": first.scale_x}
+    replace(third, x=b, scale_x=second.scale_result, **given).check(cutwheel)
+
+
+@kinds
 @pytest.mark.parametrize("lay", LAYOUTS)
 def test_operands_may_lie_anyhow(
     cutwheel: ModuleType, device: str, lay: str, kind: torch.dtype
@@ -97,6 +171,8 @@ def test_operands_may_lie_anyhow(
     for problem in (EVEN, ODD, ONE_TAP):
         conv = ScaledConv.random(*problem, kind, device, lay_x=lay, lay_weight=lay)
         conv.check(cutwheel)
+        given = (*problem, kind, device, kind, None, True, True)
+        ScaledConv.random(*given, lay_x=lay, lay_weight=lay, lay_residual=lay).check(cutwheel)
 
 
 @kinds
@@ -123,21 +199,24 @@ def test_empty_batch_and_ambiguous_strides(
         for lay in ("channels_last", "nchw"):
             sizes = ((n, c, h, w), (k_out, c, 3, 3))
             same = Geometry((1, 1), (1, 1, 1, 1))
-            conv = ScaledConv.random(*sizes, same, kind, device, lay_x=lay, lay_weight=lay)
-            assert_channels_last(conv.check(cutwheel))
+            for d in (BRAIN, kind):
+                given = (*sizes, same, kind, device, d, None, True, d == kind)
+                conv = ScaledConv.random(*given, lay_x=lay, lay_weight=lay)
+                assert_channels_last(conv.check(cutwheel))
 
 
 @pytest.mark.no_dispatch_mode
 @kinds
 def test_opcheck_and_compile(cutwheel: ModuleType, device: str, kind: torch.dtype) -> None:
-    conv = ScaledConv.random(*EVEN, kind, device, bias="d")
-    given = conv.arguments
     # torch's own comparisons in the other checks are missing for fp8 tensors.
     checks = {"test_utils": ("test_faketensor", "test_autograd_registration")}
-    torch.library.opcheck(
-        torch.ops.cutwheel.scaled_conv2d.default,
-        (*conv.arguments_of_op, *EVEN[2].numbers, BRAIN),
-        **(checks if kind == E4M3 else {}),  # type: ignore[arg-type]
-    )
     compiled = torch.compile(cutwheel.scaled_conv2d, fullgraph=True, backend="aot_eager")
-    conv.judge(compiled(**given))
+    for d in (BRAIN, kind):
+        given = (*EVEN, kind, device, d, "d", True, d == kind)
+        conv = ScaledConv.random(*given, activation="relu")
+        torch.library.opcheck(
+            torch.ops.cutwheel.scaled_conv2d.default,
+            (*conv.arguments_of_op, *EVEN[2].numbers, *conv.rest_of_op),
+            **(checks if kind == E4M3 else {}),  # type: ignore[arg-type]
+        )
+        conv.judge(compiled(**conv.arguments))

@@ -196,13 +196,23 @@ class ConvOps:
         bias: Tensor | None,
         *given: Any,
     ) -> Tensor:
-        (stride, padding, dilation), (out_dtype,) = split(given, None)
+        (stride, padding, dilation), (out_dtype, residual, *scales, activation) = split(
+            given, None, None, None, None, ""
+        )
+        scale_residual, scale_result = scales
         self.calls.append(("scaled_conv2d", scale_weight.numel()))
         filters = weight.double() * scale_weight.double().view(-1, 1, 1, 1)
         image = padded(x.double() * scale_x.double(), padding)
         added = None if bias is None else bias.double()
         z = F.conv2d(image, filters, added, tuple(stride), 0, tuple(dilation))
-        return as_channels_last(z.to(torch.bfloat16 if out_dtype is None else out_dtype))
+        if residual is not None:
+            z = z + residual.double() * scale_residual.double()
+        y = ACTIVATIONS[activation](z) if activation else z
+        d = torch.bfloat16 if out_dtype is None else out_dtype
+        if d.itemsize == 1:
+            y = y / scale_result.double()
+            y = y.round().clamp(-128, 127) if d == torch.int8 else y.clamp(-448, 448)
+        return as_channels_last(y.to(d))
 
     def conv2d_grouped(
         self,

@@ -26,6 +26,8 @@ def bad_calls(device: str = "meta") -> dict[str, tuple[type[Exception], str, Cal
     x, w, b, r = meta(2, 6, 8, 9), meta(4, 6, 3, 3), meta(4), meta(2, 4, 6, 7)
     q, v = meta(2, 6, 8, 9, dtype=E4M3), meta(4, 6, 3, 3, dtype=E4M3)
     one, few = meta(1, dtype=SINGLE).detach(), meta(3, dtype=SINGLE).detach()
+    r8 = meta(2, 4, 6, 7, dtype=E4M3)
+    eight = {"out_dtype": E4M3, "scale_result": one, "residual": r8, "scale_residual": one}
     conv, scaled = "conv2d: ", "scaled_conv2d: "
     grads = torch.ops.cutwheel
     where = 1, 1, 0, 0, 0, 0, 1, 1
@@ -186,8 +188,58 @@ def bad_calls(device: str = "meta") -> dict[str, tuple[type[Exception], str, Cal
         ),
         "scaled_out_dtype": (
             TypeError,
-            scaled + "out_dtype is int32; expected float16, bfloat16 or float32",
+            scaled + "out_dtype is int32; expected float16, bfloat16, float32 or float8",
             lambda m: m.scaled_conv2d(q, v, one, one, out_dtype=torch.int32),
+        ),
+        "scaled_out_dtype_of_8_bits": (
+            TypeError,
+            scaled + "out_dtype is int8; expected float16, bfloat16, float32 or float8",
+            lambda m: m.scaled_conv2d(q, v, one, one, out_dtype=torch.int8, scale_result=one),
+        ),
+        "scale_result_is_missing": (
+            ValueError,
+            scaled + "out_dtype is float8_e4m3fn and scale_result is None; expected .*448",
+            lambda m: m.scaled_conv2d(q, v, one, one, out_dtype=E4M3),
+        ),
+        "scale_result_of_16_bits": (
+            ValueError,
+            scaled + "scale_result is given and out_dtype is bfloat16; expected None, or ",
+            lambda m: m.scaled_conv2d(q, v, one, one, scale_result=one),
+        ),
+        "scale_result": (
+            ValueError,
+            scaled + r"scale_result has shape \[3\]; expected one element$",
+            lambda m: m.scaled_conv2d(q, v, one, one, out_dtype=E4M3, scale_result=few),
+        ),
+        "scaled_residual_of_16_bits": (
+            ValueError,
+            scaled + "residual is given and out_dtype is bfloat16; expected out_dtype float8",
+            lambda m: m.scaled_conv2d(q, v, one, one, residual=r8, scale_residual=one),
+        ),
+        "scaled_residual_shape": (
+            ValueError,
+            scaled + r"residual has shape \[2, 4, 6, 6\]; expected \[2, 4, 6, 7\], the shape",
+            lambda m: m.scaled_conv2d(q, v, one, one, **{**eight, "residual": r8[..., :6]}),
+        ),
+        "scaled_residual_dtype": (
+            TypeError,
+            scaled + "residual has dtype float16; expected float8_e4m3fn",
+            lambda m: m.scaled_conv2d(q, v, one, one, **{**eight, "residual": r8.half()}),
+        ),
+        "scale_residual_is_missing": (
+            ValueError,
+            scaled + "scale_residual is None and residual is given; expected both or neither",
+            lambda m: m.scaled_conv2d(q, v, one, one, **{**eight, "scale_residual": None}),
+        ),
+        "scaled_silu_and_residual": (
+            ValueError,
+            scaled + 'activation is "silu" and residual is given; expected relu or no activation',
+            lambda m: m.scaled_conv2d(q, v, one, one, **eight, activation="silu"),
+        ),
+        "scaled_activation": (
+            ValueError,
+            scaled + "activation is 'gelu'; expected one of relu, silu",
+            lambda m: m.scaled_conv2d(q, v, one, one, activation="gelu"),
         ),
         "grad_output": (
             RuntimeError,
@@ -224,6 +276,9 @@ ONLY_LIBRARY = (
     *("dtype", "bias_dtype", "bias_shape", "empty", "padding", "signal_name", "scaled_dtype"),
     *("scaled_mixed", "scale", "scale_weight", "scaled_bias", "scaled_out_dtype", "grad_output"),
     *("epilogue", "groups_left_out"),
+    *("scaled_out_dtype_of_8_bits", "scale_result_is_missing", "scale_result_of_16_bits"),
+    *("scale_result", "scaled_residual_of_16_bits", "scaled_residual_dtype"),
+    *("scale_residual_is_missing", "scaled_silu_and_residual"),
     # Residuals that the kernel adds; the others torch adds, and Python checks.
     *(
         f"residual_dtype_{how}"
@@ -348,9 +403,17 @@ def test_explain_asks_the_library(cutwheel: ModuleType, asked: Asked) -> None:
     q, v, one = x.to(torch.int8), w.to(torch.int8), on_meta(1, dtype=SINGLE).detach()
     assert asked("scaled_conv2d", q, v, one, one, padding=1) == (
         "scaled_conv2d",
-        [*plain, (1,), (1,), None],
+        [*plain, (1,), (1,), *[None] * 4],
         "",
     )
+    added = {"residual": on_meta(2, 4, 6, 7, dtype=torch.int8).detach(), "scale_residual": one}
+    eight = {"out_dtype": torch.int8, "scale_result": one, "activation": "relu", **added}
+    assert asked("scaled_conv2d", q, v, one, one, None, **eight) == (
+        "scaled_conv2d",
+        [*plain, (1,), (1,), None, (2, 4, 6, 7), (1,), (1,)],
+        "relu",
+    )
+    assert asked("scaled_conv2d", q, v, one, one, activation="silu")[2] == ""
 
 
 def test_explain_says_what_torch_does(cutwheel: ModuleType, asked: Asked) -> None:

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 HALF, SINGLE = torch.float16, torch.float32
 Make = Callable[..., torch.Tensor]
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
+EIGHT_BITS = ("e4m3", "s8")
 
 
 @pytest.fixture
@@ -34,8 +35,12 @@ def test_epilogues_are_those_of_the_manifest(cutwheel: ModuleType) -> None:
     if not path.is_file():
         pytest.skip("the package has no manifest.json")
     manifest = json.loads(path.read_text())
-    scaled = {kernel["epilogue"] for kernel in manifest["kernels"] if kernel["op"] == "scaled_mm"}
-    # Those of scaled products are chosen by what scaled_mm is given, and named nowhere else.
+    # Those of scaled products and convolutions are chosen by what is given, and named nowhere else.
+    scaled = {
+        kernel["epilogue"]
+        for kernel in manifest["kernels"]
+        if kernel["op"] == "scaled_mm" or (kernel["op"] == "conv2d" and kernel["a"] in EIGHT_BITS)
+    }
     declared = {k: v for k, v in manifest["epilogues"].items() if k not in scaled}
     found = {epilogue.name: epilogue for epilogue in cutwheel.epilogues()}
     assert set(found) == set(declared)

@@ -89,7 +89,8 @@ OPS = {
     "conv_transpose3d": "(Tensor input, Tensor weight, Tensor? bias, SymInt output_d, "
     f"SymInt output_h, SymInt output_w, {_WHERE_3D}, str epilogue, {_RESULT}",
     "scaled_conv2d": "(Tensor input, Tensor weight, Tensor scale_input, Tensor scale_weight, "
-    f"Tensor? bias, {_WHERE}, ScalarType? out_dtype=None) -> Tensor",
+    f"Tensor? bias, {_WHERE}, ScalarType? out_dtype=None, Tensor? residual=None, "
+    'Tensor? scale_residual=None, Tensor? scale_result=None, str activation="") -> Tensor',
 }
 FUNCTIONS = (
     "mm",
@@ -241,6 +242,7 @@ def test_parameters_are_named_as_torchs(cutwheel: ModuleType) -> None:
         **{f"conv_transpose{dims}d": transposed for dims in (1, 2, 3)},
         "scaled_conv2d": [
             *("input", "weight", "scale_input", "scale_weight", "bias", *where, "out_dtype"),
+            *("activation", "residual", "scale_residual", "scale_result"),
         ],
     }
     linear = inspect.signature(cutwheel.linear).parameters

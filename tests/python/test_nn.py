@@ -21,7 +21,8 @@ def assert_same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -
 def test_names_are_public(cutwheel: ModuleType) -> None:
     assert cutwheel.nn.__all__ == [
         *("Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"),
-        *("GatedMLP", "GroupedExperts", "Linear", "ScaledLinear"),
+        *("GatedMLP", "GroupedExperts", "Linear"),
+        *("ScaledConv2d", "ScaledLinear", "activation_scales"),
     ]
     for name in cutwheel.nn.__all__:
         assert getattr(cutwheel.nn, name).__doc__

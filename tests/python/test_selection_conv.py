@@ -99,12 +99,22 @@ def test_tf32_gradients_are_those_of_ampere(gpu: Gpu, arch: str) -> None:
 
 @pytest.mark.parametrize("d", [BF16, F16, F32])
 def test_8_bits_are_served_forward(d: int) -> None:
-    options = {**OF_INPUT, "d": d, "epilogue": "scaled"}
+    options = {**OF_INPUT, "d": d, "epilogue": "scaled_bounded"}
     for gpu, arch in GPUS:
         check_served(gpu, arch, SHAPES[1], **options, a=S8)
     check_served(H200, "_sm90a_", SHAPES[1], **options, a=E4M3)
     check_served(L40S, "_sm89_", SHAPES[1], **options, a=E4M3)
     assert explain(A100, *SHAPES[1], **options, a=E4M3)["plans"] == []
+
+
+@pytest.mark.parametrize("epilogue", ["quantized", "quantized_silu", "quantized_residual"])
+def test_results_of_8_bits_are_served(epilogue: str) -> None:
+    options = {**OF_INPUT, "epilogue": epilogue}
+    for gpu, arch in GPUS:
+        check_served(gpu, arch, SHAPES[1], **options, a=S8, d=S8)
+    check_served(H200, "_sm90a_", SHAPES[1], **options, a=E4M3, d=E4M3)
+    check_served(L40S, "_sm89_", SHAPES[1], **options, a=E4M3, d=E4M3)
+    assert explain(A100, *SHAPES[1], **options, a=E4M3, d=E4M3)["plans"] == []
 
 
 def test_older_gpus_are_not_served() -> None:

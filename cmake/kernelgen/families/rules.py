@@ -26,6 +26,8 @@ INT8_GEMMS = tuple(DTypes("s8", "s8", "s32", d) for d in ("bf16", "f16", "f32", 
 CONV_DTYPES = (
     *GEMM_DTYPES,
     *(x for x in (*FP8_GEMMS, *INT8_GEMMS) if x.a == x.b and x.d != "s32"),
+    # Quantised again, for the next layer.
+    *(DTypes("e4m3", "e4m3", "f32", "e4m3"), DTypes("s8", "s8", "s32", "s8")),
 )
 GROUP_ENDS_BYTES = 2 * 1025 * 4  # of the table in cuda/core/group_ends.cuh
 SCALE_BLOCK = 128  # of K, and of B's columns where its scales are 128x128

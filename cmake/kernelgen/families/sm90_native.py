@@ -203,14 +203,23 @@ def _staged_columns(kernel: Kernel) -> int:
     return max(parts, default=16)  # no part: N is refused
 
 
-def _copied_matrices(kernel: Kernel) -> int:
-    """Matrices of the epilogue that are copied beside the accumulators (per_warpgroup.cuh)."""
+def _copied_matrix_bytes(kernel: Kernel) -> int:
+    """Bytes of a row of the epilogue's matrices that are copied beside the accumulators.
+
+    As kIsCopied of per_warpgroup.cuh has it.
+    """
     epilogue, columns = kernel.epilogue, kernel.tile.shape[1] // kernel.tile.cluster[2]
-    if epilogue is None or epilogue.width != "same" or kernel.tile.swap_ab or columns % 64:
+    if epilogue is None or epilogue.width != "same" or kernel.tile.swap_ab:
         return 0
-    return sum(
-        kind.enumerator == "matrix" and rules.operand_bytes(kernel, kind) == 2
+    sizes = [
+        rules.operand_bytes(kernel, kind)
         for _, kind in epilogue.operands
+        if kind.enumerator == "matrix"
+    ]
+    return sum(
+        columns * x
+        for x in sizes
+        if x <= 2 and (columns * x % _SWIZZLE_BYTES == 0 or columns == 64)
     )
 
 
@@ -235,8 +244,8 @@ def _memory(kernel: Kernel) -> str:
     ]
     if vectors:
         terms += f" + vectors {warpgroups} x ({' + '.join(vectors)})"
-    if matrices := _copied_matrices(kernel):
-        terms += f" + matrices {matrices} x {64 * warpgroups} x {own_n} x 2"
+    if row := _copied_matrix_bytes(kernel):
+        terms += f" + matrices {64 * warpgroups} x {row}"
     if splits > 1:
         terms += f" + sums of others {splits - 1} x {m} x {own_n} x 4"
     if kernel.scales:

@@ -31,16 +31,24 @@ constexpr OpNames kConv3dInputGrad{"conv3d_input_grad", "nn.grad.conv3d_input", 
 constexpr OpNames kConv3dWeightGrad{"conv3d_weight_grad", "nn.grad.conv3d_weight", nullptr, "grad_output", "input", 5};
 constexpr OpNames kConvTranspose3d{"conv_transpose3d", "nn.functional.conv_transpose3d", "bias", "input", "weight", 5};
 
+// Of scaled_conv2d; other ops have theirs in the names of epilogues.
+enum class Activation : int { none, relu, silu };
+
 // m, n and k are those of the implicit GEMM without added channels.
 struct ConvCall : ConvCallBase {
   // Null: not given.
   Tensor const* scale_input = nullptr;
   Tensor const* scale_weight = nullptr;
+  Tensor const* scale_residual = nullptr;
+  Tensor const* scale_result = nullptr;
+  Activation activation = Activation::none;
   std::optional<Epilogue> epilogue = std::nullopt;  // asked for by its name; else a bias is added, or nothing
   bool allow_tf32 = false;
   bool is_scaled = false;
 
   Tensor const& filter() const { return *b; }  // of fprop and dgrad
+  // Whether the result has 8 bits and a scale.
+  bool is_quantized() const { return element_bytes_of(d_type) == 1; }
   bool unit_stride() const { return problem.stride_h == 1 && problem.stride_w == 1 && problem.stride_d == 1; }
 };
 
@@ -151,7 +159,41 @@ void check_scaled_types(ConvCall& call) {
   check_type(names.op, "weight", *call.b, call.type, " as input has");
   call.b_type = call.type;
   call.d_type = call.out_dtype.value_or(ScalarType::BFloat16);
-  check_supported(names.op, "out_dtype", " is ", call.d_type);
+  if (call.d_type != call.type && !is_supported(call.d_type)) {
+    fail(kType, names.op, ": out_dtype is ", dtype_text(call.d_type), "; expected float16, bfloat16, float32 or ",
+         dtype_text(call.type), ", the dtype of input");
+  }
+}
+
+// What a result of 8 bits needs, and what only such a result may have.
+void check_quantized(ConvCall const& call) {
+  char const* const op = call.names.op;
+  std::string const type = dtype_text(call.type);
+  bool const quantized = call.is_quantized();
+  if (quantized && !call.scale_result) {
+    fail(kValue, op, ": out_dtype is ", type,
+         " and scale_result is None; expected a float32 tensor of one element, by which ",
+         "the result is divided: the largest magnitude to represent over ", call.type == ScalarType::Char ? "127" : "448");
+  }
+  if (!quantized && call.scale_result) {
+    fail(kValue, op, ": scale_result is given and out_dtype is ", dtype_text(call.d_type), "; expected None, or out_dtype ",
+         type, ", whose values have a scale");
+  }
+  if (!quantized && call.residual) {
+    fail(kValue, op, ": residual is given and out_dtype is ", dtype_text(call.d_type), "; expected out_dtype ", type,
+         ", whose kernels add a residual, or None: add it to the result");
+  }
+  if (!quantized && call.activation == Activation::silu) {
+    fail(kValue, op, ": activation is \"silu\" and out_dtype is ", dtype_text(call.d_type),
+         "; kernels apply it to results of 8 bits alone");
+  }
+  if (call.residual && call.activation == Activation::silu) {
+    fail(kValue, op, ": activation is \"silu\" and residual is given; expected relu or no activation behind a residual");
+  }
+  if (!call.residual != !call.scale_residual) {
+    fail(kValue, op, ": ", call.residual ? "scale_residual" : "residual", " is None and ",
+         call.residual ? "residual" : "scale_residual", " is given; expected both or neither");
+  }
 }
 
 void check_scale(ConvCall const& call, char const* argument, Tensor const& scale, bool for_each_filter) {
@@ -167,7 +209,9 @@ void check_scale(ConvCall const& call, char const* argument, Tensor const& scale
 void check_bias(ConvCall const& call) {
   Tensor const& bias = *call.bias;
   check_device(call.names.op, "bias", bias, call.device, call.names.a);
-  if (!call.is_scaled || type_of(bias) != ScalarType::Float) {
+  if (call.is_scaled && call.is_quantized()) {
+    check_supported(call.names.op, "bias", " has dtype ", type_of(bias));
+  } else if (!call.is_scaled || type_of(bias) != ScalarType::Float) {
     check_type(call.names.op, "bias", bias, call.d_type, call.is_scaled ? ", the dtype of the result, or float32" : "");
   }
   if (bias.dim() != 1 || bias.size(0) != call.n) fail_shape(call.names.op, "bias", bias, '[', call.n, ']');
@@ -202,11 +246,14 @@ void check(ConvCall& call) {
     check_takes(call.names.op, info_of(*call.epilogue), "bias", call.bias);
     check_takes(call.names.op, info_of(*call.epilogue), "residual", call.residual);
   }
+  if (call.is_scaled) check_quantized(call);
   if (call.bias) check_bias(call);
   if (call.residual) check_residual(call);
   if (!call.is_scaled) return;
   check_scale(call, "scale_input", *call.scale_input, /*for_each_filter=*/false);
   check_scale(call, "scale_weight", *call.scale_weight, /*for_each_filter=*/true);
+  if (call.scale_residual) check_scale(call, "scale_residual", *call.scale_residual, /*for_each_filter=*/false);
+  if (call.scale_result) check_scale(call, "scale_result", *call.scale_result, /*for_each_filter=*/false);
 }
 
 // --- Operands
@@ -524,7 +571,9 @@ void prepare_epilogue(PreparedConv& prepared, ConvCall const& call, ConvView con
     auto const is = [&](char const* name) { return std::strcmp(operand.name, name) == 0; };
     ScalarType const type = operand_type(operand, form.d_type);
     gemm::EpilogueValue value;
-    if (operand.kind == OperandKind::scalar) {
+    if (is("lower")) {
+      value.value = call.activation == Activation::relu ? 0.f : -std::numeric_limits<float>::infinity();
+    } else if (operand.kind == OperandKind::scalar) {
       value.value = 1;
     } else if (is("bias") && call.bias) {
       value = prepare_vector(operand, of_taps ? *of_taps : *call.bias, type, columns, call.device, prepared.keep);
@@ -532,6 +581,10 @@ void prepare_epilogue(PreparedConv& prepared, ConvCall const& call, ConvView con
       value = prepare_residual(call, *call.residual, columns, prepared.keep);
     } else if (is("scale_a")) {
       value = {call.scale_input->data_ptr(), /*leading=*/0, 0, 0};
+    } else if (is("scale_residual")) {
+      value = {call.scale_residual->data_ptr(), /*leading=*/0, 0, 0};
+    } else if (is("scale_d")) {
+      value = {call.scale_result->data_ptr(), /*leading=*/0, 0, 0};
     } else if (is("scale_b")) {
       value = prepare_vector(operand, *call.scale_weight, type, columns, call.device, prepared.keep);
     }
@@ -694,8 +747,10 @@ void make_scaled(ConvGemm& as_gemm, ConvCall const& call) {
   scaled.recipe_b = call.scale_weight->numel() == 1 ? kTensorwise : kRowwise;
 }
 
+// Whether there are kernels of GEMMs for what follows the sums: of scaled ones without an activation, in 16 or 32 bits.
 bool is_pointwise(ConvCall const& call) {
   conv2d::ConvProblem const& p = call.problem;
+  if (call.is_scaled && (call.is_quantized() || call.activation != Activation::none)) return false;
   // The sizes tell that there is no padding behind the last row, either.
   return p.taps() == 1 && call.unit_stride() && p.pad_h == 0 && p.pad_w == 0 && p.pad_d == 0 && p.p == p.h && p.q == p.w &&
          p.o == p.d;
@@ -723,8 +778,15 @@ Tensor result_of_gemm(ConvCall const& call, Tensor const& result) {
 
 // --- Running
 
+// A float32 bias takes D in float32, unless D has 8 bits: then it is one.
 ScaledForms forms_of(ConvCall const& call) {
-  if (call.is_scaled) return scaled_forms(kScaled, call.d_type, call.bias);
+  if (call.is_scaled && call.is_quantized()) {
+    Epilogue const epilogue = call.residual                         ? Epilogue::quantized_residual
+                              : call.activation == Activation::silu ? Epilogue::quantized_silu
+                                                                    : Epilogue::quantized;
+    return {{ScaledForm{epilogue, call.d_type}}, 1};
+  }
+  if (call.is_scaled) return scaled_forms({Epilogue::scaled_bounded, Epilogue::scaled_bounded}, call.d_type, call.bias);
   return {{ScaledForm{call.epilogue.value_or(call.bias ? Epilogue::bias : Epilogue::plain), call.d_type}}, 1};
 }
 
@@ -991,10 +1053,21 @@ ConvCall conv_gradient_call(OpNames const& names, Direction direction, Tensor co
 
 ConvCall scaled_conv_call(Tensor const& input, Tensor const& weight, Tensor const& scale_input, Tensor const& scale_weight,
                           std::optional<Tensor> const& bias, ConvGeometry const& geometry,
-                          std::optional<ScalarType> out_dtype) {
+                          std::optional<ScalarType> out_dtype, std::optional<Tensor> const& residual,
+                          std::optional<Tensor> const& scale_residual, std::optional<Tensor> const& scale_result,
+                          std::string_view activation) {
   ConvCall call = make_conv_call(kScaledConv2d, Direction::fprop, input, weight, geometry, /*allow_tf32=*/false);
-  call.bias = bias ? &*bias : nullptr;
+  auto const pointer = [](std::optional<Tensor> const& tensor) { return tensor ? &*tensor : nullptr; };
+  call.bias = pointer(bias), call.residual = pointer(residual);
   call.scale_input = &scale_input, call.scale_weight = &scale_weight;
+  call.scale_residual = pointer(scale_residual), call.scale_result = pointer(scale_result);
+  if (activation == "relu") {
+    call.activation = Activation::relu;
+  } else if (activation == "silu") {
+    call.activation = Activation::silu;
+  } else if (!activation.empty()) {
+    fail(kValue, kScaledConv2d.op, ": activation is \"", activation, "\"; expected \"relu\", \"silu\" or \"\"");
+  }
   call.out_dtype = out_dtype;
   call.is_scaled = true;
   return call;
@@ -1133,16 +1206,19 @@ Tensor conv_transpose3d(Tensor const& input, Tensor const& weight, std::optional
   return run_conv(call);
 }
 
-// 8 bits; scale_input one value, scale_weight one value or [Ko].
+// 8 bits; scale_input, scale_residual and scale_result one value, scale_weight one value or [Ko]. residual [N, Ko, P, Q].
 Tensor scaled_conv2d(Tensor const& input, Tensor const& weight, Tensor const& scale_input, Tensor const& scale_weight,
                      std::optional<Tensor> const& bias, std::int64_t stride_h, std::int64_t stride_w,
                      std::int64_t padding_top, std::int64_t padding_bottom, std::int64_t padding_left,
                      std::int64_t padding_right, std::int64_t dilation_h, std::int64_t dilation_w,
-                     std::optional<ScalarType> out_dtype) {
+                     std::optional<ScalarType> out_dtype, std::optional<Tensor> const& residual,
+                     std::optional<Tensor> const& scale_residual, std::optional<Tensor> const& scale_result,
+                     StringHandle activation) {
+  TextArgument const name(activation);
   ConvCall call = scaled_conv_call(
       input, weight, scale_input, scale_weight, bias,
       {{stride_h, stride_w}, {padding_top, padding_bottom, padding_left, padding_right}, {dilation_h, dilation_w}},
-      out_dtype);
+      out_dtype, residual, scale_residual, scale_result, name.view());
   return run_conv(call);
 }
 
@@ -1202,7 +1278,8 @@ Explanation explain_transposed(Question const& asked) {
 
 Explanation explain_scaled(Question const& asked) {
   return explain_conv(scaled_conv_call(asked.tensor(0), asked.tensor(1), asked.tensor(2), asked.tensor(3), asked.operand(4),
-                                       geometry_of(asked), asked.out_dtype));
+                                       geometry_of(asked), asked.out_dtype, asked.operand(5), asked.operand(6),
+                                       asked.operand(7), asked.epilogue));
 }
 
 }  // namespace
@@ -1272,8 +1349,9 @@ Ops conv_ops() {
           {2, 3, explain_transposed}),
       op<&scaled_conv2d, kScaledConv2d>("scaled_conv2d(Tensor input, Tensor weight, Tensor scale_input, Tensor "
                                         "scale_weight, Tensor? bias, " CUTWHEEL_GEOMETRY
-                                        ", ScalarType? out_dtype=None) -> Tensor",
-                                        {4, 5, explain_scaled}),
+                                        ", ScalarType? out_dtype=None, Tensor? residual=None, Tensor? "
+                                        "scale_residual=None, Tensor? scale_result=None, str activation=\"\") -> Tensor",
+                                        {4, 8, explain_scaled}),
   };
 }
 

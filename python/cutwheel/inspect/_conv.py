@@ -13,6 +13,7 @@ from ..ops.conv import _transposed as transposed
 from ..ops.conv import _volume as volume
 from ..ops.conv._geometry import check_rank, geometry, geometry_of
 from ..ops.conv._nd import Folded, fold_signal, fold_volume
+from ..ops.scaled._conv import SCALED_CONV_ACTIVATIONS, fused_activation
 from ._request import Arguments, ByTorch, Request, torch_text
 
 _WHERE = ("stride", "padding", "dilation")
@@ -22,6 +23,10 @@ _CONV = Arguments(
     ("bias", "residual"),
     ("activation", "residual_after_activation"),
     ("residual",),
+)
+_SCALED_TENSORS = (
+    *("input", "weight", "scale_input", "scale_weight"),
+    *("bias", "residual", "scale_residual", "scale_result"),
 )
 TRANSPOSED = tuple(f"conv_transpose{dims}d" for dims in (1, 2, 3))
 _TRANSPOSED = _CONV._replace(
@@ -36,10 +41,10 @@ CONV = {
     **dict.fromkeys(TRANSPOSED, _TRANSPOSED),
     "scaled_conv2d": Arguments(
         ("input", "weight", "scale_input", "scale_weight", "bias", *_WHERE),
-        ("input", "weight", "scale_input", "scale_weight", "bias"),
-        ("bias",),
-        ("out_dtype",),
-        ("input", "weight", "scale_input", "scale_weight", "bias"),
+        _SCALED_TENSORS,
+        _SCALED_TENSORS[4:],
+        ("out_dtype", "activation"),
+        _SCALED_TENSORS,
     ),
 }
 
@@ -57,9 +62,14 @@ def conv_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Req
     if op == "scaled_conv2d":
         check_rank(op, "input", input, "[N, C, H, W]", "[C, H, W]")
         where = geometry(op, weight, stride, padding, dilation)
-        operands = [_batch(input, 4), *(tensors[k] for k in list(tensors)[1:])]
-        out_dtype = given.get("out_dtype", torch.bfloat16)
-        return Request(op, operands, out_dtype, geometry=where)
+        operands = [_batch(tensors[k], 4) for k in _SCALED_TENSORS]
+        out_dtype, act = given.get("out_dtype", torch.bfloat16), given.get("activation")
+        if act is not None:
+            check_activation(act, SCALED_CONV_ACTIVATIONS, op)
+        fused, behind = fused_activation(act, out_dtype)
+        return Request(
+            op, operands, out_dtype, epilogue=fused, geometry=where, afterwards=_text(behind, False)
+        )
     activation, residual = given.get("activation"), tensors["residual"]
     if activation is not None:
         check_activation(activation, conv.CONV_ACTIVATIONS, op)

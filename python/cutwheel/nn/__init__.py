@@ -1,5 +1,5 @@
 """Modules: torch.nn.Linear and torch.nn.Conv2d with what follows them in the same kernel, the gated
-MLP, the experts of a mixture-of-experts layer, and linear layers whose weight is quantised.
+MLP, the experts of a mixture-of-experts layer, and layers whose weight is quantised.
 
 Building, moving, saving and loading work without a GPU; calling needs one.
 """
@@ -10,6 +10,7 @@ from .conv import Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspos
 from .dense import GatedMLP, Linear
 from .experts import GroupedExperts
 from .scaled import ScaledLinear
+from .scaled_conv import ScaledConv2d, activation_scales
 
 __all__ = [
     "Conv2d",
@@ -20,5 +21,7 @@ __all__ = [
     "GatedMLP",
     "GroupedExperts",
     "Linear",
+    "ScaledConv2d",
     "ScaledLinear",
+    "activation_scales",
 ]

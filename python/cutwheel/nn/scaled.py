@@ -16,6 +16,7 @@ from ..ops._common.precision import DTYPES
 from ..ops._common.transforms import NO_DERIVATIVE, REVERSE, is_transformed, refuse
 from ..ops.scaled import column_sums, quantize, scaled_mm
 from ..ops.scaled._recipes import BLOCK, blocks
+from ._frozen import keep_dtypes
 from ._source import check_source
 from .dense import Linear
 
@@ -275,16 +276,7 @@ class ScaledLinear(torch.nn.Module):
         return result if input.dim() == 2 else result.view(*input.shape[:-1], self.out_features)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        # half() and its kin convert what is_floating_point() says is one, fp8 and scales included.
-        frozen = [buffer for buffer in self._buffers.values() if buffer is not None]
-
-        def keep_dtype(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            if moved.dtype != tensor.dtype and any(tensor is buffer for buffer in frozen):
-                return tensor.to(moved.device)
-            return moved
-
-        return super()._apply(keep_dtype, recurse)  # type: ignore[no-untyped-call]
+        return super()._apply(keep_dtypes(self, fn), recurse)  # type: ignore[no-untyped-call]
 
     def _load_from_state_dict(
         self,

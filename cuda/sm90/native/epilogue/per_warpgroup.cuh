@@ -43,14 +43,16 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
   static constexpr int kAllVectorBytes = (0 + ... + kVectorBytes<Operands>);
 
   // Matrices that are copied to shared memory during the mainloop: read later, in the order of wgmma's fragments, their
-  // lines would arrive in pieces of 16 bytes with nothing to hide the latency. Rows are whole lines of 128 bytes, swizzled
-  // within them.
+  // lines would arrive in pieces of 16 bytes with nothing to hide the latency. Rows are whole lines of 128 bytes, or half
+  // of one, swizzled within them.
   template <class Operand>
-  static constexpr bool kIsCopied = Operand::kKind == OperandKind::matrix && Apply::kWidth == Width::same &&
-                                    sizeof(epilogue::ElementOfOperand<Operand>) == 2 && columns % 64 == 0;
-  static constexpr int kMatrixPitch = columns * 2;
+  static constexpr int kMatrixPitch = columns * static_cast<int>(sizeof(epilogue::ElementOfOperand<Operand>));
   template <class Operand>
-  static constexpr int kMatrixBytes = kIsCopied<Operand> ? kRows * kMatrixPitch : 0;
+  static constexpr bool kIsCopied =
+      Operand::kKind == OperandKind::matrix && Apply::kWidth == Width::same &&
+      sizeof(epilogue::ElementOfOperand<Operand>) <= 2 && (kMatrixPitch<Operand> % 128 == 0 || columns == 64);
+  template <class Operand>
+  static constexpr int kMatrixBytes = kIsCopied<Operand> ? kRows * kMatrixPitch<Operand> : 0;
   static constexpr int kAllMatrixBytes = (0 + ... + kMatrixBytes<Operands>);
 
   struct alignas(1024) Storage {                          // of a warpgroup
@@ -107,7 +109,7 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
     auto const store_aligned = [&](EpilogueValue const& x) {
       return aligned(x.data, x.leading, x.batch_stride, sizeof(E), 16);
     };
-    return (kStores == 0 || is_tma_storable(args, sizeof(E))) &&
+    return ((kStores == 0 && sizeof(E) > 1) || is_tma_storable(args, sizeof(E))) &&
            ((kVectorBytes<Operands> == 0 ||
              vector_aligned(args.epilogue[Operands::kIndex], sizeof(epilogue::ElementOfOperand<Operands>))) &&
             ... && true) &&
@@ -160,13 +162,17 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
     return offset;
   }
   // Offset of 16 bytes in a copied matrix.
-  CUTLASS_DEVICE static int matrix_chunk(int row, int chunk) { return row * kMatrixPitch + (chunk ^ row % 8) * 16; }
+  template <class Operand>
+  CUTLASS_DEVICE static int matrix_chunk(int row, int chunk) {
+    constexpr int kPitch = kMatrixPitch<Operand>;
+    return row * kPitch + (chunk ^ (kPitch % 128 == 0 ? row % 8 : row / 2 % 4)) * 16;
+  }
 
   template <class Operand>
   CUTLASS_DEVICE static void prefetch_matrix(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread) {
     if constexpr (kIsCopied<Operand>) {
       using V = epilogue::ElementOfOperand<Operand>;
-      constexpr int kEach = 8, kChunks = columns / kEach;
+      constexpr int kEach = 16 / static_cast<int>(sizeof(V)), kChunks = columns / kEach;
       EpilogueValue const& operand = p.operands[Operand::kIndex];
       auto const* const source = static_cast<V const*>(operand.data) + work.batch * operand.batch_stride;
       std::uint8_t* const target = storage.matrices + matrix_offset<Operand>();
@@ -178,14 +184,14 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
         V const* const from = source + (work.m + row) * operand.leading + work.n + chunk * kEach;
         if (left <= 0 || left >= kEach) {
           asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                           cute::cast_smem_ptr_to_uint(target + matrix_chunk(row, chunk))),
+                           cute::cast_smem_ptr_to_uint(target + matrix_chunk<Operand>(row, chunk))),
                        "l"(left > 0 ? static_cast<void const*>(from) : p.data), "r"(left > 0 ? 16 : 0));
         } else {
           // Sixteen bytes would end behind the row.
           cutlass::AlignedArray<V, kEach> values;
           CUTLASS_PRAGMA_UNROLL
           for (int e = 0; e < kEach; ++e) values[e] = e < left ? from[e] : V(0);
-          *reinterpret_cast<cutlass::AlignedArray<V, kEach>*>(target + matrix_chunk(row, chunk)) = values;
+          *reinterpret_cast<cutlass::AlignedArray<V, kEach>*>(target + matrix_chunk<Operand>(row, chunk)) = values;
         }
       }
     }
@@ -216,9 +222,10 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
       value.fill(cutlass::NumericConverter<float, V>{}(vector[row]));
       return value;
     } else if constexpr (kIsCopied<Operand>) {
-      auto const* const pair =
-          storage.matrices + matrix_offset<Operand>() + matrix_chunk(row, column / 8) + column % 8 * sizeof(V);
-      return cutlass::NumericArrayConverter<float, V, 2>{}(*reinterpret_cast<cutlass::AlignedArray<V, 2> const*>(pair));
+      constexpr int kEach = 16 / static_cast<int>(sizeof(V));
+      auto const* const pair = storage.matrices + matrix_offset<Operand>() + matrix_chunk<Operand>(row, column / kEach) +
+                               column % kEach * sizeof(V);
+      return epilogue::widen<V, 2>(*reinterpret_cast<cutlass::AlignedArray<V, 2> const*>(pair));
     } else {
       constexpr int kEach = Operand::kKind == OperandKind::wide_matrix ? 2 : 1;
       cutlass::AlignedArray<V, 2 * kEach> fragment;

@@ -82,7 +82,7 @@ struct Sm90StagedRows {
   static constexpr int kBytes = 16 * kRowBytes;
   static constexpr int kPieceBytes = kRowBytes % 128 == 0 ? 128 : kRowBytes % 64 == 0 ? 64 : 32;
   static constexpr int kPieces = kRowBytes / kPieceBytes;
-  static_assert(kRowBytes % kPieceBytes == 0 && kPieceBytes % column_bytes == 0 && (unit == 2 || unit == 4));
+  static_assert(kRowBytes % kPieceBytes == 0 && kPieceBytes % column_bytes == 0 && (unit == 1 || unit == 2 || unit == 4));
 
   // The result as bytes: [batch, pieces of a row, rows, bytes of a piece].
   static void encode_map(CUtensorMap& map, void* data, std::int64_t pitch, std::int64_t batch_stride, int m, int n,
@@ -139,7 +139,7 @@ struct Sm90StagedRows {
     if constexpr (!Frame::kAlways) whole = whole && coordinates.is_same();
     if (whole) cutlass::arch::fence_view_async_shared();
     __syncwarp();
-    if (!by_tma) {
+    if (unit > 1 && !by_tma) {  // rows of 8-bit results are storable
       int const left = static_cast<int>(std::min<std::int64_t>(work.end_n - column, columns)) * column_bytes;
       std::uint8_t* const first = data + work.d_batch * batch_stride + row * pitch + std::int64_t{column} * column_bytes;
       store_unaligned_rows<16, kRowBytes, unit, 32>(first, pitch, work.end_m - row, left, lane, [&](int r, int at) {
@@ -181,7 +181,7 @@ struct Sm90StagedRows {
       if (!Frame::kAlways || left >= 16) {
         *reinterpret_cast<uint4*>(to) = *reinterpret_cast<uint4 const*>(from);
       } else {
-        using Bits = std::conditional_t<unit == 4, std::uint32_t, std::uint16_t>;
+        using Bits = std::conditional_t<unit == 4, std::uint32_t, std::conditional_t<unit == 2, std::uint16_t, std::uint8_t>>;
         for (int b = 0; b < left; b += unit) *reinterpret_cast<Bits*>(to + b) = *reinterpret_cast<Bits const*>(from + b);
       }
     }

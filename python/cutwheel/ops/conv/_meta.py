@@ -125,9 +125,16 @@ def _conv_transpose3d(
 
 
 def _scaled_conv2d(
-    input: Tensor, weight: Tensor, out_dtype: torch.dtype | None, arguments: dict[str, Any]
+    input: Tensor,
+    weight: Tensor,
+    out_dtype: torch.dtype | None,
+    residual: Tensor | None,
+    arguments: dict[str, Any],
 ) -> Tensor:
-    return _fprop("scaled_conv2d", input, weight, arguments, out_dtype or torch.bfloat16)
+    dtype = out_dtype or torch.bfloat16
+    result = _fprop("scaled_conv2d", input, weight, arguments, dtype)
+    check_residual("scaled_conv2d", residual, result.shape)
+    return result
 
 
 def _dgrad(grad_output: Tensor, weight: Tensor, input_h: Any, input_w: Any) -> Tensor:
