@@ -193,32 +193,81 @@ class Draw:
     # ---- grouped ----
 
     def grouped(self) -> Case:
+        return self._grouped(self.rng.choice(("mm", None, "gelu", "silu", "gated")))
+
+    def scaled_grouped(self) -> Case:
+        return self._grouped(self.rng.choice(("rowwise", "blockwise")))
+
+    def _grouped(self, what: str | None) -> Case:
         """The rows are one of several groups, whose others have sizes of their own in each call."""
-        (m, n, k), dtype = self.extents(8), self.rng.choice((BRAIN, BRAIN, HALF))
-        groups = self.rng.choice((2, 4, 8))
+        (m, n, k), dtype = self.extents(16), self.rng.choice((BRAIN, BRAIN, HALF))
+        groups, is_scaled = self.rng.choice((2, 4, 8)), what in ("rowwise", "blockwise")
         while groups * n * k > 2**26:
-            n, k = max(8, n // 16 * 8), max(8, k // 16 * 8)
-        own = self.rng.randrange(groups)
-        activation = self.rng.choice(("mm", None, "gelu", "silu", "gated"))
+            n, k = max(16, n // 32 * 16), max(16, k // 32 * 16)
+        own, fast = self.rng.randrange(groups), self.rng.random() < 0.5
         w = self.normal(groups, n, k, dtype=dtype, scale=k**-0.5)
         filler = self.normal(4096, k, dtype=dtype)
+        of_rows, of_weight = "rowwise", "rowwise"
+        if what == "blockwise":
+            of_rows, of_weight = "blockwise_1x128", "blockwise_128x128"
+        values = [self.cutwheel.quantize(each, of_weight) for each in w] if is_scaled else []
+
+        def product(rows: Tensor, ends: Tensor) -> Tensor:
+            if what == "mm":
+                return self.cutwheel.grouped_mm(rows, w.mT, offs=ends)
+            if what == "gated":
+                return self.cutwheel.grouped_gated_linear(rows, w, offs=ends)
+            if not is_scaled:
+                return self.cutwheel.grouped_linear(rows, w, offs=ends, activation=what)
+            a, of_a = self.cutwheel.quantize(rows, of_rows)
+            b = torch.stack([x[0].view(torch.int8) for x in values]).view(FP8).mT
+            of_b = torch.stack([x[1].t() for x in values])
+            how: dict[str, Any] = {"scale_b": of_b, "offs": ends, "use_fast_accum": fast}
+            return self.cutwheel.scaled_grouped_mm(a, b, of_a, **how)
 
         def run(x: Tensor) -> tuple[Tensor, ...]:
             sizes = [self.rng.choice((0, 1, 5, 64, 130, 500)) for _ in range(groups)]
             sizes[own] = len(x)
             before, after = sum(sizes[:own]), sum(sizes[own + 1 :])
-            all_rows = torch.cat([filler[:before], x, filler[:after]])
+            rows = torch.cat([filler[:before], x, filler[:after]])
             ends = torch.tensor(sizes, device=self.device).cumsum(0).to(torch.int32)
-            if activation == "mm":
-                y = self.cutwheel.grouped_mm(all_rows, w.mT, offs=ends)
-            elif activation == "gated":
-                y = self.cutwheel.grouped_gated_linear(all_rows, w, offs=ends)
-            else:
-                y = self.cutwheel.grouped_linear(all_rows, w, offs=ends, activation=activation)
-            return (y[before : before + len(x)].contiguous(),)
+            return (product(rows, ends)[before : before + len(x)].contiguous(),)
 
-        text = f"grouped {dtype} {activation} G={groups} N={n} K={k}"
+        text = f"grouped {dtype} {what} fast {fast} G={groups} N={n} K={k}"
         return Case(text, [self.normal(min(m, 2200), k, dtype=dtype)], run, may_pitch=False)
+
+    # ---- modules ----
+
+    def module(self) -> Case:
+        """Rows of tokens through a layer of cutwheel.nn."""
+        nn, dtype = self.cutwheel.nn, self.rng.choice((BRAIN, HALF))
+        n, k = (self.rng.choice((256, 768, 2048)) for _ in range(2))
+        with torch.device(self.device):
+            layer = self.rng.choice(
+                (
+                    lambda: nn.Linear(k, n, activation="gelu", dtype=dtype),
+                    lambda: nn.GatedMLP(k, n, dtype=dtype),
+                    lambda: nn.ScaledLinear.from_linear(torch.nn.Linear(k, n, dtype=dtype)),
+                    lambda: nn.GroupedExperts(4, k, n, dtype=dtype),
+                )
+            )()
+        is_mixture = isinstance(layer, nn.GroupedExperts)
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                if parameter.dtype == dtype:
+                    values = self.normal(*parameter.shape, dtype=dtype, scale=k**-0.5)
+                    parameter.copy_(values)
+        rows = [self.normal(3000, k, dtype=dtype)]
+        if is_mixture:
+            weights, ids = self.normal(3000, 4, dtype=SINGLE).softmax(-1).topk(2)
+            rows += [ids, weights]
+
+        def run(*part: Tensor) -> tuple[Tensor, ...]:
+            with torch.no_grad():
+                return (layer(*part),)
+
+        text = f"{type(layer).__name__} {dtype} {n} {k}"
+        return Case(text, rows, run, may_pitch=not is_mixture)
 
     # ---- convolutions: rows are images ----
 
@@ -274,7 +323,8 @@ class Draw:
 
 
 DENSE = ("mm", "addmm", "linear", "gated", "training", "bmm")
-KINDS = (*DENSE, "mm", "linear", "scaled", "scaled", "grouped", "conv", "grouped_conv")
+OTHERS = ("scaled", "scaled", "grouped", "scaled_grouped", "module", "conv", "grouped_conv")
+KINDS = (*DENSE, "mm", "linear", *OTHERS)
 
 
 def placed(rng: random.Random, x: Tensor) -> Tensor:

@@ -223,7 +223,7 @@ def test_a_call_is_the_same_when_it_is_repeated(
     try:
         draw = Draw(cutwheel, device, seed + 1)
         for kind in sorted(set(KINDS)):
-            if kind == "grouped":
+            if kind.endswith("grouped"):
                 continue  # its other groups are drawn anew
             case = draw.case(kind)
             rows = [each[: case.counts[-1]] for each in case.rows]
