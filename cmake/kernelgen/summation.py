@@ -7,7 +7,8 @@ who loads) moves elements between threads and leaves each sum as it is.
 A key is made of: the instruction and its K, from which float32 sums go on to the next instruction;
 `promoteP`, where the tensor cores' sums are added to registers every P of K; `scaled`, where they
 are multiplied by block-wise scales on the way; what shares K, as `clusterCxT` (C threadblocks of
-tiles of T) or `warpsWxT`; and of convolutions the order of taps and channels.
+tiles of T, and from C = 3 on the tile's `columnsN`, or `rowsN` of D, that they share out) or
+`warpsWxT`; and of convolutions the order of taps and channels.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ def summation_order(kernel: Kernel) -> str | None:
         parts.append(f"warps{k // warp[2]}x{warp[2]}")
     if kernel.tile.cluster[2] > 1:
         parts.append(f"cluster{kernel.tile.cluster[2]}x{k}")
+        # Each threadblock adds the others' sums to its own, for its part of the tile's columns:
+        # with three parts or more these decide the order (rows of D in swapped operands).
+        if kernel.tile.cluster[2] > 2:
+            parts.append(f"{'rows' if kernel.tile.swap_ab else 'columns'}{kernel.tile.shape[1]}")
     if kernel.family in _CONVOLUTIONS:
         parts.append(_CONVOLUTIONS[kernel.family])
     return ".".join(parts)

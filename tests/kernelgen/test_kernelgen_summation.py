@@ -49,7 +49,7 @@ def order(entry: dict[str, Any], **values: Any) -> str | None:
         (
             PERSISTENT,
             {"tiles": [{"tile": [64, 128, 128], "cluster": [1, 1, 4]}]},
-            "wgmma.k16.cluster4x128",
+            "wgmma.k16.cluster4x128.columns128",
         ),
         (
             PERSISTENT,

@@ -91,7 +91,7 @@ def problems(cutwheel: ModuleType, device: str) -> dict[str, tuple[Any, ...]]:
         found[f"mm {name} nnt"] = ("mm", (column, w.t()), {})
         found[f"addmm {name}"] = ("addmm", (c, x, w.t()), {"beta": 0.7, "alpha": -0.3})
         found[f"addmm {name} alpha"] = ("addmm", (c, x, w.t()), {"alpha": 0.3})
-        found[f"addmm row {name}"] = ("addmm", (bias, x, w.t()), {"alpha": 0.3})
+        found[f"addmm row {name}"] = ("addmm", (bias, x, w.t()), {})
         found[f"linear {name}"] = ("linear", (x, w, bias), {})
         for activation in ("relu", "gelu", "gelu_tanh", "silu"):
             how = {"activation": activation}
@@ -169,9 +169,10 @@ def test_kernels_of_one_summation_order_give_the_same_bits(
     if arch:
         environment(CUTWHEEL_ARCH=arch)
     orders = {kernel.name: kernel.summation for kernel in cutwheel.kernels()}
-    rows = unsplit(cutwheel.explain(op, *args, **kwargs))
-    if not rows:
-        pytest.skip(f"no kernel of {arch or 'this GPU'} serves it")
+    try:
+        rows = unsplit(cutwheel.explain(op, *args, **kwargs))
+    except NotImplementedError as error:
+        pytest.skip(str(error).partition(". ")[0])
     results: dict[str, dict[str, Tensor]] = defaultdict(dict)
     with cutwheel.batch_invariant():
         for row in rows:
