@@ -84,6 +84,11 @@ def _common() -> argparse.ArgumentParser:
         default="cutwheel",
         help="torch measures torch against itself: the noise of the harness",
     )
+    common.add_argument(
+        "--batch-invariant",
+        action="store_true",
+        help="cutwheel in batch_invariant(); the same seed without it gives the normal mode",
+    )
     common.add_argument("--budget-seconds", type=float, help="skip cases once this is used up")
     common.add_argument(
         "--no-compile", action="store_true", help="no torch.compile among the baselines"
@@ -110,6 +115,7 @@ def part_of(options: argparse.Namespace) -> str:
     """Options that make the run a part of its sections; empty for whole ones."""
     given = [name for name in FILTERS if getattr(options, name)]
     given += ["candidate"] * (options.candidate != "cutwheel")
+    given += ["batch_invariant"] * options.batch_invariant
     given += ["budget_seconds"] * (options.budget_seconds is not None)
     return ", ".join(f"--{name.replace('_', '-')}" for name in given)
 
@@ -169,8 +175,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(given: argparse.Namespace) -> int:
+    import cutwheel
+
     from . import run
 
+    cutwheel.set_batch_invariant(given.batch_invariant)
     environment = record.environment(given.commit, given.candidate)
     path, names = output_path(given, environment["gpu"]), sections_of(given)
     try:

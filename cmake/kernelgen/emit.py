@@ -22,6 +22,7 @@ from kernelgen.epilogues.spelling import text
 from kernelgen.families import FAMILIES, wgmma
 from kernelgen.kernel import ARCHS, Kernel
 from kernelgen.naming import procedural_name, source_name, source_stem
+from kernelgen.summation import summation_order
 from kernelgen.tuning import tuned
 
 # A further source of a tile costs as much again as its first kernel. But more kernels in one would
@@ -214,6 +215,7 @@ def _row(kernel: Kernel) -> str:
         recipe=cpp.recipe(kernel),
         grouping=cpp.grouping(kernel),
         direction=cpp.direction(kernel),
+        summation=f'"{order}"' if (order := summation_order(kernel)) else "nullptr",
     )
 
 
@@ -267,6 +269,7 @@ def _json_row(kernel: Kernel, source: str) -> dict[str, Any]:
         "recipe": kernel.recipe,
         "grouping": kernel.grouping,
         "direction": kernel.direction,
+        "summation": summation_order(kernel),
         "source": source,
     }
 

@@ -1,5 +1,7 @@
 #include "dispatch/can_implement.h"
 
+#include <cstring>
+
 #include "core/error.h"
 
 namespace cutwheel {
@@ -19,6 +21,10 @@ bool has_epilogue_for(KernelDescriptor const& kernel, GemmRequest const& request
   // Each group of rows has a row of its own, but a matrix has the rows of D.
   if (request.grouping == Grouping::rows && request.addend == Addend::row) return adds == Addend::row;
   return adds == request.addend || adds == Addend::matrix;
+}
+
+bool has_summation_of(KernelDescriptor const& kernel, GemmRequest const& request) {
+  return kernel.summation && request.summation && std::strcmp(kernel.summation, request.summation) == 0;
 }
 
 // Whether a weight stays in shared memory, and leaves room for two threadblocks on an SM of 227 KiB.
@@ -112,6 +118,9 @@ std::string text_of(Reason reason, KernelDescriptor const& kernel, GemmRequest c
                     " channels times the stride along a row");
     case Reason::thin:
       return "it takes one problem, N and K that are multiples of 8, and a B of at most 112 KiB in whole blocks of 32x32";
+    case Reason::summation:
+      return concat("batch_invariant() is on and asks for sums in the order ", request.summation, ", its own is ",
+                    kernel.summation);
   }
   return {};
 }

@@ -32,7 +32,8 @@ enum class Reason {
   direct_conv,
   strided_dgrad,
   space_to_depth,
-  thin
+  thin,
+  summation
 };
 
 // Considers the device alone. Kernels that would run through PTX count only when `ptx`.
@@ -40,6 +41,9 @@ Reason can_run_on(KernelDescriptor const& kernel, DeviceInfo const& device, bool
 
 // Considers the request alone, which the kernel computes as a whole or, if `partial`, as the first half of split-K.
 Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request, bool partial);
+
+// Whether the kernel sums in the order that the request names.
+bool has_summation_of(KernelDescriptor const& kernel, GemmRequest const& request);
 
 bool has_epilogue_for(KernelDescriptor const& kernel, GemmRequest const& request);
 

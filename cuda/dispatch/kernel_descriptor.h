@@ -34,6 +34,8 @@ struct KernelDescriptor {
   QuantizeRecipe recipe;  // of a quantize kernel
   Grouping grouping;      // of a grouped_mm kernel
   Direction direction;    // of a conv2d kernel
+  char const*
+      summation;  // the order of its sums (kernelgen/summation.py): one key, the same bits. Null: none to choose from
   int const* shared_memory_bytes;
   gemm::Status (*launch)(gemm::GemmArgs const&);
   std::int64_t (*workspace_bytes)(gemm::GemmArgs const&);

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/error.h"
+#include "dispatch/batch_invariance.h"
 #include "dispatch/can_implement.h"
 #include "dispatch/cost_model.h"
 #include "dispatch/environment.h"
@@ -115,6 +116,14 @@ void add_split_plans(std::vector<GemmPlan>& plans, KernelDescriptor const& kerne
   if (tiles > device.sm_count && fewest == 1) return;
   KernelDescriptor const* const reduce = reduce_kernels.of(kernel.arch);
   if (!reduce) return;
+  if (request.batch_invariant) {
+    // Slices of the same length in every kernel.
+    constexpr int kBytes = 128;
+    if (fewest > 1 && kernel.tile.k * element_bytes(kernel.a) == kBytes) {
+      plans.push_back(split_plan(kernel, *reduce, ceil_div(request.k, split_slice(kernel, request.k, fewest))));
+    }
+    return;
+  }
   if (fewest > 1) {
     // As few as there have to be, and those that fill the SMs.
     int last = 0;
@@ -156,9 +165,9 @@ std::size_t hash_of(GemmRequest const& r) {
   mix(static_cast<std::uint64_t>(r.groups) << 32 | static_cast<std::uint64_t>(r.grouping) << 24 |
       static_cast<std::uint64_t>(r.op) << 16 | static_cast<std::uint64_t>(r.b) << 8 |
       static_cast<std::uint64_t>(r.scales) << 1 | static_cast<std::uint64_t>(r.fast_accum));
-  mix(static_cast<std::uint64_t>(r.taps) << 32 | static_cast<std::uint64_t>(r.step) << 4 |
-      static_cast<std::uint64_t>(r.is_volume) << 3 | static_cast<std::uint64_t>(r.direction) << 1 |
-      static_cast<std::uint64_t>(r.tensor_maps));
+  mix(static_cast<std::uint64_t>(r.taps) << 32 | static_cast<std::uint64_t>(r.step) << 5 |
+      static_cast<std::uint64_t>(r.batch_invariant) << 4 | static_cast<std::uint64_t>(r.is_volume) << 3 |
+      static_cast<std::uint64_t>(r.direction) << 1 | static_cast<std::uint64_t>(r.tensor_maps));
   for (DirectConvTiles const& x : {r.direct_conv, r.space_to_depth}) {
     mix(static_cast<std::uint64_t>(x.output_tiles) << 16 | static_cast<std::uint64_t>(x.steps) << 8 |
         static_cast<std::uint64_t>(x.channels));
@@ -168,15 +177,18 @@ std::size_t hash_of(GemmRequest const& r) {
 
 }  // namespace
 
-std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& device, std::vector<Rejection>* rejections,
+std::vector<GemmPlan> rank_plans(GemmRequest const& asked, DeviceInfo const& device, std::vector<Rejection>* rejections,
                                  PlanSource* source) {
-  Scope const scope = scope_of(request, device);
+  Scope const scope = scope_of(asked, device);
+  GemmRequest request = asked;
+  if (request.batch_invariant) request.summation = invariant_order(asked, device);
   ReduceKernels reduce_kernels(device, request.d);
   std::vector<GemmPlan> plans;
   for (int i = 0; i < kKernelCount; ++i) {
     KernelDescriptor const& kernel = kKernels[i];
     if (!is_gemm(kernel) || kernel.op != request.op) continue;
     Reason reason = scope.environment.admits(kernel) ? can_run_on(kernel, device, scope.ptx) : Reason::environment;
+    if (reason == Reason::none && request.summation && !has_summation_of(kernel, request)) reason = Reason::summation;
     if (reason == Reason::none) {
       add_split_plans(plans, kernel, request, device, reduce_kernels);
       reason = can_implement(kernel, request, /*partial=*/false);

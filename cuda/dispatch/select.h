@@ -47,6 +47,10 @@ struct GemmRequest {
   DirectConvTiles direct_conv = {};     // of sm90_direct_conv where `step` is 1, else of sm90_strided_dgrad
   DirectConvTiles space_to_depth = {};  // of sm90_space_to_depth
   bool is_volume = false;               // with a depth, which kernels of sm90_conv alone read
+  // Only kernels of one summation order are candidates: of `summation`, or, of a GEMM that names none, of the one that
+  // invariant_order() has for it.
+  bool batch_invariant = false;
+  char const* summation = nullptr;
 
   bool operator==(GemmRequest const& o) const {
     return op == o.op && device == o.device && a == o.a && b == o.b && d == o.d && layout_a == o.layout_a &&
@@ -55,7 +59,7 @@ struct GemmRequest {
            b_aligned == o.b_aligned && d_aligned == o.d_aligned && m == o.m && n == o.n && k == o.k && batch == o.batch &&
            grouping == o.grouping && groups == o.groups && direction == o.direction && taps == o.taps && step == o.step &&
            is_volume == o.is_volume && tensor_maps == o.tensor_maps && direct_conv == o.direct_conv &&
-           space_to_depth == o.space_to_depth;
+           space_to_depth == o.space_to_depth && batch_invariant == o.batch_invariant && summation == o.summation;
   }
 };
 

@@ -209,6 +209,9 @@ void prepare(PreparedGemm& prepared, GemmCall const& call, CopyPolicy copy_polic
     args.alpha = static_cast<float>(call.alpha);
     args.beta = call.c ? static_cast<float>(call.beta) : 0.f;
     if (args.beta != 0.f) prepare_c(prepared, call, transpose, copy_policy.extents);
+    // Epilogues round alpha * accum (+ c) in different ways unless alpha is 1, and of one row it cannot be told whether c
+    // is a matrix: then there is one epilogue for all.
+    if (request.batch_invariant && call.alpha != 1) request.addend = Addend::matrix;
   }
   request.layout_a = transpose ? flip(right.layout) : left.layout;
   request.layout_b = transpose ? flip(left.layout) : right.layout;
@@ -317,7 +320,7 @@ std::tuple<Tensor, Tensor> linear_gradients(Tensor const& grad, Tensor const& in
 
   call.a = weight_is_column_major ? &input : &grad, call.b = weight_is_column_major ? &grad : &input;
   View const &left = weight_is_column_major ? x : dy, &right = weight_is_column_major ? dy : x;
-  call.m = left.matrix.cols, call.n = right.matrix.cols, call.k = rows;
+  call.m = left.matrix.cols, call.n = right.matrix.cols, call.k = rows, call.sums_batch = true;
   std::int64_t const shape[] = {call.m, call.n};
   Tensor of_weight = empty_contiguous(shape, 2, call.type, call.device);
   run_into(of_weight, call, {{left.matrix.transposed(), left.owner}, right, rows});

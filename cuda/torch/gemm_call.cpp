@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "dispatch/batch_invariance.h"
 #include "dispatch/epilogue_names.h"
 
 namespace cutwheel {
@@ -228,6 +229,7 @@ GemmRequest request_of(GemmCallBase const& call, Op op, ScalarType d_type) {
   request.d = dtype_of(d_type);
   request.layout_a = kContiguousK.a, request.layout_b = kContiguousK.b;
   request.m = static_cast<int>(call.m), request.n = static_cast<int>(call.n), request.k = static_cast<int>(call.k);
+  request.batch_invariant = !call.sums_batch && batch_invariant();
   return request;
 }
 

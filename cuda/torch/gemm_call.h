@@ -39,6 +39,7 @@ struct GemmCallBase {
   ScalarType d_type = ScalarType::BFloat16;
   int device = 0;
   std::int64_t m = 0, n = 0, k = 0, batch = 1;
+  bool sums_batch = false;  // K runs through the batch, as that of a weight's gradient does: no row to keep the same
 
   bool empty() const { return m == 0 || n == 0 || batch == 0; }
 };

@@ -70,6 +70,7 @@ void check_dimensions(GroupedCall& call) {
          "); expected [G, K, N] for groups of mat_a's rows, or [T, N] for groups of its columns");
   }
   call.grouping = b.dim() == 3 ? Grouping::rows : Grouping::k;
+  call.sums_batch = call.grouping == Grouping::k;
 }
 
 void check_types(GroupedCall& call) {

@@ -7,6 +7,7 @@
 
 #include "build_info.h"  // generated
 #include "core/driver.h"
+#include "dispatch/batch_invariance.h"
 #include "dispatch/cost_model.h"
 #include "dispatch/epilogue_names.h"
 #include "dispatch/tuning/table.h"
@@ -111,6 +112,7 @@ std::string row_json(KernelDescriptor const& kernel) {
                 ", \"recipe\": ", kernel.recipe == QuantizeRecipe::none ? "null" : quoted(name_of(kernel.recipe)),
                 ", \"grouping\": ", kernel.grouping == Grouping::none ? "null" : quoted(name_of(kernel.grouping)),
                 ", \"direction\": ", kernel.direction == Direction::none ? "null" : quoted(name_of(kernel.direction)),
+                ", \"summation\": ", kernel.summation ? quoted(kernel.summation) : "null",
                 ", \"shared_memory_bytes\": ", *kernel.shared_memory_bytes, "}");
 }
 
@@ -118,6 +120,7 @@ std::string plan_json(GemmPlan const& plan) {
   return concat("{\"row\": ", quoted(plan.kernel->name), ", \"raster\": ", quoted(name_of(plan.raster)),
                 ", \"swizzle\": ", plan.swizzle, ", \"splits\": ", plan.splits,
                 ", \"reduce\": ", plan.reduce ? quoted(plan.reduce->name) : "null",
+                ", \"summation\": ", plan.kernel->summation ? quoted(plan.kernel->summation) : "null",
                 ", \"predicted_us\": ", plan.predicted_us, "}");
 }
 
@@ -142,6 +145,7 @@ std::string request_json(GemmRequest const& r) {
                        ", \"tensor_maps\": ", boolean(r.tensor_maps),
                        ", \"rectangles\": ", std::max(r.direct_conv.output_tiles, r.space_to_depth.output_tiles))
               : "",
+      r.batch_invariant ? ", \"batch_invariant\": true" : "",
       is_scaled(r) ? concat(", \"b\": ", quoted(name_of(r.b)), ", \"fast_accum\": ", boolean(r.fast_accum),
                             ", \"scales\": ", quoted(name_of(r.scales)))
                    : "",
@@ -254,6 +258,7 @@ std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::in
   device.sm_clock_ghz = sm_clock_ghz;
   Explanation explanation{parse_request(text.view())};
   explanation.request.direct_conv.output_tiles = static_cast<int>(output_tiles);
+  explanation.request.batch_invariant = batch_invariant();
   explanation.rank(device);
   return explanation_json(explanation, device);
 }

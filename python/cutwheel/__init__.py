@@ -23,6 +23,7 @@ __all__ = [
     "__version__",
     "addmm",
     "baddbmm",
+    "batch_invariant",
     "bmm",
     "build_info",
     "clear_tuning",
@@ -42,6 +43,7 @@ __all__ = [
     "grouped_linear",
     "grouped_mm",
     "grouped_mm_list",
+    "is_batch_invariant",
     "kernels",
     "linear",
     "load_tuning",
@@ -53,6 +55,7 @@ __all__ = [
     "scaled_conv2d",
     "scaled_grouped_mm",
     "scaled_mm",
+    "set_batch_invariant",
     "unpack_gated_weight",
 ]
 
@@ -66,6 +69,12 @@ try:
     from . import _library, errors, nn, tuning
     from .fusion import FusionReport, fuse
     from .inspect.explain import Explanation, Kernel, build_info, explain, kernels
+    from .ops._common import batch_invariance
+    from .ops._common.batch_invariance import (
+        batch_invariant,
+        is_batch_invariant,
+        set_batch_invariant,
+    )
     from .ops._common.epilogue import Epilogue, epilogues
     from .ops.conv import (
         conv1d,
@@ -83,6 +92,7 @@ try:
 
     __version__ = _library.VERSION
     tuning.load_environment()
+    batch_invariance.load_environment()
 except ImportError:
     # The doctor has to be able to say why this import fails.
     if not _is_started_by_dash_m():

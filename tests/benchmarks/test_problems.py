@@ -209,6 +209,7 @@ def test_parts_do_not_go_to_the_results() -> None:
         (["mm", "--shape", "64x4096x4096", "--only", "mm"], "--shape, --only"),
         (["grouped", "--quick"], "--quick"),
         (["conv", "--candidate", "torch"], "--candidate"),
+        (["mm", "--batch-invariant"], "--batch-invariant"),
         (["all", "--budget-seconds", "60"], "--budget-seconds"),
         (["all", "--budget-seconds", "0"], "--budget-seconds"),
     ):

@@ -122,7 +122,7 @@ def test_the_table() -> None:
         " Epilogue::plain, {64, 16, 128}, /*cluster=*/{1, 1, 1}, /*stages=*/0,"
         " Schedule::pingpong, /*swap_ab=*/true,"
         " /*fast_accum=*/false, BlockScales::none, QuantizeRecipe::none, Grouping::none,"
-        " Direction::none,"
+        ' Direction::none, "wgmma.k16",'
         f" &gemm::smem_{name}, &gemm::launch_{name}, &gemm::workspace_{name}}},"
     ) in table
     assert (
@@ -197,10 +197,11 @@ def test_the_json_names_every_kernel_with_its_source() -> None:
         "recipe": None,
         "grouping": None,
         "direction": None,
+        "summation": "wgmma.k16",
         "source": "gemm_sm90a_64x16x128_1x1x1_pingpong_swap.cu",
     }
     assert (sm80["warp"], sm80["stages"], sm80["ptx"]) == ([64, 64, 32], 3, True)
-    assert (reduce["schedule"], reduce["epilogue"]) == ("none", None)
+    assert (reduce["schedule"], reduce["epilogue"], reduce["summation"]) == ("none", None, None)
 
 
 def test_the_lists_for_cmake() -> None:

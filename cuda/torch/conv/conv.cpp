@@ -9,6 +9,7 @@
 
 #include "core/col2im_args.h"
 #include "core/col2im_axis.h"
+#include "dispatch/batch_invariance.h"
 #include "dispatch/cost_model.h"
 #include "torch/conv/geometry.h"
 #include "torch/conv/image.h"
@@ -56,6 +57,7 @@ ConvCall make_conv_call(OpNames const& names, Direction direction, Tensor const&
                         ConvGeometry const& geometry, bool allow_tf32) {
   ConvCall call{{{names, &a, &b}, direction, geometry}};
   call.allow_tf32 = allow_tf32;
+  call.sums_batch = direction == Direction::wgrad;
   return call;
 }
 
@@ -72,6 +74,7 @@ struct ConvVariant {
   ConvAlgorithm algorithm = ConvAlgorithm::none;
   ScaledForm form{};
   std::optional<GemmPlan> plan = std::nullopt;  // none for a GEMM, which is planned when its operands are prepared
+  char const* summation = nullptr;              // in batch_invariant(): of the plan's kernel
 };
 
 // --- Checks
@@ -617,6 +620,7 @@ GemmRequest request_of(ConvCall const& call, ConvAlgorithm algorithm, ScaledForm
 // Prepares a checked call that has something to compute, and allocates its result.
 void prepare_conv(PreparedConv& prepared, ConvCall const& call, ConvVariant const& variant) {
   prepared.request = request_of(call, variant.algorithm, variant.form);
+  prepared.request.summation = variant.summation;
   conv2d::ConvArgs& args = prepared.args;
   ConvView const view = view_of(call, variant.algorithm);
   args.conv = view.problem;
@@ -896,7 +900,7 @@ std::optional<GemmPlan> plan_of_flipped(ConvCall const& call, GemmPlan const& ow
 }
 
 // The cheapest native variant, else one through PTX; none if no kernel serves the call.
-ConvVariant choose_variant(ConvCall const& call) {
+ConvVariant cheapest_variant(ConvCall const& call) {
   DeviceInfo const& device = device_info(call.device);
   FirstNative<ConvVariant> choice{device};
   if (is_pointwise(call)) {
@@ -962,6 +966,33 @@ ConvVariant choose_variant(ConvCall const& call) {
     if (flipped) return {ConvAlgorithm::flipped, forms.forms[0], flipped};
   }
   return choice.chosen.value_or(ConvVariant{});
+}
+
+// The call with a number of images that depends on their size alone.
+ConvCall of_nominal_batch(ConvCall const& call) {
+  constexpr std::int64_t kImages = 32, kMostPixels = 1 << 26;
+  ConvCall nominal = call;
+  conv2d::ConvProblem& p = nominal.problem;
+  p.images = 1;
+  std::int64_t const largest = std::max(p.pixels(), p.positions());
+  p.images = static_cast<int>(std::clamp<std::int64_t>(kMostPixels / largest, 1, kImages));
+  nominal.m = call.m / call.problem.images * p.images;
+  return nominal;
+}
+
+// In batch_invariant() the algorithm, the epilogue and the summation order are those of the nominal batch, and the tile is
+// that of the call.
+ConvVariant choose_variant(ConvCall const& call) {
+  if (call.sums_batch || !batch_invariant()) return cheapest_variant(call);
+  ConvVariant variant = cheapest_variant(of_nominal_batch(call));
+  if (variant.algorithm == ConvAlgorithm::columns && !may_sum_columns(call)) return {};
+  if (variant.algorithm == ConvAlgorithm::columns || variant.algorithm == ConvAlgorithm::gemm || !variant.plan) {
+    return variant;
+  }
+  GemmRequest request = request_of(call, variant.algorithm, variant.form);
+  request.summation = variant.summation = variant.plan->kernel->summation;
+  variant.plan = choose_plan(request);
+  return variant.plan ? variant : ConvVariant{};
 }
 
 char const* torch_function(ConvCall const& call) {

@@ -69,6 +69,9 @@ class Kernel:
     """of a grouped product: what is grouped, "rows" of A or "k" """
     direction: str | None = None
     """of a convolution: "fprop", "dgrad" (of the input) or "wgrad" (of the weight)"""
+    summation: str | None = None
+    """the order of its sums: kernels with one key, the same types and the same epilogue give the
+    same bits (docs/determinism.md). None: it is no choice between several for a product"""
 
     def __str__(self) -> str:
         return self.name

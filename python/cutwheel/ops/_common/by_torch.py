@@ -20,6 +20,7 @@ from torch import Tensor, is_autocast_enabled
 
 from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ...errors import ArgumentError, DtypeError, ShapeError
+from . import batch_invariance
 from .epilogue import Signature, expressions_of
 from .errors import check_one_device, dtype_name, shape_text, wrong_dtype, wrong_shape
 from .expressions import evaluate
@@ -102,8 +103,12 @@ def serves(op: str, operand: Tensor) -> bool:
     if _is_refused(operand):
         return False
     if operand.dtype == _float32 and not tf32_allowed():
+        if batch_invariance.enabled:
+            batch_invariance.refuse_torch(op, str(why(operand)))
         tell(op, ALLOW_TF32)
         return True
+    if batch_invariance.enabled and is_transformed():
+        batch_invariance.refuse_torch(op, _TRANSFORMED)
     return is_transformed()
 
 

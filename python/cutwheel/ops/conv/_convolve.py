@@ -12,6 +12,7 @@ from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 from .._common import by_torch
 from .._common.activations import ACTIVATIONS, ALL_ACTIVATIONS, check_activation
+from .._common.batch_invariance import refuse_torch
 from .._common.call import Op, distinct, fast_apply, is_tracing, overloads
 from .._common.errors import check_one_device, dtype_name, wrong_dtype, wrong_shape
 from .._common.precision import DTYPES, autocast_operands, conv_tf32_allowed
@@ -197,10 +198,11 @@ def convolve(
     dtype = input.dtype
     is_16_bit = dtype is _bfloat16 or dtype is _float16
     is_dense = groups == 1
-    if (not is_dense or not is_16_bit or is_transformed()) and why_torch(
-        input, weight, groups, where
+    if (not is_dense or not is_16_bit or is_transformed()) and (
+        because := why_torch(input, weight, groups, where)
     ) is not None:
         check_torch_dtype(op, input)
+        refuse_torch(op, because)
         if is_dense and dtype == torch.float32 and not conv_tf32_allowed():
             by_torch.tell(op, by_torch.ALLOW_CONV_TF32)
         if not isinstance(padding, str):

@@ -17,6 +17,7 @@ from torch import Tensor, is_autocast_enabled, is_grad_enabled
 from ...errors import ArgumentError, ShapeError
 from .._common import by_torch
 from .._common.activations import check_activation
+from .._common.batch_invariance import refuse_torch
 from .._common.call import distinct, is_tracing, overloads
 from .._common.errors import dtype_name, shape_text
 from .._common.precision import DTYPES, autocast_operands, conv_tf32_allowed
@@ -206,6 +207,7 @@ def convolve_transposed(
     is_last = residual_after_activation
     if call.because is not None:
         conv.check_torch_dtype(op, input)
+        refuse_torch(op, call.because)
         if groups == 1 and input.dtype == torch.float32 and not conv_tf32_allowed():
             by_torch.tell(op, by_torch.ALLOW_CONV_TF32)
         by_torchs: Any = _BY_TORCH[dims]

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 from .._common import by_torch
+from .._common.batch_invariance import refuse_torch
 from .._common.errors import dtype_name
 from .._common.precision import autocast_operands
 from . import _convolve as conv
@@ -105,8 +106,10 @@ def convolve_volume(
             z = convolve_volume(op, input, weight, bias, *given)
             return conv.finish(op, z, last, residual, False)
     where = geometry_of(op, weight, stride, padding, dilation, 3)
-    if why_torch(input, weight, groups, where) is not None:
+    because = why_torch(input, weight, groups, where)
+    if because is not None:
         conv.check_torch_dtype(op, input)
+        refuse_torch(op, because)
         image, pads = conv.evenly_padded(input, where)
         strides, _, spacing = parts(where)
         z = F.conv3d(image, weight, bias, strides, pads, spacing, groups)
