@@ -50,7 +50,7 @@ MIXED = dtypes("e4m3", "bf16", b="e5m2")
         ({"arch": ["89"]}, "unknown architecture '89'; allowed: 90a"),
         (
             {"dtypes": [INT8]},
-            "tile N = 160 is multiplied 160 columns at a time, and there is no wgmma of s8 and s8 in",
+            "tile N = 160 is multiplied 160 columns at a time, and there is no wgmma of s8 and s8",
         ),
         (
             {"dtypes": [INT8], "tile": [64, 64, 128], "cluster": [1, 1, 2]},
