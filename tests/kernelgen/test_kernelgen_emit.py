@@ -57,10 +57,12 @@ def test_a_source_of_sm90() -> None:
         " Shape3<1, 1, 1>, Schedule::pingpong, /*swap_ab=*/true, epilogue::plain>; ",
         'extern "C" __global__ void __launch_bounds__(K0::kMaxThreads, K0::kMinBlocks) ',
         f"{name}(CUTWHEEL_GRID_CONSTANT K0::Params const params) {{ K0::device(params); }} ",
+        "#ifndef __CUDA_ARCH__ ",
         f"Status launch_{name}(GemmArgs const& args) {{"
         f" return K0::launch(args, reinterpret_cast<void const*>(&{name})); }} ",
         f"std::int64_t workspace_{name}(GemmArgs const& args)"
         " { return K0::workspace_bytes(args); } ",
+        "#endif ",
         f"extern int const smem_{name}; int const smem_{name} = K0::kSharedStorageBytes; ",
         "} // namespace cutwheel::gemm ",
     ]

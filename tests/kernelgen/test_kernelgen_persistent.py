@@ -48,7 +48,14 @@ MIXED = dtypes("e4m3", "bf16", b="e5m2")
             "layout ttt; tensor cores read 8-bit operands K-major only, from row",
         ),
         ({"arch": ["89"]}, "unknown architecture '89'; allowed: 90a"),
-        ({"dtypes": [INT8]}, "combination s8_s8_s32_bf16"),
+        (
+            {"dtypes": [INT8]},
+            "tile N = 160 is multiplied 160 columns at a time, and there is no wgmma of s8 and s8",
+        ),
+        (
+            {"dtypes": [INT8], "tile": [64, 64, 128], "cluster": [1, 1, 2]},
+            "cluster 1x1x2 with s32 sums; clusters add float32 alone",
+        ),
         ({"scales": ["128x128"]}, "unknown scales '128x128'; allowed: 1x128_128x128, 1x128_1x128"),
         (
             {"scales": ["1x128_1x128"], "fast_accum": True},
@@ -214,11 +221,13 @@ def test_swapped_tiles_have_whole_columns() -> None:
     ]
 
 
-def test_nothing_but_d_is_stored() -> None:
+def test_what_an_epilogue_stores_besides_d() -> None:
     body = {"expr": "z * 2", "aux": {"z": "accum"}}
-    assert errors_of(with_epilogue(body)) == [
-        (TILE, "epilogue mine stores z; nothing but D can be stored here")
-    ]
+    assert parse(with_epilogue(body))
+    for values in ({"swap_ab": True}, {"cluster": [1, 1, 2]}):
+        assert errors_of(with_epilogue(body, tile=[64, 64, 128], **values)) == [
+            (TILE, "epilogue mine stores z; nothing but D can be stored here")
+        ]
 
 
 def test_rows_of_d_are_stored_in_pieces_of_32_bytes() -> None:

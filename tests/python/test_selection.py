@@ -248,9 +248,9 @@ def test_raster_order_of_large_problems_is_along_n() -> None:
 
 
 def test_tiles_of_cutlass_that_fill_no_band_are_walked_in_bands_of_one() -> None:
-    name = "gemm_sm90a_bf16_bf16_f32_bf16_128x128x64_2x1x1_tnt_pingpong_bias_gelu"
+    name = "gemm_sm90a_bf16_bf16_f32_bf16_128x128x64_2x1x1_tnt_pingpong_bias_residual_gelu"
     for n, swizzle in ((4224, 1), (4096, 2)):  # 33 columns of tiles would count as 34
-        plans = explain(H200, 4096, n, 7168, epilogue="bias_gelu")["plans"]
+        plans = explain(H200, 4096, n, 7168, epilogue="bias_residual_gelu")["plans"]
         assert [plan["swizzle"] for plan in plans if plan["row"] == name] == [swizzle]
 
 
@@ -364,7 +364,7 @@ def test_kernels_of_our_own_store_a_d_that_does_not_lie_on_16_bytes() -> None:
         names = kernels_of(H200, 640, 640, 640, **options, unaligned="d")
         assert names
         assert all("_persistent_" in name or "_pingpong_" in name for name in names)
-    rejected = explain(H200, 640, 640, 640, epilogue="bias_gelu", unaligned="d")["rejected"]
+    rejected = explain(H200, 640, 640, 640, epilogue="bias_residual", unaligned="d")["rejected"]
     assert "D does not lie on 16 bytes" in {x["reason"] for x in rejected}
     # An epilogue that stores more than D, and split-K, whose sum is stored by vectors.
     assert not kernels_of(H200, 640, 640, 640, epilogue="bias_gelu_aux", unaligned="d")

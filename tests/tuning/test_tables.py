@@ -21,7 +21,6 @@ from selection import (
     H200,
     ROW,
     ROWS,
-    S8,
     VECTOR,
     WGRAD,
     Gpu,
@@ -123,23 +122,31 @@ def test_a_neighbour_corrects_predictions_and_the_correction_fades() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "choice"),
+    ("options", "extents", "choice"),
     [
-        ({}, "cost model"),
-        ({"a": E4M3, "d": BF16, "epilogue": "scaled", "fast_accum": True}, "cost model"),
-        ({"a": S8, "d": BF16, "epilogue": "scaled"}, "tuned (near 8192x8192x8192)"),
+        ({}, (8192, 8192, 8192), "cost model"),
+        (
+            {"a": E4M3, "d": BF16, "epilogue": "scaled", "fast_accum": True},
+            (8192, 8192, 8192),
+            "cost model",
+        ),
+        (
+            {"direction": FPROP, "layout_b": ROW, "taps": 9},
+            (50176, 128, 1152),
+            "tuned (near 50176x128x1152)",
+        ),
     ],
-    ids=["bf16", "fp8", "int8"],
+    ids=["bf16", "fp8", "conv"],
 )
 def test_a_neighbour_in_the_wheel_counts_where_the_model_is_not_fitted_to_such_products(
-    options: dict[str, Any], choice: str
+    options: dict[str, Any], extents: tuple[int, int, int], choice: str
 ) -> None:
-    gpu, extents = replace(H200, bandwidth=4917), (8192, 8192, 8192)
+    gpu, near = replace(H200, bandwidth=4917), (extents[0] - 1, *extents[1:])
     assert explain(gpu, *extents, **options)["choice"] == "tuned (exact)"
-    assert explain(gpu, 8191, *extents[1:], **options)["choice"] == choice
+    assert explain(gpu, *near, **options)["choice"] == choice
     # A table of the user's is of this GPU and these kernels.
     cutwheel.load_tuning(table(measured(explain(gpu, *extents, **options), 0), gpu=gpu_of(gpu)))
-    assert "near" in explain(gpu, 8191, *extents[1:], **options)["choice"]
+    assert "near" in explain(gpu, *near, **options)["choice"]
 
 
 def test_what_a_neighbour_does_not_list_was_slower_there() -> None:

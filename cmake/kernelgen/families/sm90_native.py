@@ -11,7 +11,7 @@ from functools import partial
 
 from kernelgen.families import rules, wgmma
 from kernelgen.families.family import Check, Family
-from kernelgen.families.rules import FP8_GEMMS, GEMM_DTYPES, SCALE_BLOCK
+from kernelgen.families.rules import FP8_GEMMS, GEMM_DTYPES, INT8_GEMMS, SCALE_BLOCK
 from kernelgen.kernel import DIRECTIONS, DTYPE_BYTES, DTypes, Kernel, dims
 
 # Bytes that TMA lays side by side in shared memory, and the most of a staged row of results.
@@ -109,6 +109,12 @@ def _check_conv_operands(kernel: Kernel) -> Iterator[str]:
         )
 
 
+def _check_stores(kernel: Kernel) -> Iterator[str]:
+    """Rows of what an epilogue stores besides D follow each other in an unswapped, whole tile."""
+    if kernel.tile.swap_ab or kernel.tile.cluster[2] > 1:
+        yield from rules.check_stores(kernel)
+
+
 def _check_cluster(kernel: Kernel) -> Iterator[str]:
     """The threadblocks that share the K of a tile; each finishes a part of its columns."""
     cluster, n = kernel.tile.cluster, kernel.tile.shape[1]
@@ -124,6 +130,8 @@ def _check_cluster(kernel: Kernel) -> Iterator[str]:
         )
     elif kernel.scales:
         yield f"cluster {dims(cluster)} with scales {kernel.scales}; leave one of the two out"
+    elif kernel.dtypes.acc != "f32":
+        yield f"cluster {dims(cluster)} with {kernel.dtypes.acc} sums; clusters add float32 alone"
 
 
 def _check_registers(kernel: Kernel) -> Iterator[str]:
@@ -274,12 +282,12 @@ SM90_PERSISTENT = _persistent(
         "Sm90Persistent<arch, dtypes, layouts, tile, schedule, swap_ab, splits, epilogue,"
         " fast_accum?, scales?>"
     ),
-    dtypes={"gemm": GEMM_DTYPES, "scaled_mm": FP8_GEMMS},
+    dtypes={"gemm": GEMM_DTYPES, "scaled_mm": (*FP8_GEMMS, *INT8_GEMMS)},
     optional_lists=("scales",),
     optional_tile_keys=("swap_ab", "fast_accum", "cluster", "schedule"),
     checks=(
         *(rules.check_gemm, rules.check_promoted_scales, _check_tile, _check_k(1, 2)),
-        *(rules.check_stores, _check_cluster, _check_pingpong, _check_dense_layout),
+        *(_check_stores, _check_cluster, _check_pingpong, _check_dense_layout),
     ),
 )
 
