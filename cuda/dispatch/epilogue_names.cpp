@@ -17,8 +17,8 @@ constexpr std::array<std::string_view, kCount> names() {
 constexpr std::array<std::string_view, kCount> kNames = names();
 
 // The manifest does not say for which op an epilogue is, its kernels do; those of grouped_mm and, with 16-bit operands,
-// conv2d have the epilogues of both. One without any in this wheel, as a build of few kernels has them, is for gemm: the error of a miss is better
-// than that of a name.
+// conv2d have the epilogues of both. One without any in this wheel, as a build of few kernels has them, is for gemm: the
+// error of a miss is better than that of a name.
 std::array<bool, kCount> find_those_for_gemm() {
   std::array<bool, kCount> gemm{}, other{};
   for (int i = 0; i < kKernelCount; ++i) {

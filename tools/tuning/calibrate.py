@@ -37,8 +37,8 @@ BYTES = {"bf16": 2, "f16": 2, "f32": 4, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1
 DENSE = ("sm90_persistent", "sm90_warpspecialized")
 CONV = ("sm90_conv", "sm90_gather_conv")
 LEAST_SHARPNESS = 1.5
-# Microseconds of a step of 128x128x128 bytes at four fifths of the tensor cores' paper rate: figures
-# below would stand for limits of memory, and be wrong wherever these do not rule.
+# Microseconds of a step of 128x128x128 bytes at four fifths of the tensor cores' paper rate. Less
+# would stand for a limit of memory, and be wrong wherever that does not rule.
 LEAST_STEP = 0.8 * 0.28
 REDUCE = ("reduce_us", "reduce_tb_per_s")
 LIMITS = ("l2", "lone_l2", "dram", "sharpness", "split_lines", "beyond_us")

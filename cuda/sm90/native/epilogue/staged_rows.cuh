@@ -181,7 +181,8 @@ struct Sm90StagedRows {
       if (!Frame::kAlways || left >= 16) {
         *reinterpret_cast<uint4*>(to) = *reinterpret_cast<uint4 const*>(from);
       } else {
-        using Bits = std::conditional_t<unit == 4, std::uint32_t, std::conditional_t<unit == 2, std::uint16_t, std::uint8_t>>;
+        using Bits =
+            std::conditional_t<unit == 4, std::uint32_t, std::conditional_t<unit == 2, std::uint16_t, std::uint8_t>>;
         for (int b = 0; b < left; b += unit) *reinterpret_cast<Bits*>(to + b) = *reinterpret_cast<Bits const*>(from + b);
       }
     }
