@@ -33,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     add("scaled", "fp8 and int8 GEMMs, and quantisation")
     add("grouped", "grouped GEMMs of experts")
     add("conv", "convolutions in all directions")
+    add("volumes", "convolutions of volumes, and transposed ones")
     add("models", "convolutional models, and a training step")
     add("host", "CPU time of a call")
     everything = add("all", "every section")

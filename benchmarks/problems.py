@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ QUANTIZE = ("tensorwise", "rowwise", "blockwise_1x128", "blockwise_128x128", "ro
 EXPERTS = ("forward", "dgrad", "wgrad", "fp8", "fp8_fast", "gated")
 SKEWS = ("uniform", "skewed")
 DIRECTIONS = ("fprop", "dgrad", "wgrad", "fused")
+VOLUMES = tuple(f"volume_{direction}" for direction in DIRECTIONS[:3])
 # Of convolutions in groups, by whether each channel is one.
 IN_GROUPS = {
     is_depthwise: tuple(f"{name}_{direction}" for direction in DIRECTIONS[:3])
@@ -56,11 +58,118 @@ class Model(NamedTuple):
         return " x ".join(map(str, self.size))
 
 
+class Volume(NamedTuple):
+    """x [N, C, D, H, W] with filters [K, C, 3, 3, 3], stride 1, zeros around H and W, and so many
+    in front of D and behind it."""
+
+    n: int
+    c: int
+    d: int
+    h: int
+    w: int
+    k: int
+    front: int
+    behind: int
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        return self.front, self.behind
+
+    @property
+    def input(self) -> tuple[int, ...]:
+        return self[:5]
+
+    @property
+    def filter(self) -> tuple[int, ...]:
+        return self.k, self.c, 3, 3, 3
+
+    @property
+    def output(self) -> tuple[int, ...]:
+        return self.n, self.k, self.d + self.front + self.behind - 2, self.h, self.w
+
+    @property
+    def centred(self) -> tuple[int, ...]:
+        """The result with a plane of zeros at both ends: what gradients are measured of"""
+        return self.n, self.k, self.d, self.h, self.w
+
+    @property
+    def flops(self) -> int:
+        """Of the forward pass"""
+        return 2 * math.prod(self.output) * math.prod(self.filter[1:])
+
+    @property
+    def elements(self) -> int:
+        return sum(math.prod(size) for size in (self.input, self.filter, self.output))
+
+    @property
+    def scale(self) -> float:
+        """Of the filters: results are as large as inputs"""
+        return math.prod(self.filter[1:]) ** -0.5
+
+    def fields(self, _: str) -> dict[str, Any]:
+        """m: rows of the implicit GEMM"""
+        return {"volume": list(self), "m": math.prod(self.output) // self.k}
+
+    def __str__(self) -> str:
+        volume = " x ".join(map(str, self.input))
+        return f"{volume}, {self.k} of 3 x 3 x 3, zeros {self.front} + {self.behind}"
+
+
+class Transposed(NamedTuple):
+    """x [N, C, H, W] with filters [C, K, R, R]; `more` is torch's output_padding."""
+
+    n: int
+    c: int
+    h: int
+    w: int
+    k: int
+    r: int
+    stride: int
+    padding: int
+    more: int
+
+    @property
+    def input(self) -> tuple[int, ...]:
+        return self[:4]
+
+    @property
+    def filter(self) -> tuple[int, ...]:
+        return self.c, self.k, self.r, self.r
+
+    @property
+    def output(self) -> tuple[int, ...]:
+        sides = (
+            (side - 1) * self.stride - 2 * self.padding + self.r + self.more
+            for side in (self.h, self.w)
+        )
+        return self.n, self.k, *sides
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.n * self.h * self.w * math.prod(self.filter)
+
+    @property
+    def elements(self) -> int:
+        return sum(math.prod(size) for size in (self.input, self.filter, self.output))
+
+    @property
+    def scale(self) -> float:
+        return self.c**-0.5
+
+    def fields(self, _: str) -> dict[str, Any]:
+        """m: rows of the implicit GEMM"""
+        return {"transposed": list(self), "m": self.n * self.h * self.w}
+
+    def __str__(self) -> str:
+        image = " x ".join(map(str, self.input))
+        return f"{image}, {self.k} of {self.r} x {self.r}, stride {self.stride}"
+
+
 class Problem(NamedTuple):
     group: str
     """what is computed of the shape"""
     shape: Any
-    """Gemm, Batched, Grouped, Conv or Model"""
+    """Gemm, Batched, Grouped, Conv, Volume, Transposed or Model"""
     variant: str = ""
     """recipes, joined by "+", or the skew of groups"""
 
@@ -150,6 +259,13 @@ def _models(quick: bool) -> list[Problem]:
     return [*found, *([] if quick else more)]
 
 
+def _volumes(table: Mapping[str, Any], quick: bool) -> list[Problem]:
+    found = table["volumes"]["quick"] if quick else table["volumes"]
+    volumes = [Volume(*case) for case in found["cases"]]
+    images = [Transposed(*case) for case in found["transposed"]]
+    return [*_each(VOLUMES, volumes), *_each(["transposed"], images)]
+
+
 def of_section(name: str, given: Options) -> Problems:
     """None for `host`, whose operands have one size."""
     op, table = name.partition("_")[0], load()
@@ -157,6 +273,8 @@ def of_section(name: str, given: Options) -> Problems:
         return Problems([])
     if op == "models":
         return _only(Problems([] if given.shape else _models(given.quick)), given.only)
+    if op == "volumes":
+        return _only(Problems([] if given.shape else _volumes(table, given.quick)), given.only)
     kind = KINDS.get(op, Gemm)
     own: list[Shape] = [
         shapes.parse(text, kind, "--shape") for text in given.shape if shapes.fits(text, kind)

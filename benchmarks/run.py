@@ -38,6 +38,7 @@ SECONDS_PER_CASE = {
     "scaled": 0.18,
     "grouped": 0.22,
     "conv": 0.5,
+    "volumes": 0.7,
     "models": 5.0,
     "host": 0.5,
 }

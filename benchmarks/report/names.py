@@ -12,6 +12,7 @@ TITLES = {
     "scaled": "fp8 and int8 products",
     "grouped": "Grouped products of experts",
     "conv": "Convolutions",
+    "volumes": "Convolutions of volumes, and transposed ones",
     "models": "Convolutional models",
     "host": "CPU time of a call",
 }
@@ -44,6 +45,10 @@ _OF_SECTION = {
     ("conv", "grouped_fprop"): "`conv2d`, in groups",
     ("conv", "grouped_dgrad"): "`conv2d`, in groups, dgrad",
     ("conv", "grouped_wgrad"): "`conv2d`, in groups, wgrad",
+    ("volumes", "volume_fprop"): "`conv3d`",
+    ("volumes", "volume_dgrad"): "`conv3d`, dgrad",
+    ("volumes", "volume_wgrad"): "`conv3d`, wgrad",
+    ("volumes", "transposed"): "`conv_transpose2d` with a bias",
     ("models", "resnet50"): "ResNet-50",
     ("models", "convnext_t"): "ConvNeXt-T",
     ("models", "efficientnet_b0"): "EfficientNet-B0",
@@ -72,6 +77,8 @@ _BASELINES = {
     ("fprop", "torch"): "`F.conv2d` (cuDNN)",
     ("depthwise_fprop", "torch"): "`F.conv2d` (cuDNN)",
     ("grouped_fprop", "torch"): "`F.conv2d` (cuDNN)",
+    ("volume_fprop", "torch"): "`F.conv3d` of volumes padded before (cuDNN)",
+    ("transposed", "torch"): "`F.conv_transpose2d` (cuDNN)",
 }
 _ANY_BASELINE = {
     BEST: BEST,
@@ -108,7 +115,7 @@ def against(section: str, line: Line) -> str:
     group, baseline = line["group"], line["baseline"]
     if section == "grouped" and baseline == "torch":
         return "`torch._scaled_grouped_mm`" if group.startswith("fp8") else "`torch._grouped_mm`"
-    if section == "conv" and group.endswith(("dgrad", "wgrad")):
+    if section in ("conv", "volumes") and group.endswith(("dgrad", "wgrad")):
         return "`aten.convolution_backward` (cuDNN)"
     if group == "blockwise":
         return "`torch._scaled_mm`, the same scales"
@@ -150,6 +157,9 @@ Operands are `float8_e4m3fn` or int8, results bfloat16. torch's best is the fast
 and the rowwise mode with the same accumulation.""",
     "grouped": """\
 Rows are spread evenly over the groups, and by Zipf's law with one group of eight empty.""",
+    "volumes": """\
+bfloat16, channels last. Causal layers put zeros in front of the first frame; torch's side gets
+volumes that have them already. Gradients are those of the same layers with zeros at both ends.""",
     "models": """\
 bfloat16, channels last, batches of 1 and 64 images of 224 x 224; the decoder is one of causal
 convolutions, of nine frames of 240 x 416. "compiled" is torch.compile of the fused model. Checked

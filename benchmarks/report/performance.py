@@ -114,7 +114,7 @@ def _family(result: Result, name: str, section: Section) -> list[str]:
     found = tables.lines(rows)
     parts += [names.NOTES.get(op, ""), lines_table(op, found)]
     best = tables.best_lines([row for row in rows if row["group"] not in tables.OWN])
-    if op not in ("conv", "models"):  # whose M is images times pixels, or images
+    if op not in ("conv", "volumes", "models"):  # whose M is images times pixels, or images
         gemms = [line for line in best if line["group"] not in NO_GEMMS]
         parts.append(tables.per_m_table(gemms, lambda line: names.what(op, line)))
     if best:

@@ -107,7 +107,7 @@ def _ratio_panel(
     title = names.what(section, line).replace("`", "")
     axis.set_title(f"{title}\ngeometric mean {line['geomean']:.3f}", fontsize=8)
     axis.set_xscale("log", base=2)
-    axis.set_xlabel("images times pixels" if section == "conv" else "M", fontsize=7)
+    axis.set_xlabel("images times pixels" if section in ("conv", "volumes") else "M", fontsize=7)
     if len(ms) <= 12:
         axis.xaxis.set_major_locator(FixedLocator(ms))
         axis.set_xticks(ms, [str(m) for m in ms], fontsize=6, rotation=45)

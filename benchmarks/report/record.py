@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 SCHEMA = 2  # of result files; raise it when a reader of the old form would misread the new one
-SECTIONS = ("mm", "addmm", "bmm", "fused", "scaled", "grouped", "conv", "models", "host")
+SECTIONS = ("mm", "addmm", "bmm", "fused", "scaled", "grouped", "conv", "volumes", "models", "host")
 """in their order"""
 
 

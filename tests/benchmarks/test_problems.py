@@ -96,6 +96,12 @@ def test_problems_say_what_they_are() -> None:
     first, *_, last = of("conv", "all")
     assert str(first) == "fprop 64 x 3 x 224 x 224, 64 of 7 x 7, stride 2"
     assert str(last).startswith("grouped_wgrad 1 x 896 x 14 x 14")
+    first, *_, last = of("volumes", "all")
+    assert str(first) == "volume_fprop 1 x 384 x 6 x 120 x 208, 384 of 3 x 3 x 3, zeros 0 + 0"
+    assert str(last) == "transposed 32 x 128 x 64 x 64, 64 of 4 x 4, stride 2"
+    assert last.shape.output == (32, 64, 128, 128)
+    assert len(of("volumes", "volumes", "--quick", "--only", "^transposed")) == 2
+    assert of("volumes", "all", "--shape", "8x8x8") == []
     first, *_, last = of("models", "all")
     assert str(first) == "resnet50 1 x 3 x 224 x 224"
     assert last.fields() == {"group": "resnet50_training", "input": [64, 3, 224, 224], "m": 64}
@@ -125,6 +131,7 @@ def test_problems_of_every_section() -> None:
         "scaled": 499,
         "grouped": 120,
         "conv": 142,
+        "volumes": 41,
         "models": 12,
         "host": 0,
     }
@@ -167,7 +174,7 @@ def test_scaled_problems() -> None:
 def test_drawn_problems_are_asked_for() -> None:
     given = parsed("all", "--drawn", "12", "--seed", "5")
     for name in record.SECTIONS:
-        if name in ("bmm", "models", "host"):
+        if name in ("bmm", "volumes", "models", "host"):
             continue  # lists alone
         found = problems.of_section(name, given)
         assert found.drawn

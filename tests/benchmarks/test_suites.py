@@ -20,13 +20,14 @@ cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make
 
 from benchmarks import compare, networks, problems, run, suites  # noqa: E402
 from benchmarks.compare import Limits  # noqa: E402
-from benchmarks.problems import Model, Problem  # noqa: E402
+from benchmarks.problems import Model, Problem, Transposed, Volume  # noqa: E402
 from benchmarks.report import record, tables  # noqa: E402
 from benchmarks.suites import compiled, fused, host, limited  # noqa: E402
 from benchmarks.suites import conv as conv_suite  # noqa: E402
 from benchmarks.suites import grouped as grouped_suite  # noqa: E402
 from benchmarks.suites import models as models_suite  # noqa: E402
 from benchmarks.suites import scaled as scaled_suite  # noqa: E402
+from benchmarks.suites import volumes as volumes_suite  # noqa: E402
 from cutwheel.tuning import measure, shapes  # noqa: E402
 from cutwheel.tuning.case import AGAIN, Case, Setting, SkippedError  # noqa: E402
 from cutwheel.tuning.cases import conv, gemm, grouped, scaled  # noqa: E402
@@ -42,7 +43,8 @@ STRIDED = Conv(2, 8, 7, 6, 16, 3, 3, 2, 1, 1)
 DILATED = Conv(1, 5, 9, 8, 4, 3, 2, 1, 2, 2)
 IMAGES = Model((2, 3, 32, 32))
 BOTH = "tensorwise+rowwise"
-L2_BYTES = {"mm": 1000, "fused": 8000, "scaled": 200_000, "grouped": 100_000, "conv": 50_000}
+L2_BYTES = {"mm": 1000, "fused": 8000, "scaled": 200_000, "grouped": 100_000}
+L2_BYTES |= {"conv": 50_000, "volumes": 20_000}
 
 PROBLEMS = {
     "mm": [Problem("mm", LAYER)],
@@ -60,6 +62,10 @@ PROBLEMS = {
     "conv": [
         *(Problem(g, shape) for g in problems.DIRECTIONS for shape in (STRIDED, DILATED)),
         *(Problem(g, STRIDED._replace(groups=2)) for g in problems.IN_GROUPS[False]),
+    ],
+    "volumes": [
+        *(Problem(g, Volume(1, 8, 4, 6, 5, 16, 2, 0)) for g in problems.VOLUMES),
+        Problem("transposed", Transposed(2, 16, 4, 5, 8, 3, 2, 1, 1)),
     ],
     # Those of torchvision only where that is.
     "models": [
@@ -141,7 +147,7 @@ def ours(cpu_ops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cutwheel, op, getattr(torch, op))
     monkeypatch.setattr(cutwheel, "explain", lambda *_, **__: SimpleNamespace(row="a_kernel"))
     answer = {"plans": [{"row": "a_kernel"}]}
-    for module in (gemm, scaled, grouped, conv):
+    for module in (gemm, scaled, grouped, conv, volumes_suite):
         monkeypatch.setattr(module, "explained", lambda *_: answer)
 
 
@@ -155,6 +161,7 @@ def test_groups_of_problems_are_those_of_suites() -> None:
     assert set(problems.EXPERTS) == set(grouped_suite.SUITE.groups)
     in_groups = {group for groups in problems.IN_GROUPS.values() for group in groups}
     assert {*problems.DIRECTIONS, *in_groups} == set(conv_suite.SUITE.groups)
+    assert {*problems.VOLUMES, "transposed"} == set(volumes_suite.SUITE.groups)
     assert set(problems.COMPILED["models"]) == set(models_suite.SUITE.groups)
     assert set(problems.QUANTIZE) == set(scaled_suite.QUANTIZE)
     assert {*problems.SCALED, "quantize"} == set(scaled_suite.SUITE.groups)
