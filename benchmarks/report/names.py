@@ -91,6 +91,7 @@ _ANY_BASELINE = {
     "_int_mm + scaling": "`torch._int_mm`, then scaled in eager torch",
     "_int_mm + compiled scaling": "`torch._int_mm`, then scaled by torch.compile",
     "cudnn_convolution_add_relu": "`torch.cudnn_convolution_add_relu`",
+    "Triton, one configuration": "a Triton kernel of one configuration",
     "bias": "cutwheel's own product with a bias",
 }
 

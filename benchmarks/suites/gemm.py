@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 
+import cutwheel
 from cutwheel.tuning.case import Case, Setting
 from cutwheel.tuning.cases import gemm
 
@@ -28,6 +29,17 @@ def precision(dtype: str) -> Iterator[None]:
         matmul.fp32_precision = before
 
 
+def mm(setting: Setting) -> Case:
+    """In the batch-invariant mode beside a kernel of one configuration, too."""
+    if cutwheel.is_batch_invariant() and setting.operands.dtype == torch.bfloat16:
+        try:
+            from . import one_configuration
+        except ImportError:
+            return gemm.mm(setting)  # without Triton
+        setting = replace(setting, others={one_configuration.NAME: one_configuration.mm})
+    return gemm.mm(setting)
+
+
 def dgrad(setting: Setting) -> Case:
     """mm in the layouts of the gradient of a linear layer's input."""
     return gemm.mm(replace(setting, variant="dgrad"))
@@ -43,7 +55,7 @@ TRITON_ALONE = {"max_autotune": True, "max_autotune_gemm_backends": "TRITON"}
 
 SUITE = Suite(
     {
-        "mm": gemm.mm,
+        "mm": mm,
         "dgrad": dgrad,
         "wgrad": wgrad,
         "addmm": gemm.addmm,

@@ -6,6 +6,7 @@ import argparse
 import functools
 import json
 import signal
+import sys
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -734,6 +735,17 @@ def test_drawn_problems_can_be_called(op: str) -> None:
                     problem,
                     provider.name,
                 )
+
+
+def test_one_configuration_is_a_baseline_of_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "benchmarks.suites.one_configuration"
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(NAME="one", mm=torch.mm))
+    assert ("cutwheel", "one") not in pairs_of("mm", "mm")
+    monkeypatch.setattr(cutwheel, "is_batch_invariant", lambda: True)
+    assert ("cutwheel", "one") in pairs_of("mm", "mm")
+    found = measured("mm", one("mm", "mm"))
+    assert found["status"] == "ok"
+    assert "one" in found["sides"]
 
 
 # --- CPU time

@@ -34,6 +34,8 @@ class Setting:
     """an activation, a recipe, how rows are spread over groups: see the problem's function"""
     compiled: Callable[[Function], Function] | None = None
     """makes one more baseline, where torch.compile is asked for"""
+    others: Mapping[str, Function] = field(default_factory=dict)
+    """further baselines of mm, by name; they take torch.mm's arguments"""
     is_frugal: bool = False
     """few sets of operands: one where it alone fills L2, as many plans are measured on them"""
 
