@@ -280,24 +280,18 @@ class Draw:
         padding, h = self.rng.choice((0, size // 2)), self.rng.choice((7, 14, 28, 32, 56))
         wide = self.rng.choice((h, h + 3))
         images = max(4, min(64, 2**25 // (h * wide * max(c, filters))))
-        has_grad, activation = self.rng.random() < 0.5, self.rng.choice((None, "relu"))
+        activation = self.rng.choice((None, "relu"))
         lay = {"memory_format": torch.channels_last}
         weight = self.normal(filters, c, size, size, dtype=dtype, scale=c**-0.5 / size).to(**lay)
         bias = self.normal(filters, dtype=dtype) if self.rng.random() < 0.5 else None
         where = {"stride": stride, "padding": padding, "activation": activation}
 
-        def run(x: Tensor) -> tuple[Tensor, ...]:
-            leaf = x.detach().requires_grad_(has_grad)
-            y = self.cutwheel.conv2d(leaf, weight, bias, **where)
-            if not has_grad:
-                return (y.permute(0, 2, 3, 1),)
-            (grad,) = torch.autograd.grad(y, leaf, torch.sin(3 * y.detach()))
-            return y.detach().permute(0, 2, 3, 1), grad.permute(0, 2, 3, 1).contiguous()
-
         x = self.normal(images, c, h, wide, dtype=dtype).to(**lay)
         text = f"conv {dtype} {images}x{c}x{h}x{wide} {filters}x{size} {where}"
-        text += f" bias {bias is not None} grad {has_grad}"
-        return Case(text, [x], run, IMAGES, may_pitch=False)
+        text += f" bias {bias is not None}"
+        return self._with_gradient(
+            text, x, lambda x: self.cutwheel.conv2d(x, weight, bias, **where)
+        )
 
     def grouped_conv(self) -> Case:
         dtype = self.rng.choice((BRAIN, HALF))
@@ -305,25 +299,84 @@ class Draw:
         c = of_group * self.rng.choice((8, 16, 32))
         size, stride = self.rng.choice((3, 3, 5, 7)), self.rng.choice((1, 2))
         h = self.rng.choice((7, 14, 28))
-        has_grad = self.rng.random() < 0.5
         weight = self.normal(c, of_group, size, size, dtype=dtype, scale=0.2)
+        where: dict[str, Any] = {"stride": stride, "padding": size // 2, "groups": c // of_group}
+        return self._with_gradient(
+            f"grouped conv {dtype} C={c}/{of_group} {size} stride {stride} {h}",
+            self.normal(48, c, h, h, dtype=dtype).to(memory_format=torch.channels_last),
+            lambda x: self.cutwheel.conv2d(x, weight, **where),
+        )
+
+    def scaled_conv(self) -> Case:
+        dtype = self.rng.choice((FP8, torch.int8))
+        c, filters = self.rng.choice((16, 32, 64, 128)), self.rng.choice((16, 32, 64, 128, 192))
+        size, stride = self.rng.choice((1, 3, 3)), self.rng.choice((1, 1, 2))
+        h = self.rng.choice((7, 14, 28, 31))
+        activation = self.rng.choice((None, "relu", "silu"))
+        how: dict[str, Any] = {"stride": stride, "padding": size // 2, "activation": activation}
+        one = torch.full((), 0.03, device=self.device)
+        if self.rng.random() < 0.5:
+            how |= {"out_dtype": dtype, "scale_result": one}
+        weight = self._eight_bits(dtype, filters, c, size, size)
+        scales = self.normal(filters, dtype=SINGLE).abs()
+
+        def run(x: Tensor) -> tuple[Tensor, ...]:
+            y = self.cutwheel.scaled_conv2d(x, weight, one, scales, **how)
+            return (y.permute(0, 2, 3, 1),)
+
+        x = self._eight_bits(dtype, 48, c, h, h)
+        text = f"scaled conv {dtype} 48x{c}x{h}x{h} {filters}x{size} {how}"
+        return Case(text, [x], run, tuple(n for n in IMAGES if n <= 48), may_pitch=False)
+
+    def _eight_bits(self, dtype: torch.dtype, *size: int) -> Tensor:
+        values = self.normal(*size, dtype=SINGLE, scale=3.0)
+        values = values.round() if dtype == torch.int8 else values
+        return values.to(dtype).contiguous(memory_format=torch.channels_last)
+
+    def volume(self) -> Case:
+        dtype = self.rng.choice((BRAIN, HALF))
+        c, filters = self.rng.choice((16, 64, 96, 128)), self.rng.choice((16, 64, 96, 128))
+        d, h = self.rng.choice((2, 5, 9)), self.rng.choice((7, 14, 20))
+        where = {"padding": ((2, 0), 1, 1), "activation": self.rng.choice((None, "relu"))}
+        weight = self.normal(filters, c, 3, 3, 3, dtype=dtype, scale=(27 * c) ** -0.5)
+        return self._with_gradient(
+            f"volume {dtype} {c}x{d}x{h}x{h} {filters} {where}",
+            self.normal(24, c, d, h, h, dtype=dtype).to(memory_format=torch.channels_last_3d),
+            lambda x: self.cutwheel.conv3d(x, weight, **where),
+        )
+
+    def transposed(self) -> Case:
+        dtype = self.rng.choice((BRAIN, HALF, SINGLE))
+        c, filters = self.rng.choice((16, 64, 96, 256)), self.rng.choice((8, 16, 64, 128))
+        size, h = self.rng.choice((2, 3, 4)), self.rng.choice((7, 16, 20))
+        where = {"stride": 2, "padding": int(size > 2)}
+        weight = self.normal(c, filters, size, size, dtype=dtype, scale=c**-0.5)
+        bias = self.normal(filters, dtype=dtype) if self.rng.random() < 0.5 else None
+        return self._with_gradient(
+            f"transposed {dtype} {c}x{h}x{h} {filters}x{size} bias {bias is not None}",
+            self.normal(48, c, h, h, dtype=dtype).to(memory_format=torch.channels_last),
+            lambda x: self.cutwheel.conv_transpose2d(x, weight, bias, **where),
+        )
+
+    def _with_gradient(self, text: str, x: Tensor, function: Callable[[Tensor], Tensor]) -> Case:
+        """An image's result, and in half of the cases its gradient."""
+        has_grad = self.rng.random() < 0.5
 
         def run(x: Tensor) -> tuple[Tensor, ...]:
             leaf = x.detach().requires_grad_(has_grad)
-            where: dict[str, Any] = {"stride": stride, "padding": size // 2}
-            y = self.cutwheel.conv2d(leaf, weight, groups=c // of_group, **where)
+            y = function(leaf)
             if not has_grad:
-                return (y.permute(0, 2, 3, 1),)
+                return (y.movedim(1, -1),)
             (grad,) = torch.autograd.grad(y, leaf, torch.sin(3 * y.detach()))
-            return y.detach().permute(0, 2, 3, 1), grad.permute(0, 2, 3, 1).contiguous()
+            return y.detach().movedim(1, -1), grad.movedim(1, -1).contiguous()
 
-        x = self.normal(48, c, h, h, dtype=dtype).to(memory_format=torch.channels_last)
-        text = f"grouped conv {dtype} C={c}/{of_group} {size} stride {stride} {h} grad {has_grad}"
-        return Case(text, [x], run, tuple(x for x in IMAGES if x <= 48), may_pitch=False)
+        counts = tuple(n for n in IMAGES if n <= len(x))
+        return Case(f"{text} grad {has_grad}", [x], run, counts, may_pitch=False)
 
 
 DENSE = ("mm", "addmm", "linear", "gated", "training", "bmm")
-OTHERS = ("scaled", "scaled", "grouped", "scaled_grouped", "module", "conv", "grouped_conv")
+CONVOLUTIONS = ("conv", "grouped_conv", "scaled_conv", "volume", "transposed")
+OTHERS = ("scaled", "scaled", "grouped", "scaled_grouped", "module", *CONVOLUTIONS)
 KINDS = (*DENSE, "mm", "linear", *OTHERS)
 
 

@@ -39,6 +39,8 @@ def check_draws(
 def test_a_row_is_the_same_in_every_batch(
     cutwheel: ModuleType, device: str, seed: int, kind: str
 ) -> None:
+    if kind == "volume" and torch.cuda.get_device_capability(device) != (9, 0):
+        pytest.skip("volumes have kernels on compute capability 9.0 alone")
     share = KINDS.count(kind) / len(KINDS)
     check_draws(cutwheel, device, seed, max(4, round(DRAWS * share)), (kind,))
 
