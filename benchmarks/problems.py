@@ -26,7 +26,7 @@ QUANTIZE = ("tensorwise", "rowwise", "blockwise_1x128", "blockwise_128x128", "ro
 EXPERTS = ("forward", "dgrad", "wgrad", "fp8", "fp8_fast", "gated")
 SKEWS = ("uniform", "skewed")
 DIRECTIONS = ("fprop", "dgrad", "wgrad", "fused")
-VOLUMES = tuple(f"volume_{direction}" for direction in DIRECTIONS[:3])
+VOLUMES = ("volume_fprop", "volume_bias", "volume_dgrad", "volume_wgrad")
 # Of convolutions in groups, by whether each channel is one.
 IN_GROUPS = {
     is_depthwise: tuple(f"{name}_{direction}" for direction in DIRECTIONS[:3])

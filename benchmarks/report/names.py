@@ -46,6 +46,7 @@ _OF_SECTION = {
     ("conv", "grouped_dgrad"): "`conv2d`, in groups, dgrad",
     ("conv", "grouped_wgrad"): "`conv2d`, in groups, wgrad",
     ("volumes", "volume_fprop"): "`conv3d`",
+    ("volumes", "volume_bias"): "`conv3d` with a bias",
     ("volumes", "volume_dgrad"): "`conv3d`, dgrad",
     ("volumes", "volume_wgrad"): "`conv3d`, wgrad",
     ("volumes", "transposed"): "`conv_transpose2d` with a bias",
@@ -78,6 +79,7 @@ _BASELINES = {
     ("depthwise_fprop", "torch"): "`F.conv2d` (cuDNN)",
     ("grouped_fprop", "torch"): "`F.conv2d` (cuDNN)",
     ("volume_fprop", "torch"): "`F.conv3d` of volumes padded before (cuDNN)",
+    ("volume_bias", "torch"): "`F.conv3d` of volumes padded before (cuDNN)",
     ("transposed", "torch"): "`F.conv_transpose2d` (cuDNN)",
 }
 _ANY_BASELINE = {

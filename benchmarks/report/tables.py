@@ -8,7 +8,7 @@ from typing import Any
 
 from cutwheel.tuning.shapes import Conv
 
-from ..problems import Problem
+from ..problems import Problem, Transposed, Volume
 
 Row = Mapping[str, Any]
 Line = dict[str, Any]
@@ -41,8 +41,9 @@ def label(row: Row) -> str:
 def shape_of(row: Row) -> str:
     if "input" in row:
         return " x ".join(map(str, row["input"]))
-    if "shape" in row:
-        return str(Problem(row["group"], Conv(*row["shape"]))).removeprefix(f"{row['group']} ")
+    for field, kind in (("shape", Conv), ("volume", Volume), ("transposed", Transposed)):
+        if field in row:
+            return str(Problem(row["group"], kind(*row[field]))).removeprefix(f"{row['group']} ")
     text = " x ".join(str(row[extent]) for extent in "mnk" if row[extent])
     return f"{row['groups']} groups, {text}, {row['skew']}" if "groups" in row else text
 

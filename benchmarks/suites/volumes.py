@@ -31,13 +31,14 @@ ONES = (1, 1, 1)
 
 
 # ---- both providers
-def torch_fprop(x: Tensor, w: Tensor) -> Tensor:
+def torch_fprop(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     """x: with zeros in front and behind"""
-    return functional.conv3d(x, w, None, 1, (0, 1, 1))
+    return functional.conv3d(x, w, b, 1, (0, 1, 1))
 
 
-def our_fprop(x: Tensor, w: Tensor, shape: Volume) -> Tensor:
-    result: Tensor = cutwheel.conv3d(x, w, None, 1, (shape.ends, 1, 1))
+def our_fprop(x: Tensor, w: Tensor, *b_and_shape: Any) -> Tensor:
+    *b, shape = b_and_shape
+    result: Tensor = cutwheel.conv3d(x, w, *(b or [None]), 1, (shape.ends, 1, 1))
     return result
 
 
@@ -127,24 +128,34 @@ def _case(
 
 
 def fprop(setting: Setting) -> Case:
+    return _forward(setting)
+
+
+def with_bias(setting: Setting) -> Case:
+    """As layers have it; torch adds it in a pass of its own."""
+    return _forward(setting, (setting.shape.k,))
+
+
+def _forward(setting: Setting, *bias: Sequence[int]) -> Case:
     shape = setting.shape
-    sets = _sets(setting, shape.input, shape.filter, scale=shape.scale)
+    sets = _sets(setting, shape.input, shape.filter, *bias, scale=shape.scale)
     padded = [
         functional.pad(x, (0, 0, 0, 0, *shape.ends)).contiguous(
             memory_format=torch.channels_last_3d
         )
-        for x, _ in sets
+        for x, *_ in sets
     ]
 
     def explain() -> dict[str, Any]:
-        return explained("conv3d", [*sets[0], None], None, 1, False, "", *_rest(shape.ends))
+        given = sets[0] if bias else [*sets[0], None]
+        return explained("conv3d", given, None, 1, False, "", *_rest(shape.ends))
 
     return _case(
         setting,
         sets,
-        lambda i: torch_fprop(padded[i], sets[i][1]),
+        lambda i: torch_fprop(padded[i], *sets[i][1:]),
         our_fprop,
-        lambda i: in_float32(torch_fprop, padded[i], sets[i][1]),
+        lambda i: in_float32(torch_fprop, padded[i], *sets[i][1:]),
         explain,
     )
 
@@ -216,6 +227,7 @@ def _rest(ends: tuple[int, int], size: Sequence[int] = ()) -> tuple[Any, ...]:
 SUITE = Suite(
     {
         "volume_fprop": fprop,
+        "volume_bias": with_bias,
         "volume_dgrad": dgrad,
         "volume_wgrad": wgrad,
         "transposed": transposed,

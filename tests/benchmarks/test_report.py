@@ -197,6 +197,13 @@ def test_console_tables() -> None:
     assert "| grouped_mm | 5.00 | 4.00 |" in tables.markdown("grouped", made["grouped"])
     assert "9 groups, 200 x 160 x 512, skewed" in tables.markdown("grouped", made["grouped"])
     assert "2 x 8 x 7 x 6, 16 of 3 x 3, stride 2" in tables.markdown("conv", made["conv"])
+    volume = row("volume_fprop", {"torch": 3.0, "cutwheel": 2.0}, volume=[1, 8, 4, 6, 5, 16, 2, 0])
+    text = tables.markdown("volumes", section([volume]))
+    assert "1 x 8 x 4 x 6 x 5, 16 of 3 x 3 x 3, zeros 2 + 0" in text
+    image = row(
+        "transposed", {"torch": 3.0, "cutwheel": 2.0}, transposed=[2, 16, 4, 5, 8, 3, 2, 1, 1]
+    )
+    assert "2 x 16 x 4 x 5, 8 of 3 x 3, stride 2" in tables.markdown("volumes", section([image]))
     text = tables.markdown("host", made["host"])
     assert "| mm | 8.00 | 4.00 | 3.96-4.04 | 2.00 |" in text
     assert "FAILED bmm" in text

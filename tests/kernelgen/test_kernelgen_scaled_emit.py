@@ -225,7 +225,8 @@ def test_the_table() -> None:
         f" /*has_ptx=*/false, {PRODUCT}, Layout::row, Layout::column, Epilogue::scaled,"
         " {128, 128, 128}, /*cluster=*/{2, 1, 1}, /*stages=*/0, Schedule::pingpong,"
         " /*swap_ab=*/false, /*fast_accum=*/true, BlockScales::none,"
-        f' QuantizeRecipe::none, Grouping::none, Direction::none, "wgmma.k32", &scaled_mm::smem_{name},'
+        ' QuantizeRecipe::none, Grouping::none, Direction::none, "wgmma.k32",'
+        f" &scaled_mm::smem_{name},"
         f" &scaled_mm::launch_{name}, &scaled_mm::workspace_{name}}},"
     ) in table
     assert "Op::scaled_mm, Family::sm90_blockwise, Arch::sm90a," in table

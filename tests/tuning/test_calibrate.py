@@ -185,6 +185,15 @@ def test_it_finds_figures_that_choose_the_fastest() -> None:
     assert 1 <= after < 1 + (before - 1) / 4
 
 
+def test_no_step_is_faster_than_tensor_cores() -> None:
+    limits = tomllib.loads(calibrate.FIGURES.read_text(encoding="utf-8"))["limits"]["dense"]
+    figures = torch.tensor([[0.1, 1.0, 2.0], [0.5, 1.0, 2.0]], dtype=torch.float64)
+    least = torch.tensor([0.2, 0.2], dtype=torch.float64)
+    model = calibrate.Model(figures, limits, fits_limits=False, least=least)
+    expected = torch.tensor([[0.2, 1.0, 2.0], [0.5, 1.0, 2.0]], dtype=torch.float64)
+    torch.testing.assert_close(model.values().detach(), expected)
+
+
 def test_what_it_writes_is_read_again() -> None:
     text = calibrate.FIGURES.read_text(encoding="utf-8")
     document = tomllib.loads(text)

@@ -278,13 +278,17 @@ class Model(torch.nn.Module):
     """predict_us() of cuda/dispatch/cost_model.cpp for dense GEMMs and convolutions."""
 
     def __init__(
-        self, figures: Tensor, keys: Sequence[Key], limits: Mapping[str, Any], *, fits_limits: bool
+        self,
+        figures: Tensor,
+        limits: Mapping[str, Any],
+        *,
+        fits_limits: bool,
+        least: Tensor | None = None,
     ) -> None:
+        """least: what no step is below, by tile"""
         super().__init__()
-        least = [LEAST_STEP * m * n * k_bytes / 128**3 for _, m, n, k_bytes, *_ in keys]
-        self.least = torch.tensor(least, dtype=torch.float64)
-        above = torch.cat([figures[:, :1] - self.least[:, None], figures[:, 1:]], 1)
-        self.figures = torch.nn.Parameter(above.clamp_min(1e-2).log())
+        self.least = torch.zeros(len(figures), dtype=torch.float64) if least is None else least
+        self.figures = torch.nn.Parameter(figures.clamp_min(1e-2).log())
         self.start = self.figures.detach().clone()
         self.limits = torch.nn.ParameterDict(
             {
@@ -297,8 +301,8 @@ class Model(torch.nn.Module):
         )
 
     def values(self) -> Tensor:
-        above = self.figures.exp()
-        return torch.cat([above[:, :1] + self.least[:, None], above[:, 1:]], 1)
+        found = self.figures.exp()
+        return torch.cat([torch.maximum(found[:, :1], self.least[:, None]), found[:, 1:]], 1)
 
     def forward(self, plans: Plans) -> Tensor:
         limit = {name: value.exp() for name, value in self.limits.items()}
@@ -325,7 +329,7 @@ class Model(torch.nn.Module):
         return launch + waves + rest + torch.where(plans.reduced > 0, second, 0.0)
 
 
-def fit(model: Model, plans: Plans, steps: int, weight_of_start: float) -> None:
+def fit(model: Model, plans: Plans, steps: int, weight_of_start: float = 0.03) -> None:
     softness, near, weight_of_times = 0.03, 0.15, 1.0
     excess = (plans.us / plans.least(plans.us)[plans.problem]).log()
     weight = torch.exp(-excess / near)
@@ -464,7 +468,10 @@ def main() -> int:
     limits = document["limits"][section]
 
     def model(figures: Tensor = start) -> Model:
-        return Model(figures, keys, limits, fits_limits=fits_limits)
+        least = [LEAST_STEP * m * n * k_bytes / 128**3 for _, m, n, k_bytes, *_ in keys]
+        return Model(
+            figures, limits, fits_limits=fits_limits, least=torch.tensor(least, dtype=torch.float64)
+        )
 
     everything = Plans(problems, keys)
     print(f"{len(problems)} problems, {len(everything.us)} plans, {len(keys)} tiles")
