@@ -20,7 +20,7 @@ FOLDER = ROOT / ".github" / "workflows"
 if (ROOT / "PKG-INFO").exists() and not FOLDER.exists():
     pytest.skip("an sdist holds no workflows", allow_module_level=True)
 
-NAMES = ["ci.yml", "gpu.yml", "release.yml", "wheels.yml"]
+NAMES = ["ci.yml", "docs.yml", "gpu.yml", "release.yml", "wheels.yml"]
 USES = re.compile(r"^\s*(?:- )?uses: (\S+)(.*)$", re.MULTILINE)
 MAY_WRITE = {"attest": {"id-token", "attestations"}, "pypi": {"id-token"}, "publish": {"contents"}}
 MAY_READ = {"contents", "actions"}
@@ -140,7 +140,7 @@ def test_runners_of_our_own_run_no_code_of_pull_requests():
 
 def test_a_release_takes_its_steps_in_order():
     jobs = load("release.yml")["jobs"]
-    order = ["check", "build", "verify", "gpu", "attest", "pypi", "publish"]
+    order = ["check", "build", "verify", "docs", "gpu", "attest", "pypi", "publish"]
     assert list(jobs) == order
     assert [jobs[key].get("needs") for key in order] == [None, *order[:-1]]
 
