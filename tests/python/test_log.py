@@ -46,25 +46,30 @@ CONV = "import torch, cutwheel; x = torch.empty(1, 8, 4, 4, device='meta', dtype
 CALL = "cutwheel.conv2d(x, x.new_empty(8, 8, 1, 1)); cutwheel.conv2d(x, x.new_empty(8, 8, 1, 1))"
 LINE = (
     "cutwheel: conv2d float64 [1, 8, 4, 4] float64 [8, 8, 1, 1]: by torch: input has dtype "
-    "float64; expected float16, bfloat16 or float32\n"
+    "float64; expected float16, bfloat16 or float32"
 )
+
+
+def written(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Lines about the call; torch may warn of its own."""
+    return [line for line in done.stderr.splitlines() if "conv2d" in line]
 
 
 def test_debug_goes_to_stderr_once(cutwheel: ModuleType) -> None:
     done = program(CONV + CALL, CUTWHEEL_LOG="debug")
-    assert (done.returncode, done.stderr) == (0, LINE)
+    assert (done.returncode, written(done)) == (0, [LINE])
 
 
 @pytest.mark.parametrize("level", ["", "info"])
 def test_other_levels_do_not_tell_choices(cutwheel: ModuleType, level: str) -> None:
     done = program(CONV + CALL, CUTWHEEL_LOG=level)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, written(done)) == (0, [])
 
 
 def test_handlers_of_the_program_come_first(cutwheel: ModuleType) -> None:
     setup = "import logging; logging.basicConfig(format='mine: %(message)s'); "
     done = program(setup + CONV + CALL, CUTWHEEL_LOG="debug")
-    assert done.stderr == LINE.replace("cutwheel:", "mine:")
+    assert written(done) == [LINE.replace("cutwheel:", "mine:")]
 
 
 def test_an_unknown_level_is_refused(cutwheel: ModuleType) -> None:
