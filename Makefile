@@ -39,8 +39,8 @@ SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE THIRD_PA
              tools/wheel/sbom.py tools/wheel/wheelcheck/fatbin.py -type f ! -name '*.py[co]')
 BUILD := python -m build --no-isolation --skip-dependency-check
 
-.PHONY: help env wheel test test-wheel test-gpu schemas torch-matrix lint bench verify sdist manylinux reproduce index \
-        push-index clean distclean FORCE
+.PHONY: help env wheel test test-wheel test-gpu schemas torch-matrix lint docs bench verify sdist manylinux reproduce index \
+        add-docs push-index clean distclean FORCE
 help:
 	@sed -n 's/^\([a-z-]*\): .*## /make \1\t/p' Makefile
 
@@ -66,6 +66,12 @@ $(VENV)/.lint: requirements/lint.txt $(VENV)/.base
 $(VENV)/.release: requirements/release.txt
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) -r $<
+	touch $@
+
+# The site is rendered from sources that nothing imports: no torch and no compiler either.
+$(VENV)/docs/.installed: requirements/docs.txt
+	$(PYTHON) -m venv $(VENV)/docs
+	$(VENV)/docs/bin/python -m pip install -qq --disable-pip-version-check -r $<
 	touch $@
 
 env: $(VENV)/.cuda-$(CUTWHEEL_CUDA)   ## set up .venv
@@ -122,6 +128,12 @@ index: $(VENV)/.release   ## add the wheels that WHEEL names to the package inde
 	python tools/release/index.py --index $(INDEX) --variant $(VARIANT) $(FILE)
 	python tools/release/index.py --index $(INDEX) --verify
 
+# Pages of GitHub leave out files whose name begins with _, unless they are told not to.
+add-docs:   ## put the site that `make docs` has rendered beside the package index: INDEX=whl
+	rm -rf $(INDEX)/docs
+	cp -r build/site $(INDEX)/docs
+	touch $(INDEX)/.nojekyll
+
 # The token comes from gh and GH_TOKEN, so no credential is ever in a file. Nothing new is no error: a rerun ends here.
 push-index:   ## commit and push the package index in INDEX, a checkout of the branch `index`
 	git -C $(INDEX) add --all
@@ -150,6 +162,12 @@ torch-matrix: build/.repaired   ## the wheel with every torch from 2.10 (20 to 3
 
 lint: $(VENV)/.lint   ## all checks of .pre-commit-config.yaml
 	pre-commit run --all-files --show-diff-on-failure
+
+docs: $(VENV)/docs/.installed   ## render the documentation site and check its links: build/site/
+	rm -rf build/site
+	$(VENV)/docs/bin/python tools/docs/site_pages.py stage build/docs
+	$(VENV)/docs/bin/zensical build --clean --strict
+	$(VENV)/docs/bin/python tools/docs/site_pages.py check build/site
 
 bench: $(VENV)/.installed   ## benchmarks (needs a GPU), docs/performance.md and its plots: BENCH_ARGS='--no-compile'
 	python -m benchmarks all --drawn $(BENCH_ARGS)

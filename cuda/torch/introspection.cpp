@@ -245,6 +245,10 @@ std::string explain_json(StringHandle op_name, OptionalTensors const& operands, 
   return explanation_json(found, device_info(found.request.device));
 }
 
+std::string choice_json(char const* op, GemmRequest const& request, GemmPlan const& plan) {
+  return concat("{\"op\": ", quoted(op), ", \"request\": ", request_json(request), ", \"plan\": ", plan_json(plan), "}");
+}
+
 std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::int64_t sm_count,
                                  std::int64_t shared_memory_bytes, double memory_gb_per_s, double sm_clock_ghz,
                                  StringHandle request, std::int64_t output_tiles) {

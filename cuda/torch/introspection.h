@@ -23,6 +23,8 @@ std::string explain_json(StringHandle op, OptionalTensors const& operands, std::
                          bool allow_tf32, StringHandle epilogue, std::optional<std::int64_t> recipe_a,
                          std::optional<std::int64_t> recipe_b, bool use_fast_accum,
                          std::vector<std::int64_t> const& geometry);
+// A plan that runs.
+std::string choice_json(char const* op, GemmRequest const& request, GemmPlan const& plan);
 // The choice for a request on a GPU that need not be there: no driver is asked. The request is written as in a table of
 // measurements (load_tuned_table); output_tiles are those of a direct convolution.
 std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::int64_t sm_count,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "torch/choice_log.h"
 #include "torch/cuda_shims.h"
 
 namespace cutwheel {
@@ -82,6 +83,7 @@ bool launch(Prepared<Args>& prepared, char const* op, GemmPlan plan) {
     return run(plan, args);
   };
   gemm::Status status = attempt();
+  if (status.good() && !choices_are_told()) return true;
   auto const refused = [&] { return status.code == gemm::StatusCode::not_implementable; };
   for (bool const tensor_maps : {true, false}) {
     if (!refused()) break;
@@ -97,6 +99,7 @@ bool launch(Prepared<Args>& prepared, char const* op, GemmPlan plan) {
     }
   }
   check_launch(status, op, plan.kernel->name);
+  if (status.good()) tell_choice(op, prepared.request, plan, *args.device);
   return status.good();
 }
 
@@ -108,7 +111,9 @@ bool launch_kernel(KernelDescriptor const& kernel, gemm::GemmArgs& args, char co
   Workspace workspace;
   allocate(workspace, kernel.workspace_bytes(args), args);
   gemm::Status const status = kernel.launch(args);
+  if (status.good() && !choices_are_told()) return true;
   check_launch(status, op, kernel.name);
+  if (status.good()) tell_kernel(op, kernel, args.m, args.n, args.k);
   return status.good();
 }
 

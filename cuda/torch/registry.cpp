@@ -8,6 +8,7 @@
 #include "dispatch/batch_invariance.h"
 #include "dispatch/environment.h"
 #include "dispatch/tuning/table.h"
+#include "torch/choice_log.h"
 #include "torch/conv/conv.h"
 #include "torch/introspection.h"
 
@@ -56,6 +57,7 @@ std::vector<Introspection> introspection() {
       on_any_device<&device_info_json>("_device_info(int device) -> str"),
       on_any_device<&driver_status_json>("_driver_status() -> str"),
       on_any_device<&reload_environment>("_reload_env() -> ()"),
+      on_any_device<&set_choice_listener>("_set_choice_listener(int address) -> ()"),
       on_any_device<&set_batch_invariant>("_set_batch_invariant(bool enabled) -> ()"),
       on_any_device<&load_tuning>("_load_tuning(str text) -> ()"),
       on_any_device<&clear_tuned_tables>("_clear_tuning() -> ()"),

@@ -69,7 +69,7 @@ try:
     from . import _library, errors, nn, tuning
     from .fusion import FusionReport, fuse
     from .inspect.explain import Explanation, Kernel, build_info, explain, kernels
-    from .ops._common import batch_invariance
+    from .ops._common import batch_invariance, log
     from .ops._common.batch_invariance import (
         batch_invariant,
         is_batch_invariant,
@@ -91,6 +91,7 @@ try:
     from .tuning import clear_tuning, load_tuning
 
     __version__ = _library.VERSION
+    log.load_environment()
     tuning.load_environment()
     batch_invariance.load_environment()
 except ImportError:

@@ -20,7 +20,7 @@ FOLDER = ROOT / ".github" / "workflows"
 if (ROOT / "PKG-INFO").exists() and not FOLDER.exists():
     pytest.skip("an sdist holds no workflows", allow_module_level=True)
 
-NAMES = ["ci.yml", "gpu.yml", "release.yml", "wheels.yml"]
+NAMES = ["ci.yml", "docs.yml", "gpu.yml", "release.yml", "wheels.yml"]
 USES = re.compile(r"^\s*(?:- )?uses: (\S+)(.*)$", re.MULTILINE)
 MAY_WRITE = {"attest": {"id-token", "attestations"}, "pypi": {"id-token"}, "publish": {"contents"}}
 MAY_READ = {"contents", "actions"}
@@ -140,7 +140,7 @@ def test_runners_of_our_own_run_no_code_of_pull_requests():
 
 def test_a_release_takes_its_steps_in_order():
     jobs = load("release.yml")["jobs"]
-    order = ["check", "build", "verify", "gpu", "attest", "pypi", "publish"]
+    order = ["check", "build", "verify", "docs", "gpu", "attest", "pypi", "publish"]
     assert list(jobs) == order
     assert [jobs[key].get("needs") for key in order] == [None, *order[:-1]]
 
@@ -158,8 +158,16 @@ def test_ci_runs_what_the_local_check_runs():
     local = re.findall(r"^make (.+?)(?: REPRODUCE_ARGS=.*)?$", script, re.MULTILINE)
     hosted = [step["run"].removeprefix("make ") for step in steps("ci.yml") if "run" in step]
     # There the image is the PyPA's. One stands in for it here, which `make env` comes before.
-    assert [line for line in hosted if line != "manylinux"] == [x for x in local if x != "env"]
-    assert hosted.index("manylinux") == local.index("env")
+    here = [line for line in local if line not in ("env", "docs")]
+    assert [line for line in hosted if line != "manylinux"] == here
+    assert hosted.index("manylinux") == [x for x in local if x != "docs"].index("env")
+
+
+def test_the_site_is_rendered_for_each_pull_request_and_published_with_a_release():
+    assert {"pull_request", "workflow_call"} <= triggers(load("docs.yml")).keys()
+    assert "make docs" in [step.get("run") for step in steps("docs.yml")]
+    commands = [step.get("run") for step in load("release.yml")["jobs"]["publish"]["steps"]]
+    assert commands.index("make add-docs") < commands.index("make push-index")
 
 
 def test_cuda_12_and_aarch64_are_built_on_request_only():

@@ -59,8 +59,8 @@ class Conv2d(torch.nn.Conv2d):
     each call makes.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, device,
-            dtype: as in torch.nn.Conv2d
+        in_channels, out_channels, kernel_size, stride, padding: as in torch.nn.Conv2d
+        dilation, groups, bias, device, dtype: as in torch.nn.Conv2d
         padding_mode: as in torch.nn.Conv2d; of another one than "zeros", torch pads the input first
         activation: as in cutwheel.conv2d
         residual_after_activation: as in cutwheel.conv2d

@@ -10,7 +10,6 @@ Arguments are those of the public functions; what those refuse is refused here i
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +19,8 @@ from torch import Tensor, is_autocast_enabled
 
 from ... import _library  # noqa: F401  (registers torch.ops.cutwheel)
 from ...errors import ArgumentError, DtypeError, ShapeError
-from . import batch_invariance
+from . import batch_invariance, log
+from .call import is_tracing
 from .epilogue import Signature, expressions_of
 from .errors import check_one_device, dtype_name, shape_text, wrong_dtype, wrong_shape
 from .expressions import evaluate
@@ -30,7 +30,6 @@ from .transforms import is_transformed
 
 _float32 = torch.float32
 _ops = torch.ops.cutwheel
-_logger = logging.getLogger("cutwheel")
 _told: set[str] = set()
 
 ALLOW_TF32 = (
@@ -59,7 +58,7 @@ def tell(op: str, allow: str) -> None:
     """Says once for each op that torch computes its float32 calls."""
     if op not in _told:
         _told.add(op)
-        _logger.warning(
+        log.logger.warning(
             "%s: torch computes float32 operands in full precision, as its setting forbids TF32, "
             "and cutwheel has no kernel for that; %s allows the kernels for TF32 (said once)",
             op,
@@ -69,6 +68,12 @@ def tell(op: str, allow: str) -> None:
 
 # torch.compile calls it where it traces the op.
 tell._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def tell_choice(op: str, because: str, *operands: Tensor) -> None:
+    """Tells with CUTWHEEL_LOG=debug that torch computes a call."""
+    if log.enabled:
+        log.tell_torch(op, because, *(() if is_tracing() else operands))
 
 
 def _is_refused(operand: Tensor) -> bool:
@@ -106,10 +111,14 @@ def serves(op: str, operand: Tensor) -> bool:
         if batch_invariance.enabled:
             batch_invariance.refuse_torch(op, str(why(operand)))
         tell(op, ALLOW_TF32)
+        if log.enabled:
+            tell_choice(op, str(why(operand)), operand)
         return True
-    if batch_invariance.enabled and is_transformed():
-        batch_invariance.refuse_torch(op, _TRANSFORMED)
-    return is_transformed()
+    if not is_transformed():
+        return False
+    batch_invariance.refuse_torch(op, _TRANSFORMED)
+    tell_choice(op, _TRANSFORMED, operand)
+    return True
 
 
 def _on_meta(value: Any) -> Any:

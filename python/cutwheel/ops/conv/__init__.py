@@ -112,8 +112,7 @@ def conv1d(
     Returns:
         [N, Ko, Q], of which the channels are contiguous, or [Ko, Q]
 
-    Raises:
-        as conv2d
+    Errors are those of conv2d.
     """
     op = "conv1d"
     try:
@@ -159,8 +158,7 @@ def conv3d(
     Returns:
         [N, Ko, D', P, Q] in channels-last strides, or [Ko, D', P, Q]
 
-    Raises:
-        as conv2d; as torch.nn.functional.conv3d where that serves the call
+    Errors are those of conv2d, or of torch.nn.functional.conv3d where that serves the call.
     """
     op = "conv3d"
     try:
@@ -213,8 +211,8 @@ def conv_transpose1d(
     Returns:
         [N, Ko, Q] in channels-last strides, or [Ko, Q]
 
-    Raises:
-        as conv2d; as torch.nn.functional.conv_transpose1d where that serves the call
+    Errors are those of conv2d, or of torch.nn.functional.conv_transpose1d where that serves the
+    call.
     """
     op = "conv_transpose1d"
     try:
@@ -258,8 +256,8 @@ def conv_transpose2d(
     Returns:
         [N, Ko, P, Q] in channels-last strides, or [Ko, P, Q]
 
-    Raises:
-        as conv2d; as torch.nn.functional.conv_transpose2d where that serves the call
+    Errors are those of conv2d, or of torch.nn.functional.conv_transpose2d where that serves the
+    call.
     """
     op = "conv_transpose2d"
     try:
@@ -302,8 +300,8 @@ def conv_transpose3d(
     Returns:
         [N, Ko, D', P, Q] in channels-last strides, or [Ko, D', P, Q]
 
-    Raises:
-        as conv2d; as torch.nn.functional.conv_transpose3d where that serves the call
+    Errors are those of conv2d, or of torch.nn.functional.conv_transpose3d where that serves the
+    call.
     """
     op = "conv_transpose3d"
     try:

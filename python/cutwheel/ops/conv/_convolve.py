@@ -203,6 +203,7 @@ def convolve(
     ) is not None:
         check_torch_dtype(op, input)
         refuse_torch(op, because)
+        by_torch.tell_choice(op, because, input, weight)
         if is_dense and dtype == torch.float32 and not conv_tf32_allowed():
             by_torch.tell(op, by_torch.ALLOW_CONV_TF32)
         if not isinstance(padding, str):

@@ -208,6 +208,7 @@ def convolve_transposed(
     if call.because is not None:
         conv.check_torch_dtype(op, input)
         refuse_torch(op, call.because)
+        by_torch.tell_choice(op, call.because, input, weight)
         if groups == 1 and input.dtype == torch.float32 and not conv_tf32_allowed():
             by_torch.tell(op, by_torch.ALLOW_CONV_TF32)
         by_torchs: Any = _BY_TORCH[dims]

@@ -110,6 +110,7 @@ def convolve_volume(
     if because is not None:
         conv.check_torch_dtype(op, input)
         refuse_torch(op, because)
+        by_torch.tell_choice(op, because, input, weight)
         image, pads = conv.evenly_padded(input, where)
         strides, _, spacing = parts(where)
         z = F.conv3d(image, weight, bias, strides, pads, spacing, groups)
