@@ -140,7 +140,8 @@ class CpuOps(ConvOps):
         allow_tf32: bool = False,
     ) -> tuple[Tensor, Tensor]:
         self.calls.append(("linear_gradients", "plain"))
-        dy, rows = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
+        # Unlike reshape(-1, X), of X = 0, too.
+        dy, rows = (t.unsqueeze(0).flatten(0, -2) for t in (grad, x))
         if weight_is_column_major:
             return grad @ weight, (rows.t() @ dy).t()
         return grad @ weight, dy.t() @ rows

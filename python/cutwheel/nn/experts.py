@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..ops._common import sharding
 from ..ops._common.activations import check_activation
 from ..ops._common.errors import check_tensors, shape_text, wrong_dtype, wrong_shape
 from ..ops._common.sizes import shapes_differ
@@ -96,6 +97,12 @@ class GroupedExperts(torch.nn.Module):
             RuntimeError, NotImplementedError: as mm
         """
         self._check(input, expert_ids, expert_weights)
+        gate_up, down, first = self.gate_up_weight, self.down_weight, 0
+        num_experts = self.num_experts
+        if sharding.calls is not None and sharding.calls.is_sharded(gate_up, down):
+            # Experts of other devices count as none.
+            gate_up, down, first = sharding.calls.own_experts(gate_up, down)
+            num_experts = gate_up.shape[0]
         if is_transformed():
             weights = {"gate_up_weight": self.gate_up_weight, "down_weight": self.down_weight}
             given = {"input": input, "expert_weights": expert_weights}
@@ -103,22 +110,22 @@ class GroupedExperts(torch.nn.Module):
         k = expert_ids.shape[-1]
         tokens = input.reshape(-1, self.hidden_size)  # [T, H]
         ids = expert_ids.reshape(-1)  # [T k]
+        if first:
+            ids = ids - first
         # Tokens without an expert are sorted behind the last group: the rows there are zeros.
-        is_none = (ids < 0) | (ids >= self.num_experts)
-        ids = torch.where(is_none, self.num_experts, ids).int()
+        is_none = (ids < 0) | (ids >= num_experts)
+        ids = torch.where(is_none, num_experts, ids).int()
         sorted_ids, order = torch.sort(ids, stable=True)
         # The place of each of the T k rows among the sorted ones.
         places = torch.empty_like(order).scatter_(
             0, order, torch.arange(order.shape[0], device=order.device)
         )
-        experts = torch.arange(self.num_experts, device=ids.device, dtype=ids.dtype)
+        experts = torch.arange(num_experts, device=ids.device, dtype=ids.dtype)
         offs = torch.searchsorted(sorted_ids, experts, right=True, out_int32=True)  # [G]
 
         rows = _take(tokens, order, places, k)  # [T k, H], by expert
-        hidden = grouped_gated_linear(
-            rows, self.gate_up_weight, offs=offs, activation=self.activation
-        )
-        results = grouped_mm(hidden, self.down_weight.mT, offs=offs)  # [T k, H]
+        hidden = grouped_gated_linear(rows, gate_up, offs=offs, activation=self.activation)
+        results = grouped_mm(hidden, down.mT, offs=offs)  # [T k, H]
         by_token = _take(results, places, order, 1).view(*expert_weights.shape, self.hidden_size)
         # 0 times an infinite weight would be NaN.
         factors = expert_weights.masked_fill(is_none.view(expert_weights.shape), 0)

@@ -10,6 +10,7 @@ from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 from ..errors import DeviceError
 from ..ops import gemm
+from ..ops._common import sharding
 from ..ops._common.elementwise import sum_rows
 from ..ops._common.errors import check_tensors, dtype_name, wrong_dtype, wrong_shape
 from ..ops._common.precision import DTYPES
@@ -260,6 +261,8 @@ class ScaledLinear(torch.nn.Module):
             values, scale = quantize(rows, recipe_a, weight.dtype)
         else:
             values, scale, azp = quantize(rows, recipe_a, weight.dtype, symmetric=False)
+        # Of a device's part of K, the sums are others.
+        has_split_k = sharding.calls is not None and sharding.calls.has_split_k(weight)
         result = scaled_mm(
             values,
             weight.t(),
@@ -271,7 +274,7 @@ class ScaledLinear(torch.nn.Module):
             output_dtype=out_dtype,
             use_fast_accum=self.use_fast_accum,
             azp=azp,
-            azp_adj=None if azp is None else self.weight_sum,
+            azp_adj=None if azp is None or has_split_k else self.weight_sum,
         )
         return result if input.dim() == 2 else result.view(*input.shape[:-1], self.out_features)
 

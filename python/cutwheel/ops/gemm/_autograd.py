@@ -17,6 +17,7 @@ from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 # Circular, and used at call time only: the gradients are made of the public functions.
 from .. import gemm
+from .._common import sharding
 from .._common.call import is_tracing, overloads
 from .._common.errors import RAISED
 from .._common.precision import tf32_allowed
@@ -55,7 +56,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
             call = _mm_direct if is_matrix else _bmm_direct
             return call(a, b, None, True) if allow_tf32 else call(a, b)
         except RAISED:
-            pass  # the public function says it in its own words
+            sharding.reraise_if_sharded(a, b)  # else the public function says it in its own words
     return gemm.mm(a, b) if is_matrix else gemm.bmm(a, b)
 
 
@@ -73,6 +74,7 @@ def linear_gradients(
     try:
         both = _linear_gradients(grad, input, weight, weight_is_column_major, allow_tf32)
     except RAISED:
+        sharding.reraise_if_sharded(grad, input, weight)
         return None  # the public functions say it in their own words
     return both[0], both[1]
 

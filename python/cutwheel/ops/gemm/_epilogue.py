@@ -15,7 +15,7 @@ from ...errors import ArgumentError, DtypeError
 
 # Circular, and used at call time only.
 from .. import gemm as _public
-from .._common import by_torch
+from .._common import by_torch, sharding
 from .._common.call import increment_version, is_tracing, overloads
 from .._common.epilogue import Signature, signature_of
 from .._common.errors import RAISED, check_tensors, reraise
@@ -143,6 +143,11 @@ def gemm(
         allow_tf32 = a.dtype == torch.float32
         if (allow_tf32 or is_transformed()) and by_torch.serves("gemm", a):
             results = by_torch.gemm(a, b, epilogue, tensors, scalars, signature, out_dtype)
+        elif sharding.calls is not None and sharding.calls.gemm_reduces(b, epilogue):
+            given = a, b, epilogue, tensors, scalars, signature
+            dtype = a.dtype if out_dtype is None else out_dtype
+            multiply = sharding.calls.reduced_product(_public.mm if a.dim() == 2 else _public.bmm)
+            results = by_torch.gemm(*given, dtype, None, multiply)
         elif out_dtype == torch.float32 and is_composed(a, epilogue):
             results = _composed(a, b, epilogue, tensors, scalars, signature)
         else:

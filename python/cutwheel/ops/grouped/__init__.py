@@ -15,11 +15,13 @@ the host. torch.func's transforms and forward-mode AD find no derivative: NotImp
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 from ...errors import ArgumentError, DtypeError, ShapeError
+from .._common import sharding
 from .._common.call import Op, distinct, fast_apply, increment_version, is_tracing, overloads
 from .._common.errors import (
     RAISED,
@@ -112,6 +114,8 @@ def _by_ends(
     accumulate_into: Tensor | None = None,
 ) -> Tensor:
     """The two kinds that are kernels: a is [T, K] or [M, T]."""
+    if sharding.calls is not None and sharding.calls.is_sharded(a, b):
+        return _sharded(a, b, offs, bias, out_dtype, accumulate_into)
     if is_transformed():
         refuse(_OP, REVERSE, a=a, b=b, bias=bias)
     if is_autocast_enabled():
@@ -130,6 +134,26 @@ def _by_ends(
     if allow_tf32 or out_dtype is not None:
         return call(a, b, offs, bias, out_dtype, allow_tf32)
     return call(a, b, offs, bias)
+
+
+def _sharded(
+    a: Tensor,
+    b: Tensor,
+    offs: Tensor,
+    bias: Tensor | None,
+    out_dtype: torch.dtype | None,
+    accumulate_into: Tensor | None,
+) -> Tensor:
+    if accumulate_into is not None:
+        raise NotImplementedError(
+            f"{_OP}: accumulate_into is given, and the operands are DTensors; expected None"
+        )
+
+    def call(a: Tensor, b: Tensor, ends: Tensor, others: dict[str, Any]) -> Tensor:
+        return _by_ends(a, b, ends, others["bias"], out_dtype)
+
+    result: Tensor = sharding.calls.grouped(_OP, call, a, b, offs, {"bias": bias})
+    return result
 
 
 def _less_common(

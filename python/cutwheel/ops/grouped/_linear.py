@@ -16,6 +16,7 @@ from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 # Circular, and used at call time only.
 from .. import grouped
+from .._common import sharding
 from .._common.activations import ACTIVATIONS, check_activation
 from .._common.call import distinct, fast_apply, is_tracing, overloads
 from .._common.errors import (
@@ -148,6 +149,9 @@ def _apply(
             refuse(op, REVERSE, input=input, weight=weight, bias=bias)
         if is_autocast_enabled():
             input, weight, bias = autocast_operands(input, weight, bias)
+        if sharding.calls is not None and sharding.calls.is_sharded(input, weight):
+            how = epilogue, epilogue_aux, epilogue_backward
+            return _sharded(op, input, weight, offs, bias, *how)
         allow_tf32 = input.dtype == torch.float32 and tf32_allowed()
         if allow_tf32 and not is_served(input, epilogue):
             return _composed(op, input, weight, offs, bias, epilogue)
@@ -161,12 +165,34 @@ def _apply(
         if is_tracing():
             input, weight, bias = distinct(input, weight, bias)
         z_from = RESULT if epilogue_aux is None else SAVED if is_tracing() else OUTPUT
-        how = epilogue_aux or epilogue, epilogue_backward, z_from, allow_tf32
-        made = _with_grad(input, weight, offs, bias, *how)
+        trained = epilogue_aux or epilogue, epilogue_backward, z_from, allow_tf32
+        made = _with_grad(input, weight, offs, bias, *trained)
         result: Tensor = made[0] if z_from == OUTPUT else made
         return result
     except RAISED as error:
         reraise(op, error, ("bias",), input=input, weight=weight, offs=offs, bias=bias)
+
+
+def _sharded(
+    op: str,
+    input: Tensor,
+    weight: Tensor,
+    offs: Tensor,
+    bias: Tensor | None,
+    epilogue: str,
+    *rest: str | None,
+) -> Tensor:
+    if sharding.calls.has_split_k(weight):
+        # The activation is that of the whole sum.
+        return _composed(op, input, weight, offs, bias, epilogue)
+
+    def call(a: Tensor, b: Tensor, ends: Tensor, others: dict[str, Any]) -> Tensor:
+        return _apply(op, a, b, ends, others["bias"], epilogue, *rest)  # type: ignore[arg-type]
+
+    others, names = {"bias": bias, "epilogue": epilogue}, ("input", "weight")
+    name = "grouped_linear_fused"
+    result: Tensor = sharding.calls.grouped(name, call, input, weight, offs, others, names)
+    return result
 
 
 def is_served(input: Tensor, epilogue: str) -> bool:

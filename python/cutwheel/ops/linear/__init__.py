@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
-from .._common import by_torch
+from .._common import by_torch, sharding
 from .._common.activations import (
     ACTIVATIONS,
     ALL_ACTIVATIONS,
@@ -155,6 +155,12 @@ def _with_epilogue(
         function = _torchs(activation)
         last = residual_after_activation
         return by_torch.linear(input, weight, bias, function, residual, last)
+    if sharding.calls is not None and sharding.calls.linear_reduces(weight, activation, residual):
+        if activation is not None:
+            check_activation(activation, LINEAR_ACTIVATIONS, "linear")
+        how = activation, residual, residual_after_activation
+        reduced: Tensor = sharding.calls.linear(linear, input, weight, bias, *how)
+        return reduced
     if activation is not None and activation not in ACTIVATIONS:
         return _composed(input, weight, bias, activation, residual, residual_after_activation)
     placement = _placement(residual, residual_after_activation)

@@ -21,6 +21,7 @@ from torch import Tensor, is_autocast_enabled, is_grad_enabled
 # Circular, and used at call time only: the gradients are made of the public functions.
 from .. import gemm  # noqa: F401  (comes before its own gradients, which are taken from below)
 from .. import linear as _public
+from .._common import sharding
 from .._common.call import is_tracing, overloads
 from .._common.elementwise import Gradient, derivative, sum_rows
 from .._common.errors import RAISED, out_of_memory
@@ -55,7 +56,7 @@ def _times(input: Tensor, matrix: Tensor) -> Tensor:
                 return _linear_direct(input, matrix.t(), None, True)
             return _linear_direct(input, matrix.t())
         except RAISED:
-            pass  # the public function says it in its own words
+            sharding.reraise_if_sharded(input, matrix)  # else the public function says it
     return _public.linear(input, matrix.t())
 
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 from ...errors import DeviceError, DtypeError
-from .._common import by_torch
+from .. import linear as _public  # circular, and used at call time only
+from .._common import by_torch, sharding
 from .._common.activations import ACTIVATIONS, check_activation
 from .._common.call import distinct, fast_apply, is_tracing, overloads
 from .._common.errors import RAISED, check_tensors, reraise, wrong_shape
@@ -54,6 +55,9 @@ def gated_linear(input: Tensor, weight: Tensor, activation: str = "silu") -> Ten
         allow_tf32 = input.dtype == torch.float32
         if (allow_tf32 or is_transformed()) and by_torch.serves("gated_linear", input):
             return by_torch.gated_linear(input, weight, ACTIVATIONS[activation])
+        if sharding.calls is not None and sharding.calls.has_split_k(weight):
+            gated: Tensor = sharding.calls.gated(_public.linear, input, weight, activation)
+            return gated
         if is_grad_enabled() and (input.requires_grad or weight.requires_grad):
             if is_tracing():
                 input, weight = distinct(input, weight)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, is_grad_enabled
 
 from ...errors import ArgumentError
+from .._common import sharding
 from .._common.call import is_tracing, overloads
 from .._common.errors import RAISED, reraise
 from .._common.transforms import NO_DERIVATIVE, is_transformed, refuse, refuse_grad
@@ -97,6 +98,10 @@ def scaled_grouped_mm(
         if is_transformed():
             given = mat_a, mat_b, scale_a, scale_b, bias
             refuse(_OP, NO_DERIVATIVE, **dict(zip(_NAMES, given, strict=True)))
+        if sharding.calls is not None and sharding.calls.is_sharded(mat_a, mat_b):
+            given = {"scale_a": scale_a, "scale_b": scale_b, "bias": bias}
+            how = output_dtype, use_fast_accum
+            return _sharded(mat_a, mat_b, offs, given, how)  # type: ignore[arg-type]
         call = _scaled if is_tracing() else _scaled_direct
         return call(mat_a, mat_b, scale_a, scale_b, offs, bias, output_dtype, use_fast_accum)
     except RAISED as error:
@@ -107,6 +112,16 @@ def scaled_grouped_mm(
         given = mat_a, mat_b, scale_a, scale_b, bias
         named: dict[str, Any] = dict(zip(_NAMES, given, strict=True))
         reraise(_OP, error, ("bias",), **named, offs=offs)
+
+
+def _sharded(
+    a: Tensor, b: Tensor, offs: Tensor, others: dict[str, Any], how: tuple[Any, ...]
+) -> Tensor:
+    def call(a: Tensor, b: Tensor, ends: Tensor, others: dict[str, Any]) -> Tensor:
+        return _scaled(a, b, others["scale_a"], others["scale_b"], ends, others["bias"], *how)
+
+    result: Tensor = sharding.calls.grouped(_OP, call, a, b, offs, others)
+    return result
 
 
 def code(name: str, recipe: str | ScalingType | list[ScalingType] | None) -> int | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, overload
 import torch
 from torch import Tensor, is_grad_enabled
 
+from .._common import sharding
 from .._common.call import is_tracing, overloads
 from .._common.errors import RAISED, reraise
 from .._common.transforms import NO_DERIVATIVE, is_transformed, refuse
@@ -85,7 +86,10 @@ def quantize(
                 )
             x = x.detach()
         call = _quantize if is_tracing() else _quantize_direct
-        values, scales, azp = call(x, code, dtype, symmetric)
+        if sharding.calls is not None and sharding.calls.is_sharded(x):
+            values, scales, azp = sharding.calls.quantize(x, code, dtype, symmetric, call)
+        else:
+            values, scales, azp = call(x, code, dtype, symmetric)
     except RAISED as error:
         reraise("quantize", error, (), x=x)
     return (values, scales) if symmetric else (values, scales, azp)

@@ -1,0 +1,386 @@
+"""Calls with DTensors that need more than a layout of their operands.
+
+- An activation behind a product whose K is split: the partial sums are reduced first.
+- Grouped rows or experts that are split: each device needs ends of its own.
+- Quantisation across elements that share a scale: devices exchange their largest values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DeviceMesh, DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement
+
+from ...errors import ArgumentError
+from .._common.activations import ALL_ACTIVATIONS
+from ..scaled._recipes import BLOCKWISE_1X128, BLOCKWISE_128X128, ROWWISE, TENSORWISE
+from ._layout import Layout, Operand, own_part, place
+from ._layouts import LAYOUTS, is_linear
+
+Call = Callable[..., Any]
+
+
+def is_sharded(*tensors: Any) -> bool:
+    return any(isinstance(tensor, DTensor) for tensor in tensors)
+
+
+def has_split_k(weight: Any) -> bool:
+    """Whether the last dimension of a weight, K, is split."""
+    return isinstance(weight, DTensor) and any(
+        isinstance(placement, Shard) and placement.dim == weight.dim() - 1
+        for placement in weight.placements
+    )
+
+
+def _is_split(tensor: Any) -> bool:
+    return isinstance(tensor, DTensor) and any(isinstance(p, Shard) for p in tensor.placements)
+
+
+def reduced(z: Any, like: Any = None) -> Any:
+    """z without partial sums: split as `like` where that is, else whole."""
+    if not isinstance(z, DTensor):
+        return z
+    others = like.placements if isinstance(like, DTensor) else [Replicate()] * z.device_mesh.ndim
+    placements = [
+        (other if isinstance(other, Shard) else Replicate()) if placement.is_partial() else placement
+        for placement, other in zip(z.placements, others, strict=True)
+    ]
+    return z.redistribute(placements=placements)
+
+
+# ---- dense
+def linear_reduces(weight: Tensor, activation: str | None, residual: Tensor | None) -> bool:
+    """Whether `linear` is for this module: a residual that is split is no part of partial sums."""
+    return has_split_k(weight) and (activation is not None or _is_split(residual))
+
+
+def linear(
+    multiply: Call,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str | None,
+    residual: Tensor | None,
+    residual_after_activation: bool,
+) -> Any:
+    z = reduced(multiply(input, weight, bias), residual)
+    dtype = z.dtype
+    if residual is not None and not (residual_after_activation and activation):
+        z, residual = z + residual, None
+    if activation is not None:
+        z = ALL_ACTIVATIONS[activation](z).to(dtype)
+    return z if residual is None else z + residual
+
+
+def gemm_reduces(b: Tensor, epilogue: str) -> bool:
+    """Whether `gemm` is for this module: K of b [..., K, N] is split, behind which D is no sum."""
+    return not is_linear(epilogue) and isinstance(b, DTensor) and has_split_k(b.mT)
+
+
+def reduced_product(multiply: Call) -> Call:
+    return lambda a, b: reduced(multiply(a, b, torch.float32))
+
+
+def gated(multiply: Call, input: Tensor, weight: Tensor, activation: str) -> Any:
+    z = reduced(multiply(input, weight))
+    return ALL_ACTIVATIONS[activation](z[..., 0::2]) * z[..., 1::2]
+
+
+# ---- on each device's own tensors
+def _own(
+    mesh: DeviceMesh, layout: Layout, names: Sequence[str | None], by_tensor: dict[int, Any]
+) -> None:
+    """Enters each operand's own part, laid out for `names`, one for each dimension of the mesh."""
+    for operand in layout.operands:
+        tensor = operand.tensor
+        if not isinstance(tensor, DTensor):
+            raise ArgumentError(
+                "a Tensor and a DTensor are mixed; expected DTensors: distribute_tensor makes one, "
+                f"or DTensor.from_local (the Tensor has shape {list(tensor.shape)})"
+            )
+        placements, of_gradient, counts = [], [], True
+        for dim, name in enumerate(names):
+            wanted = layout.of_operand(operand, name)
+            gradient = layout.of_gradient(operand, name)
+            if wanted.is_partial() and not tensor.placements[dim].is_partial():
+                # One device adds it.
+                wanted, gradient = Replicate(), Partial()
+                counts = counts and mesh.get_local_rank(dim) == 0
+            placements.append(wanted)
+            of_gradient.append(gradient)
+        local = tensor.redistribute(mesh, placements).to_local(grad_placements=of_gradient)
+        if not counts:
+            local = torch.where(torch.zeros((), dtype=torch.bool, device=local.device), local, 0)
+        by_tensor[id(tensor)] = local
+
+
+def _whole(
+    local: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], shape: Sequence[int]
+) -> DTensor:
+    """The DTensor of parts, which may be of different sizes."""
+    strides: dict[int, int] = {}
+    step = 1
+    for dim in sorted(range(local.dim()), key=lambda dim: (local.stride(dim), -dim)):
+        strides[dim] = step
+        step *= max(shape[dim], 1)
+    stride = tuple(strides[dim] for dim in range(local.dim()))
+    return DTensor.from_local(
+        local, mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride
+    )
+
+
+# ---- grouped
+def _is_along(placement: Placement, operand: Operand, name: str) -> bool:
+    where = place(operand.dims, name)
+    return isinstance(placement, Shard) and placement.dim == where
+
+
+def _choose(layout: Layout, mesh: DeviceMesh, a: Operand, b: Operand) -> list[str | None]:
+    """What each dimension of the mesh splits: what is split already, where rows and experts are
+    both, that of the larger operand."""
+    allowed = [name for name in (*layout.names(mesh), "t")]
+    first = ("g", "t") if a.tensor.numel() <= b.tensor.numel() else ("t", "g")
+    chosen: list[str | None] = []
+    for placements in zip(a.tensor.placements, b.tensor.placements, strict=True):
+        for name in (*first, "n", "m", "k"):
+            pairs = zip(placements, (a, b), strict=True)
+            if name in allowed and any(_is_along(p, operand, name) for p, operand in pairs):
+                chosen.append(name)
+                break
+        else:
+            chosen.append(None)
+    return chosen
+
+
+def grouped(
+    op: str,
+    call: Call,
+    a: Any,
+    b: Any,
+    offs: Tensor,
+    others: dict[str, Any],
+    names: tuple[str, str] = ("mat_a", "mat_b"),
+) -> DTensor:
+    """A grouped call on each device's own rows or experts.
+
+    Args:
+        op: of the library, of which LAYOUTS has the layout
+        call: call(a, b, offs, others) of plain tensors, differentiable
+        a, b: DTensors, [T, K] and [G, ...], or [M, T] and [T, N]
+        offs: ends, of all devices' rows
+        others: further arguments of the op by name
+        names: those of a and b among the arguments
+    """
+    for name, tensor in zip(names, (a, b), strict=True):
+        if not isinstance(tensor, DTensor):
+            raise ArgumentError(
+                f"{op}: {name} is a Tensor, and the other operand is a DTensor; expected two "
+                "DTensors: distribute_tensor makes one"
+            )
+    mesh = a.device_mesh
+    ends = offs.full_tensor() if isinstance(offs, DTensor) else offs
+    arguments = {**others, names[0]: a, names[1]: b, "offs": ends}
+    layout = LAYOUTS[op](arguments)
+    of_a, of_b = layout.operands[:2]
+    chosen = _choose(layout, mesh, of_a, of_b)
+    own: dict[int, Any] = {}
+    _own(mesh, layout, chosen, own)
+    local_others = {name: own.get(id(value), value) for name, value in others.items()}
+    left, right = own[id(a)], own[id(b)]
+
+    along_a = place(of_a.dims, "t")
+    assert along_a is not None
+    total = a.shape[along_a]
+    rows = _own_part_of(total, mesh, chosen, "t")
+    if len(rows) != total:
+        ends = (ends - rows.start).clamp(0, len(rows))
+    if place(of_b.dims, "g") is None:
+        result = call(left, right, ends, local_others)
+    else:
+        experts = _own_part_of(b.shape[0], mesh, chosen, "g")
+        scale = others.get("scale_a")
+        of_rows = None if scale is None else "scale_a"
+        result = _of_experts(call, left, right, ends, local_others, experts, len(ends), of_rows)
+    placements = [layout.of_result(layout.results[0], name) for name in chosen]
+    return _whole(result, mesh, placements, _shape(layout, result, mesh, chosen, ends))
+
+
+def _own_part_of(size: int, mesh: DeviceMesh, chosen: Iterable[str | None], name: str) -> range:
+    return own_part(size, 0, mesh, [Shard(0) if c == name else Replicate() for c in chosen])
+
+
+def _shape(
+    layout: Layout, local: Tensor, mesh: DeviceMesh, chosen: Sequence[str | None], ends: Tensor
+) -> list[int]:
+    """The sizes of the whole result: those of the operands."""
+    sizes: dict[str, int] = {}
+    for operand in layout.operands:
+        for size, dim in zip(operand.tensor.shape, operand.dims, strict=True):
+            if dim is not None:
+                name, group = dim if isinstance(dim, tuple) else (dim, 1)
+                sizes[name] = size // group if group == 2 else size
+    shape = []
+    for size, dim in zip(local.shape, layout.results[0], strict=True):
+        if dim is None:
+            shape.append(size)
+        else:
+            shape.append(sizes[dim if isinstance(dim, str) else dim[0]])
+    return shape
+
+
+def _of_experts(
+    call: Call,
+    a: Tensor,
+    b: Tensor,
+    ends: Tensor,
+    others: dict[str, Any],
+    experts: range,
+    count: int,
+    of_rows: str | None,
+) -> Tensor:
+    """Rows of the experts that this device has, among zeros.
+
+    Groups begin at row 0, so the rows of the first expert are moved there, and the results back.
+    """
+    total = a.shape[0]
+    if not experts:
+        # One of zeros without rows: a device that took no part in backward would be waited for.
+        none = {
+            name: value.new_zeros((1, *value.shape[1:]))
+            if isinstance(value, Tensor) and value.shape[0] == 0
+            else value
+            for name, value in others.items()
+        }
+        result: Tensor = call(a, b.new_zeros((1, *b.shape[1:])), torch.zeros_like(ends[:1]), none)
+        return result + b.sum().to(result.dtype) if b.requires_grad else result
+    if len(experts) == count or total == 0:
+        return call(a, b, ends[experts.start : experts.stop], others)  # type: ignore[no-any-return]
+    indices = torch.arange(total, device=ends.device)
+    start = ends[experts.start - 1] if experts.start else torch.zeros_like(ends[0])
+    there, back = (indices + start) % total, (indices - start) % total
+    if of_rows is not None and others[of_rows].shape[0] == total:
+        others = {**others, of_rows: others[of_rows].index_select(0, there)}
+    own_ends = (ends[experts.start : experts.stop] - start).to(ends.dtype)
+    result = call(take(a, there, back), b, own_ends, others)
+    return take(result, back, there)
+
+
+def take(rows: Tensor, there: Tensor, back: Tensor) -> Tensor:
+    """Row there[i] as row i; `back` undoes it. Without the atomics of torch's gradient."""
+    if rows.requires_grad and torch.is_grad_enabled():
+        return _Permute.apply(rows, there, back)  # type: ignore[no-any-return]
+    return rows.index_select(0, there)
+
+
+class _Permute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, there: Tensor, back: Tensor) -> Tensor:
+        ctx.save_for_backward(there, back)
+        return rows.index_select(0, there)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        there, back = ctx.saved_tensors
+        return take(grad, back, there), None, None
+
+
+def own_experts(gate_up: Any, down: Any) -> tuple[Tensor, Tensor, int]:
+    """The parts of two weights [G, ...] that this device has, and the number of its first expert."""
+    both = gate_up, down
+    if not all(isinstance(weight, DTensor) for weight in both):
+        raise ArgumentError(
+            "GroupedExperts: one of gate_up_weight and down_weight is a DTensor; expected both or "
+            "none"
+        )
+    allowed = ((Shard(0), Shard(0)), (Shard(1), Shard(2)), (Replicate(), Replicate()))
+    for pair in zip(gate_up.placements, down.placements, strict=True):
+        if pair not in allowed:
+            raise ArgumentError(
+                f"GroupedExperts: the placements of gate_up_weight and down_weight are {pair}; "
+                "expected both Shard(0) (experts) or Shard(1) and Shard(2) (features), as "
+                "cutwheel.distributed.ExpertParallel makes them"
+            )
+    first = own_part(gate_up.shape[0], 0, gate_up.device_mesh, gate_up.placements).start
+    return gate_up.to_local(), down.to_local(), first
+
+
+# ---- quantisation
+def quantize(x: DTensor, recipe: int, dtype: torch.dtype, symmetric: bool, call: Call) -> Any:
+    """Values, scales and zero points; the same as those of the whole of x.
+
+    Where elements that share a scale lie on several devices, these exchange the extremes of their
+    own, and the values are computed by torch: the kernel takes no scale.
+    """
+    mesh, last = x.device_mesh, x.dim() - 1
+    dims = {TENSORWISE: range(x.dim()), ROWWISE: (last,)}.get(recipe, ())
+    shared = [isinstance(p, Shard) and p.dim in dims for p in x.placements]
+    if recipe in (BLOCKWISE_1X128, BLOCKWISE_128X128) or not any(shared):
+        return call(x, recipe, dtype, symmetric)
+    x = reduced(x)
+    is_rows = recipe == ROWWISE
+    if is_rows and x.dim() > 2:
+        # Scales have one dimension for all rows.
+        whole = [p if isinstance(p, Shard) and p.dim == last else Replicate() for p in x.placements]
+        x = x.redistribute(placements=whole)
+    own = x.to_local().float()
+    parts = own.reshape(-1, own.shape[-1]) if is_rows else own.reshape(1, -1)
+    # Of no elements, and of zeros alone, the extremes are 0; NaN counts as infinite.
+    zeros = parts.new_zeros(parts.shape[0], 1)
+    parts = torch.cat((torch.where(parts.isnan(), float("inf"), parts), zeros), dim=1)
+    extremes = torch.cat((parts.amax(1, keepdim=True), -parts.amin(1, keepdim=True)), dim=1)
+    for dim, is_shared in enumerate(shared):
+        if is_shared:
+            group = mesh.get_group(dim)
+            torch.distributed.all_reduce(extremes, torch.distributed.ReduceOp.MAX, group)
+    high, low = extremes[:, :1], -extremes[:, 1:]
+    scale, azp = _scales(low, high, dtype, symmetric)
+    values = _values(own, scale, azp, dtype, symmetric, is_rows)
+    of_scales = [
+        Shard(0) if is_rows and isinstance(p, Shard) and p.dim == 0 else Replicate()
+        for p in x.placements
+    ]
+    rows = x.numel() // max(x.shape[-1], 1) if is_rows else 1
+    shape = (rows, 1) if is_rows else (1,)
+    return (
+        _whole(values, mesh, x.placements, x.shape),
+        _whole(scale if is_rows else scale.view(1), mesh, of_scales, shape),
+        azp if symmetric else _whole(azp if is_rows else azp.view(1), mesh, of_scales, shape),
+    )
+
+
+def _scales(
+    low: Tensor, high: Tensor, dtype: torch.dtype, symmetric: bool
+) -> tuple[Tensor, Tensor]:
+    """Scales and zero points of the extremes, as quantize documents them."""
+    if symmetric:
+        scale = torch.maximum(high, -low) / _largest(dtype)
+    else:
+        scale = (high - low) / 255
+    is_finite = scale.isfinite()
+    is_zero = scale == 0
+    azp = (-128 - (low / scale).round()).nan_to_num(0).clamp(-128, 127)
+    azp = torch.where(is_zero | ~is_finite, 0, azp).int()
+    scale = torch.where(is_zero, 1.0, torch.where(is_finite, scale, float("nan")))
+    return scale, azp
+
+
+def _largest(dtype: torch.dtype) -> float:
+    return 127.0 if dtype == torch.int8 else torch.finfo(dtype).max
+
+
+def _values(
+    own: Tensor, scale: Tensor, azp: Tensor, dtype: torch.dtype, symmetric: bool, is_rows: bool
+) -> Tensor:
+    rows = own.reshape(-1, own.shape[-1]) if is_rows else own.reshape(1, -1)
+    values = rows / scale
+    largest = _largest(dtype)
+    smallest = -largest
+    if dtype == torch.int8:
+        values = values.round().nan_to_num(0)
+    if not symmetric:
+        values, smallest = torch.where(scale.isnan(), 0, values + azp), -128.0
+    return values.clamp(smallest, largest).to(dtype).view(own.shape)

@@ -1,0 +1,65 @@
+"""DTensors: every op with every placement of every operand, and the plans for modules.
+
+The processes are started once for all of it.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+import torch.multiprocessing
+
+pytestmark = pytest.mark.skipif(
+    not torch.distributed.is_available(), reason="this torch has no torch.distributed"
+)
+
+Outcomes = dict[str, list[str]]
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    """What failed in the first process, by the name of a check."""
+    from sharded_ops import SIZE, run
+
+    folder = tmp_path_factory.mktemp("sharding")
+    # The processes are copies of one that has imported torch.
+    multiprocessing.set_forkserver_preload(["torch.distributed.tensor.parallel"])
+    torch.multiprocessing.start_processes(
+        run, (str(folder),), nprocs=SIZE, start_method="forkserver"
+    )
+    found: Outcomes = json.loads((folder / "0.json").read_text())
+    return found
+
+
+OPS = (
+    *("mm", "mm_uneven", "bmm", "addmm", "addmm_row", "addmm_column", "baddbmm", "matmul"),
+    *("linear", "linear_matrix", "linear_None_residual", "linear_silu", "linear_silu_residual"),
+    *("linear_gelu_last", "linear_gelu_last_residual", "linear_relu", "linear_relu_residual"),
+    *("linear_sigmoid", "linear_stored", "gated_linear", "gated_linear_odd"),
+    *("gemm", "gemm_leaky_relu"),
+    *("scaled_mm_tensorwise", "scaled_mm_rowwise", "scaled_mm_blockwise", "scaled_grouped_mm"),
+    *("quantize_tensorwise", "quantize_rowwise", "quantize_blockwise_1x128"),
+    *("quantize_blockwise_128x128", "quantize_int8_tensorwise", "quantize_int8_rowwise"),
+    *("grouped_mm", "grouped_mm_few_experts", "grouped_mm_columns", "grouped_mm_k"),
+    *("grouped_mm_batch", "grouped_linear", "grouped_linear_relu", "grouped_gated_linear"),
+    *("conv2d", "conv2d_relu_residual", "conv2d_grouped", "conv3d", "conv_transpose2d"),
+    "scaled_conv2d",
+)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_op(cutwheel: ModuleType, outcomes: Outcomes, name: str) -> None:
+    failures, count = outcomes[name][:-1], int(outcomes[name][-1])
+    assert count > 4
+    assert not failures, f"{len(failures)} of {count} placements:\n" + "\n".join(failures[:3])
+
+
+def test_every_op_is_listed(cutwheel: ModuleType, outcomes: Outcomes) -> None:
+    assert {name for name in outcomes if not name.startswith("plan ")} == {*OPS}
