@@ -350,6 +350,8 @@ class CpuOps(ConvOps):
             return self._rows(a, b, offs, bias).to(dtype)
         wide = torch.promote_types(a.dtype, torch.float32)
         parts = [a[:, i:j].to(wide) @ b[i:j].to(wide) for i, j in spans(offs, a.shape[1])]
+        if not parts:
+            return a.new_zeros(0, a.shape[0], b.shape[1], dtype=dtype)
         return torch.stack(parts).to(dtype)
 
     @staticmethod

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from cpu_reference import CpuOps, install
+from sharded_plans import checks
 
 Tensor = torch.Tensor
 SIZE = 4
@@ -47,13 +48,10 @@ def calls(cutwheel: Any) -> dict[str, Call]:
     found = {
         "mm": Call(cutwheel.mm, {"input": random(m, k), "mat2": random(k, n)}, ("input", "mat2")),
         "mm_uneven": Call(cutwheel.mm, {"input": random(5, 7), "mat2": random(7, 6)}),
-        "bmm": Call(
-            cutwheel.bmm, {"input": random(b, m, k), "mat2": random(b, k, n)}, ("input", "mat2")
-        ),
+        "bmm": Call(cutwheel.bmm, {"input": random(b, m, k), "mat2": random(b, k, n)}),
         "addmm": Call(
             lambda input, mat1, mat2: cutwheel.addmm(input, mat1, mat2, beta=0.5, alpha=2),
             {"input": random(m, n), "mat1": random(m, k), "mat2": random(k, n)},
-            ("mat1", "mat2"),
         ),
         "addmm_row": Call(
             cutwheel.addmm,
@@ -71,7 +69,7 @@ def calls(cutwheel: Any) -> dict[str, Call]:
     operands = {"input": random(b, s, k), "weight": random(n, k), "bias": random(n)}
     residual = random(b, s, n)
     both = ("input", "weight")
-    found["linear"] = Call(cutwheel.linear, operands, both)
+    found["linear"] = Call(cutwheel.linear, operands)
     found["linear_matrix"] = Call(
         cutwheel.linear, {"input": random(m, k), "weight": random(n, k), "bias": random(n)}
     )
@@ -97,7 +95,6 @@ def calls(cutwheel: Any) -> dict[str, Call]:
     found["linear_stored"] = Call(
         lambda **tensors: cutwheel.linear(**tensors, activation="gelu"),
         {"input": random(m, 260), "weight": random(n, 260)},
-        both,
     )
     found["gated_linear"] = Call(
         cutwheel.gated_linear, {"input": random(b, s, k), "weight": random(2 * n, k)}, both
@@ -109,13 +106,11 @@ def calls(cutwheel: Any) -> dict[str, Call]:
     found["gemm"] = Call(
         lambda a, b, c: cutwheel.gemm(a, b, "linear_combination", c=c, beta=0.5),
         {"a": random(m, k), "b": random(k, n), "c": random(m, n)},
-        ("a", "b"),
         has_gradient=False,
     )
     found["gemm_leaky_relu"] = Call(
         lambda a, b, bias: cutwheel.gemm(a, b, "bias_leaky_relu", bias=bias, slope=0.1),
         {"a": random(m, k), "b": random(k, n), "bias": random(n)},
-        ("a", "b"),
         has_gradient=False,
         is_single=True,
     )
@@ -161,7 +156,6 @@ def _scaled(cutwheel: Any) -> dict[str, Call]:
         found[f"scaled_mm_{name}"] = Call(
             scaled,
             {**tensors, "bias": torch.randn(n)},
-            ("mat_a", "mat_b"),
             has_gradient=False,
             never={"mat_a": "P", "mat_b": "P"},
         )
@@ -234,7 +228,6 @@ def _grouped(cutwheel: Any) -> dict[str, Call]:
         "grouped_mm_k": Call(
             lambda mat_a, mat_b: cutwheel.grouped_mm(mat_a, mat_b, offs=ends),
             {"mat_a": random(k, t), "mat_b": random(t, n)},
-            ("mat_a", "mat_b"),
         ),
         "grouped_mm_batch": Call(
             cutwheel.grouped_mm, {"mat_a": random(g, t, k), "mat_b": random(g, k, n)}
@@ -252,7 +245,6 @@ def _grouped(cutwheel: Any) -> dict[str, Call]:
         "grouped_gated_linear": Call(
             lambda **tensors: cutwheel.grouped_gated_linear(**tensors, offs=ends),
             {"input": random(t, k), "weight": random(g, 2 * n, k)},
-            both,
         ),
     }
     return found
@@ -319,19 +311,20 @@ def _ways(call: Call) -> Iterator[dict[str, Any]]:
         name: _placements(tensor, call.never.get(name, "")) for name, tensor in call.tensors.items()
     }
     whole: dict[str, Any] = dict.fromkeys(every, Replicate())
-    yield whole
-    for pair in itertools.product(*(every[name] for name in call.together)):
-        if call.together:
+    if call.together:
+        for pair in itertools.product(*(every[name] for name in call.together)):
             yield {**whole, **dict(zip(call.together, pair, strict=True))}
+    else:
+        yield whole
+    # The first operand and the last dimension of the second: often those that are summed over.
+    first = {n: every[n][t.dim()] for n, t in list(call.tensors.items())[:2]}
+    yield {**whole, **first}
     for name, placements in every.items():
-        if name in call.together:
-            continue
-        for placement in placements[1:]:
-            yield {**whole, name: placement}
-        # With the first operands split along what is summed over.
-        first = {n: every[n][t.dim()] for n, t in list(call.tensors.items())[:2]}
-        yield {**whole, **first, name: placements[-1]}
-        yield {**whole, **first, name: placements[0]}
+        if name not in call.together:
+            for placement in placements[1:]:
+                yield {**whole, name: placement}
+            if name not in first:
+                yield {**whole, **first, name: placements[-1]}
 
 
 def distribute(tensor: Tensor, mesh: Any, placements: list[Any]) -> Any:
@@ -459,7 +452,7 @@ def run(rank: int, folder: str) -> None:
         ways = list(_ways(call))
         tried = [(line, {n: [p] for n, p in way.items()}) for way in ways]
         # On two dimensions, one way after the other.
-        step = max(len(ways) // 4, 1)
+        step = max(len(ways) // 2, 1)
         for first, second in zip(ways[::step], ways[1::step], strict=False):
             both = {n: [first[n], second[n]] for n in call.tensors}
             tried.append((square, both))
@@ -472,6 +465,14 @@ def run(rank: int, folder: str) -> None:
                 if "closure" in failures[name][-1] or "losed" in failures[name][-1]:
                     break  # the other processes are gone
         failures[name].append(str(len(tried)))
+    for name, plan in checks(cutwheel, line, Path(folder) / "checkpoint").items():
+        try:
+            plan()
+            failures[f"plan {name}"] = []
+        except Exception:
+            failures[f"plan {name}"] = [traceback.format_exc()]
+            if "imed out" in failures[f"plan {name}"][0]:
+                break
     failures["seconds"] = [str(time.process_time() - start)]
     (Path(folder) / f"{rank}.json").write_text(json.dumps(failures))
     dist.destroy_process_group()

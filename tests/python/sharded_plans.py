@@ -1,0 +1,324 @@
+"""Modules under plans, FSDP2, DDP and checkpoints, on the processes of test_sharding."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Tensor = torch.Tensor
+HIDDEN, BETWEEN = 64, 128
+ROWS, SEQUENCE = 2, 8
+
+
+def _input() -> Tensor:
+    torch.manual_seed(11)
+    return torch.randn(ROWS, SEQUENCE, HIDDEN, dtype=torch.float64)
+
+
+def _part(tensor: Tensor, mesh: Any, dim: int | None) -> Tensor:
+    """What this process has of a tensor that is split along `dim`."""
+    if dim is None:
+        return tensor.clone()
+    return tensor.chunk(mesh.size(), dim)[mesh.get_local_rank()].clone()
+
+
+def _agree(
+    module: torch.nn.Module,
+    plan: Any,
+    mesh: Any,
+    tensors: tuple[Tensor, ...],
+    inside: int | None,
+    outside: int | None,
+    others: int | None = None,
+) -> None:
+    """That a module under a plan does what it does alone, gradients included.
+
+    Args:
+        inside, outside: dimensions along which the input and the result are split; others: that of
+            the tensors after the first
+    """
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    whole = copy.deepcopy(module)
+    split = parallelize_module(module, mesh, plan)
+    places = (inside, *[others] * (len(tensors) - 1))
+    parts = [_part(tensor, mesh, place) for tensor, place in zip(tensors, places, strict=True)]
+    given = [tensor.clone() for tensor in tensors]
+    needs_grad = any(parameter.requires_grad for parameter in whole.parameters())
+    for tensor in (*parts, *given):
+        if needs_grad and tensor.is_floating_point():
+            tensor.requires_grad_()
+    got, want = split(*parts), whole(*given)
+    torch.testing.assert_close(got, _part(want, mesh, outside), rtol=1e-6, atol=1e-6)
+    if not needs_grad:
+        return
+    torch.manual_seed(12)
+    factors = torch.randn_like(want)
+    want.backward(factors)
+    got.backward(_part(factors, mesh, outside))
+    for part, tensor, place in zip(parts, given, places, strict=True):
+        if tensor.grad is not None:
+            wanted = _part(tensor.grad, mesh, place)
+            torch.testing.assert_close(part.grad, wanted, rtol=1e-6, atol=1e-6)
+    expected = dict(whole.named_parameters())
+    for name, parameter in split.named_parameters():
+        found = parameter.grad.full_tensor()  # type: ignore[union-attr]
+        torch.testing.assert_close(found, expected[name].grad, rtol=1e-6, atol=1e-6)
+
+
+def _linear(cutwheel: Any, mesh: Any) -> None:
+    from torch.distributed.tensor import Replicate, Shard
+
+    from cutwheel.distributed import ColwiseParallel, RowwiseParallel
+
+    def layer(**options: Any) -> Any:
+        torch.manual_seed(13)
+        return cutwheel.nn.Linear(HIDDEN, BETWEEN, dtype=torch.float64, **options)
+
+    x = _input()
+    residual = torch.randn(ROWS, SEQUENCE, BETWEEN, dtype=torch.float64)
+    _agree(layer(), ColwiseParallel(), mesh, (x,), None, 2)
+    plan = ColwiseParallel(input_layouts=Shard(1))
+    _agree(layer(activation="gelu"), plan, mesh, (x,), 1, 2)
+    plan = ColwiseParallel(output_layouts=Replicate(), residual_layouts=Shard(-1))
+    _agree(layer(), plan, mesh, (x, residual), None, None, 2)
+    _agree(layer(), RowwiseParallel(), mesh, (x,), 2, None)
+    _agree(layer(activation="silu"), RowwiseParallel(), mesh, (x, residual), 2, None)
+    plan = RowwiseParallel(output_layouts=Shard(1))
+    for options in ({}, {"activation": "relu", "residual_after_activation": True}):
+        _agree(layer(**options), plan, mesh, (x, residual), 2, 1, 1)
+
+
+def _torchs_styles(cutwheel: Any, mesh: Any) -> None:
+    """torch's own styles on cutwheel's layers, in a norm with sequence parallelism."""
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        RowwiseParallel,
+        SequenceParallel,
+    )
+
+    torch.manual_seed(14)
+    options: Any = {"bias": False, "dtype": torch.float64}
+    model = torch.nn.Sequential(
+        torch.nn.RMSNorm(HIDDEN, dtype=torch.float64),
+        cutwheel.nn.Linear(HIDDEN, BETWEEN, activation="silu", **options),
+        cutwheel.nn.Linear(BETWEEN, HIDDEN, **options),
+    )
+    plan = {
+        "": PrepareModuleInput(
+            input_layouts=Shard(1), desired_input_layouts=Shard(1), use_local_output=True
+        ),
+        "0": SequenceParallel(use_local_output=True),
+        "1": ColwiseParallel(input_layouts=Shard(1)),
+        "2": RowwiseParallel(output_layouts=Shard(1)),
+    }
+    _agree(model, plan, mesh, (_input(),), 1, 1)
+
+
+def _gated_mlp(cutwheel: Any, mesh: Any) -> None:
+    from torch.distributed.tensor import Shard
+
+    from cutwheel.distributed import GatedMLPParallel
+
+    x = _input()
+    residual = torch.randn_like(x)
+    for packed in (False, True):
+        for sequence in (None, 1):
+            torch.manual_seed(15)
+            mlp = cutwheel.nn.GatedMLP(HIDDEN, BETWEEN, dtype=torch.float64)
+            if packed:
+                mlp.pack_parameters()
+            layout = None if sequence is None else Shard(sequence)
+            plan = GatedMLPParallel(input_layouts=layout, output_layouts=layout)
+            _agree(mlp, plan, mesh, (x, residual), sequence, sequence, sequence)
+    mlp = cutwheel.nn.GatedMLP(HIDDEN, mesh.size() + 1, dtype=torch.float64).pack_parameters()
+    _refused(ValueError, "intermediate_size", lambda: GatedMLPParallel()._apply(mlp, mesh))
+    plan = GatedMLPParallel()
+    _refused(TypeError, "GatedMLP", lambda: plan._apply(torch.nn.Linear(2, 2), mesh))
+
+
+def _refused(kind: type[Exception], text: str, call: Callable[[], Any]) -> None:
+    try:
+        call()
+    except kind as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"no {kind.__name__}")
+
+
+def _experts(cutwheel: Any, mesh: Any) -> None:
+    from torch.distributed.tensor import Shard
+
+    from cutwheel.distributed import ExpertParallel
+
+    tokens, count = 24, 2
+    torch.manual_seed(16)
+    x = torch.randn(tokens, HIDDEN, dtype=torch.float64)
+    weights = torch.rand(tokens, count, dtype=torch.float64)
+    # The last devices may have fewer experts, or none.
+    for experts, split in ((8, "experts"), (6, "experts"), (3, "experts"), (3, "features")):
+        ids = torch.randint(-1, experts, (tokens, count))
+        for place in (None, 0):
+            torch.manual_seed(17)
+            layer = cutwheel.nn.GroupedExperts(experts, HIDDEN, BETWEEN, dtype=torch.float64)
+            layout = None if place is None else Shard(place)
+            plan = ExpertParallel(input_layouts=layout, split=split)
+            _agree(layer, plan, mesh, (x, ids, weights), place, place, place)
+    _refused(ValueError, "split", lambda: ExpertParallel(split="rows"))  # type: ignore[arg-type]
+
+
+def _scaled_linear(cutwheel: Any, mesh: Any) -> None:
+    from cutwheel.distributed import ColwiseParallel, RowwiseParallel
+
+    size = 128 * mesh.size()
+    torch.manual_seed(18)
+    x = torch.randn(3, 5, size)
+    linear = torch.nn.Linear(size, size)
+    kinds = (("tensorwise", True), ("rowwise", True), ("rowwise", False))
+    for recipe, symmetric in kinds:
+        for plan, inside, outside in ((ColwiseParallel(), None, 2), (RowwiseParallel(), 2, None)):
+            layer = cutwheel.nn.ScaledLinear.from_linear(
+                linear, recipe, dtype=torch.int8, symmetric=symmetric
+            )
+            layer.requires_grad_(False)
+            _agree(layer, plan, mesh, (x,), inside, outside)
+    # The weight in fp8, which gloo cannot gather: it stays where it is.
+    for plan, inside, outside in ((ColwiseParallel(), None, 2), (RowwiseParallel(), 2, None)):
+        layer = cutwheel.nn.ScaledLinear.from_linear(linear, "blockwise").requires_grad_(False)
+        _agree(layer, plan, mesh, (x,), inside, outside)
+    trained = cutwheel.nn.ScaledLinear.from_linear(
+        linear, dtype=torch.int8, straight_through=True
+    )
+    whole = copy.deepcopy(trained)
+    split = ColwiseParallel()._apply(trained, mesh)
+    one, other = x.clone().requires_grad_(), x.clone().requires_grad_()
+    split(one).square().sum().backward()
+    whole(other).square().sum().backward()
+    torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-3)
+    bias: Any = split.bias.grad
+    torch.testing.assert_close(bias.full_tensor(), whole.bias.grad, rtol=1e-4, atol=1e-3)
+    narrow = cutwheel.nn.ScaledLinear(64, 64, recipe="blockwise")
+    _refused(ValueError, "out_features", lambda: ColwiseParallel()._apply(narrow, mesh))
+    _refused(ValueError, "in_features", lambda: RowwiseParallel()._apply(narrow, mesh))
+
+
+def _mixed_precision(cutwheel: Any, mesh: Any) -> None:
+    """FSDP2 with parameters gathered in bfloat16, from meta tensors, of every module."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    def model() -> torch.nn.Module:
+        return torch.nn.Sequential(
+            cutwheel.nn.Linear(HIDDEN, HIDDEN, activation="silu"),
+            cutwheel.nn.GatedMLP(HIDDEN, BETWEEN),
+            cutwheel.nn.ScaledLinear(HIDDEN, HIDDEN, straight_through=True, dtype=torch.int8),
+        )
+
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    torch.manual_seed(19)
+    whole = model()
+    with torch.device("meta"):
+        split: Any = model()
+    for layer in (*split, split):
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    split.to_empty(device="cpu")
+    _load_full(split, whole.state_dict())
+    x = _input().float()
+    got = split(x)
+    assert got.dtype == torch.bfloat16
+    want = copy.deepcopy(whole).bfloat16()(x.bfloat16())
+    torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+    got.float().square().sum().backward()
+    for parameter in split.parameters():
+        assert parameter.grad.dtype == torch.float32
+
+
+def _load_full(model: Any, state: dict[str, Any]) -> None:
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+
+    set_model_state_dict(model, dict(state), options=StateDictOptions(full_state_dict=True))
+
+
+def _checkpoints(cutwheel: Any, mesh: Any, folder: Path) -> None:
+    """Saved under one plan, loaded under another, and whole."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    from cutwheel.distributed import ExpertParallel, GatedMLPParallel
+
+    def model(seed: int) -> Any:
+        torch.manual_seed(seed)
+        found = torch.nn.Sequential()
+        found.add_module("mlp", cutwheel.nn.GatedMLP(HIDDEN, BETWEEN))
+        found.add_module("experts", cutwheel.nn.GroupedExperts(6, HIDDEN, BETWEEN))
+        found.add_module("conv", cutwheel.nn.Conv2d(4, 8, 3))
+        return found
+
+    plan: Any = {"mlp": GatedMLPParallel(), "experts": ExpertParallel()}
+    whole, split, sharded = model(20), parallelize_module(model(20), mesh, plan), model(21)
+    fully_shard(sharded, mesh=mesh)
+    dcp.save(get_model_state_dict(split), checkpoint_id=folder)
+    state = get_model_state_dict(sharded)
+    dcp.load(state, checkpoint_id=folder)
+    set_model_state_dict(sharded, state)
+    for name, value in sharded.state_dict().items():
+        torch.testing.assert_close(value.full_tensor(), whole.state_dict()[name])
+
+
+def _ddp(cutwheel: Any, mesh: Any) -> None:
+    torch.manual_seed(22)
+    whole = torch.nn.Sequential(
+        cutwheel.nn.Linear(HIDDEN, HIDDEN, activation="gelu"),
+        cutwheel.nn.GatedMLP(HIDDEN, BETWEEN),
+    ).double()
+    parallel = torch.nn.parallel.DistributedDataParallel(copy.deepcopy(whole))
+    x = torch.randn(4 * mesh.size(), HIDDEN, dtype=torch.float64)
+    parallel(_part(x, mesh, 0)).square().sum().backward()
+    whole(x).square().sum().backward()
+    for one, other in zip(parallel.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(one.grad * mesh.size(), other.grad)
+
+
+def _two_dimensions(cutwheel: Any, mesh: Any) -> None:
+    """Tensor parallelism inside of FSDP2."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from cutwheel.distributed import GatedMLPParallel
+
+    square = init_device_mesh("cpu", (2, mesh.size() // 2), mesh_dim_names=("data", "tp"))
+    torch.manual_seed(23)
+    whole = cutwheel.nn.GatedMLP(HIDDEN, BETWEEN, dtype=torch.float64)
+    split = GatedMLPParallel()._apply(copy.deepcopy(whole), square["tp"])
+    fully_shard(split, mesh=square["data"])
+    x = torch.randn(8, HIDDEN, dtype=torch.float64)
+    got = split(_part(x, square["data"], 0))
+    torch.testing.assert_close(got, _part(whole(x), square["data"], 0))
+    got.square().sum().backward()
+    whole(x).square().sum().backward()
+    for one, other in zip(split.parameters(), whole.parameters(), strict=True):
+        found: Any = one.grad
+        torch.testing.assert_close(found.full_tensor() * 2, other.grad)
+    plan = GatedMLPParallel()
+    _refused(ValueError, "dimensions", lambda: plan._apply(copy.deepcopy(whole), square))
+
+
+def checks(cutwheel: Any, mesh: Any, folder: Path) -> dict[str, Callable[[], None]]:
+    return {
+        "linear": lambda: _linear(cutwheel, mesh),
+        "torchs styles": lambda: _torchs_styles(cutwheel, mesh),
+        "gated mlp": lambda: _gated_mlp(cutwheel, mesh),
+        "experts": lambda: _experts(cutwheel, mesh),
+        "scaled linear": lambda: _scaled_linear(cutwheel, mesh),
+        "fsdp2 in mixed precision": lambda: _mixed_precision(cutwheel, mesh),
+        "checkpoints": lambda: _checkpoints(cutwheel, mesh, folder),
+        "ddp": lambda: _ddp(cutwheel, mesh),
+        "tensor parallelism in fsdp2": lambda: _two_dimensions(cutwheel, mesh),
+    }
