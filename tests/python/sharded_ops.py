@@ -359,7 +359,9 @@ _NEAR = {torch.float64: (1e-9, 1e-9), torch.float32: (1e-4, 1e-4), torch.bfloat1
 
 def _compare(what: str, got: Any, want: Tensor, call: Call) -> None:
     got = _whole(got)
-    rtol, atol = _NEAR[torch.float32 if call.is_single else want.dtype] if not call.exact else (0, 0)
+    rtol, atol = (
+        _NEAR[torch.float32 if call.is_single else want.dtype] if not call.exact else (0, 0)
+    )
     near = {"rtol": rtol, "atol": atol}
     torch.testing.assert_close(
         got.to(torch.float32) if got.dtype.itemsize == 1 else got,
@@ -440,9 +442,7 @@ def run(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     store = f"file://{Path(folder) / 'store'}"
     wait = datetime.timedelta(seconds=20)
-    dist.init_process_group(
-        "gloo", init_method=store, rank=rank, world_size=SIZE, timeout=wait
-    )
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=SIZE, timeout=wait)
     from torch.distributed.device_mesh import init_device_mesh
 
     line, square = init_device_mesh("cpu", (SIZE,)), init_device_mesh("cpu", (2, 2))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -192,9 +194,7 @@ def _scaled_linear(cutwheel: Any, mesh: Any) -> None:
     for plan, inside, outside in ((ColwiseParallel(), None, 2), (RowwiseParallel(), 2, None)):
         layer = cutwheel.nn.ScaledLinear.from_linear(linear, "blockwise").requires_grad_(False)
         _agree(layer, plan, mesh, (x,), inside, outside)
-    trained = cutwheel.nn.ScaledLinear.from_linear(
-        linear, dtype=torch.int8, straight_through=True
-    )
+    trained = cutwheel.nn.ScaledLinear.from_linear(linear, dtype=torch.int8, straight_through=True)
     whole = copy.deepcopy(trained)
     split = ColwiseParallel()._apply(trained, mesh)
     one, other = x.clone().requires_grad_(), x.clone().requires_grad_()
@@ -310,6 +310,24 @@ def _two_dimensions(cutwheel: Any, mesh: Any) -> None:
     _refused(ValueError, "dimensions", lambda: plan._apply(copy.deepcopy(whole), square))
 
 
+def _example(mesh: Any) -> None:
+    """examples/tensor_parallel.py, small and in float64."""
+    name = "tensor_parallel"
+    path = Path(__file__).parents[2] / "examples" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    sys.modules[name] = example  # dataclasses look themselves up there
+    spec.loader.exec_module(example)
+    config = example.Config(
+        hidden=64, intermediate=96, heads=4, experts=6, tokens=16, dtype=torch.float64
+    )
+    found = example.run(config, mesh)
+    assert len(found) == 1 + 4 + 2 + 2 + 1 + 2  # results, and gradients of all parameters
+    assert max(found.values()) < 1e-6, found
+
+
 def checks(cutwheel: Any, mesh: Any, folder: Path) -> dict[str, Callable[[], None]]:
     return {
         "linear": lambda: _linear(cutwheel, mesh),
@@ -319,6 +337,7 @@ def checks(cutwheel: Any, mesh: Any, folder: Path) -> dict[str, Callable[[], Non
         "scaled linear": lambda: _scaled_linear(cutwheel, mesh),
         "fsdp2 in mixed precision": lambda: _mixed_precision(cutwheel, mesh),
         "checkpoints": lambda: _checkpoints(cutwheel, mesh, folder),
+        "example": lambda: _example(mesh),
         "ddp": lambda: _ddp(cutwheel, mesh),
         "tensor parallelism in fsdp2": lambda: _two_dimensions(cutwheel, mesh),
     }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -63,7 +64,7 @@ def test_op(cutwheel: ModuleType, outcomes: Outcomes, name: str) -> None:
 
 PLANS = (
     *("linear", "torchs styles", "gated mlp", "experts", "scaled linear"),
-    *("fsdp2 in mixed precision", "checkpoints", "ddp", "tensor parallelism in fsdp2"),
+    *("fsdp2 in mixed precision", "checkpoints", "example", "ddp", "tensor parallelism in fsdp2"),
 )
 
 
@@ -71,6 +72,37 @@ PLANS = (
 def test_plan(cutwheel: ModuleType, outcomes: Outcomes, name: str) -> None:
     failures = outcomes[f"plan {name}"]
     assert not failures, failures[0]
+
+
+@pytest.mark.parametrize("first", ["cutwheel", "torch.distributed.tensor"])
+def test_strategies_come_with_dtensor(cutwheel: ModuleType, first: str) -> None:
+    """Whichever is imported first; cutwheel alone imports no DTensor."""
+    code = f"""
+import sys, {first}
+is_there = "torch.distributed.tensor" in sys.modules
+assert is_there == ({first!r} != "cutwheel")
+finders = len(sys.meta_path)
+import cutwheel, torch.distributed.tensor
+from torch.distributed.tensor import DTensor
+from cutwheel.ops._common import sharding
+strategies = DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs
+assert sharding.calls is not None and torch.ops.cutwheel.mm.default in strategies
+assert len(sys.meta_path) == finders - (not is_there)
+assert type(torch.distributed.tensor.__loader__).__name__ == "SourceFileLoader"
+assert "exec_module" not in vars(torch.distributed.tensor.__loader__)
+"""
+    folder = Path(str(cutwheel.__file__)).parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+def test_every_op_has_a_layout(cutwheel: ModuleType) -> None:
+    """But for those that write into their arguments."""
+    from cutwheel.ops._sharding._layouts import LAYOUTS
+
+    lock = json.loads((Path(__file__).parents[1] / "schemas.lock").read_text())
+    ops = {op for op in lock["ops"] if not op.startswith("_") and not op.endswith(".out")}
+    assert ops - {"grouped_mm_accumulate"} == {*LAYOUTS}
 
 
 def test_every_op_is_listed(cutwheel: ModuleType, outcomes: Outcomes) -> None:

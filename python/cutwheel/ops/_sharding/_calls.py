@@ -46,7 +46,9 @@ def reduced(z: Any, like: Any = None) -> Any:
         return z
     others = like.placements if isinstance(like, DTensor) else [Replicate()] * z.device_mesh.ndim
     placements = [
-        (other if isinstance(other, Shard) else Replicate()) if placement.is_partial() else placement
+        (other if isinstance(other, Shard) else Replicate())
+        if placement.is_partial()
+        else placement
         for placement, other in zip(z.placements, others, strict=True)
     ]
     return z.redistribute(placements=placements)

@@ -329,7 +329,9 @@ LAYOUTS: dict[str, Callable[[Arguments], Layout]] = {
     "grouped_linear_fused": _grouped_fused,
     "grouped_linear_fused_aux": _grouped_fused_aux,
     "scaled_grouped_mm": _scaled_grouped_mm,
-    **dict.fromkeys(("conv2d", "conv2d_fused", "conv2d_grouped", "conv3d", "conv3d_fused"), _IMAGES),
+    **dict.fromkeys(
+        ("conv2d", "conv2d_fused", "conv2d_grouped", "conv3d", "conv3d_fused"), _IMAGES
+    ),
     **dict.fromkeys(("conv_transpose2d", "conv_transpose3d", "scaled_conv2d"), _IMAGES),
     **dict.fromkeys(
         ("conv2d_input_grad", "conv2d_grouped_input_grad", "conv3d_input_grad"), _DGRAD
