@@ -113,7 +113,7 @@ def compare(
     tensors: tuple[torch.Tensor, ...],
     dim: int,
 ) -> dict[str, float]:
-    """Differences of the result and of the gradients under a plan that splits tensors along `dim`."""
+    """Differences of result and gradients under a plan, where tensors are split along `dim`."""
     whole = copy.deepcopy(module)
     wanted = whole(*tensors)
     wanted.float().square().mean().backward()

@@ -50,7 +50,7 @@ def calls(cutwheel: Any) -> dict[str, Call]:
         "mm_uneven": Call(cutwheel.mm, {"input": random(5, 7), "mat2": random(7, 6)}),
         "bmm": Call(cutwheel.bmm, {"input": random(b, m, k), "mat2": random(b, k, n)}),
         "addmm": Call(
-            lambda input, mat1, mat2: cutwheel.addmm(input, mat1, mat2, beta=0.5, alpha=2),
+            lambda **tensors: cutwheel.addmm(**tensors, beta=0.5, alpha=2),
             {"input": random(m, n), "mat1": random(m, k), "mat2": random(k, n)},
         ),
         "addmm_row": Call(
@@ -210,7 +210,7 @@ def _grouped(cutwheel: Any) -> dict[str, Call]:
     ends = torch.tensor([3, 3, 9, 12], dtype=torch.int32)
     operands = {"input": random(t, k), "weight": random(g, n, k)}
     both = ("input", "weight")
-    found = {
+    return {
         "grouped_mm": Call(
             lambda mat_a, mat_b, bias: cutwheel.grouped_mm(mat_a, mat_b, offs=ends, bias=bias),
             {"mat_a": random(t, k), "mat_b": random(g, k, n), "bias": random(g, n)},
@@ -247,7 +247,6 @@ def _grouped(cutwheel: Any) -> dict[str, Call]:
             {"input": random(t, k), "weight": random(g, 2 * n, k)},
         ),
     }
-    return found
 
 
 def _convolutions(cutwheel: Any) -> dict[str, Call]:
@@ -258,7 +257,7 @@ def _convolutions(cutwheel: Any) -> dict[str, Call]:
     # Of other dtypes, torch convolves; sums of rounded parts are others.
     transposed = {"input": random(8, 4, 5, 5), "weight": random(4, 8, 3, 3), "bias": random(8)}
     transposed = {name: tensor.bfloat16() for name, tensor in transposed.items()}
-    found = {
+    return {
         "conv2d": Call(lambda **tensors: cutwheel.conv2d(**tensors, padding=1), images),
         "conv2d_relu_residual": Call(
             lambda **tensors: cutwheel.conv2d(**tensors, padding=1, activation="relu"),
@@ -278,8 +277,8 @@ def _convolutions(cutwheel: Any) -> dict[str, Call]:
             never=dict.fromkeys(transposed, "P"),
         ),
         "scaled_conv2d": Call(
-            lambda input, weight, scale: cutwheel.scaled_conv2d(
-                input, weight, scale, scale, out_dtype=torch.float32
+            lambda scale, **images: cutwheel.scaled_conv2d(
+                **images, scale_input=scale, scale_weight=scale, out_dtype=torch.float32
             ),
             {
                 "input": random(8, 16, 5, 5).mul(9).to(torch.int8),
@@ -290,7 +289,6 @@ def _convolutions(cutwheel: Any) -> dict[str, Call]:
             never={"input": "P", "weight": "P"},
         ),
     }
-    return found
 
 
 # ---- placements

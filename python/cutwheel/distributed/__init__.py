@@ -1,7 +1,9 @@
 """Plans for torch.distributed.tensor.parallel.parallelize_module.
 
     from torch.distributed.tensor.parallel import parallelize_module
-    from cutwheel.distributed import ColwiseParallel, ExpertParallel, GatedMLPParallel, RowwiseParallel
+    from cutwheel.distributed import (
+        ColwiseParallel, ExpertParallel, GatedMLPParallel, RowwiseParallel
+    )
 
     parallelize_module(block, mesh, {
         "attention.qkv": ColwiseParallel(),
@@ -20,8 +22,8 @@ import torch
 
 if not torch.distributed.is_available():
     raise ImportError(
-        "cutwheel.distributed needs torch.distributed, which this build of torch lacks: install one "
-        "that has it (torch.distributed.is_available())"
+        "cutwheel.distributed needs torch.distributed, which this build of torch lacks: install "
+        "one that has it (torch.distributed.is_available())"
     )
 
 from ..ops._sharding import register

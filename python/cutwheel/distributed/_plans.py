@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import (
-    DeviceMesh,
     DTensor,
     Partial,
     Replicate,
@@ -23,7 +23,8 @@ from torch.distributed.tensor.placement_types import Placement
 
 from ..nn import GatedMLP, GroupedExperts, ScaledLinear
 from ..ops._sharding._layout import splits_into_groups
-from ..ops._sharding._layouts import BLOCK, PIECE
+from ..ops._sharding._layouts import PIECE
+from ..ops.scaled._recipes import BLOCK
 
 _Partition = Callable[[str, torch.nn.Module, DeviceMesh], None]
 
@@ -67,8 +68,8 @@ def _split_entry(
 def _check_mesh(style: str, mesh: DeviceMesh) -> None:
     if mesh.ndim != 1:
         raise ValueError(
-            f"{style}: the mesh has {mesh.ndim} dimensions; expected one: pass the submesh for tensor "
-            'or expert parallelism, such as mesh["tp"]'
+            f"{style}: the mesh has {mesh.ndim} dimensions; expected one: pass the submesh for "
+            'tensor or expert parallelism, such as mesh["tp"]'
         )
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DeviceMesh, DTensor, Partial, Replicate, Shard
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
 from ...errors import ArgumentError
@@ -144,7 +145,7 @@ def _is_along(placement: Placement, operand: Operand, name: str) -> bool:
 def _choose(layout: Layout, mesh: DeviceMesh, a: Operand, b: Operand) -> list[str | None]:
     """What each dimension of the mesh splits: what is split already, where rows and experts are
     both, that of the larger operand."""
-    allowed = [name for name in (*layout.names(mesh), "t")]
+    allowed = (*layout.names(mesh), "t")
     first = ("g", "t") if a.tensor.numel() <= b.tensor.numel() else ("t", "g")
     chosen: list[str | None] = []
     for placements in zip(a.tensor.placements, b.tensor.placements, strict=True):
@@ -274,7 +275,7 @@ def _of_experts(
 def take(rows: Tensor, there: Tensor, back: Tensor) -> Tensor:
     """Row there[i] as row i; `back` undoes it. Without the atomics of torch's gradient."""
     if rows.requires_grad and torch.is_grad_enabled():
-        return _Permute.apply(rows, there, back)  # type: ignore[no-any-return]
+        return _permute(rows, there, back)
     return rows.index_select(0, there)
 
 
@@ -291,7 +292,7 @@ class _Permute(torch.autograd.Function):
 
 
 def own_experts(gate_up: Any, down: Any) -> tuple[Tensor, Tensor, int]:
-    """The parts of two weights [G, ...] that this device has, and the number of its first expert."""
+    """This device's parts of two weights [G, ...], and the number of its first expert."""
     both = gate_up, down
     if not all(isinstance(weight, DTensor) for weight in both):
         raise ArgumentError(
@@ -308,6 +309,9 @@ def own_experts(gate_up: Any, down: Any) -> tuple[Tensor, Tensor, int]:
             )
     first = own_part(gate_up.shape[0], 0, gate_up.device_mesh, gate_up.placements).start
     return gate_up.to_local(), down.to_local(), first
+
+
+_permute: Callable[..., Tensor] = _Permute.apply
 
 
 # ---- quantisation
@@ -358,10 +362,7 @@ def _scales(
     low: Tensor, high: Tensor, dtype: torch.dtype, symmetric: bool
 ) -> tuple[Tensor, Tensor]:
     """Scales and zero points of the extremes, as quantize documents them."""
-    if symmetric:
-        scale = torch.maximum(high, -low) / _largest(dtype)
-    else:
-        scale = (high - low) / 255
+    scale = torch.maximum(high, -low) / _largest(dtype) if symmetric else (high - low) / 255
     is_finite = scale.isfinite()
     is_zero = scale == 0
     azp = (-128 - (low / scale).round()).nan_to_num(0).clamp(-128, 127)

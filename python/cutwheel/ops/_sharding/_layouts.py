@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from torch.distributed.tensor import Partial
+
 from .._common.epilogue import expressions_of, find, signature_of
 from ..scaled._recipes import BLOCK, BLOCKWISE_1X128, BLOCKWISE_128X128, ROWWISE
 from ._layout import Dim, Layout, Operand
@@ -189,7 +191,7 @@ def _scaled_mm(arguments: Arguments) -> Layout:
     if azp_adj is not None:
         operands.append(_added(azp_adj, *(None, in_n)[-_dims(azp_adj) :]))
         # Integers are not split into a sum: those of a K that is split have to be given so.
-        is_summed = all(placement.is_partial() for placement in azp_adj.placements)
+        is_summed = all(isinstance(placement, Partial) for placement in azp_adj.placements)
     return _layout(operands, ("m", in_n), summed="k" if is_summed else "")
 
 
@@ -198,7 +200,8 @@ def _dims(tensor: Any) -> int:
 
 
 def _has_several(tensor: Any) -> bool:
-    return math.prod(tensor.shape) > 1
+    count: int = math.prod(tensor.shape)
+    return count > 1
 
 
 def _scale(tensor: Any, dims: tuple[Dim, ...]) -> Operand | None:

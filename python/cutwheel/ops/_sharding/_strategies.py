@@ -26,7 +26,7 @@ from ._layouts import LAYOUTS, RAGGED
 
 
 def _spec(value: Any) -> Any:
-    """The spec of an argument that is a DTensor, or those of a list; other arguments as they are."""
+    """The spec of a DTensor, or those of a list; other arguments as they are."""
     if isinstance(value, OpStrategy):
         return value.strategies[0].output_spec
     if isinstance(value, TupleStrategy):
@@ -48,9 +48,9 @@ def _strategy(op: Any, layout_of: Callable[[dict[str, Any]], Layout]) -> Callabl
                 results = [layout.of_result(dims, name) for dims in layout.results]
                 operands = [layout.of_operand(operand, name) for operand in layout.operands]
                 ways.append([*results, *operands])
-        results = len(layout.results)
-        found = expand_to_full_mesh_op_strategy(mesh, schema, ways, input_index=results)
-        if returns_list and results == 1:
+        count = len(layout.results)
+        found = expand_to_full_mesh_op_strategy(mesh, schema, ways, input_index=count)
+        if returns_list and count == 1:
             for way in found.strategies:
                 way.output_specs = (way.output_spec,)
         return found

@@ -158,8 +158,8 @@ def _with_epilogue(
     if sharding.calls is not None and sharding.calls.linear_reduces(weight, activation, residual):
         if activation is not None:
             check_activation(activation, LINEAR_ACTIVATIONS, "linear")
-        how = activation, residual, residual_after_activation
-        reduced: Tensor = sharding.calls.linear(linear, input, weight, bias, *how)
+        rest = activation, residual, residual_after_activation
+        reduced: Tensor = sharding.calls.linear(linear, input, weight, bias, *rest)
         return reduced
     if activation is not None and activation not in ACTIVATIONS:
         return _composed(input, weight, bias, activation, residual, residual_after_activation)
