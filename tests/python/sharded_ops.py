@@ -70,10 +70,7 @@ def calls(cutwheel: Any) -> dict[str, Call]:
     residual = random(b, s, n)
     both = ("input", "weight")
     found["linear"] = Call(cutwheel.linear, operands)
-    found["linear_matrix"] = Call(
-        cutwheel.linear, {"input": random(m, k), "weight": random(n, k), "bias": random(n)}
-    )
-    for activation, last in ((None, False), ("silu", False), ("gelu", True), ("relu", False)):
+    for activation, last in ((None, False), ("silu", False), ("gelu", True)):
 
         def fused(
             activation: str | None = activation, last: bool = last, **tensors: Tensor
@@ -85,7 +82,7 @@ def calls(cutwheel: Any) -> dict[str, Call]:
         name = f"linear_{activation}" + "_last" * last
         found[f"{name}_residual"] = Call(fused, {**operands, "residual": residual})
         if activation is not None:
-            found[name] = Call(fused, operands, both if activation == "silu" else ())
+            found[name] = Call(fused, operands)
     found["linear_sigmoid"] = Call(
         lambda **tensors: cutwheel.linear(**tensors, activation="sigmoid"),
         operands,
@@ -209,7 +206,6 @@ def _grouped(cutwheel: Any) -> dict[str, Call]:
     # One group is empty, and the last rows belong to none.
     ends = torch.tensor([3, 3, 9, 12], dtype=torch.int32)
     operands = {"input": random(t, k), "weight": random(g, n, k)}
-    both = ("input", "weight")
     return {
         "grouped_mm": Call(
             lambda mat_a, mat_b, bias: cutwheel.grouped_mm(mat_a, mat_b, offs=ends, bias=bias),
@@ -235,12 +231,7 @@ def _grouped(cutwheel: Any) -> dict[str, Call]:
         "grouped_linear": Call(
             lambda **tensors: cutwheel.grouped_linear(**tensors, offs=ends, activation="gelu"),
             {**operands, "bias": random(g, n)},
-            both,
             is_single=True,
-        ),
-        "grouped_linear_relu": Call(
-            lambda **tensors: cutwheel.grouped_linear(**tensors, offs=ends, activation="relu"),
-            operands,
         ),
         "grouped_gated_linear": Call(
             lambda **tensors: cutwheel.grouped_gated_linear(**tensors, offs=ends),

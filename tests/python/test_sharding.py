@@ -41,15 +41,18 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
 
 OPS = (
     *("mm", "mm_uneven", "bmm", "addmm", "addmm_row", "addmm_column", "baddbmm", "matmul"),
-    *("linear", "linear_matrix", "linear_None_residual", "linear_silu", "linear_silu_residual"),
-    *("linear_gelu_last", "linear_gelu_last_residual", "linear_relu", "linear_relu_residual"),
+    *("linear", "linear_None_residual", "linear_silu", "linear_silu_residual"),
+    *(
+        "linear_gelu_last",
+        "linear_gelu_last_residual",
+    ),
     *("linear_sigmoid", "linear_stored", "gated_linear", "gated_linear_odd"),
     *("gemm", "gemm_leaky_relu"),
     *("scaled_mm_tensorwise", "scaled_mm_rowwise", "scaled_mm_blockwise", "scaled_grouped_mm"),
     *("quantize_tensorwise", "quantize_rowwise", "quantize_blockwise_1x128"),
     *("quantize_blockwise_128x128", "quantize_int8_tensorwise", "quantize_int8_rowwise"),
     *("grouped_mm", "grouped_mm_few_experts", "grouped_mm_columns", "grouped_mm_k"),
-    *("grouped_mm_batch", "grouped_linear", "grouped_linear_relu", "grouped_gated_linear"),
+    *("grouped_mm_batch", "grouped_linear", "grouped_gated_linear"),
     *("conv2d", "conv2d_relu_residual", "conv2d_grouped", "conv3d", "conv_transpose2d"),
     "scaled_conv2d",
 )
