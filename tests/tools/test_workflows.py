@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import shlex
@@ -347,6 +348,10 @@ def test_a_release_is_built_from_hashes():
     assert "require-hashes -r {project}" not in plain.stdout
 
 
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 LOCK_ENTRY = re.compile(
     r"^([\w.-]+)==(\S+).*?\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.M
 )
@@ -362,14 +367,26 @@ LOCK_ENTRY = re.compile(
 def test_locks_have_hashes_of_every_pin(lock, sources):
     """`make locks` writes them."""
     text = (ROOT / "requirements" / lock).read_text(encoding="utf-8")
-    entries = {name: version for name, version, _ in LOCK_ENTRY.findall(text)}
+    entries = {canonical(name): version for name, version, _ in LOCK_ENTRY.findall(text)}
     assert LOCK_ENTRY.sub("", text).strip() == ""  # nothing is without a hash
     wanted: dict[str, str] = {}
     for source in sources:
-        wanted |= pins(source)
+        wanted |= {canonical(name): version for name, version in pins(source).items()}
     assert {name: entries.get(name) for name in wanted} == wanted
     if lock == "build.lock":
         assert entries.keys() == wanted.keys()
+
+
+def test_the_lock_of_the_build_has_what_its_tools_need():
+    """It is installed with --no-deps: torch, CUTLASS and the compiler are only read."""
+    requirements = pytest.importorskip("packaging.requirements")
+    text = (ROOT / "requirements" / "build.lock").read_text(encoding="utf-8")
+    entries = {canonical(name): version for name, version, _ in LOCK_ENTRY.findall(text)}
+    for tool in ("auditwheel", "build", "scikit-build-core"):
+        for line in importlib.metadata.requires(tool) or []:
+            needed = requirements.Requirement(line)
+            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+                assert needed.specifier.contains(entries[canonical(needed.name)]), f"{tool}: {line}"
 
 
 def test_make_refuses_other_cuda_versions():

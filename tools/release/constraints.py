@@ -5,8 +5,8 @@
 
 writes FOLDER/cutwheel-VERSION-constraints.txt for `pip install --require-hashes -r`: cutwheel as it
 was built here, torch as requirements/torch.txt pins it, and their dependencies for every Python
-from 3.10 that this torch has. uv resolves them as of SOURCE_DATE_EPOCH, so that a job which runs again gets the same
-file. Exit status: 0 written, 1 not.
+from 3.10 that this torch has. uv resolves them as of SOURCE_DATE_EPOCH, so that a job which runs
+again gets the same file. Exit status: 0 written, 1 not.
 """
 
 from __future__ import annotations
