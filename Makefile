@@ -24,6 +24,10 @@ PYTEST_ARGS ?=
 # Each process imports torch: more than a few gain nothing.
 PYTEST_JOBS ?= -n logical --maxprocesses 4 --dist loadfile
 MATRIX_ARGS ?=
+# Not empty: as release.yml builds, from requirements/build.lock.
+RELEASE ?=
+PROVENANCE ?=
+INDEX_URL ?= https://cutwheel.github.io/cutwheel
 REPRODUCE_ARGS ?=
 
 VENV := .venv
@@ -34,13 +38,16 @@ export CUTWHEEL_CUDA
 # One time stamp for every file in an archive: the same commit gives the same bytes.
 export SOURCE_DATE_EPOCH := $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null),315532800)
 
+# With these a job of GitHub signs. Nothing that make runs has to.
+unexport ACTIONS_ID_TOKEN_REQUEST_TOKEN ACTIONS_ID_TOKEN_REQUEST_URL ACTIONS_RUNTIME_TOKEN
+
 SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE THIRD_PARTY_NOTICES.md licenses \
              cmake cuda python tools/build_backend.py \
              tools/wheel/sbom.py tools/wheel/wheelcheck/fatbin.py -type f ! -name '*.py[co]')
 BUILD := python -m build --no-isolation --skip-dependency-check
 
-.PHONY: help env wheel test test-wheel test-gpu schemas torch-matrix lint docs bench verify sdist manylinux reproduce index \
-        add-docs push-index clean distclean FORCE
+.PHONY: help env wheel test test-wheel test-clean test-gpu schemas torch-matrix lint locks docs bench verify sdist manylinux \
+        reproduce index add-docs verify-index served-index yank push-index constraints program dry-run clean distclean FORCE
 help:
 	@sed -n 's/^\([a-z-]*\): .*## /make \1\t/p' Makefile
 
@@ -63,9 +70,9 @@ $(VENV)/.lint: requirements/lint.txt $(VENV)/.base
 	touch $@
 
 # What a release needs besides: no torch and no compiler, since these jobs may write to what is published.
-$(VENV)/.release: requirements/release.txt
+$(VENV)/.release: requirements/release.lock
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) -r $<
+	$(INSTALL) --no-deps --require-hashes -r $<
 	touch $@
 
 # The site is rendered from sources that nothing imports: no torch and no compiler either.
@@ -116,16 +123,22 @@ IMAGE_12 = quay.io/manylinux_cuda/manylinux_2_28_$(1)_cuda12_9:latest
 CIBW_13 :=
 CIBW_12 := CIBW_MANYLINUX_X86_64_IMAGE=$(call IMAGE_12,x86_64) CIBW_MANYLINUX_AARCH64_IMAGE=$(call IMAGE_12,aarch64) \
            CIBW_ENVIRONMENT='CUTWHEEL_CUDA=auto CUDACXX=/usr/local/cuda/bin/nvcc CCACHE_COMPILERCHECK=content'
+# A release is built from what requirements/build.lock has the hashes of, in an image that cibuildwheel pins by digest. The
+# tests run on another machine, since what they install could change the wheel.
+CIBW_RELEASE = CIBW_BEFORE_ALL=true CIBW_TEST_SKIP='*' CCACHE_DISABLE=1 PIP_EXTRA_INDEX_URL= \
+               CIBW_BUILD_FRONTEND='build; args: --no-isolation --skip-dependency-check' \
+               CIBW_BEFORE_BUILD='pip install --no-deps --require-hashes -r {project}/requirements/build.lock'
 manylinux: $(VENV)/.release   ## wheel of the sdist in dist/, built in the manylinux image (needs docker): CUDA=12 or 13
 	$(if $(filter 12 13,$(CUDA)),,$(error CUDA=$(CUDA): expected 12 or 13))
 	mkdir -p build/ccache
-	CCACHE_DIR=/host$(CURDIR)/build/ccache $(CIBW_$(CUDA)) cibuildwheel --platform linux --output-dir dist dist/*.tar.gz
+	CCACHE_DIR=/host$(CURDIR)/build/ccache $(CIBW_$(CUDA)) $(if $(RELEASE),$(CIBW_RELEASE)) cibuildwheel --platform linux --output-dir dist dist/*.tar.gz
 
 reproduce: $(VENV)/.base $(VENV)/.release   ## two builds of the commit in two directories: the same bytes? REPRODUCE_ARGS='--help'
-	python tools/wheel/reproduce.py --kernels '$(KERNELS)' $(REPRODUCE_ARGS)
+	$(if $(RELEASE),$(CIBW_RELEASE)) python tools/wheel/reproduce.py --kernels '$(KERNELS)' $(REPRODUCE_ARGS)
 
 index: $(VENV)/.release   ## add the wheels that WHEEL names to the package index: INDEX=whl VARIANT=cu130
-	python tools/release/index.py --index $(INDEX) --variant $(VARIANT) $(FILE)
+	python tools/release/index.py --index $(INDEX) --variant $(VARIANT) \
+	  $(if $(PROVENANCE),--provenance $(PROVENANCE) --url $(INDEX_URL)) $(FILE)
 	python tools/release/index.py --index $(INDEX) --verify
 
 # Pages of GitHub leave out files whose name begins with _, unless they are told not to.
@@ -133,6 +146,26 @@ add-docs:   ## put the site that `make docs` has rendered beside the package ind
 	rm -rf $(INDEX)/docs
 	cp -r build/site $(INDEX)/docs
 	touch $(INDEX)/.nojekyll
+verify-index: $(VENV)/.release   ## check every page and file of the package index in INDEX
+	python tools/release/index.py --index $(INDEX) --verify
+
+served-index:   ## does INDEX_URL serve the bytes of the package index in INDEX?
+	python3 tools/release/served.py --index $(INDEX) --url $(INDEX_URL)
+
+# Both words come from people: the shell takes them from the environment, and make does not expand them.
+yank: $(VENV)/.release   ## yank VERSION in the package index, for REASON; without one, take it back
+	python tools/release/index.py --index $(INDEX) --variant "$$VARIANT" --release "$$VERSION" \
+	  $$(if [ -n "$$REASON" ]; then echo --yank; else echo --unyank; fi) $${REASON:+"$$REASON"}
+
+constraints: $(VENV)/.release   ## pins of the release that WHEEL names and of all it needs, with hashes: build/assets/
+	rm -rf build/assets
+	python tools/release/constraints.py --to build/assets $(FILE)
+
+program: $(VENV)/.installed   ## export the program that later versions have to run: examples/downstream/programs/
+	PYTHONPATH=examples/downstream/src python tools/release/program.py
+
+dry-run: $(VENV)/.release   ## the release of the commit with the files that WHEEL names, in temporary folders
+	python tools/release/dry_run.py $(FILE)
 
 # The token comes from gh and GH_TOKEN, so no credential is ever in a file. Nothing new is no error: a rerun ends here.
 push-index:   ## commit and push the package index in INDEX, a checkout of the branch `index`
@@ -149,6 +182,9 @@ test: $(VENV)/.installed   ## every test that needs no GPU, on the built wheel
 test-wheel: $(VENV)/.installed   ## the tests of the built file alone
 	CUTWHEEL_WHEEL=$$(realpath $(FILE)) python -m pytest -m 'not gpu' tests/wheel --ignore tests/wheel/test_toolchain.py --ignore tests/wheel/test_build_environment.py
 
+test-clean: $(VENV)/.base   ## the file that WHEEL names in a clean environment of the Python that CUTWHEEL_PYTHON names
+	CUTWHEEL_WHEEL=$$(realpath $(FILE)) python -m pytest tests/wheel/test_clean_install.py $(PYTEST_ARGS)
+
 # Without a usable GPU the tests would all be skipped, and that would look like success: doctor fails then.
 test-gpu: $(VENV)/.installed   ## every test that needs a GPU
 	python -m cutwheel doctor
@@ -157,8 +193,8 @@ test-gpu: $(VENV)/.installed   ## every test that needs a GPU
 schemas: $(VENV)/.installed   ## rewrite tests/schemas.lock, the public interface, from the built wheel
 	python tools/compat/schema_lock.py --write
 
-torch-matrix: build/.repaired   ## the wheel with every torch from 2.10 (20 to 30 GB in build/): MATRIX_ARGS='--help'
-	python tools/compat/torch_matrix.py wheelhouse/*.whl $(MATRIX_ARGS)
+torch-matrix: $(if $(WHEEL),$(VENV)/.base,build/.repaired)   ## the wheel with every torch from 2.10 (20 to 30 GB in build/): MATRIX_ARGS='--help'
+	python tools/compat/torch_matrix.py $(FILE) $(MATRIX_ARGS)
 
 lint: $(VENV)/.lint   ## all checks of .pre-commit-config.yaml
 	pre-commit run --all-files --show-diff-on-failure
@@ -168,6 +204,12 @@ docs: $(VENV)/docs/.installed   ## render the documentation site and check its l
 	$(VENV)/docs/bin/python tools/docs/site_pages.py stage build/docs
 	$(VENV)/docs/bin/zensical build --clean --strict
 	$(VENV)/docs/bin/python tools/docs/site_pages.py check build/site
+# Not with the machine's own pip configuration: the hashes are those of PyPI's files.
+LOCK = env -u PIP_FIND_LINKS uv pip compile -q --no-config --default-index https://pypi.org/simple --no-header --no-annotate \
+       --generate-hashes --universal --python-version 3.11
+locks: $(VENV)/.base   ## rewrite requirements/*.lock from the pins
+	$(LOCK) requirements/release.txt -o requirements/release.lock
+	$(LOCK) --no-deps requirements/{build,isolated,cuda,cutlass,torch}.txt -o requirements/build.lock
 
 bench: $(VENV)/.installed   ## benchmarks (needs a GPU), docs/performance.md and its plots: BENCH_ARGS='--no-compile'
 	python -m benchmarks all --drawn $(BENCH_ARGS)

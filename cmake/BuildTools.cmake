@@ -8,7 +8,21 @@ foreach(language CXX CUDA)
   endif()
 endforeach()
 
-# --- jobs: a CUTLASS source takes up to 4 GiB in cicc, so memory bounds the jobs, not only cores.
+# --- jobs: cicc took 4.74 GB for one CUTLASS source, so memory bounds the jobs, not only cores.
+set(CUTWHEEL_JOB_MEMORY 5120) # MiB
+
+# `memory` in MiB.
+function(cutwheel_jobs_for cores memory out)
+  math(EXPR jobs "${memory} / ${CUTWHEEL_JOB_MEMORY}")
+  if(cores GREATER 0 AND cores LESS jobs)
+    set(jobs ${cores})
+  endif()
+  if(jobs LESS 1)
+    set(jobs 1)
+  endif()
+  set(${out} ${jobs} PARENT_SCOPE)
+endfunction()
+
 # ProcessorCount and the cgroup limit, not the host's totals: a container may own less than it sees.
 function(cutwheel_compile_jobs out)
   include(ProcessorCount)
@@ -23,13 +37,7 @@ function(cutwheel_compile_jobs out)
       endif()
     endif()
   endif()
-  math(EXPR jobs "${memory} / 4096")
-  if(cores GREATER 0 AND cores LESS jobs)
-    set(jobs ${cores})
-  endif()
-  if(jobs LESS 1)
-    set(jobs 1)
-  endif()
+  cutwheel_jobs_for(${cores} ${memory} jobs)
   set(${out} ${jobs} PARENT_SCOPE)
 endfunction()
 

@@ -6,6 +6,7 @@ The pins are those of ``requirements/``, which the Makefile installs for a build
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements"
 # CMake variables that name a tree, and the pins that are not needed then: torch is large, and only
 # its headers are used.
 TREES = {"TORCH_INCLUDE": "torch.txt", "CUTLASS_DIR": "cutlass.txt"}
+MACHINES = ("x86_64", "aarch64")
 # Requirements in build.txt with which tools/wheel/sbom.py reads cubins.
 SBOM_TOOLS = ("nvidia-cuda-cuobjdump==", "pyelftools==")
 
@@ -37,7 +39,28 @@ def _tree_is_given(variable: str, settings: dict[str, Any]) -> bool:
     return any(f"{variable}=" in text for text in from_environment)
 
 
+def _check_platform() -> None:
+    """Before gigabytes are downloaded for a build that cannot succeed."""
+    machine = platform.machine()
+    if sys.platform != "linux":
+        raise SystemExit(
+            f"cutwheel: {sys.platform} is not supported: the kernels are built for Linux alone. "
+            "On Windows, install it in WSL 2"
+        )
+    if machine not in MACHINES or sys.maxsize <= 2**32:
+        raise SystemExit(
+            f"cutwheel: {machine} with {sys.maxsize.bit_length() + 1}-bit Python is not "
+            f"supported: expected one of {', '.join(MACHINES)}, with 64 bits"
+        )
+    if platform.libc_ver()[0] != "glibc":
+        raise SystemExit(
+            "cutwheel: this Python is not built for glibc (Alpine is not): torch has no wheels "
+            "for it. Use an image of Debian, Ubuntu or Rocky Linux"
+        )
+
+
 def _requirements(settings: dict[str, Any] | None) -> list[str]:
+    _check_platform()
     if sys.version_info < (3, 11):
         raise SystemExit("cutwheel: building needs Python 3.11 or newer (the wheel runs on 3.10)")
     try:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import releasing
 import tag
 
 VERSION, TAG = "1.2.0", "v1.2.0"
@@ -49,6 +50,9 @@ def root(tmp_path: Path) -> Path:
     text = f"## [Unreleased]\n\n## [{VERSION}] - 2026-11-21\n\n- New.\n\n## [1.1.0] - x\n"
     (tmp_path / "CHANGELOG.md").write_text(text)
     (tmp_path / "CITATION.cff").write_text(f"cff-version: 1.2.0\nversion: {VERSION}\n")
+    program = tmp_path / tag.PROGRAMS / f"{VERSION}.pt2"
+    program.parent.mkdir(parents=True)
+    program.write_bytes(b"program")
     lock = {"version": VERSION, "released": True}
     (tmp_path / "tests" / "schemas.lock").write_text(json.dumps(lock))
     return tmp_path
@@ -106,8 +110,15 @@ def pypi(root: Path, files: list[Path]) -> int:
 def upload(root: Path, files: list[Path], **other: str) -> None:
     page = root / "pypi" / "cutwheel" / VERSION / "json"
     page.parent.mkdir(parents=True)
-    hashes = {path.name: tag.digest(path) for path in files} | other
-    urls = [{"filename": name, "digests": {"sha256": h}} for name, h in hashes.items()]
+    hashes = releasing.digests(files) | other
+    urls = [
+        {
+            "filename": name,
+            "digests": {"sha256": sha256},
+            "url": (files[0].parent / name).as_uri(),
+        }
+        for name, sha256 in hashes.items()
+    ]
     page.write_text(json.dumps({"urls": urls}))
 
 
@@ -146,6 +157,34 @@ def test_pypi_with_another_file_fails(root, files, capsys):
     upload(root, files, **{files[0].name: "0" * 64})
     assert pypi(root, files) == 1
     assert f"{files[0].name} is another file" in capsys.readouterr().err
+
+
+def test_pypi_that_serves_another_file_than_it_says_fails(root, files, capsys):
+    upload(root, files)
+    page = root / "pypi" / "cutwheel" / VERSION / "json"
+    swapped = root / "swapped"
+    swapped.write_bytes(b"swapped")
+    page.write_text(page.read_text().replace(files[0].as_uri(), swapped.as_uri()))
+    assert pypi(root, files) == 1
+    message = capsys.readouterr().err
+    assert "what PyPI serves" in message
+    assert f"{files[0].name} is another file" in message
+
+
+def test_a_tag_without_a_program_for_later_versions_fails(root, capsys):
+    (root / tag.PROGRAMS / f"{VERSION}.pt2").unlink()
+    assert tag.main(["check", TAG, "--root", str(root)]) == 1
+    assert "make program" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "version", ["1.2", "1.2.0+cu130", "1.2.0.dev1", "1.2.0.post1", "1.2.0-rc1"]
+)
+def test_versions_have_one_form(root, capsys, version):
+    project = root / "pyproject.toml"
+    project.write_text(project.read_text().replace(VERSION, version))
+    assert tag.main(["check", f"v{version}", "--root", str(root)]) == 1
+    assert f"{version} is no version of a release" in capsys.readouterr().err
 
 
 def test_pypi_without_the_release_fails(root, files, capsys):

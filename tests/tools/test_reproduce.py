@@ -63,3 +63,42 @@ def test_builds_take_nothing_from_a_cache(monkeypatch: pytest.MonkeyPatch) -> No
     settings = reproduce.settings("gemm_*")
     assert settings["CIBW_ENVIRONMENT"] == "CUTWHEEL_CUDA=pypi CCACHE_DISABLE=1"
     assert settings["CIBW_CONFIG_SETTINGS"].endswith("cmake.define.CUTWHEEL_KERNELS=gemm_*")
+
+
+def test_published_files_are_told_by_their_platform(tmp_path: Path) -> None:
+    for name in ("x-1.tar.gz", "x-1-py3-none-a_x86_64.whl", "x-1-py3-none-a_aarch64.whl"):
+        (tmp_path / name).write_bytes(b"")
+    sdist, found = reproduce.published(tmp_path, "aarch64")
+    assert (sdist.name, found.name) == ("x-1.tar.gz", "x-1-py3-none-a_aarch64.whl")
+    with pytest.raises(SystemExit, match="1 sdists and 0 wheels for riscv64"):
+        reproduce.published(tmp_path, "riscv64")
+
+
+@pytest.mark.parametrize("swapped", [None, "wheel", "sdist"])
+def test_a_release_is_compared_with_one_build(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    swapped: str | None,
+) -> None:
+    """The build itself is made up here; `make reproduce` has a real one."""
+    builds = []
+
+    def build(folder: Path, command: str, kernels: str) -> tuple[Path, Path]:
+        builds.append(folder)
+        folder.mkdir(parents=True)
+        sdist = folder / "x-1.tar.gz"
+        sdist.write_bytes(b"sdist")
+        return sdist, wheel(folder / "wheel", {"a": b"1"})
+
+    published = tmp_path / "published"
+    made = wheel(published, {"a": b"2" if swapped == "wheel" else b"1"})
+    named = made.rename(published / "cutwheel-1.0-py3-none-manylinux_2_28_x86_64.whl")
+    (published / "x-1.tar.gz").write_bytes(b"other" if swapped == "sdist" else b"sdist")
+    monkeypatch.setattr(reproduce, "build", build)
+    monkeypatch.setitem(globals(), "NAME", named.name)
+    status = reproduce.main(["--against", str(published), "--platform", "x86_64"])
+    assert len(builds) == 1
+    assert status == (1 if swapped else 0)
+    expected = {None: "the same bytes", "wheel": "\na\n", "sdist": "\nthe sdists\n"}
+    assert expected[swapped] in capsys.readouterr().out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import os
 import re
 import shlex
 import subprocess
@@ -20,10 +22,25 @@ FOLDER = ROOT / ".github" / "workflows"
 if (ROOT / "PKG-INFO").exists() and not FOLDER.exists():
     pytest.skip("an sdist holds no workflows", allow_module_level=True)
 
-NAMES = ["ci.yml", "docs.yml", "gpu.yml", "release.yml", "wheels.yml"]
+NAMES = [
+    "ci.yml",
+    "compatibility.yml",
+    "docs.yml",
+    "gpu.yml",
+    "release.yml",
+    "reproduce.yml",
+    "served.yml",
+    "wheels.yml",
+    "yank.yml",
+]
 USES = re.compile(r"^\s*(?:- )?uses: (\S+)(.*)$", re.MULTILINE)
-MAY_WRITE = {"attest": {"id-token", "attestations"}, "pypi": {"id-token"}, "publish": {"contents"}}
-MAY_READ = {"contents", "actions"}
+SIGNS = {"id-token", "attestations"}
+MAY_WRITE = {
+    "release.yml": {"build": SIGNS, "pypi": {"id-token"}, "publish": {"contents"}},
+    "wheels.yml": {"sdist": SIGNS, "wheel": SIGNS},
+    "yank.yml": {"yank": {"contents"}},
+}
+MAY_READ = {"contents", "actions", "attestations"}
 
 every_workflow = pytest.mark.parametrize("name", NAMES)
 
@@ -83,7 +100,7 @@ def test_permissions_are_empty_at_the_top_and_granted_by_job(name):
     for key, job in workflow["jobs"].items():
         granted = {scope: level for scope, level in job["permissions"].items() if level != "none"}
         writes = {scope for scope, level in granted.items() if level == "write"}
-        assert writes <= (MAY_WRITE.get(key, set()) if name == "release.yml" else set()), key
+        assert writes == MAY_WRITE.get(name, {}).get(key, set()), key
         assert granted.keys() - writes <= MAY_READ, key
 
 
@@ -138,18 +155,146 @@ def test_runners_of_our_own_run_no_code_of_pull_requests():
         assert not own or triggers(load(name)).keys() <= {"workflow_dispatch", "workflow_call"}
 
 
-def test_a_release_takes_its_steps_in_order():
+def ancestors(jobs: dict[str, Any], key: str) -> set[str]:
+    needs = jobs[key].get("needs", [])
+    direct = {needs} if isinstance(needs, str) else set(needs)
+    return direct.union(*(ancestors(jobs, job) for job in direct))
+
+
+def test_nothing_is_published_before_every_gate():
     jobs = load("release.yml")["jobs"]
-    order = ["check", "build", "verify", "docs", "gpu", "attest", "pypi", "publish"]
-    assert list(jobs) == order
-    assert [jobs[key].get("needs") for key in order] == [None, *order[:-1]]
+    gates = {"check", "build", "verify", "docs", "compatibility", "gpu", "assets"}
+    published = ["pypi", "publish", "served", "reproduce"]
+    assert jobs.keys() == gates | set(published)
+    for index, key in enumerate(published):
+        assert ancestors(jobs, key) == gates | set(published[:index])
+    assert ancestors(jobs, "build") == {"check"}
+    assert "verify" in ancestors(jobs, "gpu")
+
+
+def commands(job: dict[str, Any]) -> list[str]:
+    """What its steps run or use, in their order."""
+    return [step.get("run", step.get("uses", "")) for step in job.get("steps", [])]
+
+
+def place(found: list[str], start: str) -> int:
+    return next(index for index, text in enumerate(found) if text.startswith(start))
+
+
+COMPARE = "python3 tools/release/hashes.py compare"
+
+
+def test_every_downloaded_file_is_compared_before_it_is_used():
+    downloads = 0
+    for name in ("gpu.yml", "release.yml", "wheels.yml", "compatibility.yml"):
+        for key, job in load(name)["jobs"].items():
+            found = commands(job)
+            for index, text in enumerate(found):
+                if text.startswith("actions/download-artifact@"):
+                    if job["steps"][index]["with"].get("name") == "docs":
+                        continue  # pages, which nobody installs
+                    downloads += 1
+                    weekly = (name, key) == ("compatibility.yml", "torch")  # publishes nothing
+                    assert weekly or found[index + 1].startswith(COMPARE), f"{name}: {key}"
+            for step in job.get("steps", []):
+                if step.get("run", "").startswith(COMPARE):
+                    assert "sha256" in step["env"]["SHA256"] or "sdist" in step["env"]["SHA256"]
+    assert downloads >= 8
+
+
+@pytest.mark.parametrize("key", ["sdist", "wheel"])
+def test_the_job_that_builds_tells_the_hash_and_signs_at_once(key):
+    job = load("wheels.yml")["jobs"][key]
+    found = commands(job)
+    built = place(found, "make sdist" if key == "sdist" else "make manylinux")
+    assert found[built + 1].startswith("python3 tools/release/hashes.py record")
+    assert found[built + 2].startswith("actions/attest-build-provenance@")
+    assert job["steps"][built + 2]["if"] == "${{ inputs.release }}"
+    assert job["steps"][built + 1]["id"] == "sha256"
+    assert all("steps.sha256.outputs." in value for value in job["outputs"].values())
+    # Packages that no hash pins are installed by `make verify` alone: not where a token signs.
+    unpinned = [step for step in job["steps"] if step.get("run", "").startswith("make verify")]
+    assert all(step["if"] == "${{ !inputs.release }}" for step in unpinned)
+
+
+def test_every_wheel_of_the_matrix_tells_its_hash():
+    """An entry without an output would be built, and never be published."""
+    job = load("wheels.yml")["jobs"]["wheel"]
+    matrix = job["strategy"]["matrix"]
+    names = {f"wheel-cu{cuda}-{host}" for cuda in matrix["cuda"] for host in matrix["platform"]}
+    assert job["outputs"] == {name: f"${{{{ steps.sha256.outputs.{name} }}}}" for name in names}
+    assert job["env"]["ARTIFACT"] == "wheel-cu${{ matrix.cuda }}-${{ matrix.platform }}"
+
+
+def test_a_release_asks_for_provenance_before_it_tests_and_before_it_publishes():
+    jobs = load("release.yml")["jobs"]
+    for key, later in (("verify", "make verify"), ("publish", "make index")):
+        found = commands(jobs[key])
+        assert place(found, "python3 tools/release/attestation.py") < place(found, later)
+
+
+def test_a_tag_has_to_be_on_green_main():
+    job = load("release.yml")["jobs"]["check"]
+    assert place(commands(job), "python3 tools/release/runs.py green")
+    assert job["steps"][0]["with"]["fetch-depth"] == 0  # the tag's commit, and main
+
+
+def test_what_is_published_is_read_back_and_built_again():
+    jobs = load("release.yml")["jobs"]
+    for key in ("served", "reproduce"):
+        assert jobs[key]["uses"] == f"./.github/workflows/{key}.yml"
+    assert load("yank.yml")["jobs"]["served"]["uses"] == "./.github/workflows/served.yml"
+    assert "make served-index" in commands(load("served.yml")["jobs"]["served"])
+    again = commands(load("reproduce.yml")["jobs"]["reproduce"])
+    assert place(again, "make reproduce RELEASE=1")
+
+
+def test_gpu_tests_run_on_every_card_with_every_wheel():
+    job = load("gpu.yml")["jobs"]["gpu"]
+    assert job["strategy"]["matrix"].keys() == {"wheel", "card"}
+    assert job["strategy"]["fail-fast"] is False
+    assert job["runs-on"][-1] == "${{ matrix.card }}"
+    found = commands(job)
+    assert place(found, "python3 tools/release/card.py") < place(found, "make test-gpu")
+
+
+def test_every_python_of_the_classifiers_is_tried():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    start = "Programming Language :: Python :: 3."
+    named = [c.rpartition(" ")[2] for c in project["classifiers"] if c.startswith(start)]
+    matrix = load("compatibility.yml")["jobs"]["python"]["strategy"]["matrix"]
+    assert matrix["python"] == named
+
+
+def test_pull_requests_are_tested_as_they_will_be_merged():
+    assert {"push", "pull_request", "merge_group"} == triggers(load("ci.yml")).keys()
+
+
+def test_make_passes_no_token_on_that_signs():
+    names = ("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_URL")
+    command = ["make", "--eval=show:; @env", "show"]
+    given = {**os.environ, **dict.fromkeys(names, "secret"), "KEPT": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=True)
+    assert "KEPT=1" in done.stdout
+    assert not [name for name in names if name in done.stdout]
+
+
+def test_dependabot_knows_actions_and_requirements():
+    found = yaml.safe_load((ROOT / ".github" / "dependabot.yml").read_text(encoding="utf-8"))
+    updates = {entry["package-ecosystem"]: entry for entry in found["updates"]}
+    assert updates.keys() == {"github-actions", "pip"}
+    assert all(entry["cooldown"]["default-days"] >= 7 for entry in found["updates"])
+    by_hand = {entry["dependency-name"] for entry in updates["pip"]["ignore"]}
+    assert (
+        by_hand == pins("cuda.txt").keys() | pins("cutlass.txt").keys() | pins("torch.txt").keys()
+    )
 
 
 def test_a_release_takes_nothing_from_a_cache():
     assert load("release.yml")["jobs"]["build"]["with"] == {"release": True}
     cached = [step for step in steps("wheels.yml") if "actions/cache@" in step.get("uses", "")]
     assert [step["if"] for step in cached] == ["${{ !inputs.release }}"]
-    for name in ("gpu.yml", "release.yml"):
+    for name in set(NAMES) - {"wheels.yml"}:
         assert not any("actions/cache@" in step.get("uses", "") for step in steps(name))
 
 
@@ -188,6 +333,60 @@ def test_make_knows_each_cuda_version(cuda, image):
     line = next(line for line in done.stdout.splitlines() if "cibuildwheel --platform" in line)
     assert (f"manylinux_2_28_x86_64_cuda{cuda}_" in line) is image
     assert ("CUTWHEEL_CUDA=auto" in line) is image
+
+
+def test_a_release_is_built_from_hashes():
+    command = ["make", "-n", "manylinux", "RELEASE=1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    line = next(line for line in done.stdout.splitlines() if "cibuildwheel --platform" in line)
+    words = dict(word.split("=", 1) for word in shlex.split(line) if word.startswith("CIBW_"))
+    assert words["CIBW_BUILD_FRONTEND"] == "build; args: --no-isolation --skip-dependency-check"
+    install = "pip install --no-deps --require-hashes -r {project}/requirements/build.lock"
+    assert words["CIBW_BEFORE_BUILD"] == install
+    assert words["CIBW_TEST_SKIP"] == "*"  # nothing unpinned before the hash is told
+    plain = subprocess.run(command[:-1], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "require-hashes -r {project}" not in plain.stdout
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+LOCK_ENTRY = re.compile(
+    r"^([\w.-]+)==(\S+).*?\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.M
+)
+
+
+@pytest.mark.parametrize(
+    ("lock", "sources"),
+    [
+        ("release.lock", ["release.txt"]),
+        ("build.lock", ["build.txt", "isolated.txt", "cuda.txt", "cutlass.txt", "torch.txt"]),
+    ],
+)
+def test_locks_have_hashes_of_every_pin(lock, sources):
+    """`make locks` writes them."""
+    text = (ROOT / "requirements" / lock).read_text(encoding="utf-8")
+    entries = {canonical(name): version for name, version, _ in LOCK_ENTRY.findall(text)}
+    assert LOCK_ENTRY.sub("", text).strip() == ""  # nothing is without a hash
+    wanted: dict[str, str] = {}
+    for source in sources:
+        wanted |= {canonical(name): version for name, version in pins(source).items()}
+    assert {name: entries.get(name) for name in wanted} == wanted
+    if lock == "build.lock":
+        assert entries.keys() == wanted.keys()
+
+
+def test_the_lock_of_the_build_has_what_its_tools_need():
+    """It is installed with --no-deps: torch, CUTLASS and the compiler are only read."""
+    requirements = pytest.importorskip("packaging.requirements")
+    text = (ROOT / "requirements" / "build.lock").read_text(encoding="utf-8")
+    entries = {canonical(name): version for name, version, _ in LOCK_ENTRY.findall(text)}
+    for tool in ("auditwheel", "build", "scikit-build-core"):
+        for line in importlib.metadata.requires(tool) or []:
+            needed = requirements.Requirement(line)
+            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+                assert needed.specifier.contains(entries[canonical(needed.name)]), f"{tool}: {line}"
 
 
 def test_make_refuses_other_cuda_versions():

@@ -81,6 +81,41 @@ def test_a_cuda_home_without_nvcc_stops_the_build_backend(tmp_path):
     assert result.stderr.strip().startswith(f"CUDA_HOME={tmp_path}: there is no nvcc")
 
 
+# --- platforms
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("sys.platform = 'win32'", "cutwheel: win32 is not supported"),
+        ("sys.platform = 'darwin'", "cutwheel: darwin is not supported"),
+        ("platform.machine = lambda: 'ppc64le'", "cutwheel: ppc64le with 64-bit Python is not"),
+        ("platform.machine = lambda: 'i686'", "cutwheel: i686 with 64-bit Python is not"),
+        ("sys.maxsize = 2**31 - 1", "with 32-bit Python is not supported"),
+        ("platform.libc_ver = lambda: ('', '')", "not built for glibc (Alpine is not)"),
+    ],
+)
+@pytest.mark.parametrize(
+    "hook", ["get_requires_for_build_wheel", "get_requires_for_build_editable"]
+)
+def test_an_unsupported_platform_stops_the_build_before_downloads(change, message, hook):
+    code = f"import platform, sys; import build_backend as b; {change}; b.{hook}({{}})"
+    paths = {"PYTHONPATH": f"{ROOT / 'tools'}:{ROOT / 'cmake'}"}
+    result = run(sys.executable, "-c", code, **paths, CUTWHEEL_CUDA="pypi")
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_both_cpu_architectures_are_built_for(machine):
+    code = "import platform; import build_backend as b\n"
+    code += f"platform.machine = lambda: '{machine}'; print(b.get_requires_for_build_wheel({{}}))"
+    paths = {"PYTHONPATH": f"{ROOT / 'tools'}:{ROOT / 'cmake'}"}
+    result = run(sys.executable, "-c", code, **paths, CUTWHEEL_CUDA="pypi")
+    assert "nvidia-cuda-nvcc==" in result.stdout, result.stderr
+
+
 # --- MAX_JOBS
 
 
@@ -103,6 +138,22 @@ def test_max_jobs_is_the_number_of_compile_jobs(tmp_path):
 def test_cutwheel_jobs_comes_before_max_jobs(tmp_path):
     configured(tmp_path, "-DCUTWHEEL_JOBS=7", MAX_JOBS="13")
     assert jobs_of(tmp_path) == "7"
+
+
+@pytest.mark.parametrize(
+    ("cores", "gib", "jobs"),
+    [(2, 8, 1), (4, 16, 3), (4, 64, 4), (64, 128, 25), (0, 16, 3), (8, 1, 1)],
+)
+def test_jobs_follow_from_cores_and_memory(tmp_path, cores, gib, jobs):
+    """5 GiB a job; a machine whose cores cannot be counted (0) has the memory's."""
+    script = tmp_path / "jobs.cmake"
+    script.write_text(
+        f"include({ROOT}/cmake/BuildTools.cmake)\n"
+        f"cutwheel_jobs_for({cores} {gib * 1024} jobs)\n"
+        'message("jobs: ${jobs}")\n'
+    )
+    done = run("cmake", "-P", script)
+    assert f"jobs: {jobs}\n" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "2.5", "4;5"])

@@ -76,6 +76,34 @@ def test_the_table_says_which_torch_fails() -> None:
     assert rows[1].endswith("| fails |")
 
 
+def test_the_nightly_is_compared_with_a_release_and_is_no_reference() -> None:
+    release, nightly = Outcome("2.15.0", seen={"mm": "a"}), Outcome("nightly", seen={"mm": "b"})
+    torch_matrix.compare([release, nightly])
+    assert release.problems == []
+    assert nightly.problems == ["mm: 'b', with the newest torch 'a'"]
+    found = torch_matrix.requirements("nightly")
+    assert {"--pre", torch_matrix.NIGHTLY_INDEX} < set(found)
+    assert torch_matrix.requirements("2.15.0")[0] == "torch==2.15.0"
+
+
+def test_the_nightly_comes_with_the_newest_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def examine(release: str, *others: object) -> Outcome:
+        tried.append(release)
+        return Outcome(release, problems=[] if release != "nightly" else ["an op is gone"])
+
+    wheel = tmp_path / "x.whl"
+    wheel.write_bytes(b"")
+    monkeypatch.setattr(torch_matrix, "examine", examine)
+    monkeypatch.setattr(torch_matrix, "offered", lambda python: ["2.10.0", "2.15.0"])
+    command = [str(wheel), "--cache", str(tmp_path), "--nightly"]
+    assert torch_matrix.main(command) == 1
+    assert tried == ["2.15.0", "nightly"]
+
+
 def test_an_absent_wheel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert torch_matrix.main([str(tmp_path / "absent.whl"), "2.10.0"]) == 2
     assert "make wheel" in capsys.readouterr().err

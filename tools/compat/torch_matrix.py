@@ -2,7 +2,8 @@
 """Test one built wheel with every torch that it claims to support.
 
     python tools/compat/torch_matrix.py WHEEL         # each minor version from 2.10 that pip offers
-    python tools/compat/torch_matrix.py WHEEL 2.10 2.11 --markdown table.md
+    python tools/compat/torch_matrix.py WHEEL 2.10.0 2.11.0 --markdown table.md
+    python tools/compat/torch_matrix.py WHEEL --nightly   # last night's build besides
 
 Each torch gets an environment of its own, with the very same wheel file in it. There, two things
 run without a GPU:
@@ -36,6 +37,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MINIMUM = (2, 10)
+NIGHTLY = "nightly"
+NIGHTLY_INDEX = "https://download.pytorch.org/whl/nightly/cpu"
 PROBE = ROOT / "tools/compat/torch_probe.py"
 TESTS = ("tests/python", "tests/tuning", "-m", "not gpu")
 
@@ -100,6 +103,18 @@ def pin(name: str) -> str:
     return found[0]
 
 
+def requirements(release: str) -> list[str]:
+    """pip's arguments for torch and pytest."""
+    if release == NIGHTLY:
+        return ["--pre", "--extra-index-url", NIGHTLY_INDEX, "torch>=0.dev0", pin("pytest")]
+    return [f"torch=={release}", pin("pytest")]
+
+
+def order(release: str) -> list[int]:
+    """Releases by their numbers. The nightly comes first: it is compared, and no reference."""
+    return [int(part) for part in re.findall(r"\d+", release)]
+
+
 def run(command: Sequence[str | Path], log: Path) -> int:
     with log.open("a", encoding="utf-8") as file:
         file.write(f"\n$ {' '.join(str(part) for part in command)}\n")
@@ -118,15 +133,15 @@ def prepare(release: str, folder: Path, python: str, wheel: Path, log: Path) -> 
 
     Returns: what went wrong, if anything did
     """
-    wanted = f"torch=={release} {pin('pytest')}"
+    wanted = "\n".join(requirements(release))
     stamp = folder / "requirements"
     install: list[str | Path] = [folder / "bin/python", "-m", "pip", "install", "-qq"]
     install.append("--disable-pip-version-check")
-    if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
+    if release == NIGHTLY or not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
         shutil.rmtree(folder, ignore_errors=True)
         if run([python, "-m", "venv", folder], log):
             return f"no environment: see {log}"
-        if run([*install, *wanted.split()], log):
+        if run([*install, *requirements(release)], log):
             return f"pip does not install torch {release}: see {log}"
         stamp.write_text(wanted, encoding="utf-8")
     if run([*install, "--no-deps", "--force-reinstall", wheel], log):
@@ -197,7 +212,7 @@ def differences(seen: Mapping[str, str], reference: Mapping[str, str]) -> list[s
 def compare(outcomes: Sequence[Outcome]) -> None:
     """Adds to the problems of each what differs from the newest one that was probed."""
     probed = [outcome for outcome in outcomes if outcome.seen]
-    probed.sort(key=lambda outcome: [int(part) for part in re.findall(r"\d+", outcome.release)])
+    probed.sort(key=lambda outcome: order(outcome.release))
     for outcome in probed[:-1]:
         outcome.problems += differences(outcome.seen, probed[-1].seen)
 
@@ -220,6 +235,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("torch", nargs="*", help="versions; default: each minor version from 2.10")
     parser.add_argument("--python", default=sys.executable, help="for the environments")
     parser.add_argument("--cache", type=Path, default=ROOT / "build/torch-matrix", metavar="DIR")
+    parser.add_argument("--nightly", action="store_true", help="the newest release and a nightly")
     parser.add_argument("--remove", action="store_true", help="each environment after its tests")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table here, too")
     arguments = parser.parse_args(argv)
@@ -229,6 +245,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     wheel, cache = arguments.wheel.resolve(), arguments.cache.resolve()
     cache.mkdir(parents=True, exist_ok=True)
     releases = arguments.torch or offered(arguments.python)
+    if arguments.nightly:
+        # The newest release is what the nightly is compared with.
+        releases = [*(arguments.torch or releases[-1:]), NIGHTLY]
     print(f"{wheel.name}, sha256 {hashlib.sha256(wheel.read_bytes()).hexdigest()}", flush=True)
     outcomes = []
     for release in releases:

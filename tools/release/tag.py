@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The steps of a release that no other tool has. Every one of them can be run again.
 
-    python3 tools/release/tag.py check TAG            version, changelog, citation and lock agree?
-    python3 tools/release/tag.py pypi TAG FILE...     has PyPI these very files?
+    python3 tools/release/tag.py check TAG            version, changelog, citation, lock, program?
+    python3 tools/release/tag.py pypi TAG FILE...     does PyPI serve these very files?
+    python3 tools/release/tag.py fetch TAG FOLDER     what PyPI serves for this tag, into FOLDER
     python3 tools/release/tag.py github TAG FILE...   the GitHub release with these files
 
 Exit status: 0 done, 1 refused or not as it should be. Standard library only; `github` needs gh.
@@ -14,7 +15,6 @@ import argparse
 import hashlib
 import json
 import re
-import subprocess
 import sys
 import time
 import urllib.error
@@ -24,19 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import tomllib
+from releasing import ROOT, ReleaseError, compare, digests, gh
 
-ROOT = Path(__file__).resolve().parents[2]
+VERSION = re.compile(r"\d+\.\d+\.\d+(rc\d+)?")  # docs/releasing.md has the reasons
+PROGRAMS = "examples/downstream/programs"
 PYPI = "https://pypi.org/pypi"
 ATTEMPTS, PAUSE = 5, 30.0  # PyPI's JSON can lag behind an upload for a minute or two
-
-
-class ReleaseError(Exception):
-    """The release cannot go on; the text says why and what to do."""
-
-
-def digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def notes(version: str, root: Path) -> str:
@@ -57,6 +50,8 @@ def check(tag: str, root: Path) -> None:
     version = project["project"]["version"]
     if tag != f"v{version}":
         raise ReleaseError(f"the tag is {tag}, pyproject.toml has {version}: expected v{version}")
+    if not VERSION.fullmatch(version):
+        raise ReleaseError(f"{version} is no version of a release: expected 1.2.3 or 1.2.3rc1")
     notes(version, root)
     citation = (root / "CITATION.cff").read_text(encoding="utf-8")
     if f"version: {version}" not in citation.splitlines():
@@ -67,46 +62,54 @@ def check(tag: str, root: Path) -> None:
             f"tests/schemas.lock is not that of a release {version}: "
             "run `python tools/compat/schema_lock.py --release` and commit it before the tag"
         )
-    print(f"{tag}: version, changelog, citation and lock agree")
+    if not (root / PROGRAMS / f"{version}.pt2").is_file():
+        raise ReleaseError(
+            f"{PROGRAMS}/{version}.pt2 is missing, the program that later versions have to run: "
+            "`make program`, and commit it before the tag"
+        )
+    print(f"{tag}: version, changelog, citation, lock and program agree")
 
 
-def published(version: str, pypi: str) -> dict[str, str]:
-    """File names and hashes that PyPI has for `version`."""
+def served(address: str) -> str:
+    """SHA-256 of what is read from this address."""
+    with urllib.request.urlopen(address, timeout=300) as answer:
+        return hashlib.file_digest(answer, "sha256").hexdigest()
+
+
+def published(version: str, pypi: str) -> dict[str, dict[str, Any]]:
+    """Files that PyPI has for `version`, by name."""
     try:
         with urllib.request.urlopen(f"{pypi}/cutwheel/{version}/json", timeout=60) as answer:
             found = json.load(answer)
     except urllib.error.URLError:
         return {}
-    return {file["filename"]: file["digests"]["sha256"] for file in found["urls"]}
+    return {file["filename"]: file for file in found["urls"]}
 
 
 def compare_pypi(tag: str, files: Sequence[Path], pypi: str, pause: float) -> None:
-    expected = {path.name: digest(path) for path in files}
+    expected = digests(files)
     for attempt in range(ATTEMPTS):
         found = published(tag.removeprefix("v"), pypi)
         if expected.keys() <= found.keys():
             break
         if attempt < ATTEMPTS - 1:
             time.sleep(pause)
-    compare(f"PyPI, {tag}", expected, found)
+    said = {name: file["digests"]["sha256"] for name, file in found.items()}
+    compare(f"PyPI, {tag}", expected, said)
+    read = {name: served(file["url"]) for name, file in found.items()}
+    compare(f"what PyPI serves for {tag}", expected, read)
 
 
-def compare(where: str, expected: dict[str, str], found: dict[str, str]) -> None:
-    problems = [f"{name} is not there" for name in expected if name not in found]
-    problems += [f"{name} is no file of this release" for name in found.keys() - expected.keys()]
-    for name in expected.keys() & found.keys():
-        if expected[name] != found[name]:
-            problems.append(f"{name} is another file: sha256 {found[name]}, here {expected[name]}")
-    if problems:
-        raise ReleaseError("\n  ".join([f"{where} differs from the files of this run:", *problems]))
-    print(f"{where}: {len(expected)} files, all with the same hash")
-
-
-def gh(*arguments: str) -> str:
-    done = subprocess.run(["gh", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ReleaseError(f"gh {' '.join(arguments[:2])}: {done.stderr.strip()}")
-    return done.stdout
+def fetch(tag: str, folder: Path, pypi: str) -> None:
+    files = published(tag.removeprefix("v"), pypi)
+    if not files:
+        raise ReleaseError(f"PyPI has nothing of {tag}")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, file in files.items():
+        with urllib.request.urlopen(file["url"], timeout=300) as answer:
+            (folder / Path(name).name).write_bytes(answer.read())
+    said = {name: file["digests"]["sha256"] for name, file in files.items()}
+    compare(str(folder), said, digests(folder / Path(name).name for name in files))
 
 
 def view(tag: str) -> dict[str, Any] | None:
@@ -129,7 +132,7 @@ def publish_github(tag: str, files: Sequence[Path], root: Path) -> None:
     release = view(tag)
     assets = release["assets"] if release else []
     found = {asset["name"]: asset["digest"].removeprefix("sha256:") for asset in assets}
-    compare(f"GitHub release {tag}", {path.name: digest(path) for path in files}, found)
+    compare(f"GitHub release {tag}", digests(files), found)
     if release and release["isDraft"]:
         gh("release", "edit", tag, "--draft=false")
 
@@ -138,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("step", choices=["check", "pypi", "github"])
+    parser.add_argument("step", choices=["check", "pypi", "fetch", "github"])
     parser.add_argument("tag", metavar="TAG")
     parser.add_argument("files", metavar="FILE", type=Path, nargs="*")
     parser.add_argument("--root", type=Path, default=ROOT, help="for tests")
@@ -147,9 +150,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if (options.step == "check") == bool(options.files):
         parser.error("`check` takes no files, the other steps need some")
+    if options.step == "fetch" and len(options.files) != 1:
+        parser.error("`fetch` takes one folder")
     try:
         if options.step == "check":
             check(options.tag, options.root)
+        elif options.step == "fetch":
+            fetch(options.tag, options.files[0], options.pypi)
         elif options.step == "pypi":
             compare_pypi(options.tag, options.files, options.pypi, options.pause)
         else:

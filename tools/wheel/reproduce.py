@@ -3,8 +3,9 @@
 
     python tools/wheel/reproduce.py                           sdist and wheel, as they are released
     python tools/wheel/reproduce.py --kernels 'gemm_sm80_*'   a wheel of few kernels: minutes
+    python tools/wheel/reproduce.py --against FOLDER          one build, and published files
 
-Both builds begin with a clone and take nothing from a compiler cache. Exit status: 0 the same
+Builds begin with a clone and take nothing from a compiler cache. Exit status: 0 the same
 bytes, 1 not (the text names the files in the wheel that differ, and of libraries the sections).
 """
 
@@ -21,6 +22,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from platform import machine
 
 from elftools.elf.elffile import ELFFile
 
@@ -111,6 +113,17 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def published(folder: Path, platform: str) -> tuple[Path, Path]:
+    """Sdist and wheel of a release that is to be reproduced."""
+    sdists, wheels = [*folder.glob("*.tar.gz")], [*folder.glob(f"*_{platform}.whl")]
+    if len(sdists) != 1 or len(wheels) != 1:
+        raise SystemExit(
+            f"{folder} has {len(sdists)} sdists and {len(wheels)} wheels for {platform}: "
+            "expected one of each"
+        )
+    return sdists[0], wheels[0]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -119,19 +132,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--build", default=COMMAND, metavar="COMMAND", help=f"with places for both; {COMMAND}"
     )
-    parser.add_argument("--against", type=Path, metavar="WHEEL", help="build once, compare to it")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="PATH",
+        help="build once, and compare with this wheel, or with sdist and wheel in this folder",
+    )
+    parser.add_argument("--platform", default=machine(), help="of the wheel in --against")
     arguments = parser.parse_args(argv)
+    given: list[tuple[Path | None, Path]] = []
+    if arguments.against and arguments.against.is_dir():
+        given.append(published(arguments.against.resolve(), arguments.platform))
+    elif arguments.against:
+        given.append((None, arguments.against.resolve()))
     with tempfile.TemporaryDirectory(prefix="reproduce-") as folder:
         folders = FOLDERS[:1] if arguments.against else FOLDERS
         built = [build(Path(folder) / x, arguments.build, arguments.kernels) for x in folders]
-        wheels = [wheel for _, wheel in built]
-        if arguments.against:
-            wheels.append(arguments.against)
-        sdists = {digest(sdist) for sdist, _ in built}
-        for path in [*(sdist for sdist, _ in built), *wheels]:
+        pairs = [*built, *given]
+        wheels = [wheel for _, wheel in pairs]
+        sdists = [sdist for sdist, _ in pairs if sdist]
+        for path in [*sdists, *wheels]:
             print(digest(path), path.name)
         found = differences(*wheels)
-        if len(sdists) > 1:
+        if len({digest(sdist) for sdist in sdists}) > 1:
             found.insert(0, "the sdists")
     print("\n".join(["not the same:", *found]) if found else "the same bytes")
     return 1 if found else 0

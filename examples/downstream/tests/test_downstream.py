@@ -13,6 +13,8 @@ from downstream.model import CHANNELS, CLASSES, DTYPE
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 OPS = ["conv2d_fused", "linear_fused", "quantize", "scaled_mm"]
+# Programs that releases of cutwheel have exported: every later one runs them.
+PROGRAMS = sorted((Path(__file__).parents[1] / "programs").glob("*.pt2"))
 # Another process: it knows nothing but torch, and then cutwheel.
 LOADS = """
 import sys, torch
@@ -73,6 +75,25 @@ def test_the_program_runs_where_its_weights_are(path: Path) -> None:
         weights, batch = Classifier("cuda").state_dict(), images(7, "cuda")
     logits = load(path, weights)(batch)
     assert (logits.shape, logits.device.type) == ((7, CLASSES), "cuda")
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_a_program_of_a_release_still_runs(program: Path) -> None:
+    with FakeTensorMode():
+        weights, batch = Classifier("cuda").state_dict(), images(7, "cuda")
+    logits = load(program, weights)(batch)
+    assert (logits.shape, logits.dtype) == ((7, CLASSES), torch.bfloat16)
+    assert (logits.stride(), logits.device.type) == ((CLASSES, 1), "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_a_program_of_a_release_gives_what_the_eager_model_gives(program: Path) -> None:
+    torch.manual_seed(21)
+    model = Classifier("cuda").randomize()
+    batch = images(33, "cuda").normal_()
+    torch.testing.assert_close(load(program, model.state_dict())(batch), model(batch))
 
 
 @pytest.mark.gpu

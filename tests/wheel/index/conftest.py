@@ -12,6 +12,7 @@ from typing import Any
 import index as build_index
 import pytest
 
+TIME = "2026-11-24T10:00:00.000000Z"
 MANYLINUX = "py3-none-manylinux_2_28_x86_64"
 # version -> Requires-Python
 RELEASES = {"0.1.0": ">=3.10", "0.1.1": ">=3.10", "0.1.2": "", "0.2.0": ">=3.10"}
@@ -60,7 +61,7 @@ class Index:
         return build_index.main(["--index", str(self.folder), *map(str, arguments)])
 
     def publish(self, *wheels: Path) -> int:
-        return self.run("--variant", "cu130", *wheels)
+        return self.run("--variant", "cu130", "--upload-time", TIME, *wheels)
 
     def files(self) -> dict[str, dict[str, Any]]:
         page = json.loads((self.project / "index.v1_json").read_bytes())

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -45,7 +46,7 @@ def times(folder: Path) -> dict[Path, int]:
 def test_pages_list_each_file_in_order_of_versions(index: Index, wheels: list[Path]) -> None:
     assert index.publish(*reversed(wheels)) == 0
     page = json.loads((index.project / "index.v1_json").read_bytes())
-    assert page["meta"] == {"api-version": "1.1"}
+    assert page["meta"] == {"api-version": "1.3"}
     assert page["name"] == "cutwheel"
     assert page["versions"] == [wheel.name.split("-")[1] for wheel in wheels]
     assert [row["filename"] for row in page["files"]] == [wheel.name for wheel in wheels]
@@ -77,6 +78,38 @@ def test_the_same_files_give_the_same_bytes_in_any_order(
     for wheel in reversed(wheels):
         assert one_by_one.publish(wheel) == 0
     assert tree(at_once.folder) == tree(one_by_one.folder)
+
+
+def test_upload_times_are_those_of_the_first_publication(index: Index, wheels: list[Path]) -> None:
+    index.publish(wheels[0])
+    [first] = [row["upload-time"] for row in index.files().values()]
+    assert index.run("--variant", "cu130", *wheels[:2]) == 0
+    times = {name: row["upload-time"] for name, row in index.files().items()}
+    assert times[wheels[0].name] == first
+    now = datetime.now(timezone.utc)
+    told = datetime.fromisoformat(times[wheels[1].name].replace("Z", "+00:00"))
+    assert timedelta(0) <= now - told < timedelta(minutes=5)
+
+
+def test_github_pages_is_told_not_to_run_jekyll(
+    index: Index, wheels: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    index.publish(wheels[0])
+    assert index.run("--verify") == 0
+    (index.folder / ".nojekyll").unlink()
+    assert index.run("--verify") == 1
+    assert ".nojekyll is not up to date" in capsys.readouterr().out
+
+
+def test_a_whole_version_is_yanked(index: Index, wheels: list[Path]) -> None:
+    index.publish(*wheels)
+    command = ["--variant", "cu130", "--release", "0.1.1"]
+    assert index.run(*command, "--yank", "wrong results") == 0
+    yanked = [name for name, row in index.files().items() if row["yanked"]]
+    assert yanked == [wheel.name for wheel in wheels if "-0.1.1-" in wheel.name]
+    assert index.run(*command, "--unyank") == 0
+    assert not any(row["yanked"] for row in index.files().values())
+    assert index.run("--variant", "cu130", "--release", "9.9.9", "--yank", "why") == 1
 
 
 def test_files_are_readable_for_a_web_server(index: Index, wheels: list[Path]) -> None:
@@ -260,7 +293,7 @@ def test_an_interruption_leaves_every_link_right(
         assert tree(index.folder) == tree(whole.folder)
         if status == 0:
             break
-    assert step == 2 * (len(wheels) - len(old)) + (4 if first else 2)
+    assert step == 2 * (len(wheels) - len(old)) + (5 if first else 2)
 
 
 # --- command line

@@ -1,4 +1,4 @@
-"""The pages of an index, as HTML (PEP 503) and as JSON (PEP 691, PEP 700), written and read."""
+"""The pages of an index, as HTML (PEP 503) and as JSON (PEP 691, 700 and 740), written and read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from packageindex.wheels import File, Refusal, project_of
 # JSON is what is read back, so it is written first: HTML never lists more than JSON does.
 JSON_PAGE = "index.v1_json"
 HTML_PAGE = "index.html"
-API_VERSION = "1.1"
+API_VERSION = "1.3"  # PEP 740
 
 
 def in_order(files: Iterable[File]) -> list[File]:
@@ -56,6 +56,12 @@ def json_row(file: File) -> dict[str, object]:
     }
     if file.requires_python is not None:
         row["requires-python"] = file.requires_python
+    if file.uploaded is not None:
+        row["upload-time"] = file.uploaded
+    if file.provenance_url is not None:
+        row["provenance"] = file.provenance_url
+        # Ours (PEP 691 reserves the underscore): what is read back is compared with it.
+        row["_provenance-sha256"] = file.provenance_sha256
     return row
 
 
@@ -64,6 +70,7 @@ def html_link(file: File) -> str:
         "href": f"{quote(file.name)}#sha256={file.sha256}",
         "data-requires-python": file.requires_python,
         "data-core-metadata": f"sha256={file.metadata_sha256}",
+        "data-provenance": file.provenance_url,
         "data-yanked": file.yanked,
     }
     given = (f'{key}="{html.escape(value)}"' for key, value in attributes.items() if value)
@@ -96,6 +103,9 @@ def file_of_row(row: Mapping[str, Any]) -> File:
         metadata_sha256=row["core-metadata"]["sha256"],
         requires_python=row.get("requires-python"),
         yanked=None if row["yanked"] is False else row["yanked"],
+        uploaded=row.get("upload-time"),
+        provenance_sha256=row.get("_provenance-sha256"),
+        provenance_url=row.get("provenance"),
     )
 
 

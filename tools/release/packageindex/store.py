@@ -13,7 +13,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from packageindex.pages import JSON_PAGE, in_order, project_pages, read_pages, root_pages
-from packageindex.wheels import File, Refusal, Wheel, digest, project_of, read_wheel
+from packageindex.wheels import (
+    File,
+    Refusal,
+    Wheel,
+    digest,
+    project_of,
+    read_wheel,
+    version_of,
+)
+
+# GitHub Pages runs Jekyll without it, which leaves out files and may change others.
+NO_JEKYLL = ".nojekyll"
+NOT_IN_THE_WHEEL = ("yanked", "uploaded", "provenance_sha256", "provenance_url")
 
 
 def write(path: Path, data: bytes) -> None:
@@ -51,8 +63,7 @@ def projects_in(folder: Path) -> list[str]:
 def damage(folder: Path, listed: Mapping[str, File]) -> Iterator[str]:
     """Faults of the files that a project page lists."""
     for file in in_order(listed.values()):
-        expected = {file.name: file.sha256, file.metadata_name: file.metadata_sha256}
-        for name, sha256 in expected.items():
+        for name, sha256 in file.beside.items():
             path = folder / name
             if not path.is_file():
                 yield f"{path} is missing"
@@ -78,6 +89,12 @@ def add(folder: Path, listed: dict[str, File], wheel: Wheel) -> None:
         if known.sha256 != new:
             advice = "published files never change, so release a new version"
             raise conflict(path, known.sha256, new, advice)
+        if known.provenance_sha256 is None and wheel.provenance is not None:
+            listed[path.name] = replace(
+                known,
+                provenance_sha256=wheel.file.provenance_sha256,
+                provenance_url=wheel.file.provenance_url,
+            )
         return
     if path.exists() and (found := digest(path.read_bytes())) != new:
         advice = "no page lists the first, remove it if it is left of an interrupted publication"
@@ -88,9 +105,14 @@ def add(folder: Path, listed: dict[str, File], wheel: Wheel) -> None:
 def write_project(folder: Path, listed: Mapping[str, File], wheels: Iterable[Wheel]) -> None:
     """Each page after what it links to, so that at any moment every link holds."""
     folder.mkdir(exist_ok=True)
+    write(folder.parents[1] / NO_JEKYLL, b"")
     for wheel in wheels:
         write(folder / wheel.file.name, wheel.data)
         write(folder / wheel.file.metadata_name, wheel.metadata)
+        # The first one stays: a second signature of the same file says the same with another time.
+        of_page = listed[wheel.file.name].provenance_sha256
+        if wheel.provenance is not None and of_page == wheel.file.provenance_sha256:
+            write(folder / wheel.file.provenance_name, wheel.provenance)
     for name, page in project_pages(folder.name, listed).items():
         write(folder / name, page)
     for name, page in root_pages(projects_in(folder.parent)).items():
@@ -154,7 +176,8 @@ def wrong_project(folder: Path) -> Iterator[str]:
             except Refusal as error:
                 yield str(error)
                 continue
-            if replace(found, yanked=file.yanked) != file:
+            kept = {name: getattr(file, name) for name in NOT_IN_THE_WHEEL}
+            if replace(found, **kept) != file:
                 yield f"{folder / JSON_PAGE} does not say of {file.name} what that file says"
     yield from wrong_pages(folder, project_pages(folder.name, listed))
 
@@ -162,4 +185,15 @@ def wrong_project(folder: Path) -> Iterator[str]:
 def verify(folder: Path) -> list[str]:
     projects = projects_in(folder)
     wrong = [line for project in projects for line in wrong_project(folder / project)]
-    return [*wrong, *wrong_pages(folder, root_pages(projects))]
+    wrong += wrong_pages(folder, root_pages(projects))
+    return [*wrong, *wrong_pages(folder.parent, {NO_JEKYLL: b""})]
+
+
+def names_of(folder: Path, version: str) -> list[str]:
+    """Every published file of a version."""
+    projects = projects_in(folder)
+    listed = [file for project in projects for file in read_pages(folder / project).values()]
+    names = [file.name for file in in_order(listed) if version_of(file.name) == version]
+    if not names:
+        raise Refusal(f"nothing of version {version} is published in {folder}")
+    return names

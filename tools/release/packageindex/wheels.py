@@ -30,10 +30,25 @@ class File:
     metadata_sha256: str
     requires_python: str | None
     yanked: str | None = None  # the reason
+    uploaded: str | None = None  # UTC, as PEP 700 writes it
+    provenance_sha256: str | None = None
+    provenance_url: str | None = None
 
     @property
     def metadata_name(self) -> str:
         return f"{self.name}.metadata"
+
+    @property
+    def provenance_name(self) -> str:
+        return f"{self.name}.provenance"
+
+    @property
+    def beside(self) -> dict[str, str]:
+        """The files of the index that belong to it, with their hashes."""
+        found = {self.name: self.sha256, self.metadata_name: self.metadata_sha256}
+        if self.provenance_sha256 is not None:
+            found[self.provenance_name] = self.provenance_sha256
+        return found
 
 
 @dataclass(frozen=True)
@@ -41,6 +56,7 @@ class Wheel:
     file: File
     data: bytes
     metadata: bytes
+    provenance: bytes | None = None
 
 
 def digest(data: bytes) -> str:
@@ -52,6 +68,10 @@ def project_of(name: str) -> str:
         return parse_wheel_filename(name)[0]
     except InvalidWheelFilename as error:
         raise Refusal(f"{name} is no wheel's file name: {error}") from None
+
+
+def version_of(name: str) -> str:
+    return str(parse_wheel_filename(name)[1])
 
 
 def read_wheel(path: Path, allow_any_tag: bool = False) -> Wheel:
