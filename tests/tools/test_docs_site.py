@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-import reference
 import site_pages
+import site_reference
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "cutwheel"
@@ -82,19 +82,19 @@ def test_lists_begin_behind_an_empty_line() -> None:
 
 
 def test_the_reference_has_every_public_name(cutwheel) -> None:
-    named = {name.public for name in reference.public_names(PACKAGE)}
-    values = {f"cutwheel.{name}" for name in (*reference.MODULES, *reference.VALUES)}
+    named = {name.public for name in site_reference.public_names(PACKAGE)}
+    values = {f"cutwheel.{name}" for name in (*site_reference.MODULES, *site_reference.VALUES)}
     exported = {f"cutwheel.{name}" for name in cutwheel.__all__}
-    for module in reference.MODULES:
+    for module in site_reference.MODULES:
         exported |= {f"cutwheel.{module}.{name}" for name in getattr(cutwheel, module).__all__}
     assert named == exported - values
-    written = "".join(reference.pages(PACKAGE).values())
+    written = "".join(site_reference.pages(PACKAGE).values())
     for name in named:
         assert f"::: {name}\n" in written
 
 
 def test_every_public_name_has_a_docstring_that_names_its_arguments(cutwheel) -> None:
-    for name in reference.public_names(PACKAGE):
+    for name in site_reference.public_names(PACKAGE):
         found = cutwheel
         for part in name.public.split(".")[1:]:
             found = getattr(found, part)
@@ -106,6 +106,6 @@ def test_every_public_name_has_a_docstring_that_names_its_arguments(cutwheel) ->
 
 
 def test_a_name_without_a_page_is_an_error() -> None:
-    name = reference.Name("cutwheel.new", "cutwheel.elsewhere")
+    name = site_reference.Name("cutwheel.new", "cutwheel.elsewhere")
     with pytest.raises(ValueError, match=r"cutwheel\.new: no page of the API reference has"):
-        reference.page_of(name)
+        site_reference.page_of(name)

@@ -18,7 +18,7 @@ import zlib
 from pathlib import Path
 from urllib.parse import unquote
 
-import reference
+import site_reference
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "cutwheel"
@@ -80,7 +80,7 @@ def stage(folder: Path) -> None:
         text = (ROOT / document).read_text(encoding="utf-8")
         page = path.relative_to(folder).as_posix()
         path.write_text(staged(text, document, page), encoding="utf-8")
-    for page, text in reference.pages(PACKAGE).items():
+    for page, text in site_reference.pages(PACKAGE).items():
         path = folder / page
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -90,7 +90,7 @@ def missing(site: Path) -> list[str]:
     """Public names that are not in the inventory, which only what was rendered gets into."""
     inventory = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
     present = {line.split(b" ")[0].decode() for line in zlib.decompress(inventory).splitlines()}
-    return [x.public for x in reference.public_names(PACKAGE) if x.public not in present]
+    return [x.public for x in site_reference.public_names(PACKAGE) if x.public not in present]
 
 
 def main() -> int:

@@ -81,7 +81,7 @@ def linear(
 
 def gemm_reduces(b: Tensor, epilogue: str) -> bool:
     """Whether `gemm` is for this module: K of b [..., K, N] is split, behind which D is no sum."""
-    return not is_linear(epilogue) and isinstance(b, DTensor) and has_split_k(b.mT)
+    return isinstance(b, DTensor) and has_split_k(b.mT) and not is_linear(epilogue)
 
 
 def reduced_product(multiply: Call) -> Call:

@@ -83,7 +83,7 @@ def page_of(name: Name) -> str:
             return page
     raise ValueError(
         f"{name.public}: no page of the API reference has {name.module}; add it to PAGES in "
-        "tools/docs/reference.py"
+        "tools/docs/site_reference.py"
     )
 
 
