@@ -43,7 +43,7 @@ unexport ACTIONS_ID_TOKEN_REQUEST_TOKEN ACTIONS_ID_TOKEN_REQUEST_URL ACTIONS_RUN
 
 SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE THIRD_PARTY_NOTICES.md licenses \
              cmake cuda python tools/build_backend.py \
-             tools/wheel/sbom.py tools/wheel/wheelcheck/fatbin.py -type f ! -name '*.py[co]')
+             tools/wheel/sbom.py tools/wheel/driver_floor.py tools/wheel/wheelcheck/fatbin.py -type f ! -name '*.py[co]')
 BUILD := python -m build --no-isolation --skip-dependency-check
 
 .PHONY: help env wheel test test-wheel test-clean test-gpu schemas torch-matrix lint locks docs bench verify sdist manylinux \

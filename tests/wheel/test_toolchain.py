@@ -108,9 +108,9 @@ def test_an_unknown_cutwheel_cuda_stops_the_configure(tmp_path):
 
 
 def test_a_cudacxx_that_is_too_old_stops_the_configure(tmp_path):
-    nvcc = fake_nvcc(tmp_path, "12.4")
+    nvcc = fake_nvcc(tmp_path, "12.3")
     text = failure(tmp_path / "b", CUDACXX=str(nvcc), CUTWHEEL_CUDA="auto")
-    assert f"{nvcc}: nvcc 12.4 is too old, 12.8 or newer is needed" in text
+    assert f"{nvcc}: nvcc 12.3 is too old, 12.4 or newer is needed" in text
 
 
 def test_a_cudacxx_that_does_not_exist_stops_the_configure(tmp_path):

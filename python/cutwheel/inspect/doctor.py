@@ -19,8 +19,6 @@ _T = TypeVar("_T")
 
 MINIMUM_TORCH = (2, 10)
 MINIMUM_CAPABILITY = (8, 0)
-# The first Linux driver of a CUDA major version: what every minor version of it needs.
-_FIRST_DRIVER = {12: "525", 13: "580"}
 _ENVIRONMENT = ("CUTWHEEL_ARCH", "CUTWHEEL_KERNEL", "CUDA_VISIBLE_DEVICES")
 _PROC_DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -60,6 +58,8 @@ class Facts:
     driver_cuda: int = 0
     """newest CUDA release of the driver, 1000 * major + 10 * minor; 0 where there is no driver"""
     required_cuda: int = 0
+    required_driver: str = ""
+    """the oldest driver that this wheel runs with, in words"""
     driver_ok: bool = False
     driver_message: str = ""
     gpus: tuple[Gpu, ...] = ()
@@ -114,6 +114,7 @@ def _probe_library() -> dict[str, Any]:
         "driver_ok": bool(driver.get("ok")),
         "driver_cuda": int(driver.get("driver_version") or 0),
         "required_cuda": int(driver.get("required") or 0),
+        "required_driver": str(driver.get("required_driver", "")),
         "driver_message": str(driver.get("message", "")),
     }
 
@@ -159,11 +160,6 @@ def _cuda_text(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def _driver_text(required_cuda: int) -> str:
-    release = _FIRST_DRIVER.get(required_cuda // 1000)
-    return f"driver {release} or newer" if release else f"a driver for CUDA {required_cuda // 1000}"
-
-
 def _torch_problem(facts: Facts) -> Problem | None:
     if facts.torch is None:
         return Problem(
@@ -179,7 +175,7 @@ def _torch_problem(facts: Facts) -> Problem | None:
 def _driver_problems(facts: Facts) -> list[Problem]:
     if facts.driver_ok:
         return []
-    wanted = _driver_text(facts.required_cuda)
+    wanted = facts.required_driver
     if not facts.driver_cuda:
         return [
             Problem(
