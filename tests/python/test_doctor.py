@@ -169,6 +169,21 @@ def test_gpu_problem_is_fatal_only_without_another_gpu(doctor: Any, name: str) -
     assert not problem.fatal
 
 
+def test_ptx_needs_a_driver_as_new_as_the_compiler(doctor: Any) -> None:
+    gpu = doctor.Gpu(1, "RTX 5090", (12, 0), ("sm89 (PTX)", "sm80 (PTX)"))
+    newer = {"cuda": "13.2", "gpus": (gpu,)}
+    (problem,) = doctor.diagnose(good(doctor, **newer))
+    assert "cuda:1 (RTX 5090) runs this wheel's PTX, which is of CUDA 13.2" in problem.what
+    assert "the driver supports CUDA 13.0" in problem.what
+    assert problem.remedy == "Update to a driver for CUDA 13.2 or newer."
+    assert problem.fatal
+    assert doctor.diagnose(good(doctor, driver_cuda=13020, **newer)) == []
+    assert doctor.diagnose(good(doctor, gpus=(gpu,))) == []
+    # The H200 has machine code, so its PTX does not matter.
+    beside = good(doctor, cuda="13.2", gpus=(*good(doctor).gpus, gpu))
+    assert [problem.fatal for problem in doctor.diagnose(beside)] == [False]
+
+
 @pytest.mark.parametrize(
     "broken", ["_driver_release", "_probe_torch", "_probe_library", "_probe_gpus"]
 )

@@ -195,13 +195,30 @@ def _driver_problems(facts: Facts) -> list[Problem]:
     return [Problem(f"The NVIDIA driver does not work: {facts.driver_message}.", "Reinstall it.")]
 
 
+def _is_ptx_too_new(facts: Facts, gpu: Gpu) -> bool:
+    """Whether the GPU has no machine code here, and its driver is older than the PTX."""
+    found = re.fullmatch(r"(\d+)\.(\d+)", facts.cuda or "")
+    if not found or not facts.driver_ok:
+        return False
+    release = 1000 * int(found[1]) + 10 * int(found[2])
+    by_ptx = bool(gpu.archs) and all(name.endswith("(PTX)") for name in gpu.archs)
+    return by_ptx and facts.driver_cuda < release
+
+
 def _gpu_problems(facts: Facts) -> list[Problem]:
-    usable = any(gpu.archs for gpu in facts.gpus)
+    usable = any(gpu.archs and not _is_ptx_too_new(facts, gpu) for gpu in facts.gpus)
     problems = []
     for gpu in facts.gpus:
+        where = f"cuda:{gpu.index} ({gpu.name})"
+        if _is_ptx_too_new(facts, gpu):
+            problem = (
+                f"{where} runs this wheel's PTX, which is of CUDA {facts.cuda}, and the driver "
+                f"supports CUDA {_cuda_text(facts.driver_cuda)}."
+            )
+            remedy = f"Update to a driver for CUDA {facts.cuda} or newer."
+            problems.append(Problem(problem, remedy, fatal=not usable))
         if gpu.archs:
             continue
-        where = f"cuda:{gpu.index} ({gpu.name})"
         if gpu.error is not None:
             problem = f"{where} cannot be asked: {gpu.error}."
             remedy = "See whether nvidia-smi shows the GPU and its errors."
