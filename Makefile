@@ -16,9 +16,9 @@ ALL_ARCHS := 80;89;90a
 ARCHS ?= $(if $(TORCH_CUDA_ARCH_LIST),,$(ALL_ARCHS))
 CUTWHEEL_CUDA ?= auto
 WHEEL ?=
-CUDA ?= 13
+CUDA ?= 12
 INDEX ?= whl
-VARIANT ?= cu130
+VARIANT ?= cu128
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
 # Each process imports torch: more than a few gain nothing.
@@ -43,7 +43,7 @@ unexport ACTIONS_ID_TOKEN_REQUEST_TOKEN ACTIONS_ID_TOKEN_REQUEST_URL ACTIONS_RUN
 
 SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE THIRD_PARTY_NOTICES.md licenses \
              cmake cuda python tools/build_backend.py \
-             tools/wheel/sbom.py tools/wheel/wheelcheck/fatbin.py -type f ! -name '*.py[co]')
+             tools/wheel/sbom.py tools/wheel/driver_floor.py tools/wheel/wheelcheck/fatbin.py -type f ! -name '*.py[co]')
 BUILD := python -m build --no-isolation --skip-dependency-check
 
 .PHONY: help env wheel test test-wheel test-clean test-gpu schemas torch-matrix lint locks docs bench verify sdist manylinux \
@@ -117,14 +117,16 @@ sdist: $(VENV)/.release   ## source distribution: dist/
 	rm -rf dist
 	$(BUILD) --sdist --outdir dist
 
-# PyPI has no compiler for CUDA 12, so its image brings one. The cache of compiled kernels is on the host, which
-# cibuildwheel mounts at /host.
-IMAGE_12 = quay.io/manylinux_cuda/manylinux_2_28_$(1)_cuda12_9:latest
+# What is released is built with CUDA 12.8: it runs with every driver from 550.54 on and beside torch of CUDA 12 and 13, and the
+# PTX of 12.9 and later needs newer drivers than the first that know Blackwell. PyPI has no compiler for CUDA 12, so the images
+# bring one: those in which PyTorch builds its own wheels. CUDA=13 takes the pinned compiler from PyPI, as a build from the
+# sdist does. The cache of compiled kernels is on the host, which cibuildwheel mounts at /host.
+IMAGE_12_X86_64 = docker.io/pytorch/manylinux2_28-builder:cuda12.8
+IMAGE_12_AARCH64 = docker.io/pytorch/manylinuxaarch64-builder:cuda12.8
 CIBW_13 :=
-CIBW_12 := CIBW_MANYLINUX_X86_64_IMAGE=$(call IMAGE_12,x86_64) CIBW_MANYLINUX_AARCH64_IMAGE=$(call IMAGE_12,aarch64) \
+CIBW_12 := CIBW_MANYLINUX_X86_64_IMAGE=$(IMAGE_12_X86_64) CIBW_MANYLINUX_AARCH64_IMAGE=$(IMAGE_12_AARCH64) \
            CIBW_ENVIRONMENT='CUTWHEEL_CUDA=auto CUDACXX=/usr/local/cuda/bin/nvcc CCACHE_COMPILERCHECK=content'
-# A release is built from what requirements/build.lock has the hashes of, in an image that cibuildwheel pins by digest. The
-# tests run on another machine, since what they install could change the wheel.
+# A release is built from what requirements/build.lock has the hashes of. The tests run on another machine, since what they install could change the wheel.
 CIBW_RELEASE = CIBW_BEFORE_ALL=true CIBW_TEST_SKIP='*' CCACHE_DISABLE=1 PIP_EXTRA_INDEX_URL= \
                CIBW_BUILD_FRONTEND='build; args: --no-isolation --skip-dependency-check' \
                CIBW_BEFORE_BUILD='pip install --no-deps --require-hashes -r {project}/requirements/build.lock'
@@ -134,9 +136,9 @@ manylinux: $(VENV)/.release   ## wheel of the sdist in dist/, built in the manyl
 	CCACHE_DIR=/host$(CURDIR)/build/ccache $(CIBW_$(CUDA)) $(if $(RELEASE),$(CIBW_RELEASE)) cibuildwheel --platform linux --output-dir dist dist/*.tar.gz
 
 reproduce: $(VENV)/.base $(VENV)/.release   ## two builds of the commit in two directories: the same bytes? REPRODUCE_ARGS='--help'
-	$(if $(RELEASE),$(CIBW_RELEASE)) python tools/wheel/reproduce.py --kernels '$(KERNELS)' $(REPRODUCE_ARGS)
+	$(CIBW_$(CUDA)) $(if $(RELEASE),$(CIBW_RELEASE)) python tools/wheel/reproduce.py --kernels '$(KERNELS)' $(REPRODUCE_ARGS)
 
-index: $(VENV)/.release   ## add the wheels that WHEEL names to the package index: INDEX=whl VARIANT=cu130
+index: $(VENV)/.release   ## add the wheels that WHEEL names to the package index: INDEX=whl VARIANT=cu128
 	python tools/release/index.py --index $(INDEX) --variant $(VARIANT) \
 	  $(if $(PROVENANCE),--provenance $(PROVENANCE) --url $(INDEX_URL)) $(FILE)
 	python tools/release/index.py --index $(INDEX) --verify

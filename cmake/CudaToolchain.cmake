@@ -42,4 +42,28 @@ if(NOT cudart_major_minor EQUAL nvcc_major_minor)
                 "${CUDAToolkit_INCLUDE_DIRS} have CUDART_VERSION ${CUTWHEEL_CUDART_VERSION}. Install both from one release."
   )
 endif()
-message(STATUS "cutwheel: nvcc ${CMAKE_CUDA_COMPILER_VERSION} (${nvcc})")
+
+# What this nvcc can do, asked of itself. Without --compress-mode, which came with 12.8, fatbins are compressed by LZ4:
+# two and a half times the size, and older drivers load them. Releases without --frandom-seed make names of internal symbols
+# from the source alone.
+execute_process(COMMAND ${nvcc} --help OUTPUT_VARIABLE nvcc_help COMMAND_ERROR_IS_FATAL ANY)
+set(CUTWHEEL_FATBIN_OPTIONS -Xfatbin=-compress-all)
+set(compression lz4)
+if(nvcc_help MATCHES "--compress-mode")
+  list(APPEND CUTWHEEL_FATBIN_OPTIONS --compress-mode=size)
+  set(compression zstd)
+endif()
+string(FIND "${nvcc_help}" "--frandom-seed" CUTWHEEL_HAS_RANDOM_SEED)
+
+# The oldest driver that loads what this compiler makes; the library tells users.
+set(driver_floor ${PROJECT_SOURCE_DIR}/tools/wheel/driver_floor.py)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${driver_floor})
+execute_process(
+  COMMAND ${Python_EXECUTABLE} -B ${driver_floor} --cuda ${CUTWHEEL_CUDA_VERSION} --compression ${compression}
+  OUTPUT_VARIABLE floor ERROR_VARIABLE floor_error RESULT_VARIABLE floor_failed OUTPUT_STRIP_TRAILING_WHITESPACE)
+if(floor_failed)
+  message(FATAL_ERROR "CUDA toolchain: ${floor_error}")
+endif()
+list(GET floor 0 CUTWHEEL_DRIVER_CUDA)
+list(GET floor 1 CUTWHEEL_DRIVER)
+message(STATUS "cutwheel: nvcc ${CMAKE_CUDA_COMPILER_VERSION} (${nvcc}); the kernels need ${CUTWHEEL_DRIVER}")

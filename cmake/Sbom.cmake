@@ -9,7 +9,8 @@ function(cutwheel_add_sbom)
     return()
   endif()
   set(sbom ${PROJECT_BINARY_DIR}/cutwheel.cdx.json)
-  set(scripts ${PROJECT_SOURCE_DIR}/tools/wheel/sbom.py ${PROJECT_SOURCE_DIR}/tools/wheel/wheelcheck/fatbin.py)
+  set(scripts ${PROJECT_SOURCE_DIR}/tools/wheel/sbom.py ${PROJECT_SOURCE_DIR}/tools/wheel/driver_floor.py
+              ${PROJECT_SOURCE_DIR}/tools/wheel/wheelcheck/fatbin.py)
   get_target_property(cutlass_include cutwheel_cutlass INTERFACE_INCLUDE_DIRECTORIES)
   set(cuda_includes ${CUDAToolkit_INCLUDE_DIRS})
   list(TRANSFORM CUDAToolkit_INCLUDE_DIRS APPEND /cccl OUTPUT_VARIABLE with_cccl) # CUDA 13 has it in a folder of its own

@@ -17,7 +17,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-MINIMUM = (12, 8)  # the first release with --compress-mode
+MINIMUM = (12, 4)  # the oldest release that the library was built with and run
 PINS = Path(__file__).resolve().parents[1] / "requirements" / "cuda.txt"
 
 

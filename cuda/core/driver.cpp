@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "build_info.h"  // generated
 #include "core/error.h"
 
 namespace cutwheel {
@@ -14,7 +15,7 @@ using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
 using EncodeIm2col = decltype(&cuTensorMapEncodeIm2col);
 
 // cuTensorMapEncode* have had the signatures that CUTLASS calls since CUDA 12.
-constexpr unsigned kDriverVersion = 12000;
+constexpr int kDriverVersion = 12000;
 
 // Once the first is there, the second is, too.
 std::atomic<EncodeTiled> g_encode_tiled{nullptr};
@@ -25,7 +26,12 @@ template <class Function>
 Function resolve(char const* name, cudaError_t* error) {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
   *error = cudaGetDriverEntryPointByVersion(name, &entry, kDriverVersion, cudaEnableDefault, &found);
+#else  // asks for what the runtime's own version has, which is the same signature throughout CUDA 12
+  static_assert(CUDART_VERSION >= kDriverVersion);
+  *error = cudaGetDriverEntryPoint(name, &entry, cudaEnableDefault, &found);
+#endif
   if (*error != cudaSuccess || found != cudaDriverEntryPointSuccess) return nullptr;
   return reinterpret_cast<Function>(entry);
 }
@@ -42,19 +48,17 @@ std::string cuda_version(int version) { return concat(version / 1000, '.', versi
 
 DriverStatus driver_status() {
   DriverStatus status;
-  status.required = CUDART_VERSION / 1000 * 1000;  // any driver of the same major runs code of this runtime
+  status.required = kRequiredDriverCuda;
   cudaError_t error = cudaDriverGetVersion(&status.driver_version);
   if (error != cudaSuccess || status.driver_version == 0) {
     cudaGetLastError();
     status.driver_version = 0;
-    status.message = concat("no CUDA driver is installed (libcuda.so.1 was not found); this wheel needs a driver for CUDA ",
-                            cuda_version(status.required), " or newer (580 or newer for CUDA 13.0)");
+    status.message = concat("no CUDA driver is installed (libcuda.so.1 was not found); this wheel needs ", kRequiredDriver);
     return status;
   }
   if (status.driver_version < status.required) {
     status.message = concat("the installed CUDA driver supports CUDA ", cuda_version(status.driver_version),
-                            ", but this wheel needs a driver for CUDA ", cuda_version(status.required),
-                            " or newer (580 or newer for CUDA 13.0): update the driver");
+                            ", but this wheel needs ", kRequiredDriver, ": update the driver");
     return status;
   }
   if (!g_encode_tiled.load(std::memory_order_acquire)) {
@@ -68,7 +72,7 @@ DriverStatus driver_status() {
     if (!im2col) {
       status.message = concat("the CUDA driver (CUDA ", cuda_version(status.driver_version), ") has no ", name,
                               error == cudaSuccess ? "" : ": ", error == cudaSuccess ? "" : cudaGetErrorString(error),
-                              "; reinstall driver 580 or newer");
+                              "; reinstall ", kRequiredDriver);
       cudaGetLastError();
       return status;
     }
@@ -90,7 +94,7 @@ void* find_driver_function(char const* name) {
   auto const found = resolve<void*>(name, &error);
   if (!found) {
     cudaGetLastError();
-    fail(ErrorKind::runtime, "the CUDA driver has no ", name, "; reinstall driver 580 or newer");
+    fail(ErrorKind::runtime, "the CUDA driver has no ", name, "; reinstall ", kRequiredDriver);
   }
   return found;
 }

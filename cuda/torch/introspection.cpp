@@ -223,7 +223,8 @@ std::string device_info_json(std::int64_t device) {
 std::string driver_status_json() {
   DriverStatus const status = driver_status();
   return concat("{\"ok\": ", boolean(status.ok), ", \"driver_version\": ", status.driver_version,
-                ", \"required\": ", status.required, ", \"message\": ", quoted(status.message), "}");
+                ", \"required\": ", status.required, ", \"required_driver\": ", quoted(kRequiredDriver),
+                ", \"message\": ", quoted(status.message), "}");
 }
 
 std::string explain_json(StringHandle op_name, OptionalTensors const& operands, std::optional<ScalarType> out_dtype,

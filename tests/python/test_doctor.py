@@ -38,7 +38,8 @@ def good(doctor: Any, **changes: Any) -> Any:
         cuda_available=True,
         driver="580.65.06",
         driver_cuda=13000,
-        required_cuda=13000,
+        required_cuda=12040,
+        required_driver="driver 550.54.14 or newer (CUDA 12.4)",
         driver_ok=True,
         gpus=(doctor.Gpu(0, "NVIDIA H200", (9, 0), ("sm90a", "sm80 (PTX)")),),
     )
@@ -98,13 +99,13 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str, str, bool]] = {
     "no_driver": (
         {"driver_ok": False, "driver_cuda": 0, "driver": None, "gpus": ()},
         "libcuda.so.1",
-        "580 or newer",
+        "Install NVIDIA driver 550.54.14 or newer (CUDA 12.4)",
         True,
     ),
     "old_driver": (
-        {"driver_ok": False, "driver_cuda": 12080, "driver": "570.86.15", "gpus": ()},
-        "570.86.15 supports CUDA 12.8, and this wheel needs CUDA 13.0",
-        "580 or newer",
+        {"driver_ok": False, "driver_cuda": 12020, "driver": "535.54.03", "gpus": ()},
+        "535.54.03 supports CUDA 12.2, and this wheel needs CUDA 12.4",
+        "Update to driver 550.54.14 or newer",
         True,
     ),
     "broken_driver": (
@@ -166,6 +167,21 @@ def test_gpu_problem_is_fatal_only_without_another_gpu(doctor: Any, name: str) -
     assert problem.fatal
     (problem,) = doctor.diagnose(good(doctor, gpus=(*good(doctor).gpus, gpu)))
     assert not problem.fatal
+
+
+def test_ptx_needs_a_driver_as_new_as_the_compiler(doctor: Any) -> None:
+    gpu = doctor.Gpu(1, "RTX 5090", (12, 0), ("sm89 (PTX)", "sm80 (PTX)"))
+    newer = {"cuda": "13.2", "gpus": (gpu,)}
+    (problem,) = doctor.diagnose(good(doctor, **newer))
+    assert "cuda:1 (RTX 5090) runs this wheel's PTX, which is of CUDA 13.2" in problem.what
+    assert "the driver supports CUDA 13.0" in problem.what
+    assert problem.remedy == "Update to a driver for CUDA 13.2 or newer."
+    assert problem.fatal
+    assert doctor.diagnose(good(doctor, driver_cuda=13020, **newer)) == []
+    assert doctor.diagnose(good(doctor, gpus=(gpu,))) == []
+    # The H200 has machine code, so its PTX does not matter.
+    beside = good(doctor, cuda="13.2", gpus=(*good(doctor).gpus, gpu))
+    assert [problem.fatal for problem in doctor.diagnose(beside)] == [False]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import driver_floor
 import pytest
 
 # CUresult: 0 is CUDA_SUCCESS, 500 is CUDA_ERROR_NOT_FOUND.
@@ -86,22 +87,44 @@ def stand_in(folder: Path, version: int) -> Path:
 
 
 def test_a_driver_that_is_too_old_is_named(cutwheel: ModuleType, tmp_path: Path) -> None:
-    status, error = ask(cutwheel, stand_in(tmp_path, 12040))
+    status, error = ask(cutwheel, stand_in(tmp_path, 11080))
     assert status["ok"] is False
-    assert status["driver_version"] == 12040
-    assert status["required"] == 13000
+    assert status["driver_version"] == 11080
     for text in (status["message"], error):
-        assert "supports CUDA 12.4" in str(text)
-        assert "CUDA 13.0" in str(text)
-        assert "update the driver" in str(text)
+        assert "supports CUDA 11.8" in str(text)
+        assert f"needs {status['required_driver']}: update the driver" in str(text)
     assert error.startswith("cutwheel.RuntimeError: ")
+
+
+def test_the_oldest_driver_is_that_of_the_compiler(cutwheel: ModuleType) -> None:
+    torch = pytest.importorskip("torch")
+    built_with = json.loads(torch.ops.cutwheel._build_info())["cuda"]
+    status = json.loads(torch.ops.cutwheel._driver_status())
+    # Fatbins of zstd since 12.8: driver_floor.py. Read from the file itself by verify.py.
+    compression = "lz4" if built_with in ("12.4", "12.5", "12.6") else "zstd"
+    floor = driver_floor.of_build(built_with, compression)
+    assert (status["required"], status["required_driver"]) == (floor.cuda, str(floor))
+
+
+@pytest.mark.parametrize("behind", [10, 20])
+def test_the_oldest_driver_is_the_first_that_is_accepted(
+    cutwheel: ModuleType, tmp_path: Path, behind: int
+) -> None:
+    torch = pytest.importorskip("torch")
+    required = json.loads(torch.ops.cutwheel._driver_status())["required"]
+    status, error = ask(cutwheel, stand_in(tmp_path, required - behind))
+    assert "update the driver" in error
+    (tmp_path / "libcuda.so.1").unlink()
+    status, error = ask(cutwheel, stand_in(tmp_path, required))
+    assert "update the driver" not in error, "and what it lacks is another thing"
+    assert status["driver_version"] == required
 
 
 def test_a_driver_without_tensor_maps_is_named(cutwheel: ModuleType, tmp_path: Path) -> None:
     status, error = ask(cutwheel, stand_in(tmp_path, 13000))
     assert status["ok"] is False
     assert "cuTensorMapEncodeTiled" in error
-    assert "580" in error
+    assert f"reinstall {status['required_driver']}" in error
 
 
 @pytest.mark.skipif(
@@ -112,4 +135,4 @@ def test_no_driver_is_named(cutwheel: ModuleType) -> None:
     assert status["ok"] is False
     assert status["driver_version"] == 0
     assert "no CUDA driver is installed" in error
-    assert "580 or newer" in error
+    assert f"needs {status['required_driver']}" in error

@@ -221,9 +221,9 @@ def test_every_wheel_of_the_matrix_tells_its_hash():
     """An entry without an output would be built, and never be published."""
     job = load("wheels.yml")["jobs"]["wheel"]
     matrix = job["strategy"]["matrix"]
-    names = {f"wheel-cu{cuda}-{host}" for cuda in matrix["cuda"] for host in matrix["platform"]}
+    names = {f"wheel-{host}" for host in matrix["platform"]}
     assert job["outputs"] == {name: f"${{{{ steps.sha256.outputs.{name} }}}}" for name in names}
-    assert job["env"]["ARTIFACT"] == "wheel-cu${{ matrix.cuda }}-${{ matrix.platform }}"
+    assert job["env"]["ARTIFACT"] == "wheel-${{ matrix.platform }}"
 
 
 def test_a_release_asks_for_provenance_before_it_tests_and_before_it_publishes():
@@ -315,23 +315,29 @@ def test_the_site_is_rendered_for_each_pull_request_and_published_with_a_release
     assert commands.index("make add-docs") < commands.index("make push-index")
 
 
-def test_cuda_12_and_aarch64_are_built_on_request_only():
+def test_there_is_one_wheel_for_a_platform_and_aarch64_on_request_only():
     workflow = load("wheels.yml")
     for trigger in ("workflow_dispatch", "workflow_call"):
-        inputs = triggers(workflow)[trigger]["inputs"]
-        assert [inputs[key]["default"] for key in ("cuda12", "aarch64")] == [False, False]
+        assert triggers(workflow)[trigger]["inputs"]["aarch64"]["default"] is False
     matrix = workflow["jobs"]["wheel"]["strategy"]["matrix"]
-    assert matrix["cuda"] == ["13", "12"]
+    assert matrix.keys() == {"platform", "exclude"}
     assert matrix["platform"] == ["x86_64", "aarch64"]
     assert "include" not in matrix  # it would add a job where its row is excluded
 
 
-@pytest.mark.parametrize(("cuda", "image"), [("13", False), ("12", True)])
-def test_make_knows_each_cuda_version(cuda, image):
-    command = ["make", "-n", "manylinux", f"CUDA={cuda}"]
+def test_each_wheel_that_is_taken_by_name_is_built():
+    built = load("wheels.yml")["jobs"]["wheel"]["outputs"].keys()
+    texts = [(FOLDER / name).read_text(encoding="utf-8") for name in NAMES if name != "wheels.yml"]
+    taken = {name for text in texts for name in re.findall(r"\bwheel-\w+", text)}
+    assert taken == {"wheel-x86_64"} <= built
+
+
+@pytest.mark.parametrize(("settings", "image"), [([], True), (["CUDA=13"], False)])
+def test_the_wheel_is_built_with_cuda_12_unless_13_is_asked_for(settings, image):
+    command = ["make", "-n", "manylinux", *settings]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     line = next(line for line in done.stdout.splitlines() if "cibuildwheel --platform" in line)
-    assert (f"manylinux_2_28_x86_64_cuda{cuda}_" in line) is image
+    assert ("manylinux2_28-builder:cuda12.8 " in line) is image
     assert ("CUTWHEEL_CUDA=auto" in line) is image
 
 

@@ -232,6 +232,12 @@ BROKEN: dict[str, tuple[str, str, Breaker]] = {
         "gemm_sm90a_scale",
         with_gencode("sm90a", "-gencode=arch=compute_90a,code=[sm_90a,compute_90a]"),
     ),
+    "driver that is older than the kernels need": (
+        "driver",
+        "but its kernels need driver",
+        with_library(driver="driver 470.42.01 or newer (CUDA 11.4)"),
+    ),
+    "no driver is told": ("driver", "says nothing", with_library(driver="")),
     "no licence of CUTLASS": (
         "licences",
         "no licence of CUTLASS",

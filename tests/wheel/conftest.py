@@ -22,6 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import driver_floor
 import pytest
 import sbom
 from wheelcheck.fatbin import DeviceCode, KernelId, read_device_code
@@ -105,11 +106,25 @@ class Workshop:
         assert found, done.stderr
         return shlex.split(found[1])
 
+    @cached_property
+    def release(self) -> str:
+        return "{}.{}".format(*cuda_toolchain.inspect(self.nvcc).version)
+
+    @property
+    def compression(self) -> str:
+        """As cmake/CudaToolchain.cmake chooses it, which asks the compiler."""
+        return "zstd" if cuda_toolchain.inspect(self.nvcc).version >= (12, 8) else "lz4"
+
+    def told_driver(self) -> str:
+        """What the library tells users who have no driver or one that is too old."""
+        return str(driver_floor.of_build(self.release, self.compression))
+
     def kernel_object(self, names: Sequence[str], *gencode: str) -> Path:
         def compile_kernel(path: Path) -> None:
             source = path.with_suffix(".cu")
             source.write_text("".join(KERNEL.format(name=name) for name in names))
-            options = ["-Xfatbin=-compress-all", "--compress-mode=size", "-Xcompiler=-fPIC"]
+            mode = ["--compress-mode=size"] if self.compression == "zstd" else []
+            options = ["-Xfatbin=-compress-all", *mode, "-Xcompiler=-fPIC"]
             self._run(self.nvcc, *options, *gencode, "-c", source, "-o", path)
 
         return self._once((*names, gencode), ".o", compile_kernel)
@@ -133,19 +148,21 @@ class Workshop:
         version_script: str = NO_EXPORTS,
         needed: Sequence[str] = ("libtorch.so",),
         flags: Sequence[str] = (),
+        driver: str | None = None,
     ) -> bytes:
         linked = tuple(self.objects(*GENCODE) if objects is None else objects)
 
         def link(path: Path) -> None:
             source, script = path.with_suffix(".cpp"), path.with_suffix(".map")
-            source.write_text(host)
+            told = self.told_driver() if driver is None else driver
+            source.write_text(f'{host}char const* told_driver() {{ return "{told}"; }}\n')
             script.write_text(version_script)
             stubs = ["-Wl,--no-as-needed", *map(self.stub, needed), "-Wl,--as-needed"]
             cudart = [*self.library_folders, "-lcudart_static", "-lpthread", "-ldl", "-lrt"]
             options = ["-shared", "-fPIC", "-s", f"-Wl,--version-script={script}", *flags]
             self._run("c++", *options, source, *linked, *stubs, *cudart, "-o", path)
 
-        key = (linked, host, version_script, tuple(needed), tuple(flags))
+        key = (linked, host, version_script, tuple(needed), tuple(flags), driver)
         return self._once(key, ".so", link).read_bytes()
 
     def device_code(self, library: bytes) -> DeviceCode:
@@ -158,9 +175,8 @@ class Workshop:
     @cached_property
     def sbom_inputs(self) -> sbom.Inputs:
         """Versions that nothing compares with, but for that of ptxas; headers that are there."""
-        release = cuda_toolchain.inspect(self.nvcc).version
-        (ptxas,) = self.device_code(self.library()).ptxas
-        assert ptxas.startswith(f"{release[0]}.{release[1]}.")
+        (ptxas,) = self.device_code(self.library()).ptxas or {f"{self.release}.0"}
+        assert ptxas.startswith(f"{self.release}.")
         header = self.folder / "include" / "cuda" / "std" / "__cccl" / "version.h"
         header.parent.mkdir(parents=True)
         header.write_text("#define CCCL_VERSION 3001002\n")

@@ -67,9 +67,9 @@ def test_a_cuda_home_without_nvcc_stops_the_configure(tmp_path):
 
 
 def test_a_cuda_home_that_is_too_old_stops_the_configure(tmp_path):
-    home = toolkit(tmp_path / "toolkit", "12.4")
+    home = toolkit(tmp_path / "toolkit", "12.3")
     text = failure(tmp_path / "b", CUDACXX="", CUDA_HOME=str(home), CUTWHEEL_CUDA="auto")
-    assert f"CUDA_HOME={home}: {home}/bin/nvcc: nvcc 12.4 is too old, 12.8 or newer" in text
+    assert f"CUDA_HOME={home}: {home}/bin/nvcc: nvcc 12.3 is too old, 12.4 or newer" in text
 
 
 def test_a_cuda_home_without_nvcc_stops_the_build_backend(tmp_path):

@@ -170,3 +170,17 @@ def test_versions_of_the_built_wheel_are_those_of_build_info() -> None:
     assert len(kernels) == info["kernels"]
     archs = {p["value"] for k in kernels for p in k["properties"] if p["name"] == "cutwheel:arch"}
     assert archs <= {f"sm{arch}" for arch in info["archs"]}
+
+
+@pytest.mark.parametrize("name", sbom.CCCL_VERSION)
+def test_libcuxx_has_its_version_in_one_of_two_headers(
+    workshop: Workshop, tmp_path: Path, name: str
+) -> None:
+    header = tmp_path / name
+    header.parent.mkdir(parents=True)
+    header.write_text("#define CCCL_VERSION 2003002\n")
+    inputs = dataclasses.replace(workshop.sbom_inputs, cuda_includes=[tmp_path / "other", tmp_path])
+    assert sbom.libcuxx(inputs)["version"] == "2.3.2"
+    header.unlink()
+    with pytest.raises(SystemExit, match=r"no cuda/std/__cccl/version\.h and no "):
+        sbom.libcuxx(inputs)

@@ -12,6 +12,7 @@ import time
 import zipfile
 from pathlib import Path
 
+import driver_floor
 import pytest
 from builds import ROOT, cached, checked, configure_command, failure, fake_nvcc
 from elftools.elf.elffile import ELFFile
@@ -108,9 +109,9 @@ def test_an_unknown_cutwheel_cuda_stops_the_configure(tmp_path):
 
 
 def test_a_cudacxx_that_is_too_old_stops_the_configure(tmp_path):
-    nvcc = fake_nvcc(tmp_path, "12.4")
+    nvcc = fake_nvcc(tmp_path, "12.3")
     text = failure(tmp_path / "b", CUDACXX=str(nvcc), CUTWHEEL_CUDA="auto")
-    assert f"{nvcc}: nvcc 12.4 is too old, 12.8 or newer is needed" in text
+    assert f"{nvcc}: nvcc 12.3 is too old, 12.4 or newer is needed" in text
 
 
 def test_a_cudacxx_that_does_not_exist_stops_the_configure(tmp_path):
@@ -179,6 +180,34 @@ def test_torch_headers_and_libcuda_stay_out(configured):
 def test_another_compiler_in_the_same_build_directory_stops_the_configure(configured, tmp_path):
     text = failure(configured, CUDACXX=str(fake_nvcc(tmp_path, "13.1")), CUTWHEEL_CUDA="auto")
     assert "was configured with" in text
+
+
+def test_options_that_an_older_compiler_does_not_know_are_left_out(configured, tmp_path):
+    """nvcc 12.4 has neither: one that does not name them stands in for it."""
+    nvcc = tmp_path / "nvcc"
+    real = cached(configured, "CMAKE_CUDA_COMPILER")
+    hide = "sed -e s/--compress-mode/--other/ -e s/--frandom-seed/--another/"
+    nvcc.write_text(
+        f'#!/bin/sh\nif [ "$*" = --help ]; then {real} --help | {hide}; else exec {real} "$@"; fi\n'
+    )
+    nvcc.chmod(0o755)
+    build = tmp_path / "b"
+    checked(*configure_command(build), CUDACXX=str(nvcc), CUTWHEEL_CUDA="auto")
+    for folder, knows in ((configured, True), (build, False)):
+        commands = json.loads((folder / "compile_commands.json").read_text())
+        kernels = [command["command"] for command in commands if command["file"].endswith(".cu")]
+        assert kernels
+        assert all("-Xfatbin=-compress-all" in command for command in kernels)
+        for option in ("--compress-mode=size", "--frandom-seed="):
+            assert {option in command for command in kernels} == {knows}, option
+
+
+def test_the_library_is_told_its_oldest_driver(configured):
+    version = cuda_toolchain.inspect(Path(cached(configured, "CMAKE_CUDA_COMPILER"))).version
+    floor = driver_floor.of_build("{}.{}".format(*version), "zstd" if version >= (12, 8) else "lz4")
+    header = (configured / "generated" / "build_info.h").read_text()
+    assert f"kRequiredDriverCuda = {floor.cuda};" in header
+    assert f'kRequiredDriver = "{floor}";' in header
 
 
 # --- what else stops a configure

@@ -10,9 +10,12 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import driver_floor
 import pytest
 import verify as tool
 from broken_wheels import BROKEN, without_sm90a_cubin
+from wheelcheck import kernels
+from wheelcheck.fatbin import FATBIN_MAGIC, read_compressions
 
 if TYPE_CHECKING:
     from conftest import Workshop
@@ -43,6 +46,62 @@ def test_every_check_is_broken_somewhere(workshop: Workshop) -> None:
     assert names == {check for check, _, _ in BROKEN.values()} | {"kernel size", "wheel size"}
 
 
+@pytest.mark.parametrize(
+    ("options", "compression"),
+    [(["-Xfatbin=-compress-all"], None), (["--no-compress"], "none")],
+)
+def test_compression_is_read_from_the_fatbins(
+    workshop: Workshop, options: list[str], compression: str | None
+) -> None:
+    """None: what the compiler takes where no mode is given, which is one of the two."""
+    made = workshop.kernel_object(["squeezed"], *options, "-gencode=arch=compute_80,code=sm_80")
+    found = read_compressions(made)
+    assert found == {compression} if compression else found <= {"lz4", "zstd"}
+    assert read_compressions(workshop.objects("sm80")[0]) == {workshop.compression}
+
+
+def test_bytes_that_are_no_fatbin_are_refused(workshop: Workshop, tmp_path: Path) -> None:
+    made = workshop.objects("sm80")[0].read_bytes()
+    magic = FATBIN_MAGIC.to_bytes(4, "little")
+    place = made.index(magic)
+    damaged = tmp_path / "damaged.o"
+    damaged.write_bytes(made[:place] + b"0" + made[place + 1 :])
+    with pytest.raises(RuntimeError, match="no fatbin at byte 0"):
+        read_compressions(damaged)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "compression", "driver"),
+    [
+        ("12.4", "lz4", "driver 525.60.13 or newer (CUDA 12.0)"),
+        ("12.8", "lz4", "driver 525.60.13 or newer (CUDA 12.0)"),
+        ("12.8", "zstd", "driver 550.54.14 or newer (CUDA 12.4)"),
+        ("13.0", "lz4", "driver 580.65.06 or newer (CUDA 13.0)"),
+        ("13.2", "zstd", "driver 580.65.06 or newer (CUDA 13.0)"),
+    ],
+)
+def test_the_driver_follows_the_compiler(cuda: str, compression: str, driver: str) -> None:
+    floor = driver_floor.of_build(cuda, compression)
+    assert str(floor) == driver
+    assert kernels.DRIVER.fullmatch(driver.encode())
+    abi = {"12": 7, "13": 8}[cuda.partition(".")[0]]
+    assert driver_floor.of_code({abi}, {compression}) == floor, "and the code says the same"
+
+
+def test_flags_of_a_fatbin_say_how_it_is_compressed() -> None:
+    # As nvcc 13.0 and 12.4 write them, and without compression.
+    named = {0x8011: "zstd", 0x102011: "lz4", 0x11: "none"}
+    assert {flags: driver_floor.compression_of(flags) for flags in named} == named
+
+
+def test_cubins_of_an_unknown_abi_ask_for_their_driver(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_floor, "CUBIN_ABI", {})
+    report = verify(workshop.pack())
+    assert "CUBIN_ABI in tools/wheel/driver_floor.py" in report["failed"]["driver"]
+
+
 def test_good_wheel_passes_on_the_command_line(workshop: Workshop) -> None:
     command = [sys.executable, str(CLI), str(workshop.pack())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -56,7 +115,7 @@ def test_broken_wheel_fails_on_the_command_line(workshop: Workshop) -> None:
     command = [sys.executable, str(CLI), str(without_sm90a_cubin(workshop))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "1 of 18 checks failed" in done.stdout
+    assert "1 of 19 checks failed" in done.stdout
 
 
 def test_kernel_budget(workshop: Workshop) -> None:

@@ -154,7 +154,7 @@ class Rehearsal:
         self.tool("hashes", "record", "sdist", *self.dist.glob("*.tar.gz"), **told)
         for path in sorted(self.dist.glob("*.whl")):
             platform = "aarch64" if path.stem.endswith("aarch64") else "x86_64"
-            self.tool("hashes", "record", f"wheel-cu13-{platform}", path, **told)
+            self.tool("hashes", "record", f"wheel-{platform}", path, **told)
         own = dict(line.split("=", 1) for line in outputs.read_text().splitlines())
         needs = {"all": {"result": "success", "outputs": own}}
         self.tool("hashes", "collect", NEEDS=json.dumps(needs), **told)
@@ -175,7 +175,7 @@ class Rehearsal:
             self.tool("attestation", self.tag, *files)
             self.upload(files, url)
             self.tool("tag", "pypi", self.tag, *files, f"--pypi={url}/pypi", "--pause=0")
-            variant = ("--index", index, "--variant", "cu130")
+            variant = ("--index", index, "--variant", "cu128")
             self.tool("index", *variant, *wheels)
             self.read_back(index, url)
             assets = [*sorted(self.assets.iterdir()), program]

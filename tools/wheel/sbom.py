@@ -26,6 +26,8 @@ from typing import Any
 from wheelcheck.fatbin import DeviceCode, KernelId, read_device_code
 
 LIBRARY = "cutwheel/_C.so"
+# The header that has CCCL's version, since CUDA 12.5 and before.
+CCCL_VERSION = ("cuda/std/__cccl/version.h", "cuda/std/detail/libcxx/include/__cccl/version.h")
 # Properties of a kernel's component: the GPU architecture its cubin is for, and that of its PTX.
 ARCH, PTX = "cutwheel:arch", "cutwheel:ptx"
 APACHE = {"license": {"id": "Apache-2.0"}}
@@ -117,13 +119,12 @@ def cudart(inputs: Inputs) -> Component:
 
 
 def libcuxx(inputs: Inputs) -> Component:
-    name = "cuda/std/__cccl/version.h"
-    for include in inputs.cuda_includes:
-        header = include / name
+    for header in (include / name for include in inputs.cuda_includes for name in CCCL_VERSION):
         if header.is_file():
             break
     else:
-        raise SystemExit(f"sbom: no {name} in {', '.join(map(str, inputs.cuda_includes))}")
+        looked = ", ".join(map(str, inputs.cuda_includes))
+        raise SystemExit(f"sbom: no {' and no '.join(CCCL_VERSION)} in {looked}")
     number = re.search(r"#\s*define CCCL_VERSION (\d+)", header.read_text("utf-8"))
     if number is None:
         raise SystemExit(f"sbom: {header} has no CCCL_VERSION")

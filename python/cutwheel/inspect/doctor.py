@@ -19,8 +19,6 @@ _T = TypeVar("_T")
 
 MINIMUM_TORCH = (2, 10)
 MINIMUM_CAPABILITY = (8, 0)
-# The first Linux driver of a CUDA major version: what every minor version of it needs.
-_FIRST_DRIVER = {12: "525", 13: "580"}
 _ENVIRONMENT = ("CUTWHEEL_ARCH", "CUTWHEEL_KERNEL", "CUDA_VISIBLE_DEVICES")
 _PROC_DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -60,6 +58,8 @@ class Facts:
     driver_cuda: int = 0
     """newest CUDA release of the driver, 1000 * major + 10 * minor; 0 where there is no driver"""
     required_cuda: int = 0
+    required_driver: str = ""
+    """the oldest driver that this wheel runs with, in words"""
     driver_ok: bool = False
     driver_message: str = ""
     gpus: tuple[Gpu, ...] = ()
@@ -114,6 +114,7 @@ def _probe_library() -> dict[str, Any]:
         "driver_ok": bool(driver.get("ok")),
         "driver_cuda": int(driver.get("driver_version") or 0),
         "required_cuda": int(driver.get("required") or 0),
+        "required_driver": str(driver.get("required_driver", "")),
         "driver_message": str(driver.get("message", "")),
     }
 
@@ -159,11 +160,6 @@ def _cuda_text(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def _driver_text(required_cuda: int) -> str:
-    release = _FIRST_DRIVER.get(required_cuda // 1000)
-    return f"driver {release} or newer" if release else f"a driver for CUDA {required_cuda // 1000}"
-
-
 def _torch_problem(facts: Facts) -> Problem | None:
     if facts.torch is None:
         return Problem(
@@ -179,7 +175,7 @@ def _torch_problem(facts: Facts) -> Problem | None:
 def _driver_problems(facts: Facts) -> list[Problem]:
     if facts.driver_ok:
         return []
-    wanted = _driver_text(facts.required_cuda)
+    wanted = facts.required_driver
     if not facts.driver_cuda:
         return [
             Problem(
@@ -199,13 +195,30 @@ def _driver_problems(facts: Facts) -> list[Problem]:
     return [Problem(f"The NVIDIA driver does not work: {facts.driver_message}.", "Reinstall it.")]
 
 
+def _is_ptx_too_new(facts: Facts, gpu: Gpu) -> bool:
+    """Whether the GPU has no machine code here, and its driver is older than the PTX."""
+    found = re.fullmatch(r"(\d+)\.(\d+)", facts.cuda or "")
+    if not found or not facts.driver_ok:
+        return False
+    release = 1000 * int(found[1]) + 10 * int(found[2])
+    by_ptx = bool(gpu.archs) and all(name.endswith("(PTX)") for name in gpu.archs)
+    return by_ptx and facts.driver_cuda < release
+
+
 def _gpu_problems(facts: Facts) -> list[Problem]:
-    usable = any(gpu.archs for gpu in facts.gpus)
+    usable = any(gpu.archs and not _is_ptx_too_new(facts, gpu) for gpu in facts.gpus)
     problems = []
     for gpu in facts.gpus:
+        where = f"cuda:{gpu.index} ({gpu.name})"
+        if _is_ptx_too_new(facts, gpu):
+            problem = (
+                f"{where} runs this wheel's PTX, which is of CUDA {facts.cuda}, and the driver "
+                f"supports CUDA {_cuda_text(facts.driver_cuda)}."
+            )
+            remedy = f"Update to a driver for CUDA {facts.cuda} or newer."
+            problems.append(Problem(problem, remedy, fatal=not usable))
         if gpu.archs:
             continue
-        where = f"cuda:{gpu.index} ({gpu.name})"
         if gpu.error is not None:
             problem = f"{where} cannot be asked: {gpu.error}."
             remedy = "See whether nvidia-smi shows the GPU and its errors."

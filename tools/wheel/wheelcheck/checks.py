@@ -41,6 +41,7 @@ def checks(budget: Budget) -> list[tuple[str, Check]]:
         ("ptx", kernels.ptx),
         ("no plain sm_90", kernels.no_plain_sm90),
         ("no ptx of sm_90a", kernels.no_architecture_specific_ptx),
+        ("driver", kernels.driver),
         ("kernel size", lambda wheel: kernels.kernel_size(wheel, budget.kernel_kb)),
         ("wheel size", lambda wheel: package.wheel_size(wheel, budget.wheel_mb)),
         ("licences", package.licences),

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import shutil
+import struct
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -14,11 +15,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
+from driver_floor import compression_of
 from elftools.elf.elffile import ELFFile
 
 # cuobjdump names what it extracts "<library>.<number>.<architecture>.<kind>".
 EXTRACTED = re.compile(r"\.(sm_\d+[a-z]?)\.(cubin|ptx)$")
 PTX_ENTRY = re.compile(rb"^\s*(?:\.\w+\s+)*\.entry\s+([\w$]+)", re.MULTILINE)
+# Fatbins lie one behind the other in a section of their own: a header, then entries, each of
+# which is a header and a cubin or PTX.
+FATBINS = ".nv_fatbin"
+FATBIN_MAGIC = 0xBA55ED50
+FATBIN = struct.Struct("<IHHQ")  # magic, version, bytes of the header, bytes of all entries
+ENTRY = struct.Struct("<HHIQ24xQ")  # kind, version, bytes of the header, bytes of the rest, flags
 NO_DEVICE_CODE = "does not contain device code"
 # The note that ptxas leaves in a cubin: its name, "Cuda compilation tools, release 13.0, V13.0.88".
 TOOL_NOTE = ".note.nv.tkinfo"
@@ -40,6 +48,8 @@ class DeviceCode:
     sha256: dict[KernelId, str] = field(default_factory=dict)
     ptx: set[KernelId] = field(default_factory=set)
     ptxas: set[str] = field(default_factory=set)  # versions, where the cubins tell
+    abis: set[int] = field(default_factory=set)  # of the cubins: e_ident[EI_ABIVERSION]
+    compressions: set[str] = field(default_factory=set)  # of the fatbins' entries
 
     def __iadd__(self, other: DeviceCode) -> DeviceCode:
         if twice := self.sha256.keys() & other.sha256.keys():
@@ -48,6 +58,8 @@ class DeviceCode:
         self.sha256 |= other.sha256
         self.ptx |= other.ptx
         self.ptxas |= other.ptxas
+        self.abis |= other.abis
+        self.compressions |= other.compressions
         return self
 
 
@@ -85,7 +97,9 @@ def read_cubin(cubin: Path, arch: str) -> DeviceCode:
     kernels: set[str] = set()
     ptxas: set[str] = set()
     with cubin.open("rb") as file:
-        for section in ELFFile(file).iter_sections():
+        elf = ELFFile(file)
+        abi = elf["e_ident"]["EI_ABIVERSION"]
+        for section in elf.iter_sections():
             prefix, _, owner = section.name.rpartition(".")
             if section["sh_type"] != "SHT_NOBITS":
                 sizes[owner] += section["sh_size"]
@@ -97,13 +111,37 @@ def read_cubin(cubin: Path, arch: str) -> DeviceCode:
     digest = hashlib.sha256(cubin.read_bytes()).hexdigest()
     ids = [KernelId(arch, kernel) for kernel in kernels]
     sized = Counter({kernel: sizes[kernel.name] for kernel in ids})
-    return DeviceCode(sized, dict.fromkeys(ids, digest), ptxas=ptxas)
+    return DeviceCode(sized, dict.fromkeys(ids, digest), ptxas=ptxas, abis={abi})
+
+
+def read_compressions(library: Path) -> set[str]:
+    """How the entries of all fatbins are compressed, from their flags.
+
+    Raises:
+        RuntimeError: bytes that are no fatbin
+    """
+    with library.open("rb") as file:
+        section = ELFFile(file).get_section_by_name(FATBINS)
+        data = section.data() if section else b""
+    found = set()
+    place = 0
+    while place < len(data):
+        magic, _, header, size = FATBIN.unpack_from(data, place)
+        if magic != FATBIN_MAGIC:
+            raise RuntimeError(f"{library.name}: no fatbin at byte {place} of {FATBINS}")
+        place, end = place + header, place + header + size
+        while place < end:
+            _, _, header, size, flags = ENTRY.unpack_from(data, place)
+            found.add(compression_of(flags))
+            place += header + size
+        place = end + -end % 8  # aligned
+    return found
 
 
 def read_device_code(library: Path, folder: Path) -> DeviceCode:
     extract(library, folder, "-xelf")
     extract(library, folder, "-xptx")
-    code = DeviceCode()
+    code = DeviceCode(compressions=read_compressions(library))
     for path in sorted(folder.iterdir()):
         match = EXTRACTED.search(path.name)
         if match is None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 
+import driver_floor
+
 from wheelcheck.archive import MANIFEST, Wheel
 from wheelcheck.failure import Failure, shortlist
 from wheelcheck.fatbin import KernelId
 
 # sm_90 without its suffix lacks wgmma and TMA; such a cubin is a mistake in the build flags.
 PLAIN_SM90 = "sm90"
+# What str() makes of a driver_floor.Driver, as cuda/core/driver.cpp has it.
+DRIVER = re.compile(rb"driver [\d.]+ or newer \(CUDA \d+\.\d+\)")
 # PTX of an architecture with a suffix never loads on another one: dead weight.
 SPECIFIC_ARCH = re.compile(r"sm\d+[a-z]")
 
@@ -57,6 +61,28 @@ def no_architecture_specific_ptx(wheel: Wheel) -> str:
     if specific:
         raise Failure(f"PTX that no other GPU loads: {shortlist(specific)}; compile for 90a-real")
     return "none"
+
+
+def driver(wheel: Wheel) -> str:
+    """The oldest driver that loads the kernels is the one that the library tells users."""
+    code = wheel.device_code
+    try:
+        floor = driver_floor.of_code(code.abis, code.compressions)
+    except KeyError as error:
+        raise Failure(
+            f"cubins of ABI {error}: add the first driver that loads them to CUBIN_ABI in "
+            "tools/wheel/driver_floor.py"
+        ) from None
+    found = [
+        DRIVER.findall((wheel.root / library.name).read_bytes()) for library in wheel.libraries
+    ]
+    told = {text.decode() for texts in found for text in texts}
+    if told != {str(floor)}:
+        raise Failure(
+            f"the library says {shortlist(told) or 'nothing'}, but its kernels need {floor}: "
+            "configure again, so that CMake asks tools/wheel/driver_floor.py anew"
+        )
+    return f"{floor}; fatbins: {', '.join(sorted(code.compressions))}"
 
 
 def kernel_size(wheel: Wheel, budget_kb: float) -> str:
