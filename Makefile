@@ -1,4 +1,5 @@
 # Thin lines over standard tools. `make wheel` and `make test` need python3 >= 3.11, g++ and make; the rest is set up in .venv.
+#   make quick                                        few kernels for the GPU that is there: a first result in minutes
 #   make wheel KERNELS='gemm_sm80_*' ARCHS='80;89'    a narrow build
 #   CUDACXX=/path/to/nvcc make wheel                  a certain compiler
 #   CUDA_HOME=/path/to/toolkit make wheel             the compiler of a certain CUDA toolkit
@@ -42,11 +43,11 @@ export SOURCE_DATE_EPOCH := $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --forma
 unexport ACTIONS_ID_TOKEN_REQUEST_TOKEN ACTIONS_ID_TOKEN_REQUEST_URL ACTIONS_RUNTIME_TOKEN
 
 SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE THIRD_PARTY_NOTICES.md licenses \
-             cmake cuda python tools/build_backend.py \
+             cmake cuda python tools/build_backend.py tools/progress.py \
              tools/wheel/sbom.py tools/wheel/driver_floor.py tools/wheel/wheelcheck/fatbin.py -type f ! -name '*.py[co]')
 BUILD := python -m build --no-isolation --skip-dependency-check
 
-.PHONY: help env wheel test test-wheel test-clean test-gpu schemas torch-matrix lint locks docs bench verify sdist manylinux \
+.PHONY: help env quick wheel test test-wheel test-clean test-gpu schemas torch-matrix lint locks docs bench verify sdist manylinux \
         reproduce index add-docs verify-index served-index yank push-index constraints program dry-run clean distclean FORCE
 help:
 	@sed -n 's/^\([a-z-]*\): .*## /make \1\t/p' Makefile
@@ -105,6 +106,16 @@ build/.repaired: build/.wheel
 $(VENV)/.installed: $(if $(WHEEL),$(VENV)/.base FORCE,build/.repaired)
 	$(INSTALL) --no-deps --force-reinstall $(FILE)
 	$(if $(WHEEL),rm -f,touch) $@
+
+# Not repaired and not verified: for this machine. The stamp goes, since `make test` installs a file of its own.
+quick: $(VENV)/.cuda-$(CUTWHEEL_CUDA)   ## build the core set of kernels for the GPU that is there (or ARCHS=), install it, run one
+	rm -rf build/quick/dist
+	archs=$$(python tools/quick.py archs '$(if $(filter file,$(origin ARCHS)),,$(ARCHS))'); \
+	$(BUILD) --wheel --outdir build/quick/dist -Cbuild-dir=build/quick/$(CUTWHEEL_CUDA) \
+	  '-Ccmake.define.CUTWHEEL_KERNELS=$(or $(KERNELS),@core)' "-Ccmake.define.CUTWHEEL_ARCHS=$$archs"
+	$(INSTALL) --no-deps --force-reinstall build/quick/dist/*.whl
+	rm -f $(VENV)/.installed
+	cd build/quick && python ../../tools/quick.py run
 
 wheel: build/.repaired   ## build, repair and verify the wheel of all kernels: wheelhouse/
 	python tools/wheel/verify.py wheelhouse/*.whl

@@ -54,6 +54,7 @@ else()
 endif()
 set_property(GLOBAL APPEND PROPERTY JOB_POOLS compile=${jobs})
 set(CMAKE_JOB_POOL_COMPILE compile)
+set(CUTWHEEL_COMPILE_JOBS ${jobs})
 message(STATUS "cutwheel: ${jobs} compile jobs, compiler cache: ${CUTWHEEL_COMPILER_CACHE}")
 
 # --- no path of this machine in what is shipped: __FILE__ begins with `name` instead

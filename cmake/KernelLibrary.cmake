@@ -29,6 +29,8 @@ endif()
 include(${CUTWHEEL_GENERATED_DIR}/manifest.cmake)
 configure_file(cmake/build_info.h.in ${CUTWHEEL_GENERATED_DIR}/build_info.h @ONLY)
 message(STATUS "cutwheel: ${CUTWHEEL_KERNEL_COUNT} kernels for ${CUTWHEEL_ARCHS}")
+# tools/progress.py reads this line.
+message(STATUS "cutwheel: ${CUTWHEEL_COMPILE_JOBS} jobs, estimates in ${CUTWHEEL_GENERATED_DIR}/estimates.json")
 
 # One architecture per translation unit. sm80 and sm89 carry PTX too, which newer GPUs compile in the driver;
 # PTX of 90a runs nowhere else, so it would be dead weight.

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from scikit_build_core import build as _backend
 from scikit_build_core.build import (  # noqa: F401  (hooks that are passed on as they are)
-    build_editable,
     build_sdist,
-    build_wheel,
     get_requires_for_build_sdist,
     prepare_metadata_for_build_editable,
     prepare_metadata_for_build_wheel,
@@ -30,6 +31,23 @@ TREES = {"TORCH_INCLUDE": "torch.txt", "CUTLASS_DIR": "cutlass.txt"}
 MACHINES = ("x86_64", "aarch64")
 # Requirements in build.txt with which tools/wheel/sbom.py reads cubins.
 SBOM_TOOLS = ("nvidia-cuda-cuobjdump==", "pyelftools==")
+
+
+@contextmanager
+def _progress() -> Iterator[None]:
+    """What CMake and Ninja print goes through tools/progress.py, which adds the time left."""
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    program = [sys.executable, str(Path(__file__).with_name("progress.py"))]
+    with subprocess.Popen(program, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        os.dup2(process.stdin.fileno(), 1)
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            os.dup2(stdout, 1)  # with it, the last writing end of the pipe but Popen's is closed
+            os.close(stdout)
 
 
 def _tree_is_given(variable: str, settings: dict[str, Any]) -> bool:
@@ -86,3 +104,21 @@ def get_requires_for_build_editable(config_settings: dict[str, Any] | None = Non
         *_backend.get_requires_for_build_editable(config_settings),
         *_requirements(config_settings),
     ]
+
+
+def build_wheel(
+    wheel_directory: str,
+    config_settings: dict[str, Any] | None = None,
+    metadata_directory: str | None = None,
+) -> str:
+    with _progress():
+        return _backend.build_wheel(wheel_directory, config_settings, metadata_directory)
+
+
+def build_editable(
+    wheel_directory: str,
+    config_settings: dict[str, Any] | None = None,
+    metadata_directory: str | None = None,
+) -> str:
+    with _progress():
+        return _backend.build_editable(wheel_directory, config_settings, metadata_directory)

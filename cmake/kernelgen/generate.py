@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -27,11 +27,17 @@ class SelectionError(Exception):
     """A selection of kernels or architectures that cannot be meant."""
 
 
-def select(kernels: Sequence[Kernel], patterns: str = "", archs: str = "") -> list[Kernel]:
+def select(
+    kernels: Sequence[Kernel],
+    patterns: str = "",
+    archs: str = "",
+    sets: Mapping[str, Sequence[str]] | None = None,
+) -> list[Kernel]:
     """The kernels whose name matches one of `patterns` and whose architecture is in `archs`.
 
-    Both are lists separated by ";"; an empty one selects everything. Raises SelectionError for
-    an unknown architecture and for a pattern that matches no kernel at all.
+    Both are lists separated by ";"; an empty one selects everything. "@name" among the patterns
+    stands for those of a set. Raises SelectionError for an unknown architecture or set, and for a
+    pattern that matches no kernel at all.
     """
     arch_names = _split(archs) or list(ARCHS)
     if unknown := [arch for arch in arch_names if arch not in ARCHS]:
@@ -39,7 +45,7 @@ def select(kernels: Sequence[Kernel], patterns: str = "", archs: str = "") -> li
             f'unknown architecture "{unknown[0]}"; allowed: {", ".join(ARCHS)} (separated by ";")'
         )
     named = {procedural_name(kernel): kernel for kernel in kernels}
-    globs = _split(patterns) or ["*"]
+    globs = list(_globs(patterns, sets or {})) or ["*"]
     for glob in globs:
         if not any(fnmatchcase(name, glob) for name in named):
             near = difflib.get_close_matches(glob, named, n=5, cutoff=0)
@@ -59,6 +65,17 @@ def select(kernels: Sequence[Kernel], patterns: str = "", archs: str = "") -> li
     return selected
 
 
+def _globs(patterns: str, sets: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for pattern in _split(patterns):
+        if not pattern.startswith("@"):
+            yield pattern
+        elif pattern[1:] in sets:
+            yield from sets[pattern[1:]]
+        else:
+            known = ", ".join(f"@{name}" for name in sets) or "none is declared"
+            raise SelectionError(f'unknown set of kernels "{pattern}"; sets: {known}')
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -66,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--output-dir is required unless --list is given")
     try:
         declared = manifest.load(options.source_dir)
-        kernels = select(declared.kernels, options.kernels, options.archs)
+        kernels = select(declared.kernels, options.kernels, options.archs, declared.sets)
         tables = tuned.load(options.source_dir)
         figures = calibration.load(options.source_dir)
         narrowed = len(kernels) < len(declared.kernels)
@@ -97,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="generate.py", description="Generates kernel sources.")
     parser.add_argument("--source-dir", type=Path, required=True, help="root of the repository")
     parser.add_argument("--output-dir", type=Path, help="where the outputs go")
-    parser.add_argument("--kernels", default="", help='globs of kernel names, separated by ";"')
+    parser.add_argument("--kernels", default="", help='globs of names or @sets, separated by ";"')
     parser.add_argument("--archs", default="", help='architectures, e.g. "80;89;90a"')
     parser.add_argument("--list", action="store_true", help="print the names and write nothing")
     return parser

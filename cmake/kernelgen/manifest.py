@@ -6,8 +6,9 @@ errors, each with its file, its entry and what is allowed instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import filter as matching
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ class Manifest:
 
     kernels: tuple[Kernel, ...]
     epilogues: tuple[Epilogue, ...]  # in order of declaration: the value of the C++ enumerator
+    sets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name -> globs of kernels
 
 
 def load(source_dir: Path) -> Manifest:
@@ -62,6 +64,8 @@ def load(source_dir: Path) -> Manifest:
         reader.read_epilogues(data)
     for reader.file, data in documents:
         reader.read_kernels(data)
+    for reader.file, data in documents:
+        reader.read_sets(data)
     return reader.result()
 
 
@@ -71,6 +75,7 @@ def parse(data: Mapping[str, Any], file: str = "kernels.toml") -> Manifest:
     reader.file = file
     reader.read_epilogues(data)
     reader.read_kernels(data)
+    reader.read_sets(data)
     return reader.result()
 
 
@@ -81,14 +86,16 @@ class _Reader(Checker):
         super().__init__()
         self._kernels: dict[str, Kernel] = {}
         self._epilogues: dict[str, Epilogue | None] = {}  # None: declared, but wrong
+        self._sets: dict[str, tuple[str, ...]] = {}
 
     def result(self) -> Manifest:
         self.raise_errors()
         kernels = tuple(self._kernels[name] for name in sorted(self._kernels))
-        return Manifest(kernels, tuple(e for e in self._epilogues.values() if e is not None))
+        epilogues = tuple(e for e in self._epilogues.values() if e is not None)
+        return Manifest(kernels, epilogues, self._sets)
 
     def read_epilogues(self, data: Mapping[str, Any]) -> None:
-        self.keys("", data, optional=("epilogue", "kernel"))
+        self.keys("", data, optional=("epilogue", "kernel", "set"))
         declared = data.get("epilogue", {})
         if self.table("epilogue", declared):
             for name, body in declared.items():
@@ -102,6 +109,29 @@ class _Reader(Checker):
             return
         for number, entry in enumerate(entries, start=1):
             self._read_kernel(f"[[kernel]] #{number}", entry)
+
+    def read_sets(self, data: Mapping[str, Any]) -> None:
+        """Named sets of kernels; behind all kernels, of which every glob has to find one."""
+        declared = data.get("set", {})
+        if not self.table("set", declared):
+            return
+        for name, body in declared.items():
+            where = f"[set.{name}]"
+            if name in self._sets:
+                self.error(where, "declared by another manifest, too")
+            elif self.table(where, body) and self.keys(where, body, ("kernels",)):
+                self._sets[name] = tuple(self._globs(where, body))
+
+    def _globs(self, where: str, body: Mapping[str, Any]) -> Iterator[str]:
+        for at, value in self.items(where, body, "kernels"):
+            if not isinstance(value, str):
+                self.error(at, f"must be a glob of kernel names, not {value!r}")
+                continue
+            for glob, _ in self._expand(at, value):
+                # Where kernels are wrong, not all of them are known.
+                if not self._errors and not matching(self._kernels, glob):
+                    self.error(at, f"no kernel matches {glob!r}")
+                yield glob
 
     def _expand(self, where: str, name: str) -> list[tuple[str, str | None]]:
         try:

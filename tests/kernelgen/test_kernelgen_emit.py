@@ -311,6 +311,7 @@ def test_a_second_run_writes_nothing(tmp_path: Path) -> None:
 def test_one_more_entry_touches_its_source_and_the_tables(tmp_path: Path) -> None:
     write(rendered(SM90, SM80, output_dir=tmp_path), tmp_path)
     assert write(rendered(SM90, SM80, SWAP, output_dir=tmp_path), tmp_path) == [
+        "estimates.json",
         "gemm_sm90a_64x16x128_1x1x1_pingpong_swap.cu",
         "kernel_table.cpp",
         "manifest.json",
@@ -337,6 +338,7 @@ def test_one_more_epilogue_touches_one_source(
     assert changes == [
         "epilogue_aaa.cuh",
         "epilogues.h",
+        "estimates.json",
         "gemm_sm90a_128x128x64_2x1x1_pingpong_part2.cu",
         "kernel_table.cpp",
         "manifest.json",
@@ -383,3 +385,14 @@ def test_families_are_enumerators_with_names_in_one_order() -> None:
     assert names
     assert enumerators[1].split(", ") == list(FAMILIES)
     assert names[1].split(", ") == [f'"{name}"' for name in FAMILIES]
+
+
+def test_every_source_has_an_estimate_that_grows_with_its_kernels() -> None:
+    one = json.loads(rendered(SM90)["estimates.json"])
+    two = json.loads(rendered(changed(SM90, layouts=["tnt", "ttt"]))["estimates.json"])
+    assert one.keys() == two.keys() == {name for name in rendered(SM90) if name.endswith(".cu")}
+    assert all(0 < one[name] < two[name] for name in one)
+
+
+def test_a_further_kernel_costs_less_than_a_further_source() -> None:
+    assert [f.name for f in FAMILIES.values() if not f.seconds[0] > f.seconds[1] > 0] == []

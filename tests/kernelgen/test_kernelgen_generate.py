@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from kernelgen_cases import REDUCE, SM80, SM90, bounded, changed, document, write_manifest
 
 from kernelgen import generate
+from kernelgen.emit import seconds, sources
 from kernelgen.generate import SelectionError, select
-from kernelgen.manifest import parse
+from kernelgen.manifest import InvalidManifestError, load, parse
 from kernelgen.naming import procedural_name
 
 KERNELS = parse(
@@ -114,3 +115,40 @@ def test_an_output_folder_is_needed(root: Path, capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit):
         generate.main(["--source-dir", str(root)])
     assert "--output-dir is required" in capsys.readouterr().err
+
+
+SETS = {"small": ("*_ttt_*", "*splitk*")}
+
+
+def test_a_set_stands_for_its_globs() -> None:
+    def names(patterns: str, archs: str = "") -> list[str]:
+        return [procedural_name(kernel) for kernel in select(KERNELS, patterns, archs, SETS)]
+
+    assert names("@small") == selected("*_ttt_*;*splitk*")
+    assert names("@small;*_tnt_*", "90a") == selected("*_ttt_*;*splitk*;*_tnt_*", "90a")
+    with pytest.raises(SelectionError, match=r'unknown set of kernels "@big"; sets: @small$'):
+        names("@big")
+    with pytest.raises(SelectionError, match=r'"@small"; sets: none is declared$'):
+        selected("@small")
+
+
+def test_a_set_finds_kernels_with_every_glob() -> None:
+    data = document(SM80) | {"set": {"a": {"kernels": ["*_sm80_*", "*_sm{80,99}_*"]}}}
+    with pytest.raises(InvalidManifestError) as caught:
+        parse(data)
+    assert str(caught.value) == ("kernels.toml: [set.a], kernels[1]: no kernel matches '*_sm99_*'")
+    with pytest.raises(InvalidManifestError, match=r"\[set.a\]: key 'kernels' is missing"):
+        parse(document(SM80) | {"set": {"a": {}}})
+    with pytest.raises(InvalidManifestError, match=r"must be a glob of kernel names, not 3"):
+        parse(document(SM80) | {"set": {"a": {"kernels": [3]}}})
+
+
+def test_the_core_set_is_a_first_result_on_every_gpu(repository: Path) -> None:
+    """Within the budget that sets.toml states."""
+    declared = load(repository)
+    for archs in ("80", "80;89", "90a"):
+        kernels = select(declared.kernels, "@core", archs, declared.sets)
+        assert {kernel.op for kernel in kernels} >= {"gemm", "grouped_mm", "conv2d"}
+        assert archs == "80" or any(kernel.is_fp8 for kernel in kernels)
+        plan = sources(kernels, declared.epilogues).values()
+        assert sum(map(seconds, plan)) <= 150

@@ -51,6 +51,7 @@ def check_epilogues(kernel: Kernel) -> Iterator[str]:
 
 DEPTHWISE = Family(
     name="depthwise",
+    seconds=(3, 0.3),
     header="depthwise/kernel.cuh",
     template="Depthwise<arch, d, tile, direction, epilogues?>",
     archs=("80", "89", "90a"),

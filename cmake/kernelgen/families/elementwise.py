@@ -45,6 +45,7 @@ _untiled = partial(Family, archs=tuple(ARCHS), schedules=("none",))
 # Sums float32 partial results of split-K kernels; the output type is the only choice.
 SPLITK_REDUCE = _untiled(
     name="splitk_reduce",
+    seconds=(3, 0.3),
     header="elementwise/splitk_reduce.cuh",
     template="SplitkReduce<arch, a, d>",
     layouts=("ttt",),
@@ -55,6 +56,7 @@ SPLITK_REDUCE = _untiled(
 # Copies rows of bytes that begin anywhere to rows on 16 bytes.
 PAD_ROWS = _untiled(
     name="pad_rows",
+    seconds=(3, 0.5),
     header="elementwise/pad_rows.cuh",
     template="PadRows<arch, a>",
     layouts=("ttt",),
@@ -65,6 +67,7 @@ PAD_ROWS = _untiled(
 # dgrad from products of positions by taps: 16-bit ones where no sums are left to do.
 COL2IM = _untiled(
     name="col2im",
+    seconds=(2.5, 0.2),
     header="elementwise/col2im.cuh",
     template="Col2im<arch, a, d>",
     dtypes={
@@ -81,6 +84,7 @@ COL2IM = _untiled(
 # An expression of matrices alone, with sums over its rows: the backward passes.
 ELEMENTWISE = _untiled(
     name="elementwise",
+    seconds=(3, 0.3),
     header="elementwise/elementwise.cuh",
     template="Elementwise<arch, d, epilogue>",
     layouts=("ttt",),
@@ -92,6 +96,7 @@ ELEMENTWISE = _untiled(
 # 8-bit values of a matrix, with their scales: A is read, D is written.
 QUANTIZE = _untiled(
     name="quantize",
+    seconds=(6, 0.2),
     header="elementwise/quantize.cuh",
     template="Quantize<arch, a, d, recipe>",
     layouts=("ttt",),

@@ -59,6 +59,9 @@ class Family:
     # one: instantiations for two architectures must never merge into one weak symbol.
     template: str
     archs: tuple[str, ...]
+    # Of a core: a source with one kernel, and each further kernel in it. From the logs of builds;
+    # tools/progress.py needs them to be right in proportion only.
+    seconds: tuple[float, float]
     dtypes: Mapping[str, tuple[DTypes, ...]]  # by op: they tell the op of a kernel
     checks: tuple[Check, ...] = ()
     # The least bytes of shared memory that a kernel runs with, as arithmetic with words in it.

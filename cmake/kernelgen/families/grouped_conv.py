@@ -28,6 +28,7 @@ def _check_direction(kernel: Kernel) -> Iterator[str]:
 
 GROUPED_CONV = Family(
     name="grouped_conv",
+    seconds=(4, 0.5),
     header="grouped_conv/kernel.cuh",
     template="GroupedConv<arch, d, tile, direction, epilogues?>",
     archs=("80", "89", "90a"),
