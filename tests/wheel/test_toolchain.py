@@ -235,7 +235,7 @@ def test_a_torch_include_without_torch(tmp_path):
 
 def test_a_broken_manifest(tmp_path):
     source = tmp_path / "source"
-    for name in ("cmake", "cuda", "python"):
+    for name in ("cmake", "cuda", "python", "tools"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("CMakeLists.txt", "pyproject.toml"):
         shutil.copy(ROOT / name, source)
