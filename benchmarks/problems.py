@@ -59,8 +59,8 @@ class Model(NamedTuple):
 
 
 class Volume(NamedTuple):
-    """x [N, C, D, H, W] with filters [K, C, 3, 3, 3], stride 1, zeros around H and W, and so many
-    in front of D and behind it."""
+    """x [N, C, D, H, W] with filters [K, C, 3, 3, 3], stride 1, one row of zeros around H and W,
+    and so many planes of zeros in front of D and behind it."""
 
     n: int
     c: int
@@ -70,10 +70,6 @@ class Volume(NamedTuple):
     k: int
     front: int
     behind: int
-
-    @property
-    def ends(self) -> tuple[int, int]:
-        return self.front, self.behind
 
     @property
     def input(self) -> tuple[int, ...]:
@@ -88,23 +84,9 @@ class Volume(NamedTuple):
         return self.n, self.k, self.d + self.front + self.behind - 2, self.h, self.w
 
     @property
-    def centred(self) -> tuple[int, ...]:
-        """The result with a plane of zeros at both ends: what gradients are measured of"""
-        return self.n, self.k, self.d, self.h, self.w
-
-    @property
     def flops(self) -> int:
-        """Of the forward pass"""
+        """The same for fprop, dgrad and wgrad."""
         return 2 * math.prod(self.output) * math.prod(self.filter[1:])
-
-    @property
-    def elements(self) -> int:
-        return sum(math.prod(size) for size in (self.input, self.filter, self.output))
-
-    @property
-    def scale(self) -> float:
-        """Of the filters: results are as large as inputs"""
-        return math.prod(self.filter[1:]) ** -0.5
 
     def fields(self, _: str) -> dict[str, Any]:
         """m: rows of the implicit GEMM"""
@@ -147,14 +129,6 @@ class Transposed(NamedTuple):
     @property
     def flops(self) -> int:
         return 2 * self.n * self.h * self.w * math.prod(self.filter)
-
-    @property
-    def elements(self) -> int:
-        return sum(math.prod(size) for size in (self.input, self.filter, self.output))
-
-    @property
-    def scale(self) -> float:
-        return self.c**-0.5
 
     def fields(self, _: str) -> dict[str, Any]:
         """m: rows of the implicit GEMM"""
@@ -260,10 +234,15 @@ def _models(quick: bool) -> list[Problem]:
 
 
 def _volumes(table: Mapping[str, Any], quick: bool) -> list[Problem]:
+    """Gradients have as many zeros at both ends, which torch's function takes as an argument."""
     found = table["volumes"]["quick"] if quick else table["volumes"]
-    volumes = [Volume(*case) for case in found["cases"]]
+    layers = [Volume(*case) for case in found["cases"]]
     images = [Transposed(*case) for case in found["transposed"]]
-    return [*_each(VOLUMES, volumes), *_each(["transposed"], images)]
+    return [
+        *_each(VOLUMES[:2], layers),
+        *_each(VOLUMES[2:], [layer._replace(front=1, behind=1) for layer in layers]),
+        *_each(["transposed"], images),
+    ]
 
 
 def of_section(name: str, given: Options) -> Problems:

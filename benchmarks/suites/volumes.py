@@ -1,13 +1,13 @@
 """Convolutions of volumes and transposed convolutions against cuDNN's, channels last in bfloat16.
 
 Forward, torch gets the volumes of a causal layer with zeros in front that were put there before
-the clock ran; ours reads what lies outside as zeros. Gradients are those of the same layer with as
-much padding at both ends, which both sides take as an argument. torch's `backends.cudnn.benchmark`
-is on. Nothing writes with ``out=``.
+the clock ran; ours reads what lies outside as zeros. torch's `backends.cudnn.benchmark` is on.
+Nothing writes with ``out=``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,39 +16,43 @@ from torch.nn import functional
 
 import cutwheel
 from cutwheel.tuning.case import Case, Provider, Reference, Setting, explained, first_kernel
-from cutwheel.tuning.cases.conv import ALLOWED
-from cutwheel.tuning.measure import exactly
+from cutwheel.tuning.cases.conv import ALLOWED, Operands, sets_of
+from cutwheel.tuning.measure import Tensor, exactly
 
 from ..compare import Limits
 from ..problems import Transposed, Volume
 from . import Suite
 from .conv import tuned_cudnn
 
-Tensor = torch.Tensor
-Operands = tuple[Tensor, ...]
-
 ONES = (1, 1, 1)
 
 
-# ---- both providers
+# ---- torch's providers
 def torch_fprop(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     """x: with zeros in front and behind"""
     return functional.conv3d(x, w, b, 1, (0, 1, 1))
 
 
-def our_fprop(x: Tensor, w: Tensor, *b_and_shape: Any) -> Tensor:
-    *b, shape = b_and_shape
-    result: Tensor = cutwheel.conv3d(x, w, *(b or [None]), 1, (shape.ends, 1, 1))
-    return result
+def torch_dgrad(dy: Tensor, w: Tensor, x: Tensor) -> Tensor:
+    """x: any tensor of the input's size and strides; its values are not read"""
+    return _backward(dy, x, w, [True, False, False])[0]
 
 
-def torch_gradient(dy: Tensor, x: Tensor, w: Tensor, which: int) -> Tensor:
-    """Of the input (0) or the filter (1), from the function that autograd calls."""
-    mask = [which == 0, which == 1, False]
+def torch_wgrad(dy: Tensor, x: Tensor, w: Tensor) -> Tensor:
+    """w: any tensor of the filter's size and strides; its values are not read"""
+    return _backward(dy, x, w, [False, True, False])[1]
+
+
+def _backward(dy: Tensor, x: Tensor, w: Tensor, mask: list[bool]) -> Operands:
+    """dgrad or wgrad, by `mask`, from the function that autograd calls."""
     found: Operands = torch.ops.aten.convolution_backward(
         dy, x, w, None, ONES, ONES, ONES, False, (0, 0, 0), 1, mask
     )
-    return found[which]
+    return found
+
+
+def torch_transposed(x: Tensor, w: Tensor, b: Tensor, shape: Transposed) -> Tensor:
+    return functional.conv_transpose2d(x, w, b, shape.stride, shape.padding, shape.more)
 
 
 def in_float32(function: Callable[..., Tensor], *operands: Any) -> Tensor:
@@ -59,20 +63,22 @@ def in_float32(function: Callable[..., Tensor], *operands: Any) -> Tensor:
         return exactly(function, *operands, dtype=torch.float32)
 
 
+# ---- ours
+def our_fprop(x: Tensor, w: Tensor, b: Tensor | None, shape: Volume) -> Tensor:
+    result: Tensor = cutwheel.conv3d(x, w, b, 1, ((shape.front, shape.behind), 1, 1))
+    return result
+
+
 def our_dgrad(dy: Tensor, w: Tensor, shape: Volume) -> Tensor:
-    made = torch.ops.cutwheel.conv3d_input_grad(dy, w, *shape.input[2:], *_geometry((1, 1)))
-    result: Tensor = made
+    result: Tensor = torch.ops.cutwheel.conv3d_input_grad(dy, w, *shape.input[2:], *geometry(shape))
     return result
 
 
 def our_wgrad(dy: Tensor, x: Tensor, shape: Volume) -> Tensor:
-    made = torch.ops.cutwheel.conv3d_weight_grad(dy, x, *shape.filter[2:], *_geometry((1, 1)))
-    result: Tensor = made
+    result: Tensor = torch.ops.cutwheel.conv3d_weight_grad(
+        dy, x, *shape.filter[2:], *geometry(shape)
+    )
     return result
-
-
-def torch_transposed(x: Tensor, w: Tensor, b: Tensor, shape: Transposed) -> Tensor:
-    return functional.conv_transpose2d(x, w, b, shape.stride, shape.padding, shape.more)
 
 
 def our_transposed(x: Tensor, w: Tensor, b: Tensor, shape: Transposed) -> Tensor:
@@ -80,51 +86,38 @@ def our_transposed(x: Tensor, w: Tensor, b: Tensor, shape: Transposed) -> Tensor
     return result
 
 
-def _geometry(ends: tuple[int, int]) -> list[int]:
+def geometry(shape: Volume) -> list[int]:
     """Strides; padding in front, behind, at the top, bottom, left and right; dilations."""
-    return [*ONES, *ends, 1, 1, 1, 1, *ONES]
+    return [*ONES, shape.front, shape.behind, 1, 1, 1, 1, *ONES]
 
 
 # ---- cases
-def _sets(setting: Setting, *sizes: Sequence[int], scale: float) -> list[Operands]:
-    """Operands of these sizes, as many times as L2 asks for; `scale` is of the second one."""
-
-    def one(size: Sequence[int], scale: float) -> Tensor:
-        if len(size) == 1:
-            return setting.operands.normal(*size)
-        n, c, *extents = size
-        made = setting.operands.normal(n, *extents, c, scale=scale)
-        return made.movedim(-1, 1)
-
-    def some() -> Operands:
-        return tuple(one(size, scale if i == 1 else 1.0) for i, size in enumerate(sizes))
-
-    first = some()
-    return [first, *(some() for _ in range(setting.buffers(sum(t.nbytes for t in first)) - 1))]
-
-
-def _case(
+def case_of(
     setting: Setting,
     sets: Sequence[Operands],
-    baseline: Callable[[int], Tensor],
-    ours: Callable[..., Tensor],
+    theirs: Callable[[int], Tensor],
+    ours: Callable[[int], Tensor],
     reference: Reference,
     explain: Callable[[], dict[str, Any]],
 ) -> Case:
     shape = setting.shape
+    elements = sum(map(math.prod, (shape.input, shape.filter, shape.output)))
     return Case(
-        [
-            Provider("torch", baseline),
-            Provider("cutwheel", lambda i: ours(*sets[i], shape)),
-        ],
+        [Provider("torch", theirs), Provider("cutwheel", ours)],
         len(sets),
         reference,
         ALLOWED,
         shape.flops,
-        setting.operands.dtype.itemsize * shape.elements,
+        setting.operands.dtype.itemsize * elements,
         kernels={"cutwheel": first_kernel(explain)},
         explain=explain,
     )
+
+
+def explanation(
+    op: str, operands: Sequence[Tensor | None], epilogue: str, numbers: Sequence[int]
+) -> dict[str, Any]:
+    return explained(op, operands, None, 1, False, epilogue, None, None, False, list(numbers))
 
 
 def fprop(setting: Setting) -> Case:
@@ -137,91 +130,69 @@ def with_bias(setting: Setting) -> Case:
 
 
 def _forward(setting: Setting, *bias: Sequence[int]) -> Case:
+    """Filters are scaled so that results are as large as inputs."""
     shape = setting.shape
-    sets = _sets(setting, shape.input, shape.filter, *bias, scale=shape.scale)
+    sets = sets_of(
+        setting, shape.input, shape.filter, *bias, scale=math.prod(shape.filter[1:]) ** -0.5
+    )
+    ends = 0, 0, 0, 0, shape.front, shape.behind
     padded = [
-        functional.pad(x, (0, 0, 0, 0, *shape.ends)).contiguous(
-            memory_format=torch.channels_last_3d
-        )
-        for x, *_ in sets
+        functional.pad(x, ends).contiguous(memory_format=torch.channels_last_3d) for x, *_ in sets
     ]
-
-    def explain() -> dict[str, Any]:
-        given = sets[0] if bias else [*sets[0], None]
-        return explained("conv3d", given, None, 1, False, "", *_rest(shape.ends))
-
-    return _case(
+    without = () if bias else (None,)
+    return case_of(
         setting,
         sets,
         lambda i: torch_fprop(padded[i], *sets[i][1:]),
-        our_fprop,
+        lambda i: our_fprop(*sets[i], *without, shape),
         lambda i: in_float32(torch_fprop, padded[i], *sets[i][1:]),
-        explain,
+        lambda: explanation("conv3d", [*sets[0], *without], "", geometry(shape)),
     )
 
 
 def dgrad(setting: Setting) -> Case:
     shape = setting.shape
-    sets = _sets(setting, shape.centred, shape.filter, scale=shape.scale)
-    x = _sets(setting, shape.input, scale=1.0)[0][0]
-
-    def explain() -> dict[str, Any]:
-        rest = _rest((1, 1), shape.input[2:])
-        return explained("conv3d_input_grad", sets[0], None, 1, False, "", *rest)
-
-    return _case(
+    sets = sets_of(setting, shape.output, shape.filter, scale=math.prod(shape.filter[1:]) ** -0.5)
+    x = setting.operands.channels_last(*shape.input)
+    numbers = *geometry(shape), *shape.input[2:]
+    return case_of(
         setting,
         sets,
-        lambda i: torch_gradient(sets[i][0], x, sets[i][1], 0),
-        our_dgrad,
-        lambda i: in_float32(torch_gradient, sets[i][0], x, sets[i][1], 0),
-        explain,
+        lambda i: torch_dgrad(*sets[i], x),
+        lambda i: our_dgrad(*sets[i], shape),
+        lambda i: in_float32(torch_dgrad, *sets[i], x),
+        lambda: explanation("conv3d_input_grad", sets[0], "", numbers),
     )
 
 
 def wgrad(setting: Setting) -> Case:
     shape = setting.shape
-    sets = _sets(setting, shape.centred, shape.input, scale=1.0)
-    w = _sets(setting, shape.filter, scale=1.0)[0][0]
-
-    def explain() -> dict[str, Any]:
-        rest = _rest((1, 1), shape.filter[2:])
-        return explained("conv3d_weight_grad", sets[0], None, 1, False, "", *rest)
-
-    return _case(
+    sets = sets_of(setting, shape.output, shape.input)
+    w = setting.operands.channels_last(*shape.filter)
+    numbers = *geometry(shape), *shape.filter[2:]
+    return case_of(
         setting,
         sets,
-        lambda i: torch_gradient(*sets[i], w, 1),
-        our_wgrad,
-        lambda i: in_float32(torch_gradient, *sets[i], w, 1),
-        explain,
+        lambda i: torch_wgrad(*sets[i], w),
+        lambda i: our_wgrad(*sets[i], shape),
+        lambda i: in_float32(torch_wgrad, *sets[i], w),
+        lambda: explanation("conv3d_weight_grad", sets[0], "", numbers),
     )
 
 
 def transposed(setting: Setting) -> Case:
     """With a bias"""
     shape, exact = setting.shape, setting.operands.exact
-    sets = _sets(setting, shape.input, shape.filter, (shape.k,), scale=shape.scale)
-
-    def explain() -> dict[str, Any]:
-        pads = [shape.padding] * 4
-        geometry = [shape.stride, shape.stride, *pads, 1, 1, *shape.output[2:]]
-        rest = None, 1, False, "bias", None, None, False, geometry
-        return explained("conv_transpose2d", sets[0], *rest)
-
-    return _case(
+    sets = sets_of(setting, shape.input, shape.filter, (shape.k,), scale=shape.c**-0.5)
+    numbers = *[shape.stride] * 2, *[shape.padding] * 4, 1, 1, *shape.output[2:]
+    return case_of(
         setting,
         sets,
         lambda i: torch_transposed(*sets[i], shape),
-        our_transposed,
+        lambda i: our_transposed(*sets[i], shape),
         lambda i: exactly(torch_transposed, *sets[i], shape, dtype=exact),
-        explain,
+        lambda: explanation("conv_transpose2d", sets[0], "bias", numbers),
     )
-
-
-def _rest(ends: tuple[int, int], size: Sequence[int] = ()) -> tuple[Any, ...]:
-    """What an explanation takes behind the epilogue"""
-    return None, None, False, [*_geometry(ends), *size]
 
 
 SUITE = Suite(

@@ -25,7 +25,8 @@ struct Count {
   int kernels;
 };
 
-// The most frequent order among the kernels; null where there are none. Of several the first in the table.
+// The summation order that most of the wanted kernels have; in a tie, the one that the table has first; null if there are
+// none.
 template <class Wanted>
 char const* most_frequent(Wanted const& wanted) {
   std::vector<Count> counts;

@@ -30,7 +30,7 @@ struct Sm80Multistage {
   using ElementD = Element<d_>;
   static constexpr int kAlignmentA = alignment_;
   static constexpr int kAlignmentB = alignment_;
-  // Of fp8 tiles eight warps store rows of 128 columns: accesses of 8 bytes give each of them some.
+  // fp8 results are stored 8 bytes at a time: with 16, a row of 128 columns has too few accesses for eight warps.
   static constexpr int kAlignmentD = is_fp8(d_) ? 8 : 16 / static_cast<int>(sizeof(ElementD));
   static constexpr int kInstructionK = 32 / static_cast<int>(sizeof(ElementA));
   using ElementAccumulator = Element<acc_>;

@@ -38,7 +38,7 @@ void set_choice_listener(std::int64_t address) {
 void tell_choice(char const* op, GemmRequest const& request, GemmPlan const& plan, DeviceInfo const& device) {
   std::string const text = choice_json(op, request, plan);
   if (!is_new(text)) return;
-  // What the order rests on is not remembered with the plan.
+  // Ranked again, since a remembered plan does not say whether a table or the cost model chose it.
   PlanSource source;
   rank_plans(request, device, nullptr, &source);
   tell(concat(text.substr(0, text.size() - 1), ", \"choice\": \"", text_of(source), "\"}"));

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -241,3 +242,12 @@ def test_files_are_named_where_they_are_needed():
     for arguments in (["check", TAG, "x.whl"], ["pypi", TAG]):
         with pytest.raises(SystemExit):
             tag.main(arguments)
+
+
+def test_exported_programs_name_no_file_of_a_machine() -> None:
+    programs = [*(releasing.ROOT / "examples" / "downstream" / "programs").glob("*.pt2")]
+    assert programs
+    for program in programs:
+        with zipfile.ZipFile(program) as archive:
+            for name in archive.namelist():
+                assert b"stack_trace" not in archive.read(name), f"{program}: {name}"

@@ -59,8 +59,8 @@ class Family:
     # one: instantiations for two architectures must never merge into one weak symbol.
     template: str
     archs: tuple[str, ...]
-    # Of a core: a source with one kernel, and each further kernel in it. From the logs of builds;
-    # tools/progress.py needs them to be right in proportion only.
+    # Core-seconds that a source with one kernel takes, and each further kernel in it. They are
+    # estimates from build logs: tools/progress.py needs only their proportions.
     seconds: tuple[float, float]
     dtypes: Mapping[str, tuple[DTypes, ...]]  # by op: they tell the op of a kernel
     checks: tuple[Check, ...] = ()

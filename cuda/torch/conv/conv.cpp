@@ -32,7 +32,7 @@ constexpr OpNames kConv3dInputGrad{"conv3d_input_grad", "nn.grad.conv3d_input", 
 constexpr OpNames kConv3dWeightGrad{"conv3d_weight_grad", "nn.grad.conv3d_weight", nullptr, "grad_output", "input", 5};
 constexpr OpNames kConvTranspose3d{"conv_transpose3d", "nn.functional.conv_transpose3d", "bias", "input", "weight", 5};
 
-// Of scaled_conv2d; other ops have theirs in the names of epilogues.
+// The activation of scaled_conv2d. Other ops name theirs in the epilogue.
 enum class Activation : int { none, relu, silu };
 
 // m, n and k are those of the implicit GEMM without added channels.
@@ -168,7 +168,7 @@ void check_scaled_types(ConvCall& call) {
   }
 }
 
-// What a result of 8 bits needs, and what only such a result may have.
+// An 8-bit result needs a scale. A residual and silu are for 8-bit results alone.
 void check_quantized(ConvCall const& call) {
   char const* const op = call.names.op;
   std::string const type = dtype_text(call.type);

@@ -118,6 +118,18 @@ class _Hooks:
         return module
 
 
+def _installed(
+    style: ColwiseParallel | RowwiseParallel,
+    module: torch.nn.Module,
+    mesh: DeviceMesh,
+    inside: Placement,
+) -> torch.nn.Module:
+    """inside: the placement of the input where the module multiplies"""
+    _check_mesh(type(style).__name__, mesh)
+    layouts = style.input_layouts[0], inside, style.residual_layouts, style.output_layouts[0]
+    return _Hooks(mesh, *layouts, style.use_local_output).install(module, style._partition)
+
+
 class ColwiseParallel(TorchColwise):
     """Output features split: torch's ColwiseParallel, for nn.ScaledLinear and a residual, too.
 
@@ -149,10 +161,7 @@ class ColwiseParallel(TorchColwise):
     def _apply(self, module: torch.nn.Module, device_mesh: DeviceMesh) -> torch.nn.Module:
         if not isinstance(module, (torch.nn.Linear, ScaledLinear)):
             return super()._apply(module, device_mesh)
-        _check_mesh("ColwiseParallel", device_mesh)
-        layouts = self.input_layouts[0], Replicate(), self.residual_layouts, self.output_layouts[0]
-        hooks = _Hooks(device_mesh, *layouts, self.use_local_output)
-        return hooks.install(module, self._partition)
+        return _installed(self, module, device_mesh, Replicate())
 
     def _partition(self, name: str, module: torch.nn.Module, mesh: DeviceMesh) -> None:
         names = ["weight", "bias"]
@@ -201,10 +210,7 @@ class RowwiseParallel(TorchRowwise):
     def _apply(self, module: torch.nn.Module, device_mesh: DeviceMesh) -> torch.nn.Module:
         if not isinstance(module, (torch.nn.Linear, ScaledLinear)):
             return super()._apply(module, device_mesh)
-        _check_mesh("RowwiseParallel", device_mesh)
-        layouts = self.input_layouts[0], Shard(-1), self.residual_layouts, self.output_layouts[0]
-        hooks = _Hooks(device_mesh, *layouts, self.use_local_output)
-        return hooks.install(module, self._partition)
+        return _installed(self, module, device_mesh, Shard(-1))
 
     def _partition(self, name: str, module: torch.nn.Module, mesh: DeviceMesh) -> None:
         source = self.src_data_rank

@@ -350,9 +350,9 @@ class Operands:
         return values.mul_(scale) if scale != 1.0 else values
 
     def channels_last(self, *extents: int, scale: float = 1.0) -> Tensor:
-        """[N, C, H, W]"""
-        n, c, h, w = extents
-        return self.normal(n, h, w, c, scale=scale).permute(0, 3, 1, 2)
+        """[N, C, H, W] or [N, C, D, H, W]"""
+        n, c, *rest = extents
+        return self.normal(n, *rest, c, scale=scale).movedim(-1, 1)
 
     def eight_bits(self, *extents: int, dtype: torch.dtype = E4M3) -> Tensor:
         """Normal, a standard deviation of 24; by chunks, since weights of experts are large"""

@@ -25,7 +25,10 @@ def export() -> torch.export.ExportedProgram:
 
 
 def save(path: Path) -> None:
-    torch.export.save(export(), path)
+    program = export()
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # it names files of the machine that exports
+    torch.export.save(program, path)
 
 
 def load(path: Path, weights: Mapping[str, torch.Tensor]) -> torch.nn.Module:

@@ -70,13 +70,7 @@ class Layout:
 
     def of_operand(self, operand: Operand, name: str | None) -> Placement:
         """The placement of an operand on a mesh dimension that splits `name`; None: nothing."""
-        if name is None:
-            return Replicate()
-        where = place(operand.dims, name)
-        if where is not None:
-            return Shard(where)
-        is_partial = operand.is_added and place(self.results[0], name) is None
-        return Partial() if is_partial else Replicate()
+        return self._placed(operand, name, Partial(), Replicate())
 
     def of_result(self, dims: tuple[Dim, ...], name: str | None) -> Placement:
         where = None if name is None or not dims else place(dims, name)
@@ -86,14 +80,20 @@ class Layout:
 
     def of_gradient(self, operand: Operand, name: str | None) -> Placement:
         """The placement of an operand's gradient that each device computes from its own part."""
+        # Each term of a sum has the gradient of the sum.
+        return self._placed(operand, name, Replicate(), Partial())
+
+    def _placed(
+        self, operand: Operand, name: str | None, of_term: Placement, of_factor: Placement
+    ) -> Placement:
+        """of_term, of_factor: where the operand has no dimension `name`, by its part in the sum"""
         if name is None:
             return Replicate()
         where = place(operand.dims, name)
         if where is not None:
             return Shard(where)
-        # Each term of a sum has the gradient of the sum.
-        is_partial = operand.is_added and place(self.results[0], name) is None
-        return Replicate() if is_partial else Partial()
+        is_term = operand.is_added and place(self.results[0], name) is None
+        return of_term if is_term else of_factor
 
 
 def _names(dims: Iterable[Dim]) -> list[str]:

@@ -104,7 +104,7 @@ def sets_of(setting: Setting, *sizes: Sequence[int], scale: float = 1.0) -> list
 
     def one() -> Operands:
         return tuple(
-            (make.channels_last if len(size) == 4 else make.normal)(
+            (make.channels_last if len(size) > 1 else make.normal)(
                 *size, scale=scale if number == 1 else 1.0
             )
             for number, size in enumerate(sizes)

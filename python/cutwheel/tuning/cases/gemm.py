@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -84,13 +84,6 @@ def _plain(setting: Setting, op: str, *c: Tensor) -> Case:
     )
 
 
-def _written(
-    call: Callable[..., Any], sets: Sequence[tuple[Tensor, Tensor, Tensor]], i: int
-) -> Any:
-    x, w, out = sets[i]
-    return call(x, w, out=out)
-
-
 def _products(
     setting: Setting,
     op: str,
@@ -130,9 +123,7 @@ def _products(
         by_triton = setting.compiled(theirs)
         providers.append(Provider(TRITON, lambda i: by_triton(*c, x[i], w[i])))
     for name, other in setting.others.items():
-        providers.append(
-            Provider(name, functools.partial(_written, other, [*zip(x, w, out, strict=True)]))
-        )
+        providers.append(Provider(name, lambda i, other=other: other(x[i], w[i], out=out[i])))  # type: ignore[misc]
     providers.append(Provider("cutwheel", lambda i: ours(*c, x[i], w[i], out=out[i])))
     return Case(
         providers,
