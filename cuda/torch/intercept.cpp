@@ -19,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <string_view>
 #include <unordered_map>
 
 #include "dispatch/batch_invariance.h"
@@ -225,8 +226,9 @@ Verdict plan(Taken op, Tensor const& a, Tensor const& b, Tensor const* out) {
     GemmPlan const found = plan_gemm(prepared, call);
     if (!prepared.keep.empty() || prepared.d.temporary) return Verdict::copies;
     return is_native(found, device_info(call.device)) ? Verdict::taken : Verdict::no_kernel;
-  } catch (Error const&) {
-    return Verdict::no_kernel;
+  } catch (Error const& error) {
+    bool const is_memory = std::string_view(error.what()).find("OutOfMemoryError: ") != std::string_view::npos;
+    return is_memory ? Verdict::failed : Verdict::no_kernel;
   }
 }
 
@@ -266,7 +268,7 @@ struct Account {
     ++place->second.calls;
   }
 
-  // A call that was counted as taken has failed.
+  // A call has failed, which may have been counted as taken. The next one with this problem is tried again.
   void fail(Problem p) {
     {
       std::lock_guard<std::mutex> const lock(mutex);
@@ -325,7 +327,11 @@ Tensor take(Taken op, Tensor const& a, Tensor const& b, Tensor const* out) {
     // What is faster depends on the number of rows, and in this mode the kernel must not.
     if (verdict == Verdict::taken && !problem.batch_invariant) verdict = predict(problem, device_info(problem.device).major);
     if (verdict == Verdict::taken) verdict = plan(op, a, b, out);
-    account().add(problem, verdict);
+    if (verdict == Verdict::failed) {
+      account().fail(problem);
+    } else {
+      account().add(problem, verdict);
+    }
   }
   if (verdict != Verdict::taken) return pass_on(op, a, b, out);
   try {
