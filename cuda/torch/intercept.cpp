@@ -1,13 +1,15 @@
 // How an op is taken, and why so:
 //
-// - Registering: a library of torch's that is made and deleted at run time. Deleting it makes torch's kernel the current one
+// - Registering: a library of torch's that is made and deleted at run time. Deleting it makes torch's kernel the current
+// one
 //   again; the dispatcher keeps the overridden kernels in a list.
 // - Torch's own kernel: at::cuda::mm and its like, by their mangled names. A name holds the signature, so a torch that
 //   changes it has no such symbol, and the op stays with torch. References are pointers, and an at::Tensor is one owning
 //   pointer: what a handle points to. The shims of AOTInductor (aoti_torch_cuda_mm_out) call the same functions, but turn
 //   their exceptions into a code: a bad argument or a full memory would lose class and text. torch.library.get_kernel would
 //   take Python.
-// - Ops with arguments of the type Scalar (addmm, baddbmm) cannot be taken: up to torch 2.13 the stable ABI does not hand them
+// - Ops with arguments of the type Scalar (addmm, baddbmm) cannot be taken: up to torch 2.13 the stable ABI does not hand
+// them
 //   to a kernel ("Not yet supported conversion").
 #include "torch/intercept.h"
 
@@ -146,8 +148,7 @@ constexpr std::int64_t kVector = 8;
 
 bool lies_on_vectors(Matrix const& x, std::int64_t leading, std::int64_t extent, std::int64_t rows) {
   return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && extent % kVector == 0 &&
-         (rows == 1 || (leading >= extent && leading % kVector == 0)) &&
-         (x.batch == 1 || x.batch_stride % kVector == 0);
+         (rows == 1 || (leading >= extent && leading % kVector == 0)) && (x.batch == 1 || x.batch_stride % kVector == 0);
 }
 
 // The letter of a matrix that kernels read as it lies.
@@ -162,8 +163,8 @@ bool is_contiguous_result(Tensor const& out, Problem const& p, Matrix const& a, 
   constexpr int kBytes = 2;
   return out.dim() == (p.op == Taken::bmm_out ? 3 : 2) && type_of(out) == p.type && out.get_device_index() == p.device &&
          d.batch == p.batch && d.rows == p.m && d.cols == p.n && d.col_stride == 1 && d.row_stride == p.n &&
-         (d.batch == 1 || d.batch_stride == p.m * p.n) && letter_of_matrix(d) == 't' &&
-         !overlaps(d, kBytes, a, kBytes) && !overlaps(d, kBytes, b, kBytes);
+         (d.batch == 1 || d.batch_stride == p.m * p.n) && letter_of_matrix(d) == 't' && !overlaps(d, kBytes, a, kBytes) &&
+         !overlaps(d, kBytes, b, kBytes);
 }
 
 bool is_cuda(Tensor const& x) {
@@ -325,7 +326,8 @@ Tensor take(Taken op, Tensor const& a, Tensor const& b, Tensor const* out) {
   Verdict verdict = problem.first;
   if (!account().find(problem, verdict)) {
     // What is faster depends on the number of rows, and in this mode the kernel must not.
-    if (verdict == Verdict::taken && !problem.batch_invariant) verdict = predict(problem, device_info(problem.device).major);
+    if (verdict == Verdict::taken && !problem.batch_invariant)
+      verdict = predict(problem, device_info(problem.device).major);
     if (verdict == Verdict::taken) verdict = plan(op, a, b, out);
     if (verdict == Verdict::failed) {
       account().fail(problem);
@@ -409,8 +411,8 @@ std::array<std::unique_ptr<Registration>, kTakenCount>& registrations() {
 }
 
 Original original_of(Overload const& overload, std::string_view key) {
-  std::string const symbol = concat("_ZN2at", key == "CUDA" ? "4cuda" : "3cpu", overload.symbol,
-                                    overload.has_out ? kWithOut : kFunctional);
+  std::string const symbol =
+      concat("_ZN2at", key == "CUDA" ? "4cuda" : "3cpu", overload.symbol, overload.has_out ? kWithOut : kFunctional);
   return reinterpret_cast<Original>(dlsym(RTLD_DEFAULT, symbol.c_str()));
 }
 
@@ -486,7 +488,8 @@ void clear_intercepted() { account().clear(); }
 std::string interception_verdict(std::int64_t dtype, std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k,
                                  StringHandle layout, std::int64_t major) {
   TextArgument const text(layout);
-  if (text.view().size() != 2) fail(ErrorKind::value, "interception: layout is \"", text.view(), "\"; expected two letters");
+  if (text.view().size() != 2)
+    fail(ErrorKind::value, "interception: layout is \"", text.view(), "\"; expected two letters");
   if (!is_16_bit(static_cast<ScalarType>(dtype))) return text_of(Verdict::dtype);
   Problem p;
   p.batch = batch, p.m = m, p.n = n, p.k = k;

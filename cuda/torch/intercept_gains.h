@@ -1,4 +1,4 @@
-// Written by tools/tuning/gains.py from benchmarks/results, which says by what rule.
+// Written by tools/tuning/gains.py, which has the rule, from benchmarks/results.
 // clang-format off
 #pragma once
 
@@ -98,11 +98,12 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
 constexpr std::int64_t kClassRows[] = {1, 16, 64, 128, 512, 2048};
 constexpr int kMeasuredMajor = 9;  // compute capability of H100 and H200
 
-inline Measured measured_gain(char a, char b, std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k,
-                              int major) {
+inline Measured measured_gain(char a, char b, std::int64_t batch, std::int64_t m,
+                              std::int64_t n, std::int64_t k, int major) {
   if (major != kMeasuredMajor) return Measured::nothing;
   for (MeasuredProblem const& p : kMeasuredProblems) {
-    if (p.m == m && p.n == n && p.k == k && p.batch == batch && p.a == a && p.b == b) {
+    if (p.m == m && p.n == n && p.k == k && p.batch == batch &&
+        p.a == a && p.b == b) {
       return p.is_faster ? Measured::faster : Measured::slower;
     }
   }

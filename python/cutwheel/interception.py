@@ -1,7 +1,7 @@
 """enable(): kernels of cutwheel behind torch's own ops, and report(), where their calls went.
 
-The library registers kernels for aten's ops at the CUDA key, and deletes them again (cuda/torch/intercept.cpp).
-All decisions are made there: this module only says which ops and dtypes.
+The library registers kernels for aten's ops at the CUDA key, and deletes them again
+(cuda/torch/intercept.cpp). All decisions are made there: this module says which ops and dtypes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ _applied = _OFF
 _missing: tuple[str, ...] = ()
 
 
-def _setting(function: str, ops: Iterable[str] | None, dtypes: Iterable[torch.dtype] | None) -> _Setting:
+def _setting(
+    function: str, ops: Iterable[str] | None, dtypes: Iterable[torch.dtype] | None
+) -> _Setting:
     if isinstance(ops, str):
         raise TypeError(f'{function}: ops is a str; expected several names, such as ["{ops}"]')
     if isinstance(dtypes, torch.dtype):
@@ -97,13 +99,13 @@ def enable(
 
     - operands are float16 or bfloat16, not empty, and kernels can read them as they lie,
     - the wheel has a kernel for this GPU,
-    - and benchmarks have seen the problem, or its class (layout, batched or not, number of rows), faster
-      than torch: so far on H100 and H200.
+    - and benchmarks have seen the problem, or its class (layout, batched or not, number of rows),
+      faster than torch: so far on H100 and H200.
 
-    Within `batch_invariant()` the last does not count: what is faster depends on the number of rows.
-    All else runs torch's own kernels and raises torch's own errors. `report()` tells what went where.
-    It is one setting of the process, and replaces an earlier one; while an `enabled()` block is open,
-    that block's counts. Do not switch while another thread is in one of the ops.
+    Within `batch_invariant()` the last does not count: what is faster depends on the number of
+    rows. All else runs torch's own kernels and raises torch's own errors. `report()` tells what
+    went where. It is one setting of the process, and replaces an earlier one; while an `enabled()`
+    block is open, that block's counts. Do not switch while another thread is in one of the ops.
 
     Args:
         ops: names of aten's ops, "mm" and "bmm"; None: all that can be taken
@@ -219,7 +221,10 @@ class CallReport:
         now = ", ".join(self.enabled) or "none"
         lines = [f"{self.taken} calls by cutwheel, {self.passed_on} by torch. Ops taken now: {now}"]
         if self.calls:
-            lines += ["   calls  op       problem (MxNxK)                     by", *map(str, self.calls)]
+            lines += [
+                "   calls  op       problem (MxNxK)                     by",
+                *map(str, self.calls),
+            ]
         lines += [f"torch's: {op}: {reason}" for op, reason in self.staying.items()]
         return "\n".join(lines)
 
@@ -227,9 +232,9 @@ class CallReport:
 def report(*, clear: bool = False) -> CallReport:
     """Tells which calls of the ops of `enable()` cutwheel computed, and why torch the others.
 
-    Calls are counted by problem (op, dtype, extents, layouts, GPU) while the op is enabled. After 16384
-    problems the counts so far are summed by op and reason. A problem's decision is made once and
-    remembered as long: `clear` forgets it, as after `load_tuning`.
+    Calls are counted by problem (op, dtype, extents, layouts, GPU) while the op is enabled. After
+    16384 problems the counts so far are summed by op and reason. A problem's decision is made once
+    and remembered as long: `clear` forgets it, as after `load_tuning`.
 
     Args:
         clear: begin anew after this report
@@ -240,6 +245,6 @@ def report(*, clear: bool = False) -> CallReport:
         torch.ops.cutwheel._clear_intercepted()
     calls.sort(key=lambda entry: (-entry.calls, str(entry)))
     with _lock:
-        missing = {name: f"torch {torch.__version__} keeps its kernel to itself" for name in _missing}
+        missing = dict.fromkeys(_missing, f"torch {torch.__version__} keeps its kernel to itself")
         now = tuple(name for name in _applied.overloads if name not in missing)
     return CallReport(tuple(calls), now, {**missing, **STAYING})

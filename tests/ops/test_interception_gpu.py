@@ -1,4 +1,4 @@
-"""enable() on a GPU: torch's ops give torch's results, whoever computes them, and torch's kernels come back."""
+"""enable() on a GPU: torch's results whoever computes them, and torch's kernels come back."""
 
 from __future__ import annotations
 
@@ -25,8 +25,12 @@ def fresh(cutwheel: ModuleType, cuda: str) -> Iterator[None]:
     cutwheel.report(clear=True)
 
 
-def operands(m: int, n: int, k: int, dtype: torch.dtype = BF16) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randn(m, k, device="cuda", dtype=dtype), torch.randn(n, k, device="cuda", dtype=dtype).t()
+def operands(
+    m: int, n: int, k: int, dtype: torch.dtype = BF16
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(m, k, device="cuda", dtype=dtype), torch.randn(
+        n, k, device="cuda", dtype=dtype
+    ).t()
 
 
 def close(found: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
@@ -36,9 +40,7 @@ def close(found: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
 
 @pytest.mark.skipif(not importlib.util.find_spec("expecttest"), reason="torch's samples need it")
 @pytest.mark.parametrize("op", ["mm", "bmm", "matmul", "nn.functional.linear"])
-@pytest.mark.parametrize(
-    "dtype", [torch.float16, BF16, torch.float32, torch.complex64], ids=str
-)
+@pytest.mark.parametrize("dtype", [torch.float16, BF16, torch.float32, torch.complex64], ids=str)
 def test_samples_of_torch(cutwheel: ModuleType, op: str, dtype: torch.dtype) -> None:
     from torch.testing._internal.common_methods_invocations import op_db
 
@@ -91,7 +93,12 @@ def test_bmm_is_taken(cutwheel: ModuleType) -> None:
         (lambda a, b: a[:, 1:] @ b[1:], "16 bytes"),
         (lambda a, b: a.float() @ b.float(), "float16 and bfloat16"),
         (lambda a, b: a[:0] @ b, "empty"),
-        (lambda a, b: torch.mm(a, b, out=torch.empty(b.shape[1], a.shape[0], device="cuda", dtype=BF16).t()), "out="),
+        (
+            lambda a, b: torch.mm(
+                a, b, out=torch.empty(b.shape[1], a.shape[0], device="cuda", dtype=BF16).t()
+            ),
+            "out=",
+        ),
         (lambda a, b: a.cpu() @ b.cpu(), None),
     ],
 )

@@ -1,12 +1,13 @@
-"""Writes cuda/torch/intercept_gains.h: where cutwheel.enable() expects kernels of ours to be faster than torch's.
+"""Writes cuda/torch/intercept_gains.h: where enable() expects our kernels to beat torch's.
 
     python tools/tuning/gains.py            # writes it
     python tools/tuning/gains.py --check    # fails if it is not what benchmarks/results say
 
-Figures are the medians of the suites mm and bmm against "torch", in bfloat16 on Hopper. Problems fall
-into classes: layout, one matrix or a batch, and how many rows. A class is faster if at least LEAST
-problems were measured, their geometric mean is at least GAIN, and four of five lose no more than
-LOSS. A problem that was measured itself goes by its own figure, the worst where there are several.
+Figures are the medians of the suites mm and bmm against "torch", in bfloat16 on Hopper. Problems
+fall into classes: layout, one matrix or a batch, and how many rows. A class is faster if at least
+LEAST problems were measured, their geometric mean is at least GAIN, and four of five have a ratio
+of LOSS or more. A problem that was measured itself goes by its own figure (the worst of several),
+if it differs from its class by more than that.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def header(figures: dict[Problem, float]) -> str:
     ]
     return "\n".join(
         (
-            "// Written by tools/tuning/gains.py from benchmarks/results, which says by what rule.",
+            "// Written by tools/tuning/gains.py, which has the rule, from benchmarks/results.",
             "// clang-format off",
             "#pragma once",
             "",
@@ -141,12 +142,12 @@ def header(figures: dict[Problem, float]) -> str:
             f"constexpr std::int64_t kClassRows[] = {{{', '.join(map(str, ROWS))}}};",
             "constexpr int kMeasuredMajor = 9;  // compute capability of H100 and H200",
             "",
-            "inline Measured measured_gain(char a, char b, std::int64_t batch, std::int64_t m, "
-            "std::int64_t n, std::int64_t k,",
-            "                              int major) {",
+            "inline Measured measured_gain(char a, char b, std::int64_t batch, std::int64_t m,",
+            "                              std::int64_t n, std::int64_t k, int major) {",
             "  if (major != kMeasuredMajor) return Measured::nothing;",
             "  for (MeasuredProblem const& p : kMeasuredProblems) {",
-            "    if (p.m == m && p.n == n && p.k == k && p.batch == batch && p.a == a && p.b == b) {",
+            "    if (p.m == m && p.n == n && p.k == k && p.batch == batch &&",
+            "        p.a == a && p.b == b) {",
             "      return p.is_faster ? Measured::faster : Measured::slower;",
             "    }",
             "  }",
@@ -172,14 +173,15 @@ def header(figures: dict[Problem, float]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare, and write nothing")
     options = parser.parse_args(arguments)
     text = header(measured())
     if options.check:
         if HEADER.read_text() == text:
             return 0
-        print(f"{HEADER.relative_to(ROOT)} is not what benchmarks/results say: run tools/tuning/gains.py")
+        name = HEADER.relative_to(ROOT)
+        print(f"{name} is not what benchmarks/results say: run tools/tuning/gains.py")
         return 1
     HEADER.write_text(text)
     return 0
