@@ -10,6 +10,7 @@
 #include "dispatch/tuning/table.h"
 #include "torch/choice_log.h"
 #include "torch/conv/conv.h"
+#include "torch/intercept.h"
 #include "torch/introspection.h"
 
 namespace cutwheel {
@@ -59,6 +60,11 @@ std::vector<Introspection> introspection() {
       on_any_device<&reload_environment>("_reload_env() -> ()"),
       on_any_device<&set_choice_listener>("_set_choice_listener(int address) -> ()"),
       on_any_device<&set_batch_invariant>("_set_batch_invariant(bool enabled) -> ()"),
+      on_any_device<&intercept>("_intercept(str overloads, int dtypes, str key) -> str"),
+      on_any_device<&intercepted_json>("_intercepted() -> str"),
+      on_any_device<&clear_intercepted>("_clear_intercepted() -> ()"),
+      on_any_device<&interception_verdict>(
+          "_interception_verdict(int dtype, int batch, int m, int n, int k, str layout, int major) -> str"),
       on_any_device<&load_tuning>("_load_tuning(str text) -> ()"),
       on_any_device<&clear_tuned_tables>("_clear_tuning() -> ()"),
       on_any_device<&tuning_json>("_tuning() -> str"),

@@ -16,6 +16,8 @@ from __future__ import annotations
 import sys
 
 __all__ = [
+    "CallReport",
+    "Calls",
     "Epilogue",
     "Explanation",
     "FusionReport",
@@ -33,6 +35,9 @@ __all__ = [
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
+    "disable",
+    "enable",
+    "enabled",
     "epilogues",
     "errors",
     "explain",
@@ -52,6 +57,7 @@ __all__ = [
     "nn",
     "pack_gated_weight",
     "quantize",
+    "report",
     "scaled_conv2d",
     "scaled_grouped_mm",
     "scaled_mm",
@@ -69,6 +75,7 @@ try:
     from . import _library, errors, nn, tuning
     from .fusion import FusionReport, fuse
     from .inspect.explain import Explanation, Kernel, build_info, explain, kernels
+    from .interception import CallReport, Calls, disable, enable, enabled, report
     from .ops._common import batch_invariance, log
     from .ops._common.batch_invariance import (
         batch_invariant,

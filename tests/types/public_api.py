@@ -140,6 +140,23 @@ def settings(a: Tensor, b: Tensor) -> None:
         cutwheel.clear_tuning()
 
 
+@cutwheel.enabled(ops=["mm"])
+def product(a: Tensor, b: Tensor) -> Tensor:
+    return a @ b
+
+
+def interception(a: Tensor, b: Tensor) -> None:
+    cutwheel.enable(ops=["mm", "bmm"], dtypes=[BF16])
+    cutwheel.disable()
+    with cutwheel.enabled() as block:
+        assert_type(block, cutwheel.enabled)
+    assert_type(product(a, b), Tensor)
+    found = cutwheel.report(clear=True)
+    assert_type(found, cutwheel.CallReport)
+    assert_type(found.calls, tuple[cutwheel.Calls, ...])
+    assert_type(found.taken + found.passed_on, int)
+
+
 def errors(a: Tensor) -> None:
     kinds = cutwheel.errors.ArgumentError, cutwheel.errors.DeviceError, cutwheel.errors.DtypeError
     try:
@@ -165,4 +182,5 @@ def main() -> None:
     whole_models(model, torch.zeros(1, 8, 4, 4))
     inspection()
     settings(a, weight.t())
+    interception(a, weight.t())
     errors(a)

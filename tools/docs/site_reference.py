@@ -21,6 +21,7 @@ PAGES = {
     "conv": ("Convolutions", ("cutwheel.ops.conv",)),
     "nn": ("Modules", ("cutwheel.nn",)),
     "fusion": ("Fusing a model", ("cutwheel.fusion",)),
+    "interception": ("Behind torch's ops", ("cutwheel.interception",)),
     "inspect": ("Inspection", ("cutwheel.inspect", "cutwheel.ops._common.epilogue")),
     "settings": (
         "Settings and tuning",
