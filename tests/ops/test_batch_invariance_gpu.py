@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 import torch
-from invariance_cases import BRAIN, FP8, HALF, KINDS, SINGLE, Draw, differences, different
+from invariance_cases import (
+    BRAIN,
+    FP8,
+    HALF,
+    KINDS,
+    SINGLE,
+    Draw,
+    differences,
+    different,
+)
 from torch import Tensor
 
 pytestmark = [pytest.mark.gpu, pytest.mark.no_dispatch_mode]
@@ -21,18 +30,33 @@ DRAWS = int(os.environ.get("CUTWHEEL_TEST_DRAWS", "260"))
 
 
 def check_draws(
-    cutwheel: ModuleType, device: str, seed: int, draws: int, kinds: tuple[str, ...]
+    cutwheel: ModuleType,
+    device: str,
+    seed: int,
+    draws: int,
+    kinds: tuple[str, ...],
+    *,
+    may_lack: bool = False,
 ) -> None:
-    draw, wrong = Draw(cutwheel, device, seed), []
-    with cutwheel.batch_invariant():
-        for i in range(draws):
+    draw, wrong, lacking = Draw(cutwheel, device, seed), [], 0
+    for i in range(draws):
+        try:
             case = draw.case(kinds[i % len(kinds)])
+            if may_lack:
+                case.run(*case.rows)
+        except NotImplementedError:
+            if not may_lack:
+                raise
+            lacking += 1
+            continue
+        with cutwheel.batch_invariant():
             found, counts = differences(case, draw.rng)
-            values = found.tolist()
-            if any(values):
-                at = {m: bad for m, bad in zip(counts, values, strict=True) if bad}
-                wrong.append(f"{case.text}: rows -> elements with other bits {at}")
+        values = found.tolist()
+        if any(values):
+            at = {m: bad for m, bad in zip(counts, values, strict=True) if bad}
+            wrong.append(f"{case.text}: rows -> elements with other bits {at}")
     assert not wrong, f"{len(wrong)} of {draws}:\n" + "\n".join(wrong[:40])
+    assert 2 * lacking <= draws
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS)))
@@ -63,8 +87,12 @@ def test_through_ptx(
     cutwheel: ModuleType, device: str, seed: int, environment: Callable[..., None], arch: str
 ) -> None:
     environment(CUTWHEEL_ARCH=arch)
-    kinds = ("mm", "linear", "addmm", "gated", "grouped", "conv")
-    check_draws(cutwheel, device, seed, 12, kinds if arch == "sm80" else (*kinds[:4], "scaled"))
+    if arch == "sm80":
+        kinds: tuple[str, ...] = ("mm", "linear", "addmm", "gated", "grouped", "conv")
+        check_draws(cutwheel, device, seed, 12, kinds)
+    else:  # compute capability 8.9 has the kernels of sm80, too, for the epilogues that these lack
+        kinds = ("mm", "linear", "addmm", "gated", "scaled")
+        check_draws(cutwheel, device, seed, 20, kinds, may_lack=True)
 
 
 # ---- equal keys, equal bits ----------------------------------------------------------------------
