@@ -363,12 +363,14 @@ def serves(
 
 
 # No extent is a multiple of a tile: many tiles; narrow, with different sides; wide, with phases of
-# a stride that have no taps; channels that are padded to 16 bytes, in long windows.
+# a stride that have no taps; channels that are padded to 16 bytes, in long windows; more than two of
+# the highest tiles in each phase without a tap.
 PROBLEMS: tuple[tuple[Sizes, Sizes, Geometry], ...] = (
     ((3, 72, 19, 23), (136, 72, 3, 3), Geometry((1, 1), (1, 1, 1, 1))),
     ((2, 16, 9, 11), (24, 16, 3, 2), Geometry((2, 1), (1, 0, 0, 1), (1, 2))),
     ((1, 40, 33, 17), (328, 40, 2, 1), Geometry((3, 2), (0, 2, 0, 0))),
     ((5, 3, 30, 29), (20, 3, 7, 7), Geometry((2, 2), (3, 3, 3, 3))),
+    ((5, 72, 23, 29), (136, 72, 1, 1), Geometry((2, 2))),
 )
 
 

@@ -208,7 +208,11 @@ struct Sm90PersistentKernel {
     while (more) {
       work = next;
       if (work.is_zero) {
-        Epilogue::store_zeros(p.epilogue, work, thread, scheduler.coordinates(work));
+        CUTLASS_PRAGMA_UNROLL
+        for (int block = 0; block < Types::kBlocks; ++block) {
+          Epilogue::store_zeros(p.epilogue, work, thread, scheduler.coordinates(work));
+          work.m += 64 * Types::kTileWarpGroups;
+        }
         more = find_next();
         continue;
       }
