@@ -77,11 +77,13 @@ try:
     from .inspect.explain import Explanation, Kernel, build_info, explain, kernels
     from .interception import CallReport, Calls, disable, enable, enabled, report
     from .ops._common import batch_invariance, log
+    from .ops._common import sm_limit as _sm_limit
     from .ops._common.batch_invariance import (
         batch_invariant,
         is_batch_invariant,
         set_batch_invariant,
     )
+    from .ops._common.sm_limit import get_sm_limit, set_sm_limit, sm_limit
     from .ops._common.epilogue import Epilogue, epilogues
     from .ops.conv import (
         conv1d,
@@ -101,6 +103,8 @@ try:
     log.load_environment()
     tuning.load_environment()
     batch_invariance.load_environment()
+    _sm_limit.load_environment()
+    _sm_limit.follow_torch()
 except ImportError:
     # The doctor has to be able to say why this import fails.
     if not _is_started_by_dash_m():
