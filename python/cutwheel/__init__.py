@@ -44,6 +44,7 @@ __all__ = [
     "fuse",
     "gated_linear",
     "gemm",
+    "get_sm_limit",
     "grouped_gated_linear",
     "grouped_linear",
     "grouped_mm",
@@ -62,6 +63,8 @@ __all__ = [
     "scaled_grouped_mm",
     "scaled_mm",
     "set_batch_invariant",
+    "set_sm_limit",
+    "sm_limit",
     "unpack_gated_weight",
 ]
 
@@ -83,8 +86,8 @@ try:
         is_batch_invariant,
         set_batch_invariant,
     )
-    from .ops._common.sm_limit import get_sm_limit, set_sm_limit, sm_limit
     from .ops._common.epilogue import Epilogue, epilogues
+    from .ops._common.sm_limit import get_sm_limit, set_sm_limit, sm_limit
     from .ops.conv import (
         conv1d,
         conv2d,

@@ -134,6 +134,10 @@ def settings(a: Tensor, b: Tensor) -> None:
         assert_type(cutwheel.mm(a, b), Tensor)
     assert_type(decorated(), bool)
     cutwheel.set_batch_invariant(False)
+    with cutwheel.sm_limit(116) as limit:
+        assert_type(limit, cutwheel.sm_limit)
+        assert_type(cutwheel.get_sm_limit(), int | None)
+    cutwheel.set_sm_limit(None)
     try:
         cutwheel.load_tuning({"schema": 0})
     except ValueError:

@@ -25,7 +25,11 @@ PAGES = {
     "inspect": ("Inspection", ("cutwheel.inspect", "cutwheel.ops._common.epilogue")),
     "settings": (
         "Settings and tuning",
-        ("cutwheel.ops._common.batch_invariance", "cutwheel.tuning"),
+        (
+            "cutwheel.ops._common.batch_invariance",
+            "cutwheel.ops._common.sm_limit",
+            "cutwheel.tuning",
+        ),
     ),
     "errors": ("Errors", ("cutwheel.errors",)),
 }
