@@ -16,7 +16,7 @@ namespace {
 
 std::atomic<int> g_limit{0};
 
-// at::Context::_SMCarveout_EXPERIMENTAL, which the stable ABI lacks. Python looks it up and tries it.
+// at::Context::_SMCarveout_EXPERIMENTAL, which the stable ABI lacks. Python looks it up.
 using ReadCarveout = std::optional<int> (*)(void const* context);
 std::atomic<void const*> g_torch_context{nullptr};
 std::atomic<ReadCarveout> g_read_carveout{nullptr};

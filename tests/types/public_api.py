@@ -10,9 +10,10 @@ from typing import assert_type
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 import cutwheel
-from cutwheel import nn
+from cutwheel import distributed, nn
 
 DEVICE = "meta"
 BF16 = torch.bfloat16
@@ -121,6 +122,16 @@ def explained(a: Tensor, b: Tensor) -> str | None:
     explanation = cutwheel.explain(cutwheel.mm, a, b)
     assert_type(explanation, cutwheel.Explanation)
     return explanation.row
+
+
+def several_gpus(x: Tensor, weight: Tensor, group: ProcessGroup) -> None:
+    """Needs several GPUs."""
+    rows = distributed.all_gather_linear(x, weight, group=group, sizes=[3, 5])
+    assert_type(rows, Tensor)
+    assert_type(distributed.linear_reduce_scatter(rows, weight.t(), weight[:, 0]), Tensor)
+    layer = nn.GroupedExperts(8, 64, 128, process_group=group)
+    assert_type(layer.process_group, ProcessGroup | None)
+    distributed.ExpertParallel(dispatch="all_to_all")
 
 
 @cutwheel.batch_invariant()

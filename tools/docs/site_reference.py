@@ -20,6 +20,7 @@ PAGES = {
     "grouped": ("Groups", ("cutwheel.ops.grouped",)),
     "conv": ("Convolutions", ("cutwheel.ops.conv",)),
     "nn": ("Modules", ("cutwheel.nn",)),
+    "distributed": ("Several GPUs", ("cutwheel.distributed",)),
     "fusion": ("Fusing a model", ("cutwheel.fusion",)),
     "interception": ("Behind torch's ops", ("cutwheel.interception",)),
     "inspect": ("Inspection", ("cutwheel.inspect", "cutwheel.ops._common.epilogue")),
@@ -34,7 +35,7 @@ PAGES = {
     "errors": ("Errors", ("cutwheel.errors",)),
 }
 # Public modules; their own names are public, too.
-MODULES = ("nn", "errors")
+MODULES = ("nn", "errors", "distributed")
 # A value, not documented by a docstring.
 VALUES = ("__version__",)
 

@@ -107,39 +107,29 @@ def follow_torch() -> bool:
 
     They are set by torch._C._set_sm_carveout_experimental. The stable ABI has no function for them,
     and ops run without Python in compiled code, so the library calls torch's exported one. Its
-    return type is not part of that name: it is tried before it is trusted.
+    return type is not part of its name, but of that of the function that sets the value.
 
     Returns:
-        whether this torch has it, as expected
+        whether this torch has both, and they tell what torch's Python function tells
     """
     getter = getattr(torch._C, "_get_sm_carveout_experimental", None)
-    setter = getattr(torch._C, "_set_sm_carveout_experimental", None)
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-    if getter is None or setter is None:
+    if getter is None:
         return False
     try:
         loaded = ctypes.CDLL(str(library), mode=os.RTLD_NOW | os.RTLD_NOLOAD)
         context_of = loaded._ZN2at13globalContextEv
         read = loaded._ZNK2at7Context24_SMCarveout_EXPERIMENTALEv
+        _ = loaded._ZN2at7Context27_setSMCarveout_EXPERIMENTALESt8optionalIiE
     except (AttributeError, OSError):
         return False
     context_of.argtypes, context_of.restype = [], ctypes.c_void_p
     # A std::optional<int> in a register: the value, and behind it a byte that says if there is one.
     read.argtypes, read.restype = [ctypes.c_void_p], ctypes.c_uint64
     context = context_of()
-
-    def carveout() -> int | None:
-        bits = int(read(context))
-        return bits & 0xFFFFFFFF if bits >> 32 & 0xFF else None
-
-    before = getter()
-    try:
-        for value in (1, 5, None):
-            setter(value)
-            if carveout() != value:
-                return False
-    finally:
-        setter(before)
+    bits = int(read(context))
+    if (bits & 0xFFFFFFFF if bits >> 32 & 0xFF else None) != getter():
+        return False
     _ops._set_sm_carveout_source(context, ctypes.cast(read, ctypes.c_void_p).value)
     return True
 
