@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..ops._common.errors import ArgumentError
+from ..errors import ArgumentError
 from ..ops.gemm import addmm, mm
 
 _symmetric: dict[str, bool] = {}
@@ -78,7 +78,7 @@ def _workspace(group: Any, size: int) -> Any:
 def _copy_stream() -> torch.cuda.Stream:
     device = torch.cuda.current_device()
     if device not in _streams:
-        _streams[device] = torch.cuda.Stream()
+        _streams[device] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     return _streams[device]
 
 
@@ -104,7 +104,7 @@ def gather_and_multiply(
     """[sizes[rank], K], [K, N] -> all rows [M, K], and their product [M, N]."""
     rank, size, columns = group.rank(), group.size(), shard.shape[1]
     gathered = shard.new_empty(sum(sizes), columns)
-    chunks = gathered.split(sizes)
+    chunks = torch.split(gathered, sizes)
     if not has_symmetric_memory(shard, group):
         if len({*sizes}) == 1:
             _single("all_gather")(gathered, shard.contiguous(), group=group)
@@ -117,7 +117,7 @@ def gather_and_multiply(
     symmetric = _workspace(group, max(_bytes(max(sizes), columns, shard.dtype), 256))
     main, copies = torch.cuda.current_stream(), _copy_stream()
     product = shard.new_empty(sum(sizes), b.shape[1])
-    outs = product.split(sizes)
+    outs = torch.split(product, sizes)
 
     def buffer(peer: int) -> Tensor:
         found: Tensor = symmetric.get_buffer(peer, chunks[peer].shape, shard.dtype)
@@ -164,7 +164,7 @@ def multiply_and_scatter(a: Tensor, b: Tensor, group: Any, sizes: list[int]) -> 
     place = _bytes(max(sizes), columns, a.dtype)
     symmetric = _workspace(group, max(size * place, 256))
     main, copies = torch.cuda.current_stream(), _copy_stream()
-    chunks = a.split(sizes)
+    chunks = torch.split(a, sizes)
 
     def buffer(owner: int, source: int) -> Tensor:
         """The owner's memory for the sums of the source."""
