@@ -7,6 +7,7 @@
 
 #include "core/driver.h"
 #include "core/error.h"
+#include "core/sm_limit.h"
 
 namespace cutwheel {
 namespace {
@@ -41,7 +42,7 @@ std::unique_ptr<DeviceInfo> query(int ordinal) {
 
 }  // namespace
 
-DeviceInfo const& device_info(int ordinal) {
+DeviceInfo const& whole_device_info(int ordinal) {
   static std::once_flag flags[kMaxDevices];
   static std::unique_ptr<DeviceInfo> infos[kMaxDevices];
   if (ordinal < 0 || ordinal >= kMaxDevices) {
@@ -51,6 +52,8 @@ DeviceInfo const& device_info(int ordinal) {
   std::call_once(flags[ordinal], [&] { infos[ordinal] = query(ordinal); });
   return *infos[ordinal];
 }
+
+DeviceInfo const& device_info(int ordinal) { return limited_device_info(whole_device_info(ordinal)); }
 
 bool runs_native(Arch arch, int major, int minor) {
   if (arch == Arch::sm90a) return major == 9 && minor == 0;

@@ -1,6 +1,9 @@
 #include "core/launch.h"
 
+#include <algorithm>
+
 #include "core/context.h"
+#include "core/sm_limit.h"
 
 namespace cutwheel::gemm {
 namespace {
@@ -8,6 +11,19 @@ namespace {
 // 48 KiB of dynamic shared memory need no permission.
 cudaError_t permit_shared_memory(void const* kernel, int bytes) {
   return bytes > 48 * 1024 ? cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) : cudaSuccess;
+}
+
+// Of so many clusters, those that the SMs which are left hold; at least 1.
+int clusters_left(int clusters, int device, cudaLaunchConfig_t const& config) {
+  int const sms = device_info(device).sm_count;
+  if (sms == whole_device_info(device).sm_count) return clusters;
+  int size = 1;
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    if (config.attrs[i].id != cudaLaunchAttributeClusterDimension) continue;
+    auto const& extent = config.attrs[i].val.clusterDim;
+    size = static_cast<int>(extent.x * extent.y * extent.z);
+  }
+  return std::max(1, std::min(clusters, sms / size));
 }
 
 }  // namespace
@@ -20,7 +36,7 @@ cudaError_t KernelAttributes::raise_limit(void const* kernel, int device, int sh
 
 int KernelAttributes::max_active_clusters(void const* kernel, int device, cudaLaunchConfig_t const& config) {
   int known = clusters_[device].load(std::memory_order_relaxed);
-  if (known) return known;
+  if (known) return clusters_left(known, device, config);
   ContextScope const scope;
   ContextScope::set_primary(device);
   cudaLaunchConfig_t asked = config;
@@ -31,10 +47,12 @@ int KernelAttributes::max_active_clusters(void const* kernel, int device, cudaLa
     return 0;
   }
   clusters_[device].store(known, std::memory_order_relaxed);
-  return known;
+  return clusters_left(known, device, config);
 }
 
 int KernelAttributes::max_active_blocks(void const* kernel, int device, LaunchShape const& shape) {
+  // Threadblocks go to idle SMs first: two for each SM of the limit would take twice as many SMs.
+  if (leaves_sms(device_info(device).sm_count)) return 1;
   int known = blocks_[device].load(std::memory_order_relaxed);
   if (known) return known;
   if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&known, kernel, static_cast<int>(shape.block.x),

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/error.h"
+#include "core/sm_limit.h"
 #include "dispatch/batch_invariance.h"
 #include "dispatch/can_implement.h"
 #include "dispatch/cost_model.h"
@@ -147,14 +148,17 @@ void add_split_plans(std::vector<GemmPlan>& plans, KernelDescriptor const& kerne
 
 struct CacheEntry {
   unsigned generation = 0;
+  int sm_count = 0;
+  bool leaves_sms = false;
   GemmRequest request;
   std::optional<GemmPlan> plan;
 };
 
-std::size_t hash_of(GemmRequest const& r) {
+std::size_t hash_of(GemmRequest const& r, int sm_count) {
   std::uint64_t h = 0x9e3779b97f4a7c15ull;
   auto const mix = [&h](std::uint64_t v) { h = (h ^ v) * 0xff51afd7ed558ccdull, h ^= h >> 32; };
   mix(static_cast<std::uint64_t>(r.m) << 32 | static_cast<unsigned>(r.n));
+  mix(static_cast<std::uint64_t>(sm_count));
   mix(static_cast<std::uint64_t>(r.k) << 32 | static_cast<unsigned>(r.batch));
   mix(static_cast<std::uint64_t>(r.epilogue) << 32 | static_cast<std::uint64_t>(r.device) << 16 |
       static_cast<unsigned>(r.a) << 12 | static_cast<unsigned>(r.d) << 8 | static_cast<unsigned>(r.layout_a) << 4 |
@@ -214,6 +218,12 @@ std::vector<GemmPlan> rank_plans(GemmRequest const& asked, DeviceInfo const& dev
   std::stable_sort(plans.begin(), plans.end(),
                    [](GemmPlan const& x, GemmPlan const& y) { return x.predicted_us < y.predicted_us; });
   std::optional<PlanSource> const tuned = apply_tuning(plans, request, device);
+  // The grids of other kernels take every SM.
+  if (leaves_sms(device.sm_count)) {
+    std::stable_partition(plans.begin(), plans.end(), [](GemmPlan const& plan) {
+      return is_persistent(*plan.kernel) || plan.kernel->family == Family::sm80_grouped;
+    });
+  }
   if (source && !plans.empty()) {
     bool const measured = is_measured(*plans.front().kernel, device);
     *source = tuned.value_or(PlanSource{measured ? Basis::cost_model : Basis::estimate, 0, 0, 0, {}});
@@ -235,11 +245,16 @@ std::optional<GemmPlan> choose_plan(GemmRequest const& request) {
   // Direct-mapped: a model calls with far fewer shapes than this, and a miss costs microseconds.
   thread_local std::array<CacheEntry, 512> cache;
   unsigned const generation = environment_generation();
-  CacheEntry& entry = cache[hash_of(request) % cache.size()];
-  if (entry.generation != generation || !(entry.request == request)) {
-    std::vector<GemmPlan> const plans = rank_plans(request, device_info(request.device));
+  DeviceInfo const& device = device_info(request.device);
+  bool const leaves = leaves_sms(device.sm_count);
+  CacheEntry& entry = cache[hash_of(request, device.sm_count) % cache.size()];
+  if (entry.generation != generation || entry.sm_count != device.sm_count || entry.leaves_sms != leaves ||
+      !(entry.request == request)) {
+    std::vector<GemmPlan> const plans = rank_plans(request, device);
     entry.plan = plans.empty() ? std::nullopt : std::optional<GemmPlan>(plans.front());
     entry.request = request;
+    entry.sm_count = device.sm_count;
+    entry.leaves_sms = leaves;
     entry.generation = generation;
   }
   return entry.plan;

@@ -7,6 +7,7 @@
 
 #include "build_info.h"  // generated
 #include "core/driver.h"
+#include "core/sm_limit.h"
 #include "dispatch/batch_invariance.h"
 #include "dispatch/cost_model.h"
 #include "dispatch/epilogue_names.h"
@@ -257,7 +258,7 @@ std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::in
   DeviceInfo device;
   device.name = "a GPU described by the caller";
   device.major = static_cast<int>(major), device.minor = static_cast<int>(minor);
-  device.sm_count = static_cast<int>(sm_count);
+  device.sm_count = left_of(static_cast<int>(sm_count));
   device.shared_memory_bytes = static_cast<int>(shared_memory_bytes);
   device.memory_gb_per_s = memory_gb_per_s;
   device.sm_clock_ghz = sm_clock_ghz;

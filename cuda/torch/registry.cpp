@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/sm_limit.h"
 #include "dispatch/batch_invariance.h"
 #include "dispatch/environment.h"
 #include "dispatch/tuning/table.h"
@@ -65,6 +66,8 @@ std::vector<Introspection> introspection() {
       on_any_device<&clear_intercepted>("_clear_intercepted() -> ()"),
       on_any_device<&interception_verdict>(
           "_interception_verdict(int dtype, int batch, int m, int n, int k, str layout, int major) -> str"),
+      on_any_device<&set_sm_limit>("_set_sm_limit(int sms) -> ()"),
+      on_any_device<&set_sm_carveout_source>("_set_sm_carveout_source(int context, int getter) -> ()"),
       on_any_device<&load_tuning>("_load_tuning(str text) -> ()"),
       on_any_device<&clear_tuned_tables>("_clear_tuning() -> ()"),
       on_any_device<&tuning_json>("_tuning() -> str"),

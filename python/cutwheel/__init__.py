@@ -44,6 +44,7 @@ __all__ = [
     "fuse",
     "gated_linear",
     "gemm",
+    "get_sm_limit",
     "grouped_gated_linear",
     "grouped_linear",
     "grouped_mm",
@@ -62,6 +63,8 @@ __all__ = [
     "scaled_grouped_mm",
     "scaled_mm",
     "set_batch_invariant",
+    "set_sm_limit",
+    "sm_limit",
     "unpack_gated_weight",
 ]
 
@@ -77,12 +80,14 @@ try:
     from .inspect.explain import Explanation, Kernel, build_info, explain, kernels
     from .interception import CallReport, Calls, disable, enable, enabled, report
     from .ops._common import batch_invariance, log
+    from .ops._common import sm_limit as _sm_limit
     from .ops._common.batch_invariance import (
         batch_invariant,
         is_batch_invariant,
         set_batch_invariant,
     )
     from .ops._common.epilogue import Epilogue, epilogues
+    from .ops._common.sm_limit import get_sm_limit, set_sm_limit, sm_limit
     from .ops.conv import (
         conv1d,
         conv2d,
@@ -101,6 +106,8 @@ try:
     log.load_environment()
     tuning.load_environment()
     batch_invariance.load_environment()
+    _sm_limit.load_environment()
+    _sm_limit.follow_torch()
 except ImportError:
     # The doctor has to be able to say why this import fails.
     if not _is_started_by_dash_m():

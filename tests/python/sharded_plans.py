@@ -307,9 +307,7 @@ def _two_dimensions(cutwheel: Any, mesh: Any) -> None:
     _refused(ValueError, "dimensions", lambda: plan._apply(copy.deepcopy(whole), square))
 
 
-def _example(mesh: Any) -> None:
-    """examples/tensor_parallel.py, small and in float64."""
-    name = "tensor_parallel"
+def _program(name: str) -> Any:
     path = Path(__file__).parents[2] / "examples" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -317,12 +315,138 @@ def _example(mesh: Any) -> None:
     example = importlib.util.module_from_spec(spec)
     sys.modules[name] = example  # dataclasses look themselves up there
     spec.loader.exec_module(example)
+    return example
+
+
+def _example(mesh: Any) -> None:
+    """The examples, small and in float64."""
+    example = _program("expert_parallel")
+    config = example.Config(hidden=64, intermediate=96, experts=6, tokens=7, dtype=torch.float64)
+    found = example.run(config, mesh.get_group(), "cpu")
+    assert len(found) == 1 + 3
+    assert max(found.values()) < 1e-6, found
+    example = _program("tensor_parallel")
     config = example.Config(
         hidden=64, intermediate=96, heads=4, experts=6, tokens=16, dtype=torch.float64
     )
     found = example.run(config, mesh)
     assert len(found) == 1 + 4 + 2 + 2 + 1 + 2  # results, and gradients of all parameters
     assert max(found.values()) < 1e-6, found
+
+
+def _exchanged(cutwheel: Any, mesh: Any) -> None:
+    """Experts of which each process has some, and tokens of which each has as many as it has."""
+    from torch.distributed.tensor import Replicate
+
+    from cutwheel.distributed import ExpertParallel
+
+    group, rank, size = mesh.get_group(), mesh.get_local_rank(), mesh.size()
+    # Also: a process without tokens, experts without rows, processes without experts.
+    cases = ((8, [5, 9, 2, 8], 8), (6, [24, 0, 0, 0], 6), (3, [0, 3, 3, 0], 3), (8, [6] * 4, 1))
+    for experts, tokens, chosen in cases:
+        torch.manual_seed(21)
+        whole = cutwheel.nn.GroupedExperts(experts, HIDDEN, BETWEEN, dtype=torch.float64)
+        x = torch.randn(sum(tokens), HIDDEN, dtype=torch.float64, requires_grad=True)
+        weights = torch.rand(sum(tokens), 2, dtype=torch.float64, requires_grad=True)
+        ids = torch.randint(-1, chosen, (sum(tokens), 2))
+        want = whole(x, ids, weights)
+        factors = torch.randn_like(want)
+        (want * factors).sum().backward()
+
+        layer = copy.deepcopy(
+            cutwheel.nn.GroupedExperts(
+                experts, HIDDEN, BETWEEN, dtype=torch.float64, process_group=group
+            )
+        )
+        assert layer.process_group is group
+        each = -(-experts // size)
+        own = slice(min(rank * each, experts), min((rank + 1) * each, experts))
+        with torch.no_grad():
+            layer.gate_up_weight.copy_(whole.gate_up_weight[own])
+            layer.down_weight.copy_(whole.down_weight[own])
+        parts = [part.detach().split(tokens)[rank] for part in (x, ids, weights)]
+        parts[0].requires_grad_()
+        parts[2].requires_grad_()
+        got = layer(*parts)
+        torch.testing.assert_close(got, want.split(tokens)[rank])
+        (got * factors.split(tokens)[rank]).sum().backward()
+        torch.testing.assert_close(parts[0].grad, x.grad.split(tokens)[rank])
+        torch.testing.assert_close(parts[2].grad, weights.grad.split(tokens)[rank])
+        torch.testing.assert_close(layer.gate_up_weight.grad, whole.gate_up_weight.grad[own])
+        torch.testing.assert_close(layer.down_weight.grad, whole.down_weight.grad[own])
+
+        # The same under a plan, whose weights are DTensors.
+        split = ExpertParallel(dispatch="all_to_all")._apply(copy.deepcopy(whole), mesh)
+        split.zero_grad()
+        again = split(*parts)
+        torch.testing.assert_close(again, got)
+        (again * factors.split(tokens)[rank]).sum().backward()
+        whole_grad = split.get_parameter("down_weight").grad.full_tensor()  # type: ignore[union-attr, operator]
+        torch.testing.assert_close(whole_grad, whole.down_weight.grad)
+    plans = ({"split": "features"}, {"input_layouts": Replicate()}, {"use_local_output": False})
+    for options in plans:
+        given: Any = options
+        call = lambda given=given: ExpertParallel(dispatch="all_to_all", **given)  # noqa: E731
+        _refused(ValueError, "has tokens of its own", call)
+    _refused(ValueError, "dispatch", lambda: ExpertParallel(dispatch="p2p"))  # type: ignore[arg-type]
+
+
+def _overlap(cutwheel: Any, mesh: Any) -> None:
+    """The two functions and their gradients, without symmetric memory."""
+    from cutwheel.distributed import all_gather_linear, linear_reduce_scatter
+
+    group, rank, size = mesh.get_group(), mesh.get_local_rank(), mesh.size()
+    for sizes in (None, [3, 0, 5, 4], [0, 0, 7, 0]):
+        rows = sizes or [3] * size
+        torch.manual_seed(22)
+        x = torch.randn(sum(rows), 8, dtype=torch.float64, requires_grad=True)
+        weight = torch.randn(size * 5, 8, dtype=torch.float64, requires_grad=True)
+        bias = torch.randn(size * 5, dtype=torch.float64, requires_grad=True)
+        want = torch.nn.functional.linear(x, weight, bias)
+        factors = torch.randn_like(want)
+        (want * factors).sum().backward()
+
+        mine = x.detach().split(rows)[rank].requires_grad_()
+        parts = [t.detach().chunk(size)[rank].requires_grad_() for t in (weight, bias)]
+        got = all_gather_linear(mine, *parts, group=group, sizes=sizes)
+        torch.testing.assert_close(got, want.chunk(size, 1)[rank])
+        (got * factors.chunk(size, 1)[rank]).sum().backward()
+        for one, other in (
+            (mine, x.grad.split(rows)[rank]),
+            (parts[0], weight.grad.chunk(size)[rank]),
+            (parts[1], bias.grad.chunk(size)[rank]),
+        ):
+            torch.testing.assert_close(one.grad, other)
+
+        narrow = torch.randn(6, size * 3, dtype=torch.float64, requires_grad=True)
+        x = torch.randn(sum(rows), size * 3, dtype=torch.float64, requires_grad=True)
+        bias = torch.randn(6, dtype=torch.float64, requires_grad=True)
+        want = torch.nn.functional.linear(x, narrow, bias)
+        factors = torch.randn_like(want)
+        (want * factors).sum().backward()
+        mine, part = (t.detach().chunk(size, 1)[rank].requires_grad_() for t in (x, narrow))
+        added = bias.detach().clone().requires_grad_()
+        got = linear_reduce_scatter(mine, part, added, group=group, sizes=sizes)
+        torch.testing.assert_close(got, want.split(rows)[rank])
+        (got * factors.split(rows)[rank]).sum().backward()
+        for one, other in (
+            (mine, x.grad.chunk(size, 1)[rank]),
+            (part, narrow.grad.chunk(size, 1)[rank]),
+            (added, bias.grad),
+        ):
+            torch.testing.assert_close(one.grad, other)
+
+    def call(function: Any, *shapes: tuple[int, ...], **options: Any) -> Callable[[], Any]:
+        tensors = [torch.randn(*shape, dtype=torch.float64) for shape in shapes]
+        return lambda: function(*tensors, group=group, **options)
+
+    gather, scatter = all_gather_linear, linear_reduce_scatter
+    _refused(ValueError, r"expected \[M, K\] and \[N, K\]", call(gather, (2, 3), (4, 5)))
+    _refused(ValueError, "bias has shape", call(gather, (2, 3), (4, 3), (3,)))
+    _refused(ValueError, "sizes is", call(gather, (2, 3), (4, 3), sizes=[2, 2]))
+    _refused(ValueError, "sizes is", call(gather, (2, 3), (4, 3), sizes=[1] * size))
+    _refused(ValueError, "expected a multiple", call(scatter, (size + 1, 3), (4, 3)))
+    _refused(ValueError, "with the sum", call(scatter, (2, 3), (4, 3), sizes=[1] * size))
 
 
 def checks(cutwheel: Any, mesh: Any, folder: Path) -> dict[str, Callable[[], None]]:
@@ -335,6 +459,8 @@ def checks(cutwheel: Any, mesh: Any, folder: Path) -> dict[str, Callable[[], Non
         "fsdp2 in mixed precision": lambda: _mixed_precision(cutwheel, mesh),
         "checkpoints": lambda: _checkpoints(cutwheel, mesh, folder),
         "example": lambda: _example(mesh),
+        "exchanged experts": lambda: _exchanged(cutwheel, mesh),
+        "overlap": lambda: _overlap(cutwheel, mesh),
         "ddp": lambda: _ddp(cutwheel, mesh),
         "tensor parallelism in fsdp2": lambda: _two_dimensions(cutwheel, mesh),
     }

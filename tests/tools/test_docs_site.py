@@ -3,9 +3,11 @@ rest."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import site_pages
@@ -86,16 +88,20 @@ def test_the_reference_has_every_public_name(cutwheel) -> None:
     values = {f"cutwheel.{name}" for name in (*site_reference.MODULES, *site_reference.VALUES)}
     exported = {f"cutwheel.{name}" for name in cutwheel.__all__}
     for module in site_reference.MODULES:
-        exported |= {f"cutwheel.{module}.{name}" for name in getattr(cutwheel, module).__all__}
+        public = importlib.import_module(f"cutwheel.{module}").__all__
+        exported |= {f"cutwheel.{module}.{name}" for name in public}
     assert named == exported - values
     written = "".join(site_reference.pages(PACKAGE).values())
     for name in named:
         assert f"::: {name}\n" in written
 
 
-def test_every_public_name_has_a_docstring_that_names_its_arguments(cutwheel) -> None:
+def test_every_public_name_has_a_docstring_that_names_its_arguments() -> None:
+    pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
+    import cutwheel.distributed  # which cutwheel does not import
+
     for name in site_reference.public_names(PACKAGE):
-        found = cutwheel
+        found: Any = cutwheel
         for part in name.public.split(".")[1:]:
             found = getattr(found, part)
         text = inspect.getdoc(found) or ""

@@ -10,9 +10,10 @@ from typing import assert_type
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 import cutwheel
-from cutwheel import nn
+from cutwheel import distributed, nn
 
 DEVICE = "meta"
 BF16 = torch.bfloat16
@@ -123,6 +124,16 @@ def explained(a: Tensor, b: Tensor) -> str | None:
     return explanation.row
 
 
+def several_gpus(x: Tensor, weight: Tensor, group: ProcessGroup) -> None:
+    """Needs several GPUs."""
+    rows = distributed.all_gather_linear(x, weight, group=group, sizes=[3, 5])
+    assert_type(rows, Tensor)
+    assert_type(distributed.linear_reduce_scatter(rows, weight.t(), weight[:, 0]), Tensor)
+    layer = nn.GroupedExperts(8, 64, 128, process_group=group)
+    assert_type(layer.process_group, ProcessGroup | None)
+    distributed.ExpertParallel(dispatch="all_to_all")
+
+
 @cutwheel.batch_invariant()
 def decorated() -> bool:
     return cutwheel.is_batch_invariant()
@@ -134,6 +145,10 @@ def settings(a: Tensor, b: Tensor) -> None:
         assert_type(cutwheel.mm(a, b), Tensor)
     assert_type(decorated(), bool)
     cutwheel.set_batch_invariant(False)
+    with cutwheel.sm_limit(116) as limit:
+        assert_type(limit, cutwheel.sm_limit)
+        assert_type(cutwheel.get_sm_limit(), int | None)
+    cutwheel.set_sm_limit(None)
     try:
         cutwheel.load_tuning({"schema": 0})
     except ValueError:

@@ -20,17 +20,22 @@ PAGES = {
     "grouped": ("Groups", ("cutwheel.ops.grouped",)),
     "conv": ("Convolutions", ("cutwheel.ops.conv",)),
     "nn": ("Modules", ("cutwheel.nn",)),
+    "distributed": ("Several GPUs", ("cutwheel.distributed",)),
     "fusion": ("Fusing a model", ("cutwheel.fusion",)),
     "interception": ("Behind torch's ops", ("cutwheel.interception",)),
     "inspect": ("Inspection", ("cutwheel.inspect", "cutwheel.ops._common.epilogue")),
     "settings": (
         "Settings and tuning",
-        ("cutwheel.ops._common.batch_invariance", "cutwheel.tuning"),
+        (
+            "cutwheel.ops._common.batch_invariance",
+            "cutwheel.ops._common.sm_limit",
+            "cutwheel.tuning",
+        ),
     ),
     "errors": ("Errors", ("cutwheel.errors",)),
 }
 # Public modules; their own names are public, too.
-MODULES = ("nn", "errors")
+MODULES = ("nn", "errors", "distributed")
 # A value, not documented by a docstring.
 VALUES = ("__version__",)
 

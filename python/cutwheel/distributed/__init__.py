@@ -1,4 +1,4 @@
-"""Plans for torch.distributed.tensor.parallel.parallelize_module.
+"""Plans for torch.distributed.tensor.parallel.parallelize_module, and layers that overlap.
 
     from torch.distributed.tensor.parallel import parallelize_module
     from cutwheel.distributed import (
@@ -27,8 +27,16 @@ if not torch.distributed.is_available():
     )
 
 from ..ops._sharding import register
+from ._overlap import all_gather_linear, linear_reduce_scatter
 from ._plans import ColwiseParallel, ExpertParallel, GatedMLPParallel, RowwiseParallel
 
 register()
 
-__all__ = ["ColwiseParallel", "ExpertParallel", "GatedMLPParallel", "RowwiseParallel"]
+__all__ = [
+    "ColwiseParallel",
+    "ExpertParallel",
+    "GatedMLPParallel",
+    "RowwiseParallel",
+    "all_gather_linear",
+    "linear_reduce_scatter",
+]

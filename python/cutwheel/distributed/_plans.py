@@ -297,10 +297,14 @@ class ExpertParallel(ParallelStyle):
         split: "experts" (expert parallelism; the last devices may have fewer) or "features" (tensor
             parallelism)
         use_local_output: whether the result is a Tensor, this device's part
+        dispatch: "all_gather", as above, or "all_to_all": rows go to the devices of their experts,
+            and results back, as nn.GroupedExperts does with a process group. Then tensors outside
+            are plain ones, of any number of tokens on each device
 
     Raises:
         TypeError: the module is no GroupedExperts
-        ValueError: another `split`; features whose pairs of rows the mesh cannot share
+        ValueError: another `split` or `dispatch`; "all_to_all" with layouts other than Shard(0) or
+            with split features; features whose pairs of rows the mesh cannot share
     """
 
     def __init__(
@@ -310,12 +314,28 @@ class ExpertParallel(ParallelStyle):
         output_layouts: Placement | None = None,
         split: Literal["experts", "features"] = "experts",
         use_local_output: bool = True,
+        dispatch: Literal["all_gather", "all_to_all"] = "all_gather",
     ) -> None:
         super().__init__()
+        if dispatch not in ("all_gather", "all_to_all"):
+            raise ValueError(
+                f"ExpertParallel: dispatch is {dispatch!r}; expected 'all_gather' or 'all_to_all'"
+            )
         if split not in ("experts", "features"):
             raise ValueError(
                 f"ExpertParallel: split is {split!r}; expected 'experts' or 'features'"
             )
+        if dispatch == "all_to_all":
+            tokens: Placement = Shard(0)
+            layouts = (input_layouts or tokens, output_layouts or tokens)
+            if layouts != (tokens, tokens) or split != "experts" or not use_local_output:
+                raise ValueError(
+                    "ExpertParallel: dispatch is 'all_to_all'; expected input_layouts and "
+                    "output_layouts Shard(0), split 'experts' and use_local_output: each device "
+                    "has tokens of its own"
+                )
+            input_layouts = tokens
+        self.dispatch = dispatch
         self.input_layouts = input_layouts or Replicate()
         self.output_layouts = output_layouts or self.input_layouts
         self.split = split
@@ -331,6 +351,9 @@ class ExpertParallel(ParallelStyle):
         if self.split == "features":
             _check_pairs("ExpertParallel", module.intermediate_size, device_mesh)
         distribute_module(module, device_mesh, self._partition)
+        if self.dispatch == "all_to_all":
+            module.process_group = device_mesh.get_group()
+            return module
 
         def enter(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             names = ("input", "expert_ids", "expert_weights")

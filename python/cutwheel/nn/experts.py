@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from ..ops._common.transforms import REVERSE, is_transformed, refuse
 from ..ops.grouped import grouped_mm
 from ..ops.grouped._linear import grouped_gated_linear
 from ..ops.linear._gated import GATED_ACTIVATIONS
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class GroupedExperts(torch.nn.Module):
@@ -33,12 +37,21 @@ class GroupedExperts(torch.nn.Module):
     Parameters, and entries of the state dict, are `gate_up_weight`, [G, 2F, H], packed as
     pack_gated_weight packs gate and up, [G, F, H] each, and `down_weight`, [G, H, F].
 
+    With a process group, each of its devices has a run of the experts, ceil(G / size) of them (the
+    last ones may have fewer, or none), and tokens of its own, any number of them. Each row goes to
+    the device of its expert, and its result comes back: two all-to-alls, and two backward. Their
+    sizes are exchanged first, and the host waits for them; so it is neither captured in a CUDA
+    graph nor traced whole. All devices have to make the call and run backward. The gradients of
+    weights are sums over the tokens of the whole group.
+
     Args:
-        num_experts: G
+        num_experts: G, of all devices
         hidden_size: H, features of input and output
         intermediate_size: F, features between
         activation: as in cutwheel.gated_linear
         device, dtype: of the parameters
+        process_group: a torch.distributed.ProcessGroup that shares the experts; None: all of them
+            are here. Parameters are those of this device's experts
 
     Raises:
         ValueError: an activation that is not known
@@ -55,6 +68,7 @@ class GroupedExperts(torch.nn.Module):
         activation: str = "silu",
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
+        process_group: ProcessGroup | None = None,
     ) -> None:
         check_activation(activation, GATED_ACTIVATIONS, "GroupedExperts")
         super().__init__()
@@ -62,12 +76,14 @@ class GroupedExperts(torch.nn.Module):
         self.hidden_size = hidden_size
         self.intermediate_size = intermediate_size
         self.activation = activation
+        self.process_group = process_group
+        own = range(num_experts) if process_group is None else self._own_experts()
         options: dict[str, Any] = {"device": device, "dtype": dtype}
         self.gate_up_weight = torch.nn.Parameter(
-            torch.empty(num_experts, 2 * intermediate_size, hidden_size, **options)
+            torch.empty(len(own), 2 * intermediate_size, hidden_size, **options)
         )
         self.down_weight = torch.nn.Parameter(
-            torch.empty(num_experts, hidden_size, intermediate_size, **options)
+            torch.empty(len(own), hidden_size, intermediate_size, **options)
         )
         self.reset_parameters()
 
@@ -100,9 +116,12 @@ class GroupedExperts(torch.nn.Module):
         gate_up, down, first = self.gate_up_weight, self.down_weight, 0
         num_experts = self.num_experts
         if sharding.calls is not None and sharding.calls.is_sharded(gate_up, down):
-            # Experts of other devices count as none.
             gate_up, down, first = sharding.calls.own_experts(gate_up, down)
-            num_experts = gate_up.shape[0]
+            if self.process_group is None:
+                # Experts of other devices count as none.
+                num_experts = gate_up.shape[0]
+            else:
+                first = 0
         if is_transformed():
             weights = {"gate_up_weight": self.gate_up_weight, "down_weight": self.down_weight}
             given = {"input": input, "expert_weights": expert_weights}
@@ -124,12 +143,50 @@ class GroupedExperts(torch.nn.Module):
         offs = torch.searchsorted(sorted_ids, experts, right=True, out_int32=True)  # [G]
 
         rows = _take(tokens, order, places, k)  # [T k, H], by expert
-        hidden = grouped_gated_linear(rows, gate_up, offs=offs, activation=self.activation)
-        results = grouped_mm(hidden, down.mT, offs=offs)  # [T k, H]
+        if self.process_group is None:
+            results = self._compute(rows, gate_up, down, offs)  # [T k, H]
+        else:
+            results = self._exchange(rows, gate_up, down, offs)
         by_token = _take(results, places, order, 1).view(*expert_weights.shape, self.hidden_size)
         # 0 times an infinite weight would be NaN.
         factors = expert_weights.masked_fill(is_none.view(expert_weights.shape), 0)
         return (by_token * factors.unsqueeze(-1)).sum(-2).to(results.dtype)
+
+    def _compute(self, rows: Tensor, gate_up: Tensor, down: Tensor, offs: Tensor) -> Tensor:
+        hidden = grouped_gated_linear(rows, gate_up, offs=offs, activation=self.activation)
+        return grouped_mm(hidden, down.mT, offs=offs)
+
+    def _exchange(self, rows: Tensor, gate_up: Tensor, down: Tensor, offs: Tensor) -> Tensor:
+        """_compute, each row on the device of its expert."""
+        from ..distributed._exchange import plan_exchange
+
+        plan = plan_exchange(offs, self.num_experts, self.process_group)
+        sent = sum(plan.send)
+        received = plan.dispatch(rows if sent == rows.shape[0] else rows[:sent])
+        # From the order of devices, each with its rows by expert, to that of experts.
+        sorted_rows = _take(received, plan.order, plan.places, 1)
+        if gate_up.shape[0]:
+            results = self._compute(sorted_rows, gate_up, down, plan.offs)
+        else:
+            # No experts, so no rows. Weights get a gradient, and devices meet in backward.
+            results = sorted_rows + 0 * (gate_up.sum() + down.sum())
+        results = plan.combine(_take(results, plan.places, plan.order, 1))
+        behind = rows.shape[0] - sent  # those without an expert
+        return torch.nn.functional.pad(results, (0, 0, 0, behind)) if behind else results
+
+    def _own_experts(self) -> range:
+        from ..distributed._exchange import experts_of
+
+        return experts_of(self.num_experts, self.process_group)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GroupedExperts:
+        """Copies share the process group, which cannot be copied."""
+        memo[id(self.process_group)] = self.process_group
+        cls = type(self)
+        copied = cls.__new__(cls)
+        memo[id(self)] = copied
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
 
     def extra_repr(self) -> str:
         return (

@@ -1,0 +1,356 @@
+"""Linear layers whose communication overlaps with the product, in chunks of the devices' rows.
+
+Copies go through symmetric memory: a device reads or writes its peers' by the copy engines, on a
+stream of its own, while the product of another chunk runs. The order of the steps, a peer after the
+other from the own rank on, is that of torch's fused_all_gather_matmul
+(torch/distributed/_symmetric_memory/__init__.py), which multiplies on both streams; here one stream
+copies and one multiplies.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..errors import ArgumentError
+from ..ops.gemm import addmm, mm
+
+_symmetric: dict[str, bool] = {}
+"""by the name of a group"""
+_streams: dict[int, torch.cuda.Stream] = {}
+"""of the copies, by device"""
+
+
+def _sees_peers(group: Any) -> bool:
+    """Whether this process's GPU can reach those of all others, on the same machine."""
+    device = torch.cuda.current_device()
+    uuid = str(torch.cuda.get_device_properties(device).uuid)
+    everyone: list[Any] = [None] * group.size()
+    dist.all_gather_object(everyone, (socket.gethostname(), uuid), group=group)
+    here = {
+        str(torch.cuda.get_device_properties(i).uuid): i for i in range(torch.cuda.device_count())
+    }
+    uuids = [uuid for _, uuid in everyone]
+    if len({host for host, _ in everyone}) > 1 or len({*uuids}) < len(uuids):
+        return False
+    # One that a process does not see cannot be asked about; the rendezvous tries it.
+    return all(
+        torch.cuda.can_device_access_peer(device, here[other])
+        for other in uuids
+        if other != uuid and other in here
+    )
+
+
+def _all(group: Any, verdict: bool) -> bool:
+    verdicts: list[Any] = [None] * group.size()
+    dist.all_gather_object(verdicts, verdict, group=group)
+    return all(verdicts)
+
+
+def has_symmetric_memory(tensor: Tensor, group: Any) -> bool:
+    """Whether all devices of the group share memory, asked once for each group, of all of them."""
+    if tensor.device.type != "cuda" or group.size() == 1:
+        return False
+    name = group.group_name
+    if name not in _symmetric:
+        found = _all(group, _sees_peers(group))
+        if found:
+            try:
+                _workspace(group, 1 << 20)
+            except (RuntimeError, ImportError, AttributeError):
+                found = False
+            found = _all(group, found)
+        _symmetric[name] = found
+    return _symmetric[name]
+
+
+def _workspace(group: Any, size: int) -> Any:
+    from torch.distributed._symmetric_memory import get_symm_mem_workspace
+
+    return get_symm_mem_workspace(group.group_name, min_size=size)
+
+
+def _copy_stream() -> torch.cuda.Stream:
+    device = torch.cuda.current_device()
+    if device not in _streams:
+        _streams[device] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    return _streams[device]
+
+
+def _bytes(rows: int, columns: int, dtype: torch.dtype) -> int:
+    """Of a chunk in the workspace; the next one begins on 256 bytes."""
+    return -(-rows * columns * dtype.itemsize // 256) * 256
+
+
+def _single(kind: str) -> Callable[..., Any]:
+    """A collective of one tensor by its name: those of torch up to 2.12 are deprecated later."""
+    older = {"all_gather": "all_gather_into_tensor", "reduce_scatter": "reduce_scatter_tensor"}
+    found: Any = getattr(dist, f"{kind}_single", None) or getattr(dist, older[kind])
+    return found  # type: ignore[no-any-return]
+
+
+def _product(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
+    return mm(a, b, out=out) if bias is None else addmm(bias, a, b, out=out)
+
+
+def gather_and_multiply(
+    shard: Tensor, b: Tensor, bias: Tensor | None, group: Any, sizes: list[int]
+) -> tuple[Tensor, Tensor]:
+    """[sizes[rank], K], [K, N] -> all rows [M, K], and their product [M, N]."""
+    rank, size, columns = group.rank(), group.size(), shard.shape[1]
+    gathered = shard.new_empty(sum(sizes), columns)
+    chunks = torch.split(gathered, sizes)
+    if not has_symmetric_memory(shard, group):
+        if len({*sizes}) == 1:
+            _single("all_gather")(gathered, shard.contiguous(), group=group)
+        else:
+            # all_gather of unequal tensors is broadcasts in NCCL, and unknown to gloo.
+            mine = shard.contiguous().repeat(size, 1)
+            dist.all_to_all_single(gathered, mine, sizes, [sizes[rank]] * size, group=group)
+        return gathered, _product(gathered, b, bias)
+
+    symmetric = _workspace(group, max(_bytes(max(sizes), columns, shard.dtype), 256))
+    main, copies = torch.cuda.current_stream(), _copy_stream()
+    product = shard.new_empty(sum(sizes), b.shape[1])
+    outs = torch.split(product, sizes)
+
+    def buffer(peer: int) -> Tensor:
+        found: Tensor = symmetric.get_buffer(peer, chunks[peer].shape, shard.dtype)
+        return found
+
+    symmetric.barrier(channel=0)  # nobody reads what an earlier call has left
+    if sizes[rank]:
+        buffer(rank).copy_(shard)
+    symmetric.barrier(channel=1)  # everybody's rows are there
+    copies.wait_stream(main)
+    arrived = []
+    with torch.cuda.stream(copies):
+        for step in range(1, size):
+            peer = (rank + step) % size
+            if sizes[peer]:
+                chunks[peer].copy_(buffer(peer))
+            arrived.append((peer, copies.record_event()))
+    if sizes[rank]:
+        chunks[rank].copy_(shard)
+        _product(shard, b, bias, outs[rank])
+    for peer, event in arrived:
+        main.wait_event(event)
+        if sizes[peer]:
+            _product(chunks[peer], b, bias, outs[peer])
+    symmetric.barrier(channel=0)  # the memory may go or change: all have read it
+    return gathered, product
+
+
+def multiply_and_scatter(a: Tensor, b: Tensor, group: Any, sizes: list[int]) -> Tensor:
+    """[M, K], [K, N] -> [sizes[rank], N], this device's rows of the sum of all products."""
+    rank, size, columns = group.rank(), group.size(), b.shape[1]
+    if not has_symmetric_memory(a, group):
+        partial = mm(a, b)
+        if size == 1:
+            return partial
+        if len({*sizes}) == 1 and a.device.type == "cuda":
+            own = partial.new_empty(sizes[rank], columns)
+            _single("reduce_scatter")(own, partial, group=group)
+            return own
+        got = partial.new_empty(size * sizes[rank], columns)
+        dist.all_to_all_single(got, partial, [sizes[rank]] * size, sizes, group=group)
+        return _sum(got.view(size, sizes[rank], columns))
+
+    place = _bytes(max(sizes), columns, a.dtype)
+    symmetric = _workspace(group, max(size * place, 256))
+    main, copies = torch.cuda.current_stream(), _copy_stream()
+    chunks = torch.split(a, sizes)
+
+    def buffer(owner: int, source: int) -> Tensor:
+        """The owner's memory for the sums of the source."""
+        shape, first = (sizes[owner], columns), source * place // a.dtype.itemsize
+        found: Tensor = symmetric.get_buffer(owner, shape, a.dtype, first)
+        return found
+
+    symmetric.barrier(channel=0)  # nobody reads what an earlier call has left
+    for step in range(1, size):
+        owner = (rank + step) % size
+        if not sizes[owner]:
+            continue
+        partial = mm(chunks[owner], b)
+        copies.wait_stream(main)
+        with torch.cuda.stream(copies):
+            buffer(owner, rank).copy_(partial)
+        partial.record_stream(copies)
+    if sizes[rank]:
+        mm(chunks[rank], b, out=buffer(rank, rank))
+    main.wait_stream(copies)
+    symmetric.barrier(channel=1)  # everybody's sums are there
+    if not sizes[rank]:
+        return a.new_empty(0, columns)
+    parts = torch.stack([buffer(rank, source) for source in range(size)])
+    return _sum(parts)
+
+
+def _sum(parts: Tensor) -> Tensor:
+    """In the order of the devices, in float32."""
+    wide = torch.float32 if parts.dtype.itemsize < 4 else parts.dtype
+    total = parts[0].to(wide)
+    for part in parts[1:]:
+        total = total + part
+    return total.to(parts.dtype)
+
+
+class _AllGatherLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, group: Any, sizes: list[int]
+    ) -> Tensor:
+        gathered, result = gather_and_multiply(input, weight.t(), bias, group, sizes)
+        ctx.save_for_backward(gathered, weight)
+        ctx.group, ctx.sizes = group, sizes
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        gathered, weight = ctx.saved_tensors
+        needs_input, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        of_input = of_weight = of_bias = None
+        if needs_input:
+            of_input = multiply_and_scatter(grad, weight, ctx.group, ctx.sizes)
+        if needs_weight:
+            of_weight = mm(grad.t(), gathered)
+        if needs_bias:
+            of_bias = grad.sum(0)
+        return of_input, of_weight, of_bias, None, None
+
+
+class _LinearReduceScatter(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, group: Any, sizes: list[int]
+    ) -> Tensor:
+        ctx.save_for_backward(input, weight)
+        ctx.group, ctx.sizes = group, sizes
+        result = multiply_and_scatter(input, weight.t(), group, sizes)
+        return result if bias is None else result + bias
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        input, weight = ctx.saved_tensors
+        # Every device needs all rows, whichever of its gradients it needs.
+        whole, of_input = gather_and_multiply(grad, weight, None, ctx.group, ctx.sizes)
+        of_weight = mm(whole.t(), input) if ctx.needs_input_grad[1] else None
+        of_bias = whole.sum(0) if ctx.needs_input_grad[2] else None
+        return of_input, of_weight, of_bias, None, None
+
+
+def _check(
+    op: str,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    group: Any,
+    sizes: Sequence[int] | None,
+    gathers: bool,
+) -> list[int]:
+    """The rows of each device."""
+    if input.dim() != 2 or weight.dim() != 2 or input.shape[1] != weight.shape[1]:
+        raise ArgumentError(
+            f"{op}: input has shape {[*input.shape]} and weight {[*weight.shape]}; expected [M, K] "
+            "and [N, K]: flatten other dimensions, rows first"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ArgumentError(
+            f"{op}: bias has shape {[*bias.shape]}; expected [{weight.shape[0]}], a number for "
+            "each row of weight"
+        )
+    size, rows = group.size(), input.shape[0]
+    if sizes is None:
+        if not gathers and rows % size:
+            raise ArgumentError(
+                f"{op}: input has {rows} rows for {size} devices; expected a multiple, or pass "
+                "sizes, the rows of each"
+            )
+        return [rows if gathers else rows // size] * size
+    found = [*sizes]
+    own = found[group.rank()] if len(found) == size else -1
+    if own != rows if gathers else len(found) != size or sum(found) != rows:
+        what = f"{rows} at place {group.rank()}" if gathers else f"the sum {rows}"
+        raise ArgumentError(
+            f"{op}: sizes is {found}, for {size} devices, and input has {rows} rows; expected "
+            f"{size} numbers with {what}"
+        )
+    return found
+
+
+_all_gather_linear: Callable[..., Tensor] = _AllGatherLinear.apply
+_linear_reduce_scatter: Callable[..., Tensor] = _LinearReduceScatter.apply
+
+
+def all_gather_linear(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    group: dist.ProcessGroup | None = None,
+    sizes: Sequence[int] | None = None,
+) -> Tensor:
+    """linear(all_gather(input), weight, bias): the rows of the peers arrive while others multiply.
+
+    The first half of tensor parallelism with split tokens (Megatron's sequence parallelism). Where
+    the group's GPUs share memory (torch.distributed._symmetric_memory), rows are copied by the copy
+    engines, a device's after the other, and multiplied as they arrive; elsewhere all are gathered
+    first. Backward is linear_reduce_scatter's overlap, and needs every device of the group, too.
+
+    Args:
+        input: [M_i, K], this device's rows
+        weight: [N, K], this device's output features
+        bias: [N]
+        group: the devices; default: all
+        sizes: M_i of each device, which may be 0; default: all have as many
+
+    Returns:
+        [M, N], for the rows of all devices in turn
+
+    Raises:
+        ValueError: shapes or sizes that do not fit
+        TypeError, RuntimeError, NotImplementedError: as mm
+    """
+    group = group or dist.group.WORLD
+    rows = _check("all_gather_linear", input, weight, bias, group, sizes, gathers=True)
+    return _all_gather_linear(input, weight, bias, group, rows)
+
+
+def linear_reduce_scatter(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    group: dist.ProcessGroup | None = None,
+    sizes: Sequence[int] | None = None,
+) -> Tensor:
+    """reduce_scatter(linear(input, weight)) + bias: sums leave while other rows multiply.
+
+    The second half of tensor parallelism with split tokens. Where the group's GPUs share memory
+    (torch.distributed._symmetric_memory), the product of each device's rows is copied to it by the
+    copy engines, and it adds up in float32, in the order of the devices; elsewhere the whole
+    product is reduced by the group's backend. Backward is all_gather_linear's overlap.
+
+    Args:
+        input: [M, K], this device's features of all rows
+        weight: [N, K], this device's input features
+        bias: [N], the same on all devices, and its gradient, too
+        group: the devices; default: all
+        sizes: rows of the result of each device, which may be 0; default: all have as many
+
+    Returns:
+        [M_i, N], this device's rows
+
+    Raises:
+        ValueError: shapes or sizes that do not fit
+        TypeError, RuntimeError, NotImplementedError: as mm
+    """
+    group = group or dist.group.WORLD
+    rows = _check("linear_reduce_scatter", input, weight, bias, group, sizes, gathers=False)
+    return _linear_reduce_scatter(input, weight, bias, group, rows)

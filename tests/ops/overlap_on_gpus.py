@@ -1,0 +1,100 @@
+"""all_gather_linear and linear_reduce_scatter on the GPUs of this machine, for torchrun.
+
+Compares results and gradients with those of one GPU, through symmetric memory and without, and
+exits with 1 where they differ.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+
+from cutwheel.distributed import _overlap, all_gather_linear, linear_reduce_scatter
+
+
+def difference(got: torch.Tensor, want: torch.Tensor) -> float:
+    if not want.numel():
+        return 0.0 if got.shape == want.shape else float("inf")
+    return float((got.double() - want.double()).norm() / want.double().norm())
+
+
+def check(sizes: list[int], features: int, columns: int) -> float:
+    """The largest difference of both functions, on this process."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(5)
+    options = {"device": "cuda", "dtype": torch.bfloat16}
+    x = torch.randn(sum(sizes), features, **options)  # type: ignore[arg-type]
+    weight = torch.randn(columns * size, features, **options)  # type: ignore[arg-type]
+    bias = torch.randn(columns * size, **options)  # type: ignore[arg-type]
+    found = []
+
+    def compare(
+        got: torch.Tensor, want: torch.Tensor, pairs: list[tuple[torch.Tensor, ...]]
+    ) -> None:
+        found.append(difference(got, want))
+        for one, other in pairs:
+            assert one.grad is not None
+            found.append(difference(one.grad, other))
+
+    whole = [t.double().requires_grad_() for t in (x, weight, bias)]
+    want = torch.nn.functional.linear(*whole)
+    factors = torch.randn_like(x[:, :1]) * torch.ones_like(want).to(x.dtype)
+    (want * factors).sum().backward()
+    gradients = [t.grad for t in whole]
+    mine = [x.split(sizes)[rank], weight.chunk(size)[rank], bias.chunk(size)[rank]]
+    mine = [t.clone().requires_grad_() for t in mine]
+    for _ in range(3):  # the memory of a call is that of the one before
+        for t in mine:
+            t.grad = None
+        got = all_gather_linear(*mine, sizes=sizes)
+        (got * factors.chunk(size, 1)[rank]).sum().backward()
+    parts = gradients[0].split(sizes)[rank], *(g.chunk(size)[rank] for g in gradients[1:])
+    compare(got, want.chunk(size, 1)[rank], list(zip(mine, parts, strict=True)))
+
+    wide = torch.randn(sum(sizes), columns * size, **options)  # type: ignore[arg-type]
+    narrow = torch.randn(features, columns * size, **options)  # type: ignore[arg-type]
+    added = torch.randn(features, **options)  # type: ignore[arg-type]
+    whole = [t.double().requires_grad_() for t in (wide, narrow, added)]
+    want = torch.nn.functional.linear(*whole)
+    factors = torch.randn_like(want).to(x.dtype)
+    (want * factors).sum().backward()
+    gradients = [t.grad for t in whole]
+    mine = [wide.chunk(size, 1)[rank], narrow.chunk(size, 1)[rank], added]
+    mine = [t.clone().requires_grad_() for t in mine]
+    for _ in range(3):
+        for t in mine:
+            t.grad = None
+        got = linear_reduce_scatter(*mine, sizes=sizes)
+        (got * factors.split(sizes)[rank]).sum().backward()
+    parts = (*(g.chunk(size, 1)[rank] for g in gradients[:2]), gradients[2])
+    compare(got, want.split(sizes)[rank], list(zip(mine, parts, strict=True)))
+    return max(found)
+
+
+def main() -> int:
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+    group, size = dist.group.WORLD, dist.get_world_size()
+    assert group is not None
+    is_symmetric = _overlap.has_symmetric_memory(torch.empty(1, device="cuda"), group)
+    worst = torch.zeros((), device="cuda")
+    for symmetric in (is_symmetric, False):
+        _overlap._symmetric[group.group_name] = symmetric
+        for sizes in ([512] * size, [100 + 60 * i for i in range(size)], [0] * (size - 1) + [64]):
+            for features, columns in ((1024, 512), (4096, 2048)):
+                found = check(sizes, features, columns)
+                print(
+                    f"symmetric={symmetric} {sizes} {features} {columns}: {found:.1e}", flush=True
+                )
+                worst = worst.clamp(min=found)
+    dist.all_reduce(worst, dist.ReduceOp.MAX)
+    dist.destroy_process_group()
+    print("symmetric memory:", is_symmetric)
+    return 0 if float(worst) < 2e-2 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
