@@ -363,8 +363,8 @@ def serves(
 
 
 # No extent is a multiple of a tile: many tiles; narrow, with different sides; wide, with phases of
-# a stride that have no taps; channels that are padded to 16 bytes, in long windows; more than two of
-# the highest tiles in each phase without a tap.
+# a stride that have no taps; channels that are padded to 16 bytes, in long windows; such phases of
+# more pixels than the highest tile has.
 PROBLEMS: tuple[tuple[Sizes, Sizes, Geometry], ...] = (
     ((3, 72, 19, 23), (136, 72, 3, 3), Geometry((1, 1), (1, 1, 1, 1))),
     ((2, 16, 9, 11), (24, 16, 3, 2), Geometry((2, 1), (1, 0, 0, 1), (1, 2))),
