@@ -225,3 +225,24 @@ def test_graphs_and_compile(cutwheel: ModuleType, device: str) -> None:
             found = compiled(*given)
             check_layout(found, model(*given))
             torch.testing.assert_close(found, made(*given), rtol=2e-2, atol=2e-2)
+
+
+def test_only_what_is_faster(cutwheel: ModuleType, device: str) -> None:
+    def forward(m: Any, x: Tensor, r: Tensor) -> Tensor:
+        y = torch.relu(m.norm(m.conv(x)))
+        return F.silu(m.other(y) + m.depthwise(y)) + r
+
+    model = Net(forward).to(device, BRAIN, memory_format=LAST)
+    x, r = (torch.randn(16, C, 56, 56, device=device, dtype=BRAIN) for _ in range(2))
+    x, r = x.to(memory_format=LAST), r.to(memory_format=LAST)
+    fused = cutwheel.fuse(model, (x, r))
+    report = fused.fusion_report
+    for each in report.replaced:
+        assert 0 < each.us <= each.torch_us, str(report)
+    assert any(each.name == "conv" for each in report.replaced), str(report)
+    with torch.no_grad():
+        expected = copy.deepcopy(model).float()(x.float(), r.float())
+        scale = expected.abs().max()
+        worst = ((fused(x, r) - expected).abs().max() / scale).item()
+        of_torch = ((model(x, r) - expected).abs().max() / scale).item()
+    assert worst <= 2 * of_torch + FLOOR[BRAIN], (worst, of_torch)

@@ -98,6 +98,7 @@ def modules(a: Tensor, image: Tensor) -> None:
 def whole_models(model: torch.nn.Module, image: Tensor) -> None:
     fused = cutwheel.fuse(model)
     assert_type(fused, torch.nn.Module)
+    assert_type(cutwheel.fuse(model, (image,)), torch.nn.Module)
     report = fused.fusion_report
     assert isinstance(report, cutwheel.FusionReport)
     assert_type([kept.reason for kept in report.kept], list[str])

@@ -5,7 +5,7 @@ says what is not looked into, `questions` and `constants` what a graph would not
 `layers` says which layers are taken and `chains` what is fused (`padding` in front, `activations`
 behind), `aliases` what must not be moved. `rewriting` puts the new modules, `modules`, into the
 graph, `formats` keeps memory formats, `excitation` computes squeeze-and-excite by products of
-matrices, and `report` says what was done.
+matrices, `measuring` compares chains with torch's layers, and `report` says what was done.
 """
 
 from __future__ import annotations

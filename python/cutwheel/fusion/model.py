@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from .formats import weight_formats
 from .layers import LAYERS, is_layer, why_not
+from .measuring import Compare, Times, compare, times_of
 from .opaque import is_leaf, why_opaque
 from .questions import UntraceableError
 from .report import FusionReport, Kept, Replacement
@@ -15,7 +19,7 @@ from .rewriting import Rewriter
 from .tracing import trace
 
 
-def fuse(model: torch.nn.Module) -> torch.nn.Module:
+def fuse(model: torch.nn.Module, example_inputs: Any = None) -> torch.nn.Module:
     """A copy of a model for inference, with fused modules where layers follow each other.
 
     Convolutions of images and volumes take in zeros that are put around their input, the batch norm
@@ -30,6 +34,9 @@ def fuse(model: torch.nn.Module) -> torch.nn.Module:
 
     Args:
         model: in eval mode; float16, bfloat16, or float32 where torch allows TF32; on any device
+        example_inputs: arguments of a call, a tuple, or a tensor if it is the only one. With them
+            the fused model is called, each new module is measured beside the layers that it stands
+            for, on the GPU, and layers that are faster by torch stay. The model must be on a GPU
 
     Returns:
         The fused model. Its attribute `fusion_report` is a FusionReport: what was replaced, what
@@ -37,8 +44,9 @@ def fuse(model: torch.nn.Module) -> torch.nn.Module:
         the original and its parameters under their names, but none of its other methods
 
     Raises:
-        TypeError: model is no module, or one that was compiled or scripted
-        ValueError: model is in training mode
+        TypeError: model is no module, or one that was compiled or scripted; example_inputs are
+            neither a tuple nor a tensor
+        ValueError: model is in training mode; there are example_inputs, and model is not on a GPU
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"fuse: model is of type {type(model).__name__}; expected a module")
@@ -52,21 +60,83 @@ def fuse(model: torch.nn.Module) -> torch.nn.Module:
             "fuse: model is in training mode; expected one in eval mode, as batch norms are folded "
             "with their running statistics: call model.eval() before"
         )
+    if example_inputs is None:
+        return _fused(model, {})[0]
+    given = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else example_inputs
+    if not isinstance(given, (tuple, list)):
+        raise TypeError(
+            f"fuse: example_inputs are of type {type(given).__name__}; expected a tuple of the "
+            "arguments of a call, or a tensor"
+        )
+    where = {tensor.device.type for tensor in (*model.parameters(), *model.buffers())}
+    if where != {"cuda"}:
+        raise ValueError(
+            "fuse: example_inputs are for measuring, which takes a GPU, and model is on "
+            f"{', '.join(sorted(where)) or 'none'}: call model.cuda() before, or leave them out"
+        )
+    return keep_faster(model, given, compare)
+
+
+def keep_faster(
+    model: torch.nn.Module, example_inputs: Sequence[Any], compare: Compare
+) -> torch.nn.Module:
+    """The model with those chains fused that `compare` finds no slower than their layers."""
+    slower: dict[str, str] = {}
+    known: dict[tuple[str, tuple[str, ...]], Times] = {}
+    while True:
+        fused, fusion = _fused(model, slower)
+        # A chain that stays torch's may leave a sum to another one, which is longer then.
+        new = [
+            (replacement, pair)
+            for replacement, pair in zip(fusion.replaced, fusion.pairs, strict=True)
+            if (replacement.name, replacement.parts) not in known
+        ]
+        chains = {replacement.module: pair for replacement, pair in new}
+        times = times_of(fused, chains, example_inputs, compare) if chains else {}
+        more = {}
+        for replacement, _ in new:
+            if replacement.module in times:
+                found = times[replacement.module]
+                known[replacement.name, replacement.parts] = found
+                if found.fused > found.by_torch:
+                    more[replacement.name] = (
+                        f"{' + '.join(replacement.parts)} took {found.fused:.1f} us fused, "
+                        f"{found.by_torch:.1f} by torch"
+                    )
+        if not more:
+            break
+        slower |= more
+    replaced = []
+    for replacement in fusion.replaced:
+        of_it = known.get((replacement.name, replacement.parts))
+        if of_it is not None:
+            replacement = replacement._replace(us=of_it.fused, torch_us=of_it.by_torch)
+        replaced.append(replacement)
+    report: Any = fused.fusion_report
+    fused.fusion_report = dataclasses.replace(report, replaced=tuple(replaced))
+    return fused
+
+
+def _fused(model: torch.nn.Module, left_out: Mapping[str, str]) -> tuple[torch.nn.Module, _Fusion]:
+    """left_out: layers that stay, and why."""
     copied = copy.deepcopy(model)
-    fusion = _Fusion(copied)
+    fusion = _Fusion(copied, left_out)
     fused = fusion.fuse(copied, "")
     fused.fusion_report = FusionReport(  # type: ignore[assignment]
         type(model).__name__, tuple(fusion.replaced), tuple(fusion.kept), tuple(fusion.untraced)
     )
-    return fused
+    return fused, fusion
 
 
 class _Fusion:
     """Fuses one model, whose modules may be changed."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, left_out: Mapping[str, str]) -> None:
         self._weight_formats = weight_formats(model)
+        self._left_out = left_out
         self.replaced: list[Replacement] = []
+        self.pairs: list[tuple[torch.nn.Module, torch.nn.Module]] = []
+        """of each replacement the fused module, and its layers by torch"""
         self.kept: list[Kept] = []
         self.untraced: list[Kept] = []
         self._done: dict[torch.nn.Module, torch.nn.Module] = {}
@@ -92,9 +162,10 @@ class _Fusion:
         if reason is not None:
             self.untraced.append(Kept(path, type(module).__name__, reason))
             return self._with_children(module, path)
-        rewriter = Rewriter(module, graph, path, self._weight_formats)
+        rewriter = Rewriter(module, graph, path, self._weight_formats, self._left_out)
         made = rewriter.run()
         self.replaced += rewriter.replaced
+        self.pairs += zip(rewriter.fused, rewriter.by_torch, strict=True)
         self.kept += rewriter.kept
         called = {str(node.target) for node in graph.nodes if node.op == "call_module"}
         for name, inner in module.named_modules(remove_duplicate=False):

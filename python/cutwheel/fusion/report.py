@@ -18,11 +18,17 @@ class Replacement(NamedTuple):
     order of the computation"""
     note: str = ""
     """why what follows is not in it, where it could have been"""
+    us: float | None = None
+    """GPU time of a call, if it was measured, in microseconds"""
+    torch_us: float | None = None
+    """of the layers that it stands for, by torch"""
 
     def __str__(self) -> str:
         text = f"{self.name or 'the model'}: {' + '.join(self.parts)}"
         if self.module != self.name:
             text += f", as {self.module}"
+        if self.us is not None and self.torch_us is not None:
+            text += f", {self.us:.1f} us in place of {self.torch_us:.1f}"
         return text + (f"; {self.note}" if self.note else "")
 
 

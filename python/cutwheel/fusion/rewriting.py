@@ -14,6 +14,7 @@ from .chains import Chain, Matcher
 from .excitation import excite
 from .formats import Formats, Fused
 from .layers import CONVS, FUNCTIONS
+from .measuring import layers_of
 from .opaque import why_opaque
 from .report import Kept, Replacement
 
@@ -28,12 +29,21 @@ class Rewriter:
     """Rewrites the graph of one module, which is `path` in the model."""
 
     def __init__(
-        self, root: torch.nn.Module, graph: Graph, path: str, weight_formats: Mapping[Tensor, bool]
+        self,
+        root: torch.nn.Module,
+        graph: Graph,
+        path: str,
+        weight_formats: Mapping[Tensor, bool],
+        left_out: Mapping[str, str],
     ) -> None:
         self.replaced: list[Replacement] = []
+        self.by_torch: list[torch.nn.Module] = []
+        """the layers of each replacement"""
+        self.fused: list[torch.nn.Module] = []
         self.kept: list[Kept] = []
         self._path = path
         self._weight_formats = weight_formats
+        self._left_out = left_out
         _drop_passing(root, graph)
         self._module = GraphModule(root, graph, class_name=type(root).__name__)
         self._modules = dict(self._module.named_modules(remove_duplicate=False))
@@ -48,7 +58,7 @@ class Rewriter:
         reshaped = [node for node in views if not aliases.is_written_behind(node)]
         chains = []
         for node in matcher.layers():
-            found = matcher.chain(node)
+            found = self._left_out.get(self._full(str(node.target))) or matcher.chain(node)
             if isinstance(found, str):
                 self._keep(node, found)
             else:
@@ -78,6 +88,8 @@ class Rewriter:
         graph, first = self._module.graph, chain.nodes[0]
         name = str(first.target)
         target = self._name(name)
+        self.by_torch.append(layers_of(chain, self._module))
+        self.fused.append(chain.module)
         self._module.add_submodule(target, chain.module)
         # At the place of the layer: what it reads may be written to later. A residual is there at
         # the place of the sum only.
