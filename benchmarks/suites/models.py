@@ -161,10 +161,14 @@ def training(name: str, setting: Setting) -> Case:
         return Provider(name, lambda i: trainer.step(x[i], labels[i]))
 
     eager = provider("eager", Trainer(copy.deepcopy(made)))
-    providers = [eager]
+    ours = with_our_convolutions(copy.deepcopy(made))
+    providers = [eager, provider("cutwheel", Trainer(ours))]
     if setting.compiled:
-        providers.append(provider("compile", Trainer(copy.deepcopy(made), setting.compiled)))
-    providers.append(provider("cutwheel", Trainer(with_our_convolutions(copy.deepcopy(made)))))
+        providers.insert(1, provider("compile", Trainer(copy.deepcopy(made), setting.compiled)))
+        in_one = Trainer(copy.deepcopy(ours), setting.compiled)
+        providers.append(provider("cutwheel, compiled", in_one))
+    sides = [each.name for each in providers if each.name.startswith("cutwheel")]
+    baselines = [each.name for each in providers if each.name not in sides]
     weights = sum(tensor.nbytes for tensor in made.state_dict().values())
     return Case(
         providers,
@@ -173,6 +177,7 @@ def training(name: str, setting: Setting) -> Case:
         _allowed(eager, reference),
         3 * operations(made.eval(), x[0]),
         x[0].nbytes + 5 * weights,  # read, and read and written with their momentum
+        [(side, baseline) for side in sides for baseline in baselines],
     )
 
 

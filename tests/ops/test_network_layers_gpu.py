@@ -42,13 +42,12 @@ def layers(network: str) -> list[tuple[Sizes, Sizes, Geometry]]:
         geometry = Geometry.of(filter_size[2:], *rest)
         found[(IMAGES, *inputs[0].shape[1:]), filter_size, geometry] = None
 
-    with torch.device("meta"):
-        model = getattr(models, network)().eval()
-        for module in model.modules():
-            if type(module) is torch.nn.Conv2d:
-                module.register_forward_pre_hook(note)
-        side = IMAGE.get(network, 224)
-        model(torch.empty(1, 3, side, side))
+    model = getattr(models, network)().to("meta").eval()
+    for module in model.modules():
+        if type(module) is torch.nn.Conv2d:
+            module.register_forward_pre_hook(note)
+    side = IMAGE.get(network, 224)
+    model(torch.empty(1, 3, side, side, device="meta"))
     return [*found]
 
 

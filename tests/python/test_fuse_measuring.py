@@ -131,5 +131,5 @@ def test_a_model_without_chains(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
 def test_errors(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
     with pytest.raises(TypeError, match="example_inputs are of type dict; expected a tuple"):
         cutwheel.fuse(Net(two), {"x": 1})
-    with pytest.raises(ValueError, match="takes a GPU, and model is on cpu: call model.cuda"):
+    with pytest.raises(ValueError, match=r"takes a GPU, and model is on cpu: call model\.cuda\(\)"):
         cutwheel.fuse(Net(two), images())
