@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def grids(call: Callable[[], Any], where: Path) -> list[int]:
     found = []
     for event in events:
         name = event.get("name", "")
-        is_ours = event.get("cat") == "kernel" and ("cutwheel" in name or "cutlass" in name)
+        is_ours = event.get("cat") == "kernel" and re.match(r"\w+_sm(80|89|90a)_", name)
         if is_ours and not any(word in name.lower() for word in SMALL):
             x, y, z = event["args"]["grid"]
             found.append(x * y * z)
@@ -64,7 +65,7 @@ def calls() -> dict[str, Callable[[], Tensor]]:
         "few tiles": lambda: cutwheel.mm(deep, thick.t()),
         "grouped_mm": lambda: cutwheel.grouped_mm(a, experts.mT, offs=offs),
         "conv2d": lambda: cutwheel.conv2d(image, filters, padding=1),
-        "scaled_mm": lambda: cutwheel.scaled_mm(fp8_a, fp8_b.t(), one, one),
+        "scaled_mm": lambda: cutwheel.scaled_mm(fp8_a, fp8_b.t(), scale_a=one, scale_b=one),
     }
 
 
