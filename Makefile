@@ -85,7 +85,7 @@ $(VENV)/docs/.installed: requirements/docs.txt
 env: $(VENV)/.cuda-$(CUTWHEEL_CUDA)   ## set up .venv
 
 # --- build
-OPTIONS = $(KERNELS) $(ARCHS) $(CUTWHEEL_CUDA) $(CUDACXX) $(CUDA_HOME) $(TORCH_CUDA_ARCH_LIST)
+OPTIONS = $(KERNELS) $(ARCHS) $(CUTWHEEL_CUDA) $(CUDACXX) $(CUDA_HOME) $(TORCH_CUDA_ARCH_LIST) $(CUTWHEEL_PRECOMPILED)
 build/options: FORCE
 	@mkdir -p build
 	@cmp -s $@ <<<'$(OPTIONS)' || cat >$@ <<<'$(OPTIONS)'
