@@ -1,12 +1,12 @@
 # From sources to objects: each GPU architecture gets an OBJECT library.
 configure_file(cmake/build_info.h.in ${CUTWHEEL_GENERATED_DIR}/build_info.h @ONLY)
 # tools/progress.py reads this line.
-message(STATUS "cutwheel: ${CUTWHEEL_COMPILE_JOBS} jobs, estimates in ${CUTWHEEL_GENERATED_DIR}/estimates.json")
+message(STATUS "cutwheel: ${CUTWHEEL_COMPILE_JOBS} jobs, estimates in ${CUTWHEEL_ESTIMATES}")
 
 # One architecture per translation unit. sm80 and sm89 carry PTX too, which newer GPUs compile in the driver;
 # PTX of 90a runs nowhere else, so it would be dead weight.
 function(cutwheel_add_kernels arch)
-  set(sources ${CUTWHEEL_KERNEL_SOURCES_${arch}})
+  cutwheel_shard_sources(sources ${CUTWHEEL_KERNEL_SOURCES_${arch}})
   if(NOT sources)
     return()
   endif()
@@ -28,5 +28,11 @@ function(cutwheel_add_kernels arch)
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS --frandom-seed=${name})
     endif()
   endforeach()
-  target_sources(_C PRIVATE $<TARGET_OBJECTS:${target}>)
+  if(CUTWHEEL_SHARD)
+    set_property(GLOBAL APPEND PROPERTY CUTWHEEL_KERNEL_OBJECTS $<TARGET_OBJECTS:${target}>)
+  elseif(CUTWHEEL_SHARDS) # nothing builds it: its commands are compared with those of the shards
+    set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
+  else()
+    target_sources(_C PRIVATE $<TARGET_OBJECTS:${target}>)
+  endif()
 endfunction()

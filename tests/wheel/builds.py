@@ -11,7 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # CUDACXX and CUDA_HOME are inherited: they say where the compiler is.
 # `make test WHEEL=…` hands its arguments to every process below it, by MAKEFLAGS and by name.
 NOT_INHERITED = (
-    *("MAX_JOBS", "TORCH_CUDA_ARCH_LIST", "CUTWHEEL_PRECOMPILED"),
+    *("MAX_JOBS", "TORCH_CUDA_ARCH_LIST"),
+    *("CUTWHEEL_PRECOMPILED", "CUTWHEEL_SHARD", "CUTWHEEL_SHARDS"),
     *("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "WHEEL", "KERNELS", "ARCHS"),
 )
 
