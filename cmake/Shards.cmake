@@ -100,6 +100,8 @@ function(cutwheel_take_shards out)
   add_custom_command(
     OUTPUT ${objects} COMMAND ${Python_EXECUTABLE} -B ${CUTWHEEL_SHARDS_SCRIPT} take ${ARGN} --output-dir ${folder}
                               ${arguments} DEPENDS ${ARGN} ${files} ${CUTWHEEL_SHAPING_FILES} VERBATIM)
+  # A target of its own does not wait for what else is linked: shards of something else are refused before that is compiled.
+  add_custom_target(take_shards DEPENDS ${objects})
   set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
   set(${out} ${objects} PARENT_SCOPE)
 endfunction()
