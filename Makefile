@@ -27,6 +27,9 @@ PYTEST_JOBS ?= -n logical --maxprocesses 4 --dist loadfile
 MATRIX_ARGS ?=
 # Not empty: as release.yml builds, from requirements/build.lock.
 RELEASE ?=
+# i/n: `make manylinux` builds this part of the kernels into build/shards. SHARDS not empty: it links all that are there.
+SHARD ?=
+SHARDS ?=
 PROVENANCE ?=
 INDEX_URL ?= https://cutwheel.github.io/cutwheel
 REPRODUCE_ARGS ?=
@@ -48,7 +51,7 @@ SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE THIRD_PA
 BUILD := python -m build --no-isolation --skip-dependency-check
 
 .PHONY: help env quick wheel test test-wheel test-clean test-gpu schemas torch-matrix lint locks docs bench verify sdist manylinux \
-        reproduce index add-docs verify-index served-index yank push-index constraints program dry-run clean distclean FORCE
+        images reproduce index add-docs verify-index served-index yank push-index constraints program dry-run clean distclean FORCE
 help:
 	@sed -n 's/^\([a-z-]*\): .*## /make \1\t/p' Makefile
 
@@ -85,7 +88,7 @@ $(VENV)/docs/.installed: requirements/docs.txt
 env: $(VENV)/.cuda-$(CUTWHEEL_CUDA)   ## set up .venv
 
 # --- build
-OPTIONS = $(KERNELS) $(ARCHS) $(CUTWHEEL_CUDA) $(CUDACXX) $(CUDA_HOME) $(TORCH_CUDA_ARCH_LIST)
+OPTIONS = $(KERNELS) $(ARCHS) $(CUTWHEEL_CUDA) $(CUDACXX) $(CUDA_HOME) $(TORCH_CUDA_ARCH_LIST) $(CUTWHEEL_PRECOMPILED) $(CUTWHEEL_SHARDS)
 build/options: FORCE
 	@mkdir -p build
 	@cmp -s $@ <<<'$(OPTIONS)' || cat >$@ <<<'$(OPTIONS)'
@@ -132,8 +135,10 @@ sdist: $(VENV)/.release   ## source distribution: dist/
 # PTX of 12.9 and later needs newer drivers than the first that know Blackwell. PyPI has no compiler for CUDA 12, so the images
 # bring one: those in which PyTorch builds its own wheels. CUDA=13 takes the pinned compiler from PyPI, as a build from the
 # sdist does. The cache of compiled kernels is on the host, which cibuildwheel mounts at /host.
+# `make images` writes the digests behind the tags, @sha256:...
 IMAGE_12_X86_64 = docker.io/pytorch/manylinux2_28-builder:cuda12.8
 IMAGE_12_AARCH64 = docker.io/pytorch/manylinuxaarch64-builder:cuda12.8
+NOT_PINNED = $(if $(RELEASE),$(if $(filter 12,$(CUDA)),$(strip $(foreach image,$(IMAGE_12_X86_64) $(IMAGE_12_AARCH64),$(if $(findstring @sha256:,$(image)),,$(image))))))
 CIBW_13 :=
 CIBW_12 := CIBW_MANYLINUX_X86_64_IMAGE=$(IMAGE_12_X86_64) CIBW_MANYLINUX_AARCH64_IMAGE=$(IMAGE_12_AARCH64) \
            CIBW_ENVIRONMENT='CUTWHEEL_CUDA=auto CUDACXX=/usr/local/cuda/bin/nvcc CCACHE_COMPILERCHECK=content'
@@ -141,12 +146,20 @@ CIBW_12 := CIBW_MANYLINUX_X86_64_IMAGE=$(IMAGE_12_X86_64) CIBW_MANYLINUX_AARCH64
 CIBW_RELEASE = CIBW_BEFORE_ALL=true CIBW_TEST_SKIP='*' CCACHE_DISABLE=1 PIP_EXTRA_INDEX_URL= \
                CIBW_BUILD_FRONTEND='build; args: --no-isolation --skip-dependency-check' \
                CIBW_BEFORE_BUILD='pip install --no-deps --require-hashes -r {project}/requirements/build.lock'
+# All shards are compiled at one path, since nvcc puts a hash of it into objects: that of the container. A shard holds no library, so
+# what cibuildwheel takes for a wheel is left in build/shard.
+CIBW_SHARD = CUTWHEEL_SHARDS=/host$(CURDIR)/build/shards \
+             $(if $(SHARD),CUTWHEEL_SHARD=$(SHARD) CIBW_REPAIR_WHEEL_COMMAND='cp {wheel} {dest_dir}' CIBW_TEST_SKIP='*')
 manylinux: $(VENV)/.release   ## wheel of the sdist in dist/, built in the manylinux image (needs docker): CUDA=12 or 13
 	$(if $(filter 12 13,$(CUDA)),,$(error CUDA=$(CUDA): expected 12 or 13))
-	mkdir -p build/ccache
-	CCACHE_DIR=/host$(CURDIR)/build/ccache $(CIBW_$(CUDA)) $(if $(RELEASE),$(CIBW_RELEASE)) cibuildwheel --platform linux --output-dir dist dist/*.tar.gz
+	$(if $(NOT_PINNED),$(error RELEASE=$(RELEASE): $(NOT_PINNED) has no digest; `make images` looks it up))
+	mkdir -p build/ccache build/shards
+	CCACHE_DIR=/host$(CURDIR)/build/ccache $(CIBW_$(CUDA)) $(if $(RELEASE),$(CIBW_RELEASE)) $(if $(SHARD)$(SHARDS),$(CIBW_SHARD)) cibuildwheel --platform linux --output-dir $(if $(SHARD),build/shard,dist) dist/*.tar.gz
 
-reproduce: $(VENV)/.base $(VENV)/.release   ## two builds of the commit in two directories: the same bytes? REPRODUCE_ARGS='--help'
+images:   ## pin the images of the Makefile by the digests of their tags (needs docker)
+	python3 tools/release/images.py Makefile
+
+reproduce: $(VENV)/.base $(VENV)/.release   ## two builds of the commit in two directories, one of them in shards: the same bytes? REPRODUCE_ARGS='--help'
 	$(CIBW_$(CUDA)) $(if $(RELEASE),$(CIBW_RELEASE)) python tools/wheel/reproduce.py --kernels '$(KERNELS)' $(REPRODUCE_ARGS)
 
 index: $(VENV)/.release   ## add the wheels that WHEEL names to the package index: INDEX=whl VARIANT=cu128

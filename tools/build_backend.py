@@ -28,6 +28,7 @@ REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements"
 # CMake variables that name a tree, and the pins that are not needed then: torch is large, and only
 # its headers are used.
 TREES = {"TORCH_INCLUDE": "torch.txt", "CUTLASS_DIR": "cutlass.txt"}
+PRECOMPILED = "CUTWHEEL_PRECOMPILED"
 MACHINES = ("x86_64", "aarch64")
 # Requirements in build.txt with which tools/wheel/sbom.py reads cubins.
 SBOM_TOOLS = ("nvidia-cuda-cuobjdump==", "pyelftools==")
@@ -50,7 +51,7 @@ def _progress() -> Iterator[None]:
             os.close(stdout)
 
 
-def _tree_is_given(variable: str, settings: dict[str, Any]) -> bool:
+def _is_defined(variable: str, settings: dict[str, Any]) -> bool:
     if f"cmake.define.{variable}" in settings:
         return True
     from_environment = (os.environ.get(name, "") for name in ("CMAKE_ARGS", "SKBUILD_CMAKE_DEFINE"))
@@ -81,12 +82,15 @@ def _requirements(settings: dict[str, Any] | None) -> list[str]:
     _check_platform()
     if sys.version_info < (3, 11):
         raise SystemExit("cutwheel: building needs Python 3.11 or newer (the wheel runs on 3.10)")
+    # Then nothing is compiled (cmake/Precompiled.cmake).
+    if os.environ.get(PRECOMPILED) or _is_defined(PRECOMPILED, settings or {}):
+        return []
     try:
         wanted = cuda_toolchain.requirements()
     except cuda_toolchain.ToolchainError as error:
         raise SystemExit(str(error)) from error
     for variable, pin_file in TREES.items():
-        if not _tree_is_given(variable, settings or {}):
+        if not _is_defined(variable, settings or {}):
             wanted += cuda_toolchain.pins(REQUIREMENTS / pin_file)
     pins = cuda_toolchain.pins(REQUIREMENTS / "build.txt")
     return [*wanted, *(pin for pin in pins if pin.startswith(SBOM_TOOLS))]

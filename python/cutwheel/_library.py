@@ -6,6 +6,7 @@ The library uses no Python C API, so one file serves every Python.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 try:
@@ -13,7 +14,15 @@ try:
 except ImportError as error:
     raise ImportError("cutwheel needs PyTorch 2.10 or newer: install torch") from error
 
-PATH = Path(__file__).with_name("_C.so")
+
+def _path() -> Path:
+    """In an editable installation the library is not beside this file, but in site-packages."""
+    folders = [Path(__file__).parent, *map(Path, sys.modules["cutwheel"].__path__)]
+    paths = [folder / "_C.so" for folder in folders]
+    return next((path for path in paths if path.is_file()), paths[0])
+
+
+PATH = _path()
 MINIMUM_TORCH = (2, 10)
 
 

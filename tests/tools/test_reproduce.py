@@ -84,8 +84,8 @@ def test_a_release_is_compared_with_one_build(
     """The build itself is made up here; `make reproduce` has a real one."""
     builds = []
 
-    def build(folder: Path, command: str, kernels: str) -> tuple[Path, Path]:
-        builds.append(folder)
+    def build(folder: Path, command: str, kernels: str, shards: int) -> tuple[Path, Path]:
+        builds.append((folder.name, shards))
         folder.mkdir(parents=True)
         sdist = folder / "x-1.tar.gz"
         sdist.write_bytes(b"sdist")
@@ -98,7 +98,31 @@ def test_a_release_is_compared_with_one_build(
     monkeypatch.setattr(reproduce, "build", build)
     monkeypatch.setitem(globals(), "NAME", named.name)
     status = reproduce.main(["--against", str(published), "--platform", "x86_64"])
-    assert len(builds) == 1
+    assert builds == [("one", 1)]
     assert status == (1 if swapped else 0)
     expected = {None: "the same bytes", "wheel": "\na\n", "sdist": "\nthe sdists\n"}
     assert expected[swapped] in capsys.readouterr().out
+
+
+def test_the_second_build_is_made_of_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    builds = []
+
+    def build(folder: Path, command: str, kernels: str, shards: int) -> tuple[Path, Path]:
+        builds.append(shards)
+        folder.mkdir(parents=True)
+        (folder / "x-1.tar.gz").write_bytes(b"sdist")
+        return folder / "x-1.tar.gz", wheel(folder / "wheel", {"a": b"1"})
+
+    monkeypatch.setattr(reproduce, "build", build)
+    assert reproduce.main([]) == 0
+    assert reproduce.main(["--shards", "3"]) == 0
+    assert builds == [1, 2, 1, 3]
+
+
+def test_the_runs_of_a_build_of_shards(tmp_path: Path) -> None:
+    assert list(reproduce.stages(tmp_path, 1)) == [(tmp_path / "wheel", {})]
+    first, second, last = reproduce.stages(tmp_path, 2)
+    shards = f"/host{tmp_path}/shards"
+    assert [given["CUTWHEEL_SHARD"] for _, given in (first, second)] == ["1/2", "2/2"]
+    assert last == (tmp_path / "wheel", {"CUTWHEEL_SHARDS": shards})
+    assert {out.name for out, _ in (first, second)} == {"shard"}

@@ -42,6 +42,10 @@ MAY_WRITE = {
 }
 MAY_READ = {"contents", "actions", "attestations"}
 
+DIGEST = f"sha256:{'0' * 64}"
+# Of make: a release of images with digests.
+RELEASE = ["RELEASE=1", f"IMAGE_12_X86_64=x@{DIGEST}", f"IMAGE_12_AARCH64=y@{DIGEST}"]
+
 every_workflow = pytest.mark.parametrize("name", NAMES)
 
 
@@ -199,7 +203,7 @@ def test_every_downloaded_file_is_compared_before_it_is_used():
             for step in job.get("steps", []):
                 if step.get("run", "").startswith(COMPARE):
                     assert "sha256" in step["env"]["SHA256"] or "sdist" in step["env"]["SHA256"]
-    assert downloads >= 8
+    assert downloads >= 9
 
 
 @pytest.mark.parametrize("key", ["sdist", "wheel"])
@@ -292,10 +296,57 @@ def test_dependabot_knows_actions_and_requirements():
 
 def test_a_release_takes_nothing_from_a_cache():
     assert load("release.yml")["jobs"]["build"]["with"] == {"release": True}
-    cached = [step for step in steps("wheels.yml") if "actions/cache@" in step.get("uses", "")]
-    assert [step["if"] for step in cached] == ["${{ !inputs.release }}"]
+    cached = [step for step in steps("wheels.yml") if "actions/cache" in step.get("uses", "")]
+    # Saved by a run that fails, too: what it has compiled is not compiled again.
+    expected = ["${{ !inputs.release }}", "${{ always() && !inputs.release }}"]
+    assert [step["if"] for step in cached] == expected
+    assert [step["uses"].split("@")[0].split("/")[-1] for step in cached] == ["restore", "save"]
     for name in set(NAMES) - {"wheels.yml"}:
-        assert not any("actions/cache@" in step.get("uses", "") for step in steps(name))
+        assert not any("actions/cache" in step.get("uses", "") for step in steps(name))
+
+
+def test_all_shards_are_built_told_of_and_compared():
+    jobs = load("wheels.yml")["jobs"]
+    matrix = jobs["shard"]["strategy"]["matrix"]
+    count = len(matrix["shard"])
+    assert matrix["shard"] == list(range(1, count + 1))
+    build = next(s for s in jobs["shard"]["steps"] if s.get("run", "").startswith("make manylinux"))
+    assert build["env"]["SHARD"] == f"${{{{ matrix.shard }}}}/{count}"
+    names = {f"shard-{p}-{number}" for p in matrix["platform"] for number in matrix["shard"]}
+    outputs = jobs["shard"]["outputs"]
+    assert outputs == {name: f"${{{{ steps.sha256.outputs.{name} }}}}" for name in names}
+    assert jobs["wheel"]["strategy"]["matrix"]["platform"] == matrix["platform"]
+    found = commands(jobs["wheel"])
+    compared = next(text for text in found if text.startswith(f"{COMPARE} build/shards"))
+    artifacts = re.findall(r'--artifact "(\S+)"', compared)
+    assert artifacts == [f"shard-$PLATFORM-{number}" for number in matrix["shard"]]
+    linked = next(text for text in found if text.startswith("make manylinux"))
+    assert linked.startswith("make manylinux SHARDS=1 ")
+    assert found.index(compared) < found.index(linked)
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "folder"),
+    [
+        (["SHARD=2/3"], {"CUTWHEEL_SHARD": "2/3", "CIBW_TEST_SKIP": "*"}, "build/shard"),
+        (
+            ["SHARD=2/3", *RELEASE],
+            {"CUTWHEEL_SHARD": "2/3", "CCACHE_DISABLE": "1"},
+            "build/shard",
+        ),
+        (["SHARDS=1"], {"CUTWHEEL_SHARD": None, "CIBW_REPAIR_WHEEL_COMMAND": None}, "dist"),
+        ([], {"CUTWHEEL_SHARDS": None, "CUTWHEEL_SHARD": None}, "dist"),
+    ],
+)
+def test_a_shard_of_a_wheel_is_kept_out_of_dist(settings, given, folder):
+    command = ["make", "-n", "manylinux", *settings]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    line = next(line for line in done.stdout.splitlines() if "cibuildwheel --platform" in line)
+    words = dict(word.split("=", 1) for word in shlex.split(line) if "=" in word)
+    assert {name: words.get(name) for name in given} == given
+    if settings:
+        assert words["CUTWHEEL_SHARDS"] == f"/host{ROOT}/build/shards"
+    assert f"--output-dir {folder} " in line
 
 
 def test_ci_runs_what_the_local_check_runs():
@@ -342,7 +393,7 @@ def test_the_wheel_is_built_with_cuda_12_unless_13_is_asked_for(settings, image)
 
 
 def test_a_release_is_built_from_hashes():
-    command = ["make", "-n", "manylinux", "RELEASE=1"]
+    command = ["make", "-n", "manylinux", *RELEASE]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     line = next(line for line in done.stdout.splitlines() if "cibuildwheel --platform" in line)
     words = dict(word.split("=", 1) for word in shlex.split(line) if word.startswith("CIBW_"))
@@ -350,7 +401,7 @@ def test_a_release_is_built_from_hashes():
     install = "pip install --no-deps --require-hashes -r {project}/requirements/build.lock"
     assert words["CIBW_BEFORE_BUILD"] == install
     assert words["CIBW_TEST_SKIP"] == "*"  # nothing unpinned before the hash is told
-    plain = subprocess.run(command[:-1], cwd=ROOT, capture_output=True, text=True, check=True)
+    plain = subprocess.run(command[:3], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "require-hashes -r {project}" not in plain.stdout
 
 
@@ -400,6 +451,16 @@ def test_make_refuses_other_cuda_versions():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "CUDA=11: expected 12 or 13" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["IMAGE_12_X86_64", "IMAGE_12_AARCH64"])
+def test_a_release_in_an_image_without_a_digest_is_refused(name):
+    command = ["make", "-n", "manylinux", *RELEASE, f"{name}=quay.io/x:1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "RELEASE=1: quay.io/x:1 has no digest; `make images` looks it up" in done.stderr
+    # The stock image is pinned by cibuildwheel, which requirements/release.lock pins.
+    subprocess.run([*command, "CUDA=13"], cwd=ROOT, capture_output=True, check=True)
 
 
 def test_both_repairs_leave_out_the_same_libraries():

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 DIST_INFO = "cutwheel-1.0.dist-info"
 SBOM = f"{DIST_INFO}/sboms/cutwheel.cdx.json"
+SOURCES = f"{DIST_INFO}/sources.json"
 Breaker = Callable[["Workshop"], Path]
 
 NEEDS_DRIVER = """
@@ -154,6 +155,19 @@ def without_licence(name: str) -> Breaker:
         files[metadata] = files[metadata].replace(f"License-File: {name}\n".encode(), b"")
 
     return with_files(change)
+
+
+def with_sources(data: bytes | None) -> Breaker:
+    def change(files: dict[str, bytes]) -> None:
+        del files[SOURCES]
+        if data is not None:
+            files[SOURCES] = data
+
+    return with_files(change)
+
+
+def listed(version: str, file: str) -> bytes:
+    return json.dumps({"schema": 1, "version": version, "files": {file: "0" * 64}}).encode()
 
 
 SM90A = "-gencode=arch=compute_90a,code=sm_90a"
@@ -335,6 +349,18 @@ BROKEN: dict[str, tuple[str, str, Breaker]] = {
         "sbom",
         "cutwheel/_C.so has another hash",
         with_library_of_another_build,
+    ),
+    "sources: missing": ("sources", "sources.json is missing", with_sources(None)),
+    "sources: no list": ("sources", "is no list of sources", with_sources(b"[]")),
+    "sources: of another version": (
+        "sources",
+        "is about 0.9, the wheel is 1.0",
+        with_sources(listed("0.9", "cuda/core/types.h")),
+    ),
+    "sources: nothing of the library": (
+        "sources",
+        "lists no source in cuda/",
+        with_sources(listed("1.0", "cmake/precompiled.py")),
     ),
     "record: other hash": ("record", "cutwheel/__init__.py has another", with_changed_file),
     "record: not listed": ("record", "cutwheel/extra.py is not listed", with_unlisted_file),

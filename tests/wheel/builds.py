@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # `make test WHEEL=…` hands its arguments to every process below it, by MAKEFLAGS and by name.
 NOT_INHERITED = (
     *("MAX_JOBS", "TORCH_CUDA_ARCH_LIST"),
+    *("CUTWHEEL_PRECOMPILED", "CUTWHEEL_SHARD", "CUTWHEEL_SHARDS"),
     *("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "WHEEL", "KERNELS", "ARCHS"),
 )
 

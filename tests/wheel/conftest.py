@@ -61,6 +61,11 @@ def manifest(archs: Sequence[str]) -> bytes:
     return json.dumps({"schema": 1, "kernels": rows}).encode()
 
 
+def sources() -> bytes:
+    files = {"cuda/core/types.h": "0" * 64}
+    return json.dumps({"schema": 1, "version": "1.0", "files": files}).encode()
+
+
 def metadata() -> bytes:
     lines = ["Metadata-Version: 2.4", "Name: cutwheel", "Version: 1.0"]
     lines += [f"License-Expression: {EXPRESSION}", *(f"License-File: {name}" for name in LICENCES)]
@@ -218,6 +223,7 @@ class Workshop:
             f"{DIST_INFO}/WHEEL": f"{head}Tag: {tag}\n".encode(),
             **licences,
             SBOM: self.sbom(library),
+            f"{DIST_INFO}/sources.json": sources(),
         }
 
     def pack(

@@ -115,7 +115,7 @@ def test_broken_wheel_fails_on_the_command_line(workshop: Workshop) -> None:
     command = [sys.executable, str(CLI), str(without_sm90a_cubin(workshop))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "1 of 19 checks failed" in done.stdout
+    assert "1 of 20 checks failed" in done.stdout
 
 
 def test_kernel_budget(workshop: Workshop) -> None:

@@ -5,8 +5,9 @@
     python tools/wheel/reproduce.py --kernels 'gemm_sm80_*'   a wheel of few kernels: minutes
     python tools/wheel/reproduce.py --against FOLDER          one build, and published files
 
-Builds begin with a clone and take nothing from a compiler cache. Exit status: 0 the same
-bytes, 1 not (the text names the files in the wheel that differ, and of libraries the sections).
+Builds begin with a clone and take nothing from a compiler cache. The second one compiles the
+kernels in shards, as wheels.yml does. Exit status: 0 the same bytes, 1 not (the text names the
+files in the wheel that differ, and of libraries the sections).
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import os
 import shlex
 import subprocess
 import sys
-import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -50,22 +50,35 @@ def settings(kernels: str) -> dict[str, str]:
     }
 
 
-def build(folder: Path, command: str, kernels: str) -> tuple[Path, Path]:
+def stages(folder: Path, shards: int) -> Iterator[tuple[Path, dict[str, str]]]:
+    """Where each run of the build puts its output, and its variables; the last makes the wheel."""
+    # cibuildwheel mounts the root of the machine at /host.
+    given = {"CUTWHEEL_SHARDS": f"/host{folder / 'shards'}"} if shards > 1 else {}
+    for number in range(1, shards + 1) if given else ():
+        # What it takes for a wheel holds no library, which auditwheel would ask for.
+        repair = {"CIBW_REPAIR_WHEEL_COMMAND": "cp {wheel} {dest_dir}"}
+        yield folder / "shard", {**given, **repair, "CUTWHEEL_SHARD": f"{number}/{shards}"}
+    yield folder / "wheel", given
+
+
+def build(folder: Path, command: str, kernels: str, shards: int) -> tuple[Path, Path]:
     """Sdist and wheel of the commit that is checked out, built in ``folder``."""
-    clone, sdist, unpacked, out = (folder / name for name in ("clone", "sdist", "source", "wheel"))
-    folder.mkdir(parents=True)
+    clone, sdist, unpacked = (folder / name for name in ("clone", "sdist", "source"))
+    (folder / "shards").mkdir(parents=True)
     run(["git", "clone", "--quiet", "--no-hardlinks", str(ROOT), str(clone)], folder)
     commit_time = ["git", "-C", str(clone), "log", "-1", "--format=%ct"]
     epoch = subprocess.run(commit_time, check=True, capture_output=True, text=True).stdout.strip()
     make_sdist = ["-m", "build", "--no-isolation", "--skip-dependency-check", "--sdist", "--outdir"]
     run([sys.executable, *make_sdist, str(sdist)], clone, SOURCE_DATE_EPOCH=epoch)
     [archive] = sdist.glob("*.tar.gz")
-    with tarfile.open(archive) as source:
-        source.extractall(unpacked, filter="data")
+    unpacked.mkdir()
+    # Not tarfile: its filter="data" came with Python 3.11.4, and Debian 12 has 3.11.2.
+    run(["tar", "-xzf", str(archive), "-C", str(unpacked)], folder)
     [project] = unpacked.iterdir()
-    words = [word.format(project=project, out=out) for word in shlex.split(command)]
-    run(words, folder, SOURCE_DATE_EPOCH=epoch, **settings(kernels))
-    [wheel] = out.glob("*.whl")
+    for out, given in stages(folder, shards):
+        words = [word.format(project=project, out=out) for word in shlex.split(command)]
+        run(words, folder, SOURCE_DATE_EPOCH=epoch, **settings(kernels), **given)
+    [wheel] = (folder / "wheel").glob("*.whl")
     return archive, wheel
 
 
@@ -139,6 +152,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="build once, and compare with this wheel, or with sdist and wheel in this folder",
     )
     parser.add_argument("--platform", default=machine(), help="of the wheel in --against")
+    parser.add_argument(
+        "--shards", type=int, default=2, metavar="N", help="of the second build; 1: none, 2"
+    )
     arguments = parser.parse_args(argv)
     given: list[tuple[Path | None, Path]] = []
     if arguments.against and arguments.against.is_dir():
@@ -146,8 +162,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif arguments.against:
         given.append((None, arguments.against.resolve()))
     with tempfile.TemporaryDirectory(prefix="reproduce-") as folder:
-        folders = FOLDERS[:1] if arguments.against else FOLDERS
-        built = [build(Path(folder) / x, arguments.build, arguments.kernels) for x in folders]
+        plans = [(FOLDERS[0], 1)]
+        if not arguments.against:
+            plans.append((FOLDERS[1], arguments.shards))
+        built = [
+            build(Path(folder) / name, arguments.build, arguments.kernels, shards)
+            for name, shards in plans
+        ]
         pairs = [*built, *given]
         wheels = [wheel for _, wheel in pairs]
         sdists = [sdist for sdist, _ in pairs if sdist]

@@ -46,6 +46,7 @@ def checks(budget: Budget) -> list[tuple[str, Check]]:
         ("wheel size", lambda wheel: package.wheel_size(wheel, budget.wheel_mb)),
         ("licences", package.licences),
         ("sbom", sbom.sbom),
+        ("sources", package.sources),
         ("record", package.record),
         ("grafted libraries", package.grafted_libraries),
     ]

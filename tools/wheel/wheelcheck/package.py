@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
+import json
 from collections import Counter
 from email.parser import Parser
 from fnmatch import fnmatch
@@ -80,6 +81,25 @@ def licences(wheel: Wheel) -> str:
     if (expression := wheel.metadata["License-Expression"]) != EXPRESSION:
         raise Failure(f"License-Expression is {expression}, expected {EXPRESSION}")
     return f"{len(files)} files, {expression}"
+
+
+def sources(wheel: Wheel) -> str:
+    """CUTWHEEL_PRECOMPILED takes the library of a wheel that says what it was built from."""
+    name = f"{wheel.dist_info}/sources.json"
+    path = wheel.root / name
+    if not path.is_file():
+        raise Failure(f"{name} is missing: the build writes it (cmake/LibrarySources.cmake)")
+    try:
+        document = json.loads(path.read_bytes())
+        version, files = document["version"], document["files"]
+        shaping = [file for file in files if file.startswith("cuda/")]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Failure(f"{name} is no list of sources ({error!r})") from error
+    if version != wheel.metadata["Version"]:
+        raise Failure(f"{name} is about {version}, the wheel is {wheel.metadata['Version']}")
+    if not shaping:
+        raise Failure(f"{name} lists no source in cuda/, of {len(files)}: build from a whole tree")
+    return f"{len(files)} files"
 
 
 def record_digest(data: bytes) -> str:
