@@ -162,11 +162,15 @@ def training(name: str, setting: Setting) -> Case:
 
     eager = provider("eager", Trainer(copy.deepcopy(made)))
     ours = with_our_convolutions(copy.deepcopy(made))
-    providers = [eager, provider("cutwheel", Trainer(ours))]
+    providers, left_out = [eager, provider("cutwheel", Trainer(ours))], ""
     if setting.compiled:
         providers.insert(1, provider("compile", Trainer(copy.deepcopy(made), setting.compiled)))
-        in_one = Trainer(copy.deepcopy(ours), setting.compiled)
-        providers.append(provider("cutwheel, compiled", in_one))
+        in_one = provider("cutwheel, compiled", Trainer(copy.deepcopy(ours), setting.compiled))
+        try:
+            in_one.call(0)
+            providers.append(in_one)
+        except RuntimeError as error:
+            left_out = f"{in_one.name}: {describe(error)}"
     sides = [each.name for each in providers if each.name.startswith("cutwheel")]
     baselines = [each.name for each in providers if each.name not in sides]
     weights = sum(tensor.nbytes for tensor in made.state_dict().values())
@@ -178,6 +182,7 @@ def training(name: str, setting: Setting) -> Case:
         3 * operations(made.eval(), x[0]),
         x[0].nbytes + 5 * weights,  # read, and read and written with their momentum
         [(side, baseline) for side in sides for baseline in baselines],
+        left_out=left_out,
     )
 
 

@@ -6,6 +6,7 @@ tests/python/test_types.py sees to it that no public name is missing, and runs `
 
 from __future__ import annotations
 
+import copy
 from typing import assert_type
 
 import torch
@@ -98,7 +99,7 @@ def modules(a: Tensor, image: Tensor) -> None:
 def whole_models(model: torch.nn.Module, image: Tensor) -> None:
     fused = cutwheel.fuse(model)
     assert_type(fused, torch.nn.Module)
-    assert_type(cutwheel.fuse(model, (image,)), torch.nn.Module)
+    assert_type(cutwheel.fuse(copy.deepcopy(model).to(DEVICE), (image,)), torch.nn.Module)
     report = fused.fusion_report
     assert isinstance(report, cutwheel.FusionReport)
     assert_type([kept.reason for kept in report.kept], list[str])

@@ -36,7 +36,8 @@ def fuse(model: torch.nn.Module, example_inputs: Any = None) -> torch.nn.Module:
         model: in eval mode; float16, bfloat16, or float32 where torch allows TF32; on any device
         example_inputs: arguments of a call, a tuple, or a tensor if it is the only one. With them
             the fused model is called, each new module is measured beside the layers that it stands
-            for, on the GPU, and layers that are faster by torch stay. The model must be on a GPU
+            for, on the GPU, and layers that are faster by torch stay. The model must be on a GPU,
+            or on the device meta, where nothing is measured
 
     Returns:
         The fused model. Its attribute `fusion_report` is a FusionReport: what was replaced, what
@@ -46,7 +47,8 @@ def fuse(model: torch.nn.Module, example_inputs: Any = None) -> torch.nn.Module:
     Raises:
         TypeError: model is no module, or one that was compiled or scripted; example_inputs are
             neither a tuple nor a tensor
-        ValueError: model is in training mode; there are example_inputs, and model is not on a GPU
+        ValueError: model is in training mode; there are example_inputs, and model is on the
+            CPU
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"fuse: model is of type {type(model).__name__}; expected a module")
@@ -69,6 +71,8 @@ def fuse(model: torch.nn.Module, example_inputs: Any = None) -> torch.nn.Module:
             "arguments of a call, or a tensor"
         )
     where = {tensor.device.type for tensor in (*model.parameters(), *model.buffers())}
+    if where == {"meta"}:
+        return _fused(model, {})[0]
     if where != {"cuda"}:
         raise ValueError(
             "fuse: example_inputs are for measuring, which takes a GPU, and model is on "
