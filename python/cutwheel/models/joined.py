@@ -288,7 +288,8 @@ def _pack_two(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _unpack_two(packed: Tensor) -> list[Tensor]:
-    return [packed[0::2], packed[1::2]]
+    # Copies: who saves them wants tensors without gaps, as Transformers and safetensors do.
+    return [packed[0::2].contiguous(), packed[1::2].contiguous()]
 
 
 def pack_halves(parts: Sequence[Tensor]) -> Tensor:
