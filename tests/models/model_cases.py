@@ -1,4 +1,4 @@
-"""Small models of Transformers, one of each class that cutwheel.models knows, with random weights."""
+"""Small models of Transformers with random weights, one of each family in cutwheel.models."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""cutwheel.replace_layers with reference kernels on the CPU: what is replaced, state dicts, errors."""
+"""cutwheel.replace_layers on reference kernels: what is replaced, state dicts, errors."""
 
 from __future__ import annotations
 
 import collections
 import copy
 import io
+import os
+import subprocess
 import sys
 from types import ModuleType
 from typing import Any
@@ -81,8 +83,10 @@ def test_quantised(cutwheel: ModuleType, cpu_ops: CpuOps, family: str) -> None:
     distance = (found - want).norm(dim=-1) / want.norm(dim=-1)
     assert 1e-3 < float(distance.median()) < 0.3
     plain = [name for name, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
-    assert {name.rpartition(".")[2] for name in plain} <= {"lm_head", "proj_out"}
-    assert {entry.name for entry in report.left if "in keep" in entry.reason} == {*plain}
+    # BERT's decoder has the weight of the embedding.
+    assert {name.rpartition(".")[2] for name in plain} <= {"lm_head", "proj_out", "decoder"}
+    reasons = ("is in keep", "its weight is another module's, too")
+    assert {entry.name for entry in report.left if entry.reason.endswith(reasons)} == {*plain}
     again = model.state_dict()
     model.load_state_dict(again)
     with torch.no_grad():
@@ -90,7 +94,9 @@ def test_quantised(cutwheel: ModuleType, cpu_ops: CpuOps, family: str) -> None:
 
 
 @pytest.mark.parametrize("quantize", ["fp8_blockwise", "int8"])
-def test_other_quantisations(cutwheel: ModuleType, cpu_ops: CpuOps, llama: Any, quantize: str) -> None:
+def test_other_quantisations(
+    cutwheel: ModuleType, cpu_ops: CpuOps, llama: Any, quantize: str
+) -> None:
     given = cases.inputs("llama")
     with torch.no_grad():
         want = cases.result(llama, given)
@@ -135,8 +141,8 @@ def test_a_layer_without_a_bias_gets_none(cutwheel: ModuleType, cpu_ops: CpuOps)
     cutwheel.replace_layers(model)
     cases.gradients(model, cases.inputs("whisper"))
     block = model.model.encoder.layers[0].self_attn
-    of_keys = slice(*{"q_proj": (0, 128), "k_proj": (128, 256)}["k_proj"])
-    assert not block.merged_bias.grad[of_keys].any()
+    assert block._names == ("q_proj", "k_proj", "v_proj")
+    assert not block.merged_bias.grad[128:256].any()
     assert block.merged_bias.grad[:128].any()
 
 
@@ -291,8 +297,6 @@ def test_errors(cutwheel: ModuleType, llama: Any) -> None:
 
 def test_import_registers_nothing() -> None:
     """Neither transformers nor its interfaces are touched by `import cutwheel`."""
-    import subprocess
-
     pytest.importorskip("transformers", reason="transformers is not installed")
     program = (
         "import sys, cutwheel; assert 'transformers' not in sys.modules;"
@@ -300,7 +304,5 @@ def test_import_registers_nothing() -> None:
         "assert 'cutwheel' not in known.keys(); cutwheel.models.register_transformers();"
         "assert 'cutwheel' in known.keys()"
     )
-    import os
-
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment, timeout=120)

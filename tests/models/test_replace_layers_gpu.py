@@ -58,8 +58,8 @@ def test_gradients(cutwheel: ModuleType, device: str, family: str) -> None:
     assert {*found} == {*want} == {*weights}
     for name, grad in want.items():
         scale = grad.norm() + 1e-3 * weights[name].norm()
-        allowed = 2 * float((floor[name].float() - grad).norm() / scale) + 1e-3
-        assert float((found[name].float() - grad).norm() / scale) <= allowed, name
+        allowed = 2 * (floor[name].float() - grad).norm() / scale + 1e-3
+        assert bool((found[name].float() - grad).norm() / scale <= allowed), name
 
 
 def reference(layer: Any, input: Tensor) -> Tensor:
@@ -79,28 +79,29 @@ def reference(layer: Any, input: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("quantize", ["fp8", "fp8_blockwise", "int8"])
 @pytest.mark.parametrize("family", ["llama", "phi3", "gpt_oss", "bert", "vit", "whisper"])
-def test_quantised(
-    cutwheel: ModuleType,
-    device: str,
-    family: str,
-    quantize: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_quantised(cutwheel: ModuleType, device: str, family: str, quantize: str) -> None:
+    """Each layer, for the input that it has in the model."""
     if quantize != "int8" and torch.cuda.get_device_capability(device) < (8, 9):
         pytest.skip("fp8 needs compute capability 8.9")
     model = cases.build(family).to(device, BRAIN)
     given = cases.inputs(family, device, BRAIN)
+    distances: list[float] = []
+
+    def compare(layer: Any, args: tuple[Tensor, ...], result: Tensor) -> None:
+        want = reference(layer, args[0]).float()
+        distances.append(float((result.float() - want).norm() / want.norm()))
+
     with torch.no_grad():
         before = cases.result(model, given).float()
-        report = cutwheel.replace_layers(model, quantize)
+        cutwheel.replace_layers(model, quantize)
+        layers = [m for m in model.modules() if isinstance(m, cutwheel.nn.ScaledLinear)]
+        for layer in layers:
+            layer.register_forward_hook(compare)
         found = cases.result(model, given)
-        monkeypatch.setattr(cutwheel.nn.ScaledLinear, "forward", reference)
-        want = cases.result(model, given).float()
-    assert sum("ScaledLinear" in entry.by for entry in report.replaced) >= 4
-    quantised = error(want, before)
-    assert 1e-3 < quantised < 0.3
-    # bfloat16 rounds before each layer quantises: some values fall on the other side.
-    assert error(found, want) <= max(0.5 * quantised, 1e-2)
+    assert len(distances) == len(layers) >= 4
+    # Both round to bfloat16; fp8 sums may be those of the tensor cores.
+    assert max(distances) < 6e-3
+    assert 1e-3 < error(found, before) < 0.3
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gpt_oss", "bert"])
@@ -111,7 +112,8 @@ def test_captured(cutwheel: ModuleType, device: str, family: str) -> None:
     hidden = 128
     states = torch.randn(2, 16, hidden, device=device, dtype=BRAIN)
     block = next(m for name, m in model.named_modules() if name.endswith(("layers.1", "layer.1")))
-    heads = (torch.ones(2, 16, 32, device=device, dtype=BRAIN),) * 2
+    width = 16 if family == "gpt_oss" else 32  # GPT-OSS has half of them
+    heads = (torch.ones(2, 16, width, device=device, dtype=BRAIN),) * 2
     options = {} if family == "bert" else {"position_embeddings": heads, "attention_mask": None}
 
     def work() -> Tensor:
@@ -139,4 +141,4 @@ def test_compiled(cutwheel: ModuleType, device: str, family: str, quantize: str 
         cutwheel.replace_layers(model, quantize)
         want = cases.result(model, given).float()
         found = cases.result(torch.compile(model, fullgraph=True), given)
-    assert error(found, want) <= 0.1 if quantize else 2e-2
+    assert error(found, want) <= (0.1 if quantize else 2e-2)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..nn.scaled import ScaledLinear
 from ..ops._common.activations import ACTIVATIONS
-from ..ops.linear import gated_linear, linear
+from ..ops.linear import gated_linear, linear, pack_gated_weight
 
 
 class Packing(NamedTuple):
@@ -92,14 +92,21 @@ class Joined(torch.nn.Module):
         )
 
 
-@functools.cache
-def _derived(mixin: type[Joined], base: type[torch.nn.Module]) -> type[Any]:
-    given = {"_base": base, "_mixin": mixin, "__module__": base.__module__}
-    return type(f"Cutwheel{base.__name__}", (mixin, base), given)
+_classes: dict[tuple[type[Any], type[Any]], type[Any]] = {}
+
+
+def _derived(mixin: type[Any], base: type[Any]) -> type[Any]:
+    """One class for each pair, so that equal modules are of equal classes."""
+    found = _classes.get((mixin, base))
+    if found is None:
+        given = {"_base": base, "_mixin": mixin, "__module__": base.__module__}
+        found = type(f"Cutwheel{base.__name__}", (mixin, base), given)
+        _classes[mixin, base] = found
+    return found
 
 
 def _empty(mixin: type[Joined], base: type[torch.nn.Module]) -> Any:
-    kind = _derived(mixin, base)
+    kind: Any = _derived(mixin, base)
     return kind.__new__(kind)
 
 
@@ -166,6 +173,10 @@ def _split(tensor: Tensor, ends: Sequence[int], dim: int) -> list[Tensor]:
     return [tensor.narrow(dim, a, b - a) for a, b in zip(firsts, ends, strict=True)]
 
 
+def _cat(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat(list(parts))
+
+
 class _Called:
     """An attention block during one call: `self` for the forward of its class."""
 
@@ -216,7 +227,7 @@ def merge_projections(
         module.merged_weight = torch.nn.Parameter(weight, requires_grad)
         of_weights = tuple(f"{name}.weight" for name in names)
         split = functools.partial(_split, ends=module._ends, dim=0)
-        packings.append(Packing("merged_weight", of_weights, torch.cat, split))
+        packings.append(Packing("merged_weight", of_weights, _cat, split))
         bias_parameter = None if bias is None else torch.nn.Parameter(bias, requires_grad)
         module.register_parameter("merged_bias", bias_parameter)
         if bias is not None:
@@ -237,12 +248,10 @@ class _Biases(NamedTuple):
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         given = dict(zip(self.kept, parts, strict=True))
         like = parts[0]
-        return torch.cat(
-            [given.get(i, like.new_zeros(size)) for i, size in enumerate(self.sizes)]
-        )
+        return torch.cat([given.get(i, like.new_zeros(size)) for i, size in enumerate(self.sizes)])
 
     def split(self, bias: Tensor) -> list[Tensor]:
-        parts = bias.split(self.sizes)
+        parts = torch.split(bias, list(self.sizes))
         return [parts[i] for i in self.kept]
 
 
@@ -275,16 +284,16 @@ def interleave(halves: Tensor) -> Tensor:
 
     [..., 2F, K] -> [..., 2F, K], a copy.
     """
-    return halves.unflatten(-2, (2, -1)).transpose(-3, -2).flatten(-3, -2)
+    return pack_gated_weight(*halves.chunk(2, dim=-2))
 
 
 def deinterleave(packed: Tensor) -> Tensor:
     """The reverse of interleave."""
-    return packed.unflatten(-2, (-1, 2)).transpose(-3, -2).flatten(-3, -2)
+    return torch.cat((packed[..., 0::2, :], packed[..., 1::2, :]), dim=-2)
 
 
 def _pack_two(parts: Sequence[Tensor]) -> Tensor:
-    return interleave(torch.cat(list(parts)))
+    return pack_gated_weight(*parts)
 
 
 def _unpack_two(packed: Tensor) -> list[Tensor]:

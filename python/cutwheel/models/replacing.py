@@ -56,8 +56,8 @@ def replace_layers(
         keep: last names of linear layers that are not quantised
 
     Returns:
-        what was replaced, what was left, and why. Unless quantised, the state dict has the names and
-        shapes that it had, in both directions
+        what was replaced, what was left, and why. Unless quantised, the state dict has the names
+        and shapes that it had, in both directions
 
     Raises:
         TypeError: model is no module, or was compiled or scripted
@@ -65,7 +65,9 @@ def replace_layers(
         NotImplementedError: to quantise on the CPU, or fp8 on a GPU before compute capability 8.9
     """
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"replace_layers: model is of type {type(model).__name__}; expected a module")
+        raise TypeError(
+            f"replace_layers: model is of type {type(model).__name__}; expected a module"
+        )
     if hasattr(model, "_orig_mod") or isinstance(model, torch.jit.ScriptModule):
         raise TypeError(
             f"replace_layers: model is of type {type(model).__name__}, which is compiled; expected "
@@ -170,7 +172,8 @@ class _Replacement:
     def _activated(self, name: str, module: Any, kind: Activated) -> None:
         if self._recipe is not None:
             return  # the linear layer alone
-        layer, function = getattr(module, kind.linear, None), getattr(module, kind.activation, None)
+        layer: Any = getattr(module, kind.linear, None)
+        function = getattr(module, kind.activation, None)
         activation = activation_of(function)
         if activation is None:
             reason = f"no kernel has the activation {type(function).__name__}"
@@ -302,7 +305,8 @@ def _why_not_parameter(weight: Any) -> str | None:
             "before sharding and quantising"
         )
     if weight.dtype not in DTYPES:
-        return f"its weight has dtype {dtype_name(weight.dtype)}; expected float16, bfloat16 or float32"
+        dtype = dtype_name(weight.dtype)
+        return f"its weight has dtype {dtype}; expected float16, bfloat16 or float32"
     return None
 
 
