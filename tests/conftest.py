@@ -175,3 +175,12 @@ def cpu_ops(cutwheel: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Generator[
     yield ops
     torch.set_float32_matmul_precision(before)
     library._destroy()
+
+
+@pytest.fixture
+def traced_on_cpu(cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> CpuOps:
+    """cpu_ops whose meta functions take CPU tensors, too: for torch.compile and opcheck."""
+    from cutwheel.ops._common import meta
+
+    monkeypatch.setattr(meta, "check_devices", lambda op, arguments: None)
+    return cpu_ops

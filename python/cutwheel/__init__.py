@@ -22,6 +22,7 @@ __all__ = [
     "Explanation",
     "FusionReport",
     "Kernel",
+    "ReplacementReport",
     "__version__",
     "addmm",
     "baddbmm",
@@ -55,9 +56,11 @@ __all__ = [
     "load_tuning",
     "matmul",
     "mm",
+    "models",
     "nn",
     "pack_gated_weight",
     "quantize",
+    "replace_layers",
     "report",
     "scaled_conv2d",
     "scaled_grouped_mm",
@@ -75,10 +78,11 @@ def _is_started_by_dash_m() -> bool:
 
 
 try:
-    from . import _library, errors, nn, tuning
+    from . import _library, errors, models, nn, tuning
     from .fusion import FusionReport, fuse
     from .inspect.explain import Explanation, Kernel, build_info, explain, kernels
     from .interception import CallReport, Calls, disable, enable, enabled, report
+    from .models import ReplacementReport, replace_layers
     from .ops._common import batch_invariance, log
     from .ops._common import sm_limit as _sm_limit
     from .ops._common.batch_invariance import (

@@ -51,12 +51,3 @@ def opaque_ops(cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cpu
     monkeypatch.setattr(by_torch, "_is_refused", lambda x: x.dtype not in by_torch.DTYPES)
     yield cpu_ops
     library._destroy()
-
-
-@pytest.fixture
-def traced_on_cpu(cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> CpuOps:
-    """cpu_ops whose meta functions take CPU tensors, too: for torch.compile and opcheck."""
-    from cutwheel.ops._common import meta
-
-    monkeypatch.setattr(meta, "check_devices", lambda op, arguments: None)
-    return cpu_ops

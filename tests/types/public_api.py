@@ -103,6 +103,12 @@ def whole_models(model: torch.nn.Module, image: Tensor) -> None:
     report = fused.fusion_report
     assert isinstance(report, cutwheel.FusionReport)
     assert_type([kept.reason for kept in report.kept], list[str])
+    layers = torch.nn.Sequential(torch.nn.Linear(16, 16, device=DEVICE, dtype=BF16))
+    done = cutwheel.replace_layers(layers, None, keep=("head",))
+    assert_type(done, cutwheel.ReplacementReport)
+    assert_type(done.replaced, tuple[cutwheel.models.Replaced, ...])
+    assert_type([each.reason for each in done.left], list[str])
+    assert callable(cutwheel.models.register_transformers)
     found = nn.activation_scales(model, [image], ["0"], torch.int8)
     assert_type(found, dict[str, Tensor])
 

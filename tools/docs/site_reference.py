@@ -22,6 +22,7 @@ PAGES = {
     "nn": ("Modules", ("cutwheel.nn",)),
     "distributed": ("Several GPUs", ("cutwheel.distributed",)),
     "fusion": ("Fusing a model", ("cutwheel.fusion",)),
+    "models": ("Models of Transformers", ("cutwheel.models",)),
     "interception": ("Behind torch's ops", ("cutwheel.interception",)),
     "inspect": ("Inspection", ("cutwheel.inspect", "cutwheel.ops._common.epilogue")),
     "settings": (
@@ -35,7 +36,7 @@ PAGES = {
     "errors": ("Errors", ("cutwheel.errors",)),
 }
 # Public modules; their own names are public, too.
-MODULES = ("nn", "errors", "distributed")
+MODULES = ("nn", "errors", "distributed", "models")
 # A value, not documented by a docstring.
 VALUES = ("__version__",)
 

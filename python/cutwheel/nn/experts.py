@@ -126,31 +126,14 @@ class GroupedExperts(torch.nn.Module):
             weights = {"gate_up_weight": self.gate_up_weight, "down_weight": self.down_weight}
             given = {"input": input, "expert_weights": expert_weights}
             refuse("GroupedExperts", REVERSE, **given, **weights)
-        k = expert_ids.shape[-1]
-        tokens = input.reshape(-1, self.hidden_size)  # [T, H]
-        ids = expert_ids.reshape(-1)  # [T k]
-        if first:
-            ids = ids - first
-        # Tokens without an expert are sorted behind the last group: the rows there are zeros.
-        is_none = (ids < 0) | (ids >= num_experts)
-        ids = torch.where(is_none, num_experts, ids).int()
-        sorted_ids, order = torch.sort(ids, stable=True)
-        # The place of each of the T k rows among the sorted ones.
-        places = torch.empty_like(order).scatter_(
-            0, order, torch.arange(order.shape[0], device=order.device)
-        )
-        experts = torch.arange(num_experts, device=ids.device, dtype=ids.dtype)
-        offs = torch.searchsorted(sorted_ids, experts, right=True, out_int32=True)  # [G]
 
-        rows = _take(tokens, order, places, k)  # [T k, H], by expert
-        if self.process_group is None:
-            results = self._compute(rows, gate_up, down, offs)  # [T k, H]
-        else:
-            results = self._exchange(rows, gate_up, down, offs)
-        by_token = _take(results, places, order, 1).view(*expert_weights.shape, self.hidden_size)
-        # 0 times an infinite weight would be NaN.
-        factors = expert_weights.masked_fill(is_none.view(expert_weights.shape), 0)
-        return (by_token * factors.unsqueeze(-1)).sum(-2).to(results.dtype)
+        def mlp(rows: Tensor, offs: Tensor) -> Tensor:
+            compute = self._compute if self.process_group is None else self._exchange
+            return compute(rows, gate_up, down, offs)
+
+        ids = expert_ids - first if first else expert_ids
+        tokens = input.reshape(-1, self.hidden_size)
+        return by_expert(mlp, tokens, ids, expert_weights, num_experts).view(input.shape)
 
     def _compute(self, rows: Tensor, gate_up: Tensor, down: Tensor, offs: Tensor) -> Tensor:
         hidden = grouped_gated_linear(rows, gate_up, offs=offs, activation=self.activation)
@@ -213,6 +196,46 @@ class GroupedExperts(torch.nn.Module):
         if shapes_differ(expert_weights.shape, expert_ids.shape):
             wanted_shape, why = expert_ids.shape, " as expert_ids has"
             raise wrong_shape(op, "expert_weights", expert_weights, wanted_shape, why)
+
+
+def by_expert(
+    mlp: Callable[[Tensor, Tensor], Tensor],
+    tokens: Tensor,
+    expert_ids: Tensor,
+    expert_weights: Tensor,
+    num_experts: int,
+) -> Tensor:
+    """The weighted sum of what `mlp` makes of each token for its experts.
+
+    Args:
+        mlp: of rows [T k, H] by expert and the end of each expert's rows, [G], int32; returns
+            [T k, N], of which rows behind the last end are zeros
+        tokens: [T, H]
+        expert_ids: [..., k], T times k of them; one that is not in 0 to num_experts - 1 is none
+        expert_weights: [..., k]
+        num_experts: G
+
+    Returns:
+        [..., N], in the dtype of what mlp returns
+    """
+    k = expert_ids.shape[-1]
+    ids = expert_ids.reshape(-1)  # [T k]
+    # Tokens without an expert are sorted behind the last group: the rows there are zeros.
+    is_none = (ids < 0) | (ids >= num_experts)
+    ids = torch.where(is_none, num_experts, ids).int()
+    sorted_ids, order = torch.sort(ids, stable=True)
+    # The place of each of the T k rows among the sorted ones.
+    places = torch.empty_like(order).scatter_(
+        0, order, torch.arange(order.shape[0], device=order.device)
+    )
+    experts = torch.arange(num_experts, device=ids.device, dtype=ids.dtype)
+    offs = torch.searchsorted(sorted_ids, experts, right=True, out_int32=True)  # [G]
+
+    results = mlp(_take(tokens, order, places, k), offs)  # [T k, N]
+    by_token = _take(results, places, order, 1).view(*expert_weights.shape, results.shape[-1])
+    # 0 times an infinite weight would be NaN.
+    factors = expert_weights.masked_fill(is_none.view(expert_weights.shape), 0)
+    return (by_token * factors.unsqueeze(-1)).sum(-2).to(results.dtype)
 
 
 class _Take(torch.autograd.Function):
