@@ -217,12 +217,17 @@ struct Sm90PersistentKernel {
         continue;
       }
       if constexpr (kSplits == 1 && !kScaled && !Types::kPingpong) {
-        // Where all rows of a warpgroup lie beyond the end, there is nothing to multiply.
+        // Where all rows of a warpgroup lie beyond the end, there is nothing to multiply. The thread that releases stages
+        // waits alone: nothing would keep others within one round of it, and a parity tells only two rounds apart.
         if (work.m >= work.end_m) {
-          for (int k = 0; k < work.k_tiles; ++k, ++read) {
-            pipeline.consumer_wait(read);
-            pipeline.consumer_release(read);
+          if (thread == 0) {
+            State own = read;
+            for (int k = 0; k < work.k_tiles; ++k, ++own) {
+              pipeline.consumer_wait(own);
+              pipeline.consumer_release(own);
+            }
           }
+          read.advance(work.k_tiles);
           more = find_next();
           continue;
         }
