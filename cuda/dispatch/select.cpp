@@ -192,10 +192,11 @@ std::vector<GemmPlan> rank_plans(GemmRequest const& asked, DeviceInfo const& dev
     KernelDescriptor const& kernel = kKernels[i];
     if (!is_gemm(kernel) || kernel.op != request.op) continue;
     Reason reason = scope.environment.admits(kernel) ? can_run_on(kernel, device, scope.ptx) : Reason::environment;
-    if (reason == Reason::none && request.summation && !has_summation_of(kernel, request)) reason = Reason::summation;
     if (reason == Reason::none) {
-      add_split_plans(plans, kernel, request, device, reduce_kernels);
+      bool const is_in_order = !request.summation || has_summation_of(kernel, request);
+      if (is_in_order) add_split_plans(plans, kernel, request, device, reduce_kernels);
       reason = can_implement(kernel, request, /*partial=*/false);
+      if (reason == Reason::none && !is_in_order) reason = Reason::summation;
     }
     if (reason != Reason::none) {
       if (rejections) rejections->push_back({&kernel, text_of(reason, kernel, request, device)});

@@ -19,6 +19,10 @@ EPILOGUES: Table = {
         "expr": "relu(alpha * accum + bias + residual)",
         "operands": {"bias": "row[N]", "residual": "matrix[M,N]"},
     },
+    "two_residuals": {
+        "expr": "alpha * accum + c + residual",
+        "operands": {"c": "matrix[M,N]", "residual": "matrix[M,N]"},
+    },
     "relu_aux": {"expr": "relu(z)", "aux": {"z": "alpha * accum"}},
     "gated": {"expr": "even(accum) * odd(accum)"},
     "doubled": {"expr": "pair(accum, 2 * accum)"},

@@ -84,8 +84,8 @@ def test_rules_of_sm90_conv(values: Table, text: str) -> None:
         ({"tile": [128, 64, 128]}, "tile K = 128; it is 64: one swizzle spans 128 bytes"),
         ({"direction": ["wgrad"], "tile": [64, 96, 64]}, "N must be a multiple of 64"),
         (
-            {"epilogue": ["bias_residual_relu"], "tile": [128, 256, 64]},
-            "3 stages x ((128 + 256) x 128 + 16) + staged rows 128 x",
+            {"epilogue": ["two_residuals"], "tile": [128, 256, 64]},
+            "3 stages x ((128 + 256) x 128 + 16) + staged rows 128 x 512 + matrices 128 x 512",
         ),
     ],
 )
@@ -214,10 +214,9 @@ def test_direction_belongs_to_convolutions() -> None:
             {"dtypes": [SUMS], "direction": ["wgrad"], "tile": [128, 256, 64]},
             "2 stages x ((128 + 256) x 128 + 16) + staged rows 128 x 512 =",
         ),
-        (
-            {"epilogue": ["bias_residual_relu"]},
-            "+ staged rows 128 x 256 + vectors 2 x (128 x 2) + matrices 128 x 256 =",
-        ),
+        # The first matrix lies where rows are staged.
+        ({"epilogue": ["bias_residual_relu"]}, "+ staged rows 128 x 256 + vectors 2 x (128 x 2) ="),
+        ({"epilogue": ["two_residuals"]}, "+ staged rows 128 x 256 + matrices 128 x 256 ="),
     ],
 )
 def test_shared_memory_of_sm90_conv(values: Table, arithmetic: str) -> None:

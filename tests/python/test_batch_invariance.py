@@ -260,6 +260,18 @@ def test_split_kernels_are_rejected_with_a_reason() -> None:
 
 
 @needs_all
+def test_what_no_kernel_computes_is_rejected_for_that_reason() -> None:
+    """An epilogue that no kernel of these types has, not an order that nobody asked for."""
+    options: dict[str, Any] = {"d": F32, "epilogue": "gated_silu"}
+    before = explain(H200, 64, 512, 512, **options)
+    with cutwheel.batch_invariant():
+        found = explain(H200, 64, 512, 512, **options)
+    assert found["plans"] == before["plans"] == []
+    assert found["rejected"] == before["rejected"]
+    assert any("epilogue" in x["reason"] for x in found["rejected"])
+
+
+@needs_all
 def test_a_thin_kernel_is_none_of_them() -> None:
     def orders() -> set[str]:
         return {plan["summation"] for plan in explain(H200, 200000, 64, 64)["plans"]}

@@ -212,9 +212,9 @@ def _staged_columns(kernel: Kernel) -> int:
 
 
 def _copied_matrix_bytes(kernel: Kernel) -> int:
-    """Bytes of a row of the epilogue's matrices that are copied beside the accumulators.
+    """Bytes of a row of the epilogue's matrices that are copied beside the staged rows.
 
-    As kIsCopied of per_warpgroup.cuh has it.
+    As kIsCopied and kIsInPlace of per_warpgroup.cuh have it.
     """
     epilogue, columns = kernel.epilogue, kernel.tile.shape[1] // kernel.tile.cluster[2]
     if epilogue is None or epilogue.width != "same" or kernel.tile.swap_ab:
@@ -224,11 +224,11 @@ def _copied_matrix_bytes(kernel: Kernel) -> int:
         for _, kind in epilogue.operands
         if kind.enumerator == "matrix"
     ]
-    return sum(
-        columns * x
-        for x in sizes
-        if x <= 2 and (columns * x % _SWIZZLE_BYTES == 0 or columns == 64)
-    )
+    copied = [x for x in sizes if x <= 2 and columns * x % (_SWIZZLE_BYTES // 2) == 0]
+    if _staged_columns(kernel) == columns:
+        in_place = next((x for x in copied if x <= _staged_bytes(kernel)), 0)
+        return columns * (sum(copied) - in_place)
+    return columns * sum(copied)
 
 
 def _memory(kernel: Kernel) -> str:

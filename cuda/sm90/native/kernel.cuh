@@ -235,7 +235,11 @@ struct Sm90PersistentKernel {
       synchronize();  // the vectors of the tile before have been read
       Sm90WorkTile finished = work;
       finished.n += rank() * Types::kOwnColumns;
-      Epilogue::prefetch(p.epilogue, storage, finished, thread);
+      // A matrix that lies where rows are staged waits until those of the tile before have been stored: behind the first
+      // products, unless there is a turn to wait for anyway.
+      constexpr bool kPrefetchesLate = Epilogue::kHasInPlace && !Types::kPingpong && !promotes_accumulator;
+      bool const is_late = kPrefetchesLate && work.k_tiles > 0;
+      if (!is_late) Epilogue::prefetch(p.epilogue, storage, finished, thread);
       auto accum = cute::partition_fragment_C(typename Mma::TiledMma{}, cute::take<0, 2>(typename Types::TileShape{}));
       int const own = (Types::kPingpong ? 0 : warpgroup * 128) + thread;
       turns.begin();
@@ -250,6 +254,9 @@ struct Sm90PersistentKernel {
           if constexpr (Types::kPingpong) {
             if (k == work.k_tiles - 1) turns.end();
             return;
+          }
+          if constexpr (kPrefetchesLate) {
+            if (k == (work.k_tiles > 1 ? 1 : 0)) Epilogue::prefetch(p.epilogue, storage, finished, thread);
           }
           bool const is_last = k == work.k_tiles - 1 && work.k_end != 0, is_first = k == 0 && work.k_begin != 0;
           if (!is_first && !is_last) return;

@@ -43,16 +43,29 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
   static constexpr int kAllVectorBytes = (0 + ... + kVectorBytes<Operands>);
 
   // Matrices that are copied to shared memory during the mainloop: read later, in the order of wgmma's fragments, their
-  // lines would arrive in pieces of 16 bytes with nothing to hide the latency. Rows are whole lines of 128 bytes, or half
-  // of one, swizzled within them.
+  // lines would arrive in pieces of 16 bytes with nothing to hide the latency. Rows are whole lines of 128 bytes or halves
+  // of these, swizzled within them.
   template <class Operand>
   static constexpr int kMatrixPitch = columns * static_cast<int>(sizeof(epilogue::ElementOfOperand<Operand>));
   template <class Operand>
-  static constexpr bool kIsCopied =
-      Operand::kKind == OperandKind::matrix && Apply::kWidth == Width::same &&
-      sizeof(epilogue::ElementOfOperand<Operand>) <= 2 && (kMatrixPitch<Operand> % 128 == 0 || columns == 64);
+  static constexpr bool kIsCopied = Operand::kKind == OperandKind::matrix && Apply::kWidth == Width::same &&
+                                    sizeof(epilogue::ElementOfOperand<Operand>) <= 2 && kMatrixPitch<Operand> % 64 == 0;
+  // The first of them lies where results are staged: a warp has read all of it before it stages the first row, so it takes
+  // no stage from the mainloop. The rows staged for the tile before have to be stored by then.
+  static constexpr int in_place_index() {
+    int index = -1;
+    ((index = index < 0 && kIsCopied<Operands> &&
+                      sizeof(epilogue::ElementOfOperand<Operands>) <= static_cast<std::size_t>(kWidest)
+                  ? Operands::kIndex
+                  : index),
+     ...);
+    return kPassColumns == columns ? index : -1;
+  }
+  static constexpr bool kHasInPlace = in_place_index() >= 0;
   template <class Operand>
-  static constexpr int kMatrixBytes = kIsCopied<Operand> ? kRows * kMatrixPitch<Operand> : 0;
+  static constexpr bool kIsInPlace = Operand::kIndex == in_place_index();
+  template <class Operand>
+  static constexpr int kMatrixBytes = kIsCopied<Operand> && !kIsInPlace<Operand> ? kRows * kMatrixPitch<Operand> : 0;
   static constexpr int kAllMatrixBytes = (0 + ... + kMatrixBytes<Operands>);
 
   struct alignas(1024) Storage {                          // of a warpgroup
@@ -161,13 +174,19 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
     ((offset += Operands::kIndex < Operand::kIndex ? kMatrixBytes<Operands> : 0), ...);
     return offset;
   }
-  // Offset of 16 bytes in a copied matrix.
+  // Sixteen bytes of a copied matrix, in one of a warp's 16 rows.
   template <class Operand>
-  CUTLASS_DEVICE static int matrix_chunk(int row, int chunk) {
+  CUTLASS_DEVICE static int matrix_offset(int warp, int row, int chunk) {
     constexpr int kPitch = kMatrixPitch<Operand>;
-    return row * kPitch + (chunk ^ (kPitch % 128 == 0 ? row % 8 : row / 2 % 4)) * 16;
+    int const at = row * kPitch + (chunk ^ (kPitch % 128 == 0 ? row % 8 : row / 2 % 4)) * 16;
+    if constexpr (kIsInPlace<Operand>) {
+      return warp * static_cast<int>(sizeof(Storage::staged[0])) + at;
+    } else {
+      return static_cast<int>(offsetof(Storage, matrices)) + matrix_offset<Operand>() + warp * 16 * kPitch + at;
+    }
   }
 
+  // By each warp for its own rows.
   template <class Operand>
   CUTLASS_DEVICE static void prefetch_matrix(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread) {
     if constexpr (kIsCopied<Operand>) {
@@ -175,29 +194,30 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
       constexpr int kEach = 16 / static_cast<int>(sizeof(V)), kChunks = columns / kEach;
       EpilogueValue const& operand = p.operands[Operand::kIndex];
       auto const* const source = static_cast<V const*>(operand.data) + work.batch * operand.batch_stride;
-      std::uint8_t* const target = storage.matrices + matrix_offset<Operand>();
+      int const lane = thread % 32, warp = thread / 32 % 4, first_row = work.m + warp * 16;
       CUTLASS_PRAGMA_UNROLL
-      for (int first = 0; first < kRows * kChunks; first += 128) {
-        int const i = first + thread, row = i / kChunks, chunk = i % kChunks;
-        bool const is_there = operand.data && work.m + row < work.end_m;
+      for (int first = 0; first < 16 * kChunks; first += 32) {
+        int const i = first + lane, row = i / kChunks, chunk = i % kChunks;
+        bool const is_there = operand.data && first_row + row < work.end_m;
         int const left = is_there ? work.end_n - work.n - chunk * kEach : 0;
-        V const* const from = source + (work.m + row) * operand.leading + work.n + chunk * kEach;
+        V const* const from = source + (first_row + row) * operand.leading + work.n + chunk * kEach;
+        std::uint8_t* const to = reinterpret_cast<std::uint8_t*>(&storage) + matrix_offset<Operand>(warp, row, chunk);
         if (left <= 0 || left >= kEach) {
-          asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                           cute::cast_smem_ptr_to_uint(target + matrix_chunk<Operand>(row, chunk))),
+          asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(cute::cast_smem_ptr_to_uint(to)),
                        "l"(left > 0 ? static_cast<void const*>(from) : p.data), "r"(left > 0 ? 16 : 0));
         } else {
           // Sixteen bytes would end behind the row.
           cutlass::AlignedArray<V, kEach> values;
           CUTLASS_PRAGMA_UNROLL
           for (int e = 0; e < kEach; ++e) values[e] = e < left ? from[e] : V(0);
-          *reinterpret_cast<cutlass::AlignedArray<V, kEach>*>(target + matrix_chunk<Operand>(row, chunk)) = values;
+          *reinterpret_cast<cutlass::AlignedArray<V, kEach>*>(to) = values;
         }
       }
     }
   }
 
   CUTLASS_DEVICE static void prefetch(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread) {
+    if constexpr (kHasInPlace) Rows::wait_until_read();
     (prefetch_one<Operands>(p, storage, work, thread), ...);
     (prefetch_matrix<Operands>(p, storage, work, thread), ...);
   }
@@ -223,8 +243,8 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
       return value;
     } else if constexpr (kIsCopied<Operand>) {
       constexpr int kEach = 16 / static_cast<int>(sizeof(V));
-      auto const* const pair = storage.matrices + matrix_offset<Operand>() + matrix_chunk<Operand>(row, column / kEach) +
-                               column % kEach * sizeof(V);
+      auto const* const pair = reinterpret_cast<std::uint8_t const*>(&storage) +
+                               matrix_offset<Operand>(row / 16, row % 16, column / kEach) + column % kEach * sizeof(V);
       return epilogue::widen<V, 2>(*reinterpret_cast<cutlass::AlignedArray<V, 2> const*>(pair));
     } else {
       constexpr int kEach = Operand::kKind == OperandKind::wide_matrix ? 2 : 1;
@@ -253,7 +273,7 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
     std::uint8_t* const staged = storage.staged[warp];
     CUTLASS_PRAGMA_UNROLL
     for (int pass = 0; pass < columns; pass += kPassColumns) {
-      // First all results, then all stores: loads of operands would not pass a store.
+      // Compute before storing: loads cannot be hoisted above stores, and what they read may lie in place of the rows.
       cutlass::Array<ElementD, 2> results[kPassColumns / 8][2];
       cutlass::Array<E, 2> stored[kStores > 0 ? kStores : 1][kPassColumns / 8][2];
       CUTLASS_PRAGMA_UNROLL

@@ -34,8 +34,17 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
   template <class Operand>
   static constexpr bool kIsCopied =
       Operand::kKind == OperandKind::matrix && sizeof(epilogue::ElementOfOperand<Operand>) == 2;
+  // The first of them lies where results are staged, as in per_warpgroup.cuh.
+  static constexpr int in_place_index() {
+    int index = -1;
+    ((index = index < 0 && kIsCopied<Operands> ? Operands::kIndex : index), ...);
+    return index;
+  }
+  static constexpr bool kHasInPlace = in_place_index() >= 0;
   template <class Operand>
-  static constexpr int kMatrixBytes = kIsCopied<Operand> ? columns * 128 : 0;
+  static constexpr bool kIsInPlace = Operand::kIndex == in_place_index();
+  template <class Operand>
+  static constexpr int kMatrixBytes = kIsCopied<Operand> && !kIsInPlace<Operand> ? columns * 128 : 0;
   static constexpr int kAllMatrixBytes = (0 + ... + kMatrixBytes<Operands>);
 
   struct alignas(1024) Storage {  // of a warpgroup
@@ -134,6 +143,15 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
     return offset;
   }
 
+  template <class Operand, class S>
+  CUTLASS_DEVICE static auto* matrix_of(S& storage) {
+    if constexpr (kIsInPlace<Operand>) {
+      return storage.staged[0];
+    } else {
+      return storage.matrices + matrix_offset<Operand>();
+    }
+  }
+
   template <class Operand>
   CUTLASS_DEVICE static void prefetch_matrix(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread) {
     if constexpr (kIsCopied<Operand>) {
@@ -141,7 +159,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
       constexpr int kEach = 8, kChunks = 64 / kEach;
       EpilogueValue const& operand = p.operands[Operand::kIndex];
       auto const* const source = static_cast<V const*>(operand.data) + work.batch * operand.batch_stride;
-      std::uint8_t* const target = storage.matrices + matrix_offset<Operand>();
+      std::uint8_t* const target = matrix_of<Operand>(storage);
       CUTLASS_PRAGMA_UNROLL
       for (int first = 0; first < columns * kChunks; first += 128) {
         int const row = (first + thread) / kChunks, chunk = (first + thread) % kChunks;  // of D
@@ -165,6 +183,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
   }
 
   CUTLASS_DEVICE static void prefetch(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread) {
+    if constexpr (kHasInPlace) wait_until_stored(thread);
     (prefetch_one<Operands>(p, storage, work, thread), ...);
     (prefetch_matrix<Operands>(p, storage, work, thread), ...);
   }
@@ -185,7 +204,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
     } else if constexpr (Operand::kKind == OperandKind::row) {
       value.fill(cutlass::NumericConverter<float, V>{}(vector[row]));
     } else if constexpr (kIsCopied<Operand>) {
-      std::uint8_t const* const copied = storage.matrices + matrix_offset<Operand>();
+      std::uint8_t const* const copied = matrix_of<Operand>(storage);
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < 2; ++i) {
         value[i] = static_cast<float>(*reinterpret_cast<V const*>(copied + offset_of(column + i, row * 2)));
@@ -228,9 +247,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
         results[j][r] = Apply::run(accum, inputs, stores);
       }
     }
-    // The thread that sends waits until the rows before have been read, the others for it.
-    if (thread == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-    cutlass::arch::NamedBarrier::sync(128, barrier);
+    wait_until_stored(thread);
     CUTLASS_PRAGMA_UNROLL
     for (int j = 0; j < columns / 8; j += 2) {
       if constexpr (kD == 2) {
@@ -286,6 +303,12 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
 
  private:
   CUTLASS_DEVICE static std::uint32_t thread_barrier() { return threadIdx.x / 128; }
+
+  // The thread that sends waits until the rows before have been read, the others for it.
+  CUTLASS_DEVICE static void wait_until_stored(int thread) {
+    if (thread == 0) wait_until_read();
+    cutlass::arch::NamedBarrier::sync(128, thread_barrier());
+  }
 
   CUTLASS_DEVICE static void write_part(Params const& p, std::uint8_t const* staged, Sm90WorkTile const& work, int thread) {
     constexpr int kChunks = kRowBytes / 16;
