@@ -10,6 +10,7 @@ from typing import Any
 
 from . import problems
 from .report import performance, record, tables
+from .several import launch as several
 
 # Options that leave cases out: a run with one of these is no section of the results of a GPU.
 FILTERS = ("quick", "shape", "only")
@@ -41,6 +42,9 @@ def parser() -> argparse.ArgumentParser:
         "--sections", choices=record.SECTIONS, nargs="+", help="these, in the order of the file"
     )
 
+    several.add_arguments(
+        commands.add_parser("several", help="several GPUs of this machine: a process for each")
+    )
     again = commands.add_parser(
         "report", help="docs/performance.md and README's table; of files: their tables"
     )
@@ -164,6 +168,8 @@ def write_documents() -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     given = parser().parse_args(arguments)
+    if given.command == "several":
+        return several.main(given)
     if given.command == "report" and given.files:
         good = [show(record.read(path)["sections"]) for path in given.files]  # all of them
         return 0 if all(good) else 1
