@@ -179,9 +179,7 @@ def torch_plan() -> dict[str, Any]:
     )
 
     tokens = Shard(1)
-    gathered = PrepareModuleInput(
-        input_layouts=(tokens,), desired_input_layouts=(Replicate(),)
-    )
+    gathered = PrepareModuleInput(input_layouts=(tokens,), desired_input_layouts=(Replicate(),))
     norm = SequenceParallel(sequence_dim=1, use_local_output=True)
     colwise, rowwise = ColwiseParallel(), RowwiseParallel(output_layouts=tokens)
     return {

@@ -2,7 +2,7 @@
 
 "torch" is the same layer with torch._grouped_mm in place of cutwheel's kernels: sorting and
 exchange are alike. The host waits in each call for the numbers of rows, so times are those of calls
-that the host launches. "cutwheel, all_gather" is the plan that gathers all tokens and does not wait.
+as the host launches them. "cutwheel, all_gather" gathers all tokens, and does not wait.
 """
 
 from __future__ import annotations

@@ -275,7 +275,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         nargs="+",
         help="these, in the order that they are measured in (default: all)",
     )
-    command.add_argument("--only", default="", metavar="TEXT", help="problems with it in their name")
+    command.add_argument(
+        "--only", default="", metavar="TEXT", help="problems with it in their name"
+    )
     command.add_argument("--gpus", type=int, default=0, help="so many (default: all)")
     command.add_argument("--budget-seconds", type=float, default=150.0, help="for all of it (150)")
     command.add_argument("--stall-seconds", type=float, default=STALL_SECONDS, help="of a problem")
@@ -288,6 +290,8 @@ def main(given: argparse.Namespace) -> int:
     if size < 2:
         print(f"needs two GPUs or more, and finds {size}", file=sys.stderr)
         return 2
+    # As the end of this process by Ctrl-C, that by `timeout` ends the others.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     command = [*WORKER, *(["--commit", given.commit] if given.commit else [])]
     wanted = given.sections or [*problems.SECTIONS, "faults"]
     return measure(command, size, wanted, given)

@@ -132,6 +132,7 @@ class Bench:
 
     def _sample(self, beside: Beside) -> tuple[float, bool]:
         """Seconds here, and whether products ran all the time."""
+
         def event() -> Any:
             return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 

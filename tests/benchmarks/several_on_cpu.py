@@ -1,15 +1,14 @@
-"""benchmarks.several.worker with reference kernels, for CPUs; what is to go wrong is in WRONG."""
+"""benchmarks.several.worker with reference kernels, for CPUs; WRONG says what is to go wrong.
+
+PYTHONPATH has the root of the repository and tests/python.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Any
-
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parents[1]), str(HERE.parent / "python")]
 
 import torch
 from cpu_reference import CpuOps, install
@@ -18,14 +17,14 @@ from benchmarks.several import worker
 
 
 class WrongOps(CpuOps):
-    """A wrong result, and a process that does not end, once the first problem has begun."""
+    """A wrong result, or a process that hangs or ends in the first product."""
 
-    def mm(self, *given: Any) -> torch.Tensor:
-        if os.environ["WRONG"] == "hang" and os.environ["RANK"] == "1":
+    def mm(self, *given: Any, **keywords: Any) -> torch.Tensor:
+        if os.environ["RANK"] == "1" and os.environ["WRONG"] == "hang":
             time.sleep(600)
-        if os.environ["WRONG"] == "exit" and os.environ["RANK"] == "1":
+        if os.environ["RANK"] == "1" and os.environ["WRONG"] == "exit":
             os._exit(7)
-        return super().mm(*given) * 1.1
+        return super().mm(*given, **keywords) * 1.1
 
 
 if __name__ == "__main__":
