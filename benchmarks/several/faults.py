@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 import cutwheel
 
@@ -82,6 +84,7 @@ def run(team: Team, name: str) -> int:
     """The exit status, where it comes to one."""
     call = FAULTS[name](team)
     call(False)  # all is well, and communicators are there
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=TIMEOUT_SECONDS), team.group)
     team.barrier()
     print("ready", file=sys.stderr, flush=True)
     if team.rank == 0:

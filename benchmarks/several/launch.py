@@ -51,7 +51,7 @@ class Processes:
             own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self._store.port}
             # The store is here, so the first process does not open one.
             own["TORCHELASTIC_USE_AGENT_STORE"] = True
-            environment = {**ENVIRONMENT, **os.environ} | {k: str(v) for k, v in own.items()}
+            environment = ENVIRONMENT | dict(os.environ) | {k: str(v) for k, v in own.items()}
             with log.open("wb") as file:
                 process = subprocess.Popen(
                     command,
@@ -178,8 +178,7 @@ class Launch:
                 for number, name in enumerate(names):
                     own = Path(folder) / str(number)
                     own.mkdir()
-                    timeout = ["--timeout", str(faults.TIMEOUT_SECONDS), "--fault", name]
-                    every[name] = Processes([*self.command, *timeout], self.size, own)
+                    every[name] = Processes([*self.command, "--fault", name], self.size, own)
                 self._wait(list(every.values()))
                 return [self._outcome(name, processes) for name, processes in every.items()]
             finally:
@@ -192,7 +191,7 @@ class Launch:
         while any(None in processes.statuses() for processes in every):
             raised = [processes.ended.get(0) for processes in every]
             limit = faults.TIMEOUT_SECONDS + faults.GRACE_SECONDS
-            last = max(started, *(at for at in raised if at is not None), started)
+            last = max([started, *(at for at in raised if at is not None)])
             if time.monotonic() - last > limit or time.monotonic() > self.deadline:
                 break
             time.sleep(PAUSE)
@@ -238,33 +237,37 @@ def _ending(text: str) -> str:
 # ---- tables
 def summary(sections: Mapping[str, Mapping[str, Any]]) -> str:
     """A line for each ratio; the times of one call on the slowest GPU in microseconds."""
-    body = []
+    body, notes = [], []
     for name, section in sections.items():
         for each in section["results"]:
             what = str(each.get("case") or f"{each['group']} {tables.shape_of(each)}")
             state = each["status"] if each["status"] != "ok" else ""
+            shown = set()
             for ratio in each["ratios"]:
                 ours, theirs = (each["sides"][ratio[side]] for side in ("side", "baseline"))
-                body.append(
-                    [
-                        f"{name} {what}",
-                        f"{ratio['side']} to {ratio['baseline']}",
-                        f"{ratio['median']:.3f}",
-                        f"{ours['us']['median']:.1f}",
-                        f"{theirs['us']['median']:.1f}",
-                        f"{ours['relative_error']:.2e}",
-                        f"{theirs['relative_error']:.2e}",
-                        state,
-                    ]
-                )
-            if not each["ratios"]:
-                seconds = f"{each['seconds']:.1f} s" if "seconds" in each else ""
-                words = each.get("ended") or each["reason"]
-                errors = [f"{s['relative_error']:.2e}" for s in each["sides"].values()]
-                cells = ["", seconds, "", " ".join(errors), "", f"{each['status']} {words[:90]}"]
-                body.append([f"{name} {what}", *cells, ""][:8])
+                shown |= {ratio["side"], ratio["baseline"]}
+                names = f"{ratio['side']} to {ratio['baseline']}"
+                times = [_us(ours), _us(theirs), _error(ours), _error(theirs)]
+                body.append([f"{name} {what}", names, f"{ratio['median']:.3f}", *times, state])
+            for side, found in each["sides"].items():
+                if side not in shown:
+                    cells = [_us(found), "", _error(found), ""]
+                    body.append([f"{name} {what}", side, "", *cells, state])
+            if words := each.get("ended") or each["reason"]:
+                seconds = f" after {each['seconds']:.1f} s" if "seconds" in each else ""
+                notes.append(f"- {each['status']} {name} {what}: {words}{seconds}")
     head = ["problem", "side", "ratio", "us", "baseline us", "error", "baseline error", ""]
-    return tables.table(head, body, left=2)
+    return "\n\n".join(filter(None, (tables.table(head, body, left=2), "\n".join(notes))))
+
+
+def _us(side: Mapping[str, Any]) -> str:
+    return f"{side['us']['median']:.1f}" if side.get("us") else "-"
+
+
+def _error(side: Mapping[str, Any]) -> str:
+    """NaN is null in JSON."""
+    found = side["relative_error"]
+    return "NaN" if found is None else f"{found:.2e}"
 
 
 # ---- the command

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed._symmetric_memory  # torch's fused ops
 
 import cutwheel
 from cutwheel.distributed._overlap import _single

@@ -79,6 +79,7 @@ class Bench:
         self.wanted *= float(team.size) ** (CALLS - 1)
         del every
         self.target = torch.empty_like(self.source)
+        self._met = torch.zeros(1, device=team.device)
         a, b = operands.normal(sizes.side, sizes.side), operands.normal(sizes.side, sizes.side)
         d = torch.empty_like(a)
         sms = LEFT + 1
@@ -148,6 +149,7 @@ class Bench:
                     self.stream.wait_stream(torch.cuda.current_stream())
         end.record()
         with _stream(self.stream):
+            dist.all_reduce(self._met, group=self.group)  # the GPUs meet
             start.record()
             for _ in range(CALLS):
                 dist.all_reduce(self.target, group=self.group)

@@ -7,6 +7,7 @@ problem that begins, and the rows of one that has ended.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -67,6 +68,7 @@ def measure(team: Team, names: list[str], journal: Journal, limits: Limits) -> N
             rows = [row(task.problem, None, Measurement("skipped", str(reason)))]
         except (ImportError, RuntimeError, TypeError, ValueError, AttributeError) as error:
             rows = [row(task.problem, None, Measurement("failed", describe(error)))]
+        gc.collect()
         lost = release()
         if lost:
             raise SystemExit(lost)
@@ -80,14 +82,13 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--commit")
     top.add_argument("--journal", type=Path, help="where the first process writes")
     top.add_argument("--fault", choices=faults.FAULTS, help="this in place of problems")
-    top.add_argument("--timeout", type=float, default=TIMEOUT_SECONDS, help="of collectives, s")
     top.add_argument("names", nargs="*", help="of problems")
     return top
 
 
 def main(arguments: list[str] | None = None) -> int:
     given = parser().parse_args(arguments)
-    team = Team.join(given.device, given.timeout, given.small)
+    team = Team.join(given.device, TIMEOUT_SECONDS, given.small)
     if given.fault:
         status = faults.run(team, given.fault)
         sys.stderr.flush()

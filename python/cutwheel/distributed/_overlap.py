@@ -75,6 +75,13 @@ def _workspace(group: Any, size: int) -> Any:
     return get_symm_mem_workspace(group.group_name, min_size=size)
 
 
+def _timeout_ms(group: Any) -> int:
+    """How long the barriers of symmetric memory wait for a device that does not come: as long as
+    collectives of the group do. By themselves they wait for ever."""
+    seconds = group._get_backend(torch.device("cuda")).options._timeout.total_seconds()
+    return max(1, int(1000 * seconds))
+
+
 def _copy_stream() -> torch.cuda.Stream:
     device = torch.cuda.current_device()
     if device not in _streams:
@@ -115,7 +122,7 @@ def gather_and_multiply(
         return gathered, _product(gathered, b, bias)
 
     symmetric = _workspace(group, max(_bytes(max(sizes), columns, shard.dtype), 256))
-    main, copies = torch.cuda.current_stream(), _copy_stream()
+    main, copies, limit = torch.cuda.current_stream(), _copy_stream(), _timeout_ms(group)
     product = shard.new_empty(sum(sizes), b.shape[1])
     outs = torch.split(product, sizes)
 
@@ -123,10 +130,10 @@ def gather_and_multiply(
         found: Tensor = symmetric.get_buffer(peer, chunks[peer].shape, shard.dtype)
         return found
 
-    symmetric.barrier(channel=0)  # nobody reads what an earlier call has left
+    symmetric.barrier(channel=0, timeout_ms=limit)  # nobody reads what an earlier call has left
     if sizes[rank]:
         buffer(rank).copy_(shard)
-    symmetric.barrier(channel=1)  # everybody's rows are there
+    symmetric.barrier(channel=1, timeout_ms=limit)  # everybody's rows are there
     copies.wait_stream(main)
     arrived = []
     with torch.cuda.stream(copies):
@@ -142,7 +149,7 @@ def gather_and_multiply(
         main.wait_event(event)
         if sizes[peer]:
             _product(chunks[peer], b, bias, outs[peer])
-    symmetric.barrier(channel=0)  # the memory may go or change: all have read it
+    symmetric.barrier(channel=0, timeout_ms=limit)  # the memory may go or change: all have read it
     return gathered, product
 
 
@@ -163,7 +170,7 @@ def multiply_and_scatter(a: Tensor, b: Tensor, group: Any, sizes: list[int]) -> 
 
     place = _bytes(max(sizes), columns, a.dtype)
     symmetric = _workspace(group, max(size * place, 256))
-    main, copies = torch.cuda.current_stream(), _copy_stream()
+    main, copies, limit = torch.cuda.current_stream(), _copy_stream(), _timeout_ms(group)
     chunks = torch.split(a, sizes)
 
     def buffer(owner: int, source: int) -> Tensor:
@@ -172,7 +179,7 @@ def multiply_and_scatter(a: Tensor, b: Tensor, group: Any, sizes: list[int]) -> 
         found: Tensor = symmetric.get_buffer(owner, shape, a.dtype, first)
         return found
 
-    symmetric.barrier(channel=0)  # nobody reads what an earlier call has left
+    symmetric.barrier(channel=0, timeout_ms=limit)  # nobody reads what an earlier call has left
     for step in range(1, size):
         owner = (rank + step) % size
         if not sizes[owner]:
@@ -185,7 +192,7 @@ def multiply_and_scatter(a: Tensor, b: Tensor, group: Any, sizes: list[int]) -> 
     if sizes[rank]:
         mm(chunks[rank], b, out=buffer(rank, rank))
     main.wait_stream(copies)
-    symmetric.barrier(channel=1)  # everybody's sums are there
+    symmetric.barrier(channel=1, timeout_ms=limit)  # everybody's sums are there
     if not sizes[rank]:
         return a.new_empty(0, columns)
     parts = torch.stack([buffer(rank, source) for source in range(size)])
