@@ -106,7 +106,7 @@ class TorchBlock(nn.Module):
         """In the order that gradients are compared in."""
         attention, mlp = self.attention, self.mlp
         layers = (attention.query, attention.key, attention.value, attention.out)
-        return [layer.weight for layer in (*layers, mlp.gate_proj, mlp.up_proj, mlp.down_proj)]  # type: ignore[misc]
+        return [layer.weight for layer in (*layers, mlp.gate_proj, mlp.up_proj, mlp.down_proj)]
 
 
 class OurBlock(nn.Module):
@@ -130,7 +130,7 @@ class OurBlock(nn.Module):
         layers = (attention.query, attention.key, attention.value, attention.out)
         packed = mlp.gate_up_weight
         assert packed is not None
-        return [*(layer.weight for layer in layers), packed, mlp.down_proj.weight]  # type: ignore[misc, list-item]
+        return [*(layer.weight for layer in layers), packed, mlp.down_proj.weight]
 
 
 class Overlapping(nn.Module):

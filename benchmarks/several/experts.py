@@ -120,7 +120,7 @@ def case(team: Team, shape: Experts, *, is_training: bool) -> Case:
                         every.append(rest)
             return y, of_x
 
-        y, of_x = exactly(run, dtype=torch.float32)  # type: ignore[arg-type, misc]
+        y, of_x = exactly(run, dtype=torch.float32)
         if not is_training:
             return y
         gradients = (torch.stack(some) for some in zip(*every, strict=True))

@@ -86,7 +86,7 @@ class Bench:
         self.stream: Any = None
         if team.is_on_gpu:
             sms = torch.cuda.get_device_properties(team.device).multi_processor_count
-            self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            self.stream = torch.cuda.Stream()
 
         def ours() -> Tensor:
             return cutwheel.mm(a, b, out=d)
@@ -135,7 +135,7 @@ class Bench:
         """Seconds here, and whether products ran all the time."""
 
         def event() -> Any:
-            return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            return torch.cuda.Event(enable_timing=True)
 
         start, stop, end = event(), event(), event()
         self.target.copy_(self.source)
@@ -166,7 +166,7 @@ def measure(team: Team, sizes: Sizes, limits: Limits) -> tuple[Case, Measurement
     errors: dict[str, Error] = {}
     for beside in bench.all:
         for _ in range(2):
-            if text := in_all(team, lambda b=beside: bench.seconds(b)):  # type: ignore[misc]
+            if text := in_all(team, lambda b=beside: bench.seconds(b)):
                 failures[beside.name] = text
                 break
         else:

@@ -44,8 +44,8 @@ class Timer:
         self.lead_seconds = 2e-3 if is_queued and team.is_on_gpu else 0.0
         self._met = torch.zeros(1, device=team.device)
         if team.is_on_gpu:
-            self._start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            self._stop = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            self._start = torch.cuda.Event(enable_timing=True)
+            self._stop = torch.cuda.Event(enable_timing=True)
 
     def seconds(self, call: Call, calls: int) -> float:
         """Of a call, on the slowest GPU.
@@ -112,7 +112,7 @@ def compare(team: Team, case: Case, limits: Limits, timers: dict[str, Timer]) ->
     """
     failures: dict[str, str] = {}
     for provider in case.providers:
-        if text := in_all(team, lambda p=provider: [p.call(0) for _ in range(2)]):  # type: ignore[misc]
+        if text := in_all(team, lambda p=provider: [p.call(0) for _ in range(2)]):
             failures[provider.name] = text
     errors = {}
     for provider in case.providers:
