@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import problems
-from .report import performance, record, tables
+from .report import performance, record, several_gpus, tables
 from .several import launch as several
 
 # Options that leave cases out: a run with one of these is no section of the results of a GPU.
@@ -162,7 +162,7 @@ def show(sections: Mapping[str, Mapping[str, Any]]) -> bool:
 
 
 def write_documents() -> None:
-    for path in performance.write_all():
+    for path in (*performance.write_all(), several_gpus.write()):
         print(f"wrote {path}")
 
 

@@ -24,11 +24,10 @@ import torch
 import torch.distributed as dist
 
 from ..compare import Measurement
-from ..report import record, tables
+from ..report import record, several_gpus, tables
 from ..run import row
 from . import faults, problems
 
-FOLDER = record.FOLDER / "several"
 PAUSE = 0.1  # between two looks at the processes
 STALL_SECONDS = 45.0  # for one problem, and for processes to start
 GRACE_SECONDS = 10.0  # for the others when one has died
@@ -234,42 +233,6 @@ def _ending(text: str) -> str:
     return lines[-1].strip()[:300] if lines else ""
 
 
-# ---- tables
-def summary(sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """A line for each ratio; the times of one call on the slowest GPU in microseconds."""
-    body, notes = [], []
-    for name, section in sections.items():
-        for each in section["results"]:
-            what = str(each.get("case") or f"{each['group']} {tables.shape_of(each)}")
-            state = each["status"] if each["status"] != "ok" else ""
-            shown = set()
-            for ratio in each["ratios"]:
-                ours, theirs = (each["sides"][ratio[side]] for side in ("side", "baseline"))
-                shown |= {ratio["side"], ratio["baseline"]}
-                names = f"{ratio['side']} to {ratio['baseline']}"
-                times = [_us(ours), _us(theirs), _error(ours), _error(theirs)]
-                body.append([f"{name} {what}", names, f"{ratio['median']:.3f}", *times, state])
-            for side, found in each["sides"].items():
-                if side not in shown:
-                    cells = [_us(found), "", _error(found), ""]
-                    body.append([f"{name} {what}", side, "", *cells, state])
-            if words := each.get("ended") or each["reason"]:
-                seconds = f" after {each['seconds']:.1f} s" if "seconds" in each else ""
-                notes.append(f"- {each['status']} {name} {what}: {words}{seconds}")
-    head = ["problem", "side", "ratio", "us", "baseline us", "error", "baseline error", ""]
-    return "\n\n".join(filter(None, (tables.table(head, body, left=2), "\n".join(notes))))
-
-
-def _us(side: Mapping[str, Any]) -> str:
-    return f"{side['us']['median']:.1f}" if side.get("us") else "-"
-
-
-def _error(side: Mapping[str, Any]) -> str:
-    """NaN is null in JSON."""
-    found = side["relative_error"]
-    return "NaN" if found is None else f"{found:.2e}"
-
-
 # ---- the command
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
@@ -337,7 +300,7 @@ def measure(
             print(f"{one.get('case') or one['group']}: {one['reason']}", file=sys.stderr)
         return 1
     write()
-    print(f"\n{tables.origin(sections[next(iter(sections))])}\n\n{summary(sections)}")
+    print(f"\n{tables.origin(sections[next(iter(sections))])}\n\n{several_gpus.summary(sections)}")
     print(f"\nwrote {path(launch.environment, size, given.out)}")
     every = [one for section in sections.values() for one in section["results"]]
     return 0 if all(one["status"] == "ok" for one in every) else 1

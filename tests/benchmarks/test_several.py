@@ -34,7 +34,6 @@ def options(*arguments: str) -> argparse.Namespace:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, Any]]:
     """The exit status and the sections."""
     import cutwheel
-
     from benchmarks.report import record
     from benchmarks.several import launch, problems
 
@@ -105,16 +104,36 @@ def test_a_process_that_raises_ends_the_others(
 def test_the_summary_has_every_problem(
     cutwheel: ModuleType, measured: tuple[int, dict[str, Any]]
 ) -> None:
-    from benchmarks.report import tables
-    from benchmarks.several import launch
+    from benchmarks.report import several_gpus, tables
 
     _, sections = measured
-    text = launch.summary(sections)
+    text = several_gpus.summary(sections)
     for name, section in sections.items():
         assert "results" in section
         assert tables.markdown(name, section)
         for row in section["results"]:
             assert f"{name} {row.get('case') or row['group']}" in text
+    lines = several_gpus.figures([{"sections": sections}]).splitlines()
+    ratios = [
+        ratio
+        for section in sections.values()
+        for row in section["results"]
+        for ratio in row["ratios"]
+    ]
+    assert len(lines) == len(ratios) + 4
+
+
+def test_the_committed_document_has_the_committed_figures(cutwheel: ModuleType) -> None:
+    """After a change of the results: python -m benchmarks report"""
+    from benchmarks.report import record, several_gpus
+
+    text = several_gpus.DOCUMENT.read_text()
+    assert several_gpus.document(text, several_gpus.results()) == text
+    for path in several_gpus.FOLDER.glob("*.json"):
+        found = record.read(path)
+        assert path.stem.startswith(f"{record.device_slug(found['gpu'])}_x")
+        for section in found["sections"].values():
+            assert section["environment"]["commit"]
 
 
 # ---- one process
