@@ -10,7 +10,7 @@ from typing import Any
 
 from . import problems
 from .report import performance, record, several_gpus, tables
-from .several import launch as several
+from .several import SECTIONS, STALL_SECONDS
 
 # Options that leave cases out: a run with one of these is no section of the results of a GPU.
 FILTERS = ("quick", "shape", "only")
@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
         "--sections", choices=record.SECTIONS, nargs="+", help="these, in the order of the file"
     )
 
-    several.add_arguments(
+    _several(
         commands.add_parser("several", help="several GPUs of this machine: a process for each")
     )
     again = commands.add_parser(
@@ -108,6 +108,17 @@ def _common() -> argparse.ArgumentParser:
     return common
 
 
+def _several(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--sections", choices=SECTIONS, nargs="+", help="some of all")
+    add("--only", default="", metavar="TEXT", help="problems whose name has it")
+    add("--gpus", type=int, default=0, help="so many (default: all)")
+    add("--budget-seconds", type=float, default=150.0, help="for all of it (150)")
+    add("--stall-seconds", type=float, default=STALL_SECONDS, help="for one problem")
+    add("--commit", help="commit to record (default: CUTWHEEL_COMMIT, then git)")
+    add("--out", type=Path, help="a .json file, or a folder")
+
+
 def regex_argument(text: str) -> str:
     try:
         re.compile(text)
@@ -169,7 +180,9 @@ def write_documents() -> None:
 def main(arguments: list[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     if given.command == "several":
-        return several.main(given)
+        from .several import launch
+
+        return launch.main(given)
     if given.command == "report" and given.files:
         good = [show(record.read(path)["sections"]) for path in given.files]  # all of them
         return 0 if all(good) else 1

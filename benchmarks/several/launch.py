@@ -26,10 +26,9 @@ import torch.distributed as dist
 from ..compare import Measurement
 from ..report import record, several_gpus, tables
 from ..run import row
-from . import faults, problems
+from . import SECTIONS, STALL_SECONDS, faults, problems
 
 PAUSE = 0.1  # between two looks at the processes
-STALL_SECONDS = 45.0  # for one problem, and for processes to start
 GRACE_SECONDS = 10.0  # for the others when one has died
 # NVLink multicast is not needed here, and is not there on every machine.
 ENVIRONMENT = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
@@ -106,9 +105,13 @@ class Launch:
         """All that fits into the time; progress() is called behind each problem."""
         rest = list(names)
         while rest and time.monotonic() < self.deadline:
-            before = len(rest)
+            before, has_begun = len(rest), bool(self.environment)
             reason = self._attempt(rest, progress)
             rest = [name for name in rest if name not in self.found]
+            if reason and not (has_begun or self.environment):
+                for name in rest:  # nor would other problems begin
+                    self._fail(name, reason)
+                return
             if rest and reason:
                 self._fail(rest.pop(0), reason)
                 progress()
@@ -234,23 +237,6 @@ def _ending(text: str) -> str:
 
 
 # ---- the command
-def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--sections",
-        choices=(*problems.SECTIONS, "faults"),
-        nargs="+",
-        help="these, in the order that they are measured in (default: all)",
-    )
-    command.add_argument(
-        "--only", default="", metavar="TEXT", help="problems with it in their name"
-    )
-    command.add_argument("--gpus", type=int, default=0, help="so many (default: all)")
-    command.add_argument("--budget-seconds", type=float, default=150.0, help="for all of it (150)")
-    command.add_argument("--stall-seconds", type=float, default=STALL_SECONDS, help="of a problem")
-    command.add_argument("--commit", help="commit to record (default: CUTWHEEL_COMMIT, then git)")
-    command.add_argument("--out", type=Path, help="a .json file, or a folder")
-
-
 def main(given: argparse.Namespace) -> int:
     size = given.gpus or torch.cuda.device_count()
     if size < 2:
@@ -259,7 +245,7 @@ def main(given: argparse.Namespace) -> int:
     # As the end of this process by Ctrl-C, that by `timeout` ends the others.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     command = [*WORKER, *(["--commit", given.commit] if given.commit else [])]
-    wanted = given.sections or [*problems.SECTIONS, "faults"]
+    wanted = given.sections or SECTIONS
     return measure(command, size, wanted, given)
 
 

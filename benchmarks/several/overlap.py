@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed._symmetric_memory  # torch's fused ops
+import torch.distributed as dist
 
 import cutwheel
-from cutwheel.distributed._overlap import _single
 from cutwheel.tuning.case import Case, Provider
 from cutwheel.tuning.measure import deviation, tolerance
 from cutwheel.tuning.shapes import Gemm
@@ -24,14 +23,22 @@ SEED = 2613
 SEQUENCE, TORCH, FUSED = "cutwheel, in sequence", "torch, in sequence", "torch, fused"
 
 
+def _fused_ops() -> Any:
+    """torch's own, which come with an import."""
+    import torch.distributed._symmetric_memory
+
+    return torch.ops.symm_mem
+
+
 def gather(team: Team, shape: Gemm) -> Case:
     """Rows of all GPUs by this GPU's columns: M, N and K are those of all GPUs together."""
     from cutwheel.distributed import all_gather_linear
+    from cutwheel.distributed._overlap import _single
 
     operands, (m, n, k) = team.operands(SEED), shape
     x = operands.normal(m, k)
     weight = team.part(operands.normal(n, k, scale=k**-0.5))
-    mine, name = team.part(x), team.group.group_name
+    mine, name, ops = team.part(x), team.group.group_name, _fused_ops()
 
     def gathered() -> Tensor:
         whole = torch.empty_like(x)
@@ -39,9 +46,7 @@ def gather(team: Team, shape: Gemm) -> Case:
         return whole
 
     def fused(_: int) -> Tensor:
-        _, (result,) = torch.ops.symm_mem.fused_all_gather_matmul(
-            mine, [weight.t()], 0, name, return_A=True
-        )
+        _, (result,) = ops.fused_all_gather_matmul(mine, [weight.t()], 0, name, return_A=True)
         return result
 
     @functools.cache
@@ -60,20 +65,23 @@ def gather(team: Team, shape: Gemm) -> Case:
 def scatter(team: Team, shape: Gemm) -> Case:
     """All rows by this GPU's part of K, and this GPU's rows of the sums."""
     from cutwheel.distributed import linear_reduce_scatter
+    from cutwheel.distributed._overlap import _single
 
     operands, (m, n, k) = team.operands(SEED), shape
     x, weight = operands.normal(m, k), operands.normal(n, k, scale=k**-0.5)
-    mine, part, name = team.part(x, 1), team.part(weight, 1), team.group.group_name
+    mine, part = team.part(x, 1), team.part(weight, 1)
+    name, ops = team.group.group_name, _fused_ops()
 
     def scattered(product: Tensor) -> Tensor:
+        if not team.is_on_gpu:  # gloo cannot
+            dist.all_reduce(product, group=team.group)
+            return team.part(product)
         own = product.new_empty(m // team.size, n)
         _single("reduce_scatter")(own, product, group=team.group)
         return own
 
     def fused(_: int) -> Tensor:
-        result: Tensor = torch.ops.symm_mem.fused_matmul_reduce_scatter(
-            mine, part.t(), "sum", 0, name
-        )
+        result: Tensor = ops.fused_matmul_reduce_scatter(mine, part.t(), "sum", 0, name)
         return result
 
     @functools.cache

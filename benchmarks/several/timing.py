@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from cutwheel.tuning.case import Case, Provider
-from cutwheel.tuning.measure import Call, Error, Spread, deviation, poison, tensors_of
+from cutwheel.tuning.measure import Call, Error, Results, Spread, deviation, poison, tensors_of
 
 from ..compare import Measurement, describe, ratio_of, texts_of
 from .team import Team
@@ -94,12 +94,15 @@ def in_all(team: Team, action: Callable[[], Any]) -> str:
     return next(filter(None, team.gather(found)), "")
 
 
+def _spoil(results: Results) -> None:
+    for tensor in tensors_of(results):
+        poison(tensor.detach())
+
+
 def checked(team: Team, case: Case, provider: Provider) -> Error:
     """The largest error of all processes. What a call does not write stands out: a first result is
     overwritten, and its memory is likely that of the second one."""
-    with torch.no_grad():
-        for tensor in tensors_of(provider.call(0)):
-            poison(tensor.detach())
+    _spoil(provider.call(0))
     result = provider.call(0)
     return team.largest(deviation(result, case.reference(0)))
 

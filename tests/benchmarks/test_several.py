@@ -55,6 +55,9 @@ def test_every_problem_is_measured(
 ) -> None:
     from benchmarks.several import faults, problems
 
+    from benchmarks.several import SECTIONS
+
+    assert (*problems.SECTIONS, "faults") == SECTIONS
     status, sections = measured
     rows = [(name, row) for name, section in sections.items() for row in section["results"]]
     bad = [(name, row) for name, row in rows if row["status"] != "ok"]
@@ -219,6 +222,9 @@ def test_what_a_call_leaves_unwritten_is_seen(cutwheel: ModuleType, team: Any) -
 ACTOR = """
 import json, os, sys, time
 journal, names = sys.argv[sys.argv.index("--journal") + 1 :][0], sys.argv[3:]
+def wait(name):
+    while name not in open(journal).read():
+        time.sleep(0.01)
 def write(**event):
     if os.environ["RANK"] == "0":
         with open(journal, "a") as file:
@@ -227,6 +233,7 @@ write(environment={"gpu": "Actor", "driver": 1, "torch": 2, "cuda": 3})
 for name in names:
     write(begins=name)
     if "reduce_scatter" in name and os.environ["RANK"] == "1":
+        wait(name)
         {deed}
     elif "reduce_scatter" in name:
         time.sleep(600)
