@@ -29,6 +29,7 @@ from ..run import row
 from . import SECTIONS, STALL_SECONDS, faults, problems
 
 PAUSE = 0.1  # between two looks at the processes
+LOG_CHARACTERS = 4000
 GRACE_SECONDS = 10.0  # for the others when one has died
 # NVLink multicast is not needed here, and is not there on every machine.
 ENVIRONMENT = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
@@ -78,6 +79,12 @@ class Processes:
 
     def text(self, rank: int) -> str:
         return self.logs[rank].read_text(errors="replace")
+
+    def show(self, name: str = "") -> None:
+        """The ends of all logs, on standard error."""
+        for rank, process in enumerate(self._all):
+            text = self.text(rank)[-LOG_CHARACTERS:]
+            print(f"{name} process {rank}, {process.poll()}:\n{text}", file=sys.stderr, flush=True)
 
     def last_words(self) -> str:
         """The last line of each that failed."""
@@ -136,6 +143,7 @@ class Launch:
                 return self._watch(processes, journal, progress)
             finally:
                 processes.kill()
+                processes.show()
 
     def _watch(self, processes: Processes, journal: Path, progress: Any) -> str:
         seen, moved, died = 0, time.monotonic(), None
@@ -157,8 +165,6 @@ class Launch:
             if now > self.deadline:
                 return ""
             if now - moved > self.stall_seconds:
-                for rank in range(self.size):
-                    print(f"process {rank}:\n{processes.text(rank)[-2000:]}", file=sys.stderr)
                 return f"did not end within {self.stall_seconds:g} s"
             time.sleep(PAUSE)
 
@@ -202,10 +208,9 @@ class Launch:
         made: dict[str, Any] = {"group": "fault", "case": name, "m": 0, "n": 0, "k": 0}
         made |= {"ratios": [], "sides": {}, "kernels": {}, "flops_per_byte": None}
         statuses = processes.statuses()
+        processes.show(name)
         texts = [processes.text(rank) for rank in range(self.size)]
         endings = [_ending(text) for text in texts]
-        for rank, text in enumerate(texts):
-            print(f"{name}, {rank}, status {statuses[rank]}:\n{text[-1500:]}", file=sys.stderr)
         found: dict[str, Any] = {"status": "failed", "reason": "", "statuses": statuses}
         if not all("ready" in text for text in texts):
             found["reason"] = f"did not begin: {processes.last_words() or 'no time was left'}"

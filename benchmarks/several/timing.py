@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -91,6 +92,7 @@ def in_all(team: Team, action: Callable[[], Any]) -> str:
         found = ""
     except (ImportError, RuntimeError, TypeError, ValueError, AttributeError) as failure:
         found = describe(failure)
+        traceback.print_exc()  # into the log of the process
     return next(filter(None, team.gather(found)), "")
 
 

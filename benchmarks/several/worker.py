@@ -13,6 +13,7 @@ import os
 import platform
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def measure(team: Team, names: list[str], journal: Journal, limits: Limits) -> N
         except SkippedError as reason:
             rows = [row(task.problem, None, Measurement("skipped", str(reason)))]
         except (ImportError, RuntimeError, TypeError, ValueError, AttributeError) as error:
+            traceback.print_exc()
             rows = [row(task.problem, None, Measurement("failed", describe(error)))]
         gc.collect()
         lost = release()

@@ -53,9 +53,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, A
 def test_every_problem_is_measured(
     cutwheel: ModuleType, measured: tuple[int, dict[str, Any]]
 ) -> None:
-    from benchmarks.several import faults, problems
-
-    from benchmarks.several import SECTIONS
+    from benchmarks.several import SECTIONS, faults, problems
 
     assert (*problems.SECTIONS, "faults") == SECTIONS
     status, sections = measured
