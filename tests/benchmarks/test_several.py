@@ -227,7 +227,7 @@ def write(**event):
     if os.environ["RANK"] == "0":
         with open(journal, "a") as file:
             file.write(json.dumps(event) + chr(10))
-write(environment={"gpu": "Actor", "driver": 1, "torch": 2, "cuda": 3})
+write(environment={"gpu": "Actor", "driver": 1, "torch": 2, "cuda": 3, "date": 4})
 for name in names:
     write(begins=name)
     if "reduce_scatter" in name and os.environ["RANK"] == "1":
