@@ -31,8 +31,13 @@ from . import SECTIONS, STALL_SECONDS, faults, problems
 PAUSE = 0.1  # between two looks at the processes
 LOG_CHARACTERS = 4000
 GRACE_SECONDS = 10.0  # for the others when one has died
-# NVLink multicast is not needed here, and is not there on every machine.
-ENVIRONMENT = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
+# NVLink multicast is not needed here, and is not there on every machine. All processes are on this
+# one, so gloo needs no network.
+ENVIRONMENT = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+}
 WORKER = (sys.executable, "-m", f"{__package__}.worker")
 
 
