@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from . import problems
-from .report import performance, record, tables
+from .report import performance, record, several_gpus, tables
+from .several import SECTIONS, STALL_SECONDS
 
 # Options that leave cases out: a run with one of these is no section of the results of a GPU.
 FILTERS = ("quick", "shape", "only")
@@ -41,6 +42,9 @@ def parser() -> argparse.ArgumentParser:
         "--sections", choices=record.SECTIONS, nargs="+", help="these, in the order of the file"
     )
 
+    _several(
+        commands.add_parser("several", help="several GPUs of this machine: a process for each")
+    )
     again = commands.add_parser(
         "report", help="docs/performance.md and README's table; of files: their tables"
     )
@@ -104,6 +108,17 @@ def _common() -> argparse.ArgumentParser:
     return common
 
 
+def _several(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--sections", choices=SECTIONS, nargs="+", help="some of all")
+    add("--only", default="", metavar="TEXT", help="problems whose name has it")
+    add("--gpus", type=int, default=0, help="so many (default: all)")
+    add("--budget-seconds", type=float, default=150.0, help="for all of it (150)")
+    add("--stall-seconds", type=float, default=STALL_SECONDS, help="for one problem")
+    add("--commit", help="commit to record (default: CUTWHEEL_COMMIT, then git)")
+    add("--out", type=Path, help="a .json file, or a folder")
+
+
 def regex_argument(text: str) -> str:
     try:
         re.compile(text)
@@ -158,12 +173,16 @@ def show(sections: Mapping[str, Mapping[str, Any]]) -> bool:
 
 
 def write_documents() -> None:
-    for path in performance.write_all():
+    for path in (*performance.write_all(), several_gpus.write()):
         print(f"wrote {path}")
 
 
 def main(arguments: list[str] | None = None) -> int:
     given = parser().parse_args(arguments)
+    if given.command == "several":
+        from .several import launch
+
+        return launch.main(given)
     if given.command == "report" and given.files:
         good = [show(record.read(path)["sections"]) for path in given.files]  # all of them
         return 0 if all(good) else 1

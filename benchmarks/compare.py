@@ -80,7 +80,7 @@ def compare(case: Case, clock: Clock, limits: Limits, seconds: float) -> Measure
             failures[provider.name] = describe(failure)
     pairs = [pair for pair in case.all_pairs() if pair[1] in pilots or not case.stands_alone]
     if _has_failed(case, pairs, failures):
-        return Measurement("failed", _texts(failures))
+        return Measurement("failed", texts_of(failures))
 
     count = iterations(
         min(pilots.values()), case.buffers, limits.replay_seconds, limits.max_iterations
@@ -100,17 +100,17 @@ def compare(case: Case, clock: Clock, limits: Limits, seconds: float) -> Measure
             )
             del replays[name]
     if _has_failed(case, pairs, failures):
-        return Measurement("failed", _texts(failures), errors)
+        return Measurement("failed", texts_of(failures), errors)
 
     rounds = limits.rounds(count * sum(pilots[name] for name in replays), seconds)
     samples = in_turns(replays, rounds)
     times = {name: Spread.of(values) for name, values in samples.items()}
     ratios = {
-        (name, baseline): _ratio(samples[baseline], samples[name])
+        (name, baseline): ratio_of(samples[baseline], samples[name])
         for name, baseline in pairs
         if baseline in samples
     }
-    return Measurement("ok", _texts(failures), errors, times, ratios, count, rounds)
+    return Measurement("ok", texts_of(failures), errors, times, ratios, count, rounds)
 
 
 def _pilot(provider: Provider, buffers: int, clock: Clock) -> float:
@@ -130,11 +130,11 @@ def _has_failed(case: Case, pairs: Sequence[Pair], failures: Mapping[str, str]) 
     return is_alone or any(name in failures for name in ours)
 
 
-def _texts(failures: Mapping[str, str]) -> str:
+def texts_of(failures: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {text}" for name, text in failures.items())
 
 
-def _ratio(baseline: Sequence[float], other: Sequence[float]) -> Spread:
+def ratio_of(baseline: Sequence[float], other: Sequence[float]) -> Spread:
     """Median over median; the spread is that of single rounds, whose replays share their clocks."""
     each = Spread.of([b / o for b, o in zip(baseline, other, strict=True)])
     overall = Spread.of(baseline).median / Spread.of(other).median

@@ -222,11 +222,16 @@ def readme_table(found: Sequence[Result]) -> str:
 
 def with_table(text: str, found: Sequence[Result]) -> str:
     """README.md with its table written anew."""
+    return between_marks(text, readme_table(found), README.name)
+
+
+def between_marks(text: str, content: str, name: str) -> str:
+    """The text of a document, with other content between BEGIN and END."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"README.md lacks {BEGIN} or {END}")
-    return f"{before}{BEGIN}\n\n{readme_table(found)}\n\n{END}{after}"
+        raise ValueError(f"{name} lacks {BEGIN} or {END}")
+    return f"{before}{BEGIN}\n\n{content}\n\n{END}{after}"
 
 
 # ---- writing

@@ -21,6 +21,7 @@ from sharded_plans import checks
 
 Tensor = torch.Tensor
 SIZE = 4
+TIMEOUT = datetime.timedelta(seconds=20)
 
 
 @dataclass
@@ -430,8 +431,8 @@ def run(rank: int, folder: str) -> None:
     torch.set_float32_matmul_precision("high")
     torch.set_num_threads(1)
     store = f"file://{Path(folder) / 'store'}"
-    wait = datetime.timedelta(seconds=20)
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=SIZE, timeout=wait)
+    where: Any = {"init_method": store, "rank": rank, "world_size": SIZE}
+    dist.init_process_group("gloo", timeout=TIMEOUT, **where)
     from torch.distributed.device_mesh import init_device_mesh
 
     line, square = init_device_mesh("cpu", (SIZE,)), init_device_mesh("cpu", (2, 2))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import math
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -391,8 +393,8 @@ def _exchanged(cutwheel: Any, mesh: Any) -> None:
     _refused(ValueError, "dispatch", lambda: ExpertParallel(dispatch="p2p"))  # type: ignore[arg-type]
 
 
-def _overlap(cutwheel: Any, mesh: Any) -> None:
-    """The two functions and their gradients, without symmetric memory."""
+def _overlapping(mesh: Any) -> None:
+    """Results and gradients of the two functions."""
     from cutwheel.distributed import all_gather_linear, linear_reduce_scatter
 
     group, rank, size = mesh.get_group(), mesh.get_local_rank(), mesh.size()
@@ -436,6 +438,14 @@ def _overlap(cutwheel: Any, mesh: Any) -> None:
         ):
             torch.testing.assert_close(one.grad, other)
 
+
+def _overlap(cutwheel: Any, mesh: Any) -> None:
+    """Without symmetric memory, and what is refused."""
+    from cutwheel.distributed import all_gather_linear, linear_reduce_scatter
+
+    _overlapping(mesh)
+    group, size = mesh.get_group(), mesh.size()
+
     def call(function: Any, *shapes: tuple[int, ...], **options: Any) -> Callable[[], Any]:
         tensors = [torch.randn(*shape, dtype=torch.float64) for shape in shapes]
         return lambda: function(*tensors, group=group, **options)
@@ -447,6 +457,62 @@ def _overlap(cutwheel: Any, mesh: Any) -> None:
     _refused(ValueError, "sizes is", call(gather, (2, 3), (4, 3), sizes=[1] * size))
     _refused(ValueError, "expected a multiple", call(scatter, (size + 1, 3), (4, 3)))
     _refused(ValueError, "with the sum", call(scatter, (2, 3), (4, 3), sizes=[1] * size))
+
+
+class _Memory:
+    """Symmetric memory, of a file for each process that all of them map; of NaN at first."""
+
+    def __init__(self, folder: Path, group: Any) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.group, size = group, 1 << 14
+        paths = [folder / str(rank) for rank in range(group.size())]
+        if group.rank() == 0:
+            for path in paths:
+                path.write_bytes(b"\xff" * size)
+        torch.distributed.barrier(group)
+        self.all = [
+            torch.from_file(str(path), shared=True, size=size, dtype=torch.uint8) for path in paths
+        ]
+
+    def get_buffer(
+        self, rank: int, shape: tuple[int, ...], dtype: torch.dtype, storage_offset: int = 0
+    ) -> Tensor:
+        elements = self.all[rank].view(dtype)
+        return elements.narrow(0, storage_offset, math.prod(shape)).view(shape)
+
+    def barrier(self, channel: int, timeout_ms: int) -> None:
+        from sharded_ops import TIMEOUT
+
+        assert timeout_ms == 1000 * TIMEOUT.total_seconds()
+        torch.distributed.barrier(self.group)
+
+
+class _Stream:
+    """On a CPU all is done in turn."""
+
+    def wait_stream(self, _: Any) -> None: ...
+
+    def wait_event(self, _: Any) -> None: ...
+
+    def record_event(self) -> None: ...
+
+
+def _overlap_by_memory(mesh: Any, folder: Path) -> None:
+    """The same through memory that the processes share."""
+    from cutwheel.distributed import _overlap
+
+    memory = _Memory(folder, mesh.get_group())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_overlap, "has_symmetric_memory", lambda tensor, group: True)
+        patch.setattr(_overlap, "_workspace", lambda group, size: memory)
+        patch.setattr(_overlap, "_copy_stream", _Stream)
+        patch.setattr(torch.cuda, "current_stream", _Stream)
+        patch.setattr(torch.cuda, "stream", nullcontext)
+        patch.setattr(Tensor, "record_stream", lambda tensor, stream: None)
+        # The reference kernels have no `out`.
+        patch.setattr(_overlap, "mm", torch.mm)
+        patch.setattr(_overlap, "addmm", torch.addmm)
+        _overlapping(mesh)
 
 
 def checks(cutwheel: Any, mesh: Any, folder: Path) -> dict[str, Callable[[], None]]:
@@ -461,6 +527,7 @@ def checks(cutwheel: Any, mesh: Any, folder: Path) -> dict[str, Callable[[], Non
         "example": lambda: _example(mesh),
         "exchanged experts": lambda: _exchanged(cutwheel, mesh),
         "overlap": lambda: _overlap(cutwheel, mesh),
+        "overlap by memory": lambda: _overlap_by_memory(mesh, folder / "memory"),
         "ddp": lambda: _ddp(cutwheel, mesh),
         "tensor parallelism in fsdp2": lambda: _two_dimensions(cutwheel, mesh),
     }

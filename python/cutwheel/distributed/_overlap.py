@@ -75,6 +75,14 @@ def _workspace(group: Any, size: int) -> Any:
     return get_symm_mem_workspace(group.group_name, min_size=size)
 
 
+def _timeout_ms(group: Any, device: torch.device) -> int:
+    """How long barriers of symmetric memory wait for a device that does not come: as long as the
+    collectives of the group do. By themselves they wait for ever, which is 0."""
+    options = getattr(group._get_backend(device), "options", None)
+    timeout = getattr(options, "_timeout", None)
+    return 0 if timeout is None else max(1, int(1000 * timeout.total_seconds()))
+
+
 def _copy_stream() -> torch.cuda.Stream:
     device = torch.cuda.current_device()
     if device not in _streams:
@@ -116,6 +124,7 @@ def gather_and_multiply(
 
     symmetric = _workspace(group, max(_bytes(max(sizes), columns, shard.dtype), 256))
     main, copies = torch.cuda.current_stream(), _copy_stream()
+    limit = _timeout_ms(group, shard.device)
     product = shard.new_empty(sum(sizes), b.shape[1])
     outs = torch.split(product, sizes)
 
@@ -123,10 +132,10 @@ def gather_and_multiply(
         found: Tensor = symmetric.get_buffer(peer, chunks[peer].shape, shard.dtype)
         return found
 
-    symmetric.barrier(channel=0)  # nobody reads what an earlier call has left
+    symmetric.barrier(channel=0, timeout_ms=limit)  # nobody reads what an earlier call has left
     if sizes[rank]:
         buffer(rank).copy_(shard)
-    symmetric.barrier(channel=1)  # everybody's rows are there
+    symmetric.barrier(channel=1, timeout_ms=limit)  # everybody's rows are there
     copies.wait_stream(main)
     arrived = []
     with torch.cuda.stream(copies):
@@ -135,14 +144,15 @@ def gather_and_multiply(
             if sizes[peer]:
                 chunks[peer].copy_(buffer(peer))
             arrived.append((peer, copies.record_event()))
+        chunks[rank].copy_(shard)  # while the last rows are multiplied
     if sizes[rank]:
-        chunks[rank].copy_(shard)
         _product(shard, b, bias, outs[rank])
     for peer, event in arrived:
         main.wait_event(event)
         if sizes[peer]:
             _product(chunks[peer], b, bias, outs[peer])
-    symmetric.barrier(channel=0)  # the memory may go or change: all have read it
+    main.wait_stream(copies)
+    symmetric.barrier(channel=0, timeout_ms=limit)  # the memory may go or change: all have read it
     return gathered, product
 
 
@@ -164,6 +174,7 @@ def multiply_and_scatter(a: Tensor, b: Tensor, group: Any, sizes: list[int]) -> 
     place = _bytes(max(sizes), columns, a.dtype)
     symmetric = _workspace(group, max(size * place, 256))
     main, copies = torch.cuda.current_stream(), _copy_stream()
+    limit = _timeout_ms(group, a.device)
     chunks = torch.split(a, sizes)
 
     def buffer(owner: int, source: int) -> Tensor:
@@ -172,7 +183,7 @@ def multiply_and_scatter(a: Tensor, b: Tensor, group: Any, sizes: list[int]) -> 
         found: Tensor = symmetric.get_buffer(owner, shape, a.dtype, first)
         return found
 
-    symmetric.barrier(channel=0)  # nobody reads what an earlier call has left
+    symmetric.barrier(channel=0, timeout_ms=limit)  # nobody reads what an earlier call has left
     for step in range(1, size):
         owner = (rank + step) % size
         if not sizes[owner]:
@@ -185,20 +196,17 @@ def multiply_and_scatter(a: Tensor, b: Tensor, group: Any, sizes: list[int]) -> 
     if sizes[rank]:
         mm(chunks[rank], b, out=buffer(rank, rank))
     main.wait_stream(copies)
-    symmetric.barrier(channel=1)  # everybody's sums are there
+    symmetric.barrier(channel=1, timeout_ms=limit)  # everybody's sums are there
     if not sizes[rank]:
         return a.new_empty(0, columns)
-    parts = torch.stack([buffer(rank, source) for source in range(size)])
-    return _sum(parts)
+    # The parts of all sources as they lie, each in its place.
+    whole: Tensor = symmetric.get_buffer(rank, (size, place // a.dtype.itemsize), a.dtype)
+    return _sum(whole[:, : sizes[rank] * columns].unflatten(1, (sizes[rank], columns)))
 
 
 def _sum(parts: Tensor) -> Tensor:
-    """In the order of the devices, in float32."""
-    wide = torch.float32 if parts.dtype.itemsize < 4 else parts.dtype
-    total = parts[0].to(wide)
-    for part in parts[1:]:
-        total = total + part
-    return total.to(parts.dtype)
+    """Over the first dimension: torch adds up in float32 or wider, always in the same order."""
+    return parts.sum(0)
 
 
 class _AllGatherLinear(torch.autograd.Function):
@@ -334,7 +342,7 @@ def linear_reduce_scatter(
 
     The second half of tensor parallelism with split tokens. Where the group's GPUs share memory
     (torch.distributed._symmetric_memory), the product of each device's rows is copied to it by the
-    copy engines, and it adds up in float32, in the order of the devices; elsewhere the whole
+    copy engines, and it adds up in float32, always in the same order; elsewhere the whole
     product is reduced by the group's backend. Backward is all_gather_linear's overlap.
 
     Args:
