@@ -92,9 +92,9 @@ class Mlp(nn.Module):
 class TorchBlock(nn.Module):
     def __init__(self, shape: Block, **options: Any) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(shape.hidden, **options)
+        self.attention_norm = nn.RMSNorm(shape.hidden, eps=1e-5, **options)
         self.attention = Attention(shape, nn.Linear, **options)
-        self.mlp_norm = nn.RMSNorm(shape.hidden, **options)
+        self.mlp_norm = nn.RMSNorm(shape.hidden, eps=1e-5, **options)
         self.mlp = Mlp(shape, **options)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ A sample begins when all GPUs have met, and is the time of the slowest of them.
 from __future__ import annotations
 
 import math
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -92,7 +93,8 @@ def in_all(team: Team, action: Callable[[], Any]) -> str:
         found = ""
     except (ImportError, RuntimeError, TypeError, ValueError, AttributeError) as failure:
         found = describe(failure)
-        traceback.print_exc()  # into the log of the process
+        traceback.print_tb(failure.__traceback__)  # into the log of the process
+        print(found, file=sys.stderr, flush=True)
     return next(filter(None, team.gather(found)), "")
 
 
