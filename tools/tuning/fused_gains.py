@@ -1,0 +1,180 @@
+"""What gains.py writes for torch.compile: python/cutwheel/inductor/measured.py.
+
+Inductor runs torch's GEMM or cuDNN's convolution and one kernel of its own for all that follows. Few
+benchmarks have it as a baseline, so its time is put together: what torch took for the GEMM alone,
+and the bytes that Inductor's kernel moves and ours does not, at the bandwidth of the GPU's data
+sheet. No kernel reaches that, and the launch costs nothing here, so a gain is rather too small.
+
+    activation      z is written, and read
+    residual        the same: Inductor adds it in the kernel of the norm that follows
+    gated           two GEMMs, whose results are read; the result is written
+    convolution     z and the residual are read, the result is written
+
+"bias" and "trained" (with z stored for backward, forward and backward together) are torch's own
+times. A class is a kind, and how many rows; of convolutions the filter, and whether it is strided.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+MODULE = ROOT / "python" / "cutwheel" / "inductor" / "measured.py"
+CHIPS = ROOT / "benchmarks" / "report" / "chips.toml"
+# With the chip, as CHIPS calls it.
+GEMMS = {
+    "h200.json": "h200",
+    "quick/h100.json": "h100_80gb_hbm3",
+    "quick/h100_drawn.json": "h100_80gb_hbm3",
+    "quick/h200_drawn.json": "h200",
+}
+CONVOLUTIONS = {
+    "h200.json": "h200",
+    "quick/h100.json": "h100_80gb_hbm3",
+    "quick/h100_conv_drawn.json": "h100_80gb_hbm3",
+}
+ELEMENT = 2  # bytes of bfloat16
+ROWS = (64, 512, 2048)
+LEAST = 3
+
+Figures = dict[tuple[str, Any], list[float]]
+
+
+def _results(sections: dict[str, Any], section: str, group: str) -> Iterator[dict[str, Any]]:
+    for case in sections.get(section, {}).get("results", []):
+        if case.get("group") == group and case["status"] == "ok":
+            yield case
+
+
+def _us(case: dict[str, Any], *sides: str) -> float | None:
+    """The shortest time of some providers."""
+    times = [case["sides"][side]["us"]["median"] for side in sides if side in case["sides"]]
+    return min(times, default=None)
+
+
+def rows_of(m: int) -> int:
+    return next((most for most in ROWS if m <= most), 0)
+
+
+def _of_gemms(sections: dict[str, Any], gbs: float, figures: Figures) -> None:
+    alone: dict[tuple[int, int, int], float] = {}
+    for case in _results(sections, "mm", "mm"):
+        time = _us(case, "torch", "torch, cublaslt")
+        if time is not None:
+            alone[case["m"], case["n"], case["k"]] = time
+    for case in _results(sections, "addmm", "addmm"):
+        ours, torchs = _us(case, "cutwheel"), _us(case, "torch")
+        if ours and torchs:
+            figures["bias", rows_of(case["m"])].append(torchs / ours)
+    for case in _results(sections, "fused", "training_gelu"):
+        ours, torchs = _us(case, "cutwheel"), _us(case, "eager")
+        if ours and torchs:
+            figures["trained", rows_of(case["m"])].append(torchs / ours)
+    for kind, group, side, gemms, passes in (
+        ("activation", "bias_gelu", "cutwheel gelu", 1, 2),
+        ("residual", "bias_residual", "cutwheel", 1, 2),
+        ("gated", "gated_silu", "cutwheel", 2, 3),
+    ):
+        for case in _results(sections, "fused", group):
+            m, n, k = (case[name] for name in "mnk")
+            ours, torchs = _us(case, side), alone.get((m, n, k))
+            if ours and torchs:
+                moved = passes * m * n * ELEMENT / (gbs * 1e3)
+                figures[kind, rows_of(m)].append((gemms * torchs + moved) / ours)
+
+
+def filter_of(r: int, s: int, stride: int) -> tuple[str, bool]:
+    """A class of convolutions: of one pixel, of 3x3 or another filter; whether it is strided."""
+    taps = {(1, 1): "1x1", (3, 3): "3x3"}.get((r, s), "other")
+    return taps, stride > 1
+
+
+def _of_convolutions(sections: dict[str, Any], gbs: float, figures: Figures) -> None:
+    alone: dict[tuple[int, ...], float] = {}
+    for kind, group in (("fprop", "fprop"), ("dgrad", "dgrad"), ("wgrad", "wgrad")):
+        for case in _results(sections, "conv", group):
+            ours, torchs = _us(case, "cutwheel"), _us(case, "torch")
+            if not ours or not torchs:
+                continue
+            shape = tuple(case["shape"])
+            figures[kind, filter_of(*shape[5:8])].append(torchs / ours)
+            if kind == "fprop":
+                alone[shape] = torchs
+    for case in _results(sections, "conv", "fused"):
+        ours, torchs = _us(case, "cutwheel"), alone.get(tuple(case["shape"]))
+        if ours and torchs:
+            n, _, h, w, channels, r, s, stride, padding, dilation = case["shape"]
+            pixels = n * math.prod(
+                (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
+                for size, taps in ((h, r), (w, s))
+            )
+            moved = 3 * pixels * channels * ELEMENT / (gbs * 1e3)
+            figures["convolution", filter_of(r, s, stride)].append((torchs + moved) / ours)
+
+
+def figures() -> Figures:
+    """The ratios of Inductor's time to ours, by kind and class."""
+    found: Figures = defaultdict(list)
+    rates = {name: chip["gbs"] for name, chip in tomllib.loads(CHIPS.read_text()).items()}
+    for add, sources in ((_of_gemms, GEMMS), (_of_convolutions, CONVOLUTIONS)):
+        for name, chip in sources.items():
+            sections = json.loads((RESULTS / name).read_text())["sections"]
+            add(sections, rates[chip], found)
+    return found
+
+
+def _mean(ratios: list[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def module(is_faster: Callable[[list[float]], bool]) -> str:
+    """The text of the module.
+
+    Args:
+        is_faster: the rule, of the ratios of a class
+    """
+    gemms, convolutions = [], []
+    known = {key: sorted(ratios) for key, ratios in figures().items() if len(ratios) >= LEAST}
+    for (kind, where), ratios in sorted(
+        known.items(), key=lambda item: (item[0][0], str(item[0][1]))
+    ):
+        note = (
+            f"  # {len(ratios)} problems, mean {_mean(ratios):.3f}, "
+            f"a fifth up to {ratios[len(ratios) // 5]:.3f}"
+        )
+        if isinstance(where, int):
+            gemms.append(f'    ("{kind}", {where}): {is_faster(ratios)},{note}')
+        else:
+            taps, strided = where
+            convolutions.append(f'    ("{kind}", "{taps}", {strided}): {is_faster(ratios)},{note}')
+    return "\n".join(
+        (
+            '"""Where kernels are expected to be faster than what Inductor would run.',
+            "",
+            "Written by tools/tuning/gains.py from benchmarks/results; tools/tuning/fused_gains.py has how",
+            "Inductor's times were found. Ratios: its time to ours.",
+            '"""',
+            "",
+            f"ROWS = {ROWS}",
+            "MAJOR = 9",
+            '"""compute capability of H100 and H200, which were measured"""',
+            "",
+            "# Kind and number of rows, at most; 0: any number.",
+            "GEMMS = {",
+            *gemms,
+            "}",
+            "",
+            "# Kind, filter, and whether it is strided.",
+            "CONVOLUTIONS = {",
+            *convolutions,
+            "}",
+            "",
+        )
+    )
