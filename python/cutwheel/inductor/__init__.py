@@ -7,3 +7,17 @@
     options                      inductor_options(), the backend "cutwheel"
     report                       what was replaced, and why not the rest
 """
+
+from __future__ import annotations
+
+from .options import backend, inductor_options
+from .report import CompiledGraph, CompileReport, Replacement, report
+
+__all__ = [
+    "CompileReport",
+    "CompiledGraph",
+    "Replacement",
+    "backend",
+    "inductor_options",
+    "report",
+]

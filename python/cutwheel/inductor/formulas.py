@@ -91,7 +91,8 @@ def _traced(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Pattern
 
     disabled = torch.utils._python_dispatch._disable_current_modes
     with disabled(), torch.no_grad(), torch.autocast("cpu", enabled=False):
-        traced = make_fx(function, decomposition_table=select_decomp_table())(
+        # Functions may have further arguments, which make_fx would ask for.
+        traced = make_fx(lambda z: function(z), decomposition_table=select_decomp_table())(
             torch.zeros(2, 2, dtype=dtype, device="cpu")
         )
     (argument,) = traced.graph.find_nodes(op="placeholder")

@@ -26,6 +26,9 @@ aten, ops = torch.ops.aten, torch.ops.cutwheel
 ALTERNATING, HALVES, APART = "alternating", "halves", "apart"
 
 
+_NOT_PACKED = "gate and up are to be packed first: cutwheel.replace_layers does, or freezing"
+
+
 class _Gate(NamedTuple):
     """What the activation is applied to, and what its result is multiplied by."""
 
@@ -208,7 +211,10 @@ def _judge(
         return []
     if context.is_written_between(product.node, chain.tail):
         return []
-    if gate.how != ALTERNATING and not all(map(_is_constant, weights)):
+    if gate.how != ALTERNATING and not all(_constant_of(each) is not None for each in weights):
+        for each in (product, gate.other):
+            if each is not None:
+                context.notes[each.node] = _NOT_PACKED
         return []
     with graph.inserting_before(chain.tail):
         if gate.how == ALTERNATING:
@@ -233,13 +239,8 @@ def _judge(
     return entries
 
 
-def _is_constant(node: fx.Node) -> bool:
-    """Whether a weight [K, N] is a constant of the graph, or a constant transposed."""
-    return _constant_of(node) is not None
-
-
 def _constant_of(node: fx.Node) -> Tensor | None:
-    """The constant as [K, N]."""
+    """A weight [K, N] that is a constant of the graph, or a constant transposed; None: another."""
     if node.target is aten.permute.default and node.args[1] == [1, 0]:
         before = _constant_of(node.args[0])  # type: ignore[arg-type]
         return None if before is None else before.t()
