@@ -85,9 +85,10 @@ def _of_gemms(sections: dict[str, Any], gbs: float, figures: Figures) -> None:
         for case in _results(sections, "fused", group):
             m, n, k = (case[name] for name in "mnk")
             ours, torchs = _us(case, side), alone.get((m, n, k))
-            if ours and torchs:
+            eager = _us(case, "eager")
+            if ours and torchs and eager:
                 moved = passes * m * n * ELEMENT / (gbs * 1e3)
-                figures[kind, rows_of(m)].append((gemms * torchs + moved) / ours)
+                figures[kind, rows_of(m)].append(min(gemms * torchs + moved, eager) / ours)
 
 
 def filter_of(r: int, s: int, stride: int) -> tuple[str, bool]:
@@ -109,14 +110,17 @@ def _of_convolutions(sections: dict[str, Any], gbs: float, figures: Figures) -> 
                 alone[shape] = torchs
     for case in _results(sections, "conv", "fused"):
         ours, torchs = _us(case, "cutwheel"), alone.get(tuple(case["shape"]))
-        if ours and torchs:
+        eager = _us(case, "eager")
+        if ours and torchs and eager:
             n, _, h, w, channels, r, s, stride, padding, dilation = case["shape"]
             pixels = n * math.prod(
                 (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
                 for size, taps in ((h, r), (w, s))
             )
             moved = 3 * pixels * channels * ELEMENT / (gbs * 1e3)
-            figures["convolution", filter_of(r, s, stride)].append((torchs + moved) / ours)
+            figures["convolution", filter_of(r, s, stride)].append(
+                min(torchs + moved, eager) / ours
+            )
 
 
 def figures() -> Figures:

@@ -19,12 +19,12 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from .. import _library
 from ..ops._common import batch_invariance
-from . import report
 from .chains import mutating_positions
 from .convolutions import replace_convolution
 from .gains import Target
 from .gating import replace_gated
 from .gemms import replace_product
+from .report import Replacement, record
 
 Previous = Callable[[fx.Graph], None]
 
@@ -72,7 +72,7 @@ class CutwheelPass(CustomGraphPass):  # type: ignore[misc,unused-ignore]
         for each in self.previous:
             each(graph)
         context = _Context(graph, self.only_faster)
-        entries: list[report.Replacement] = []
+        entries: list[Replacement] = []
         # Before single products, which may be a part of a gated linear unit.
         for node in list(graph.nodes):
             if not node._erased:
@@ -91,7 +91,7 @@ class CutwheelPass(CustomGraphPass):  # type: ignore[misc,unused-ignore]
             # What an epilogue stores may be used before the place where it was put.
             stable_topological_sort(graph)
             graph.lint()
-        report.record(_name_of_graph(), entries)
+        record(_name_of_graph(), entries)
 
     def uuid(self) -> Any | None:
         """What the result depends on besides the graph. None, which turns Inductor's caches off, if
