@@ -121,7 +121,7 @@ def test_residual_that_was_transposed_stays(inductor_graphs: Graphs) -> None:
     x, w, r = make(16, 32), weight(16, 32), make(16, 16)
     compiled = inductor_graphs(lambda x, r: F.linear(x, w) + r.t())
     close(compiled(x, r), F.linear(x, w) + r.t())
-    assert compiled.ops.calls == [("mm", "plain")]
+    assert not [call for call in compiled.ops.calls if call[0] == "linear_fused"]
 
 
 def test_broadcast_matrix_is_no_residual(inductor_graphs: Graphs) -> None:
@@ -350,7 +350,7 @@ def test_mutated_inputs(inductor_graphs: Graphs) -> None:
     compiled = inductor_graphs(step)
     close(compiled(mine, other), step(torchs, other))
     close(mine, torchs)
-    assert ("linear_fused", "bias_silu") in compiled.ops.calls
+    assert compiled.ops.names("linear_fused") == ["bias_silu_residual", "bias_residual"]
 
 
 def test_autocast(inductor_graphs: Graphs) -> None:

@@ -23,6 +23,7 @@ from .sizes import is_same, static, value_of
 
 aten, ops = torch.ops.aten, torch.ops.cutwheel
 
+_SPLITS = (aten.split_with_sizes.default, aten.split.Tensor)
 ALTERNATING, HALVES, APART = "alternating", "halves", "apart"
 
 
@@ -60,16 +61,16 @@ def _part(node: fx.Node, columns: int) -> tuple[str, int] | None:
     if node.target is operator.getitem:
         split = node.args[0]
         assert isinstance(split, fx.Node)
-        sizes = split.args[1]
-        half = [columns // 2, columns // 2]
-        return (HALVES, node.args[1]) if sizes == half and _is_last(split, 2) else None  # type: ignore[return-value]
+        half = columns // 2
+        fits = split.args[1] in (half, [half, half]) and _is_last(split, 2)
+        return (HALVES, int(node.args[1])) if fits else None  # type: ignore[arg-type]
     if node.target is not aten.slice.Tensor or not _is_last(node, 1):
         return None
     start, end, step = (*node.args[2:], *(None, None, 1)[len(node.args) - 2 :])
     start = 0 if start is None else start
     end = columns if end is None or (isinstance(end, int) and end > columns) else end
     if step == 2 and start in (0, 1) and isinstance(end, int) and end >= columns - 1 + start:
-        return ALTERNATING, start  # type: ignore[return-value]
+        return ALTERNATING, int(start)
     if step == 1 and (start, end) in ((0, columns // 2), (columns // 2, columns)):
         return HALVES, int(start != 0)
     return None
@@ -89,7 +90,7 @@ def _gates(product: Product) -> list[_Gate]:
         return []
     group = _views(product.node, columns)
     users = {user for node in group for user in node.users} - set(group)
-    splits = {u for u in users if u.target is aten.split_with_sizes.default}
+    splits = {user for user in users if user.target in _SPLITS}
     if len(splits) == 1 == len(users):
         (split,) = splits
         parts = list(split.users)

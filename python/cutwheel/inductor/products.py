@@ -99,11 +99,11 @@ def why_not(product: Product) -> str | None:
         return "dtypes differ"
     if any(value is None or value.device != product.device for value in values):
         return "devices differ"
-    if "?" in product.layout:
-        return "rows that do not begin at multiples of 16 bytes"
     sizes = [static(each) for each in (product.batch, product.m, product.n, product.k)]
     if 0 in sizes:
         return "an empty operand"
+    if "?" in product.layout:
+        return "rows that do not begin at multiples of 16 bytes"
     if sizes[2] is None or sizes[2] % 8:
         return "columns that are no multiple of 8, or not known"
     return None
