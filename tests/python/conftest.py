@@ -64,7 +64,7 @@ def inductor_graphs(
 
     from cutwheel.inductor import report
 
-    pretend_gpu(monkeypatch)
+    pretend_gpu(monkeypatch.setattr)
     report(clear=True)
     yield lambda function, **how: Compiled(traced_on_cpu, function, **how)
     torch._dynamo.reset()

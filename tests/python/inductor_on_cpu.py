@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-import pytest
 import torch
 from torch import fx
 
@@ -21,22 +20,24 @@ Tensor = torch.Tensor
 HOPPER = 9
 
 
-def pretend_gpu(
-    monkeypatch: pytest.MonkeyPatch, major: int = HOPPER, has_kernel: bool = True
-) -> None:
-    """CPU tensors count as those of a GPU of this compute capability, with or without kernels."""
+def pretend_gpu(patch: Callable[[Any, str, Any], None]) -> None:
+    """CPU tensors count as those of a Hopper GPU that has a kernel for every epilogue.
+
+    Args:
+        patch: setattr, or pytest's
+    """
     from cutwheel.inductor.gains import Target
     from cutwheel.ops._common import batch_invariance
     from cutwheel.ops._common.epilogue import find
 
     def of(device: torch.device, only_faster: bool) -> Target:
-        return Target(major, only_faster and not batch_invariance.enabled)
+        return Target(HOPPER, only_faster and not batch_invariance.enabled)
 
     def asked(self: Target, op: str, dtype: torch.dtype, layout: str, epilogue: str) -> bool:
-        return has_kernel and find(epilogue) is not None
+        return find(epilogue) is not None
 
-    monkeypatch.setattr(Target, "of", of)
-    monkeypatch.setattr(Target, "has_kernel", asked)
+    patch(Target, "of", of)
+    patch(Target, "has_kernel", asked)
 
 
 class Compiled:

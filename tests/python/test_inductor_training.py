@@ -65,9 +65,7 @@ def test_training_on_many_rows_stores_nothing(inductor_graphs: Graphs) -> None:
     for rows, epilogues in ((2048, ["bias_gelu_aux"]), (2049, [])):
         x, w, b = torch.zeros(rows, 64), torch.zeros(64, 64), torch.zeros(64)
         given = [each.bfloat16() for each in (x, w, b)]
-        compiled = inductor_graphs(
-            lambda x, w, b: F.gelu(F.linear(x, w, b)), only_faster=True
-        )
+        compiled = inductor_graphs(lambda x, w, b: F.gelu(F.linear(x, w, b)), only_faster=True)
         gradients(compiled, *given)
         calls = compiled.ops.calls
         assert [epilogue for op, epilogue, *_ in calls if op == "linear_fused_aux"] == epilogues

@@ -1,9 +1,10 @@
 """What gains.py writes for torch.compile: python/cutwheel/inductor/measured.py.
 
-Inductor runs torch's GEMM or cuDNN's convolution and one kernel of its own for all that follows. Few
-benchmarks have it as a baseline, so its time is put together: what torch took for the GEMM alone,
-and the bytes that Inductor's kernel moves and ours does not, at the bandwidth of the GPU's data
-sheet. No kernel reaches that, and the launch costs nothing here, so a gain is rather too small.
+Inductor runs torch's GEMM or cuDNN's convolution and one kernel of its own for all that follows.
+Few benchmarks have it as a baseline, so its time is put together: what torch took for the GEMM
+alone, and the bytes that Inductor's kernel moves and ours does not, at the bandwidth of the GPU's
+data sheet. No kernel reaches that, and the launch costs nothing here, so a gain is rather too
+small.
 
     activation      z is written, and read
     residual        the same: Inductor adds it in the kernel of the norm that follows
@@ -18,11 +19,12 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -162,8 +164,8 @@ def module(is_faster: Callable[[list[float]], bool]) -> str:
         (
             '"""Where kernels are expected to be faster than what Inductor would run.',
             "",
-            "Written by tools/tuning/gains.py from benchmarks/results; tools/tuning/fused_gains.py has how",
-            "Inductor's times were found. Ratios: its time to ours.",
+            "Written by tools/tuning/gains.py from benchmarks/results. Ratios: Inductor's time to ours;",
+            "how its times were found is in tools/tuning/fused_gains.py.",
             '"""',
             "",
             f"ROWS = {ROWS}",

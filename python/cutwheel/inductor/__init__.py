@@ -1,11 +1,7 @@
 """torch.compile with cutwheel's kernels: a pass over Inductor's graphs, its options, a backend.
 
-    formulas, products, chains   what is found: activations, GEMMs, what follows them
-    convolutions                 the same of images
-    gains, measured              where a kernel is expected to be faster
-    graph_pass                   replaces, for Inductor
-    options                      inductor_options(), the backend "cutwheel"
-    report                       what was replaced, and why not the rest
+A graph's products (`products`), convolutions and gated units (`gating`) are found with what follows
+them (`chains`, `formulas`), judged by what was measured (`gains`), and replaced (`graph_pass`).
 """
 
 from __future__ import annotations

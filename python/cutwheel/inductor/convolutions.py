@@ -236,7 +236,9 @@ def _replace_backward(
         return None, "; ".join(reasons)
     if any(left):
         node.update_arg(len(node.args) - 1, left)
-        values = [value if kept else None for value, kept in zip(node.meta["val"], left, strict=True)]
+        values = [
+            value if kept else None for value, kept in zip(node.meta["val"], left, strict=True)
+        ]
         node.meta["val"] = tuple(values)
     else:
         graph.erase_node(node)

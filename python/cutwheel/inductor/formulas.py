@@ -107,18 +107,18 @@ def _traced(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Pattern
         if target in (torch.ops.prims.convert_element_type.default, aten._to_copy.default):
             return pattern(value.args[0])
         if value.kwargs:
-            raise _Unwritable
+            raise _UnwritableError
         return Pattern(target, tuple(pattern(each) for each in value.args))
 
     result = output.args[0]
     try:
         found = pattern(result[0] if isinstance(result, (tuple, list)) else result)
-    except _Unwritable:
+    except _UnwritableError:
         return None
     return found if isinstance(found, Pattern) else None
 
 
-class _Unwritable(Exception):
+class _UnwritableError(Exception):
     """A graph that no Pattern can say."""
 
 

@@ -108,9 +108,7 @@ def _gates(product: Product) -> list[_Gate]:
             if halves:
                 gates.append(_Gate(how, ordered[1], ordered[0], viewed, inner, True))
             return gates
-    return [
-        _Gate(APART, view, view, view, frozenset(group) - {product.node}) for view in group
-    ]
+    return [_Gate(APART, view, view, view, frozenset(group) - {product.node}) for view in group]
 
 
 def _tail_of(gate: _Gate, dtype: torch.dtype) -> list[tuple[str, Chain, fx.Node]]:
@@ -186,7 +184,12 @@ def _complete(
     other = product_of(up) if isinstance(up, fx.Node) else None
     if other is None or other.node is product.node or other.a is not product.a:
         return None
-    if other.op != "mm" or other.layout != "tn" or why_not(other) or static(other.n) != static(product.n):
+    if (
+        other.op != "mm"
+        or other.layout != "tn"
+        or why_not(other)
+        or static(other.n) != static(product.n)
+    ):
         return None
     inner = chain.inner | set(views)
     whole = Chain(chain.tail, inner, activation=chain.activation)
@@ -253,9 +256,7 @@ def _constant_of(node: fx.Node) -> Tensor | None:
     return value if isinstance(value, Tensor) and value.dim() == 2 else None
 
 
-def _packed(
-    graph: fx.Graph, weights: list[fx.Node], is_swapped: bool, like: fx.Node
-) -> fx.Node:
+def _packed(graph: fx.Graph, weights: list[fx.Node], is_swapped: bool, like: fx.Node) -> fx.Node:
     """A constant [2F, K] of the graph: the rows of gate and up in turn."""
     constants = [_constant_of(each) for each in weights]
     rows = torch.cat([each.t() for each in constants if each is not None])  # gate, then up

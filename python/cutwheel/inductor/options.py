@@ -31,8 +31,8 @@ def inductor_options(
       gradients,
 
     where operands are float16 or bfloat16 and a kernel is expected to be faster than what Inductor
-    would run. Sums stay in float32 up to the result, which is rounded once. With max-autotune, GEMMs
-    that nothing follows are measured by Inductor, with cutwheel's as one more candidate.
+    would run. Sums stay in float32 up to the result, which is rounded once. With max-autotune,
+    Inductor measures GEMMs that nothing follows, with cutwheel's as one more candidate.
 
     `cutwheel.inductor.report()` tells what was replaced, and why not the rest; so does the logger
     "cutwheel". Passes in `torch._inductor.config` run first.
@@ -129,7 +129,7 @@ def backend(
     for name in patches:
         if name not in known:
             raise RuntimeError(
-                f"cutwheel: {name} is no option of Inductor; torch._inductor.list_options() has them"
+                f"cutwheel: {name} is no option of Inductor; torch._inductor.list_options() has all"
             )
     return compile_fx(graph_module, list(example_inputs), config_patches=patches)
 

@@ -91,7 +91,7 @@ def report(*, clear: bool = False) -> CompileReport:
     """Tells which matrix products and convolutions of compiled graphs run in cutwheel's kernels.
 
     It knows of the graphs that this process compiled with `inductor_options()` or the backend
-    "cutwheel". A graph that Inductor took from its cache was looked at by the process that wrote it.
+    "cutwheel". A graph from Inductor's cache was looked at by the process that wrote it.
 
     Args:
         clear: begin anew after this report

@@ -1,4 +1,4 @@
-"""Sizes and strides of fake tensors, asked without guards: a graph for any number of rows stays one."""
+"""Sizes and strides of fake tensors, asked without guards: a graph of any size stays one."""
 
 from __future__ import annotations
 
