@@ -1,7 +1,7 @@
 """Where kernels are expected to be faster than what Inductor would run.
 
-Written by tools/tuning/gains.py from benchmarks/results. Ratios: Inductor's time to ours;
-how its times were found is in tools/tuning/fused_gains.py.
+Written by tools/tuning/gains.py from benchmarks/results. Ratios: Inductor's time to
+ours; how its times were found is in tools/tuning/fused_gains.py.
 """
 
 ROWS = (64, 512, 2048)
