@@ -33,7 +33,14 @@ def pretend_gpu(patch: Callable[[Any, str, Any], None]) -> None:
     def of(device: torch.device, only_faster: bool) -> Target:
         return Target(HOPPER, only_faster and not batch_invariance.enabled)
 
-    def asked(self: Target, op: str, dtype: torch.dtype, layout: str, epilogue: str) -> bool:
+    def asked(
+        self: Target,
+        op: str,
+        dtype: torch.dtype,
+        layout: str,
+        epilogue: str,
+        out_dtype: torch.dtype | None = None,
+    ) -> bool:
         return find(epilogue) is not None
 
     patch(Target, "of", of)

@@ -109,6 +109,7 @@ def test_what_was_not_measured(all_kernels: None) -> None:
     assert "on this GPU" in target(8).why_not_fused("activation", "gelu", 512)
     assert "on this GPU" in target(8).why_not_product(product(4097))
     assert "on this GPU" in target(8).why_not_convolution("fprop", (3, 3), False)
+    assert "on this GPU" in target(8).why_not_fused("rowwise", None, 64)
     assert "nothing like it" in target().why_not_convolution("fprop", (1, 1), True)
     assert "number of matrices" in target().why_not_product(product(64, batch=symbol()))
 
@@ -126,7 +127,7 @@ def test_a_kernel_has_to_be_there(cutwheel: ModuleType, monkeypatch: pytest.Monk
     monkeypatch.setattr(
         gains,
         "_available",
-        lambda: frozenset({("gemm", "sm90a", "bf16", "tnt", "bias_gelu")}),
+        lambda: frozenset({("gemm", "sm90a", "bf16", "bf16", "tnt", "bias_gelu")}),
     )
     assert target().has_kernel("gemm", BF16, "tnt", "bias_gelu")
     assert not target().has_kernel("gemm", torch.float16, "tnt", "bias_gelu")
@@ -139,7 +140,7 @@ def test_kernels_of_the_wheel_are_found(cutwheel: ModuleType) -> None:
     from cutwheel.inductor.gains import _available
 
     found = {(kernel.op, kernel.arch, kernel.epilogue) for kernel in cutwheel.kernels()}
-    asked = {(op, arch, epilogue) for op, arch, _, _, epilogue in _available()}
+    asked = {(op, arch, epilogue) for op, arch, *_, epilogue in _available()}
     assert asked
     assert asked <= found
 

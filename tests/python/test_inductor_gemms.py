@@ -376,3 +376,41 @@ def test_any_number_of_rows_is_one_graph(inductor_graphs: Graphs) -> None:
         close(compiled(x), block(x))
         assert compiled.ops.names("linear_fused") == ["bias_gelu", "bias_residual"]
     assert len(compiled.graphs) == 1
+
+
+def fp8(*shape: int) -> Tensor:
+    return torch.randn(shape).to(torch.float8_e4m3fn)
+
+
+def scaled(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    product: Tensor = torch._scaled_mm(
+        a, b.t(), scale_a, scale_b, bias=bias, out_dtype=torch.bfloat16, use_fast_accum=True
+    )
+    return product
+
+
+@pytest.mark.parametrize("rows", [32, 1])
+def test_scaled_products(inductor_graphs: Graphs, cutwheel: ModuleType, rows: int) -> None:
+    a, b = fp8(rows, 64), fp8(48, 64)
+    one = torch.full((), 0.25), torch.full((), 0.5)
+    each = torch.rand(rows, 1) + 0.5, torch.rand(1, 48) + 0.5
+    for scales in (one, each):
+        compiled = inductor_graphs(scaled)
+        wanted = (a.float() * scales[0]) @ (b.float().t() * scales[1])
+        close(compiled(a, b, *scales), wanted.bfloat16())
+        assert compiled.ops.calls == [("scaled_mm", (None, None), True)]
+    cutwheel.inductor.report(clear=True)
+
+
+def test_scaled_products_that_stay(inductor_graphs: Graphs, cutwheel: ModuleType) -> None:
+    one = torch.full((), 0.25), torch.full((), 0.5)
+    compiled = inductor_graphs(scaled)
+    compiled(fp8(32, 64), fp8(48, 64), *one, make(48))
+    assert not compiled.ops.calls
+    assert "a bias" in str(cutwheel.inductor.report(clear=True))
+    compiled = inductor_graphs(scaled, only_faster=True)
+    compiled(fp8(4096, 64), fp8(48, 64), *one)
+    assert not compiled.ops.calls
+    assert "tensorwise, fast" in str(cutwheel.inductor.report())

@@ -58,6 +58,10 @@ def test_the_page_has_the_figures() -> None:
         "residual": "residual",
         "gated": "gated",
         "activation, with its argument stored; forward and backward": "trained",
+        "fp8, rowwise": "rowwise",
+        "fp8, rowwise, fast accumulation": "rowwise, fast",
+        "fp8, tensorwise": "tensorwise",
+        "fp8, tensorwise, fast accumulation": "tensorwise, fast",
     }
     shown = table("bfloat16, H100 and H200")
     assert set(shown) == set(names)

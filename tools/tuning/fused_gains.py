@@ -11,8 +11,8 @@ as much and more, took less, its time counts.
     gated           two GEMMs, whose results are read; the result is written
     convolution     z and the residual are read, the result is written
 
-"bias" and "trained" (with z stored for backward, forward and backward together) are torch's own
-times. A class is a kind, and how many rows; of convolutions the filter, and whether it is strided.
+"bias", "trained" (with z stored for backward, forward and backward together) and fp8 products, by
+their scales and with fast accumulation or without, are torch's own times. A class is a kind, and how many rows; of convolutions the filter, and whether it is strided.
 """
 
 from __future__ import annotations
@@ -93,6 +93,15 @@ def _of_gemms(sections: dict[str, Any], gbs: float, figures: Figures) -> None:
                 figures[kind, rows_of(m)].append(min(gemms * torchs + moved, eager) / ours)
 
 
+def _of_scaled(sections: dict[str, Any], gbs: float, figures: Figures) -> None:
+    for group, suffix in (("fp8", ""), ("fp8_fast", ", fast")):
+        for case in _results(sections, "scaled", group):
+            for recipe in ("tensorwise", "rowwise"):
+                ours, torchs = (_us(case, f"{side} {recipe}") for side in ("cutwheel", "torch"))
+                if ours and torchs:
+                    figures[recipe + suffix, rows_of(case["m"])].append(torchs / ours)
+
+
 def filter_of(r: int, s: int, stride: int) -> tuple[str, bool]:
     """A class of convolutions: of one pixel, of 3x3 or another filter; whether it is strided."""
     taps = {(1, 1): "1x1", (3, 3): "3x3"}.get((r, s), "other")
@@ -129,7 +138,11 @@ def figures() -> Figures:
     """The ratios of Inductor's time to ours, by kind and class."""
     found: Figures = defaultdict(list)
     rates = {name: chip["gbs"] for name, chip in tomllib.loads(CHIPS.read_text()).items()}
-    for add, sources in ((_of_gemms, GEMMS), (_of_convolutions, CONVOLUTIONS)):
+    for add, sources in (
+        (_of_gemms, GEMMS),
+        (_of_scaled, GEMMS),
+        (_of_convolutions, CONVOLUTIONS),
+    ):
         for name, chip in sources.items():
             sections = json.loads((RESULTS / name).read_text())["sections"]
             add(sections, rates[chip], found)

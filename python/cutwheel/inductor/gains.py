@@ -21,13 +21,21 @@ from .sizes import bounds, static
 
 _SLOWER = "Inductor is expected to be as fast, or faster"
 _UNMEASURED = "nothing like it was measured on this GPU"
-# Numbers of rows in each class of `enable()`, none of which was measured itself.
-_ROWS_IN_CLASS = ((1, 1), (2, 11), (17, 61), (65, 123), (129, 509), (513, 2039), (2049, 9001))
+# The classes of `enable()`: first and last number of rows, and one that was not measured itself.
+_ROWS_IN_CLASS: tuple[tuple[int, int | None, int], ...] = (
+    (1, 1, 1),
+    (2, 16, 11),
+    (17, 64, 61),
+    (65, 128, 123),
+    (129, 512, 509),
+    (513, 2048, 2039),
+    (2049, None, 9001),
+)
 _UNKNOWN_SIZE = 7
 """for a size that may be any: no problem with it was measured"""
 # With tiles for all numbers of rows, as those that were measured.
 _MEASURED_ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
-_DTYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}
+_DTYPES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float8_e4m3fn: "e4m3"}
 _ARCHS = {8: ("sm80", "sm89"), 9: ("sm90a",)}
 
 
@@ -49,13 +57,22 @@ class Target:
         major, _ = torch.cuda.get_device_capability(device)
         return cls(major, only_faster and not batch_invariance.enabled)
 
-    def has_kernel(self, op: str, dtype: torch.dtype, layout: str | None, epilogue: str) -> bool:
+    def has_kernel(
+        self,
+        op: str,
+        dtype: torch.dtype,
+        layout: str,
+        epilogue: str,
+        out_dtype: torch.dtype | None = None,
+    ) -> bool:
         """Whether this wheel has a kernel that runs natively.
 
         Args:
             layout: of A, B and D; of a convolution "fprop", "dgrad" or "wgrad"
+            out_dtype: of D; None: that of A
         """
-        rest = _DTYPES.get(dtype, ""), layout, epilogue
+        types = _DTYPES.get(dtype, ""), _DTYPES.get(out_dtype or dtype, "")
+        rest = *types, layout, epilogue
         return any((op, arch, *rest) in _available() for arch in _ARCHS.get(self.major, ()))
 
     def why_not_product(self, product: Product) -> str | None:
@@ -123,10 +140,11 @@ class Target:
 
 
 def _rows_between(least: int, most: int | None) -> list[int]:
+    """A number for each class of `enable()` that a number of rows may fall into."""
     return [
         sample
-        for first, sample in _ROWS_IN_CLASS
-        if (most is None or first <= most) and (sample >= least or sample == _ROWS_IN_CLASS[-1][1])
+        for first, last, sample in _ROWS_IN_CLASS
+        if (most is None or first <= most) and (last is None or last >= least)
     ]
 
 
@@ -147,11 +165,11 @@ def _class_text(most: int) -> str:
 
 
 @functools.cache
-def _available() -> frozenset[tuple[str, str, str, str | None, str]]:
-    """Op, architecture, dtype, layout (of convolutions the direction) and epilogue of the wheel's
-    kernels."""
+def _available() -> frozenset[tuple[str, ...]]:
+    """Op, architecture, dtypes of A and D, layout (of convolutions the direction) and epilogue of
+    the wheel's kernels."""
     return frozenset(
-        (kernel.op, kernel.arch, kernel.a, kernel.layout or kernel.direction, kernel.epilogue)
-        for kernel in kernels()
-        if kernel.epilogue is not None and kernel.a == kernel.d
+        (k.op, k.arch, k.a, k.d, k.layout or k.direction or "", k.epilogue)
+        for k in kernels()
+        if k.epilogue is not None and k.grouping is None and k.scales is None
     )

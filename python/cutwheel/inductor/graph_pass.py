@@ -25,6 +25,7 @@ from .gains import Target
 from .gating import replace_gated
 from .gemms import replace_product
 from .report import Replacement, record
+from .scaled import replace_scaled
 
 Previous = Callable[[fx.Graph], None]
 
@@ -80,11 +81,11 @@ class CutwheelPass(CustomGraphPass):  # type: ignore[misc,unused-ignore]
         for node in list(graph.nodes):
             if node._erased:
                 continue
-            entry = replace_product(graph, node, context) or replace_convolution(
-                graph, node, context
-            )
-            if entry is not None:
-                entries.append(entry)
+            for replace in (replace_product, replace_convolution, replace_scaled):
+                entry = replace(graph, node, context)
+                if entry is not None:
+                    entries.append(entry)
+                    break
         if any(entry.replaced_by for entry in entries):
             from torch._inductor.pattern_matcher import stable_topological_sort
 

@@ -26,6 +26,22 @@ GEMMS = {
     ("residual", 2048): True,  # 15 problems, mean 1.095, a fifth up to 1.030
     ("residual", 512): False,  # 24 problems, mean 1.047, a fifth up to 0.945
     ("residual", 64): True,  # 15 problems, mean 1.128, a fifth up to 0.973
+    ("rowwise", 0): True,  # 40 problems, mean 1.049, a fifth up to 0.987
+    ("rowwise", 2048): True,  # 22 problems, mean 1.099, a fifth up to 1.002
+    ("rowwise", 512): True,  # 52 problems, mean 1.308, a fifth up to 1.041
+    ("rowwise", 64): True,  # 66 problems, mean 1.965, a fifth up to 1.563
+    ("rowwise, fast", 0): False,  # 40 problems, mean 1.000, a fifth up to 0.960
+    ("rowwise, fast", 2048): True,  # 22 problems, mean 1.092, a fifth up to 0.996
+    ("rowwise, fast", 512): True,  # 52 problems, mean 1.283, a fifth up to 1.010
+    ("rowwise, fast", 64): True,  # 66 problems, mean 1.744, a fifth up to 1.290
+    ("tensorwise", 0): False,  # 40 problems, mean 0.978, a fifth up to 0.943
+    ("tensorwise", 2048): True,  # 22 problems, mean 1.021, a fifth up to 0.984
+    ("tensorwise", 512): True,  # 52 problems, mean 1.041, a fifth up to 0.987
+    ("tensorwise", 64): True,  # 66 problems, mean 1.122, a fifth up to 1.030
+    ("tensorwise, fast", 0): False,  # 40 problems, mean 1.008, a fifth up to 0.961
+    ("tensorwise, fast", 2048): True,  # 22 problems, mean 1.050, a fifth up to 0.998
+    ("tensorwise, fast", 512): True,  # 52 problems, mean 1.027, a fifth up to 0.973
+    ("tensorwise, fast", 64): True,  # 66 problems, mean 1.121, a fifth up to 1.029
     ("trained", 0): False,  # 28 problems, mean 1.009, a fifth up to 1.001
     ("trained", 2048): True,  # 26 problems, mean 1.037, a fifth up to 1.016
     ("trained", 512): True,  # 16 problems, mean 1.088, a fifth up to 1.047

@@ -29,8 +29,9 @@ def inductor_options(
       of a gated linear unit that follow them,
     - convolutions of channels-last images, with a bias, an activation and a residual, and their
       gradients,
+    - fp8 products (_scaled_mm) with tensorwise or rowwise scales,
 
-    where operands are float16 or bfloat16 and a kernel is expected to be faster than what Inductor
+    where the others' operands are float16 or bfloat16, and a kernel is expected to be faster than what Inductor
     would run. Sums stay in float32 up to the result, which is rounded once. With max-autotune,
     Inductor measures GEMMs that nothing follows, with cutwheel's as one more candidate.
 
