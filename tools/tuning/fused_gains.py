@@ -12,7 +12,8 @@ as much and more, took less, its time counts.
     convolution     z and the residual are read, the result is written
 
 "bias", "trained" (with z stored for backward, forward and backward together) and fp8 products, by
-their scales and with fast accumulation or without, are torch's own times. A class is a kind, and how many rows; of convolutions the filter, and whether it is strided.
+their scales and with fast accumulation or without, are torch's own times. A class is a kind, and
+how many rows; of convolutions the filter, and whether it is strided.
 """
 
 from __future__ import annotations

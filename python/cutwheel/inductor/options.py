@@ -31,9 +31,9 @@ def inductor_options(
       gradients,
     - fp8 products (_scaled_mm) with tensorwise or rowwise scales,
 
-    where the others' operands are float16 or bfloat16, and a kernel is expected to be faster than what Inductor
-    would run. Sums stay in float32 up to the result, which is rounded once. With max-autotune,
-    Inductor measures GEMMs that nothing follows, with cutwheel's as one more candidate.
+    where the others' operands are float16 or bfloat16, and a kernel is expected to be faster than
+    what Inductor would run. Sums stay in float32 up to the result, which is rounded once. With max-
+    autotune, Inductor measures GEMMs that nothing follows, with cutwheel's as one more candidate.
 
     `cutwheel.inductor.report()` tells what was replaced, and why not the rest; so does the logger
     "cutwheel". Passes in `torch._inductor.config` run first.
