@@ -414,3 +414,33 @@ def test_scaled_products_that_stay(inductor_graphs: Graphs, cutwheel: ModuleType
     compiled(fp8(4096, 64), fp8(48, 64), *one)
     assert not compiled.ops.calls
     assert "tensorwise, fast" in str(cutwheel.inductor.report())
+
+
+def test_where_a_result_goes(inductor_graphs: Graphs, cutwheel: ModuleType) -> None:
+    """By what was measured: 4096 rows are enough for a gain, if Inductor would have to write what
+    follows the product."""
+    x, w, v = make(4096, 64), weight(64, 64), weight(64, 64)
+
+    def into_a_product(x: Tensor) -> Tensor:
+        return F.linear(F.silu(F.linear(x, w)), v)
+
+    def into_a_gate(x: Tensor) -> Tensor:
+        return F.linear(F.silu(F.linear(x, w)) * x, v)
+
+    def into_a_norm(x: Tensor) -> Tensor:
+        return F.linear(F.rms_norm(x + F.linear(x, w), (64,)), v)
+
+    def into_a_norm_and_a_later_sum(x: Tensor) -> Tensor:
+        h = x + F.linear(x, w)
+        return h + F.linear(F.rms_norm(h, (64,)), v)
+
+    for function, epilogues in (
+        (into_a_product, ["bias_silu"]),
+        (into_a_gate, []),
+        (into_a_norm, []),
+        (into_a_norm_and_a_later_sum, ["bias_residual", "bias_residual"]),
+    ):
+        compiled = inductor_graphs(function, only_faster=True)
+        close(compiled(x), function(x))
+        assert compiled.ops.names("linear_fused") == epilogues, function.__name__
+    assert "residual, goes on" in str(cutwheel.inductor.report())

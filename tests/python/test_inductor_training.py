@@ -60,15 +60,12 @@ def test_gradient_that_is_a_sum(inductor_graphs: Graphs, cutwheel: ModuleType) -
     assert backward.replaced == len(backward.entries) == 4
 
 
-def test_training_on_many_rows_stores_nothing(inductor_graphs: Graphs) -> None:
-    """By what was measured: z is stored by the kernel up to 2048 rows."""
-    for rows, epilogues in ((2048, ["bias_gelu_aux"]), (2049, [])):
-        x, w, b = torch.zeros(rows, 64), torch.zeros(64, 64), torch.zeros(64)
-        given = [each.bfloat16() for each in (x, w, b)]
-        compiled = inductor_graphs(lambda x, w, b: F.gelu(F.linear(x, w, b)), only_faster=True)
-        gradients(compiled, *given)
-        calls = compiled.ops.calls
-        assert [epilogue for op, epilogue, *_ in calls if op == "linear_fused_aux"] == epilogues
+def test_storing_was_not_measured(inductor_graphs: Graphs, cutwheel: ModuleType) -> None:
+    given = [torch.zeros(*size).bfloat16() for size in ((512, 64), (64, 64), (64,))]
+    compiled = inductor_graphs(lambda x, w, b: F.gelu(F.linear(x, w, b)), only_faster=True)
+    gradients(compiled, *given)
+    assert not [call for call in compiled.ops.calls if call[0].startswith("linear_fused")]
+    assert "stores its argument was not measured" in str(cutwheel.inductor.report())
 
 
 # ---- convolutions
@@ -100,18 +97,17 @@ def test_what_follows_a_convolution(
         assert compiled.ops.calls == [("conv2d_fused", epilogue)], epilogue
 
 
-def test_plain_convolution_of_any_batch(
-    inductor_graphs: Graphs, convolution: tuple[Tensor, ...]
-) -> None:
-    _, w, b, _ = convolution
+def test_plain_convolution_of_any_size(inductor_graphs: Graphs) -> None:
+    layer = torch.nn.Conv2d(16, 24, 3, stride=2, padding=(1, 2), dilation=(1, 2)).bfloat16()
+    layer = layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def function(x: Tensor) -> Tensor:
-        return F.conv2d(x, w, b, stride=2, padding=(1, 2), dilation=(1, 2)).flatten(1).softmax(-1)
+        return layer(x).flatten(1).softmax(-1)
 
     compiled = inductor_graphs(function, dynamic=True)
     with torch.no_grad():
         for batch in (2, 3, 5):
-            x = image(batch, 16, 9, 8)
+            x = image(batch, 16, 9 + batch, 8)
             close(compiled(x), function(x))
             assert compiled.ops.calls == [("conv2d", "bias")]
     assert len(compiled.graphs) == 1

@@ -6,14 +6,17 @@ alone, and the bytes that Inductor's kernel moves and ours does not, at the band
 data sheet. No kernel reaches that, and the launch costs nothing here. If eager torch, which moves
 as much and more, took less, its time counts.
 
-    activation      z is written, and read
-    residual        the same: Inductor adds it in the kernel of the norm that follows
+    activation      z is read, the result is written
+    residual        the residual is read as well
     gated           two GEMMs, whose results are read; the result is written
     convolution     z and the residual are read, the result is written
 
-"bias", "trained" (with z stored for backward, forward and backward together) and fp8 products, by
-their scales and with fast accumulation or without, are torch's own times. A class is a kind, and
-how many rows; of convolutions the filter, and whether it is strided.
+That holds where the result goes into kernels that are called as they are. If it goes into one of
+Inductor's as well ("shared"), that kernel computes and writes it, and need not read it: a pass
+less. If it goes there alone ("goes on"), it is never written: another less.
+
+"bias" and fp8 products, by their scales and with fast accumulation or without, are torch's own
+times. A class is a kind, and how many rows; of convolutions the filter, and whether it is strided.
 """
 
 from __future__ import annotations
@@ -46,6 +49,9 @@ CONVOLUTIONS = {
 ELEMENT = 2  # bytes of bfloat16
 ROWS = (64, 512, 2048)
 LEAST = 3
+# Where a result goes, as python/cutwheel/inductor/consumers.py has it: each saves Inductor's kernel
+# one pass more.
+ENDS = ("", ", shared", ", goes on")
 
 Figures = dict[tuple[str, Any], list[float]]
 
@@ -76,13 +82,9 @@ def _of_gemms(sections: dict[str, Any], gbs: float, figures: Figures) -> None:
         ours, torchs = _us(case, "cutwheel"), _us(case, "torch")
         if ours and torchs:
             figures["bias", rows_of(case["m"])].append(torchs / ours)
-    for case in _results(sections, "fused", "training_gelu"):
-        ours, torchs = _us(case, "cutwheel"), _us(case, "eager")
-        if ours and torchs:
-            figures["trained", rows_of(case["m"])].append(torchs / ours)
     for kind, group, side, gemms, passes in (
         ("activation", "bias_gelu", "cutwheel gelu", 1, 2),
-        ("residual", "bias_residual", "cutwheel", 1, 2),
+        ("residual", "bias_residual", "cutwheel", 1, 3),
         ("gated", "gated_silu", "cutwheel", 2, 3),
     ):
         for case in _results(sections, "fused", group):
@@ -90,8 +92,10 @@ def _of_gemms(sections: dict[str, Any], gbs: float, figures: Figures) -> None:
             ours, torchs = _us(case, side), alone.get((m, n, k))
             eager = _us(case, "eager")
             if ours and torchs and eager:
-                moved = passes * m * n * ELEMENT / (gbs * 1e3)
-                figures[kind, rows_of(m)].append(min(gemms * torchs + moved, eager) / ours)
+                once = m * n * ELEMENT / (gbs * 1e3)
+                alone_us = min(gemms * torchs + passes * once, eager)
+                for saved, end in enumerate(ENDS):
+                    figures[kind + end, rows_of(m)].append((alone_us - saved * once) / ours)
 
 
 def _of_scaled(sections: dict[str, Any], gbs: float, figures: Figures) -> None:
@@ -129,10 +133,11 @@ def _of_convolutions(sections: dict[str, Any], gbs: float, figures: Figures) -> 
                 (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
                 for size, taps in ((h, r), (w, s))
             )
-            moved = 3 * pixels * channels * ELEMENT / (gbs * 1e3)
-            figures["convolution", filter_of(r, s, stride)].append(
-                min(torchs + moved, eager) / ours
-            )
+            once = pixels * channels * ELEMENT / (gbs * 1e3)
+            alone_us = min(torchs + 3 * once, eager)
+            for saved, end in enumerate(ENDS):
+                key = f"convolution{end}", filter_of(r, s, stride)
+                figures[key].append((alone_us - saved * once) / ours)
 
 
 def figures() -> Figures:

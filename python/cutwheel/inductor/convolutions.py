@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from ..ops._common.errors import dtype_name
 from . import rewriting
 from .chains import Chain, Form, chains_of, same_value
+from .consumers import end_of
 from .gains import Target
 from .products import DTYPES
 from .report import Replacement
@@ -178,7 +179,7 @@ def _why_not_chain(found: Convolution, chain: Chain, target: Target) -> str | No
     epilogue = plain if chain.is_plain else chain.epilogue
     if not target.has_kernel("conv2d", found.filters.dtype, "fprop", epilogue):
         return "no kernel of this wheel runs natively"
-    kind = "fprop" if chain.is_plain else "convolution"
+    kind = "fprop" if chain.is_plain else f"convolution{end_of(chain.tail)}"
     if chain.activation is not None:
         because = target.why_not_activation(chain.activation)
         if because is not None:
@@ -210,8 +211,8 @@ def _replace_backward(
     grad, image, filters = node.args[:3]
     mask = node.args[-1]
     uses = {user.args[1]: user for user in node.users if user.target is operator.getitem}
-    if not isinstance(mask, Sequence) or len(uses) != len(node.users) or mask[2]:
-        return None, "a gradient of the bias in the same operation"
+    if not isinstance(mask, Sequence) or len(uses) != len(node.users):
+        return None, "a use of all gradients together"
     calls = {
         0: ("dgrad", ops.conv2d_input_grad, (grad, filters), found.size[2:]),
         1: ("wgrad", ops.conv2d_weight_grad, (grad, image), found.filters.shape[2:]),
@@ -234,6 +235,13 @@ def _replace_backward(
         made.append(packet.__name__)
     if not made:
         return None, "; ".join(reasons)
+    if 2 in uses:  # as Inductor computes it on GPUs
+        with graph.inserting_before(node):
+            args = grad, [0, 2, 3]
+            of_bias = rewriting.emit(graph, aten.sum.dim_IntList, args, uses[2])
+        uses[2].replace_all_uses_with(of_bias)
+        graph.erase_node(uses[2])
+    left[2] = False
     if any(left):
         node.update_arg(len(node.args) - 1, left)
         values = [

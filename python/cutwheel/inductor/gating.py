@@ -15,6 +15,7 @@ from torch import Tensor, fx
 
 from . import rewriting
 from .chains import Chain, is_reshape
+from .consumers import end_of
 from .formulas import applied_to, before_casts, is_cast
 from .gains import Target
 from .products import Product, product_of, why_not
@@ -211,7 +212,7 @@ def _judge(
     weights = [product.b] + ([gate.other.b] if gate.other is not None else [])
     if not target.has_kernel("gemm", product.dtype, "tnt", epilogue):
         return []
-    if target.why_not_fused("gated", name, product.m) is not None:
+    if target.why_not_fused(f"gated{end_of(chain.tail)}", name, product.m) is not None:
         return []
     if context.is_written_between(product.node, chain.tail):
         return []

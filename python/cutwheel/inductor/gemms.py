@@ -9,6 +9,7 @@ from torch import Tensor, fx
 
 from . import rewriting
 from .chains import Chain, Form, chains_of, is_reshape, same_value
+from .consumers import end_of
 from .gains import Target
 from .products import Product, product_of, why_not
 from .report import Replacement
@@ -109,20 +110,14 @@ def _fused(
 def _why_not_chain(product: Product, chain: Chain, target: Target) -> str | None:
     if not target.has_kernel("gemm", product.dtype, "tnt", chain.epilogue):
         return "no kernel of this wheel runs natively"
-    kinds = []
+    if not target.only_faster:
+        return None
     if chain.stored is not None:
-        kinds.append("trained")
-    if chain.activation is not None:
-        kinds.append("activation")
-    if chain.residual is not None:
-        kinds.append("residual")
-    if chain.activation is not None and chain.residual is not None and target.only_faster:
+        return "an epilogue that stores its argument was not measured"
+    if chain.activation is not None and chain.residual is not None:
         return "an activation and a residual together were not measured"
-    for kind in kinds:
-        because = target.why_not_fused(kind, chain.activation, product.m)
-        if because is not None:
-            return because
-    return None
+    kind = "residual" if chain.activation is None else "activation"
+    return target.why_not_fused(kind + end_of(chain.tail), chain.activation, product.m)
 
 
 def _put_fused(graph: fx.Graph, product: Product, chain: Chain) -> str:

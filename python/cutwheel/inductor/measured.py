@@ -14,6 +14,14 @@ GEMMS = {
     ("activation", 2048): True,  # 15 problems, mean 1.095, a fifth up to 1.027
     ("activation", 512): True,  # 24 problems, mean 1.080, a fifth up to 1.004
     ("activation", 64): False,  # 15 problems, mean 1.127, a fifth up to 0.970
+    ("activation, goes on", 0): False,  # 34 problems, mean 0.964, a fifth up to 0.914
+    ("activation, goes on", 2048): True,  # 15 problems, mean 1.020, a fifth up to 1.004
+    ("activation, goes on", 512): False,  # 24 problems, mean 1.025, a fifth up to 0.931
+    ("activation, goes on", 64): False,  # 15 problems, mean 1.121, a fifth up to 0.968
+    ("activation, shared", 0): False,  # 34 problems, mean 1.004, a fifth up to 0.963
+    ("activation, shared", 2048): True,  # 15 problems, mean 1.058, a fifth up to 1.017
+    ("activation, shared", 512): True,  # 24 problems, mean 1.053, a fifth up to 0.983
+    ("activation, shared", 64): False,  # 15 problems, mean 1.124, a fifth up to 0.969
     ("bias", 0): False,  # 37 problems, mean 0.991, a fifth up to 0.984
     ("bias", 2048): True,  # 21 problems, mean 1.020, a fifth up to 0.997
     ("bias", 512): False,  # 49 problems, mean 1.020, a fifth up to 0.975
@@ -22,10 +30,26 @@ GEMMS = {
     ("gated", 2048): True,  # 15 problems, mean 1.158, a fifth up to 1.050
     ("gated", 512): True,  # 24 problems, mean 1.258, a fifth up to 1.049
     ("gated", 64): True,  # 15 problems, mean 1.543, a fifth up to 1.093
-    ("residual", 0): True,  # 34 problems, mean 1.060, a fifth up to 1.001
-    ("residual", 2048): True,  # 15 problems, mean 1.095, a fifth up to 1.030
-    ("residual", 512): False,  # 24 problems, mean 1.047, a fifth up to 0.945
-    ("residual", 64): True,  # 15 problems, mean 1.128, a fifth up to 0.973
+    ("gated, goes on", 0): True,  # 34 problems, mean 1.050, a fifth up to 1.002
+    ("gated, goes on", 2048): True,  # 15 problems, mean 1.117, a fifth up to 1.039
+    ("gated, goes on", 512): True,  # 24 problems, mean 1.226, a fifth up to 1.025
+    ("gated, goes on", 64): True,  # 15 problems, mean 1.540, a fifth up to 1.092
+    ("gated, shared", 0): True,  # 34 problems, mean 1.071, a fifth up to 1.011
+    ("gated, shared", 2048): True,  # 15 problems, mean 1.138, a fifth up to 1.045
+    ("gated, shared", 512): True,  # 24 problems, mean 1.242, a fifth up to 1.044
+    ("gated, shared", 64): True,  # 15 problems, mean 1.541, a fifth up to 1.093
+    ("residual", 0): True,  # 34 problems, mean 1.079, a fifth up to 1.007
+    ("residual", 2048): True,  # 15 problems, mean 1.109, a fifth up to 1.030
+    ("residual", 512): False,  # 24 problems, mean 1.066, a fifth up to 0.951
+    ("residual", 64): True,  # 15 problems, mean 1.130, a fifth up to 0.974
+    ("residual, goes on", 0): False,  # 34 problems, mean 1.002, a fifth up to 0.959
+    ("residual, goes on", 2048): True,  # 15 problems, mean 1.034, a fifth up to 1.003
+    ("residual, goes on", 512): False,  # 24 problems, mean 1.014, a fifth up to 0.939
+    ("residual, goes on", 64): True,  # 15 problems, mean 1.125, a fifth up to 0.971
+    ("residual, shared", 0): True,  # 34 problems, mean 1.041, a fifth up to 0.984
+    ("residual, shared", 2048): True,  # 15 problems, mean 1.072, a fifth up to 1.012
+    ("residual, shared", 512): False,  # 24 problems, mean 1.040, a fifth up to 0.945
+    ("residual, shared", 64): True,  # 15 problems, mean 1.128, a fifth up to 0.973
     ("rowwise", 0): True,  # 40 problems, mean 1.049, a fifth up to 0.987
     ("rowwise", 2048): True,  # 22 problems, mean 1.099, a fifth up to 1.002
     ("rowwise", 512): True,  # 52 problems, mean 1.308, a fifth up to 1.041
@@ -42,9 +66,6 @@ GEMMS = {
     ("tensorwise, fast", 2048): True,  # 22 problems, mean 1.050, a fifth up to 0.998
     ("tensorwise, fast", 512): True,  # 52 problems, mean 1.027, a fifth up to 0.973
     ("tensorwise, fast", 64): True,  # 66 problems, mean 1.121, a fifth up to 1.029
-    ("trained", 0): False,  # 28 problems, mean 1.009, a fifth up to 1.001
-    ("trained", 2048): True,  # 26 problems, mean 1.037, a fifth up to 1.016
-    ("trained", 512): True,  # 16 problems, mean 1.088, a fifth up to 1.047
 }
 
 # Kind, filter, and whether it is strided.
@@ -54,6 +75,16 @@ CONVOLUTIONS = {
     ("convolution", "3x3", True): True,  # 14 problems, mean 1.202, a fifth up to 1.066
     ("convolution", "other", False): True,  # 5 problems, mean 1.137, a fifth up to 1.034
     ("convolution", "other", True): True,  # 7 problems, mean 2.616, a fifth up to 1.585
+    ("convolution, goes on", "1x1", False): False,  # 22 problems, mean 0.994, a fifth up to 0.888
+    ("convolution, goes on", "3x3", False): False,  # 46 problems, mean 1.111, a fifth up to 0.924
+    ("convolution, goes on", "3x3", True): False,  # 14 problems, mean 1.092, a fifth up to 0.948
+    ("convolution, goes on", "other", False): True,  # 5 problems, mean 1.061, a fifth up to 0.971
+    ("convolution, goes on", "other", True): True,  # 7 problems, mean 2.325, a fifth up to 1.349
+    ("convolution, shared", "1x1", False): True,  # 22 problems, mean 1.171, a fifth up to 1.036
+    ("convolution, shared", "3x3", False): False,  # 46 problems, mean 1.177, a fifth up to 0.945
+    ("convolution, shared", "3x3", True): True,  # 14 problems, mean 1.147, a fifth up to 1.007
+    ("convolution, shared", "other", False): True,  # 5 problems, mean 1.100, a fifth up to 1.003
+    ("convolution, shared", "other", True): True,  # 7 problems, mean 2.471, a fifth up to 1.422
     ("dgrad", "1x1", False): True,  # 22 problems, mean 1.145, a fifth up to 0.991
     ("dgrad", "3x3", False): True,  # 46 problems, mean 1.164, a fifth up to 1.009
     ("dgrad", "3x3", True): False,  # 14 problems, mean 1.228, a fifth up to 0.926
