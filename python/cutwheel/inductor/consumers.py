@@ -1,5 +1,5 @@
-"""What becomes of a fused kernel's result: whether Inductor would compute it in a kernel of its own,
-or in one with what follows.
+"""What becomes of a fused kernel's result: whether Inductor would compute it in a kernel of its
+own, or in one with what follows.
 
 An activation whose result is only multiplied by something costs Inductor nothing: its kernel reads
 the product instead of the result. So what a fused kernel saves depends on where the result goes.
