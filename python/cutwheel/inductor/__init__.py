@@ -6,7 +6,8 @@ them (`chains`, `formulas`), judged by what was measured (`gains`), and replaced
 
 from __future__ import annotations
 
-from .options import backend, inductor_options
+from .options import backend
+from .options import inductor_options as inductor_options
 from .report import CompiledGraph, CompileReport, Replacement, report
 
 __all__ = [
@@ -14,6 +15,5 @@ __all__ = [
     "CompiledGraph",
     "Replacement",
     "backend",
-    "inductor_options",
     "report",
 ]
