@@ -137,9 +137,12 @@ def faked(graph: fx.GraphModule, inputs: tuple[Tensor, ...]) -> fx.GraphModule:
     return graph
 
 
-def constant_graph(function: Callable[..., Any], x: Tensor) -> fx.GraphModule:
+def constant_graph(
+    function: Callable[..., Any], x: Tensor, freezing: bool = True
+) -> fx.GraphModule:
     """The graph of a function whose other tensors are constants, as Inductor's freezing leaves
     them, after the pass."""
+    from torch._inductor import config
     from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -148,7 +151,8 @@ def constant_graph(function: Callable[..., Any], x: Tensor) -> fx.GraphModule:
     with torch.no_grad():
         graph = make_fx(function, decomposition_table=select_decomp_table())(x)
         faked(graph, (x,))
-        CutwheelPass(only_faster=False)(graph.graph)
+        with config.patch(freezing=freezing):
+            CutwheelPass(only_faster=False)(graph.graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph

@@ -121,6 +121,8 @@ def test_the_key_of_caches(cutwheel: ModuleType) -> None:
     with cutwheel.batch_invariant():
         assert key() != before
     assert key() == before
+    with torch._inductor.config.patch(freezing=True):
+        assert key() is None
 
 
 # ---- settings

@@ -245,7 +245,12 @@ def _judge(
 
 
 def _constant_of(node: fx.Node) -> Tensor | None:
-    """A weight [K, N] that is a constant of the graph, or a constant transposed; None: another."""
+    """A weight [K, N] that Inductor has frozen, maybe transposed; None: another. Constants of a graph
+    that is not frozen may be exchanged later, as those of a package of AOTInductor."""
+    from torch._inductor import config
+
+    if not config.freezing:
+        return None
     if node.target is aten.permute.default and node.args[1] == [1, 0]:
         before = _constant_of(node.args[0])  # type: ignore[arg-type]
         return None if before is None else before.t()

@@ -96,7 +96,10 @@ class CutwheelPass(CustomGraphPass):  # type: ignore[misc,unused-ignore]
 
     def uuid(self) -> Any | None:
         """What the result depends on besides the graph. None, which turns Inductor's caches off, if
-        a previous pass has no uuid."""
+        a previous pass has no uuid; and with freezing, since keys of caches leave the values of
+        frozen weights out, which packed ones are made of."""
+        if config.freezing:
+            return None
         known = []
         for each in self.previous:
             identity = each.uuid() if isinstance(each, CustomGraphPass) else None
