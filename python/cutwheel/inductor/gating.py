@@ -245,8 +245,8 @@ def _judge(
 
 
 def _constant_of(node: fx.Node) -> Tensor | None:
-    """A weight [K, N] that Inductor has frozen, maybe transposed; None: another. Constants of a graph
-    that is not frozen may be exchanged later, as those of a package of AOTInductor."""
+    """A weight [K, N] that Inductor has frozen, maybe transposed; None: another. Constants of a
+    graph that is not frozen may be exchanged later, as those of a package of AOTInductor."""
     from torch._inductor import config
 
     if not config.freezing:
