@@ -50,6 +50,8 @@ __all__ = [
     "grouped_linear",
     "grouped_mm",
     "grouped_mm_list",
+    "inductor",
+    "inductor_options",
     "is_batch_invariant",
     "kernels",
     "linear",
@@ -78,8 +80,9 @@ def _is_started_by_dash_m() -> bool:
 
 
 try:
-    from . import _library, errors, models, nn, tuning
+    from . import _library, errors, inductor, models, nn, tuning
     from .fusion import FusionReport, fuse
+    from .inductor import inductor_options
     from .inspect.explain import Explanation, Kernel, build_info, explain, kernels
     from .interception import CallReport, Calls, disable, enable, enabled, report
     from .models import ReplacementReport, replace_layers

@@ -51,3 +51,21 @@ def opaque_ops(cpu_ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cpu
     monkeypatch.setattr(by_torch, "_is_refused", lambda x: x.dtype not in by_torch.DTYPES)
     yield cpu_ops
     library._destroy()
+
+
+@pytest.fixture
+def inductor_graphs(
+    traced_on_cpu: CpuOps, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Any]]:
+    """Makes a `Compiled` of a function: its graphs go through the pass for torch.compile, on the
+    CPU, as on a Hopper GPU that has every kernel."""
+    import torch
+    from inductor_on_cpu import Compiled, pretend_gpu
+
+    from cutwheel.inductor import report
+
+    pretend_gpu(monkeypatch.setattr)
+    report(clear=True)
+    yield lambda function, **how: Compiled(traced_on_cpu, function, **how)
+    torch._dynamo.reset()
+    report(clear=True)

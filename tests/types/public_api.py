@@ -7,14 +7,14 @@ tests/python/test_types.py sees to it that no public name is missing, and runs `
 from __future__ import annotations
 
 import copy
-from typing import assert_type
+from typing import Any, assert_type
 
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
 import cutwheel
-from cutwheel import distributed, nn
+from cutwheel import distributed, inductor, nn
 
 DEVICE = "meta"
 BF16 = torch.bfloat16
@@ -180,6 +180,19 @@ def interception(a: Tensor, b: Tensor) -> None:
     assert_type(found.taken + found.passed_on, int)
 
 
+def compiled_graphs() -> None:
+    options = cutwheel.inductor_options("default", options={}, only_faster=True)
+    assert_type(options, dict[str, Any])
+    function = torch.compile(torch.nn.Linear(8, 8), options=options)
+    assert callable(function)
+    assert callable(inductor.backend)
+    found = inductor.report(clear=True)
+    assert_type(found, inductor.CompileReport)
+    assert_type(found.graphs, tuple[inductor.CompiledGraph, ...])
+    for graph in found.graphs:
+        assert_type(graph.entries, tuple[inductor.Replacement, ...])
+
+
 def errors(a: Tensor) -> None:
     kinds = cutwheel.errors.ArgumentError, cutwheel.errors.DeviceError, cutwheel.errors.DtypeError
     try:
@@ -206,4 +219,5 @@ def main() -> None:
     inspection()
     settings(a, weight.t())
     interception(a, weight.t())
+    compiled_graphs()
     errors(a)

@@ -24,6 +24,7 @@ PAGES = {
     "fusion": ("Fusing a model", ("cutwheel.fusion",)),
     "models": ("Models of Transformers", ("cutwheel.models",)),
     "interception": ("Behind torch's ops", ("cutwheel.interception",)),
+    "inductor": ("torch.compile", ("cutwheel.inductor",)),
     "inspect": ("Inspection", ("cutwheel.inspect", "cutwheel.ops._common.epilogue")),
     "settings": (
         "Settings and tuning",
@@ -36,7 +37,7 @@ PAGES = {
     "errors": ("Errors", ("cutwheel.errors",)),
 }
 # Public modules; their own names are public, too.
-MODULES = ("nn", "errors", "distributed", "models")
+MODULES = ("nn", "errors", "distributed", "models", "inductor")
 # A value, not documented by a docstring.
 VALUES = ("__version__",)
 

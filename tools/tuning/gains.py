@@ -1,7 +1,8 @@
-"""Writes cuda/torch/intercept_gains.h: where enable() expects our kernels to beat torch's.
+"""Writes where our kernels are expected to beat torch's: cuda/torch/intercept_gains.h for enable(),
+and python/cutwheel/inductor/measured.py for torch.compile (tools/tuning/fused_gains.py).
 
-    python tools/tuning/gains.py            # writes it
-    python tools/tuning/gains.py --check    # fails if it is not what benchmarks/results say
+    python tools/tuning/gains.py            # writes them
+    python tools/tuning/gains.py --check    # fails if they are not what benchmarks/results say
 
 Figures are the medians of the suites mm and bmm against "torch", in bfloat16 on Hopper. Problems
 fall into classes: layout, one matrix or a batch, and how many rows. A class is faster if at least
@@ -19,6 +20,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
+
+import fused_gains
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -176,15 +179,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare, and write nothing")
     options = parser.parse_args(arguments)
-    text = header(measured())
-    if options.check:
-        if HEADER.read_text() == text:
-            return 0
-        name = HEADER.relative_to(ROOT)
-        print(f"{name} is not what benchmarks/results say: run tools/tuning/gains.py")
-        return 1
-    HEADER.write_text(text)
-    return 0
+    texts = {HEADER: header(measured()), fused_gains.MODULE: fused_gains.module(is_faster)}
+    stale = [path for path, text in texts.items() if path.read_text() != text]
+    for path in stale:
+        if options.check:
+            name = path.relative_to(ROOT)
+            print(f"{name} is not what benchmarks/results say: run tools/tuning/gains.py")
+        else:
+            path.write_text(texts[path])
+    return 1 if options.check and stale else 0
 
 
 if __name__ == "__main__":

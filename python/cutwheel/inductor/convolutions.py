@@ -1,0 +1,263 @@
+"""Convolutions of a graph: found, judged, replaced; the gradients of their backward one by one."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+
+from ..ops._common.errors import dtype_name
+from . import rewriting
+from .chains import Chain, Form, chains_of, same_value
+from .consumers import end_of
+from .gains import Target
+from .products import DTYPES
+from .report import Replacement
+from .sizes import is_channels_last, is_same, same_shape, static, value_of
+
+aten, ops = torch.ops.aten, torch.ops.cutwheel
+
+_FORWARD, _BACKWARD = aten.convolution.default, aten.convolution_backward.default
+
+
+class Convolution(NamedTuple):
+    """A convolution of images, or its backward."""
+
+    images: tuple[Tensor, ...]
+    """all of its tensors with four dimensions"""
+    filters: Tensor
+    """[Ko, C, R, S]"""
+    size: tuple[Any, ...]
+    """N, C, H, W of the input"""
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+    transposed: bool
+
+    @property
+    def geometry(self) -> tuple[int, ...]:
+        """Eight numbers, as the ops take them."""
+        (top, left), steps = self.padding, self.stride
+        return (*steps, top, top, left, left, *self.dilation)
+
+    @property
+    def taps(self) -> tuple[int, int]:
+        r, s = (static(each) or 0 for each in self.filters.shape[2:])
+        return r, s
+
+    @property
+    def is_strided(self) -> bool:
+        return max(self.stride) > 1
+
+    def __str__(self) -> str:
+        size, (ko, _, r, s) = "x".join(map(str, self.size)), self.filters.shape
+        return f"{size} {ko} {r}x{s} {dtype_name(self.filters.dtype)}"
+
+
+def _convolution_of(node: fx.Node) -> Convolution | None:
+    """None: it is no convolution of images, or nothing is known of its tensors."""
+    if node.op != "call_function" or node.target not in (_FORWARD, _BACKWARD):
+        return None
+    is_forward = node.target is _FORWARD
+    tensors = node.args[:2] if is_forward else node.args[:3]
+    images = [value_of(each) for each in tensors]
+    if any(image is None or image.dim() != 4 for image in images):
+        return None
+    known = [image for image in images if image is not None]
+    result = value_of(node) if is_forward else None
+    stride, padding, dilation, transposed, _, groups = node.args[3 if is_forward else 4 :][:6]
+    both = [_two(each) for each in (stride, padding, dilation)]
+    if any(each is None for each in both) or not isinstance(groups, int):
+        return None
+    return Convolution(
+        images=(*known, *([result] if result is not None else [])),
+        filters=known[-1],
+        size=tuple(known[0 if is_forward else 1].shape),
+        stride=both[0],  # type: ignore[arg-type]
+        padding=both[1],  # type: ignore[arg-type]
+        dilation=both[2],  # type: ignore[arg-type]
+        groups=groups,
+        transposed=bool(transposed),
+    )
+
+
+def _two(given: Any) -> tuple[int, int] | None:
+    """A number for H and one for W; None: the graph does not know them."""
+    if not isinstance(given, Sequence) or not all(isinstance(each, int) for each in given):
+        return None
+    return (given[0], given[-1]) if len(given) in (1, 2) else None
+
+
+def _why_not(found: Convolution) -> str | None:
+    filters = found.filters
+    if filters.dtype not in DTYPES:
+        return f"{dtype_name(filters.dtype)} stays with Inductor"
+    if found.transposed:
+        return "a transposed convolution"
+    if found.groups != 1:
+        return "a convolution of several groups"
+    if any(x.dtype != filters.dtype or x.device != filters.device for x in found.images):
+        return "dtypes or devices differ"
+    if not all(map(is_channels_last, found.images)):
+        return "not channels last: call model.to(memory_format=torch.channels_last)"
+    if any(static(each) is None for each in filters.shape):
+        return "the filter's size is not known"
+    if filters.shape[0] % 8 or (filters.shape[1] % 8 and found.taps in ((1, 1), (3, 3))):
+        return "channels that are no multiple of 8"
+    if any(static(each) == 0 for image in found.images for each in image.shape):
+        return "an empty operand"
+    return None
+
+
+def replace_convolution(graph: fx.Graph, node: fx.Node, context: Any) -> Replacement | None:
+    """Puts kernels in the place of a convolution, with what follows it, or of its gradients. None:
+    the node is no convolution of images."""
+    found = _convolution_of(node)
+    if found is None:
+        return None
+    is_forward = node.target is _FORWARD
+    name = "convolution" if is_forward else "convolution_backward"
+
+    def entry(by: str | None, reason: str = "") -> Replacement:
+        return Replacement(name, str(found), by, reason)
+
+    target = context.target(found.filters.device)
+    because = target if isinstance(target, str) else _why_not(found)
+    if because is not None:
+        return entry(None, because)
+    if is_forward:
+        return entry(*_replace_forward(graph, node, found, target, context))
+    return entry(*_replace_backward(graph, node, found, target))
+
+
+# ---- forward
+def _form(like: Tensor) -> Form:
+    channels = like.shape[1]
+
+    def is_bias(node: Any) -> bool:
+        value = value_of(node)
+        if value is None or not same_value(node, like) or value.dim() not in (3, 4):
+            return False
+        sizes = (channels, 1, 1) if value.dim() == 3 else (1, channels, 1, 1)
+        return all(map(is_same, value.shape, sizes)) and is_same(value.stride(-3), 1)
+
+    def is_residual(node: Any, of: fx.Node) -> bool:
+        value, wanted = value_of(node), value_of(of)
+        if value is None or wanted is None or not same_value(node, like):
+            return False
+        return same_shape(value, wanted) and is_channels_last(value)
+
+    return Form(lambda node: False, is_bias, is_residual)
+
+
+def _replace_forward(
+    graph: fx.Graph, node: fx.Node, found: Convolution, target: Target, context: Any
+) -> tuple[str | None, str]:
+    bias, like = node.args[2], found.images[-1]
+    if bias is not None and not same_value(bias, like):
+        return None, "the bias has another dtype"
+    chains, stop = chains_of(node, like.dtype, _form(like), bias)
+    reasons = []
+    for chain in chains:
+        because = _why_not_chain(found, chain, target)
+        if because is None and context.is_written_between(node, chain.tail):
+            because = "an operation between them writes to its operands"
+        if because is None:
+            return _put(graph, node, found, chain), "; ".join(reasons) or stop
+        reasons.append(because if chain.is_plain else f"not {chain.epilogue}: {because}")
+    return None, "; ".join(dict.fromkeys(reasons))
+
+
+def _why_not_chain(found: Convolution, chain: Chain, target: Target) -> str | None:
+    if chain.stored is not None:
+        return "what the activation is applied to is used elsewhere"
+    plain = "plain" if chain.bias is None else "bias"
+    epilogue = plain if chain.is_plain else chain.epilogue
+    if not target.has_kernel("conv2d", found.filters.dtype, "fprop", epilogue):
+        return "no kernel of this wheel runs natively"
+    kind = "fprop" if chain.is_plain else f"convolution{end_of(chain.tail)}"
+    if chain.activation is not None:
+        because = target.why_not_activation(chain.activation)
+        if because is not None:
+            return because
+    return target.why_not_convolution(kind, found.taps, found.is_strided)
+
+
+def _put(graph: fx.Graph, node: fx.Node, found: Convolution, chain: Chain) -> str:
+    image, filters = node.args[:2]
+    bias = chain.bias
+    bias_value = value_of(bias)
+    if bias_value is not None and bias_value.dim() != 1:
+        with graph.inserting_before(chain.tail):
+            shape = [found.filters.shape[0]]
+            bias = rewriting.emit(graph, aten.reshape.default, (bias, shape), chain.tail)
+    if chain.is_plain:
+        args: tuple[Any, ...] = image, filters, bias, *found.geometry
+        rewriting.put(graph, node, chain, ops.conv2d.default, args, None)
+        return "conv2d"
+    args = image, filters, bias, chain.residual, *found.geometry, chain.epilogue
+    rewriting.put(graph, node, chain, ops.conv2d_fused.default, args, None)
+    return f"conv2d_fused({chain.epilogue})"
+
+
+# ---- backward
+def _replace_backward(
+    graph: fx.Graph, node: fx.Node, found: Convolution, target: Target
+) -> tuple[str | None, str]:
+    grad, image, filters = node.args[:3]
+    mask = node.args[-1]
+    uses = {user.args[1]: user for user in node.users if user.target is operator.getitem}
+    if not isinstance(mask, Sequence) or len(uses) != len(node.users):
+        return None, "a use of all gradients together"
+    calls = {
+        0: ("dgrad", ops.conv2d_input_grad, (grad, filters), found.size[2:]),
+        1: ("wgrad", ops.conv2d_weight_grad, (grad, image), found.filters.shape[2:]),
+    }
+    made, reasons, left = [], [], [bool(each) for each in mask]
+    for index, (kind, packet, operands, extents) in calls.items():
+        if index not in uses:
+            left[index] = False
+            continue
+        because = _why_not_gradient(found, target, kind, extents)
+        if because is not None:
+            reasons.append(f"not {kind}: {because}")
+            continue
+        with graph.inserting_before(node):
+            sizes = (*map(static, extents), *found.geometry)
+            new = rewriting.emit(graph, packet.default, (*operands, *sizes), uses[index])
+        uses[index].replace_all_uses_with(new)
+        graph.erase_node(uses[index])
+        left[index] = False
+        made.append(packet.__name__)
+    if not made:
+        return None, "; ".join(reasons)
+    if 2 in uses:  # as Inductor computes it on GPUs
+        with graph.inserting_before(node):
+            args = grad, [0, 2, 3]
+            of_bias = rewriting.emit(graph, aten.sum.dim_IntList, args, uses[2])
+        uses[2].replace_all_uses_with(of_bias)
+        graph.erase_node(uses[2])
+    left[2] = False
+    if any(left):
+        node.update_arg(len(node.args) - 1, left)
+        values = [
+            value if kept else None for value, kept in zip(node.meta["val"], left, strict=True)
+        ]
+        node.meta["val"] = tuple(values)
+    else:
+        graph.erase_node(node)
+    return ", ".join(made), "; ".join(reasons)
+
+
+def _why_not_gradient(
+    found: Convolution, target: Target, kind: str, extents: Sequence[Any]
+) -> str | None:
+    if any(static(each) is None for each in extents):
+        return "the image's size is not known"
+    if not target.has_kernel("conv2d", found.filters.dtype, kind, "plain"):
+        return "no kernel of this wheel runs natively"
+    return target.why_not_convolution(kind, found.taps, found.is_strided)
