@@ -99,11 +99,11 @@ class CutwheelFp8LinearKernel(FP8ScaledMMLinearKernel):  # type: ignore[misc]
     def apply_scaled_mm(
         self,
         *,
-        A: Tensor,  # noqa: N803  (the names are vLLM's)
-        B: Tensor,  # noqa: N803
+        A: Tensor,
+        B: Tensor,
         out_dtype: torch.dtype,
-        As: Tensor,  # noqa: N803
-        Bs: Tensor,  # noqa: N803
+        As: Tensor,
+        Bs: Tensor,
         bias: Tensor | None,
         output_shape: list[int],
     ) -> Tensor:
@@ -166,10 +166,10 @@ class CutwheelFp8BlockLinearKernel(Fp8BlockScaledMMLinearKernel):  # type: ignor
 
     def apply_block_scaled_mm(
         self,
-        A: Tensor,  # noqa: N803
-        B: Tensor,  # noqa: N803
-        As: Tensor,  # noqa: N803
-        Bs: Tensor,  # noqa: N803
+        A: Tensor,
+        B: Tensor,
+        As: Tensor,
+        Bs: Tensor,
     ) -> Tensor:
         """A [M, K], B [N, K], As [M, ceil(K / 128)], Bs [ceil(N / 128), ceil(K / 128)] -> [M, N]"""
         return scaled_mm(
