@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A block of a UNet and the decoder of latents, as Stable Diffusion XL has them.
 
-    python examples/unet.py                    # both, in eager torch and by cutwheel, compiled or not
+    python examples/unet.py               # both, in eager torch and by cutwheel, compiled or not
     python examples/unet.py unet --batch 8
     python examples/unet.py decoder --no-compile
 
