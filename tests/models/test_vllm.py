@@ -335,6 +335,10 @@ def layer_of(**tensors: Any) -> torch.nn.Module:
     return layer
 
 
+def wanted(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.nn.functional.linear(x.float(), weight, None if bias is None else bias.float())
+
+
 def close(found: Tensor, want: Tensor, most: float) -> None:
     assert found.shape == want.shape
     error = float((found.double() - want.double()).norm() / want.double().norm())
@@ -375,7 +379,7 @@ def test_fp8(
     assert found.dtype == torch.bfloat16
     assert [call[0] for call in cpu_ops.calls] == ["scaled_mm"]
     assert cpu_ops.calls[0][2] is True  # fast accumulation
-    close(found, torch.nn.functional.linear(x.float(), weight, bias), 0.06)
+    close(found, wanted(x, weight, bias), 0.06)
     takes_fp8 = kernel.input_quant_key()
     assert (takes_fp8 == interface.quant.kFp8StaticTensorSym) == (of_input == "static")
     assert of_input == "static" or takes_fp8 is None
@@ -398,7 +402,7 @@ def test_fp8_in_blocks(interface: Interface, cpu_ops: CpuOps, with_bias: bool, e
     kernel.process_weights_after_loading(layer)
     assert layer.weight_scale_inv.dtype == torch.float32
     found = kernel.apply_weights(layer, x, bias)
-    close(found, torch.nn.functional.linear(x.float(), weight, bias), 0.06)
+    close(found, wanted(x, weight, bias), 0.06)
     assert [call[:2] for call in cpu_ops.calls] == [("scaled_mm", (2, 3))]
 
 
@@ -477,5 +481,5 @@ def test_int8(
     kernel.process_weights_after_loading(layer)
     found = kernel.apply_weights(layer, x, bias)
     assert found.dtype == torch.bfloat16
-    close(found, torch.nn.functional.linear(x.float(), weight, bias), 0.03)
+    close(found, wanted(x, weight, bias), 0.03)
     assert [call[0] for call in cpu_ops.calls] == ["scaled_mm"]
