@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     add("grouped", "grouped GEMMs of experts")
     add("conv", "convolutions in all directions")
     add("volumes", "convolutions of volumes, and transposed ones")
-    add("models", "convolutional models, and a training step")
+    add("models", "whole models, and training steps")
     add("host", "CPU time of a call")
     everything = add("all", "every section")
     everything.add_argument(
@@ -95,6 +95,12 @@ def _common() -> argparse.ArgumentParser:
         help="cutwheel in batch_invariant(); the same seed without it gives the normal mode",
     )
     common.add_argument("--budget-seconds", type=float, help="skip cases once this is used up")
+    common.add_argument(
+        "--case-seconds",
+        type=float,
+        metavar="S",
+        help="a case that takes longer, compilations included, is a failure",
+    )
     common.add_argument(
         "--no-compile", action="store_true", help="no torch.compile among the baselines"
     )

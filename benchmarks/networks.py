@@ -1,8 +1,9 @@
 """Convolutional models of the suite `models`: random weights, in eval mode, channels last.
 
-ResNet-50 is that of examples/resnet50.py; the others of images are torchvision's. The decoder of
-videos is written down here: causal convolutions, RMS norms and SiLU in residual blocks, as the
-decoders of Wan 2.1 and HunyuanVideo have them.
+ResNet-50 is that of examples/resnet50.py, parts of a diffusion model are those of examples/unet.py;
+the others of images are torchvision's. The decoder of videos is written down here: causal
+convolutions, RMS norms and SiLU in residual blocks, as the decoders of Wan 2.1 and HunyuanVideo
+have them.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ Model = torch.nn.Module
 
 
 @functools.cache
-def example() -> ModuleType:
-    path = Path(__file__).parents[1] / "examples" / "resnet50.py"
-    spec = importlib.util.spec_from_file_location("resnet50", path)
+def example(name: str) -> ModuleType:
+    path = Path(__file__).parents[1] / "examples" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     found = importlib.util.module_from_spec(spec)
-    sys.modules["resnet50"] = found
+    sys.modules[name] = found
     spec.loader.exec_module(found)
     return found
 
@@ -123,6 +124,8 @@ def _of_torchvision(name: str) -> Model:
     return made
 
 
+DIFFUSION = {"unet_block": "unet", "image_decoder": "decoder"}
+"""of the parts of examples/unet.py"""
 NAMES = {
     "convnext_t": "convnext_tiny",
     "efficientnet_b0": "efficientnet_b0",
@@ -167,7 +170,7 @@ def _images_model(name: str, size: int, device: str) -> Model:
 
 
 def images(batch: int, size: int, device: str, dtype: torch.dtype) -> Tensor:
-    made: Tensor = example().images(batch, size, device, dtype)
+    made: Tensor = example("resnet50").images(batch, size, device, dtype)
     return made
 
 
@@ -175,13 +178,16 @@ def make(name: str, size: int, device: str, dtype: torch.dtype, width: int = 0) 
     """A model in eval mode, channels last, its batch norms with the statistics of one batch.
 
     Args:
-        name: resnet50, video_decoder, or one of NAMES
+        name: resnet50, video_decoder, one of DIFFUSION or one of NAMES
         size: of an image's sides
-        width: of ResNet-50 and of the decoder, in place of theirs
+        width: of ResNet-50, the decoders and the UNet, in place of theirs
     """
     torch.manual_seed(0)
+    if name in DIFFUSION:
+        part: Model = example("unet").make(DIFFUSION[name], device, dtype, width)
+        return part
     if name == "resnet50":
-        made: Model = example().make(device, dtype, size, width or 64)
+        made: Model = example("resnet50").make(device, dtype, size, width or 64)
         return made
     if name == "video_decoder":
         decoder: Model = VideoDecoder(width or 96).to(device, dtype).eval()

@@ -35,12 +35,24 @@ IN_GROUPS = {
 MODELS = ("resnet50", "convnext_t", "efficientnet_b0", "regnet_y_8gf", "mobilenet_v3_l")
 BATCHES, SIDE = (1, 64), 224  # of their images
 LATENTS = (1, 16, 3, 30, 52)  # of nine frames of 240 x 416
+# Of a UNet: two images of 1024 x 1024, whose block has half the sides; and latents of 512 x 512.
+DIFFUSION = {"unet_block": (2, 320, 64, 64), "image_decoder": (1, 4, 64, 64)}
+# Prefills of one sequence, and steps of 64 and 1.
+TOKENS = ((1, 4096), (1, 512), (64, 1), (1, 1))
+TRANSFORMERS = {
+    "llama": TOKENS,
+    "llama_fp8": TOKENS,
+    "llama_training": TOKENS[:1],
+    "qwen3_moe": TOKENS[:1],
+    "bert_large": ((16, 512),),
+    "vit_l": ((64, 3, SIDE, SIDE),),
+}
 # Groups for which torch.compile is one more baseline, by section.
 COMPILED = {
     "mm": ("mm",),
     "fused": ("bias_gelu", "bias_residual", "gated_silu"),
     "scaled": ("int8", "quantize"),
-    "models": (*MODELS, "video_decoder", "resnet50_training"),
+    "models": (*MODELS, "video_decoder", "resnet50_training", *DIFFUSION, *TRANSFORMERS),
 }
 # Of sections; the others have GEMMs.
 KINDS: dict[str, Kind] = {"bmm": Batched, "grouped": Grouped, "conv": Conv}
@@ -229,8 +241,12 @@ def _models(quick: bool) -> list[Problem]:
     batches = BATCHES[-1:] if quick else BATCHES
     images = {n: Model((n, 3, SIDE, SIDE)) for n in BATCHES}
     found = [Problem(name, images[n]) for name in MODELS[: 1 if quick else None] for n in batches]
+    if quick:
+        return found
     more = [Problem("video_decoder", Model(LATENTS)), Problem("resnet50_training", images[64])]
-    return [*found, *([] if quick else more)]
+    more += [Problem(name, Model(size)) for name, size in DIFFUSION.items()]
+    more += [Problem(name, Model(n)) for name, sizes in TRANSFORMERS.items() for n in sizes]
+    return [*found, *more]
 
 
 def _volumes(table: Mapping[str, Any], quick: bool) -> list[Problem]:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from . import problems
 from .compare import Limits, Measurement, compare, compare_on_host, describe, spread_of
 from .problems import COMPILED, Options, Problem
 from .report import record
-from .suites import Suite, limited
+from .suites import CaseTimeout, Suite, limited, time_limit
 
 Row = dict[str, Any]
 QUICK = Limits(case_seconds=0.2, max_rounds=9)
@@ -101,12 +102,14 @@ def measure(
     limits: Limits,
     budget_seconds: float | None = None,
     progress: Callable[[list[Row]], None] = lambda rows: None,
+    most_seconds: float | None = None,
 ) -> list[Row]:
     """All in order. A problem that fails is recorded as such and does not stop the others.
 
     Args:
         make: may raise SkippedError
         progress: called with the rows so far after each problem
+        most_seconds: that a problem may take, from making it to the last replay
     """
     end = None if budget_seconds is None else time.monotonic() + budget_seconds
     rows: list[Row] = []
@@ -118,7 +121,7 @@ def measure(
             reason = lost or f"the budget of {budget_seconds:g} s was used up"
             rows.append(row(problem, None, Measurement("skipped", reason)))
         else:
-            rows.append(_one(problem, make, clock, limits, seconds))
+            rows.append(_one(problem, make, clock, limits, seconds, most_seconds))
             lost = release()
         progress(rows)
     return rows
@@ -130,16 +133,19 @@ def _one(
     clock: Clock,
     limits: Limits,
     seconds: float,
+    most_seconds: float | None,
 ) -> Row:
     """Its buffers are free once this has returned."""
+    limit = time_limit(most_seconds, "the case", CaseTimeout) if most_seconds else nullcontext()
     try:
-        case = make(problem)
-        return row(problem, case, compare(case, clock, limits, seconds))
+        with limit:
+            case = make(problem)
+            return row(problem, case, compare(case, clock, limits, seconds))
     except SkippedError as reason:
         return row(problem, None, Measurement("skipped", str(reason)))
     except torch.OutOfMemoryError as error:  # of operands and references
         return row(problem, None, Measurement("skipped", describe(error)))
-    except (RuntimeError, TypeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError, CaseTimeout) as error:
         return row(problem, None, Measurement("failed", describe(error)))
 
 
@@ -381,6 +387,7 @@ class Run:
             QUICK if self.given.quick else suite.limits,
             self.budget(),
             progress,
+            self.given.case_seconds,
         )
         if compiling:
             made["compile"] = compiling.record(wanted.all, made["results"])

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,30 +66,53 @@ def compiled(function: Function, **options: Any) -> Function:
     return call
 
 
-def limited(function: Function, seconds: float) -> Function:
-    """A first call that takes longer, as it compiles, raises RuntimeError.
+class CaseTimeout(BaseException):
+    """A case took too long. No Exception: nothing on the way is to take it for an error of its own,
+    as the wrappers of compiled functions do."""
 
-    By a signal, which interrupts Python between its instructions: of the main thread alone.
+
+@contextmanager
+def time_limit(
+    seconds: float, what: str, error: type[BaseException] = TimeoutError
+) -> Iterator[None]:
+    """Raises `error` once `what` takes longer; one limit may lie within another.
+
+    By a signal, which interrupts Python between its instructions: of the main thread alone, and no
+    kernel that does not come to its end.
     """
-    is_first = True
 
     def interrupt(number: int, frame: object) -> None:
-        raise TimeoutError(f"torch.compile took more than {seconds:g} s")
+        raise error(f"{what} took more than {seconds:g} s")
+
+    before, start = signal.signal(signal.SIGALRM, interrupt), time.monotonic()
+    outer, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    if 0 < outer < seconds:
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, outer)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        left = outer - (time.monotonic() - start)
+        if left > 0:  # else there is none, or it is what ends this
+            signal.setitimer(signal.ITIMER_REAL, left)
+
+
+def limited(function: Function, seconds: float) -> Function:
+    """A first call that takes longer, as it compiles, raises RuntimeError."""
+    is_first = True
 
     def call(*operands: Any) -> Any:
         nonlocal is_first
         if not is_first:
             return function(*operands)
         is_first = False
-        before = signal.signal(signal.SIGALRM, interrupt)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
         try:
-            return function(*operands)
+            with time_limit(seconds, "torch.compile"):
+                return function(*operands)
         except TimeoutError as error:
             raise RuntimeError(describe(error)) from error
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
 
     return call
 

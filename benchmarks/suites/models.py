@@ -1,19 +1,24 @@
-"""Convolutional models in bfloat16, channels last: as they are, and fused by cutwheel.fuse.
+"""Whole models in bfloat16: as they are, and by one line of cutwheel.
 
-networks.py has the models. Inference is compared with eager torch and with torch.compile, which
-also compiles the fused model, as one more of ours. `resnet50_training` is a step of SGD with
-momentum, with bfloat16 weights, whose convolutions are those of torch or of cutwheel.nn. torch's
-`backends.cudnn.benchmark` is on.
+networks.py has convolutional models, channels last, which cutwheel.fuse fuses, and parts of a
+diffusion model, whose linear layers cutwheel.replace_layers replaces, too. transformer_models.py
+has models of Transformers, for cutwheel.replace_layers, which are also run within
+cutwheel.enabled(); `llama_fp8` is quantised. Inference is compared with eager torch and with
+torch.compile, which also compiles the changed model, as one more of ours.
+
+`resnet50_training` and `llama_training` are a step of SGD with momentum, with bfloat16 weights.
+torch's `backends.cudnn.benchmark` is on.
 
 The reference is the model in float32. Results are right if they are at most twice as far from it as
-those of eager torch, and a rounding to bfloat16.
+those of eager torch, and a rounding to bfloat16; in fp8, as those of eager torch whose weights and
+inputs of linear layers are rounded to fp8.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -24,7 +29,7 @@ import cutwheel
 from cutwheel.tuning.case import Case, Function, Provider, Reference, Setting, SkippedError
 from cutwheel.tuning.measure import Error, deviation, exactly, tolerance
 
-from .. import networks, problems
+from .. import networks, problems, transformer_models
 from ..compare import Limits, describe
 from . import Suite, compiled
 from .conv import tuned_cudnn
@@ -32,74 +37,151 @@ from .conv import tuned_cudnn
 DTYPE = torch.bfloat16
 INPUTS = 2
 WIDTHS: dict[str, int] = {}  # of models that are to be narrower, as tests take them
+OPTIONS: dict[str, Mapping[str, Any]] = {}  # of configurations, likewise
+KEPT = ("lm_head",)  # which replace_layers does not quantise, either
 
 Tensor = torch.Tensor
 Model = torch.nn.Module
+Inputs = tuple[Tensor, ...]
 
 
-def _made(name: str, setting: Setting) -> tuple[Model, list[Tensor]]:
-    """A model and its inputs."""
-    size, device = setting.shape.size, str(setting.operands.device)
+def _made(name: str, setting: Setting) -> tuple[Model, list[Inputs]]:
+    """A model and what its calls take."""
+    size, operands = setting.shape.size, setting.operands
+    device = str(operands.device)
+    if name in transformer_models.ENTRIES:
+        try:
+            model = transformer_models.make(name, device, DTYPE, OPTIONS.get(name))
+        except ImportError as error:
+            raise SkippedError(f"needs transformers ({error})") from None
+        draw = functools.partial(transformer_models.inputs, name, size, operands, model)
+        return model, [(draw(),) for _ in range(INPUTS)]
+    width = WIDTHS.get(name, 0)
     try:
-        model = networks.make(name, size[-1], device, DTYPE, WIDTHS.get(name, 0))
+        model = networks.make(name, size[-1], device, DTYPE, width)
     except ImportError as error:
         raise SkippedError(f"needs torchvision ({error})") from None
+    if name in networks.DIFFUSION:
+        part, batch = networks.DIFFUSION[name], size[0]
+        inputs = networks.example("unet").inputs
+        return model, [inputs(part, batch, size[-1], device, DTYPE, width) for _ in range(INPUTS)]
     order = torch.channels_last if len(size) == 4 else torch.channels_last_3d
-    x = [setting.operands.normal(*size).contiguous(memory_format=order) for _ in range(INPUTS)]
-    return model, x
+    x = [operands.normal(*size).contiguous(memory_format=order) for _ in range(INPUTS)]
+    return model, [(each,) for each in x]
 
 
-def operations(model: Model, x: Tensor) -> int:
+def operations(name: str, model: Model, x: Inputs) -> int:
+    is_of_transformers = name in transformer_models.ENTRIES  # which wait for numbers of tensors
+    device = x[0].device if is_of_transformers else torch.device("meta")
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        copy.deepcopy(model).to("meta")(x.to("meta"))
+        copied = model if is_of_transformers else copy.deepcopy(model).to(device)
+        copied(*(each.to(device) for each in x))
     total: int = counter.get_total_flops()
+    if name == "qwen3_moe":
+        total += transformer_models.operations_of_experts(model, x[0])
     return total
+
+
+def _wide(x: Inputs) -> Inputs:
+    return tuple(each.float() if each.is_floating_point() else each for each in x)
 
 
 def _allowed(eager: Provider, reference: Reference) -> Error:
     return tolerance(deviation(eager.call(0), reference(0)), DTYPE)
 
 
+# ---- what one line makes of a model
+def fused(model: Model) -> Model:
+    return cutwheel.fuse(model)
+
+
+def replaced(model: Model, quantize: str | None = None) -> Model:
+    copied = copy.deepcopy(model)
+    cutwheel.replace_layers(copied, quantize, keep=KEPT)
+    return copied
+
+
+def fused_and_replaced(model: Model) -> Model:
+    made = cutwheel.fuse(model)
+    cutwheel.replace_layers(made)
+    return made
+
+
+def enabled(function: Function) -> Function:
+    def call(*given: Any) -> Any:
+        with cutwheel.enabled():
+            return function(*given)
+
+    return call
+
+
+def rounded_to_fp8(x: Tensor) -> Tensor:
+    """Rowwise, as torch has no linear layer in fp8 of its own."""
+    scale = x.float().abs().amax(-1, keepdim=True).clamp_min(1e-12) / 448
+    return ((x.float() / scale).to(torch.float8_e4m3fn).float() * scale).to(x.dtype)
+
+
+def with_roundings(model: Model) -> Model:
+    """A copy whose linear layers multiply what stays of weights and inputs in fp8."""
+    copied = copy.deepcopy(model)
+    for name, module in copied.named_modules():
+        if isinstance(module, torch.nn.Linear) and name.rpartition(".")[2] not in KEPT:
+            module.weight.data = rounded_to_fp8(module.weight.data)
+            module.register_forward_pre_hook(lambda _, given: (rounded_to_fp8(given[0]),))
+    return copied
+
+
 # ---- inference
-def inference(name: str, setting: Setting) -> Case:
+def inference(
+    name: str,
+    change: Callable[[Model], Model],
+    setting: Setting,
+    *,
+    with_enabled: bool = False,
+    roundings: Callable[[Model], Model] | None = None,
+) -> Case:
+    """change: what cutwheel makes of the model; roundings: what counts as torch's error."""
     made, x = _made(name, setting)
     precise = copy.deepcopy(made).float()
-    fused = cutwheel.fuse(made)
 
     @functools.cache
     def reference(i: int) -> Tensor:
         with torch.no_grad():
-            return exactly(precise, x[i], dtype=torch.float32)
+            return exactly(lambda: precise(*_wide(x[i])), dtype=torch.float32)
 
     def provider(name: str, model: Function) -> Provider:
         def call(i: int) -> Tensor:
             with torch.no_grad():
-                result: Tensor = model(x[i])
+                result: Tensor = model(*x[i])
             return result
 
         return Provider(name, call)
 
-    eager, ours = provider("eager", made), provider("cutwheel", fused)
-    providers, left_out = [eager, ours], ""
+    changed = change(made)
+    eager = provider("eager", made)
+    ours = {"cutwheel": changed}
+    baselines, left_out = [eager], ""
+    if with_enabled:
+        ours["cutwheel, enabled"] = enabled(made)
     if setting.compiled:
-        providers.insert(1, provider("compile", setting.compiled(made)))
-        in_one = provider("cutwheel, compiled", setting.compiled(fused))
+        baselines.append(provider("compile", setting.compiled(made)))
+        ours["cutwheel, compiled"] = setting.compiled(changed)
+    sides = [provider(name, model) for name, model in ours.items()]
+    if setting.compiled:
         try:
-            in_one.call(0)
-            providers.append(in_one)
+            sides[-1].call(0)
         except RuntimeError as error:
-            left_out = f"{in_one.name}: {describe(error)}"
-    ours_all = [each.name for each in providers if each.name.startswith("cutwheel")]
-    baselines = [each.name for each in providers if each.name not in ours_all]
+            left_out = f"{sides.pop().name}: {describe(error)}"
     weights = sum(tensor.nbytes for tensor in made.state_dict().values())
+    judged = eager if roundings is None else provider("rounded", roundings(made))
     return Case(
-        providers,
+        [*baselines, *sides],
         len(x),
         reference,
-        _allowed(eager, reference),
-        operations(made, x[0]),
-        x[0].nbytes + weights,
-        [(side, baseline) for side in ours_all for baseline in baselines],
+        _allowed(judged, reference),
+        operations(name, made, x[0]),
+        sum(each.nbytes for each in x[0]) + weights,
+        [(side.name, baseline.name) for side in sides for baseline in baselines],
         left_out=left_out,
     )
 
@@ -127,7 +209,7 @@ class Trainer:
 
     def _loss(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.model(x)
-        return functional.cross_entropy(logits.float(), labels), logits
+        return functional.cross_entropy(logits.float().flatten(0, -2), labels), logits
 
     def step(self, x: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         """The logits; gradients of the first layer's weights and of the last one's."""
@@ -140,28 +222,30 @@ class Trainer:
         return logits.detach(), gradients[0], gradients[-2]
 
 
-def training(name: str, setting: Setting) -> Case:
-    made, x = _made(name, setting)
+def training(name: str, change: Callable[[Model], Model], setting: Setting) -> Case:
+    """change: what cutwheel makes of a copy of the model"""
+    made, inputs = _made(name, setting)
+    x = [each[0] for each in inputs]
     for module in made.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.momentum = 0.1  # a mean of all batches asks the GPU for their number
-    count = x[0].shape[0]
+    count = x[0].numel() if name in transformer_models.ENTRIES else x[0].shape[0]
     labels = [torch.arange(count, device=x[0].device) * 7 % 1000 for _ in x]
     precise = Trainer(copy.deepcopy(made).float())
 
     @functools.cache
     def reference(i: int) -> tuple[Tensor, ...]:
-        def step(images: Tensor) -> Any:
-            return precise.step(images, labels[i])
+        def step() -> Any:
+            return precise.step(*_wide((x[i],)), labels[i])
 
-        found: Any = exactly(step, x[i], dtype=torch.float32)
+        found: Any = exactly(step, dtype=torch.float32)
         return tuple(found)
 
     def provider(name: str, trainer: Trainer) -> Provider:
         return Provider(name, lambda i: trainer.step(x[i], labels[i]))
 
     eager = provider("eager", Trainer(copy.deepcopy(made)))
-    ours = with_our_convolutions(copy.deepcopy(made))
+    ours = change(copy.deepcopy(made))
     providers, left_out = [eager, provider("cutwheel", Trainer(ours))], ""
     if setting.compiled:
         providers.insert(1, provider("compile", Trainer(copy.deepcopy(made), setting.compiled)))
@@ -179,7 +263,7 @@ def training(name: str, setting: Setting) -> Case:
         len(x),
         reference,
         _allowed(eager, reference),
-        3 * operations(made.eval(), x[0]),
+        3 * operations(name, made.eval(), inputs[0]),
         x[0].nbytes + 5 * weights,  # read, and read and written with their momentum
         [(side, baseline) for side in sides for baseline in baselines],
         left_out=left_out,
@@ -188,9 +272,26 @@ def training(name: str, setting: Setting) -> Case:
 
 SUITE = Suite(
     {
-        **{name: functools.partial(inference, name) for name in problems.MODELS},
-        "video_decoder": functools.partial(inference, "video_decoder"),
-        "resnet50_training": functools.partial(training, "resnet50"),
+        **{
+            name: functools.partial(inference, name, fused)
+            for name in (*problems.MODELS, "video_decoder")
+        },
+        "resnet50_training": functools.partial(training, "resnet50", with_our_convolutions),
+        **{
+            name: functools.partial(inference, name, fused_and_replaced)
+            for name in networks.DIFFUSION
+        },
+        **{
+            name: functools.partial(inference, name, replaced, with_enabled=True)
+            for name in transformer_models.ENTRIES
+        },
+        "llama_fp8": functools.partial(
+            inference,
+            "llama",
+            functools.partial(replaced, quantize="fp8"),
+            roundings=with_roundings,
+        ),
+        "llama_training": functools.partial(training, "llama", replaced),
     },
     Limits(case_seconds=1.0, max_rounds=15),
     "bf16",

@@ -104,7 +104,10 @@ def test_problems_say_what_they_are() -> None:
     assert of("volumes", "all", "--shape", "8x8x8") == []
     first, *_, last = of("models", "all")
     assert str(first) == "resnet50 1 x 3 x 224 x 224"
-    assert last.fields() == {"group": "resnet50_training", "input": [64, 3, 224, 224], "m": 64}
+    assert last.fields() == {"group": "vit_l", "input": [64, 3, 224, 224], "m": 64}
+    assert [str(p.shape) for p in of("models", "models", "--only", "^llama ")] == [
+        *("1 x 4096", "1 x 512", "64 x 1", "1 x 1")
+    ]
     assert str(of("models", "all", "--quick")[0]) == "resnet50 64 x 3 x 224 x 224"
     assert of("models", "all", "--shape", "8x8x8") == []
     assert str(Problem("wgrad", DILATED)).endswith("stride 1, dilation 2")
@@ -132,7 +135,7 @@ def test_problems_of_every_section() -> None:
         "grouped": 120,
         "conv": 142,
         "volumes": 51,
-        "models": 12,
+        "models": 26,
         "host": 0,
     }
     (one,) = of("mm_f16", "mm", "--shape", "64x64x64", "--dtype", "f16")

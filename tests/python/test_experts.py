@@ -199,13 +199,32 @@ def example(cutwheel: ModuleType) -> ModuleType:
     return found
 
 
+@pytest.mark.parametrize("is_torch", [False, True])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_example_learns(
-    example: ModuleType, traced_on_cpu: CpuOps, compiled: bool, capsys: pytest.CaptureFixture[str]
+    example: ModuleType,
+    traced_on_cpu: CpuOps,
+    compiled: bool,
+    is_torch: bool,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A smaller one, for a few steps: the whole of it needs a GPU."""
     sizes = {"hidden": 32, "intermediate": 32, "layers": 1, "embedding": 8}
     config = replace(example.Config(), steps=12, learning_rate=1e-2, **sizes)
-    loss = example.train(config, "cpu", compiled, fullgraph=True, backend="aot_eager")
-    assert loss < 2.7
+    options = {"fullgraph": True, "backend": "aot_eager"}
+    found = example.train(config, "cpu", compiled, is_torch, **options)
+    assert found.loss < 2.7
+    assert found.milliseconds > 0
+    assert any(call[0] == "grouped_mm" for call in traced_on_cpu.calls) == (not is_torch)
     assert "step    1" in capsys.readouterr().out
+
+
+def test_experts_of_the_example_are_the_same(example: ModuleType, cpu_ops: CpuOps) -> None:
+    """What is timed beside cutwheel computes what it computes."""
+    by_torch = example.TorchExperts(4, 32, 16)
+    ours = sys.modules["cutwheel"].nn.GroupedExperts(4, 32, 16)
+    with torch.no_grad():
+        ours.gate_up_weight[:, 0::2], ours.gate_up_weight[:, 1::2] = by_torch.gate_up.chunk(2, 1)
+        ours.down_weight.copy_(by_torch.down)
+    x, ids, weights = torch.randn(9, 32), torch.randint(4, (9, 2)), torch.rand(9, 2)
+    torch.testing.assert_close(by_torch(x, ids, weights), ours(x, ids, weights))

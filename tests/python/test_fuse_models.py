@@ -77,6 +77,20 @@ def test_residuals_of_another_shape(
     assert cpu_ops.names("linear_fused") == []
 
 
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_numbers_of_channels_are_added_to_the_kernels_result(
+    cutwheel: ModuleType, cpu_ops: CpuOps, is_reversed: bool
+) -> None:
+    """As the embedding of a step is in the blocks of diffusion models."""
+    model = Net(lambda m, x, r: r + m.conv(x) if is_reversed else m.conv(x) + r)
+    residual = torch.randn(2, C, 1, 1)
+    made = fused(cutwheel, model, images()[0], residual)
+    assert parts(made) == ["conv + bias + residual"]
+    assert cpu_ops.names("conv2d") == ["bias"]
+    fused(cutwheel, model, images()[0], residual.double())
+    assert cpu_ops.names("conv2d") == []
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -20,7 +20,9 @@ class _ResidualConv:
     """A convolution whose residual may be whatever torch can add to it.
 
     A trace does not know shapes and dtypes. Where the residual has those of the result, it is added
-    in the kernel; else torch computes all of it, as the unfused model did.
+    in the kernel. One number for each channel of each image, as diffusion models add the embedding
+    of a step, is added by torch to the kernel's result. Else torch computes all of it, as the
+    unfused model did.
     """
 
     sum_is_in_place = False
@@ -30,8 +32,13 @@ class _ResidualConv:
 
     def forward(self, input: Tensor, residual: Any) -> Any:
         layer: Any = self
-        if _is_like_result(residual, input, self.result_shape(input)):
+        shape = self.result_shape(input)
+        if _is_like_result(residual, input, shape):
             return super().forward(input, residual)  # type: ignore[misc]
+        dims = len(layer.kernel_size)
+        of_channels = (*shape[:-dims], *[1] * dims)
+        if layer.activation is None and _is_like_result(residual, input, of_channels):
+            return _sum(layer, super().forward(input), residual)  # type: ignore[misc]
         return _by_torch(layer, _convolved_by_torch(layer, input), residual)
 
     def result_shape(self, input: Tensor) -> tuple[int, ...]:
