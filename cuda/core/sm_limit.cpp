@@ -115,6 +115,8 @@ void set_sm_carveout_source(std::int64_t context, std::int64_t getter) {
 
 bool leaves_sms(int sm_count) { return (sm_limit() && sm_count == sm_limit()) || carveout() > 0; }
 
+bool leaves_sms() { return sm_limit() > 0 || carveout() > 0; }
+
 int left_of(int sm_count) {
   int const left = sm_count - carveout(), limit = sm_limit();
   return std::max(1, limit ? std::min(left, limit) : left);

@@ -19,6 +19,9 @@ void set_sm_carveout_source(std::int64_t context, std::int64_t getter);
 // themselves, and do not count.
 bool leaves_sms(int sm_count);
 
+// Whether a limit or a carveout is set at all.
+bool leaves_sms();
+
 // As device_info(), with all SMs of the device; device_info() has those that are left.
 DeviceInfo const& whole_device_info(int ordinal);
 

@@ -126,6 +126,8 @@ def test_device_that_is_not_current(cutwheel: ModuleType, cuda: str, op: str) ->
         assert all(result.device == torch.device("cuda:1") for result in results)
         with torch.cuda.device(1):
             call.judge(results)
+        if len(call.tensors) == 1:
+            continue  # it says itself where the op runs
         # An operand of another device is refused; which, its name tells.
         wrong = [*call.tensors[:-1], call.tensors[-1].to("cuda:0")]
         with pytest.raises((ValueError, RuntimeError), match="cuda:0"):

@@ -243,6 +243,24 @@ def test_fake_cpu_tensors(cutwheel: ModuleType) -> None:
             call()
 
 
+@pytest.mark.parametrize(
+    ("version", "is_refused"), [("2.11.0+cu130", False), ("2.12.1", False), ("2.13.0", True)]
+)
+def test_fake_cpu_tensors_of_dtensors(
+    cutwheel: ModuleType, monkeypatch: pytest.MonkeyPatch, version: str, is_refused: bool
+) -> None:
+    """Older versions of torch ask for a DTensor's shape with them, on any mesh."""
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch, "__version__", version)
+    with FakeTensorMode():
+        a, b = torch.empty(4, 6).half(), torch.empty(6, 8).half()
+        if is_refused:
+            with pytest.raises(NotImplementedError, match="the tensors are on the CPU"):
+                torch.ops.cutwheel.mm(a, b)
+        else:
+            assert torch.ops.cutwheel.mm(a, b).shape == (4, 8)
+
+
 def test_dynamic_shapes_trace_once(cutwheel: ModuleType) -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._library import release_of
 from ...errors import ArgumentError, ShapeError
 from .epilogue import Epilogue, epilogues, find
 from .errors import check_dims, check_one_device, reraise, shape_text
@@ -60,9 +61,16 @@ def check_devices(op: Any, arguments: dict[str, Any]) -> None:
         public = public.removesuffix(suffix)
     if public == "conv2d_grouped":
         public = "conv2d"
-    if all(tensor.device.type == "cpu" for tensor in tensors.values()):
+    if all(tensor.device.type == "cpu" for tensor in tensors.values()) and not _may_be_sharded():
         _refuse_cpu(public, op, arguments)
     check_one_device(public, tensors)
+
+
+def _may_be_sharded() -> bool:
+    """Whether fake tensors on the CPU may stand for those of a DTensor. Up to torch 2.12 it asks for
+    shapes with them, whatever device its mesh has; the library refuses the CPU at the call."""
+    is_there = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return is_there and release_of(torch.__version__) < (2, 13)
 
 
 def _refuse_cpu(name: str, op: Any, arguments: dict[str, Any]) -> None:
