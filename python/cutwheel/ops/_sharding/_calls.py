@@ -95,7 +95,7 @@ def gated(multiply: Call, input: Tensor, weight: Tensor, activation: str) -> Any
 
 # ---- on each device's own tensors
 def _strides(tensor: Tensor) -> tuple[int, ...]:
-    """Those of the tensor; if it is expanded, so that elements share memory, of a contiguous one."""
+    """Those of the tensor; of a contiguous one if it is expanded and elements share memory."""
     is_expanded = any(s == 0 and n > 1 for s, n in zip(tensor.stride(), tensor.shape, strict=True))
     like = torch.empty(tensor.shape, device="meta") if is_expanded else tensor
     found: tuple[int, ...] = like.stride()
