@@ -201,7 +201,8 @@ def multiply_and_scatter(a: Tensor, b: Tensor, group: Any, sizes: list[int]) -> 
         return a.new_empty(0, columns)
     # The parts of all sources as they lie, each in its place.
     whole: Tensor = symmetric.get_buffer(rank, (size, place // a.dtype.itemsize), a.dtype)
-    return _sum(whole[:, : sizes[rank] * columns].unflatten(1, (sizes[rank], columns)))
+    used = whole[:, : sizes[rank] * columns]
+    return _sum(used.view(size, sizes[rank], columns))
 
 
 def _sum(parts: Tensor) -> Tensor:

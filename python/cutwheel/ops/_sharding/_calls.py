@@ -94,6 +94,44 @@ def gated(multiply: Call, input: Tensor, weight: Tensor, activation: str) -> Any
 
 
 # ---- on each device's own tensors
+def _strides(tensor: Tensor) -> tuple[int, ...]:
+    """Those of the tensor; of a contiguous one if it is expanded and elements share memory."""
+    is_expanded = any(s == 0 and n > 1 for s, n in zip(tensor.stride(), tensor.shape, strict=True))
+    like = torch.empty(tensor.shape, device="meta") if is_expanded else tensor
+    found: tuple[int, ...] = like.stride()
+    return found
+
+
+class _Local(torch.autograd.Function):
+    """DTensor.to_local, whose gradient has the strides of the operand on every device.
+
+    torch derives them from those of the local gradient, so they differ where parts are uneven or
+    empty. Autograd copies a gradient with strides other than its leaf's, up to torch 2.11 by way of
+    a whole one: some devices gather, and wait for those that do not.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tensor: DTensor, of_gradient: Sequence[Placement]) -> Tensor:
+        local = tensor._local_tensor
+        ctx.mesh, ctx.of_gradient = tensor.device_mesh, of_gradient
+        ctx.shape, ctx.stride, ctx.local_stride = tensor.shape, _strides(tensor), _strides(local)
+        return local.view_as(local)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        if grad.stride() != ctx.local_stride:
+            laid_out = grad.new_empty_strided(grad.shape, ctx.local_stride)
+            grad = laid_out.copy_(grad)
+        shape, stride = ctx.shape, ctx.stride
+        whole = DTensor.from_local(
+            grad, ctx.mesh, ctx.of_gradient, run_check=False, shape=shape, stride=stride
+        )
+        return whole, None
+
+
+_local: Callable[[DTensor, Sequence[Placement]], Tensor] = _Local.apply
+
+
 def _own(
     mesh: DeviceMesh, layout: Layout, names: Sequence[str | None], by_tensor: dict[int, Any]
 ) -> None:
@@ -115,7 +153,7 @@ def _own(
                 counts = counts and mesh.get_local_rank(dim) == 0
             placements.append(wanted)
             of_gradient.append(gradient)
-        local = tensor.redistribute(mesh, placements).to_local(grad_placements=of_gradient)
+        local = _local(tensor.redistribute(mesh, placements), of_gradient)
         if not counts:
             local = torch.where(torch.zeros((), dtype=torch.bool, device=local.device), local, 0)
         by_tensor[id(tensor)] = local
