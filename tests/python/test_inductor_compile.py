@@ -240,7 +240,7 @@ def test_the_candidate_of_max_autotune(cutwheel: ModuleType) -> None:
 
     a, b = torch.randn(16, 32), torch.randn(32, 8)
     out = torch.empty(16, 8)
-    assert cutwheel_mm(a, b, out=out) is out
+    cutwheel_mm(a, b, out=out)
     torch.testing.assert_close(out, a @ b)
     assert matmuls([torch.mm, cutwheel_mm]) == [torch.mm, cutwheel_mm]
 
