@@ -218,6 +218,39 @@ def test_compiled_for_any_number_of_rows(on_cpu: CpuOps, cutwheel: ModuleType) -
             assert on_cpu.names("linear_fused") == ["bias_gelu", "bias_residual"]
 
 
+class Gated(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up = (torch.nn.Linear(64, 128, bias=False) for _ in range(2))
+        self.down = torch.nn.Linear(128, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+def test_frozen_weights(on_cpu: CpuOps, cutwheel: ModuleType) -> None:
+    """Gates are packed, and batch norms are folded, which leaves their activation to the kernel."""
+    layer = torch.nn.Sequential(
+        torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.BatchNorm2d(32), torch.nn.ReLU()
+    )
+    image = torch.randn(2, 16, 8, 8).bfloat16().to(memory_format=torch.channels_last)
+    options = cutwheel.inductor_options(only_faster=False)
+    for model, x, op, epilogue in (
+        (Gated(), torch.randn(16, 64).bfloat16(), "linear_fused", "gated_silu"),
+        (layer.to(memory_format=torch.channels_last), image, "conv2d_fused", "bias_relu"),  # type: ignore[call-overload]
+    ):
+        model.eval().bfloat16()
+        torch._dynamo.reset()
+        on_cpu.calls.clear()
+        with (
+            torch.no_grad(),
+            torch.backends.mkldnn.flags(enabled=False),  # it would pack the weights
+            torch._inductor.config.patch(freezing=True),
+        ):
+            close(torch.compile(model, options=options)(x), model(x))
+        assert (op, epilogue) in on_cpu.calls
+
+
 def test_max_autotune_measures(on_cpu: CpuOps, cutwheel: ModuleType) -> None:
     options = cutwheel.inductor_options(
         options={"max_autotune_gemm": True, "autotune_in_subproc": False}, only_faster=False

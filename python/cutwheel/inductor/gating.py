@@ -284,5 +284,5 @@ def _packed(graph: fx.Graph, weights: list[fx.Node], is_swapped: bool, like: fx.
     from torch._guards import detect_fake_mode
 
     mode = detect_fake_mode([value_of(like)])
-    node.meta["val"] = value if mode is None else mode.from_tensor(value)
+    node.meta["val"] = value if mode is None else mode.from_tensor(value, static_shapes=True)
     return node
