@@ -97,7 +97,7 @@ def test_backward(inductor_graphs: Graphs, cutwheel: ModuleType) -> None:
     forward, backward = replaced(cutwheel)
     assert None not in forward
     assert None not in backward
-    # Two gradients for each of eight weights, one of which belongs to no product of a sum.
+    # Two gradients for each product.
     assert sum(backward.values()) == 2 * sum(forward.values())
 
 

@@ -146,9 +146,9 @@ def test_frozen_gates_are_packed(cutwheel: ModuleType, device: str) -> None:
             return F.silu(self.gate(x)) * self.up(x)
 
     model = Mlp().to(device, BRAIN).eval()
-    options = cutwheel.inductor_options(options={"freezing": True}, only_faster=False)
+    options = cutwheel.inductor_options(only_faster=False)
     x = torch.randn(64, 256, device=device, dtype=BRAIN)
-    with torch.no_grad():
+    with torch.no_grad(), torch._inductor.config.patch(freezing=True):
         found = torch.compile(model, options=options)(x)
         torch.testing.assert_close(found, model(x), rtol=2e-2, atol=2e-2)
     assert "gated_silu" in str(cutwheel.inductor.report())

@@ -41,7 +41,7 @@ def pretend_gpu(patch: Callable[[Any, str, Any], None]) -> None:
         epilogue: str,
         out_dtype: torch.dtype | None = None,
     ) -> bool:
-        return find(epilogue) is not None
+        return op == "scaled_mm" or find(epilogue) is not None
 
     patch(Target, "of", of)
     patch(Target, "has_kernel", asked)

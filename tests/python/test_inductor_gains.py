@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from selection import needs_all
 from torch import fx
 
 BF16 = torch.bfloat16
@@ -144,6 +145,27 @@ def test_kernels_of_the_wheel_are_found(cutwheel: ModuleType) -> None:
     asked = {(op, arch, epilogue) for op, arch, *_, epilogue in _available()}
     assert asked
     assert asked <= found
+
+
+@needs_all
+def test_kernels_that_the_figures_are_of(cutwheel: ModuleType) -> None:
+    ask = target().has_kernel
+    for dtype in (BF16, torch.float16):
+        for epilogue in ("plain", "bias", "linear_combination"):
+            for layout in ("tnt", "ttt", "ntt", "nnt"):
+                assert ask("gemm", dtype, layout, epilogue)
+        for activation in ("relu", "gelu", "gelu_tanh", "silu"):
+            assert ask("gemm", dtype, "tnt", f"bias_{activation}")
+            assert ask("gemm", dtype, "tnt", f"gated_{activation}")
+            assert ask("conv2d", dtype, "fprop", f"bias_{activation}")
+        assert ask("gemm", dtype, "tnt", "bias_residual")
+        assert ask("gemm", dtype, "tnt", "bias_gelu_aux")
+        assert ask("conv2d", dtype, "fprop", "bias_residual_relu")
+        for direction in ("fprop", "dgrad", "wgrad"):
+            assert ask("conv2d", dtype, direction, "plain")
+        assert ask("scaled_mm", torch.float8_e4m3fn, "tnt", "scaled", dtype)
+    assert not ask("conv2d", BF16, "fprop", "gated_silu")
+    assert not ask("gemm", BF16, "fprop", "plain")
 
 
 def test_no_gpu(cutwheel: ModuleType) -> None:

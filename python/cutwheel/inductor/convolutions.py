@@ -161,7 +161,7 @@ def _replace_forward(
     if bias is not None and not same_value(bias, like):
         return None, "the bias has another dtype"
     chains, stop = chains_of(node, like.dtype, _form(like), bias)
-    reasons = []
+    reasons: list[str] = []
     for chain in chains:
         because = _why_not_chain(found, chain, target)
         if because is None and context.is_written_between(node, chain.tail):

@@ -14,7 +14,7 @@ from torch import Tensor
 Matmul = Callable[..., None]
 
 
-def cutwheel_mm(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
+def cutwheel_mm(a: Tensor, b: Tensor, *, out: Tensor) -> None:
     """mm into `out` by a kernel of cutwheel, by torch where there is none for the operands.
 
     Args:
@@ -25,10 +25,10 @@ def cutwheel_mm(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
     if a.dtype in (torch.float16, torch.bfloat16) and a.is_cuda:
         try:
             torch.ops.cutwheel.mm.out(a, b, out=out)
-            return out
+            return
         except RuntimeError:  # no kernel for these operands: torch's is measured in its place
             pass
-    return torch.mm(a, b, out=out)
+    torch.mm(a, b, out=out)
 
 
 def matmuls(before: Sequence[Matmul]) -> list[Matmul]:

@@ -169,7 +169,7 @@ def _available() -> frozenset[tuple[str, ...]]:
     """Op, architecture, dtypes of A and D, layout (of convolutions the direction) and epilogue of
     the wheel's kernels."""
     return frozenset(
-        (k.op, k.arch, k.a, k.d, k.layout or k.direction or "", k.epilogue)
+        (k.op, k.arch, k.a, k.d, k.direction or k.layout or "", k.epilogue)
         for k in kernels()
         if k.epilogue is not None and k.grouping is None and k.scales is None
     )

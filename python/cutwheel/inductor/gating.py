@@ -67,11 +67,15 @@ def _part(node: fx.Node, columns: int) -> tuple[str, int] | None:
         return (HALVES, int(node.args[1])) if fits else None  # type: ignore[arg-type]
     if node.target is not aten.slice.Tensor or not _is_last(node, 1):
         return None
-    start, end, step = (*node.args[2:], *(None, None, 1)[len(node.args) - 2 :])
+    given: list[Any] = list(node.args[2:])
+    given += [None, None, 1][len(given) :]
+    start, end, step = given
     start = 0 if start is None else start
     end = columns if end is None or (isinstance(end, int) and end > columns) else end
-    if step == 2 and start in (0, 1) and isinstance(end, int) and end >= columns - 1 + start:
-        return ALTERNATING, int(start)
+    if not all(isinstance(each, int) for each in (start, end, step)):
+        return None
+    if step == 2 and start in (0, 1) and end >= columns - 1 + start:
+        return ALTERNATING, start
     if step == 1 and (start, end) in ((0, columns // 2), (columns // 2, columns)):
         return HALVES, int(start != 0)
     return None
@@ -280,5 +284,5 @@ def _packed(graph: fx.Graph, weights: list[fx.Node], is_swapped: bool, like: fx.
     from torch._guards import detect_fake_mode
 
     mode = detect_fake_mode([value_of(like)])
-    node.meta["val"] = value if mode is None else mode.from_tensor(value)
+    node.meta["val"] = value if mode is None else mode.from_tensor(value, static_shapes=True)
     return node

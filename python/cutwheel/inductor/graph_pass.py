@@ -135,7 +135,7 @@ class CutwheelPass(CustomGraphPass):  # type: ignore[misc,unused-ignore]
 
 def _name_of_graph() -> str:
     try:
-        from torch._functorch.aot_autograd import get_graph_being_compiled
+        from torch._functorch._aot_autograd.logging_utils import get_graph_being_compiled
 
         return str(get_graph_being_compiled())
     except (ImportError, AttributeError, IndexError):

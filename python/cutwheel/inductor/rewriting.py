@@ -44,7 +44,7 @@ def reshaped(graph: fx.Graph, node: fx.Node, shape: Any, like: fx.Node) -> fx.No
 def transposed(graph: fx.Graph, matrix: fx.Node, like: fx.Node) -> fx.Node:
     """[K, N] as [N, K]: what the graph had transposed, or a view."""
     if matrix.op == "call_function":
-        swaps = matrix.target is aten.permute.default and list(matrix.args[1]) == [1, 0]  # type: ignore[call-overload,arg-type]
+        swaps = matrix.target is aten.permute.default and list(matrix.args[1]) == [1, 0]  # type: ignore[arg-type]
         if swaps or matrix.target is aten.t.default:
             before = matrix.args[0]
             assert isinstance(before, fx.Node)

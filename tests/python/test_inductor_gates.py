@@ -1,0 +1,143 @@
+"""torch.compile with cutwheel's kernels: gated linear units and fp8 products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+if TYPE_CHECKING:
+    from inductor_on_cpu import Compiled
+
+Tensor = torch.Tensor
+Graphs = Callable[..., "Compiled"]
+
+
+@pytest.fixture(autouse=True)
+def inference() -> Any:
+    with torch.no_grad():
+        yield
+
+
+def make(*shape: int) -> Tensor:
+    return torch.randn(shape).bfloat16()
+
+
+def weight(n: int, k: int) -> Tensor:
+    return (torch.randn(n, k) * k**-0.5).bfloat16()
+
+
+def close(got: Any, wanted: Any) -> None:
+    torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2)
+
+
+def test_alternating_gate(inductor_graphs: Graphs, cutwheel: ModuleType) -> None:
+    x, w = make(2, 8, 32), weight(64, 32)
+
+    def layer(x: Tensor) -> Tensor:
+        z = F.linear(x, w)
+        return F.silu(z[..., ::2]) * z[..., 1::2]
+
+    compiled = inductor_graphs(layer)
+    close(compiled(x), layer(x))
+    assert compiled.ops.calls == [("linear_fused", "gated_silu")]
+    (graph,) = cutwheel.inductor.report().graphs
+    assert graph.replaced == 1
+
+
+def test_gates_of_parameters_are_not_packed_at_each_call(
+    inductor_graphs: Graphs, cutwheel: ModuleType
+) -> None:
+    x = make(8, 32)
+    gate, up, both = weight(32, 32), weight(32, 32), weight(64, 32)
+
+    def apart(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
+        return F.silu(F.linear(x, gate)) * F.linear(x, up)
+
+    def halves(x: Tensor, both: Tensor) -> Tensor:
+        first, second = F.linear(x, both).chunk(2, -1)
+        return F.silu(first) * second
+
+    compiled = inductor_graphs(apart)
+    close(compiled(x, gate, up), apart(x, gate, up))
+    assert ("linear_fused", "gated_silu") not in compiled.ops.calls
+    compiled = inductor_graphs(halves)
+    close(compiled(x, both), halves(x, both))
+    assert compiled.ops.calls == [("mm", "plain")]
+    assert "replace_layers" in str(cutwheel.inductor.report())
+
+
+@pytest.mark.parametrize("layout", ["apart", "halves", "swapped"])
+def test_gates_of_constants_are_packed_once(inductor_graphs: Graphs, layout: str) -> None:
+    """As Inductor's freezing leaves them: the weights are attributes of the graph."""
+    from inductor_on_cpu import constant_graph
+
+    x, gate, up = make(8, 32), weight(32, 32), weight(32, 32)
+    both = torch.cat((gate, up)).t()
+
+    def apart(x: Tensor) -> Tensor:
+        return F.silu(torch.mm(x, gate.t())) * torch.mm(x, up.t())
+
+    def halves(x: Tensor) -> Tensor:
+        first, second = torch.mm(x, both).split(32, -1)
+        return F.silu(first) * second
+
+    def swapped(x: Tensor) -> Tensor:
+        z = torch.mm(x, both)
+        return z[:, :32] * F.silu(z[:, 32:])
+
+    function = {"apart": apart, "halves": halves, "swapped": swapped}[layout]
+    graph = constant_graph(function, x)
+    ops = inductor_graphs(function).ops
+    ops.calls.clear()
+    close(graph(x), function(x))
+    assert ops.calls == [("linear_fused", "gated_silu")]
+    # No weight is packed, or joined, when the graph runs.
+    targets = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+    assert targets == ["cutwheel.linear_fused.default"]
+    # Constants that are not frozen may be exchanged.
+    ops.calls.clear()
+    close(constant_graph(function, x, freezing=False)(x), function(x))
+    assert ("linear_fused", "gated_silu") not in ops.calls
+
+
+def fp8(*shape: int) -> Tensor:
+    return torch.randn(shape).to(torch.float8_e4m3fn)
+
+
+def scaled(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    product: Tensor = torch._scaled_mm(
+        a, b.t(), scale_a, scale_b, bias=bias, out_dtype=torch.bfloat16, use_fast_accum=True
+    )
+    return product
+
+
+@pytest.mark.parametrize("rows", [32, 1])
+def test_scaled_products(inductor_graphs: Graphs, cutwheel: ModuleType, rows: int) -> None:
+    a, b = fp8(rows, 64), fp8(48, 64)
+    one = torch.full((), 0.25), torch.full((), 0.5)
+    each = torch.rand(rows, 1) + 0.5, torch.rand(1, 48) + 0.5
+    for scales in (one, each):
+        compiled = inductor_graphs(scaled)
+        wanted = (a.float() * scales[0]) @ (b.float().t() * scales[1])
+        close(compiled(a, b, *scales), wanted.bfloat16())
+        assert compiled.ops.calls == [("scaled_mm", (None, None), True)]
+    cutwheel.inductor.report(clear=True)
+
+
+def test_scaled_products_that_stay(inductor_graphs: Graphs, cutwheel: ModuleType) -> None:
+    one = torch.full((), 0.25), torch.full((), 0.5)
+    compiled = inductor_graphs(scaled)
+    compiled(fp8(32, 64), fp8(48, 64), *one, make(48))
+    assert not compiled.ops.calls
+    assert "a bias" in str(cutwheel.inductor.report(clear=True))
+    compiled = inductor_graphs(scaled, only_faster=True)
+    compiled(fp8(4096, 64), fp8(48, 64), *one)
+    assert not compiled.ops.calls
+    assert "tensorwise, fast" in str(cutwheel.inductor.report())
