@@ -39,7 +39,9 @@ _NO_TIMES = "no benchmark has times of it to tell when cutwheel is faster"
 STAYING: dict[str, str] = {"baddbmm": f"{_SCALARS}, and {_NO_TIMES}", "_int_mm": _NO_TIMES}
 """Ops that cutwheel has, too, and that stay with torch whatever is enabled, with the reason."""
 
-_COSTLY = f"{_SCALARS}; the kernel in Python costs microseconds a call, and is taken if ops= names it"
+_COSTLY = (
+    f"{_SCALARS}; the kernel in Python costs microseconds a call, and is taken if ops= names it"
+)
 
 # torch's numbers of dtypes, which are part of its file format.
 DTYPES: dict[torch.dtype, int] = {
@@ -119,7 +121,14 @@ class _Addmm:
         return result
 
     def _addmm_out(
-        self, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1, out: Tensor
+        self,
+        input: Tensor,
+        mat1: Tensor,
+        mat2: Tensor,
+        *,
+        beta: Any = 1,
+        alpha: Any = 1,
+        out: Tensor,
     ) -> Tensor:
         if (
             isinstance(beta, complex)
@@ -163,10 +172,11 @@ def enable(
 ) -> None:
     """Lets cutwheel compute torch's matrix products and convolutions, where it was measured faster.
 
-    From the next call on, these ops of CUDA tensors, and all that torch makes of them (`nn.Linear`
-    without a bias, `matmul`, `nn.functional.scaled_mm`, `nn.Conv2d`, their backward passes, autocast,
-    code of torch.compile, captured graphs), run kernels of cutwheel: `mm`, `bmm`, `_scaled_mm`,
-    `_grouped_mm`, `_scaled_grouped_mm`, `convolution`, `convolution_backward`. A call is taken if
+    From the next call on, these ops of CUDA tensors run kernels of cutwheel: `mm`, `bmm`,
+    `_scaled_mm`, `_grouped_mm`, `_scaled_grouped_mm`, `convolution`, `convolution_backward`; and so
+    does all that torch makes of them (`nn.Linear` without a bias, `matmul`, `nn.Conv2d`,
+    `nn.functional.grouped_mm`, backward passes, autocast, code of torch.compile, captured graphs).
+    A call is taken if
 
     - operands are float16 or bfloat16 (float8_e4m3fn of scaled ops), not empty, and kernels can
       read them as they lie; images are channels last,

@@ -3,9 +3,9 @@
     python tools/tuning/gains.py            # writes it
     python tools/tuning/gains.py --check    # fails if it is not what benchmarks/results say
 
-Figures are the medians of benchmarks against torch's own op, in bfloat16 or float8_e4m3fn on Hopper.
-cuDNN had measured its algorithms (torch.backends.cudnn.benchmark) before it was measured. Problems
-fall into classes: a kind, such as an op with its layout or its scales, and how many rows. A class
+Figures are the medians of benchmarks against torch's own op, in bfloat16 or float8_e4m3fn, on
+Hopper. cuDNN had measured its algorithms (torch.backends.cudnn.benchmark) before it was measured.
+Problems fall into classes: a kind, such as an op with its layout or its scales, and how many rows. A class
 is faster if at least LEAST problems were measured, their geometric mean is at least GAIN, and four
 of five have a ratio of LOSS or more. A problem that was measured itself goes by its own figure (the
 worst of several), if it differs from its class by more than that. A kind that no benchmark has is
@@ -46,7 +46,6 @@ GEMMS = {
     "bmm": {"scores": "tn", "values": "tt"},
     "addmm": {"addmm": "tn"},
     "baddbmm": {"scores": "tn", "values": "tt"},
-    "_int_mm": {"_int_mm": "tn"},
 }
 GROUPED = {"forward": "tn", "dgrad": "tt", "wgrad": "nt"}
 SCALED = ("tensorwise", "rowwise", "1x128 x 128x128", "1x128 x 1x128")
@@ -77,7 +76,11 @@ def _gemm(section: str, case: dict[str, Any]) -> Iterator[tuple[Problem, str, st
     layout = GEMMS[section].get(case["group"])
     if layout is not None:
         m, n, k = case["m"], case["n"], case["k"]
-        yield Problem(f"{section} {layout}", m, (case.get("batch", 1), m, n, k)), "cutwheel", "torch"
+        yield (
+            Problem(f"{section} {layout}", m, (case.get("batch", 1), m, n, k)),
+            "cutwheel",
+            "torch",
+        )
 
 
 def _scaled(case: dict[str, Any]) -> Iterator[tuple[Problem, str, str]]:
@@ -152,16 +155,21 @@ def measured() -> dict[Problem, float]:
     return worst
 
 
+def geometric_mean(ratios: list[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
 def is_faster(ratios: list[float]) -> bool:
     ordered = sorted(ratios)
-    mean = math.exp(sum(map(math.log, ordered)) / len(ordered))
-    return mean >= GAIN and ordered[len(ordered) // 5] >= LOSS
+    return geometric_mean(ordered) >= GAIN and ordered[len(ordered) // 5] >= LOSS
 
 
 def kinds_that_win() -> set[str]:
     """Kinds of which something is taken"""
     classes = classes_of(figures := measured())
-    known = {key.kind for key, ratios in classes.items() if len(ratios) >= LEAST and is_faster(ratios)}
+    known = {
+        key.kind for key, ratios in classes.items() if len(ratios) >= LEAST and is_faster(ratios)
+    }
     return known | {problem.kind for problem, ratio in figures.items() if ratio >= GAIN}
 
 
@@ -186,10 +194,10 @@ def header(figures: dict[Problem, float]) -> str:
     class_lines = []
     for key in sorted(known, key=lambda c: (c.kind, c.rows or math.inf)):
         ratios = sorted(classes[key])
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        mean, fifth = geometric_mean(ratios), ratios[len(ratios) // 5]
         class_lines.append(
             f'    {{"{key.kind}", {key.rows}, {text[known[key]]}}},'
-            f"  // {len(ratios)} problems, mean {mean:.3f}, a fifth up to {ratios[len(ratios) // 5]:.3f}"
+            f"  // {len(ratios)} problems, mean {mean:.3f}, a fifth up to {fifth:.3f}"
         )
     exact_lines = [
         f'    {{"{p.kind}", {{{", ".join(map(str, p.extents))}}}, {text[exact[p]]}}},'
@@ -216,8 +224,8 @@ def header(figures: dict[Problem, float]) -> str:
             "  bool is_faster;",
             "};",
             "",
-            "// Batch, M, N and K; groups, M, N and K; of a convolution N, C, H, W, Ko, R, S, then stride,",
-            "// padding and dilation along H and W, and groups.",
+            "// Batch, M, N and K; groups, M, N and K; of a convolution N, C, H, W, Ko, R, S, then",
+            "// stride, padding and dilation along H and W, and groups.",
             f"using MeasuredExtents = std::array<std::int64_t, {EXTENTS}>;",
             "",
             "struct MeasuredProblem {",

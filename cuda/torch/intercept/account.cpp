@@ -178,13 +178,12 @@ std::string account_json() {
     std::string shape;
     for (std::size_t i = 0; is_conv(p) && i < p.conv.size(); ++i) shape += concat(i ? ", " : "", p.conv[i]);
     // A problem whose tensors were not looked at is of no kind.
-    problems +=
-        concat(problems.empty() ? "" : ", ", "{\"op\": \"", name_of(p.op), "\", \"dtype\": \"", dtype_text(p.type),
-               "\", \"batch\": ", p.batch, ", \"m\": ", p.m, ", \"n\": ", p.n, ", \"k\": ", p.k, ", \"layout\": \"", p.a, p.b,
-               "\", \"kind\": \"", p.first == Verdict::taken ? kind_of(p) : "", "\", \"convolution\": [", shape,
-               "], \"device\": ", p.device, ", \"calls\": ", record.calls,
-               ", \"taken\": ", record.verdict == Verdict::taken ? "true" : "false", ", \"reason\": \"",
-               text_of(record.verdict), "\"}");
+    problems += concat(problems.empty() ? "" : ", ", "{\"op\": \"", name_of(p.op), "\", \"dtype\": \"", dtype_text(p.type),
+                       "\", \"batch\": ", p.batch, ", \"m\": ", p.m, ", \"n\": ", p.n, ", \"k\": ", p.k, ", \"layout\": \"",
+                       p.a, p.b, "\", \"kind\": \"", p.first == Verdict::taken ? kind_of(p) : "", "\", \"convolution\": [",
+                       shape, "], \"device\": ", p.device, ", \"calls\": ", record.calls,
+                       ", \"taken\": ", record.verdict == Verdict::taken ? "true" : "false", ", \"reason\": \"",
+                       text_of(record.verdict), "\"}");
   }
   for (std::size_t op = 0; op < all.earlier.size(); ++op) {
     for (std::size_t verdict = 0; verdict < all.earlier[op].size(); ++verdict) {

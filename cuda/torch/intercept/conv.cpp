@@ -1,5 +1,5 @@
-// convolution and convolution_backward, of images. Both are taken behind autograd, whose formula for the first is the second,
-// and in front of the choice between cuDNN and torch's own kernels.
+// convolution and convolution_backward, of images. Both are taken behind autograd, whose formula for the first is the
+// second, and in front of the choice between cuDNN and torch's own kernels.
 #include "torch/conv/conv.h"
 
 #include <vector>
@@ -55,9 +55,7 @@ struct Geometry {
   std::int64_t groups;
 
   ConvGeometry ours() const {
-    return {{stride.h(), stride.w()},
-            {padding.h(), padding.h(), padding.w(), padding.w()},
-            {dilation.h(), dilation.w()}};
+    return {{stride.h(), stride.w()}, {padding.h(), padding.h(), padding.w(), padding.w()}, {dilation.h(), dilation.w()}};
   }
 };
 
@@ -158,9 +156,7 @@ Tensor convolution(Tensor const& x, Tensor const& w, std::optional<Tensor> const
   Numbers const stride(stride_list), padding(padding_list), dilation(dilation_list), output_padding(output_padding_list);
   Geometry const geometry{stride, padding, dilation, transposed, output_padding, groups};
   Problem const p = problem_of(Taken::convolution, x, w, geometry, bias ? &*bias : nullptr, nullptr);
-  auto const ours = [&] {
-    return Conv2d{Direction::fprop, x, w, bias ? &*bias : nullptr, {}, geometry.ours(), groups};
-  };
+  auto const ours = [&] { return Conv2d{Direction::fprop, x, w, bias ? &*bias : nullptr, {}, geometry.ours(), groups}; };
   return run_either<Tensor>(
       p, [&] { return plan(ours()); }, [&] { return run_conv2d(ours()); },
       [&] {
@@ -175,10 +171,12 @@ Tensor convolution(Tensor const& x, Tensor const& w, std::optional<Tensor> const
 }
 
 // Each gradient goes its own way; the bias's is torch's.
-std::tuple<Tensor, Tensor, Tensor> convolution_backward(
-    Tensor const& grad, Tensor const& x, Tensor const& w, std::optional<StableListHandle> bias_sizes_list,
-    StableListHandle stride_list, StableListHandle padding_list, StableListHandle dilation_list, bool transposed,
-    StableListHandle output_padding_list, std::int64_t groups, StableListHandle mask_list) {
+std::tuple<Tensor, Tensor, Tensor> convolution_backward(Tensor const& grad, Tensor const& x, Tensor const& w,
+                                                        std::optional<StableListHandle> bias_sizes_list,
+                                                        StableListHandle stride_list, StableListHandle padding_list,
+                                                        StableListHandle dilation_list, bool transposed,
+                                                        StableListHandle output_padding_list, std::int64_t groups,
+                                                        StableListHandle mask_list) {
   std::optional<Numbers> bias_sizes;
   if (bias_sizes_list) bias_sizes.emplace(*bias_sizes_list);
   Numbers const stride(stride_list), padding(padding_list), dilation(dilation_list), output_padding(output_padding_list),
@@ -206,9 +204,9 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
   take(Direction::dgrad, 0);
   take(Direction::wgrad, 1);
   if (theirs[0] || theirs[1] || theirs[2]) {
-    using Kernel = std::tuple<TorchTensor, TorchTensor, TorchTensor>(void const*, void const*, void const*, TorchOptionalList,
-                                                                     TorchList, TorchList, TorchList, bool, TorchList,
-                                                                     std::int64_t, std::array<bool, 3>);
+    using Kernel = std::tuple<TorchTensor, TorchTensor, TorchTensor>(void const*, void const*, void const*,
+                                                                     TorchOptionalList, TorchList, TorchList, TorchList,
+                                                                     bool, TorchList, std::int64_t, std::array<bool, 3>);
     TorchOptionalList sizes;
     if (bias_sizes) sizes = {bias_sizes->view(), true};
     auto [of_x, of_w, of_bias] = torch_kernel<Kernel>(Taken::convolution_backward)(
@@ -227,8 +225,8 @@ std::string conv_kind(Problem const& p) {
   MeasuredExtents const& c = p.conv;
   Direction const direction = direction_of(p);
   char const* const name = direction == Direction::fprop ? "fprop" : direction == Direction::dgrad ? "dgrad" : "wgrad";
-  char const* const what = c[kGroups] > 1       ? c[kGroups] == c[kC] && c[kC] == c[kKo] ? "depthwise" : "grouped"
-                           : c[kR] * c[kS] == 1 ? "pointwise"
+  char const* const what = c[kGroups] > 1          ? c[kGroups] == c[kC] && c[kC] == c[kKo] ? "depthwise" : "grouped"
+                           : c[kR] * c[kS] == 1    ? "pointwise"
                            : c[kC] <= kFewChannels ? "of few channels"
                                                    : "dense";
   return concat("convolution ", name, ' ', what, ", stride ", c[kStrideH] == 1 && c[kStrideW] == 1 ? "1" : "2 or more");

@@ -16,8 +16,8 @@ struct MeasuredClass {
   bool is_faster;
 };
 
-// Batch, M, N and K; groups, M, N and K; of a convolution N, C, H, W, Ko, R, S, then stride,
-// padding and dilation along H and W, and groups.
+// Batch, M, N and K; groups, M, N and K; of a convolution N, C, H, W, Ko, R, S, then
+// stride, padding and dilation along H and W, and groups.
 using MeasuredExtents = std::array<std::int64_t, 14>;
 
 struct MeasuredProblem {

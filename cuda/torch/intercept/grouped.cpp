@@ -61,8 +61,8 @@ Tensor grouped(Tensor const& a, Tensor const& b, std::optional<Tensor> const& of
       },
       [&] { return grouped_mm(a, b, *offs, std::nullopt, std::nullopt, /*allow_tf32=*/false); },
       [&] {
-        using Kernel = TorchTensor(void const*, void const*, TorchOptional const*, TorchOptional const*,
-                                   std::optional<ScalarType>);
+        using Kernel =
+            TorchTensor(void const*, void const*, TorchOptional const*, TorchOptional const*, std::optional<ScalarType>);
         TorchOptional const ends(offs), row(bias);
         std::optional<ScalarType> dtype;
         if (out_dtype) dtype = static_cast<ScalarType>(*out_dtype);

@@ -1,10 +1,10 @@
 // torch's own kernels behind its dispatcher, as at::cuda::mm, called by what their names say of their arguments.
 //
-// A mangled name holds the types of the arguments: a torch that changes them has no such symbol, and the op stays with torch.
-// The types below are to the C++ ABI what torch's are: references are pointers, an at::Tensor is one owning pointer (what a
-// handle points to), std::optional is libstdc++'s on both sides, and ArrayRef is a pointer and a length. The shims of
-// AOTInductor (aoti_torch_cuda_mm_out) call the same functions, but turn their exceptions into a code: a bad argument or a
-// full memory would lose class and text. torch.library.get_kernel takes Python.
+// A mangled name holds the types of the arguments: a torch that changes them has no such symbol, and the op stays with
+// torch. The types below are to the C++ ABI what torch's are: references are pointers, an at::Tensor is one owning pointer
+// (what a handle points to), std::optional is libstdc++'s on both sides, and ArrayRef is a pointer and a length. The shims
+// of AOTInductor (aoti_torch_cuda_mm_out) call the same functions, but turn their exceptions into a code: a bad argument or
+// a full memory would lose class and text. torch.library.get_kernel takes Python.
 #pragma once
 
 #include <array>
