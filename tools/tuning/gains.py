@@ -5,11 +5,11 @@
 
 Figures are the medians of benchmarks against torch's own op, in bfloat16 or float8_e4m3fn, on
 Hopper. cuDNN had measured its algorithms (torch.backends.cudnn.benchmark) before it was measured.
-Problems fall into classes: a kind, such as an op with its layout or its scales, and how many rows. A class
-is faster if at least LEAST problems were measured, their geometric mean is at least GAIN, and four
-of five have a ratio of LOSS or more. A problem that was measured itself goes by its own figure (the
-worst of several), if it differs from its class by more than that. A kind that no benchmark has is
-in no class, and stays with torch; results that get it are used as they are.
+Problems fall into classes: a kind, such as an op with its layout or its scales, and how many rows.
+A class is faster if at least LEAST problems were measured, their geometric mean is at least GAIN,
+and four of five have a ratio of LOSS or more. A problem that was measured itself goes by its own
+figure (the worst of several), if it differs from its class by more than that. A kind that no
+benchmark has is in no class, and stays with torch; results that get it are used as they are.
 """
 
 from __future__ import annotations
