@@ -162,7 +162,9 @@ def _apply() -> None:
         torch.ops.cutwheel._intercept("mm", wanted.dtypes, _key)
     text = torch.ops.cutwheel._intercept(",".join(wanted.overloads), wanted.dtypes, _key)
     _missing = tuple(json.loads(text))
-    if wants_addmm and _addmm is None:
+    if wants_addmm and not hasattr(torch.library, "get_kernel"):
+        _missing += BY_NAME["addmm"]
+    elif wants_addmm and _addmm is None:
         _addmm = _key, _Addmm(_key)
     _applied = wanted
 

@@ -3,8 +3,9 @@
     python tools/tuning/enable_cost.py          # on a GPU: calls that are taken, and that go on
     python tools/tuning/enable_cost.py --cpu    # at the CPU's dispatch key, where all go on
 
-Times are microseconds of the host for a call, the median of blocks; `more` is the median of the
-differences between neighbouring blocks with enable() and without, and where four of five lie.
+Times are microseconds of the calling thread's CPU time for a call, the median of blocks; `more` is
+the median of the differences between neighbouring blocks with enable() and without, and where four
+of five lie.
 """
 
 from __future__ import annotations
@@ -100,10 +101,10 @@ def cases(device: str) -> list[Case]:
 
 def block(call: Callable[[], object], calls: int, synchronize: Callable[[], None]) -> float:
     synchronize()
-    start = time.perf_counter()
+    start = time.thread_time()
     for _ in range(calls):
         call()
-    spent = time.perf_counter() - start
+    spent = time.thread_time() - start
     synchronize()
     return spent / calls * 1e6
 

@@ -183,6 +183,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(Tensor const& grad, Tens
       mask(mask_list);
   Geometry const geometry{stride, padding, dilation, transposed, output_padding, groups};
   std::array<bool, 3> theirs{mask.flag(0), mask.flag(1), mask.flag(2)};
+  std::array<bool, 3> is_ours{};
   std::array<Tensor, 3> results;
   Problem const forward = problem_of(Taken::convolution_backward, x, w, geometry, nullptr, &grad);
   auto const take = [&](Direction direction, std::size_t place) {
@@ -196,7 +197,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(Tensor const& grad, Tens
         gradient_of(forward, direction), [&] { return plan(ours()); },
         [&] {
           Tensor result = run_conv2d(ours());
-          theirs[place] = false;
+          is_ours[place] = true, theirs[place] = false;
           return result;
         },
         [] { return Tensor(); });
@@ -212,9 +213,12 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(Tensor const& grad, Tens
     auto [of_x, of_w, of_bias] = torch_kernel<Kernel>(Taken::convolution_backward)(
         grad.get(), x.get(), w.get(), sizes, stride.view(), padding.view(), dilation.view(), transposed,
         output_padding.view(), groups, theirs);
-    if (theirs[0]) adopt(results[0], std::move(of_x));
-    if (theirs[1]) adopt(results[1], std::move(of_w));
-    if (theirs[2]) adopt(results[2], std::move(of_bias));
+    // What torch returns unasked is returned, too, but in place of what is there.
+    std::array<TorchTensor*, 3> const returned{&of_x, &of_w, &of_bias};
+    for (std::size_t i = 0; i < returned.size(); ++i) {
+      Tensor const dropped;
+      adopt(is_ours[i] ? dropped : results[i], std::move(*returned[i]));
+    }
   }
   return {std::move(results[0]), std::move(results[1]), std::move(results[2])};
 }
