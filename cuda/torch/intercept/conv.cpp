@@ -204,7 +204,12 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(Tensor const& grad, Tens
   };
   take(Direction::dgrad, 0);
   take(Direction::wgrad, 1);
-  if (theirs[0] || theirs[1] || theirs[2]) {
+  if (!mask.flag(0) && !mask.flag(1)) {
+    Problem const other = forward.first == Verdict::taken ? forward.with(Verdict::arguments) : forward;
+    is_taken(other, [] { return Verdict::arguments; });
+  }
+  bool const is_all_ours = (is_ours[0] || is_ours[1]) && !theirs[0] && !theirs[1] && !theirs[2];
+  if (!is_all_ours) {
     using Kernel = std::tuple<TorchTensor, TorchTensor, TorchTensor>(void const*, void const*, void const*,
                                                                      TorchOptionalList, TorchList, TorchList, TorchList,
                                                                      bool, TorchList, std::int64_t, std::array<bool, 3>);
@@ -213,7 +218,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(Tensor const& grad, Tens
     auto [of_x, of_w, of_bias] = torch_kernel<Kernel>(Taken::convolution_backward)(
         grad.get(), x.get(), w.get(), sizes, stride.view(), padding.view(), dilation.view(), transposed,
         output_padding.view(), groups, theirs);
-    // What torch returns unasked is returned, too, but in place of what is there.
+    // Some of torch's kernels return a gradient unasked.
     std::array<TorchTensor*, 3> const returned{&of_x, &of_w, &of_bias};
     for (std::size_t i = 0; i < returned.size(); ++i) {
       Tensor const dropped;
