@@ -92,12 +92,16 @@ std::array<std::unique_ptr<Registration>, kTakenCount>& registrations() {
   return *all;
 }
 
-// Ops with one kernel for all devices have it in the last namespace.
+// Null where this torch has no symbol of that name.
 void* kernel_of_torch(Overload const& overload, std::string_view key) {
-  for (char const* const space : {key == "CUDA" ? "4cuda" : "3cpu", "25compositeexplicitautograd"}) {
-    if (void* const found = dlsym(RTLD_DEFAULT, concat("_ZN2at", space, overload.symbol).c_str())) return found;
-  }
-  return nullptr;
+  auto const find = [&](char const* space) {
+    return dlsym(RTLD_DEFAULT, concat("_ZN2at", space, overload.symbol).c_str());
+  };
+  bool const is_cuda = key == "CUDA";
+  if (void* const found = find(is_cuda ? "4cuda" : "3cpu")) return found;
+  // One kernel for all devices, which chooses among theirs. _grouped_mm has another one for CUDA.
+  bool const is_for_all = overload.op == Taken::convolution || overload.op == Taken::convolution_backward;
+  return is_for_all || !is_cuda ? find("25compositeexplicitautograd") : nullptr;
 }
 
 bool names(std::string_view list, std::string_view name) {
