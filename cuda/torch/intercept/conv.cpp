@@ -2,6 +2,7 @@
 // second, and in front of the choice between cuDNN and torch's own kernels.
 #include "torch/conv/conv.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "torch/intercept/operands.h"
@@ -11,39 +12,38 @@
 namespace cutwheel {
 namespace {
 
-// An int[] or bool[] as torch hands it over.
+// An int[] or bool[] as torch hands it over. Off the heap as far as torch's own kernels take it.
 class Numbers {
  public:
   explicit Numbers(StableListHandle list) {
-    std::size_t size = 0;
-    bool good = torch_list_size(list, &size) == 0;
-    values_.resize(good ? size : 0);
-    for (std::size_t i = 0; good && i < size; ++i) {
+    bool good = torch_list_size(list, &size_) == 0;
+    if (!good) size_ = 0;
+    if (size_ > few_.size()) many_.resize(size_);
+    std::int64_t* const values = size_ > few_.size() ? many_.data() : few_.data();
+    for (std::size_t i = 0; good && i < size_; ++i) {
       StableIValue value = 0;
       good = torch_list_get_item(list, i, &value) == 0;
-      values_[i] = static_cast<std::int64_t>(value);
+      values[i] = static_cast<std::int64_t>(value);
     }
     torch_delete_list(list);
     if (!good) fail(ErrorKind::runtime, "torch could not hand over a list of numbers");
   }
 
-  TorchList view() const { return {values_.data(), values_.size()}; }
+  TorchList view() const { return {size_ > few_.size() ? many_.data() : few_.data(), size_}; }
   bool is_zero() const {
-    for (std::int64_t const value : values_) {
-      if (value != 0) return false;
-    }
-    return true;
+    TorchList const all = view();
+    return std::all_of(all.data, all.data + all.size, [](std::int64_t value) { return value == 0; });
   }
   // One number for H and W, or two.
-  bool is_pair(std::int64_t least) const {
-    return (values_.size() == 1 || values_.size() == 2) && values_.front() >= least && values_.back() >= least;
-  }
-  std::int64_t h() const { return values_.front(); }
-  std::int64_t w() const { return values_.back(); }
-  bool flag(std::size_t i) const { return i < values_.size() && (values_[i] & 1) != 0; }
+  bool is_pair(std::int64_t least) const { return (size_ == 1 || size_ == 2) && h() >= least && w() >= least; }
+  std::int64_t h() const { return few_[0]; }
+  std::int64_t w() const { return few_[size_ == 1 ? 0 : 1]; }
+  bool flag(std::size_t i) const { return i < size_ && (few_[i] & 1) != 0; }
 
  private:
-  std::vector<std::int64_t> values_;
+  std::size_t size_ = 0;
+  std::array<std::int64_t, 4> few_{};
+  std::vector<std::int64_t> many_;
 };
 
 struct Geometry {
