@@ -100,7 +100,7 @@ def test_bmm_is_taken(cutwheel: ModuleType) -> None:
     ("call", "reason"),
     [
         (lambda a, b: a[:, 1:] @ b[1:], "16 bytes"),
-        (lambda a, b: a.float() @ b.float(), "float16 and bfloat16"),
+        (lambda a, b: a.float() @ b.float(), "dtypes that stay"),
         (lambda a, b: a[:0] @ b, "empty"),
         (
             lambda a, b: torch.mm(
@@ -126,6 +126,8 @@ def nearly(found: torch.Tensor, want: torch.Tensor) -> None:
     """Both are rounded to 16 bits, and sum up in orders of their own."""
     assert found.shape == want.shape
     assert found.dtype == want.dtype
+    if not want.numel():
+        return
     scale = want.double().square().mean().sqrt().item()
     torch.testing.assert_close(found.double(), want.double(), rtol=2e-2, atol=2e-2 * scale)
 
@@ -193,17 +195,12 @@ def test_scaled_mm_of_blocks_is_taken(cutwheel: ModuleType, recipe: str) -> None
 
 def test_what_of_scaled_mm_goes_on_to_torch(cutwheel: ModuleType) -> None:
     a, b, scale_a, scale_b = scaled_operands("tensorwise")
-    for call, reason in (
-        (lambda: torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.float32), "dtypes"),
-        (lambda: torch._scaled_mm(a[:0], b, scale_a, scale_b, out_dtype=BF16), "empty"),
-    ):
-        want = call()
-        cutwheel.report(clear=True)
-        with cutwheel.enabled():
-            found = call()
-        assert torch.equal(found, want)
-        (entry,) = cutwheel.report().calls
-        assert reason in entry.reason
+    want = torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.float32)
+    with cutwheel.enabled():
+        found = torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.float32)
+    assert torch.equal(found, want)
+    (entry,) = cutwheel.report().calls
+    assert "dtypes" in entry.reason
     with pytest.raises((RuntimeError, ValueError)) as want:
         torch._scaled_mm(a, b.t().contiguous(), scale_a, scale_b, out_dtype=BF16)
     with cutwheel.enabled(), pytest.raises(type(want.value)) as got:
@@ -241,8 +238,13 @@ def image(*size: int, dtype: torch.dtype = BF16, grad: bool = True) -> torch.Ten
     return made.contiguous(memory_format=torch.channels_last).requires_grad_(grad)
 
 
+def strides_of(x: torch.Tensor) -> list[int]:
+    """Those that mean something"""
+    return [stride for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1]
+
+
 CONVOLUTIONS = {
-    # input, filters, arguments, and how many of fprop, dgrad and wgrad are faster by class
+    # input, filters, arguments
     "dense": ((3, 72, 33, 20), (136, 72, 3, 3), {"padding": 1}),
     "pointwise": ((3, 72, 33, 20), (136, 72, 1, 1), {}),
     "few channels": ((5, 3, 65, 40), (64, 3, 7, 7), {"stride": 2, "padding": 3}),
@@ -276,7 +278,7 @@ def test_convolutions_are_taken(cutwheel: ModuleType, name: str, dtype: torch.dt
             nearly(one, other)
         for one, other in zip(got[:3], want[:3], strict=True):
             assert one.is_contiguous(memory_format=torch.channels_last)
-            assert one.stride()[1:] == other.stride()[1:] or other.shape[1] == 1
+            assert strides_of(one) == strides_of(other)
     # Each direction is told by itself.
     directions = {entry.kind.split()[1] for entry in report.calls if entry.kind}
     assert directions == {"fprop", "dgrad", "wgrad"}
@@ -316,7 +318,7 @@ def test_convolutions_that_go_on(cutwheel: ModuleType, call: Any, reason: str) -
 
 def test_a_convolutional_network(cutwheel: ModuleType) -> None:
     layers = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 64, 7, 2, 3),
+        torch.nn.Conv2d(3, 64, 7, 2, 3, bias=False),
         torch.nn.BatchNorm2d(64),
         torch.nn.ReLU(),
         torch.nn.Conv2d(64, 128, 3, padding=1),

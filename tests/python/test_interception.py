@@ -287,6 +287,15 @@ def test_modes_see_atens_ops() -> None:
     assert totals[0] == totals[1] > 0
 
 
+@pytest.mark.skipif(torch.version.cuda is not None, reason="this torch has kernels for CUDA")
+def test_a_torch_without_kernels_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interception, "_key", "CUDA")
+    with cutwheel.enabled(ops=["mm", "addmm"]):
+        report = cutwheel.report()
+    assert report.enabled == ()
+    assert {"mm", "mm.out", "addmm", "addmm.out"} <= {*report.staying}
+
+
 def test_narrowing_and_nesting() -> None:
     cutwheel.enable(ops=["mm"])
     assert cutwheel.report().enabled == ("mm", "mm.out")
