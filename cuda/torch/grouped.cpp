@@ -1,5 +1,7 @@
 // grouped_mm and its like: a GEMM for each group, where the ends of groups lie on the device and the host never reads
 // them.
+#include "torch/grouped.h"
+
 #include <algorithm>
 #include <string_view>
 
@@ -462,12 +464,6 @@ GroupedCall scaled_grouped_call(Tensor const& a, Tensor const& b, Tensor const& 
   return call;
 }
 
-// a [T, K], b [G, K, N], bias [G, N]: D [T, N]. Or a [M, T], b [T, N]: D [G, M, N].
-Tensor grouped_mm(Tensor const& a, Tensor const& b, Tensor const& offs, std::optional<Tensor> const& bias,
-                  std::optional<ScalarType> out_dtype, bool allow_tf32) {
-  return run_mm(grouped_mm_call(a, b, offs, bias, out_dtype, allow_tf32));
-}
-
 // a [M, T], b [T, N]: out [G, M, N] += A @ B of each group.
 void grouped_mm_accumulate(Tensor const& a, Tensor const& b, Tensor const& offs, bool allow_tf32, Tensor const& out) {
   run_mm(grouped_accumulate_call(a, b, offs, allow_tf32, out));
@@ -497,14 +493,8 @@ std::tuple<Tensor, Tensor> grouped_linear_fused_aux(Tensor const& input, Tensor 
   return {*std::move(prepared.d.tensor), *std::move(prepared.stores[0].tensor)};
 }
 
-// a [T, K], b [G, K, N], 8 bits; scale_a [T] or [T, 1], scale_b [G, N] or [G, 1, N], bias [G, N].
-Tensor scaled_grouped_mm(Tensor const& a, Tensor const& b, Tensor const& scale_a, Tensor const& scale_b, Tensor const& offs,
-                         std::optional<Tensor> const& bias, std::optional<ScalarType> out_dtype, bool use_fast_accum) {
-  return run_call(scaled_grouped_call(a, b, scale_a, scale_b, offs, bias, out_dtype, use_fast_accum));
-}
-
 Explanation explain_mm(Question const& q) {
-  return explain_call(grouped_mm_call(q.tensor(0), q.tensor(1), q.tensor(2), q.operand(3), q.out_dtype, q.allow_tf32));
+  return explain_grouped_mm(q.tensor(0), q.tensor(1), q.tensor(2), q.operand(3), q.out_dtype, q.allow_tf32);
 }
 
 Explanation explain_accumulate(Question const& q) {
@@ -517,11 +507,32 @@ Explanation explain_linear(Question const& q) {
 }
 
 Explanation explain_scaled(Question const& q) {
-  return explain_call(scaled_grouped_call(q.tensor(0), q.tensor(1), q.tensor(2), q.tensor(3), q.tensor(4), q.operand(5),
-                                          q.out_dtype, q.use_fast_accum));
+  return explain_scaled_grouped_mm(q.tensor(0), q.tensor(1), q.tensor(2), q.tensor(3), q.tensor(4), q.operand(5),
+                                   q.out_dtype, q.use_fast_accum);
 }
 
 }  // namespace
+
+Tensor grouped_mm(Tensor const& a, Tensor const& b, Tensor const& offs, std::optional<Tensor> const& bias,
+                  std::optional<ScalarType> out_dtype, bool allow_tf32) {
+  return run_mm(grouped_mm_call(a, b, offs, bias, out_dtype, allow_tf32));
+}
+
+Explanation explain_grouped_mm(Tensor const& a, Tensor const& b, Tensor const& offs, std::optional<Tensor> const& bias,
+                               std::optional<ScalarType> out_dtype, bool allow_tf32) {
+  return explain_call(grouped_mm_call(a, b, offs, bias, out_dtype, allow_tf32));
+}
+
+Tensor scaled_grouped_mm(Tensor const& a, Tensor const& b, Tensor const& scale_a, Tensor const& scale_b, Tensor const& offs,
+                         std::optional<Tensor> const& bias, std::optional<ScalarType> out_dtype, bool use_fast_accum) {
+  return run_call(scaled_grouped_call(a, b, scale_a, scale_b, offs, bias, out_dtype, use_fast_accum));
+}
+
+Explanation explain_scaled_grouped_mm(Tensor const& a, Tensor const& b, Tensor const& scale_a, Tensor const& scale_b,
+                                      Tensor const& offs, std::optional<Tensor> const& bias,
+                                      std::optional<ScalarType> out_dtype, bool use_fast_accum) {
+  return explain_call(scaled_grouped_call(a, b, scale_a, scale_b, offs, bias, out_dtype, use_fast_accum));
+}
 
 Ops grouped_ops() {
   return {

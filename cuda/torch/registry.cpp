@@ -11,7 +11,8 @@
 #include "dispatch/tuning/table.h"
 #include "torch/choice_log.h"
 #include "torch/conv/conv.h"
-#include "torch/intercept.h"
+#include "torch/intercept/intercept.h"
+#include "torch/intercept/ops.h"
 #include "torch/introspection.h"
 
 namespace cutwheel {
@@ -64,8 +65,10 @@ std::vector<Introspection> introspection() {
       on_any_device<&intercept>("_intercept(str overloads, int dtypes, str key) -> str"),
       on_any_device<&intercepted_json>("_intercepted() -> str"),
       on_any_device<&clear_intercepted>("_clear_intercepted() -> ()"),
-      on_any_device<&interception_verdict>(
-          "_interception_verdict(int dtype, int batch, int m, int n, int k, str layout, int major) -> str"),
+      on_any_device<&interception_verdict>("_interception_verdict(str kind, int rows, int[] extents, int major) -> str"),
+      on_any_device<&take_addmm>("_take_addmm(Tensor input, Tensor mat1, Tensor mat2, float beta, float alpha) -> Tensor?"),
+      on_any_device<&take_addmm_out>(
+          "_take_addmm.out(Tensor input, Tensor mat1, Tensor mat2, float beta, float alpha, *, Tensor(a!) out) -> bool"),
       on_any_device<&set_sm_limit>("_set_sm_limit(int sms) -> ()"),
       on_any_device<&set_sm_carveout_source>("_set_sm_carveout_source(int context, int getter) -> ()"),
       on_any_device<&load_tuning>("_load_tuning(str text) -> ()"),

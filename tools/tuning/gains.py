@@ -1,14 +1,16 @@
-"""Writes where our kernels are expected to beat torch's: cuda/torch/intercept_gains.h for enable(),
+"""Writes where our kernels are expected to beat torch's: cuda/torch/intercept/gains.h for enable(),
 and python/cutwheel/inductor/measured.py for torch.compile (tools/tuning/fused_gains.py).
 
     python tools/tuning/gains.py            # writes them
     python tools/tuning/gains.py --check    # fails if they are not what benchmarks/results say
 
-Figures are the medians of the suites mm and bmm against "torch", in bfloat16 on Hopper. Problems
-fall into classes: layout, one matrix or a batch, and how many rows. A class is faster if at least
-LEAST problems were measured, their geometric mean is at least GAIN, and four of five have a ratio
-of LOSS or more. A problem that was measured itself goes by its own figure (the worst of several),
-if it differs from its class by more than that.
+Figures are the medians of benchmarks against torch's own op, in bfloat16 or float8_e4m3fn, on
+Hopper. cuDNN had measured its algorithms (torch.backends.cudnn.benchmark) before it was measured.
+Problems fall into classes: a kind, such as an op with its layout or its scales, and how many rows.
+A class is faster if at least LEAST problems were measured, their geometric mean is at least GAIN,
+and four of five have a ratio of LOSS or more. A problem that was measured itself goes by its own
+figure (the worst of several), if it differs from its class by more than that. A kind that no
+benchmark has is in no class, and stays with torch; results that get it are used as they are.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ import json
 import math
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import fused_gains
 
@@ -28,34 +31,115 @@ RESULTS = ROOT / "benchmarks" / "results"
 SOURCES = (
     "h200.json",
     "quick/h100.json",
+    "quick/h100_conv_drawn.json",
     "quick/h100_drawn.json",
     "quick/h200_drawn.json",
 )
-HEADER = ROOT / "cuda" / "torch" / "intercept_gains.h"
+HEADER = ROOT / "cuda" / "torch" / "intercept" / "gains.h"
 
-LAYOUTS = {"mm": "tn", "dgrad": "tt", "wgrad": "nt", "scores": "tn", "values": "tt"}
 ROWS = (1, 16, 64, 128, 512, 2048)
 LEAST, GAIN, LOSS = 3, 1.02, 0.97
+FEW_CHANNELS = 8
+EXTENTS = 14
+"""of the problem with most of them, a convolution"""
+
+# By the group of a benchmark, letters of A and B as names of kernels have them.
+GEMMS = {
+    "mm": {"mm": "tn", "dgrad": "tt", "wgrad": "nt"},
+    "bmm": {"scores": "tn", "values": "tt"},
+    "addmm": {"addmm": "tn"},
+    "baddbmm": {"scores": "tn", "values": "tt"},
+}
+GROUPED = {"forward": "tn", "dgrad": "tt", "wgrad": "nt"}
+SCALED = ("tensorwise", "rowwise", "1x128 x 128x128", "1x128 x 1x128")
 
 
 class Problem(NamedTuple):
-    layout: str
-    batch: int
-    m: int
-    n: int
-    k: int
+    kind: str
+    rows: int
+    """that its class is found by; 0: classes of this kind have any number"""
+    extents: tuple[int, ...]
+    """batch, M, N and K; groups, M, N and K; of a convolution N, C, H, W, Ko, R, S, then stride,
+    padding and dilation along H and W, and groups"""
 
 
 class Class(NamedTuple):
-    layout: str
-    is_batched: bool
+    kind: str
     rows: int
     """at most; 0: any number"""
 
 
 def class_of(problem: Problem) -> Class:
-    rows = next((most for most in ROWS if problem.m <= most), 0)
-    return Class(problem.layout, problem.batch > 1, rows)
+    if problem.rows == 0:
+        return Class(problem.kind, 0)
+    return Class(problem.kind, next((most for most in ROWS if problem.rows <= most), 0))
+
+
+def _gemm(section: str, case: dict[str, Any]) -> Iterator[tuple[Problem, str, str]]:
+    layout = GEMMS[section].get(case["group"])
+    if layout is not None:
+        m, n, k = case["m"], case["n"], case["k"]
+        yield (
+            Problem(f"{section} {layout}", m, (case.get("batch", 1), m, n, k)),
+            "cutwheel",
+            "torch",
+        )
+
+
+def _scaled(case: dict[str, Any]) -> Iterator[tuple[Problem, str, str]]:
+    m, n, k = case["m"], case["n"], case["k"]
+    if case["group"] == "int_mm":
+        yield Problem("_int_mm tn", m, (1, m, n, k)), "cutwheel", "torch"
+    if case["group"] not in ("fp8", "fp8_fast", "blockwise"):
+        return
+    fast = " fast" if case["group"] == "fp8_fast" else ""
+    for scales in SCALED:
+        problem = Problem(f"_scaled_mm {scales}{fast}", m, (1, m, n, k))
+        yield problem, f"cutwheel {scales}", f"torch {scales}"
+
+
+def _grouped(case: dict[str, Any]) -> Iterator[tuple[Problem, str, str]]:
+    group, groups = case["group"], case["groups"]
+    t, n, k = case["m"], case["n"], case["k"]  # x [T, K], weights [G, N, K]
+    rows = max(1, t // groups)
+    if group in GROUPED:
+        m, n, k = {"forward": (t, n, k), "dgrad": (t, k, n), "wgrad": (n, k, t)}[group]
+        yield Problem(f"_grouped_mm {GROUPED[group]}", rows, (groups, m, n, k)), "cutwheel", "torch"
+    elif group in ("fp8", "fp8_fast"):
+        kind = "_scaled_grouped_mm rowwise" + (" fast" if group == "fp8_fast" else "")
+        yield Problem(kind, rows, (groups, t, n, k)), "cutwheel", "torch"
+
+
+def conv_kind(direction: str, extents: tuple[int, ...]) -> str:
+    """direction: fprop, dgrad or wgrad"""
+    _, c, _, _, k, r, s, *strides, _, _, _, _, groups = extents
+    if groups > 1:
+        what = "depthwise" if groups == c == k else "grouped"
+    elif r * s == 1:
+        what = "pointwise"
+    else:
+        what = "of few channels" if c <= FEW_CHANNELS else "dense"
+    return f"convolution {direction} {what}, stride {'1' if set(strides) == {1} else '2 or more'}"
+
+
+def _conv(case: dict[str, Any]) -> Iterator[tuple[Problem, str, str]]:
+    direction = case["group"].removeprefix("depthwise_").removeprefix("grouped_")
+    if direction in ("fprop", "dgrad", "wgrad"):
+        *sizes, stride, padding, dilation, groups = (*case["shape"], 1)[:11]
+        extents = (*sizes, *[stride] * 2, *[padding] * 2, *[dilation] * 2, groups)
+        yield Problem(conv_kind(direction, extents), 0, extents), "cutwheel", "torch"
+
+
+def _problems(section: str, case: dict[str, Any]) -> Iterator[tuple[Problem, str, str]]:
+    """Problems of a case, with the names of the sides that are compared"""
+    if section in GEMMS:
+        yield from _gemm(section, case)
+    elif section == "scaled":
+        yield from _scaled(case)
+    elif section == "grouped":
+        yield from _grouped(case)
+    elif section == "conv":
+        yield from _conv(case)
 
 
 def measured() -> dict[Problem, float]:
@@ -63,27 +147,44 @@ def measured() -> dict[Problem, float]:
     worst: dict[Problem, float] = {}
     for name in SOURCES:
         sections = json.loads((RESULTS / name).read_text())["sections"]
-        for section in ("mm", "bmm"):
-            for case in sections.get(section, {}).get("results", []):
-                ratios = [r["median"] for r in case.get("ratios", []) if r["baseline"] == "torch"]
-                if case["status"] != "ok" or not ratios:
+        for section, content in sections.items():
+            for case in content.get("results", []):
+                if case["status"] != "ok":
                     continue
-                layout, batch = LAYOUTS[case["group"]], case.get("batch", 1)
-                problem = Problem(layout, batch, case["m"], case["n"], case["k"])
-                worst[problem] = min(worst.get(problem, math.inf), *ratios)
+                for problem, side, baseline in _problems(section, case):
+                    for ratio in case.get("ratios", []):
+                        if (ratio["side"], ratio["baseline"]) == (side, baseline):
+                            worst[problem] = min(worst.get(problem, math.inf), ratio["median"])
     return worst
+
+
+def geometric_mean(ratios: list[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 def is_faster(ratios: list[float]) -> bool:
     ordered = sorted(ratios)
-    mean = math.exp(sum(map(math.log, ordered)) / len(ordered))
-    return mean >= GAIN and ordered[len(ordered) // 5] >= LOSS
+    return geometric_mean(ordered) >= GAIN and ordered[len(ordered) // 5] >= LOSS
 
 
-def header(figures: dict[Problem, float]) -> str:
+def kinds_that_win() -> set[str]:
+    """Kinds of which something is taken"""
+    classes = classes_of(figures := measured())
+    known = {
+        key.kind for key, ratios in classes.items() if len(ratios) >= LEAST and is_faster(ratios)
+    }
+    return known | {problem.kind for problem, ratio in figures.items() if ratio >= GAIN}
+
+
+def classes_of(figures: dict[Problem, float]) -> dict[Class, list[float]]:
     classes: defaultdict[Class, list[float]] = defaultdict(list)
     for problem, ratio in figures.items():
         classes[class_of(problem)].append(ratio)
+    return classes
+
+
+def header(figures: dict[Problem, float]) -> str:
+    classes = classes_of(figures)
     known = {key: is_faster(ratios) for key, ratios in classes.items() if len(ratios) >= LEAST}
     # A problem that its class tells as it was measured needs no line.
     exact = {
@@ -94,17 +195,16 @@ def header(figures: dict[Problem, float]) -> str:
     }
     text = {True: "true", False: "false"}
     class_lines = []
-    for key in sorted(known, key=lambda c: (c.layout, c.is_batched, c.rows or math.inf)):
+    for key in sorted(known, key=lambda c: (c.kind, c.rows or math.inf)):
         ratios = sorted(classes[key])
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        mean, fifth = geometric_mean(ratios), ratios[len(ratios) // 5]
         class_lines.append(
-            f"    {{'{key.layout[0]}', '{key.layout[1]}', {text[key.is_batched]}, {key.rows}, "
-            f"{text[known[key]]}}},  // {len(ratios)} problems, mean {mean:.3f}, "
-            f"a fifth up to {ratios[len(ratios) // 5]:.3f}"
+            f'    {{"{key.kind}", {key.rows}, {text[known[key]]}}},'
+            f"  // {len(ratios)} problems, mean {mean:.3f}, a fifth up to {fifth:.3f}"
         )
     exact_lines = [
-        f"    {{'{p.layout[0]}', '{p.layout[1]}', {p.batch}, {p.m}, {p.n}, {p.k}, "
-        f"{text[exact[p]]}}},  // {figures[p]:.3f}"
+        f'    {{"{p.kind}", {{{", ".join(map(str, p.extents))}}}, {text[exact[p]]}}},'
+        f"  // {figures[p]:.3f}"
         for p in sorted(exact)
     ]
     return "\n".join(
@@ -113,26 +213,31 @@ def header(figures: dict[Problem, float]) -> str:
             "// clang-format off",
             "#pragma once",
             "",
+            "#include <array>",
             "#include <cstdint>",
+            "#include <string_view>",
             "",
             "namespace cutwheel {",
             "",
             "enum class Measured { nothing, slower, faster };",
             "",
             "struct MeasuredClass {",
-            "  char a, b;",
-            "  bool is_batched;",
+            "  std::string_view kind;",
             "  std::int64_t rows;  // at most; 0: any number",
             "  bool is_faster;",
             "};",
             "",
+            "// Batch, M, N and K; groups, M, N and K; of a convolution N, C, H, W, Ko, R, S, then",
+            "// stride, padding and dilation along H and W, and groups.",
+            f"using MeasuredExtents = std::array<std::int64_t, {EXTENTS}>;",
+            "",
             "struct MeasuredProblem {",
-            "  char a, b;",
-            "  std::int64_t batch, m, n, k;",
+            "  std::string_view kind;",
+            "  MeasuredExtents extents;",
             "  bool is_faster;",
             "};",
             "",
-            "// The first that holds a problem is its class. Ratios: torch's time to ours.",
+            "// Ratios: torch's time to ours.",
             "constexpr MeasuredClass kMeasuredClasses[] = {",
             *class_lines,
             "};",
@@ -143,28 +248,27 @@ def header(figures: dict[Problem, float]) -> str:
             "};",
             "",
             f"constexpr std::int64_t kClassRows[] = {{{', '.join(map(str, ROWS))}}};",
+            f"constexpr std::int64_t kFewChannels = {FEW_CHANNELS};",
             "constexpr int kMeasuredMajor = 9;  // compute capability of H100 and H200",
             "",
-            "inline Measured measured_gain(char a, char b, std::int64_t batch, std::int64_t m,",
-            "                              std::int64_t n, std::int64_t k, int major) {",
+            "// rows: that the class of the problem is found by; 0: its kind has one class.",
+            "inline Measured measured_gain(std::string_view kind, std::int64_t rows,",
+            "                              MeasuredExtents const& extents, int major) {",
             "  if (major != kMeasuredMajor) return Measured::nothing;",
+            "  auto const verdict = [](bool is_faster) {",
+            "    return is_faster ? Measured::faster : Measured::slower;",
+            "  };",
             "  for (MeasuredProblem const& p : kMeasuredProblems) {",
-            "    if (p.m == m && p.n == n && p.k == k && p.batch == batch &&",
-            "        p.a == a && p.b == b) {",
-            "      return p.is_faster ? Measured::faster : Measured::slower;",
-            "    }",
+            "    if (p.kind == kind && p.extents == extents) return verdict(p.is_faster);",
             "  }",
-            "  std::int64_t rows = 0;",
-            "  for (std::int64_t const most : kClassRows) {",
-            "    if (m <= most) {",
-            "      rows = most;",
-            "      break;",
-            "    }",
+            "  std::int64_t most = 0;",
+            "  for (std::int64_t const step : kClassRows) {",
+            "    if (rows == 0 || rows > step) continue;",
+            "    most = step;",
+            "    break;",
             "  }",
             "  for (MeasuredClass const& c : kMeasuredClasses) {",
-            "    if (c.a == a && c.b == b && c.is_batched == (batch > 1) && c.rows == rows) {",
-            "      return c.is_faster ? Measured::faster : Measured::slower;",
-            "    }",
+            "    if (c.kind == kind && c.rows == most) return verdict(c.is_faster);",
             "  }",
             "  return Measured::nothing;",
             "}",

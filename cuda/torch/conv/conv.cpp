@@ -1313,7 +1313,25 @@ Explanation explain_scaled(Question const& asked) {
                                        asked.operand(7), asked.epilogue));
 }
 
+ConvCall call_of(Conv2d const& conv) {
+  bool const is_dgrad = conv.direction == Direction::dgrad;
+  OpNames const& names = conv.direction == Direction::fprop ? kConv2d : is_dgrad ? kConvInputGrad : kConvWeightGrad;
+  ConvCall call = conv_gradient_call(names, conv.direction, conv.a, conv.b, conv.size, conv.geometry, /*allow_tf32=*/false);
+  call.bias = conv.bias;
+  return call;
+}
+
 }  // namespace
+
+Tensor run_conv2d(Conv2d const& conv) {
+  if (conv.groups > 1) return run_grouped_conv2d(conv);
+  ConvCall call = call_of(conv);
+  return run_conv(call);
+}
+
+Explanation explain_conv2d(Conv2d const& conv) {
+  return conv.groups > 1 ? explain_grouped_conv2d(conv) : explain_conv(call_of(conv));
+}
 
 std::int64_t conv_served(std::int64_t direction, std::int64_t device, ScalarType dtype, ScalarType out_dtype,
                          StringHandle epilogue, bool has_bias, bool unit_stride, bool is_volume) {

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "core/grouped_conv_args.h"
-#include "torch/conv/geometry.h"
+#include "torch/conv/conv.h"
 #include "torch/conv/image.h"
 #include "torch/registry.h"
 
@@ -383,7 +383,21 @@ Explanation explain_gradient(Question const& asked) {
       gradient_of(direction, asked.tensor(0), asked.tensor(1), size_of(asked), geometry_of(asked), groups_of(asked)));
 }
 
+GroupedConvCall call_of(Conv2d const& conv) {
+  if (conv.direction != Direction::fprop) {
+    return gradient_of(conv.direction, conv.a, conv.b, conv.size, conv.geometry, conv.groups);
+  }
+  return call_of(conv.a, conv.b, conv.bias, nullptr, conv.geometry, conv.bias ? "bias" : "plain");
+}
+
 }  // namespace
+
+Tensor run_grouped_conv2d(Conv2d const& conv) {
+  GroupedConvCall call = call_of(conv);
+  return run(call);
+}
+
+Explanation explain_grouped_conv2d(Conv2d const& conv) { return explain(call_of(conv)); }
 
 Ops grouped_conv_ops() {
   return {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "torch/text_argument.h"
 
@@ -19,9 +20,9 @@ std::string intercept(StringHandle overloads, std::int64_t dtypes, StringHandle 
 std::string intercepted_json();
 void clear_intercepted();
 
-// Where a problem would go by its dtype and by what was measured, on a GPU that need not be there. Layout: letters of A and
-// B as in names of kernels.
-std::string interception_verdict(std::int64_t dtype, std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k,
-                                 StringHandle layout, std::int64_t major);
+// Where a problem would go by what was measured, on a GPU that need not be there. Kinds, rows and extents are those of
+// gains.h.
+std::string interception_verdict(StringHandle kind, std::int64_t rows, std::vector<std::int64_t> extents,
+                                 std::int64_t major);
 
 }  // namespace cutwheel
