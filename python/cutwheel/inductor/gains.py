@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from ..inspect.explain import kernels
-from ..interception import DTYPES as TORCH_NUMBERS
 from ..ops._common import batch_invariance
 from . import measured
 from .products import Product
@@ -90,8 +89,9 @@ class Target:
             return "the number of matrices is not known"
         n, k = (static(each) or _UNKNOWN_SIZE for each in (product.n, product.k))
         rows = static(product.m)
+        op = "bmm" if product.op in ("bmm", "baddbmm") else "mm"
         for m in [rows] if rows is not None else _rows_between(*bounds(product.m)):
-            given = TORCH_NUMBERS[product.dtype], batch, m, n, k, product.layout, self.major
+            given = f"{op} {product.layout}", m, [batch, m, n, k], self.major
             verdict = torch.ops.cutwheel._interception_verdict(*given)
             if verdict != "taken":
                 return f"{verdict}" if rows is not None else f"{verdict} (for {m} rows)"
