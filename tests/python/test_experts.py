@@ -227,4 +227,5 @@ def test_experts_of_the_example_are_the_same(example: ModuleType, cpu_ops: CpuOp
         ours.gate_up_weight[:, 0::2], ours.gate_up_weight[:, 1::2] = by_torch.gate_up.chunk(2, 1)
         ours.down_weight.copy_(by_torch.down)
     x, ids, weights = torch.randn(9, 32), torch.randint(4, (9, 2)), torch.rand(9, 2)
-    torch.testing.assert_close(by_torch(x, ids, weights), ours(x, ids, weights))
+    found, want = by_torch(x, ids, weights), ours(x, ids, weights)
+    assert (found - want).norm() < 1e-2 * want.norm()  # torch's are in bfloat16
