@@ -36,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     add("volumes", "convolutions of volumes, and transposed ones")
     add("models", "convolutional models, and a training step")
     add("host", "CPU time of a call")
+    add("cold", "import and the first call, in fresh processes")
     everything = add("all", "every section")
     everything.add_argument(
         "--sections", choices=record.SECTIONS, nargs="+", help="these, in the order of the file"

@@ -54,6 +54,10 @@ if(nvcc_help MATCHES "--compress-mode")
   set(compression zstd)
 endif()
 string(FIND "${nvcc_help}" "--frandom-seed" CUTWHEEL_HAS_RANDOM_SEED)
+# sm_100 came with 12.8.
+execute_process(COMMAND ${nvcc} --list-gpu-code OUTPUT_VARIABLE codes COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "sm_[0-9]+[a-z]?" CUTWHEEL_NVCC_CODES "${codes}")
+list(TRANSFORM CUTWHEEL_NVCC_CODES REPLACE "^sm_" "")
 
 # The oldest driver that loads what this compiler makes; the library tells users.
 set(driver_floor ${PROJECT_SOURCE_DIR}/tools/wheel/driver_floor.py)

@@ -36,6 +36,9 @@ enum class Reason {
   summation
 };
 
+// Whether the wheel has code of this kernel that the device runs as it is: of its architecture, or PTX that was assembled for it.
+bool has_machine_code(KernelDescriptor const& kernel, DeviceInfo const& device);
+
 // Considers the device alone. Kernels that would run through PTX count only when `ptx`.
 Reason can_run_on(KernelDescriptor const& kernel, DeviceInfo const& device, bool ptx);
 
