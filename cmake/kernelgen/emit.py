@@ -29,6 +29,8 @@ from kernelgen.tuning import tuned
 # A further source of a tile costs as much again as its first kernel. But more kernels in one would
 # take the compiler more than 4 GB, and be the long pole of a parallel build.
 MAX_KERNELS_PER_SOURCE = 32
+# What ptxas takes for each newer GPU, as a share of all the other steps.
+ASSEMBLY = 0.18
 MANIFEST_CMAKE = "manifest.cmake"
 ESTIMATES = "estimates.json"  # source -> seconds of a core, for tools/progress.py; not shipped
 _TABLES = ("kernel_table", "tuned_tables", "calibration_data")
@@ -69,7 +71,8 @@ def sources(kernels: Iterable[Kernel], epilogues: Sequence[Epilogue]) -> dict[st
 def seconds(kernels: Sequence[Kernel]) -> float:
     """Estimated time of a core that the source of these kernels takes to compile."""
     first, further = FAMILIES[kernels[0].family].seconds
-    return round(first + further * (len(kernels) - 1), 1)
+    again = 1 + ASSEMBLY * len(kernels[0].assembled)
+    return round((first + further * (len(kernels) - 1)) * again, 1)
 
 
 def render(

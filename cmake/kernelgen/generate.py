@@ -106,7 +106,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    except (SelectionError, manifest.ManifestError, tuned.TuningError, calibration.CalibrationError) as error:
+    except (
+        SelectionError,
+        manifest.ManifestError,
+        tuned.TuningError,
+        calibration.CalibrationError,
+    ) as error:
         print(f"kernelgen: {error}", file=sys.stderr)
         return 1
     if options.list:

@@ -61,7 +61,7 @@ class Wheel:
 
     @cached_property
     def manifest(self) -> dict[KernelId, bool]:
-        """Every cubin, as (architecture, kernel) -> whether PTX of that architecture is shipped, too."""
+        """Every cubin, (architecture, kernel) -> whether PTX of that architecture is shipped."""
         try:
             kernels = read_manifest(self.root / MANIFEST)
         except FileNotFoundError:
