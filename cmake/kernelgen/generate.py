@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         declared = manifest.load(options.source_dir)
         kernels = select(declared.kernels, options.kernels, options.archs, declared.sets)
-        if options.assembles is not None:
+        if options.assembles != "*":
             able = _split(options.assembles)
             kernels = [
                 replace(kernel, assembled=tuple(a for a in kernel.assembled if a in able))
@@ -130,7 +130,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--archs", default="", help='architectures, e.g. "80;89;90a"')
     parser.add_argument(
         "--assembles",
-        help="what the compiler makes machine code for; PTX is assembled for no other GPU",
+        default="*",
+        help='architectures that the compiler makes machine code for (";"), or "*": all',
     )
     parser.add_argument("--list", action="store_true", help="print the names and write nothing")
     return parser
