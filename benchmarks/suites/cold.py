@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,21 +88,26 @@ def measure(quick: bool, device: str = "cuda") -> list[dict[str, Any]]:
         assert process.stdout is not None
 
         def ask(provider: str, operation: str) -> Answer:
-            try:
-                process.stdin.write(
-                    json.dumps({"provider": provider, "operation": operation}) + "\n"
-                )
-                process.stdin.flush()
-                text = process.stdout.readline()
-            except BrokenPipeError:
-                text = ""
+            request = {"provider": provider, "operation": operation}
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            text = process.stdout.readline()
             if not text:
-                return {"error": "benchmarks/first_call.py ended; its message is above"}
+                raise BrokenPipeError
             found: Answer = json.loads(text)
             return found
 
-        answers = rounds(ask, QUICK_SECONDS if quick else SECONDS)
-        process.stdin.close()
+        try:
+            answers = rounds(ask, QUICK_SECONDS if quick else SECONDS)
+        except BrokenPipeError:
+            process.kill()
+            reason = f"{SCRIPT.name} has ended; its message is above"
+            answers = [
+                {"provider": "torch", "operation": operation, "error": reason}
+                for operation in OPERANDS
+            ]
+        with suppress(BrokenPipeError):
+            process.stdin.close()
     return [row(operation, answers) for operation in OPERANDS]
 
 

@@ -130,6 +130,4 @@ def test_a_process_that_does_not_start_is_told(
 ) -> None:
     monkeypatch.setattr(cold, "SCRIPT", tmp_path / "gone.py")
     rows = cold.measure(quick=True, device="cpu")
-    assert {row["reason"] for row in rows} == {
-        "torch: benchmarks/first_call.py ended; its message is above"
-    }
+    assert {row["reason"] for row in rows} == {"torch: gone.py has ended; its message is above"}

@@ -266,9 +266,9 @@ def test_which_problems_ask_for_torch_compile() -> None:
 def test_a_whole_run_fits_its_time() -> None:
     """Time that `make bench` is expected to take on an H200, without torch.compile and with it."""
     without = run.planned(record.SECTIONS, parsed("all", "--drawn", "--no-compile"))
-    assert sum(seconds for seconds, _ in without.values()) < 10 * 60
+    assert sum(seconds for seconds, _ in without.values()) < 11 * 60
     everything = run.planned(record.SECTIONS, parsed("all", "--drawn"))
-    assert sum(seconds for seconds, _ in everything.values()) < 27 * 60
+    assert sum(seconds for seconds, _ in everything.values()) < 28 * 60
     assert everything["fused"][0] > without["fused"][0] + 200
     for name in record.SECTIONS:  # each command has its own options
         assert set(run.planned([name], parsed(name))) == {name}
