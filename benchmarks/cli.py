@@ -37,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     add("volumes", "convolutions of volumes, and transposed ones")
     add("models", "whole models, and training steps")
     add("host", "CPU time of a call")
+    add("cold", "import and the first call, in fresh processes")
     everything = add("all", "every section")
     everything.add_argument(
         "--sections", choices=record.SECTIONS, nargs="+", help="these, in the order of the file"

@@ -262,9 +262,9 @@ def _volumes(table: Mapping[str, Any], quick: bool) -> list[Problem]:
 
 
 def of_section(name: str, given: Options) -> Problems:
-    """None for `host`, whose operands have one size."""
+    """None for `host` and `cold`, whose operands have one size."""
     op, table = name.partition("_")[0], load()
-    if op == "host":
+    if op in ("host", "cold"):
         return Problems([])
     if op == "models":
         return _only(Problems([] if given.shape else _models(given.quick)), given.only)

@@ -54,6 +54,14 @@ if(nvcc_help MATCHES "--compress-mode")
   set(compression zstd)
 endif()
 string(FIND "${nvcc_help}" "--frandom-seed" CUTWHEEL_HAS_RANDOM_SEED)
+# sm_100 came with 12.8.
+execute_process(COMMAND ${nvcc} --list-gpu-code OUTPUT_VARIABLE codes COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "sm_[0-9]+[a-z]?" CUTWHEEL_NVCC_CODES "${codes}")
+list(TRANSFORM CUTWHEEL_NVCC_CODES REPLACE "^sm_" "")
+if(CUTWHEEL_COMPILER_CACHE MATCHES "sccache$") # 0.16 keeps one cubin of each PTX, and the build fails
+  set(CUTWHEEL_NVCC_CODES "")
+  message(STATUS "cutwheel: with sccache, no PTX is assembled for newer GPUs")
+endif()
 
 # The oldest driver that loads what this compiler makes; the library tells users.
 set(driver_floor ${PROJECT_SOURCE_DIR}/tools/wheel/driver_floor.py)

@@ -4,7 +4,7 @@ configure_file(cmake/build_info.h.in ${CUTWHEEL_GENERATED_DIR}/build_info.h @ONL
 message(STATUS "cutwheel: ${CUTWHEEL_COMPILE_JOBS} jobs, estimates in ${CUTWHEEL_ESTIMATES}")
 
 # One architecture per translation unit. sm80 and sm89 carry PTX too, which newer GPUs compile in the driver;
-# PTX of 90a runs nowhere else, so it would be dead weight.
+# PTX of 90a runs nowhere else, so it would be dead weight. What the manifests name is assembled for newer GPUs here, too.
 function(cutwheel_add_kernels arch)
   cutwheel_shard_sources(sources ${CUTWHEEL_KERNEL_SOURCES_${arch}})
   if(NOT sources)
@@ -24,9 +24,16 @@ function(cutwheel_add_kernels arch)
     # nvcc puts a random number into the names of internal symbols: a rebuild in the same directory gives the same bits
     # only with a seed. (It puts a hash of the absolute path in, too: another directory gives other names.)
     cmake_path(GET source FILENAME name)
+    set(options)
     if(NOT CUTWHEEL_HAS_RANDOM_SEED EQUAL -1)
-      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS --frandom-seed=${name})
+      list(APPEND options --frandom-seed=${name})
     endif()
+    if(source IN_LIST CUTWHEEL_ASSEMBLED_SOURCES)
+      list(TRANSFORM CUTWHEEL_ASSEMBLED_ARCHS PREPEND sm_ OUTPUT_VARIABLE codes)
+      list(JOIN codes "," codes)
+      list(APPEND options "--generate-code=arch=compute_${arch},code=[${codes}]")
+    endif()
+    set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${options}")
   endforeach()
   if(CUTWHEEL_SHARD)
     set_property(GLOBAL APPEND PROPERTY CUTWHEEL_KERNEL_OBJECTS $<TARGET_OBJECTS:${target}>)

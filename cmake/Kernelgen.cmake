@@ -19,9 +19,14 @@ if(CUTWHEEL_ARCHS STREQUAL "")
   endif()
 endif()
 
+# Without a compiler, the kernels are to be those of a wheel: all that is declared.
+set(assembles "*")
+if(DEFINED CUTWHEEL_NVCC_CODES)
+  set(assembles "${CUTWHEEL_NVCC_CODES}")
+endif()
 execute_process(
   COMMAND ${Python_EXECUTABLE} -B cmake/kernelgen/generate.py --source-dir ${PROJECT_SOURCE_DIR} --output-dir
-          ${CUTWHEEL_GENERATED_DIR} --kernels "${CUTWHEEL_KERNELS}" --archs "${CUTWHEEL_ARCHS}"
+          ${CUTWHEEL_GENERATED_DIR} --kernels "${CUTWHEEL_KERNELS}" --archs "${CUTWHEEL_ARCHS}" --assembles "${assembles}"
   WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} ERROR_VARIABLE kernelgen_error RESULT_VARIABLE kernelgen_failed)
 if(kernelgen_failed)
   message(FATAL_ERROR "kernelgen: ${kernelgen_error}")

@@ -1,5 +1,19 @@
 # CUTWHEEL_PRECOMPILED: the library comes from a published wheel, and nothing is compiled. precompiled.py compares sources,
 # kernels and hashes.
+foreach(variable CUTWHEEL_SHARD CUTWHEEL_SHARDS)
+  set(value "${${variable}}")
+  if(NOT value)
+    set(value "$ENV{${variable}}")
+  endif()
+  if(value)
+    message(
+      FATAL_ERROR
+        "CUTWHEEL_PRECOMPILED=${CUTWHEEL_PRECOMPILED} takes a finished library, and ${variable}=${value} compiles or links a "
+        "part of one. Unset ${variable} (in the environment and as -D${variable}=) to take the library of the wheel, or "
+        "CUTWHEEL_PRECOMPILED to work with shards.")
+  endif()
+endforeach()
+
 set(place "${CUTWHEEL_PRECOMPILED}")
 set(sha256 "")
 if(place MATCHES "^(.+)#sha256=(.*)$")

@@ -15,6 +15,7 @@ TITLES = {
     "volumes": "Convolutions of volumes, and transposed ones",
     "models": "Models",
     "host": "CPU time of a call",
+    "cold": "First call of a process",
 }
 
 _GROUPS = {
@@ -196,6 +197,10 @@ training does not need; it is measured all the same.""",
     "host": """\
 Operands are so small that the GPU is not waited for; medians of alternating repeats, in
 microseconds.""",
+    "cold": """\
+`import cutwheel` and the first call, beside torch's first call, in processes that have imported
+torch and nothing else; medians in milliseconds. The ratio is torch's call to our import and call.
+Memory is what is in use on the GPU after the call beyond torch's context and its allocator.""",
 }
 
 LIMITS = """\

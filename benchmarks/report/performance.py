@@ -72,9 +72,10 @@ def document(found: Sequence[Result]) -> str:
     for result in found:
         parts += [f"## {result['gpu']}", run_text(result)]
         for name, section in result["sections"].items():
-            if name != "host":
+            if name not in record.OF_CALLS:
                 parts += _family(result, name, section)
         parts += _cpu(result)
+        parts += _cold(result)
     parts += through_ptx.section()
     parts.append(
         "This page is written by `python -m benchmarks report` from"
@@ -183,6 +184,16 @@ def _cpu(result: Result) -> list[str]:
     return [*parts, tables.exceptions(failed, lambda row: row["case"])]
 
 
+def _cold(result: Result) -> list[str]:
+    section = result["sections"].get("cold")
+    if section is None:
+        return []
+    parts = [f"### {names.TITLES['cold']}", names.NOTES["cold"]]
+    if not _is_of_one_commit(result):
+        parts.append(tables.origin(section) + ".")
+    return [*parts, tables.cold_table(section["results"])]
+
+
 # ---- README
 def readme_table(found: Sequence[Result]) -> str:
     """One line for each of our providers, against torch's best."""
@@ -190,7 +201,7 @@ def readme_table(found: Sequence[Result]) -> str:
     for result in found:
         body = []
         for name, section in result["sections"].items():
-            if name == "host":
+            if name in record.OF_CALLS:
                 continue
             op = name.partition("_")[0]
             for line in tables.best_lines(listed(section)):

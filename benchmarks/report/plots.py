@@ -32,7 +32,7 @@ def draw(result: Result, folder: Path) -> list[Path]:
         figures[folder / performance.plot_name(result["gpu"], section, kind)] = figure
 
     for name, section in result["sections"].items():
-        if name == "host":
+        if name in record.OF_CALLS:
             continue
         rows = performance.listed(section)
         problems = [row for row in rows if row["group"] not in (*tables.OWN, "quantize")]

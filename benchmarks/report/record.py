@@ -14,8 +14,13 @@ from pathlib import Path
 from typing import Any
 
 SCHEMA = 2  # of result files; raise it when a reader of the old form would misread the new one
-SECTIONS = ("mm", "addmm", "bmm", "fused", "scaled", "grouped", "conv", "volumes", "models", "host")
+SECTIONS = (
+    *("mm", "addmm", "bmm", "fused", "scaled", "grouped", "conv", "volumes", "models", "host"),
+    "cold",
+)
 """in their order"""
+OF_CALLS = ("host", "cold")
+"""those with a row for each call, which has no shape"""
 
 
 def run_text(*command: str) -> str | None:

@@ -152,6 +152,8 @@ def markdown(name: str, section: Mapping[str, Any]) -> str:
     parts = [heading(name, section)]
     if name == "host":
         return "\n\n".join([*parts, host_table(section["results"], str(section["candidate"]))])
+    if name == "cold":
+        return "\n\n".join([*parts, cold_table(section["results"])])
     rows = section["results"]
     for title, some in (
         ("", [row for row in rows if not is_drawn(row)]),
@@ -276,5 +278,20 @@ def host_table(rows: Sequence[Row], other: str) -> str:
         times = [f"{torch_us['median']:.2f}", f"{ours['median']:.2f}", spread]
         body.append([row["case"], *times, f"{row['ratio']:.2f}"])
     head = ["CPU time of a call", "torch us", "ours us", "p20-p80", "ratio"]
+    failed = exceptions([row for row in rows if row["status"] != "ok"], lambda row: row["case"])
+    return "\n\n".join(part for part in (table(head, body) if body else "", failed) if part)
+
+
+def cold_table(rows: Sequence[Row]) -> str:
+    """First calls in fresh processes, and what could not be measured."""
+    body = []
+    for row in measured(rows):
+        theirs, ours = row["ms"]["torch"], row["ms"]["cutwheel"]
+        more = ours["context"] - theirs["context"]
+        times = (theirs["first"], ours["import"], ours["first"], more)
+        left = [f"{row['mib'][name]:.0f}" for name in ("torch", "cutwheel")]
+        body.append([row["case"], *(f"{ms:.0f}" for ms in times), f"{row['ratio']:.2f}", *left])
+    head = ["first call", "torch ms", "import cutwheel ms", "cutwheel ms", "context, more ms"]
+    head += ["ratio", "torch MiB", "cutwheel MiB"]
     failed = exceptions([row for row in rows if row["status"] != "ok"], lambda row: row["case"])
     return "\n\n".join(part for part in (table(head, body) if body else "", failed) if part)

@@ -31,6 +31,8 @@ class Suite:
     """as the section names it"""
     host: Callable[[str], Sequence[HostCase]] | None = None
     """(device): calls whose CPU time stands in the same section"""
+    alone: Callable[[bool], list[dict[str, Any]]] | None = None
+    """(quick): the rows of a section that has no problems and is measured in other processes"""
     has_ceilings: bool = False
     """the section has what a copy and a large torch.mm reach"""
     fields: Callable[[], dict[str, Any]] = dict

@@ -22,12 +22,15 @@ from kernelgen.epilogues.spelling import text
 from kernelgen.families import FAMILIES, wgmma
 from kernelgen.kernel import ARCHS, Kernel
 from kernelgen.naming import procedural_name, source_name, source_stem
+from kernelgen.schema import ManifestError
 from kernelgen.summation import summation_order
 from kernelgen.tuning import tuned
 
 # A further source of a tile costs as much again as its first kernel. But more kernels in one would
 # take the compiler more than 4 GB, and be the long pole of a parallel build.
 MAX_KERNELS_PER_SOURCE = 32
+# What ptxas takes for each newer GPU, as a share of all the other steps.
+ASSEMBLY = 0.18
 MANIFEST_CMAKE = "manifest.cmake"
 ESTIMATES = "estimates.json"  # source -> seconds of a core, for tools/progress.py; not shipped
 _TABLES = ("kernel_table", "tuned_tables", "calibration_data")
@@ -68,7 +71,8 @@ def sources(kernels: Iterable[Kernel], epilogues: Sequence[Epilogue]) -> dict[st
 def seconds(kernels: Sequence[Kernel]) -> float:
     """Estimated time of a core that the source of these kernels takes to compile."""
     first, further = FAMILIES[kernels[0].family].seconds
-    return round(first + further * (len(kernels) - 1), 1)
+    again = 1 + ASSEMBLY * len(kernels[0].assembled)
+    return round((first + further * (len(kernels) - 1)) * again, 1)
 
 
 def render(
@@ -89,8 +93,10 @@ def render(
 
     Raises:
         tuned.TuningError: a table has kernels that are not declared
+        ManifestError: kernels of one source are assembled for different GPUs
     """
     plan = sources(kernels, epilogues)
+    _check_assembled(plan)
     files = {name: _source(group, epilogues) for name, group in plan.items()}
     for epilogue in _used(kernels, epilogues):
         files[header.header_name(epilogue)] = epilogue_header(epilogue)
@@ -113,6 +119,20 @@ def render(
     files[ESTIMATES] = json.dumps(estimates, indent=1) + "\n"
     files[MANIFEST_CMAKE] = _manifest_cmake(plan, output_dir)
     return files
+
+
+def _check_assembled(plan: Mapping[str, Sequence[Kernel]]) -> None:
+    """The compiler's options are those of a source."""
+    for name, group in plan.items():
+        first = group[0]
+        for kernel in group:
+            if kernel.assembled != first.assembled:
+                raise ManifestError(
+                    "",
+                    "[assembled]",
+                    f"{procedural_name(kernel)} and {procedural_name(first)} are both compiled in"
+                    f" {name}: name all kernels of a source, or none",
+                )
 
 
 def write(files: dict[str, str], output_dir: Path) -> list[str]:
@@ -225,6 +245,7 @@ def _row(kernel: Kernel) -> str:
         grouping=cpp.grouping(kernel),
         direction=cpp.direction(kernel),
         summation=f'"{order}"' if (order := summation_order(kernel)) else "nullptr",
+        assembled=f"{{{', '.join(arch[:-1] for arch in kernel.assembled)}}}",
     )
 
 
@@ -264,6 +285,7 @@ def _json_row(kernel: Kernel, source: str) -> dict[str, Any]:
         "family": kernel.family,
         "arch": kernel.arch.sm,
         "ptx": kernel.arch.ptx,
+        "assembled": [f"sm{arch}" for arch in kernel.assembled],
         **asdict(kernel.dtypes),
         "layout": kernel.layout,
         "epilogue": kernel.epilogue.name if kernel.epilogue else None,
@@ -291,9 +313,12 @@ def _manifest_cmake(plan: dict[str, list[Kernel]], output_dir: Path) -> str:
         # The empty string keeps the variable defined: set() without a value would unset it.
         lines = "\n  ".join(paths) if paths else '""'
         lists.append(f"set(CUTWHEEL_KERNEL_SOURCES_{arch}\n  {lines})\n")
+    assembled = [name for name, group in plan.items() if group[0].assembled]
     return _fill(
         "manifest.cmake.in",
         sources="".join(lists),
+        assembled=" ".join(_quote(root / name) for name in assembled) or '""',
+        newer=" ".join(plan[assembled[0]][0].assembled) if assembled else '""',
         tables=" ".join(_quote(root / f"{name}.cpp") for name in _TABLES),
         manifest=_quote(root / "manifest.json"),
         count=sum(map(len, plan.values())),

@@ -11,6 +11,7 @@ import argparse
 import difflib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -84,6 +85,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         declared = manifest.load(options.source_dir)
         kernels = select(declared.kernels, options.kernels, options.archs, declared.sets)
+        if options.assembles != "*":
+            able = _split(options.assembles)
+            kernels = [
+                replace(kernel, assembled=tuple(a for a in kernel.assembled if a in able))
+                for kernel in kernels
+            ]
         tables = tuned.load(options.source_dir)
         figures = calibration.load(options.source_dir)
         narrowed = len(kernels) < len(declared.kernels)
@@ -99,7 +106,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    except (SelectionError, tuned.TuningError, calibration.CalibrationError) as error:
+    except (
+        SelectionError,
+        manifest.ManifestError,
+        tuned.TuningError,
+        calibration.CalibrationError,
+    ) as error:
         print(f"kernelgen: {error}", file=sys.stderr)
         return 1
     if options.list:
@@ -116,6 +128,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output-dir", type=Path, help="where the outputs go")
     parser.add_argument("--kernels", default="", help='globs of names or @sets, separated by ";"')
     parser.add_argument("--archs", default="", help='architectures, e.g. "80;89;90a"')
+    parser.add_argument(
+        "--assembles",
+        default="*",
+        help='architectures that the compiler makes machine code for (";"), or "*": all',
+    )
     parser.add_argument("--list", action="store_true", help="print the names and write nothing")
     return parser
 

@@ -36,6 +36,10 @@ ARCHS = {
     )
 }
 
+# Newer GPUs, of no kernel's own architecture, that PTX may be assembled for: the first of a major
+# version each, whose cubins serve the others. C++ has the major versions.
+NEWER_ARCHS = ("100", "120")
+
 # Bytes of one element in memory. tf32 is float32 storage fed to TF32 tensor cores.
 DTYPE_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "s32": 4}
 FP8_DTYPES = ("e4m3", "e5m2")
@@ -115,6 +119,7 @@ class Kernel:
     file: str = ""  # where it was declared, for error texts
     entry: str = ""
     epilogues: tuple[Epilogue, ...] = ()  # that it chooses from at run time, where it has several
+    assembled: tuple[str, ...] = ()  # of NEWER_ARCHS: its PTX is assembled for them at build time
 
     @property
     def is_tiled(self) -> bool:

@@ -21,7 +21,16 @@ from kernelgen.epilogues.epilogue import Epilogue, ExpressionError
 from kernelgen.epilogues.identifiers import epilogue_fault
 from kernelgen.families import FAMILIES
 from kernelgen.families.family import Family
-from kernelgen.kernel import ARCHS, CHOICES, DIRECTIONS, DTYPE_BYTES, DTypes, Kernel, Tile
+from kernelgen.kernel import (
+    ARCHS,
+    CHOICES,
+    DIRECTIONS,
+    DTYPE_BYTES,
+    NEWER_ARCHS,
+    DTypes,
+    Kernel,
+    Tile,
+)
 from kernelgen.naming import procedural_name
 from kernelgen.schema import Checker, InvalidManifestError, ManifestError
 
@@ -66,6 +75,7 @@ def load(source_dir: Path) -> Manifest:
         reader.read_kernels(data)
     for reader.file, data in documents:
         reader.read_sets(data)
+        reader.read_assembled(data)
     return reader.result()
 
 
@@ -76,6 +86,7 @@ def parse(data: Mapping[str, Any], file: str = "kernels.toml") -> Manifest:
     reader.read_epilogues(data)
     reader.read_kernels(data)
     reader.read_sets(data)
+    reader.read_assembled(data)
     return reader.result()
 
 
@@ -87,15 +98,19 @@ class _Reader(Checker):
         self._kernels: dict[str, Kernel] = {}
         self._epilogues: dict[str, Epilogue | None] = {}  # None: declared, but wrong
         self._sets: dict[str, tuple[str, ...]] = {}
+        self._assembled: dict[str, tuple[str, ...]] = {}  # name of a kernel -> NEWER_ARCHS
 
     def result(self) -> Manifest:
         self.raise_errors()
-        kernels = tuple(self._kernels[name] for name in sorted(self._kernels))
+        kernels = tuple(
+            replace(self._kernels[name], assembled=self._assembled.get(name, ()))
+            for name in sorted(self._kernels)
+        )
         epilogues = tuple(e for e in self._epilogues.values() if e is not None)
         return Manifest(kernels, epilogues, self._sets)
 
     def read_epilogues(self, data: Mapping[str, Any]) -> None:
-        self.keys("", data, optional=("epilogue", "kernel", "set"))
+        self.keys("", data, optional=("assembled", "epilogue", "kernel", "set"))
         declared = data.get("epilogue", {})
         if self.table("epilogue", declared):
             for name, body in declared.items():
@@ -121,6 +136,28 @@ class _Reader(Checker):
                 self.error(where, "declared by another manifest, too")
             elif self.table(where, body) and self.keys(where, body, ("kernels",)):
                 self._sets[name] = tuple(self._globs(where, body))
+
+    def read_assembled(self, data: Mapping[str, Any]) -> None:
+        """Kernels whose PTX is also assembled for newer GPUs; behind all kernels."""
+        if "assembled" not in data:
+            return
+        where, body = "[assembled]", data["assembled"]
+        if not (self.table(where, body) and self.keys(where, body, ("archs", "kernels"))):
+            return
+        if self._assembled:
+            self.error(where, "declared by another manifest, too")
+            return
+        archs = []
+        for at, value in self.items(where, body, "archs"):
+            if value in NEWER_ARCHS:
+                archs.append(value)
+            else:
+                self.error(at, f"must be one of {', '.join(NEWER_ARCHS)}, not {value!r}")
+        for glob in self._globs(where, body):
+            for name in matching(self._kernels, glob):
+                if not self._kernels[name].arch.ptx:
+                    self.error(where, f"{name}, which {glob!r} matches, has no PTX to assemble")
+                self._assembled[name] = tuple(archs)
 
     def _globs(self, where: str, body: Mapping[str, Any]) -> Iterator[str]:
         for at, value in self.items(where, body, "kernels"):

@@ -62,8 +62,7 @@ char const* invariant_order(GemmRequest const& request, DeviceInfo const& device
       if (fast && !request.fast_accum) continue;
       char const* const summation = most_frequent([&](KernelDescriptor const& kernel) {
         return serves_kind(kernel, request) && kernel.fast_accum == fast && allowed.admits(kernel) &&
-               runs_native(kernel.arch, device.major, device.minor) == native &&
-               can_run_on(kernel, device, /*ptx=*/true) == Reason::none;
+               has_machine_code(kernel, device) == native && can_run_on(kernel, device, /*ptx=*/true) == Reason::none;
       });
       if (summation) return summation;
     }

@@ -1,13 +1,19 @@
 #include "dispatch/can_implement.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/error.h"
 
 namespace cutwheel {
 
+bool has_machine_code(KernelDescriptor const& kernel, DeviceInfo const& device) {
+  return runs_native(kernel.arch, device.major, device.minor) ||
+         std::find(kernel.assembled.begin(), kernel.assembled.end(), device.major) != kernel.assembled.end();
+}
+
 Reason can_run_on(KernelDescriptor const& kernel, DeviceInfo const& device, bool ptx) {
-  bool const native = runs_native(kernel.arch, device.major, device.minor);
+  bool const native = has_machine_code(kernel, device);
   if (!native && !(kernel.has_ptx && runs_ptx(kernel.arch, device.major, device.minor))) return Reason::architecture;
   if (!native && !ptx) return Reason::native_is_there;
   return *kernel.shared_memory_bytes > device.shared_memory_bytes ? Reason::shared_memory : Reason::none;
@@ -78,7 +84,7 @@ std::string text_of(Reason reason, KernelDescriptor const& kernel, GemmRequest c
     case Reason::architecture:
       return concat("built for ", name_of(kernel.arch), ", the device is compute capability ", device.major, '.',
                     device.minor);
-    case Reason::native_is_there: return "would run through PTX, and native kernels are there";
+    case Reason::native_is_there: return "would run through PTX, and kernels with machine code for this GPU are there";
     case Reason::shared_memory:
       return concat("needs ", *kernel.shared_memory_bytes, " bytes of shared memory, the device offers ",
                     device.shared_memory_bytes);

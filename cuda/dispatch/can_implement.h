@@ -36,6 +36,10 @@ enum class Reason {
   summation
 };
 
+// Whether the wheel has code of this kernel that the device runs as it is: of its architecture, or assembled for it from
+// PTX.
+bool has_machine_code(KernelDescriptor const& kernel, DeviceInfo const& device);
+
 // Considers the device alone. Kernels that would run through PTX count only when `ptx`.
 Reason can_run_on(KernelDescriptor const& kernel, DeviceInfo const& device, bool ptx);
 

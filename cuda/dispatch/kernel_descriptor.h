@@ -1,6 +1,7 @@
 // The table of kernels: one row for each kernel of the manifest, written by kernelgen (kernel_table.cpp).
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "core/gemm_args.h"
@@ -36,6 +37,7 @@ struct KernelDescriptor {
   Direction direction;    // of a conv2d kernel
   char const*
       summation;  // the order of its sums (kernelgen/summation.py): one key, the same bits. Null: none to choose from
+  std::array<int, 2> assembled;  // major versions of newer GPUs that its PTX was assembled for at build time; 0: none
   int const* shared_memory_bytes;
   gemm::Status (*launch)(gemm::GemmArgs const&);
   std::int64_t (*workspace_bytes)(gemm::GemmArgs const&);

@@ -25,7 +25,7 @@ Scope scope_of(GemmRequest const& request, DeviceInfo const& device) {
   Scope scope{environment(), device};
   bool const forced = scope.environment.arch.has_value() || !scope.environment.kernel.empty();
   scope.ptx = forced || std::none_of(kKernels, kKernels + kKernelCount, [&](KernelDescriptor const& kernel) {
-                return is_gemm(kernel) && kernel.op == request.op && runs_native(kernel.arch, device.major, device.minor) &&
+                return is_gemm(kernel) && kernel.op == request.op && has_machine_code(kernel, device) &&
                        can_implement(kernel, request, false) == Reason::none;
               });
   return scope;

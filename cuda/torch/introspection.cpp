@@ -204,7 +204,8 @@ std::string build_info_json() {
   return concat("{\"version\": ", quoted(kVersion), ", \"cutlass\": ", quoted(kCutlassVersion),
                 ", \"nvcc\": ", quoted(kNvccVersion), ", \"ptxas\": ", quoted(kPtxasVersion),
                 ", \"compiler\": ", quoted(kCompiler), ", \"torch_headers\": ", quoted(kTorchHeadersVersion),
-                ", \"cuda\": ", quoted(kCudaVersion), ", \"archs\": ", quoted(kArchs), ", \"cudart\": ", kCudartVersion,
+                ", \"cuda\": ", quoted(kCudaVersion), ", \"archs\": ", quoted(kArchs),
+                ", \"assembled\": ", quoted(kAssembledArchs), ", \"cudart\": ", kCudartVersion,
                 ", \"kernels\": ", kKernelCount, "}");
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "dispatch/can_implement.h"
 #include "dispatch/run_conv.h"
 #include "dispatch/run_gemm.h"
 #include "torch/gemm_call.h"
@@ -24,9 +25,7 @@ struct Prepared {
 using PreparedGemm = Prepared<gemm::GemmArgs>;
 using PreparedConv = Prepared<conv2d::ConvArgs>;
 
-inline bool is_native(GemmPlan const& plan, DeviceInfo const& device) {
-  return runs_native(plan.kernel->arch, device.major, device.minor);
-}
+inline bool is_native(GemmPlan const& plan, DeviceInfo const& device) { return has_machine_code(*plan.kernel, device); }
 
 // Choices are offered in the order of preference: takes the first with a native kernel, else the first with any.
 template <class Choice>

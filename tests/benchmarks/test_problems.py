@@ -137,6 +137,7 @@ def test_problems_of_every_section() -> None:
         "volumes": 51,
         "models": 26,
         "host": 0,
+        "cold": 0,
     }
     (one,) = of("mm_f16", "mm", "--shape", "64x64x64", "--dtype", "f16")
     assert one == Problem("mm", Gemm(64, 64, 64))
@@ -177,7 +178,7 @@ def test_scaled_problems() -> None:
 def test_drawn_problems_are_asked_for() -> None:
     given = parsed("all", "--drawn", "12", "--seed", "5")
     for name in record.SECTIONS:
-        if name in ("bmm", "volumes", "models", "host"):
+        if name in ("bmm", "volumes", "models", *record.OF_CALLS):
             continue  # lists alone
         found = problems.of_section(name, given)
         assert found.drawn

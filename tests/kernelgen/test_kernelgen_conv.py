@@ -326,7 +326,8 @@ def test_the_table_and_the_json() -> None:
         f" {PRODUCT}, Layout::column, Layout::row, Epilogue::plain, {{128, 128, 64}},"
         " /*cluster=*/{1, 1, 1}, /*stages=*/0, Schedule::persistent, /*swap_ab=*/false,"
         " /*fast_accum=*/false, BlockScales::none, QuantizeRecipe::none,"
-        f' Grouping::none, Direction::wgrad, "wgmma.k16.taps", &conv2d::smem_{name},'
+        ' Grouping::none, Direction::wgrad, "wgmma.k16.taps",'
+        f" /*assembled=*/{{}}, &conv2d::smem_{name},"
         f" &conv2d::launch_{name},"
         f" &conv2d::workspace_{name}}},"
     ) in table

@@ -125,7 +125,7 @@ def test_the_table() -> None:
         " Schedule::pingpong, /*swap_ab=*/true,"
         " /*fast_accum=*/false, BlockScales::none, QuantizeRecipe::none, Grouping::none,"
         ' Direction::none, "wgmma.k16",'
-        f" &gemm::smem_{name}, &gemm::launch_{name}, &gemm::workspace_{name}}},"
+        f" /*assembled=*/{{}}, &gemm::smem_{name}, &gemm::launch_{name}, &gemm::workspace_{name}}},"
     ) in table
     assert (
         "Epilogue::linear_combination, {128, 128, 32}, /*cluster=*/{1, 1, 1}, /*stages=*/3,"
@@ -185,6 +185,7 @@ def test_the_json_names_every_kernel_with_its_source() -> None:
         "family": "sm90_warpspecialized",
         "arch": "sm90a",
         "ptx": False,
+        "assembled": [],
         **dtypes("bf16", "bf16"),
         "layout": "tnt",
         "epilogue": "plain",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,9 +15,9 @@ from hypothesis import strategies as st
 from kernelgen_cases import REDUCE, SM80, SM90, bounded, changed, document, write_manifest
 
 from kernelgen import generate
-from kernelgen.emit import seconds, sources
-from kernelgen.generate import SelectionError, select
-from kernelgen.manifest import InvalidManifestError, load, parse
+from kernelgen.emit import render, seconds, sources
+from kernelgen.generate import SelectionError, main, select
+from kernelgen.manifest import InvalidManifestError, ManifestError, load, parse
 from kernelgen.naming import procedural_name
 
 KERNELS = parse(
@@ -141,6 +144,68 @@ def test_a_set_finds_kernels_with_every_glob() -> None:
         parse(document(SM80) | {"set": {"a": {}}})
     with pytest.raises(InvalidManifestError, match=r"must be a glob of kernel names, not 3"):
         parse(document(SM80) | {"set": {"a": {"kernels": [3]}}})
+
+
+def test_ptx_is_assembled_for_newer_gpus() -> None:
+    marked = {"assembled": {"archs": ["100", "120"], "kernels": ["*_sm80_*"]}}
+    found = parse(document(SM80, SM90) | marked).kernels
+    by_arch = {kernel.arch.name: kernel.assembled for kernel in found}
+    assert by_arch == {"80": ("100", "120"), "90a": ()}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"archs": ["100"]}, r"\[assembled\]: key 'kernels' is missing"),
+        (
+            {"archs": ["110"], "kernels": ["*_sm80_*"]},
+            r"\[assembled\], archs\[0\]: must be one of 100, 120, not '110'",
+        ),
+        ({"archs": ["100"], "kernels": ["*_sm99_*"]}, r"no kernel matches '\*_sm99_\*'"),
+        ({"archs": ["100"], "kernels": ["*_sm90a_*"]}, "matches, has no PTX to assemble"),
+    ],
+)
+def test_what_cannot_be_assembled_is_refused(body: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidManifestError, match=message):
+        parse(document(SM80, SM90) | {"assembled": body})
+
+
+def test_a_source_is_assembled_as_a_whole(tmp_path: Path) -> None:
+    made = parse(document(changed(SM80, layouts=["tnt", "ttt"])))
+    first, second = made.kernels
+    mixed = [replace(first, assembled=("100",)), second]
+    with pytest.raises(ManifestError, match=r"\[assembled\]: .* are both compiled in gemm_sm80_"):
+        render(mixed, made.epilogues, tmp_path)
+
+
+def test_nothing_is_assembled_that_the_compiler_does_not_know(
+    repository: Path, tmp_path: Path
+) -> None:
+    """The repository's own: of its manifests to CMake, the table and manifest.json."""
+    for assembles, archs in (("80;90a;100;120", "100 120"), ("80;100", "100"), ("80;90a", '""')):
+        given = ["--source-dir", str(repository), "--output-dir", str(tmp_path)]
+        narrow = ["--kernels", "gemm_sm80_bf16_*_64x64x64_*", "--assembles", assembles]
+        assert main([*given, *narrow]) == 0
+        text = (tmp_path / "manifest.cmake").read_text()
+        assert f"set(CUTWHEEL_ASSEMBLED_ARCHS {archs})" in text
+        assert ("_64x64x64_32x32x64_multistage6.cu" in text.split("ASSEMBLED_SOURCES")[1]) == (
+            archs != '""'
+        )
+        names = [] if archs == '""' else archs.split()
+        rows = json.loads((tmp_path / "manifest.json").read_text())["kernels"]
+        assert {tuple(row["assembled"]) for row in rows} == {tuple(f"sm{arch}" for arch in names)}
+        majors = ", ".join(arch[:-1] for arch in names)
+        assert f"/*assembled=*/{{{majors}}}," in (tmp_path / "kernel_table.cpp").read_text()
+
+
+def test_every_16_bit_gemm_of_ampere_is_assembled_for_blackwell(repository: Path) -> None:
+    """And what they need besides, or the first call would wait for the driver's compiler."""
+    for kernel in load(repository).kernels:
+        is_gemm = kernel.op == "gemm" and kernel.family in ("sm80_multistage", "splitk_reduce")
+        is_wanted = is_gemm and kernel.dtypes.a in ("f16", "bf16", "f32")
+        is_wanted |= kernel.family == "pad_rows"
+        is_wanted &= kernel.arch.name == "80"
+        assert kernel.assembled == (("100", "120") if is_wanted else ()), procedural_name(kernel)
 
 
 def test_the_core_set_is_a_first_result_on_every_gpu(repository: Path) -> None:

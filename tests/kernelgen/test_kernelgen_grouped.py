@@ -326,7 +326,8 @@ def test_the_table_and_the_json() -> None:
         f" {PRODUCT}, Layout::column, Layout::row, Epilogue::plain, {{128, 128, 64}},"
         " /*cluster=*/{1, 1, 1}, /*stages=*/0, Schedule::persistent, /*swap_ab=*/false,"
         " /*fast_accum=*/false, BlockScales::none, QuantizeRecipe::none,"
-        f' Grouping::k, Direction::none, "wgmma.k16", &grouped_mm::smem_{name},'
+        ' Grouping::k, Direction::none, "wgmma.k16",'
+        f" /*assembled=*/{{}}, &grouped_mm::smem_{name},"
         f" &grouped_mm::launch_{name}, &grouped_mm::workspace_{name}}},"
     ) in table
     (row,) = json.loads(files["manifest.json"])["kernels"]

@@ -279,7 +279,7 @@ def test_manifests_are_checked_together(tmp_path: Path) -> None:
 
 
 def test_top_level_typos_are_refused() -> None:
-    with pytest.raises(InvalidManifestError, match="unknown key 'kernels'; allowed: epilogue, ker"):
+    with pytest.raises(InvalidManifestError, match="unknown key 'kernels'; allowed: assembled, ep"):
         parse({**document(SM90), "kernels": []})
     with pytest.raises(InvalidManifestError, match=r"must be an array of tables: \[\[kernel\]\]"):
         parse({**document(), "kernel": SM90})

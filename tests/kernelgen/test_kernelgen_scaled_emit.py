@@ -226,7 +226,7 @@ def test_the_table() -> None:
         " {128, 128, 128}, /*cluster=*/{2, 1, 1}, /*stages=*/0, Schedule::pingpong,"
         " /*swap_ab=*/false, /*fast_accum=*/true, BlockScales::none,"
         ' QuantizeRecipe::none, Grouping::none, Direction::none, "wgmma.k32",'
-        f" &scaled_mm::smem_{name},"
+        f" /*assembled=*/{{}}, &scaled_mm::smem_{name},"
         f" &scaled_mm::launch_{name}, &scaled_mm::workspace_{name}}},"
     ) in table
     assert "Op::scaled_mm, Family::sm90_blockwise, Arch::sm90a," in table

@@ -185,6 +185,18 @@ def test_ptx_needs_a_driver_as_new_as_the_compiler(doctor: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("capability", "is_told"), [((12, 0), True), ((12, 1), True), ((10, 3), False), ((9, 0), False)]
+)
+def test_gemms_that_are_assembled_for_a_newer_gpu_are_told(
+    doctor: Any, capability: tuple[int, int], is_told: bool
+) -> None:
+    gpu = doctor.Gpu(0, "A GPU", capability, ("sm80 (PTX)",))
+    facts = good(doctor, gpus=(gpu,), assembled=("sm120",))
+    told = "16-bit GEMMs assembled for it, not run by the authors"
+    assert (told in doctor.report(facts, [])) == is_told
+
+
+@pytest.mark.parametrize(
     "broken", ["_driver_release", "_probe_torch", "_probe_library", "_probe_gpus"]
 )
 def test_a_probe_that_fails_does_not_end_the_report(

@@ -22,6 +22,7 @@ from selection import (
     NONE,
     ROW,
     RTX3090,
+    RTX5090,
     S8,
     TF32,
     V100,
@@ -64,6 +65,29 @@ def test_architecture_of_the_chosen_row(gpu: Gpu, arch: str | None, shape) -> No
         assert "_sm80_" in name or "_sm89_" in name
     else:
         assert f"_{arch}_" in name
+
+
+@pytest.mark.skipif(
+    not cutwheel.build_info()["assembled"], reason="the compiler of this build knows no newer GPU"
+)
+@pytest.mark.parametrize("gpu", [B200, RTX5090], ids=lambda g: f"cc{g.major}{g.minor}")
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_what_is_assembled_for_a_newer_gpu_comes_before_ptx(gpu: Gpu, shape) -> None:
+    for options in ({}, {"a": F16, "addend": VECTOR}, {"epilogue": "bias_gelu"}):
+        answer = explain(gpu, *shape, **options)
+        assert answer["plans"]
+        assert all("gemm_sm80_" in plan["row"] for plan in answer["plans"])
+        reasons = {r["reason"] for r in answer["rejected"] if "gemm_sm89_bf16_" in r["row"]}
+        assert "would run through PTX, and kernels with machine code for this GPU are there" in (
+            reasons
+        )
+    # TF32 is not assembled: PTX of either runs.
+    rows = {plan["row"] for plan in explain(gpu, *shape, a=TF32)["plans"]}
+    assert {row.split("_")[1] for row in rows} == {"sm80", "sm89"}
+    # Nor is anything for 11.0.
+    other = Gpu(11, 0, gpu.sms, gpu.shared_memory, gpu.bandwidth, gpu.clock)
+    rows = {plan["row"] for plan in explain(other, *shape)["plans"]}
+    assert {row.split("_")[1] for row in rows} == {"sm80", "sm89"}
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

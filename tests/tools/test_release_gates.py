@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import attestation
 import card
 import constraints
+import cubins
 import hashes
 import pytest
 import releasing
@@ -366,3 +368,75 @@ def test_a_repository_is_read_from_the_project(tmp_path):
     (tmp_path / "pyproject.toml").write_text('[project.urls]\nSource = "https://example.org/x"\n')
     with pytest.raises(releasing.ReleaseError, match=r"project\.urls\.Source"):
         releasing.repository(tmp_path)
+
+
+# --- cubins.py: wheels that no GPU has run hold the code of the one that GPUs have
+
+
+def component(name: str, arch: str, sha256: str) -> dict[str, Any]:
+    properties = [{"name": "cutwheel:arch", "value": arch}]
+    return {
+        "name": name,
+        "hashes": [{"alg": "SHA-256", "content": sha256}],
+        "properties": properties,
+    }
+
+
+KERNELS = [
+    component("mm", "sm80", "a"),
+    component("mm", "sm100", "b"),
+    component("bmm", "sm80", "a"),
+]
+
+
+def wheel(folder: Path, platform: str, kernels: list[dict[str, Any]]) -> None:
+    parts = [{"name": "libcudart_static.a", "hashes": []}, *kernels]
+    with zipfile.ZipFile(folder / f"x-1-py3-none-manylinux_2_28_{platform}.whl", "w") as archive:
+        name = "x-1.dist-info/sboms/cutwheel.cdx.json"
+        archive.writestr(name, json.dumps({"components": parts}))
+
+
+def test_wheels_of_all_platforms_hold_the_same_cubins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel(tmp_path, "x86_64", KERNELS)
+    (tmp_path / "x-1.tar.gz").touch()
+    assert cubins.main([str(tmp_path)]) == 0
+    assert "no wheel but that for x86_64" in capsys.readouterr().out
+    wheel(tmp_path, "aarch64", KERNELS[::-1])
+    assert cubins.main([str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert "x-1-py3-none-manylinux_2_28_aarch64.whl: 3 cubins, all those of x-1-py3" in told
+
+
+@pytest.mark.parametrize(
+    ("kernels", "message"),
+    [
+        ([*KERNELS[:2], component("bmm", "sm80", "c")], "bmm [sm80] is another cubin"),
+        (KERNELS[1:], "mm [sm80] is not in it"),
+        ([*KERNELS, component("mm", "sm120", "d")], "mm [sm120] is in it alone"),
+        ([], "its SBOM lists no kernel"),
+        ([{**KERNELS[0], "hashes": []}], "has no SBOM that lists cubins"),
+    ],
+)
+def test_other_cubins_stop_the_release(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kernels: list[dict[str, Any]],
+    message: str,
+) -> None:
+    wheel(tmp_path, "x86_64", KERNELS)
+    wheel(tmp_path, "aarch64", kernels)
+    assert cubins.main([str(tmp_path)]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_cubins_are_compared_with_those_of_one_wheel(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel(tmp_path, "aarch64", KERNELS)
+    assert cubins.main([str(tmp_path)]) == 1
+    assert "has 0 wheels for x86_64, expected one" in capsys.readouterr().err
+    (tmp_path / "x-1-py3-none-manylinux_2_28_x86_64.whl").write_text("no zip")
+    assert cubins.main([str(tmp_path)]) == 1
+    assert "manylinux_2_28_x86_64.whl has no SBOM that lists cubins" in capsys.readouterr().err

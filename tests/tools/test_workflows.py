@@ -167,13 +167,15 @@ def ancestors(jobs: dict[str, Any], key: str) -> set[str]:
 
 def test_nothing_is_published_before_every_gate():
     jobs = load("release.yml")["jobs"]
-    gates = {"check", "build", "verify", "docs", "compatibility", "gpu", "assets"}
+    gates = {"check", "build", "verify", "docs", "compatibility", "gpu", "cubins", "assets"}
     published = ["pypi", "publish", "served", "reproduce"]
     assert jobs.keys() == gates | set(published)
     for index, key in enumerate(published):
         assert ancestors(jobs, key) == gates | set(published[:index])
     assert ancestors(jobs, "build") == {"check"}
     assert "verify" in ancestors(jobs, "gpu")
+    assert "verify" in ancestors(jobs, "cubins"), "which compares the SBOM with the library"
+    assert commands(jobs["cubins"])[-1] == "python3 tools/release/cubins.py dist"
 
 
 def commands(job: dict[str, Any]) -> list[str]:

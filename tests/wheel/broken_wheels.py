@@ -126,8 +126,13 @@ def with_changed_sbom(change: Callable[[dict[str, Any]], object]) -> Breaker:
 
 
 def kernel_in(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """Its cubin of the architecture that it is named after."""
     component: dict[str, Any]
-    (component,) = (c for c in document["components"] if c["name"] == name)
+    (component,) = (
+        c
+        for c in document["components"]
+        if c["name"] == name and c["properties"][0]["value"] in name.split("_")
+    )
     return component
 
 
@@ -225,6 +230,11 @@ BROKEN: dict[str, tuple[str, str, Breaker]] = {
     ),
     "no torch": ("torch stable abi", "no-torch", with_host("int nothing() { return 0; }")),
     "missing cubin": ("cubins", "gemm_sm90a_scale [sm90a]", without_sm90a_cubin),
+    "ptx that is not assembled for a newer GPU": (
+        "cubins",
+        "1 of 4 cubins are missing: gemm_sm80_scale [sm86]",
+        with_gencode("sm80", "-gencode=arch=compute_80,code=[sm_80,compute_80]"),
+    ),
     "stray kernel": ("unknown kernels", "stray [sm80]", with_stray_kernel),
     "cubin of a stray architecture": (
         "unknown kernels",
@@ -234,7 +244,7 @@ BROKEN: dict[str, tuple[str, str, Breaker]] = {
     "missing ptx": (
         "ptx",
         "gemm_sm80_scale [sm80]",
-        with_gencode("sm80", "-gencode=arch=compute_80,code=sm_80"),
+        with_gencode("sm80", "-gencode=arch=compute_80,code=[sm_80,sm_86]"),
     ),
     "plain sm_90": (
         "no plain sm_90",

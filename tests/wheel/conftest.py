@@ -37,7 +37,9 @@ DIST_INFO = f"{NAME}.dist-info"
 # Newer than any build machine's glibc, so that the good wheel's tag always holds.
 GOOD_TAG = f"py3-none-manylinux_2_41_{platform.machine()}"
 
-PTX_TOO = {"sm80": "-gencode=arch=compute_80,code=[sm_80,compute_80]"}
+# PTX of sm80 is assembled for another GPU; every nvcc knows this one.
+ASSEMBLED = {"sm80": ["sm86"]}
+PTX_TOO = {"sm80": "-gencode=arch=compute_80,code=[sm_80,sm_86,compute_80]"}
 PTX_TOO |= {"sm89": "-gencode=arch=compute_89,code=[sm_89,compute_89]"}
 GENCODE = {**PTX_TOO, "sm90a": "-gencode=arch=compute_90a,code=sm_90a"}
 
@@ -57,7 +59,10 @@ def kernel_name(arch: str) -> str:
 
 
 def manifest(archs: Sequence[str]) -> bytes:
-    rows = [{"name": kernel_name(a), "arch": a, "ptx": a in PTX_TOO} for a in archs]
+    rows = [
+        {"name": kernel_name(a), "arch": a, "ptx": a in PTX_TOO, "assembled": ASSEMBLED.get(a, [])}
+        for a in archs
+    ]
     return json.dumps({"schema": 1, "kernels": rows}).encode()
 
 
@@ -206,6 +211,8 @@ class Workshop:
         code = self.device_code(self.library())
         code.sha256 |= self.device_code(library).sha256
         kernels = {KernelId(arch, kernel_name(arch)): arch in PTX_TOO for arch in GENCODE}
+        for arch, newer in ASSEMBLED.items():
+            kernels |= {KernelId(each, kernel_name(arch)): False for each in newer}
         digest = hashlib.sha256(library).hexdigest()
         inputs = dataclasses.replace(self.sbom_inputs, **changes)
         return sbom.document(inputs, digest, kernels, code).encode()

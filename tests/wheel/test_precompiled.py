@@ -349,6 +349,18 @@ def test_an_address_that_cannot_be_meant_stops_the_configure(tmp_path, place, me
     assert message in text
 
 
+@pytest.mark.parametrize("variable", ["CUTWHEEL_SHARD", "CUTWHEEL_SHARDS"])
+@pytest.mark.parametrize("by_option", [True, False])
+def test_a_wheel_and_shards_at_once_stop_the_configure(tmp_path, variable, by_option):
+    value = "1/2" if variable == "CUTWHEEL_SHARD" else "shards"
+    options = [f"-D{variable}={value}"] if by_option else []
+    others = {} if by_option else {variable: value}
+    text = failure(tmp_path, *options, CUTWHEEL_PRECOMPILED="x.whl", **others, **NO_COMPILER)
+    assert f"CUTWHEEL_PRECOMPILED=x.whl takes a finished library, and {variable}={value} " in text
+    assert f"Unset {variable} (in the environment and as -D{variable}=) to take" in text
+    assert "or CUTWHEEL_PRECOMPILED to work with shards" in text
+
+
 def test_without_the_variable_the_next_configure_compiles(wheel, selection, tmp_path):
     """It is not kept in the cache of CMake."""
     command = configure_command(tmp_path, *selection)

@@ -159,6 +159,7 @@ class Rehearsal:
         needs = {"all": {"result": "success", "outputs": own}}
         self.tool("hashes", "collect", NEEDS=json.dumps(needs), **told)
         found = dict(line.split("=", 1) for line in outputs.read_text().splitlines())
+        self.tool("cubins", self.dist)
         wheels = sorted(self.dist.glob("*.whl"))
         self.tool("constraints", *wheels, "--to", self.assets, SOURCE_DATE_EPOCH=when)
         return found["sha256"]

@@ -27,7 +27,7 @@ from releasing import ReleaseError, compare, digests, write_output
 
 Hashes = dict[str, dict[str, str]]  # artifact -> file -> SHA-256
 ARTIFACT = re.compile(r"[a-z][a-z0-9_-]*")
-GPU_TESTED = "-x86_64"  # aarch64 wheels hold the same cubins, which are compared
+GPU_TESTED = "-x86_64"  # cubins.py: wheels of other platforms hold the same cubins
 
 
 def parse(text: str, where: str) -> Hashes:

@@ -23,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from wheelcheck.fatbin import DeviceCode, KernelId, read_device_code
+from wheelcheck.fatbin import DeviceCode, KernelId, read_device_code, read_manifest
 
 LIBRARY = "cutwheel/_C.so"
 # The header that has CCCL's version, since CUDA 12.5 and before.
@@ -175,7 +175,7 @@ def kernel_component(kernel: KernelId, has_ptx: bool, digest: str) -> Component:
 def document(
     inputs: Inputs, library_sha256: str, manifest: Mapping[KernelId, bool], code: DeviceCode
 ) -> str:
-    """The SBOM's text. `manifest`: kernel -> whether its PTX is shipped, too."""
+    """The SBOM's text. `manifest`: cubin -> whether PTX of its architecture is shipped, too."""
     parts = compiled_in(inputs)
     purl = f"pkg:pypi/cutwheel@{inputs.version}"
     library = component("file", LIBRARY, sha256=library_sha256)
@@ -208,11 +208,6 @@ def document(
 
 def compact(content: object) -> str:
     return json.dumps(content, separators=(",", ":"))
-
-
-def read_manifest(path: Path) -> dict[KernelId, bool]:
-    rows = json.loads(path.read_bytes())["kernels"]
-    return {KernelId(row["arch"], row["name"]): bool(row["ptx"]) for row in rows}
 
 
 def without_cubin(manifest: Iterable[KernelId], code: DeviceCode) -> str | None:

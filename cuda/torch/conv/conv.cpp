@@ -1353,7 +1353,7 @@ std::int64_t conv_served(std::int64_t direction, std::int64_t device, ScalarType
   ConvVariant const variant = choose_variant(call);
   if (variant.algorithm == ConvAlgorithm::none) return 0;
   DeviceInfo const& info = device_info(call.device);
-  return runs_native(variant.plan->kernel->arch, info.major, info.minor) ? 2 : 1;
+  return is_native(*variant.plan, info) ? 2 : 1;
 }
 
 Ops conv_ops() {

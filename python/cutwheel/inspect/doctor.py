@@ -45,6 +45,8 @@ class Facts:
     cuda: str | None = None
     """the CUDA release this wheel was built with"""
     archs: tuple[str, ...] = ()
+    assembled: tuple[str, ...] = ()
+    """newer architectures, for which the PTX of some kernels was assembled at build time"""
     kernels: tuple[str, ...] = ()
     torch: str | None = None
     torch_error: str | None = None
@@ -97,6 +99,10 @@ def _probe_torch() -> dict[str, Any]:
     return facts
 
 
+def _archs(build: dict[str, Any], key: str) -> tuple[str, ...]:
+    return tuple(f"sm{arch}" for arch in str(build.get(key, "")).split(";") if arch)
+
+
 def _probe_library() -> dict[str, Any]:
     import torch
 
@@ -109,7 +115,8 @@ def _probe_library() -> dict[str, Any]:
         "cutlass": build.get("cutlass"),
         "nvcc": build.get("nvcc"),
         "cuda": build.get("cuda"),
-        "archs": tuple(f"sm{arch}" for arch in str(build.get("archs", "")).split(";") if arch),
+        "archs": _archs(build, "archs"),
+        "assembled": _archs(build, "assembled"),
         "kernels": tuple(row["name"] for row in json.loads(torch.ops.cutwheel._kernels())),
         "driver_ok": bool(driver.get("ok")),
         "driver_cuda": int(driver.get("driver_version") or 0),
@@ -333,6 +340,8 @@ def report(facts: Facts, problems: list[Problem]) -> str:
         served = f"served by {', '.join(gpu.archs)}" if gpu.archs else "not served"
         formats = _scaled_formats(facts, gpu)
         served += f"; scaled_mm: {', '.join(formats)}" if formats else ""
+        if gpu.capability and f"sm{gpu.capability[0]}0" in facts.assembled:
+            served += "; 16-bit GEMMs assembled for it, not run by the authors"
         lines.append(f"{f'cuda:{gpu.index}':<{width}}{gpu.name}, {capability}: {served}")
     for problem in problems:
         kind = "problem" if problem.fatal else "note"

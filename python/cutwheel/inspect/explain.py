@@ -94,10 +94,12 @@ def kernels() -> list[Kernel]:
 
 def build_info() -> dict[str, Any]:
     """The parts that this wheel was built from: version, cutlass, nvcc, ptxas, compiler (of C++),
-    torch_headers, cuda, cudart, archs, kernels.
+    torch_headers, cuda, cudart, archs, assembled (newer architectures, for which the PTX of some
+    kernels is assembled), kernels.
     """
     info: dict[str, Any] = json.loads(torch.ops.cutwheel._build_info())
-    info["archs"] = [arch for arch in str(info.get("archs", "")).split(";") if arch]
+    for key in ("archs", "assembled"):
+        info[key] = [arch for arch in str(info.get(key, "")).split(";") if arch]
     return info
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import zipfile
@@ -18,7 +17,7 @@ from elftools.common.exceptions import ELFError
 
 from wheelcheck.elf import Library, is_elf, read_library
 from wheelcheck.failure import Failure
-from wheelcheck.fatbin import DeviceCode, KernelId, read_device_code
+from wheelcheck.fatbin import DeviceCode, KernelId, read_device_code, read_manifest
 
 MANIFEST = "cutwheel/manifest.json"
 
@@ -62,10 +61,9 @@ class Wheel:
 
     @cached_property
     def manifest(self) -> dict[KernelId, bool]:
-        """(architecture, kernel) -> whether its PTX is shipped, too."""
+        """Every cubin, (architecture, kernel) -> whether PTX of that architecture is shipped."""
         try:
-            rows = json.loads((self.root / MANIFEST).read_bytes())["kernels"]
-            kernels = {KernelId(row["arch"], row["name"]): bool(row["ptx"]) for row in rows}
+            kernels = read_manifest(self.root / MANIFEST)
         except FileNotFoundError:
             raise Failure(f"{MANIFEST} is missing: install kernelgen's manifest.json") from None
         except (ValueError, KeyError, TypeError) as error:

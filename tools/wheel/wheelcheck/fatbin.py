@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -39,6 +40,21 @@ class KernelId(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name} [{self.arch}]"
+
+
+def read_manifest(path: Path) -> dict[KernelId, bool]:
+    """The cubins of kernelgen's manifest.json -> whether PTX of that architecture is shipped, too.
+
+    A kernel has one of its own architecture, and one of each newer GPU its PTX is assembled for.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is no manifest
+    """
+    found = {}
+    for row in json.loads(path.read_bytes())["kernels"]:
+        found[KernelId(row["arch"], row["name"])] = bool(row["ptx"])
+        found |= {KernelId(arch, row["name"]): False for arch in row["assembled"]}
+    return found
 
 
 @dataclass

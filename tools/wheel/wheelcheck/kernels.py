@@ -21,11 +21,12 @@ SPECIFIC_ARCH = re.compile(r"sm\d+[a-z]")
 def cubins(wheel: Wheel) -> str:
     if missing := wheel.manifest.keys() - wheel.device_code.cubins.keys():
         raise Failure(
-            f"no cubin for {len(missing)} of {len(wheel.manifest)} kernels: {shortlist(missing)}; "
-            "compile each source for the architecture in its manifest row"
+            f"{len(missing)} of {len(wheel.manifest)} cubins are missing: {shortlist(missing)}; "
+            "compile each source for the architectures in its manifest row"
         )
     archs = sorted({kernel.arch for kernel in wheel.manifest})
-    return f"{len(wheel.manifest)} kernels ({', '.join(archs)})"
+    names = {kernel.name for kernel in wheel.manifest}
+    return f"{len(names)} kernels ({', '.join(archs)})"
 
 
 def unknown_kernels(wheel: Wheel) -> str:
