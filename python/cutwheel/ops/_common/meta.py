@@ -67,8 +67,11 @@ def check_devices(op: Any, arguments: dict[str, Any]) -> None:
 
 
 def _may_be_sharded() -> bool:
-    """Whether fake tensors on the CPU may stand for those of a DTensor. Up to torch 2.12 it asks for
-    shapes with them, whatever device its mesh has; the library refuses the CPU at the call."""
+    """Whether fake tensors on the CPU may stand for those of a DTensor.
+
+    Up to torch 2.12 it asks for shapes with them, whatever device its mesh has. The library refuses
+    the CPU at the call.
+    """
     is_there = torch.distributed.is_available() and torch.distributed.is_initialized()
     return is_there and release_of(torch.__version__) < (2, 13)
 
