@@ -346,7 +346,8 @@ def own_experts(gate_up: Any, down: Any) -> tuple[Tensor, Tensor, int]:
                 "cutwheel.distributed.ExpertParallel makes them"
             )
     first = own_part(gate_up.shape[0], 0, gate_up.device_mesh, gate_up.placements).start
-    return gate_up.to_local(), down.to_local(), first
+    local = [_local(weight, weight.placements) for weight in both]
+    return local[0], local[1], first
 
 
 _permute: Callable[..., Tensor] = _Permute.apply
