@@ -71,13 +71,14 @@ def test_gates_of_parameters_are_not_packed_at_each_call(
     assert "replace_layers" in str(cutwheel.inductor.report())
 
 
-@pytest.mark.parametrize("layout", ["apart", "halves", "swapped"])
+@pytest.mark.parametrize("layout", ["apart", "halves", "joined", "swapped"])
 def test_gates_of_constants_are_packed_once(inductor_graphs: Graphs, layout: str) -> None:
     """As Inductor's freezing leaves them: the weights are attributes of the graph."""
     from inductor_on_cpu import constant_graph
 
     x, gate, up = make(8, 32), weight(32, 32), weight(32, 32)
-    both = torch.cat((gate, up)).t()
+    # Freezing joins the weights of CUDA tensors, row-major.
+    both = torch.cat((gate, up)).t().contiguous() if layout == "joined" else torch.cat((gate, up)).t()
 
     def apart(x: Tensor) -> Tensor:
         return F.silu(torch.mm(x, gate.t())) * torch.mm(x, up.t())
@@ -90,7 +91,7 @@ def test_gates_of_constants_are_packed_once(inductor_graphs: Graphs, layout: str
         z = torch.mm(x, both)
         return z[:, :32] * F.silu(z[:, 32:])
 
-    function = {"apart": apart, "halves": halves, "swapped": swapped}[layout]
+    function = {"apart": apart, "swapped": swapped}.get(layout, halves)
     graph = constant_graph(function, x)
     ops = inductor_graphs(function).ops
     ops.calls.clear()

@@ -150,6 +150,13 @@ def _tail_of(gate: _Gate, dtype: torch.dtype) -> list[tuple[str, Chain, fx.Node]
     return found
 
 
+def _may_be_gated(product: Product) -> bool:
+    """Freezing joins the weights of CUDA tensors into one that is row-major; packed anew, it is
+    column-major as the kernel wants it."""
+    layouts = ("tn",) if _constant_of(product.b) is None else ("tn", "tt")
+    return product.op == "mm" and product.layout in layouts and not why_not(product)
+
+
 def _is_alone(chain: Chain, *nodes: fx.Node) -> bool:
     """Whether nothing outside of the chain needs what it does not compute any more."""
     allowed = {*chain.inner, chain.tail, *nodes}
@@ -160,7 +167,7 @@ def replace_gated(graph: fx.Graph, node: fx.Node, context: Any) -> list[Replacem
     """Puts a kernel in the place of a gated linear unit that begins with a product. Empty: it
     begins none, or stays as it is."""
     product = product_of(node)
-    if product is None or product.op != "mm" or product.layout != "tn" or why_not(product):
+    if product is None or not _may_be_gated(product):
         return []
     target = context.target(product.device)
     if isinstance(target, str):
@@ -189,12 +196,7 @@ def _complete(
     other = product_of(up) if isinstance(up, fx.Node) else None
     if other is None or other.node is product.node or other.a is not product.a:
         return None
-    if (
-        other.op != "mm"
-        or other.layout != "tn"
-        or why_not(other)
-        or static(other.n) != static(product.n)
-    ):
+    if not _may_be_gated(other) or static(other.n) != static(product.n):
         return None
     inner = chain.inner | set(views)
     whole = Chain(chain.tail, inner, activation=chain.activation)
@@ -224,6 +226,8 @@ def _judge(
         for each in (product, gate.other):
             if each is not None:
                 context.notes[each.node] = _NOT_PACKED
+        return []
+    if gate.how == ALTERNATING and product.layout != "tn":
         return []
     with graph.inserting_before(chain.tail):
         if gate.how == ALTERNATING:
