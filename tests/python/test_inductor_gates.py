@@ -77,8 +77,9 @@ def test_gates_of_constants_are_packed_once(inductor_graphs: Graphs, layout: str
     from inductor_on_cpu import constant_graph
 
     x, gate, up = make(8, 32), weight(32, 32), weight(32, 32)
-    # Freezing joins the weights of CUDA tensors, row-major.
-    both = torch.cat((gate, up)).t().contiguous() if layout == "joined" else torch.cat((gate, up)).t()
+    both = torch.cat((gate, up)).t()
+    if layout == "joined":  # by freezing, on GPUs
+        both = both.contiguous()
 
     def apart(x: Tensor) -> Tensor:
         return F.silu(torch.mm(x, gate.t())) * torch.mm(x, up.t())
