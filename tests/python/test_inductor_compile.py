@@ -376,11 +376,12 @@ def test_a_second_process_finds_the_graph_in_the_cache(
 def test_the_backend_is_found_by_the_entry_point(cutwheel: ModuleType, tmp_path: Path) -> None:
     """Where the package is only on the path, its entry points are written beside it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (points,) = project["entry-points"].items()
     folder = tmp_path / "cutwheel-0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: cutwheel\nVersion: 0\n")
-    lines = [f"[{points[0]}]", *(f"{name} = {value}" for name, value in points[1].items())]
+    lines = []
+    for group, points in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
     (folder / "entry_points.txt").write_text("\n".join(lines))
     code = f"""
 import json, sys

@@ -272,9 +272,9 @@ def test_raster_order_of_large_problems_is_along_n() -> None:
 
 
 def test_tiles_of_cutlass_that_fill_no_band_are_walked_in_bands_of_one() -> None:
-    name = "gemm_sm90a_bf16_bf16_f32_bf16_128x128x64_2x1x1_tnt_pingpong_bias_residual_gelu"
+    name = "gemm_sm90a_bf16_bf16_f32_bf16_128x128x64_2x1x1_tnt_pingpong_linear_combination"
     for n, swizzle in ((4224, 1), (4096, 2)):  # 33 columns of tiles would count as 34
-        plans = explain(H200, 4096, n, 7168, epilogue="bias_residual_gelu")["plans"]
+        plans = explain(H200, 4096, n, 7168, addend=MATRIX)["plans"]
         assert [plan["swizzle"] for plan in plans if plan["row"] == name] == [swizzle]
 
 
