@@ -40,7 +40,7 @@ class Block(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """Of a forward pass, the causal half of the attention with it."""
+        """Operations of a forward pass, with the causal half of the attention."""
         kv = self.kv_heads * self.head
         linear = self.hidden * (2 * self.hidden + 2 * kv + 3 * self.intermediate)
         return 2 * self.tokens * linear + 2 * self.tokens**2 * self.hidden

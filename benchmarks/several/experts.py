@@ -36,7 +36,7 @@ class Experts(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """Of a forward pass of one GPU's tokens."""
+        """Operations of a forward pass of one GPU's tokens."""
         return 6 * self.tokens * self.top_k * self.hidden * self.intermediate
 
     def fields(self, _: str) -> dict[str, Any]:

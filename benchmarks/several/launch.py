@@ -274,7 +274,7 @@ def measure(
     sections: dict[str, Any] = {}
 
     def write() -> None:
-        """What there is so far."""
+        """The record so far."""
         if not launch.environment:
             return
         made = {"candidate": "cutwheel", "environment": launch.environment, "dtype": "bf16"}

@@ -1,4 +1,4 @@
-"""What is measured, by section: problems, how each is measured, and the small ones of tests."""
+"""The problems by section, how each is measured, and small ones for tests."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Beside:
-    """What runs while NCCL reduces."""
+    """The work beside NCCL's all-reduce."""
 
     name: str
     product: Callable[[], Any] | None
@@ -101,11 +101,11 @@ class Bench:
         self.products = dict.fromkeys((beside.name for beside in self.all), 8)
 
     def error(self) -> Error:
-        """Of the sums of the last sample."""
+        """The error of the last sample's sums."""
         return self.team.largest(Error.of(self.target, self.wanted))
 
     def seconds(self, beside: Beside) -> float:
-        """Of an all-reduce, on the slowest GPU.
+        """Seconds of an all-reduce, on the slowest GPU.
 
         Raises:
             RuntimeError: the products do not outlast the all-reduces, however many there are

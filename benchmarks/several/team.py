@@ -64,7 +64,7 @@ class Team:
         return Operands(self.device, l2_bytes)
 
     def gather(self, value: Value) -> list[Value]:
-        """Of all processes, by rank; over the CPU."""
+        """The values of all processes, by rank; over the CPU."""
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, value, group=self.control)
         return found
@@ -82,5 +82,5 @@ class Team:
         return Error.largest(self.gather(error))
 
     def part(self, tensor: torch.Tensor, dim: int = 0) -> torch.Tensor:
-        """What this process has of a tensor that is split along `dim`."""
+        """This process's part of a tensor that is split along `dim`."""
         return tensor.chunk(self.size, dim)[self.rank].contiguous()

@@ -50,7 +50,7 @@ class Timer:
             self._stop = torch.cuda.Event(enable_timing=True)
 
     def seconds(self, call: Call, calls: int) -> float:
-        """Of a call, on the slowest GPU.
+        """Seconds of a call, on the slowest GPU.
 
         Raises:
             RuntimeError: the host cannot queue the calls, as one of them waits for the GPU

@@ -32,7 +32,7 @@ TIMEOUT_SECONDS = 60.0  # of collectives; the launcher ends processes that hang 
 
 
 def environment(team: Team, commit: str | None) -> dict[str, Any]:
-    """What rows are measured with; needs all processes."""
+    """The environment of the rows; needs all processes."""
     if not team.is_on_gpu:
         build = json.loads(torch.ops.cutwheel._build_info())
         found: dict[str, Any] = {"gpu": "CPU", "driver": None, "cuda": None, "cutwheel": build}
