@@ -139,7 +139,7 @@ def inputs(name: str, size: tuple[int, ...], operands: Operands, model: Model) -
 
 
 def operations_of_experts(model: Model, x: Tensor) -> int:
-    """What torch's counter, which does not know grouped products, leaves out of a block."""
+    """Operations of grouped products in a block, which torch's counter does not know."""
     experts: Any = model.model.experts  # type: ignore[union-attr]
     each = sum(weight[0].numel() for weight in experts.parameters())
     gate: Any = model.model.gate  # type: ignore[union-attr]

@@ -78,7 +78,7 @@ cudaLaunchConfig_t launch_config(LaunchShape const& shape, cudaStream_t stream, 
     attributes[config.numAttrs].val.clusterDim.y = shape.cluster.y;
     attributes[config.numAttrs++].val.clusterDim.z = shape.cluster.z;
   }
-  // A kernel that begins before the one before it has ended takes the SMs that both are to leave.
+  // A kernel that begins before the one before it has ended may take the SMs that both are to leave.
   if (shape.dependent_launch && !leaves_sms()) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;

@@ -27,7 +27,7 @@ struct Conv2d {
 };
 
 Tensor run_conv2d(Conv2d const& conv);
-// What it would run; runs nothing but copies.
+// Names the kernel it would run; runs nothing but copies.
 Explanation explain_conv2d(Conv2d const& conv);
 
 // The part of both for more than one group.

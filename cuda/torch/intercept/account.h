@@ -52,9 +52,9 @@ constexpr std::size_t kVerdictCount = static_cast<std::size_t>(Verdict::failed) 
 
 char const* text_of(Verdict verdict);
 
-// What the decision depends on.
+// The decision depends on these.
 struct Problem {
-  // Of a convolution, those of the GEMM that it is.
+  // A convolution has those of its implicit GEMM.
   std::int64_t batch = 0, m = 0, n = 0, k = 0;
   MeasuredExtents conv{};  // of a convolution, as gains.h has them
   std::int32_t device = -1;
@@ -108,7 +108,7 @@ template <class Plan>
 bool is_taken(Problem const& problem, Plan const& plan) {
   Verdict verdict = problem.first;
   if (!find_verdict(problem, verdict)) {
-    // What is faster depends on the number of rows, and in this mode the kernel must not.
+    // The number of rows decides which is faster, and in this mode it must not choose the kernel.
     if (verdict == Verdict::taken && !problem.batch_invariant) verdict = predict_on_device(problem);
     if (verdict == Verdict::taken) verdict = plan();
     if (verdict == Verdict::failed) {

@@ -85,7 +85,7 @@ std::int64_t outputs(std::int64_t size, std::int64_t taps, std::int64_t stride, 
   return room < 0 ? 0 : room / stride + 1;
 }
 
-// Of fprop; gradients are of the same tensors, `grad` among them.
+// Operands of fprop; gradients take the same tensors, with `grad`.
 Problem problem_of(Taken op, Tensor const& x, Tensor const& w, Geometry const& geometry, Tensor const* bias,
                    Tensor const* grad) {
   Problem p = begin_problem(op, x);
@@ -128,7 +128,7 @@ Problem problem_of(Taken op, Tensor const& x, Tensor const& w, Geometry const& g
   }
   if (is_narrowed(p.type)) return p.with(Verdict::narrowed);
   if (bias && (bias->dim() != 1 || bias->size(0) != p.n || !is_contiguous(*bias))) return p.with(Verdict::arguments);
-  // Of one channel the order is not known, and torch's result has the one that it finds.
+  // One channel does not tell the memory format, and torch's result follows its own guess.
   bool const is_read = c[kC] > 1 && has_channels_last(x) && is_filter(w) && (!grad || has_channels_last(*grad));
   return is_read ? p : p.with(Verdict::layout);
 }

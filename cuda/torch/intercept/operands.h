@@ -1,4 +1,4 @@
-// What ops that are taken ask of their operands.
+// Checks of the operands of intercepted ops.
 #pragma once
 
 #include <atomic>
@@ -33,7 +33,7 @@ bool is_contiguous(Tensor const& x);
 
 Problem begin_problem(Taken op, Tensor const& a);
 
-// What a call would run, as a verdict: without a native kernel it is not taken.
+// Verdict on the kernel that a call would run: without a native one it is not taken.
 Verdict verdict_of(Explanation const& explanation, bool may_copy);
 
 // Plans a call without running it.

@@ -72,7 +72,7 @@ Problem problem_of(Taken op, Operands const& given) {
     return p.with(Verdict::arguments);
   }
   std::optional<Recipe> const recipe = recipe_of(p, given.scale_a, given.scale_b);
-  // Of scales of blocks no benchmark asks for fast sums.
+  // No benchmark asks for fast sums with block-wise scales.
   if (!recipe || (*recipe >= kBlocksAndSquares && given.use_fast_accum)) return p.with(Verdict::arguments);
   p.variant = static_cast<std::uint8_t>(*recipe | (given.use_fast_accum ? kFast : 0));
   if (given.out && !is_contiguous_result(*given.out, p, out_type, 2, {&a, &b, &given.scale_a, &given.scale_b, bias})) {
