@@ -22,13 +22,9 @@ from kernelgen.epilogues.spelling import text
 from kernelgen.families import FAMILIES, wgmma
 from kernelgen.kernel import ARCHS, Kernel
 from kernelgen.naming import procedural_name, source_name, source_stem
-from kernelgen.schema import ManifestError
 from kernelgen.summation import summation_order
 from kernelgen.tuning import tuned
 
-# A further source of a tile costs as much again as its first kernel. But more kernels in one would
-# take the compiler more than 4 GB, and be the long pole of a parallel build.
-MAX_KERNELS_PER_SOURCE = 32
 # What ptxas takes for each newer GPU, as a share of all the other steps.
 ASSEMBLY = 0.18
 MANIFEST_CMAKE = "manifest.cmake"
@@ -39,10 +35,10 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def sources(kernels: Iterable[Kernel], epilogues: Sequence[Epilogue]) -> dict[str, list[Kernel]]:
-    """File name -> its kernels: one architecture, and (but for some families) one tile a source.
+    """File name -> its kernels, all of one family and architecture.
 
-    A crowded configuration is split between epilogues, in the order of their declaration: one
-    that is declared behind the others lands in one source and leaves the rest as they are.
+    A crowded source is split between epilogues, in the order of their declaration: one that is
+    declared behind the others lands in one source and leaves the rest as they are.
     """
     order = {epilogue.name: index for index, epilogue in enumerate(epilogues)}
 
@@ -56,7 +52,8 @@ def sources(kernels: Iterable[Kernel], epilogues: Sequence[Epilogue]) -> dict[st
         for _, members in groupby(group, key=key):
             alike = sorted(members, key=procedural_name)
             # Kernels without an epilogue are short, and cheap to compile.
-            limit = MAX_KERNELS_PER_SOURCE if alike[0].epilogue else len(alike)
+            most = FAMILIES[alike[0].family].kernels_per_source
+            limit = most if alike[0].epilogue else len(alike)
             if len(parts[-1]) + len(alike) > limit and parts[-1]:
                 parts.append([])
             for kernel in alike:
@@ -93,10 +90,8 @@ def render(
 
     Raises:
         tuned.TuningError: a table has kernels that are not declared
-        ManifestError: kernels of one source are assembled for different GPUs
     """
     plan = sources(kernels, epilogues)
-    _check_assembled(plan)
     files = {name: _source(group, epilogues) for name, group in plan.items()}
     for epilogue in _used(kernels, epilogues):
         files[header.header_name(epilogue)] = epilogue_header(epilogue)
@@ -119,20 +114,6 @@ def render(
     files[ESTIMATES] = json.dumps(estimates, indent=1) + "\n"
     files[MANIFEST_CMAKE] = _manifest_cmake(plan, output_dir)
     return files
-
-
-def _check_assembled(plan: Mapping[str, Sequence[Kernel]]) -> None:
-    """The compiler's options are those of a source."""
-    for name, group in plan.items():
-        first = group[0]
-        for kernel in group:
-            if kernel.assembled != first.assembled:
-                raise ManifestError(
-                    "",
-                    "[assembled]",
-                    f"{procedural_name(kernel)} and {procedural_name(first)} are both compiled in"
-                    f" {name}: name all kernels of a source, or none",
-                )
 
 
 def write(files: dict[str, str], output_dir: Path) -> list[str]:

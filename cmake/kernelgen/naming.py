@@ -5,6 +5,8 @@ One string stands for a kernel everywhere: symbol, table row, log line, profiler
 
 from __future__ import annotations
 
+import re
+
 from kernelgen.families import FAMILIES
 from kernelgen.kernel import Kernel, dims
 
@@ -29,17 +31,22 @@ def procedural_name(kernel: Kernel) -> str:
 def source_stem(kernel: Kernel) -> str:
     """Name of the source without part and extension; kernels that share it share the source.
 
-    Kernels of one tile configuration differ in types, layouts, groups, directions, scales and
-    epilogues only: the headers are parsed and the templates instantiated once, so the second kernel
-    costs a fraction of the first. All tiles of a family share it whose templates cost less than the
-    headers.
+    Headers are parsed four times for each source, which takes as long as ten kernels: so kernels of
+    a family share one. Where the templates of a tile cost more than the headers, those of a tile
+    do, which differ in types, layouts and epilogues only. The compiler's options are those of a
+    source: what is assembled for newer GPUs has its own.
     """
-    shapes = [] if FAMILIES[kernel.family].tiles_share_source else _shapes(kernel)
-    distinction = [*shapes, _mode(kernel)] if kernel.is_tiled else [kernel.family]
-    # Two families may have the same tiles, one of them with scales in its mainloop.
-    if kernel.scales:
-        distinction.append("blockwise")
-    return "_".join([kernel.op, kernel.arch.sm, *distinction])
+    parts = [kernel.op, kernel.arch.sm]
+    if FAMILIES[kernel.family].tiles_share_source:
+        parts.append(re.sub(r"^sm\d+_", "", kernel.family))
+    else:
+        parts += [*_shapes(kernel), _mode(kernel)]
+        # Two families may have the same tiles, one of them with scales in its mainloop.
+        if kernel.scales:
+            parts.append("blockwise")
+    if kernel.assembled:
+        parts.append("assembled")
+    return "_".join(parts)
 
 
 def source_name(stem: str, part: int) -> str:

@@ -261,7 +261,7 @@ def test_names_follow_the_documented_spelling() -> None:
         assert procedural_name(only(entry)) == name
     assert procedural_name(only(lone)) == procedural_name(only(PERSISTENT))
     assert source_stem(only(PERSISTENT)) == "gemm_sm90a_persistent"
-    assert source_stem(only(SPLIT)) == "gemm_sm90a_persistent_swap_split4"
+    assert source_stem(only(SPLIT)) == "gemm_sm90a_persistent"
     ((_, reason),) = errors(PERSISTENT, lone)
     assert reason.startswith("kernel gemm_sm90a_bf16_bf16_f32_bf16_128x176x64_tnt_persistent_plain")
 
@@ -272,34 +272,30 @@ def rendered(*entries: Table) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("entry", "stem", "spelled"),
+    ("entry", "spelled"),
     [
         (
             changed(PERSISTENT, epilogue=["bias_gelu"]),
-            "gemm_sm90a_persistent",
             "DType::bf16, DType::bf16, DType::f32, DType::bf16, Layout::row, Layout::column,"
             " Shape3<128, 176, 64>, Schedule::persistent,"
             " /*swap_ab=*/false, /*splits=*/1, epilogue::bias_gelu",
         ),
         (
             changed(SPLIT, dtypes=[dtypes("f16", "f16")], layouts=["ttt"]),
-            "gemm_sm90a_persistent_swap_split4",
             "DType::f16, DType::f16, DType::f32, DType::f16, Layout::row, Layout::row,"
             " Shape3<64, 128, 64>, Schedule::persistent,"
             " /*swap_ab=*/true, /*splits=*/4, epilogue::plain",
         ),
         (
             changed(PERSISTENT, layouts=["nnt"], tile=[64, 64, 128], cluster=[1, 1, 2]),
-            "gemm_sm90a_persistent_split2",
             "DType::bf16, DType::bf16, DType::f32, DType::bf16, Layout::column, Layout::column,"
             " Shape3<64, 64, 128>, Schedule::persistent,"
             " /*swap_ab=*/false, /*splits=*/2, epilogue::plain",
         ),
     ],
 )
-def test_a_source(entry: Table, stem: str, spelled: str) -> None:
-    files = rendered(entry)
-    text = files[f"{stem}.cu"]
+def test_a_source(entry: Table, spelled: str) -> None:
+    text = rendered(entry)["gemm_sm90a_persistent.cu"]
     assert '#include "sm90/native/dense.cuh"\n' in text
     assert "#define CUTLASS_ENABLE_GDC_FOR_SM90 1\n" in text
     assert f"\nusing K0 = Sm90Persistent<Arch::sm90a, {spelled}>;\n" in text
@@ -309,9 +305,8 @@ def test_a_source(entry: Table, stem: str, spelled: str) -> None:
 def test_tiles_and_layouts_share_a_source() -> None:
     tiles = [{"tile": [128, n, 64]} for n in (64, 128)] + [{"tile": [64, 64, 128]}]
     many = changed(PERSISTENT, layouts=["tnt", "ttt", "nnt", "ntt"], tiles=tiles)
-    assert [name for name in rendered(many) if name.endswith(".cu")] == ["gemm_sm90a_persistent.cu"]
     names = [name for name in rendered(many, SPLIT) if name.endswith(".cu")]
-    assert names == ["gemm_sm90a_persistent.cu", "gemm_sm90a_persistent_swap_split4.cu"]
+    assert names == ["gemm_sm90a_persistent.cu"]
 
 
 def test_the_table() -> None:

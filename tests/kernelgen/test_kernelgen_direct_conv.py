@@ -35,10 +35,10 @@ def test_they_have_a_source_and_names_of_their_own() -> None:
     same = changed(SM90_CONV, tile=[64, 128, 64])
     files = rendered(same, changed(SM90_DIRECT_CONV, direction=["fprop", "dgrad"]))
     assert [name for name in files if name.endswith(".cu")] == [
-        "conv2d_sm90a_direct.cu",
-        "conv2d_sm90a_persistent.cu",
+        "conv2d_sm90a_conv.cu",
+        "conv2d_sm90a_direct_conv.cu",
     ]
-    text = files["conv2d_sm90a_direct.cu"]
+    text = files["conv2d_sm90a_direct_conv.cu"]
     assert '#include "sm90/direct_conv/kernel.cuh"\n' in text
     assert re.findall(r"\nusing K\d = (.*);", text) == [
         f"Sm90DirectConv<Arch::sm90a, {PRODUCT}, Shape3<64, 240, 64>, Direction::{direction},"
@@ -51,7 +51,7 @@ def test_they_have_a_source_and_names_of_their_own() -> None:
 
 def test_strided_dgrad_is_for_dgrad() -> None:
     assert "direction fprop; residue classes" in one_error(SM90_STRIDED_DGRAD, direction=["fprop"])
-    text = rendered(changed(SM90_STRIDED_DGRAD))["conv2d_sm90a_strided.cu"]
+    text = rendered(changed(SM90_STRIDED_DGRAD))["conv2d_sm90a_strided_dgrad.cu"]
     assert "Direction::dgrad, epilogue::plain>" in text
     assert "conv2d_sm90a_bf16_bf16_f32_bf16_64x240x64_dgrad_strided_plain" in text
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from kernelgen_cases import (
 )
 
 from kernelgen import emit
-from kernelgen.emit import MAX_KERNELS_PER_SOURCE, render, write
+from kernelgen.emit import render, write
 from kernelgen.families import FAMILIES
 from kernelgen.manifest import parse
 from kernelgen.naming import procedural_name
@@ -70,7 +71,7 @@ def test_a_source_of_sm90() -> None:
 
 
 def test_a_source_of_sm80() -> None:
-    text = rendered(changed(SM80, layouts=["nnt"]))["gemm_sm80_128x128x32_64x64x32_multistage3.cu"]
+    text = rendered(changed(SM80, layouts=["nnt"]))["gemm_sm80_multistage.cu"]
     assert (
         "Sm80Multistage<Arch::sm80, DType::f16, DType::f16, DType::f32, DType::f16,"
         " Layout::column, Layout::column, Shape3<128, 128, 32>, Shape3<64, 64, 32>,"
@@ -210,7 +211,7 @@ def test_the_json_names_every_kernel_with_its_source() -> None:
 def test_the_lists_for_cmake() -> None:
     text = squeeze(rendered(SM90, SM80, output_dir=Path('/o ut/$x"'))["manifest.cmake"])
     root = r"/o ut/\$x\""
-    sm80 = f"{root}/gemm_sm80_128x128x32_64x64x32_multistage3.cu"
+    sm80 = f"{root}/gemm_sm80_multistage.cu"
     assert f'set(CUTWHEEL_KERNEL_SOURCES_80 "{sm80}")' in text
     assert 'set(CUTWHEEL_KERNEL_SOURCES_89 "")' in text
     assert "set(CUTWHEEL_KERNEL_SOURCES_90a " in text
@@ -229,20 +230,33 @@ def test_every_kernel_is_in_one_source_of_one_architecture(drawn: list[Table]) -
     planned = [procedural_name(kernel) for group in plan.values() for kernel in group]
     assert sorted(planned) == [procedural_name(kernel) for kernel in kernels]
     for name, group in plan.items():
-        assert 1 <= len(group) <= MAX_KERNELS_PER_SOURCE
-        assert len({(k.arch, k.family) for k in group}) == 1
-        if not FAMILIES[group[0].family].tiles_share_source:
-            assert len({k.tile for k in group}) == 1
+        family = FAMILIES[group[0].family]
+        assert 1 <= len(group) <= family.kernels_per_source
         # How they are compiled, and what their names have in common.
-        assert len({(k.tile.schedule, k.tile.swap_ab, k.tile.cluster) for k in group}) == 1
+        assert len({(k.arch, k.family, k.assembled) for k in group}) == 1
+        if not family.tiles_share_source:
+            assert len({k.tile for k in group}) == 1
         assert name.startswith(f"gemm_{group[0].arch.sm}_")
         assert [procedural_name(k) for k in group] == sorted(procedural_name(k) for k in group)
+
+
+def at_most(kernels: int, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources of the family have so many kernels."""
+    few = replace(FAMILIES[family], kernels_per_source=kernels)
+    monkeypatch.setitem(FAMILIES, family, few)
+
+
+def test_kernels_that_are_assembled_for_newer_gpus_have_their_own_source() -> None:
+    manifest = parse(document(changed(SM80, layouts=["tnt", "ttt"])))
+    first, second = manifest.kernels
+    plan = emit.sources([replace(first, assembled=("100",)), second], manifest.epilogues)
+    assert list(plan) == ["gemm_sm80_multistage.cu", "gemm_sm80_multistage_assembled.cu"]
 
 
 def test_a_crowded_tile_is_split_without_renaming_its_first_source(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(emit, "MAX_KERNELS_PER_SOURCE", 16)
+    at_most(16, "sm90_warpspecialized", monkeypatch)
     full = changed(
         SM90,
         dtypes=[dtypes(x, d) for x in ("f16", "bf16") for d in (x, "f32")],
@@ -293,7 +307,8 @@ def test_a_later_epilogue_leaves_the_earlier_sources_alone(
 
     last, full = plan(len(layouts) - 1), plan(len(layouts))
     assert sum(last.get(name) != group for name, group in full.items()) == 1
-    assert all(len(group) <= MAX_KERNELS_PER_SOURCE for group in full.values())
+    limit = FAMILIES["sm90_warpspecialized"].kernels_per_source
+    assert all(len(group) <= limit for group in full.values())
 
 
 def times(folder: Path) -> dict[str, int]:
@@ -324,7 +339,7 @@ def test_one_more_epilogue_touches_one_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that lands among others of its tile: the costly thing is a source that is recompiled."""
-    monkeypatch.setattr(emit, "MAX_KERNELS_PER_SOURCE", 16)
+    at_most(16, "sm90_warpspecialized", monkeypatch)
     layouts = ["tnt", "ttt", "nnt", "ntt"]
     crowded = changed(SM90, layouts=layouts, dtypes=[dtypes(x, x) for x in ("f16", "bf16")])
     used = ["plain", "linear_combination", "bias_gelu"]
@@ -373,7 +388,7 @@ def test_stale_sources_go_and_foreign_files_stay(tmp_path: Path) -> None:
     write(rendered(SM90, SM80, output_dir=tmp_path), tmp_path)
     files = rendered(SM90, output_dir=tmp_path)
     changes = write(files, tmp_path)
-    assert "gemm_sm80_128x128x32_64x64x32_multistage3.cu" in changes
+    assert "gemm_sm80_multistage.cu" in changes
     assert "epilogue_linear_combination.cuh" in changes
     assert set(times(tmp_path)) == set(files) | set(foreign)
 

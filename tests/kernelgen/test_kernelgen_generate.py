@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ from hypothesis import strategies as st
 from kernelgen_cases import REDUCE, SM80, SM90, bounded, changed, document, write_manifest
 
 from kernelgen import generate
-from kernelgen.emit import render, seconds, sources
+from kernelgen.emit import seconds, sources
 from kernelgen.generate import SelectionError, main, select
-from kernelgen.manifest import InvalidManifestError, ManifestError, load, parse
+from kernelgen.manifest import InvalidManifestError, load, parse
 from kernelgen.naming import procedural_name
 
 KERNELS = parse(
@@ -170,14 +169,6 @@ def test_what_cannot_be_assembled_is_refused(body: dict[str, Any], message: str)
         parse(document(SM80, SM90) | {"assembled": body})
 
 
-def test_a_source_is_assembled_as_a_whole(tmp_path: Path) -> None:
-    made = parse(document(changed(SM80, layouts=["tnt", "ttt"])))
-    first, second = made.kernels
-    mixed = [replace(first, assembled=("100",)), second]
-    with pytest.raises(ManifestError, match=r"\[assembled\]: .* are both compiled in gemm_sm80_"):
-        render(mixed, made.epilogues, tmp_path)
-
-
 def test_nothing_is_assembled_that_the_compiler_does_not_know(
     repository: Path, tmp_path: Path
 ) -> None:
@@ -188,7 +179,7 @@ def test_nothing_is_assembled_that_the_compiler_does_not_know(
         assert main([*given, *narrow]) == 0
         text = (tmp_path / "manifest.cmake").read_text()
         assert f"set(CUTWHEEL_ASSEMBLED_ARCHS {archs})" in text
-        assert ("_64x64x64_32x32x64_multistage6.cu" in text.split("ASSEMBLED_SOURCES")[1]) == (
+        assert ("gemm_sm80_multistage_assembled.cu" in text.split("ASSEMBLED_SOURCES")[1]) == (
             archs != '""'
         )
         names = [] if archs == '""' else archs.split()

@@ -42,8 +42,8 @@ def test_dgrad_has_no_kernels() -> None:
 def test_one_kernel_has_all_epilogues() -> None:
     wgrad = changed(GRADIENT, direction=["wgrad"], tile=[80, 8, 16])
     files = rendered(GROUPED, wgrad)
-    assert [name for name in files if name.endswith(".cu")] == ["conv2d_sm90a_grouped.cu"]
-    text = files["conv2d_sm90a_grouped.cu"]
+    assert [name for name in files if name.endswith(".cu")] == ["conv2d_sm90a_grouped_conv.cu"]
+    text = files["conv2d_sm90a_grouped_conv.cu"]
     cases = ", ".join(
         f"EpilogueCase<Epilogue::{name}, epilogue::{name}>"
         for name in ("plain", "bias", "bias_residual_relu")

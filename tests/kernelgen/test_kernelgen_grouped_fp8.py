@@ -114,20 +114,11 @@ def test_sources() -> None:
     product = "DType::e4m3, DType::e4m3, DType::f32, DType::bf16, Layout::row, Layout::column"
     small = "Shape3<128, 128, 64>, Shape3<64, 32, 64>, /*stages=*/4, Grouping::rows"
     large = "Shape3<128, 128, 128>, Shape3<64, 32, 128>, /*stages=*/2, Grouping::rows"
-    for stem, arguments in (
-        (
-            "128x128x64_64x32x64_multistage4",
-            f"{small}, epilogue::scaled, /*fast_accum=*/false",
-        ),
-        (
-            "128x128x64_64x32x64_multistage4_fast",
-            f"{small}, epilogue::scaled, /*fast_accum=*/true",
-        ),
-        (
-            "128x128x128_64x32x128_multistage2_blockwise",
-            f"{large}, epilogue::block_bias, /*fast_accum=*/false, BlockScales::a1x128_b128x128",
-        ),
+    text = files["grouped_mm_sm89_grouped.cu"]
+    assert '#include "sm80/grouped.cuh"\n' in text
+    for arguments in (
+        f"{small}, epilogue::scaled, /*fast_accum=*/false",
+        f"{small}, epilogue::scaled, /*fast_accum=*/true",
+        f"{large}, epilogue::block_bias, /*fast_accum=*/false, BlockScales::a1x128_b128x128",
     ):
-        text = files[f"grouped_mm_sm89_{stem}.cu"]
-        assert '#include "sm80/grouped.cuh"\n' in text
         assert f"= Sm80Grouped<Arch::sm89, {product}, {arguments}>;" in text

@@ -207,7 +207,7 @@ def test_swapped_operands() -> None:
     entry = changed(PERSISTENT_SM90, tile=[64, 32, 128], swap_ab=True)
     (kernel,) = manifest(entry).kernels
     assert procedural_name(kernel).endswith("_64x32x128_tnt_persistent_swap_scaled")
-    assert source_stem(kernel) == "scaled_mm_sm90a_persistent_swap"
+    assert source_stem(kernel) == "scaled_mm_sm90a_persistent"
     total, arithmetic = FAMILIES[kernel.family].shared_memory(kernel)
     # A scale for each of 32 rows of D, the columns of the tile, and one for each of 64 columns.
     assert "staged rows 64 x 64 + vectors 1 x (" in arithmetic

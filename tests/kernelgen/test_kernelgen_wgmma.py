@@ -71,13 +71,15 @@ def test_an_instruction(
     assert inputs is not None
     values = ['"l"(a)', '"l"(b)', '"r"(static_cast<std::int32_t>(scale))']
     if has_majors:
-        assert struct["majors"] == "cute::GMMA::Major a_major, cute::GMMA::Major b_major"
+        assert (
+            struct["majors"] == "cute::SM90::GMMA::Major a_major, cute::SM90::GMMA::Major b_major"
+        )
         assert struct["arguments"] == "a_major, b_major"
         assert listed[4] == f", {after[3]}, {after[4]}"
         values += [f'"n"(static_cast<std::int32_t>({x}_major))' for x in "ab"]
     else:
         assert struct["majors"] == ""
-        assert struct["arguments"] == "cute::GMMA::Major::K, cute::GMMA::Major::K"
+        assert struct["arguments"] == "cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::K"
         assert listed[4] == ""
     assert inputs[1] == ", ".join(values)
 

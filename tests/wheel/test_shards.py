@@ -17,7 +17,8 @@ from builds import ROOT, checked, configure_command, failure, run
 from shards import Shard, ShardError
 
 # Three sources that compile quickly, for two architectures.
-SOURCES = ["gemm_sm80_pad_rows.cu", "gemm_sm80_splitk_reduce.cu", "gemm_sm90a_pad_rows.cu"]
+SOURCES = [f"gemm_sm80_{name}_assembled.cu" for name in ("pad_rows", "splitk_reduce")]
+SOURCES += ["gemm_sm90a_pad_rows.cu"]
 NARROW = ["-DCUTWHEEL_KERNELS=gemm_*_pad_rows;gemm_sm80_*_splitk_reduce"]
 NARROW += ["-DCUTWHEEL_ARCHS=80;90a", "-DCUTWHEEL_COMPILER_CACHE="]
 
@@ -190,7 +191,10 @@ def test_shards_link_the_objects_of_one_build(tmp_path):
     library = linked([taken[name] for name in order], tmp_path / "shards.so")
 
     checked(*command)
-    checked("cmake", "--build", build, "--target", "cutwheel_sm80", "cutwheel_sm90a")
+    kernels = ("cmake", "--build", build, "--target", "cutwheel_sm80", "cutwheel_sm90a")
+    checked(*kernels)
+    checked(*command)
+    assert "no work to do" in checked(*kernels)  # a second configure leaves nothing to compile
     compiled = {path.name: path for path in build.glob("CMakeFiles/cutwheel_sm*.dir/**/*.o")}
     assert link_inputs(build) == order
     assert linked([compiled[name] for name in order], tmp_path / "whole.so") == library

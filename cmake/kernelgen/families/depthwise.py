@@ -62,7 +62,6 @@ DEPTHWISE = Family(
     tile_keys=("tile",),
     schedules=("multistage",),
     mode="depthwise",
-    tiles_share_source=True,
     epilogues_share_kernel=True,
     checks=(_check_tile, check_epilogues),
 )

@@ -39,7 +39,6 @@ GROUPED_CONV = Family(
     tile_keys=("tile",),
     schedules=("multistage",),
     mode="grouped",
-    tiles_share_source=True,
     epilogues_share_kernel=True,
     checks=(_check_tile, _check_direction, check_epilogues),
 )

@@ -122,6 +122,8 @@ _collective = partial(
     archs=("90a",),
     tile_keys=("tile", "cluster", "schedule"),
     schedules=("pingpong", "cooperative"),
+    tiles_share_source=False,
+    kernels_per_source=32,
 )
 
 SM90_WARPSPECIALIZED = _collective(

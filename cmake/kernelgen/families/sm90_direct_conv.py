@@ -73,7 +73,6 @@ SM90_DIRECT_CONV = Family(
     tile_keys=("tile",),
     schedules=("persistent",),
     mode="direct",
-    tiles_share_source=True,
     checks=(*_CHECKS, _check_tile(64), _check_matrices),
     memory=_halo_tiles(3, lines=352, filter_k=9 * 64),
 )

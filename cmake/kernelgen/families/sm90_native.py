@@ -268,7 +268,6 @@ _persistent = partial(
     archs=("90a",),
     tile_keys=("tile",),
     schedules=("persistent",),
-    tiles_share_source=True,
     memory=_memory,
 )
 

@@ -52,7 +52,6 @@ THIN = Family(
     tile_keys=("tile",),
     schedules=("persistent",),
     mode="thin",
-    tiles_share_source=True,
     checks=(rules.check_gemm, rules.check_stores, _check_tile, _check_epilogue),
     # Of the smallest weight; a larger one takes more.
     memory=lambda kernel: f"{_GROUP} x {_BLOCK} x 2",

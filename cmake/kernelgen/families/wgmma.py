@@ -32,13 +32,15 @@ def _instruction(type_name: str, columns: int) -> str:
     listed = ", ".join(f"%{i}" for i in range(registers))
     a, b, scale = registers, registers + 1, registers + 2
     if has_majors:
-        parameters_of = "template <cute::GMMA::Major a_major, cute::GMMA::Major b_major>"
+        parameters_of = (
+            "template <cute::SM90::GMMA::Major a_major, cute::SM90::GMMA::Major b_major>"
+        )
         arguments = "a_major, b_major"
         majors = f", %{scale + 1}, %{scale + 2}"
         values = "".join(f', "n"(static_cast<std::int32_t>({x}_major))' for x in "ab")
     else:
         parameters_of = "template <>"
-        arguments = "cute::GMMA::Major::K, cute::GMMA::Major::K"
+        arguments = "cute::SM90::GMMA::Major::K, cute::SM90::GMMA::Major::K"
         majors = values = ""
     return f"""{parameters_of}
 struct Wgmma<{cpp_type}, {columns}, {arguments}> {{
@@ -48,7 +50,7 @@ struct Wgmma<{cpp_type}, {columns}, {arguments}> {{
   using CRegisters = float[{registers}];
   CUTE_HOST_DEVICE static void fma(std::uint64_t const& a, std::uint64_t const& b,
 {parameters},
-                 cute::GMMA::ScaleOut scale = cute::GMMA::ScaleOut::One) {{
+                 cute::SM90::GMMA::ScaleOut scale = cute::SM90::GMMA::ScaleOut::One) {{
 #if defined(CUTE_ARCH_MMA_SM90A_ENABLED)
     asm volatile(
         "{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{scale}, 0;\\n"

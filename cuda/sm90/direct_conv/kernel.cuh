@@ -4,14 +4,15 @@
 // of 8.
 #pragma once
 
-#include <cutlass/arch/grid_dependency_control.h>
 #include <cutlass/arch/reg_reconfig.h>
 
 #include <algorithm>
 
 #include "core/launch.h"
+#include "sm90/dependent_grids.cuh"
 #include "sm90/direct_conv/epilogue.cuh"
 #include "sm90/direct_conv/filters.cuh"
+#include "sm90/direct_conv/wgmma_traits.cuh"
 #include "sm90/native/load/im2col.cuh"
 #include "sm90/native/mainloop.cuh"
 
@@ -40,19 +41,20 @@ struct Sm90DirectConv {
 
   using E = gemm::Element<a>;
   static constexpr int kLineBytes = kChannels * 2;
-  using KMajorAtom = std::conditional_t<
-      kLineBytes == 32, cute::GMMA::Layout_K_SW32_Atom<E>,
-      std::conditional_t<kLineBytes == 64, cute::GMMA::Layout_K_SW64_Atom<E>, cute::GMMA::Layout_K_SW128_Atom<E>>>;
+  using KMajorAtom = std::conditional_t<kLineBytes == 32, cute::SM90::GMMA::Layout_K_SW32_Atom<E>,
+                                        std::conditional_t<kLineBytes == 64, cute::SM90::GMMA::Layout_K_SW64_Atom<E>,
+                                                           cute::SM90::GMMA::Layout_K_SW128_Atom<E>>>;
   // wgmma's A: 64 filters and the channels of a tap. Filters of dgrad are M-major, as they lie in memory.
-  static constexpr auto kMajor = kIsGradient ? cute::GMMA::Major::MN : cute::GMMA::Major::K;
+  static constexpr auto kMajor = kIsGradient ? cute::SM90::GMMA::Major::MN : cute::SM90::GMMA::Major::K;
   using Weights = gemm::Sm90TileOperand<E, kFilters, DirectConvShape::kChannels, kMajor>;  // as TMA loads it
-  using WeightsAtom = std::conditional_t<kIsGradient, cute::GMMA::Layout_MN_SW128_Atom<E>, KMajorAtom>;
+  using WeightsAtom = std::conditional_t<kIsGradient, cute::SM90::GMMA::Layout_MN_SW128_Atom<E>, KMajorAtom>;
   using WeightsLayout = decltype(cute::tile_to_shape(
       WeightsAtom{}, cute::Shape<cute::Int<kFilters>, cute::Int<kChannels>, cute::Int<kMaxSteps>>{}));
   using HaloLayout =
       decltype(cute::tile_to_shape(KMajorAtom{}, cute::Shape<cute::Int<kPositions>, cute::Int<kChannels>>{}));
   using TileShape = cute::Shape<cute::Int<kFilters>, cute::Int<kPositions>, cute::Int<kChannels>>;
-  using TiledMma = decltype(cute::make_tiled_mma(gemm::sm90_wgmma<E, E, float, TileShape, kMajor, cute::GMMA::Major::K>()));
+  using TiledMma =
+      decltype(cute::make_tiled_mma(gemm::sm90_wgmma<E, E, float, TileShape, kMajor, cute::SM90::GMMA::Major::K>()));
   using Epilogue = Sm90DirectConvEpilogue<Epilogue_<d>, d, kPositions, kStridedDgrad, typename Epilogue_<d>::Operands>;
   static_assert(Epilogue_<d>::Stores::kCount == 0);
 
@@ -112,7 +114,7 @@ struct Sm90DirectConv {
         cute::SM90_TMA_LOAD_4D::copy(&p.halo, barrier, kHint, shared.halos[write.index()], 0, column, row, work.image);
       }
     }
-    cutlass::arch::launch_dependent_grids();
+    launch_dependent_grids();
   }
 
   static constexpr std::uint32_t kAllConsumers = 2 * kConsumers;
@@ -209,7 +211,7 @@ struct Sm90DirectConv {
         cute::prefetch_tma_descriptor(reinterpret_cast<cute::TmaDescriptor const*>(map));
       }
     }
-    cutlass::arch::wait_on_dependent_grids();
+    wait_on_dependent_grids();
     __syncthreads();
     if (warpgroup == kConsumers) {
       cutlass::arch::warpgroup_reg_dealloc<40>();

@@ -69,7 +69,7 @@ struct Sm90GatherConv
       --count;
     };
     gemm::Sm90WorkTile work;
-    cutlass::arch::wait_on_dependent_grids();
+    wait_on_dependent_grids();
     for (int tile = Base::first_tile(); Base::find(scheduler, tile, work); tile += Base::tile_step()) {
       if (work.k_tiles > 0) loader.begin(work);
       for (int k = 0; k < work.k_tiles; ++k, ++write) {
@@ -83,7 +83,7 @@ struct Sm90GatherConv
     }
     asm volatile("cp.async.wait_all;" ::: "memory");
     while (count > 0) hand_over();
-    cutlass::arch::launch_dependent_grids();
+    launch_dependent_grids();
   }
 
   CUTLASS_DEVICE static void device(Params const& p) {

@@ -4,11 +4,11 @@
 // work tiles (scheduler/work_tile.cuh), Types::Loader loads their operands.
 #pragma once
 
-#include <cutlass/arch/grid_dependency_control.h>
 #include <cutlass/arch/reg_reconfig.h>
 #include <algorithm>
 
 #include "core/launch.h"
+#include "sm90/dependent_grids.cuh"
 #include "sm90/native/block_scales.cuh"
 #include "sm90/native/cluster_reduction.cuh"
 #include "sm90/native/mainloop.cuh"
@@ -114,7 +114,7 @@ struct Sm90PersistentKernel {
         loader.begin(work);
         loader.prefetch(work);
       }
-      cutlass::arch::wait_on_dependent_grids();
+      wait_on_dependent_grids();
     }
     for (; more; more = find(scheduler, tile += tile_step(), work)) {
       loader.begin(work);
@@ -123,7 +123,7 @@ struct Sm90PersistentKernel {
         loader.load(barrier, stage_a(shared, write.index()), stage_b(shared, write.index()), work, k);
       }
     }
-    cutlass::arch::launch_dependent_grids();
+    launch_dependent_grids();
   }
 
   // By all threads of the producer warpgroups. k-tiles are copied ahead, across the ends of work tiles, and put in order.
@@ -160,7 +160,7 @@ struct Sm90PersistentKernel {
       }
       asm volatile("cp.async.commit_group;" ::: "memory");
     };
-    cutlass::arch::wait_on_dependent_grids();
+    wait_on_dependent_grids();
     for (int i = 0; i < kAhead; ++i) fetch();
     for (State write; at.more; ++write) {
       fetch();
@@ -173,7 +173,7 @@ struct Sm90PersistentKernel {
       if (thread % 32 == 0) pipeline.producer_commit(write);
       advance(at);
     }
-    cutlass::arch::launch_dependent_grids();
+    launch_dependent_grids();
   }
 
   CUTLASS_DEVICE static void consume(Params const& p, SharedStorage& shared, int warpgroup) {
@@ -196,7 +196,7 @@ struct Sm90PersistentKernel {
       tile += tile_step() * (1 + kSkipped);
       if constexpr (!Types::kPingpong) next.m += warpgroup * 64;
       if constexpr (!Scheduler::kReadsMemory) {
-        if (is_first) cutlass::arch::wait_on_dependent_grids();
+        if (is_first) wait_on_dependent_grids();
         is_first = false;
       }
       if (is_there && !next.is_zero) source.prefetch(next);
@@ -240,7 +240,7 @@ struct Sm90PersistentKernel {
       constexpr bool kPrefetchesLate = Epilogue::kHasInPlace && !Types::kPingpong && !promotes_accumulator;
       bool const is_late = kPrefetchesLate && work.k_tiles > 0;
       if (!is_late) Epilogue::prefetch(p.epilogue, storage, finished, thread);
-      auto accum = cute::partition_fragment_C(typename Mma::TiledMma{}, cute::take<0, 2>(typename Types::TileShape{}));
+      Sm90Accumulator<typename Types::ElementAccumulator, Types::kValues> accum{};
       int const own = (Types::kPingpong ? 0 : warpgroup * 128) + thread;
       turns.begin();
       if constexpr (promotes_accumulator) {
@@ -314,7 +314,7 @@ struct Sm90PersistentKernel {
     }
     // The set-up before the first load reads parameters alone, so it overlaps with the preceding kernel.
     if constexpr (Scheduler::kReadsMemory) {
-      cutlass::arch::wait_on_dependent_grids();
+      wait_on_dependent_grids();
       Scheduler::start(p.scheduler, shared.scheduler);
     }
     if constexpr (kSplits > 1) {

@@ -2,8 +2,8 @@
 // number of stages), and the consumer whose accumulators stay in the tensor cores.
 #pragma once
 
-#include <cute/atom/mma_atom.hpp>
-#include <cute/tensor.hpp>
+#include <cute/container/array_aligned.hpp>
+#include <cute/layout.hpp>
 
 #include "core/cutlass_types.cuh"
 #include "sm90/native/epilogue/transposed.cuh"
@@ -30,6 +30,7 @@ struct Sm90PersistentTypes {
   static constexpr int kProducerWarpGroups = 1;
   static constexpr int kSplits = splits;
   static constexpr bool kPingpong = pingpong;
+  static constexpr int kK = Tile::kK;
   static constexpr int kColumns = Tile::kN, kOwnColumns = Tile::kN / splits;
   static_assert(Tile::kN % splits == 0);
   using ElementA = Sm90MmaElement<swap_ab ? b : a>;
@@ -52,10 +53,12 @@ struct Sm90PersistentTypes {
   }
   using Epilogue = typename decltype(epilogue_type())::type;
 
-  static constexpr auto kMajorA =
-      (swap_ab ? layout_b == Layout::column : layout_a == Layout::row) ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
-  static constexpr auto kMajorB =
-      (swap_ab ? layout_a == Layout::row : layout_b == Layout::column) ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
+  static constexpr auto kMajorA = (swap_ab ? layout_b == Layout::column : layout_a == Layout::row)
+                                      ? cute::SM90::GMMA::Major::K
+                                      : cute::SM90::GMMA::Major::MN;
+  static constexpr auto kMajorB = (swap_ab ? layout_a == Layout::row : layout_b == Layout::column)
+                                      ? cute::SM90::GMMA::Major::K
+                                      : cute::SM90::GMMA::Major::MN;
   using OperandA = Sm90TileOperand<ElementA, Tile::kM, Tile::kK, kMajorA>;
   using OperandB = Sm90TileOperand<ElementB, Tile::kN, Tile::kK, kMajorB>;
   using Loader = Sm90MatrixLoader<OperandA, OperandB, Tile::kK>;
@@ -69,19 +72,17 @@ struct Sm90PersistentTypes {
            (OperandA::kBytes + OperandB::kBytes);
   }
 
-  using TiledMma =
-      decltype(cute::make_tiled_mma(sm90_wgmma<ElementA, ElementB, ElementAccumulator, TileShape, kMajorA, kMajorB>(),
-                                    cute::Layout<cute::Shape<cute::Int<kTileWarpGroups>, cute::_1, cute::_1>>{}));
+  // Of 64 rows by all columns.
+  using Instruction = decltype(sm90_wgmma<ElementA, ElementB, ElementAccumulator, TileShape, kMajorA, kMajorB>());
+  static constexpr int kValues = kBlocks * kColumns / 2;  // of a thread
 };
 
 // The part that depends on how many stages there are: what consumers see.
 template <class Types, int stages>
 struct Sm90PersistentStages : Types {
-  using SmemLayoutA = typename Types::OperandA::template Layout<stages>;
-  using SmemLayoutB = typename Types::OperandB::template Layout<stages>;
   struct TensorStorage {
-    cute::array_aligned<typename Types::ElementA, cute::cosize_v<SmemLayoutA>, 1024> smem_A;
-    cute::array_aligned<typename Types::ElementB, cute::cosize_v<SmemLayoutB>, 1024> smem_B;
+    cute::array_aligned<typename Types::ElementA, stages * Types::OperandA::kElements, 1024> smem_A;
+    cute::array_aligned<typename Types::ElementB, stages * Types::OperandB::kElements, 1024> smem_B;
   };
   using MainloopPipeline = Sm90Pipeline<stages, Types::kTileWarpGroups>;
   using PipelineState = typename MainloopPipeline::State;
@@ -91,31 +92,30 @@ struct Sm90PersistentStages : Types {
 template <class Base>
 struct Sm90PlainMma : Base {
   using typename Base::MainloopPipeline;
+  using typename Base::OperandA;
+  using typename Base::OperandB;
   using typename Base::PipelineState;
   using typename Base::TensorStorage;
-  using typename Base::TiledMma;
 
   // Index of value i of a block of 64 rows in the accumulator.
   CUTLASS_DEVICE static constexpr int index_of(int block, int i) { return block * (Base::kColumns / 2) + i; }
 
   // `prepare(stage, tile)` runs before the wgmmas of a tile of K.
-  template <class Fragment, class Prepare>
-  CUTLASS_DEVICE void mma(MainloopPipeline pipeline, PipelineState read, Fragment& accum, int k_tiles, int thread,
+  template <class Values, class Prepare>
+  CUTLASS_DEVICE void mma(MainloopPipeline pipeline, PipelineState read, Values& accum, int k_tiles, int thread,
                           TensorStorage& shared, Prepare const& prepare) {
     using namespace cute;
     if (k_tiles == 0) {
-      clear(accum);
+      sm90_clear<Base::kValues>(accum);
       return;
     }
-    TiledMma tiled_mma;
-    auto const slice = tiled_mma.get_slice(__shfl_sync(0xffffffff, thread / 128, 0) * 128);
-    Tensor a = slice.make_fragment_A(
-        slice.partition_A(make_tensor(make_smem_ptr(shared.smem_A.data()), typename Base::SmemLayoutA{})));
-    Tensor b = slice.make_fragment_B(
-        slice.partition_B(make_tensor(make_smem_ptr(shared.smem_B.data()), typename Base::SmemLayoutB{})));
-    tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
+    int const warpgroup = Base::kTileWarpGroups == 1 ? 0 : __shfl_sync(0xffffffff, thread / 128, 0);
+    GmmaDescriptor const a = OperandA::template descriptor<64>(shared.smem_A.data(), warpgroup * 64);
+    GmmaDescriptor const b = OperandB::template descriptor<Base::kColumns>(shared.smem_B.data(), 0);
+    constexpr int kStep = 32 / sizeof(typename Base::ElementA);  // K of an instruction
+    auto scale = SM90::GMMA::ScaleOut::Zero;
     PipelineState release = read;
-    warpgroup_fence_operand(accum);
+    sm90_fence<Base::kValues>(accum);
     // A stage is released once the wgmmas of the next one have been issued.
     CUTLASS_PRAGMA_NO_UNROLL
     for (int tile = 0; tile < k_tiles; ++tile) {
@@ -123,9 +123,15 @@ struct Sm90PlainMma : Base {
       prepare(read.index(), tile);
       warpgroup_arrive();
       CUTLASS_PRAGMA_UNROLL
-      for (int k = 0; k < size<2>(a); ++k) {
-        cute::gemm(tiled_mma, a(_, _, k, read.index()), b(_, _, k, read.index()), accum);
-        tiled_mma.accumulate_ = GMMA::ScaleOut::One;
+      for (int k = 0; k < Base::kK; k += kStep) {
+        GmmaDescriptor const columns = sm90_advance(b, OperandB::offset(0, k, read.index()));
+        CUTLASS_PRAGMA_UNROLL
+        for (int block = 0; block < Base::kBlocks; ++block) {
+          GmmaDescriptor const rows =
+              sm90_advance(a, OperandA::offset(block * 64 * Base::kTileWarpGroups, k, read.index()));
+          sm90_multiply<typename Base::Instruction>(rows, columns, accum, index_of(block, 0), scale);
+        }
+        scale = SM90::GMMA::ScaleOut::One;
       }
       warpgroup_commit_batch();
       ++read;
@@ -137,7 +143,7 @@ struct Sm90PlainMma : Base {
     }
     warpgroup_wait<0>();
     pipeline.consumer_release(release);
-    warpgroup_fence_operand(accum);
+    sm90_fence<Base::kValues>(accum);
   }
 };
 

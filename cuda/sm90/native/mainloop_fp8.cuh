@@ -4,11 +4,11 @@
 // with two sets of registers for them.
 #pragma once
 
-#include <cutlass/arch/grid_dependency_control.h>
-#include <cute/atom/mma_atom.hpp>
-#include <cute/tensor.hpp>
+#include <cute/layout.hpp>
 
 #include "epilogue/apply.cuh"
+#include "sm90/dependent_grids.cuh"
+#include "sm90/native/load/tiles.cuh"
 #include "sm90/native/wgmma.cuh"
 
 namespace cutwheel::gemm {
@@ -32,6 +32,16 @@ struct Sm90Granularity<true, Base> {
   static constexpr int kRows = Base::ScaleGranularityM, kColumns = Base::ScaleGranularityN;
 };
 
+// Warpgroups that share a tile.
+template <class Base, class = void>
+struct Sm90TileWarpGroups {
+  static constexpr int kCount = cute::size(typename Base::TiledMma{}) / cutlass::NumThreadsPerWarpGroup;
+};
+template <class Base>
+struct Sm90TileWarpGroups<Base, std::void_t<decltype(Base::kTileWarpGroups)>> {
+  static constexpr int kCount = Base::kTileWarpGroups;
+};
+
 // Scaled: sums are multiplied by the scales of their 128 of K.
 template <class Base, bool scaled>
 struct Sm90AccumulatorPromotionMma : Base {
@@ -42,22 +52,23 @@ struct Sm90AccumulatorPromotionMma : Base {
   using typename Base::TensorStorage;
   using typename Base::TileShape;
 
-  static constexpr int kWarpGroups = cute::size(typename Base::TiledMma{}) / cutlass::NumThreadsPerWarpGroup;
+  static constexpr int kWarpGroups = Sm90TileWarpGroups<Base>::kCount;
   static constexpr int kColumns = cute::size<1>(TileShape{});
   static constexpr int kRows = cute::size<0>(TileShape{}) / kWarpGroups;  // of a warpgroup
   static constexpr int kPartColumns = sm90_promotion_columns(kRows, kColumns);
   static constexpr int kBlocks = kRows / 64, kParts = kColumns / kPartColumns;
-  static constexpr int kChunks = cute::size<2>(TileShape{}) / 128;  // promotions for each tile of K
-  static constexpr int kValues = kPartColumns / 2;                  // of a part in a thread
-  static_assert(cute::size<2>(TileShape{}) == 128 * kChunks && (!scaled || kChunks == 1));
+  static constexpr int kTileK = cute::size<2>(TileShape{});
+  static constexpr int kChunks = kTileK / 128;      // promotions for each tile of K
+  static constexpr int kValues = kPartColumns / 2;  // of a part in a thread
+  static_assert(kTileK == 128 * kChunks && (!scaled || kChunks == 1));
 
   using PartShape = cute::Shape<cute::Int<64 * kWarpGroups>, cute::Int<kPartColumns>, cute::_128>;
-  using TiledMma = decltype(cute::make_tiled_mma(
-      sm90_wgmma<typename Base::ElementA, typename Base::ElementB, ElementAccumulator, PartShape>(),
-      cute::Layout<cute::Shape<cute::Int<kWarpGroups>, cute::_1, cute::_1>>{}));
-  // The kernel takes this class's TiledMma: the accumulator is (values of a part, blocks, parts).
-  using Part = decltype(cute::partition_fragment_C(TiledMma{}, cute::take<0, 2>(PartShape{})));
-  static_assert(decltype(cute::size(Part{}))::value == kValues);
+  using Instruction =
+      decltype(sm90_wgmma<typename Base::ElementA, typename Base::ElementB, ElementAccumulator, PartShape>());
+  using Part = Sm90Accumulator<ElementAccumulator, kValues>;  // the whole accumulator is (values of a part, blocks, parts)
+  // CUTLASS's kernels lay operands out as ours do.
+  using Rows = Sm90TileOperand<typename Base::ElementA, kRows * kWarpGroups, kTileK, cute::SM90::GMMA::Major::K>;
+  using Columns = Sm90TileOperand<typename Base::ElementB, kColumns, kTileK, cute::SM90::GMMA::Major::K>;
 
   // Index of value i of a block of 64 rows in the accumulator.
   CUTLASS_DEVICE static constexpr int index_of(int block, int i) {
@@ -133,37 +144,31 @@ struct Sm90AccumulatorPromotionMma : Base {
   CUTLASS_DEVICE void run(MainloopPipeline pipeline, PipelineState read, Fragment& accum, int k_tiles, int thread,
                           TensorStorage& shared, Source& source, Arrived const& arrived) {
     using namespace cute;
-    static_assert(decltype(size(accum))::value == kValues * kParts * kBlocks);
-    TiledMma tiled_mma;
-    auto const warpgroups = make_layout(Int<kWarpGroups>{}, Int<cutlass::NumThreadsPerWarpGroup>{});
-    auto const slice =
-        tiled_mma.get_slice(warpgroups(__shfl_sync(0xffffffff, thread / cutlass::NumThreadsPerWarpGroup, 0)));
-    Tensor a = slice.make_fragment_A(slice.partition_A(
-        make_tensor(make_smem_ptr(shared.smem_A.data()), typename Base::SmemLayoutA{})));  // (MMA, block, K, stage)
-    Tensor b = slice.make_fragment_B(slice.partition_B(
-        make_tensor(make_smem_ptr(shared.smem_B.data()), typename Base::SmemLayoutB{})));  // (MMA, part, K, stage)
-    static_assert(decltype(size<1>(a))::value == kBlocks && decltype(size<1>(b))::value == kParts);
-    static_assert(decltype(size<2>(a))::value == 4 * kChunks);
+    constexpr int kAccumulators = kValues * kParts * kBlocks;
+    int const warpgroup = kWarpGroups == 1 ? 0 : __shfl_sync(0xffffffff, thread / 128, 0);
+    GmmaDescriptor const a = Rows::template descriptor<64>(shared.smem_A.data(), warpgroup * 64);
+    GmmaDescriptor const b = Columns::template descriptor<kPartColumns>(shared.smem_B.data(), 0);
     Part sums[2];
 
     // Items of a tile of K: one for each chunk of K, block of 64 rows and part of the columns.
     constexpr int kItems = kChunks * kBlocks * kParts;
     auto const issue = [&](int stage, int item, Part& into) {
       int const chunk = item / (kBlocks * kParts), block = item / kParts % kBlocks, part = item % kParts;
-      warpgroup_fence_operand(into);
+      sm90_fence<kValues>(into);
       warpgroup_arrive();
-      tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
+      auto scale = SM90::GMMA::ScaleOut::Zero;
       CUTLASS_PRAGMA_UNROLL
-      for (int k = 4 * chunk; k < 4 * chunk + 4; ++k) {
-        cute::gemm(tiled_mma, a(_, block, k, stage), b(_, part, k, stage), into(_, _0{}, _0{}));
-        tiled_mma.accumulate_ = GMMA::ScaleOut::One;
+      for (int k = 128 * chunk; k < 128 * chunk + 128; k += 32) {
+        sm90_multiply<Instruction>(sm90_advance(a, Rows::offset(block * 64 * kWarpGroups, k, stage)),
+                                   sm90_advance(b, Columns::offset(part * kPartColumns, k, stage)), into, 0, scale);
+        scale = SM90::GMMA::ScaleOut::One;
       }
       warpgroup_commit_batch();
     };
     using Values = typename Source::Values;
     auto const add = [&](int item, Part& from, Values const& scales) {
       int const block = item / kParts % kBlocks, part = item % kParts;
-      warpgroup_fence_operand(from);
+      sm90_fence<kValues>(from);
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kValues; ++i) {
         float& sum = accum((part * kBlocks + block) * kValues + i);
@@ -174,7 +179,7 @@ struct Sm90AccumulatorPromotionMma : Base {
         }
       }
       // Now, not later: or registers would be copied for it.
-      warpgroup_fence_operand(accum);
+      sm90_fence<kAccumulators>(accum);
     };
 
     // Tiles of K as straight-line code: where a loop carries sums in flight, the assembler makes the tensor cores wait for
@@ -214,7 +219,7 @@ struct Sm90AccumulatorPromotionMma : Base {
       }
       first_k += decltype(tiles)::value;
     };
-    clear(accum);
+    sm90_clear<kAccumulators>(accum);
     constexpr int kBatch = kItems >= 8 ? 1 : 8 / kItems;
     CUTLASS_PRAGMA_NO_UNROLL
     for (; k_tiles >= kBatch; k_tiles -= kBatch) batch(Int<kBatch>{});
@@ -237,7 +242,7 @@ struct Sm90AccumulatorPromotionMma : Base {
   // CUTLASS's cooperative kernel does not let the warp that loads scales wait for the kernel that writes them.
   template <class... Args>
   CUTLASS_DEVICE void load_auxiliary(Args&&... args) {
-    cutlass::arch::wait_on_dependent_grids();
+    wait_on_dependent_grids();
     Base::load_auxiliary(cute::forward<Args>(args)...);
   }
 

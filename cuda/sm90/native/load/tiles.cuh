@@ -2,8 +2,7 @@
 #pragma once
 
 #include <cute/arch/copy_sm90_tma.hpp>
-#include <cute/atom/mma_atom.hpp>
-#include <cute/tensor.hpp>
+#include <cute/arch/mma_sm90.hpp>
 
 #include "sm90/native/load/tensor_map.cuh"
 #include "sm90/native/scheduler/work_tile.cuh"
@@ -12,21 +11,37 @@ namespace cutwheel::gemm {
 
 // An operand of a tile in shared memory. A swizzle spans 128 bytes along K, or along M or N where K is not contiguous, and
 // there are as many boxes as the tile takes.
-template <class E, int extent, int k, cute::GMMA::Major major>
+template <class E, int extent, int k, cute::SM90::GMMA::Major major>
 struct Sm90TileOperand {
-  static constexpr bool kIsK = major == cute::GMMA::Major::K;
+  static constexpr bool kIsK = major == cute::SM90::GMMA::Major::K;
   static constexpr int kSwizzled = 128 / static_cast<int>(sizeof(E));  // elements
   static constexpr int kBoxes = (kIsK ? k : extent) / kSwizzled;
   static constexpr int kBoxElements = extent * k / kBoxes;
-  static constexpr int kBytes = extent * k * static_cast<int>(sizeof(E));
+  static constexpr int kElements = extent * k;
+  static constexpr int kBytes = kElements * static_cast<int>(sizeof(E));
+  static constexpr int kLineUnits = 128 / 16, kBoxUnits = kBoxElements / kSwizzled * kLineUnits;
   static_assert(k % kSwizzled == 0 && (kIsK || (extent % kSwizzled == 0 && sizeof(E) == 2)));
 
-  using Atom = std::conditional_t<kIsK, cute::GMMA::Layout_K_SW128_Atom<E>, cute::GMMA::Layout_MN_SW128_Atom<E>>;
-  using Order =
-      std::conditional_t<kIsK, cute::Step<cute::_1, cute::_2, cute::_3>, cute::Step<cute::_2, cute::_1, cute::_3>>;
-  template <int stages>
-  using Layout =
-      decltype(cute::tile_to_shape(Atom{}, cute::Shape<cute::Int<extent>, cute::Int<k>, cute::Int<stages>>{}, Order{}));
+  // Of `rows` rows from `row` on, both multiples of 8, as wgmma takes them ("matrix descriptor" of PTX).
+  template <int rows>
+  CUTLASS_DEVICE static cute::GmmaDescriptor descriptor(E const* stages, int row) {
+    cute::GmmaDescriptor desc;
+    desc.bitfield.layout_type_ = 1;  // swizzled over 128 bytes
+    desc.bitfield.base_offset_ = 0;
+    desc.bitfield.start_address_ =
+        static_cast<std::uint16_t>((cute::cast_smem_ptr_to_uint(stages) + 16 * offset(row, 0, 0)) >> 4);
+    desc.bitfield.stride_byte_offset_ = 8 * kLineUnits;  // to the next eight rows, or eight elements of K
+    desc.bitfield.leading_byte_offset_ = kIsK ? 1 : rows > kSwizzled ? kBoxUnits : 0;
+    return desc;
+  }
+
+  // Where elements of a stage begin, in units of 16 bytes; `at` is of K.
+  CUTLASS_DEVICE static constexpr int offset(int row, int at, int stage) {
+    int const of_rows = kIsK ? row * kLineUnits : row / kSwizzled * kBoxUnits;
+    int const of_k =
+        kIsK ? at / kSwizzled * kBoxUnits + at % kSwizzled * static_cast<int>(sizeof(E)) / 16 : at * kLineUnits;
+    return stage * (kBytes / 16) + of_rows + of_k;
+  }
 
   static void encode_map(CUtensorMap& map, DType type, Operand const& x, int rows, int k_extent, int batch) {
     if constexpr (kIsK) {
