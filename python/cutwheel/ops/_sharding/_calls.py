@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
+from ..._library import release_of
 from ...errors import ArgumentError
 from .._common.activations import ALL_ACTIVATIONS
 from ..scaled._recipes import BLOCKWISE_1X128, BLOCKWISE_128X128, ROWWISE, TENSORWISE
@@ -27,6 +28,15 @@ Call = Callable[..., Any]
 
 def is_sharded(*tensors: Any) -> bool:
     return any(isinstance(tensor, DTensor) for tensor in tensors)
+
+
+def computes_z_first(*tensors: Any) -> bool:
+    """Whether the derivative of an activation is to be a call of its own, behind that for z.
+
+    Before 2.13, torch neither flattens a DTensor's leading dimensions if one is split, nor takes a
+    list of operands in which one is missing.
+    """
+    return is_sharded(*tensors) and release_of(torch.__version__) < (2, 13)
 
 
 def has_split_k(weight: Any) -> bool:

@@ -111,7 +111,8 @@ def _gradients(
             dz = grad
         else:
             is_single = grad.dtype == torch.float32
-            if z is None and not is_grad_enabled() and has_kernel(is_single):
+            is_apart = sharding.calls is not None and sharding.calls.computes_z_first(grad)
+            if z is None and not is_grad_enabled() and has_kernel(is_single) and not is_apart:
                 dz = _derivative_of_gemm(grad, input, weight, bias, ctx.activation_backward)
             else:
                 if z is None:
