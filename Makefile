@@ -22,8 +22,8 @@ INDEX ?= whl
 VARIANT ?= cu128
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
-# Each process imports torch: more than a few gain nothing.
-PYTEST_JOBS ?= -n logical --maxprocesses 4 --dist loadfile
+# Each process imports torch: more than a few gain nothing. Files in the order of tests/conftest.py, those with slow tests first.
+PYTEST_JOBS ?= -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 MATRIX_ARGS ?=
 # Not empty: as release.yml builds, from requirements/build.lock.
 RELEASE ?=

@@ -56,6 +56,13 @@ def pytest_report_header() -> str:
     return f"seed {SEED} (CUTWHEEL_TEST_SEED), device {DEVICE} (CUTWHEEL_TEST_DEVICE)"
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first: of several processes, one would be left with them at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") is None:
         return

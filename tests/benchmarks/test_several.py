@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-pytestmark = pytest.mark.skipif(
-    not torch.distributed.is_available(), reason="this torch has no torch.distributed"
-)
+pytestmark = [
+    pytest.mark.slow,  # the processes are
+    pytest.mark.skipif(
+        not torch.distributed.is_available(), reason="this torch has no torch.distributed"
+    ),
+]
 
 HERE = Path(__file__).parent
 SLOW = "600"  # seconds, where nothing is to be waited for

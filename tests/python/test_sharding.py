@@ -17,9 +17,12 @@ import pytest
 import torch
 import torch.multiprocessing
 
-pytestmark = pytest.mark.skipif(
-    not torch.distributed.is_available(), reason="this torch has no torch.distributed"
-)
+pytestmark = [
+    pytest.mark.slow,  # the processes are
+    pytest.mark.skipif(
+        not torch.distributed.is_available(), reason="this torch has no torch.distributed"
+    ),
+]
 
 Outcomes = dict[str, list[str]]
 
