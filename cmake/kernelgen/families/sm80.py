@@ -79,7 +79,7 @@ _multistage = partial(
 
 SM80_MULTISTAGE = _multistage(
     name="sm80_multistage",
-    seconds=(10, 1.5),
+    seconds=(15, 2.5),
     header="sm80/multistage.cuh",
     template="Sm80Multistage<arch, dtypes, layouts, tile, warp, stages, epilogue, fast_accum?>",
     dtypes={"gemm": GEMM_DTYPES, "scaled_mm": (*FP8_GEMMS, *INT8_GEMMS)},
@@ -90,7 +90,7 @@ SM80_MULTISTAGE = _multistage(
 
 SM80_GROUPED = _multistage(
     name="sm80_grouped",
-    seconds=(10, 1.3),
+    seconds=(15, 3.2),
     header="sm80/grouped.cuh",
     template=(
         "Sm80Grouped<arch, dtypes, layouts, tile, warp, stages, grouping, epilogue, fast_accum?,"
@@ -108,7 +108,7 @@ SM80_GROUPED = _multistage(
 # Implicit GEMMs: threads find the elements of A and B in images.
 SM80_CONV = _multistage(
     name="sm80_conv",
-    seconds=(22, 0.8),
+    seconds=(20, 1.8),
     header="sm80/conv.cuh",
     template="Sm80Conv<arch, dtypes, tile, warp, stages, direction, epilogue>",
     dtypes={"conv2d": rules.CONV_DTYPES},
@@ -121,7 +121,7 @@ SM80_CONV = _multistage(
 # fp8 with scales that differ along K, which go from global memory to registers.
 SM89_BLOCKWISE = _multistage(
     name="sm89_blockwise",
-    seconds=(2, 0.4),
+    seconds=(4, 0.4),
     header="sm80/sm89_blockwise.cuh",
     template="Sm89Blockwise<arch, dtypes, tile, warp, stages, scales, epilogue>",
     archs=("89",),

@@ -128,7 +128,7 @@ _collective = partial(
 
 SM90_WARPSPECIALIZED = _collective(
     name="sm90_warpspecialized",
-    seconds=(30, 2.6),
+    seconds=(40, 4),
     header="sm90/cutlass/warpspecialized.cuh",
     template=(
         "Sm90WarpSpecialized<arch, dtypes, layouts, tile, cluster, schedule, swap_ab, epilogue,"
@@ -143,7 +143,7 @@ SM90_WARPSPECIALIZED = _collective(
 # fp8 with scales that differ along K, which consumers apply to each block's sum.
 SM90_BLOCKWISE = _collective(
     name="sm90_blockwise",
-    seconds=(32, 5),
+    seconds=(42, 4.5),
     header="sm90/cutlass/blockwise.cuh",
     template="Sm90Blockwise<arch, dtypes, tile, cluster, schedule, swap_ab, scales, epilogue>",
     dtypes={"scaled_mm": FP8_GEMMS},

@@ -275,7 +275,7 @@ _persistent = partial(
 # turns.
 SM90_PERSISTENT = _persistent(
     name="sm90_persistent",
-    seconds=(12, 1.4),
+    seconds=(12, 0.6),
     schedules=("persistent", "pingpong"),
     header="sm90/native/dense.cuh",
     template=(
@@ -294,7 +294,7 @@ SM90_PERSISTENT = _persistent(
 # Rows of A and B begin anywhere: two warpgroups load them through registers.
 SM90_UNALIGNED = _persistent(
     name="sm90_unaligned",
-    seconds=(10, 0.9),
+    seconds=(12, 0.7),
     mode="unaligned",
     header="sm90/native/unaligned.cuh",
     template="Sm90Unaligned<arch, dtypes, layouts, tile, epilogue>",
@@ -308,7 +308,7 @@ SM90_UNALIGNED = _persistent(
 # The kernel reads the extents of groups from the device.
 SM90_GROUPED = _persistent(
     name="sm90_grouped",
-    seconds=(13, 0.9),
+    seconds=(12, 0.7),
     header="sm90/native/grouped.cuh",
     template=("Sm90Grouped<arch, dtypes, layouts, tile, grouping, epilogue, fast_accum, scales?>"),
     dtypes={"grouped_mm": (*GEMM_DTYPES, *FP8_GEMMS)},
@@ -325,7 +325,7 @@ SM90_GROUPED = _persistent(
 # Implicit GEMMs: TMA finds the elements of A and B in images.
 SM90_CONV = _persistent(
     name="sm90_conv",
-    seconds=(11, 1.2),
+    seconds=(12, 0.7),
     header="sm90/native/conv.cuh",
     template="Sm90Conv<arch, dtypes, tile, direction, epilogue>",
     dtypes={"conv2d": rules.CONV_DTYPES},
@@ -355,7 +355,7 @@ def _gather_lines(kernel: Kernel) -> int:
 # Implicit GEMMs whose operands one or two warpgroups gather by cp.async.
 SM90_GATHER_CONV = _persistent(
     name="sm90_gather_conv",
-    seconds=(10, 1),
+    seconds=(12, 0.6),
     mode="gather",
     header="sm90/native/gather_conv.cuh",
     template="Sm90GatherConv<arch, dtypes, tile, direction, epilogue>",

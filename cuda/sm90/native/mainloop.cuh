@@ -109,7 +109,7 @@ struct Sm90PlainMma : Base {
       sm90_clear<Base::kValues>(accum);
       return;
     }
-    int const warpgroup = Base::kTileWarpGroups == 1 ? 0 : __shfl_sync(0xffffffff, thread / 128, 0);
+    int const warpgroup = __shfl_sync(0xffffffff, thread / 128, 0) % Base::kTileWarpGroups;
     GmmaDescriptor const a = OperandA::template descriptor<64>(shared.smem_A.data(), warpgroup * 64);
     GmmaDescriptor const b = OperandB::template descriptor<Base::kColumns>(shared.smem_B.data(), 0);
     constexpr int kStep = 32 / sizeof(typename Base::ElementA);  // K of an instruction

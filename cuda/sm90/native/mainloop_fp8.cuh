@@ -145,10 +145,10 @@ struct Sm90AccumulatorPromotionMma : Base {
                           TensorStorage& shared, Source& source, Arrived const& arrived) {
     using namespace cute;
     constexpr int kAccumulators = kValues * kParts * kBlocks;
-    int const warpgroup = kWarpGroups == 1 ? 0 : __shfl_sync(0xffffffff, thread / 128, 0);
+    int const warpgroup = __shfl_sync(0xffffffff, thread / 128, 0) % kWarpGroups;
     GmmaDescriptor const a = Rows::template descriptor<64>(shared.smem_A.data(), warpgroup * 64);
     GmmaDescriptor const b = Columns::template descriptor<kPartColumns>(shared.smem_B.data(), 0);
-    Part sums[2];
+    Part sums[2] = {};
 
     // Items of a tile of K: one for each chunk of K, block of 64 rows and part of the columns.
     constexpr int kItems = kChunks * kBlocks * kParts;
