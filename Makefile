@@ -24,6 +24,10 @@ BENCH_ARGS ?=
 PYTEST_ARGS ?=
 # Each process imports torch: more than a few gain nothing. Files in the order of tests/conftest.py, those with slow tests first.
 PYTEST_JOBS ?= -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# Not empty: .ci/run or CI has built the sdist in isolation with PyPI's compiler and verified the file, so `test` does not.
+PIPELINE ?=
+DONE_BEFORE = --deselect tests/wheel/test_toolchain.py::test_the_sdist_builds_in_isolation_with_the_compiler_from_pypi \
+              --deselect tests/wheel/test_verify_wheel.py::test_the_built_wheel
 MATRIX_ARGS ?=
 # Not empty: as release.yml builds, from requirements/build.lock.
 RELEASE ?=
@@ -203,7 +207,7 @@ push-index:   ## commit and push the package index in INDEX, a checkout of the b
 # Not empty: the wheel that is built lacks kernels.
 NARROW = $(KERNELS)$(if $(ARCHS),$(filter-out $(ALL_ARCHS),$(ARCHS)),$(if $(WHEEL),,$(TORCH_CUDA_ARCH_LIST)))
 test: $(VENV)/.installed   ## every test that needs no GPU, on the built wheel
-	CUTWHEEL_NARROW='$(NARROW)' CUTWHEEL_WHEEL=$$(realpath $(FILE)) python -m pytest $(PYTEST_JOBS) -m 'not gpu' $(PYTEST_ARGS)
+	CUTWHEEL_NARROW='$(NARROW)' CUTWHEEL_WHEEL=$$(realpath $(FILE)) python -m pytest $(PYTEST_JOBS) -m 'not gpu' $(if $(PIPELINE),$(DONE_BEFORE)) $(PYTEST_ARGS)
 
 test-wheel: $(VENV)/.installed   ## the tests of the built file alone
 	CUTWHEEL_WHEEL=$$(realpath $(FILE)) python -m pytest -m 'not gpu' tests/wheel --ignore tests/wheel/test_toolchain.py --ignore tests/wheel/test_build_environment.py

@@ -106,6 +106,18 @@ def seed() -> int:
     return SEED
 
 
+@pytest.fixture
+def torchs_samples() -> Callable[[str], Any]:
+    """From the name of an op to the samples of torch's own tests, an OpInfo."""
+    pytest.importorskip("expecttest", reason="torch's samples need it")
+    import torch
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    # That import freezes torch's settings, for all tests that come later.
+    torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
+    return lambda op: next(info for info in op_db if info.name == op)
+
+
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> Generator[None, None, None]:
     """torch.compile takes nothing over from the tests before."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -40,7 +39,6 @@ def close(found: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
     torch.testing.assert_close(found.double(), want, rtol=2e-2, atol=2e-2 * a.shape[-1] ** 0.5)
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("expecttest"), reason="torch's samples need it")
 @pytest.mark.parametrize(
     "op",
     [
@@ -49,10 +47,10 @@ def close(found: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float16, BF16, torch.float32, torch.complex64], ids=str)
-def test_samples_of_torch(cutwheel: ModuleType, op: str, dtype: torch.dtype) -> None:
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    info = next(info for info in op_db if info.name == op)
+def test_samples_of_torch(
+    cutwheel: ModuleType, torchs_samples: Callable[[str], Any], op: str, dtype: torch.dtype
+) -> None:
+    info = torchs_samples(op)
     for sample in info.sample_inputs("cuda", dtype, requires_grad=True):
         arguments = sample.input, *sample.args
         want = info(*arguments, **sample.kwargs)

@@ -89,11 +89,10 @@ SAMPLES = [
 
 @pytest.mark.parametrize("op", SAMPLES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.complex64])
-def test_samples_of_torch_have_the_same_results(op: str, dtype: torch.dtype) -> None:
-    pytest.importorskip("expecttest", reason="torch's samples need it")
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    info = next(info for info in op_db if info.name == op)
+def test_samples_of_torch_have_the_same_results(
+    torchs_samples: Callable[[str], Any], op: str, dtype: torch.dtype
+) -> None:
+    info = torchs_samples(op)
     if dtype not in info.supported_dtypes("cpu"):
         pytest.skip("torch has no such kernel")
     needs_grad = dtype.is_floating_point or dtype.is_complex
