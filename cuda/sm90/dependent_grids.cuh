@@ -1,15 +1,15 @@
-// Programmatic dependent launch: a kernel may begin while the one before it ends. As CUTLASS's
-// grid_dependency_control.h, which includes most of CUTLASS for that.
+// Programmatic dependent launch: a kernel may begin while the one before it ends. CUTLASS's grid_dependency_control.h has
+// the same two instructions, and includes most of CUTLASS.
 #pragma once
 
 #include <cutlass/cutlass.h>
 
 namespace cutwheel {
 
-// The kernel behind this one may begin.
+// Lets the next kernel begin.
 CUTLASS_DEVICE void launch_dependent_grids() { asm volatile("griddepcontrol.launch_dependents;"); }
 
-// What kernels before this one have written is there.
+// Waits until the kernels before this one have ended and their results are visible.
 CUTLASS_DEVICE void wait_on_dependent_grids() { asm volatile("griddepcontrol.wait;"); }
 
 }  // namespace cutwheel

@@ -1,4 +1,4 @@
-// What CuTe has to know of wgmma in the widths that CUTLASS's plain headers leave out.
+// CuTe's traits of wgmma in the widths that CUTLASS's plain headers leave out.
 #pragma once
 
 #include <cute/atom/mma_atom.hpp>

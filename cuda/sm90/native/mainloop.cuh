@@ -72,7 +72,7 @@ struct Sm90PersistentTypes {
            (OperandA::kBytes + OperandB::kBytes);
   }
 
-  // Of 64 rows by all columns.
+  // Multiplies 64 rows by all columns.
   using Instruction = decltype(sm90_wgmma<ElementA, ElementB, ElementAccumulator, TileShape, kMajorA, kMajorB>());
   static constexpr int kValues = kBlocks * kColumns / 2;  // of a thread
 };

@@ -52,7 +52,7 @@ CUTLASS_DEVICE void sm90_fence(Values& values) {
   for (int i = 0; i < count; ++i) sm90_fence(values(i));
 }
 
-// What lies `units` of 16 bytes behind. The sum has 32 bits, as addresses of shared memory do not reach the upper ones.
+// A descriptor moved by `units` of 16 bytes. 32 bits suffice: the upper half has no part of the address.
 CUTLASS_DEVICE constexpr cute::GmmaDescriptor sm90_advance(cute::GmmaDescriptor desc, int units) {
   desc.reg32_[0] += static_cast<std::uint32_t>(units);
   return desc;

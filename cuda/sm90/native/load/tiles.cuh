@@ -22,7 +22,7 @@ struct Sm90TileOperand {
   static constexpr int kLineUnits = 128 / 16, kBoxUnits = kBoxElements / kSwizzled * kLineUnits;
   static_assert(k % kSwizzled == 0 && (kIsK || (extent % kSwizzled == 0 && sizeof(E) == 2)));
 
-  // Of `rows` rows from `row` on, both multiples of 8, as wgmma takes them ("matrix descriptor" of PTX).
+  // The matrix descriptor (PTX ISA, wgmma) of `rows` rows from `row` on: both are multiples of 8.
   template <int rows>
   CUTLASS_DEVICE static cute::GmmaDescriptor descriptor(E const* stages, int row) {
     cute::GmmaDescriptor desc;
@@ -35,7 +35,7 @@ struct Sm90TileOperand {
     return desc;
   }
 
-  // Where elements of a stage begin, in units of 16 bytes; `at` is of K.
+  // Offset of an element from the first stage, in units of 16 bytes. at: its index along K.
   CUTLASS_DEVICE static constexpr int offset(int row, int at, int stage) {
     int const of_rows = kIsK ? row * kLineUnits : row / kSwizzled * kBoxUnits;
     int const of_k =
