@@ -2,8 +2,8 @@
 
     python tools/wheel/same_code.py OLD.whl NEW.whl [--kernels 'gemm_sm90a_*']
 
-Checks a change of sources that must leave the machine code as it is, where no GPU can run it. A kernel
-is
+Checks a change of sources that must leave the machine code as it is, where no GPU can run it. A
+kernel is
 
 - identical: instruction for instruction;
 - equivalent: as many instructions of each kind, in another order or other registers;
