@@ -49,8 +49,14 @@ Code = list[tuple[str, str]]  # instruction, operands
 
 
 def nvdisasm() -> Path:
-    files = metadata.files("nvidia-cuda-nvdisasm") or []
-    return next(Path(str(file.locate())) for file in files if file.name == "nvdisasm")
+    try:
+        files = metadata.files("nvidia-cuda-nvdisasm") or []
+    except metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.name == "nvdisasm":
+            return Path(str(file.locate()))
+    raise FileNotFoundError("nvdisasm not found: pip install nvidia-cuda-nvdisasm")
 
 
 def parse(text: str) -> dict[str, Code]:

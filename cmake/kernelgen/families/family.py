@@ -74,7 +74,7 @@ class Family:
     schedules: tuple[str, ...]
     mode: str = ""  # in names, instead of the schedule
     tiles_share_source: bool = True  # False: a tile's templates cost more than the headers
-    # More in one would take the compiler more than 4 GB, and be the long pole of a parallel build.
+    # More in one would be the long pole of a parallel build.
     kernels_per_source: int = 64
     epilogues_share_kernel: bool = False  # one kernel has all that an entry lists
 

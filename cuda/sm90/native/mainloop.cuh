@@ -109,6 +109,7 @@ struct Sm90PlainMma : Base {
       sm90_clear<Base::kValues>(accum);
       return;
     }
+    // The shuffle tells the compiler that a warp has one value, and lets the warp meet before wgmma.
     int const warpgroup = __shfl_sync(0xffffffff, thread / 128, 0) % Base::kTileWarpGroups;
     GmmaDescriptor const a = OperandA::template descriptor<64>(shared.smem_A.data(), warpgroup * 64);
     GmmaDescriptor const b = OperandB::template descriptor<Base::kColumns>(shared.smem_B.data(), 0);

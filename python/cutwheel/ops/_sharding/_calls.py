@@ -33,8 +33,8 @@ def is_sharded(*tensors: Any) -> bool:
 def computes_z_first(*tensors: Any) -> bool:
     """Whether the derivative of an activation is to be a call of its own, behind that for z.
 
-    Before 2.13, torch neither flattens a DTensor's leading dimensions if one is split, nor takes a
-    list of operands in which one is missing.
+    torch 2.11 neither flattens a DTensor's leading dimensions if one is split, nor takes a list of
+    operands in which one is missing; 2.13 does both.
     """
     return is_sharded(*tensors) and release_of(torch.__version__) < (2, 13)
 
