@@ -31,6 +31,7 @@ from . import SECTIONS, STALL_SECONDS, faults, problems
 PAUSE = 0.1  # between two looks at the processes
 LOG_CHARACTERS = 4000
 GRACE_SECONDS = 10.0  # for the others when one has died
+FAULT_SECONDS = faults.TIMEOUT_SECONDS + faults.GRACE_SECONDS  # what takes longer hangs
 # NVLink multicast is not needed here, and is not there on every machine. All processes are on this
 # one, so gloo needs no network.
 ENVIRONMENT = {
@@ -203,11 +204,15 @@ class Launch:
         started = time.monotonic()
         while any(None in processes.statuses() for processes in every):
             raised = [processes.ended.get(0) for processes in every]
-            limit = faults.TIMEOUT_SECONDS + faults.GRACE_SECONDS
             last = max([started, *(at for at in raised if at is not None)])
-            if time.monotonic() - last > limit or time.monotonic() > self.deadline:
+            if time.monotonic() - last > FAULT_SECONDS or time.monotonic() > self.deadline:
                 break
             time.sleep(PAUSE)
+
+    @staticmethod
+    def _is_early(processes: Processes) -> bool:
+        """Whether the others may still end by themselves."""
+        return time.monotonic() - processes.ended[0] < FAULT_SECONDS
 
     def _outcome(self, name: str, processes: Processes) -> dict[str, Any]:
         made: dict[str, Any] = {"group": "fault", "case": name, "m": 0, "n": 0, "k": 0}
@@ -224,6 +229,8 @@ class Launch:
         elif None in statuses:
             hung = [rank for rank, status in enumerate(statuses) if status is None]
             found["reason"] = f"processes {hung} hang"
+            if self._is_early(processes):
+                found |= {"status": "skipped", "reason": "the time was used up"}
         elif 0 in statuses:
             found["reason"] = "a process did not wait"
         else:

@@ -45,8 +45,8 @@ def cases(device: str) -> list[Case]:
     q, qw = made(16, 512, dtype=E4M3), made(512, 512, dtype=E4M3)
     q0, qw0 = made(16, 32, dtype=E4M3), made(16, 32, dtype=E4M3)
     one = torch.ones((), device=device)
-    weights = made(2, 512, 512)
-    offs = torch.tensor([4, 16], device=device, dtype=torch.int32)
+    rows, weights = made(128, 512), made(2, 512, 512)
+    offs = torch.tensor([40, 128], device=device, dtype=torch.int32)
     last = torch.channels_last
     x = made(2, 64, 8, 8).contiguous(memory_format=last)
     k = made(64, 64, 3, 3).contiguous(memory_format=last)
@@ -86,7 +86,7 @@ def cases(device: str) -> list[Case]:
         ),
         Case(
             "_grouped_mm, taken",
-            lambda: torch._grouped_mm(a, weights.mT, offs=offs),
+            lambda: torch._grouped_mm(rows, weights.mT, offs=offs),
             "_grouped_mm",
             True,
         ),

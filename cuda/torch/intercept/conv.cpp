@@ -155,16 +155,17 @@ Tensor convolution(Tensor const& x, Tensor const& w, std::optional<Tensor> const
                    StableListHandle output_padding_list, std::int64_t groups) {
   Numbers const stride(stride_list), padding(padding_list), dilation(dilation_list), output_padding(output_padding_list);
   Geometry const geometry{stride, padding, dilation, transposed, output_padding, groups};
-  Problem const p = problem_of(Taken::convolution, x, w, geometry, bias ? &*bias : nullptr, nullptr);
-  auto const ours = [&] { return Conv2d{Direction::fprop, x, w, bias ? &*bias : nullptr, {}, geometry.ours(), groups}; };
+  Tensor const* const row = given(bias);
+  Problem const p = problem_of(Taken::convolution, x, w, geometry, row, nullptr);
+  auto const ours = [&] { return Conv2d{Direction::fprop, x, w, row, {}, geometry.ours(), groups}; };
   return run_either<Tensor>(
       p, [&] { return plan(ours()); }, [&] { return run_conv2d(ours()); },
       [&] {
         using Kernel = TorchTensor(void const*, void const*, TorchOptional const*, TorchList, TorchList, TorchList, bool,
                                    TorchList, std::int64_t);
-        TorchOptional const row(bias);
+        TorchOptional const optional_row(bias);
         Tensor result;
-        adopt(result, torch_kernel<Kernel>(Taken::convolution)(x.get(), w.get(), &row, stride.view(), padding.view(),
+        adopt(result, torch_kernel<Kernel>(Taken::convolution)(x.get(), w.get(), &optional_row, stride.view(), padding.view(),
                                                                dilation.view(), transposed, output_padding.view(), groups));
         return result;
       });

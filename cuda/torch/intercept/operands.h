@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <optional>
 
 #include "dispatch/batch_invariance.h"
 #include "torch/explain.h"
@@ -15,6 +16,9 @@ inline std::atomic<std::uint64_t> g_dtypes{0};
 inline bool is_narrowed(ScalarType type) {
   return (g_dtypes.load(std::memory_order_relaxed) >> static_cast<int>(type) & 1) == 0;
 }
+
+// An optional operand, or null. Composite ops, as conv2d, hand None on as an undefined tensor.
+inline Tensor const* given(std::optional<Tensor> const& x) { return x && x->defined() ? &*x : nullptr; }
 
 bool is_cuda(Tensor const& x);
 // Whether all are on the CUDA device of the first. Undefined tensors are on none.

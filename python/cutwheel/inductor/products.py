@@ -103,7 +103,7 @@ def why_not(product: Product) -> str | None:
     if 0 in sizes:
         return "an empty operand"
     if "?" in product.layout:
-        return "rows that do not begin at multiples of 16 bytes"
+        return "rows that do not begin at multiples of 16 bytes, or are not known to"
     if sizes[2] is None or sizes[2] % 8:
         return "columns that are no multiple of 8, or not known"
     return None
