@@ -48,6 +48,8 @@ LIMITS = ("l2", "lone_l2", "dram", "sharpness", "split_lines", "beyond_us")
 FUSED = {(False, False): 1.5, (False, True): 0.6, (True, False): 1.2, (True, True): 1.6}
 FUSED_CUTLASS = {True: 0.0, False: 5.7}
 MATRIX_C, MATRIX_C_CUTLASS = 0.4, 1.03
+SPARE_C, SPARE_C_CUTLASS = 1.0, 1.1  # in kernels for a matrix C that a call leaves out
+SINGLE_STEP = 1.2  # of our own tiles, for 128x128, where K is one step
 
 # Kind, tile M, N and bytes of K, ours, schedule, swap_ab, splits: as in the file.
 Key = tuple[str, int, int, int, bool, str, bool, int]
@@ -178,14 +180,19 @@ def terms_of(kernel: Mapping[str, Any], request: Mapping[str, Any], sm_count: in
         if reads_matrix and not native:  # behind a short K pingpong does not hide a residual
             added += 2 * max(0.0, 1 - math.ceil(k / parts / tile_k) / 12)
     if epilogue == "linear_combination":
-        added += MATRIX_C * area if native else 0
-        factor = 1 if native else MATRIX_C_CUTLASS
+        # These serve calls without a matrix, too.
+        is_spare = request["addend"] != "matrix"
+        added += MATRIX_C * area + SPARE_C * is_spare if native else 0
+        factor = 1 if native else SPARE_C_CUTLASS if is_spare else MATRIX_C_CUTLASS
+    k_tiles = math.ceil(k / parts / tile_k)
+    if native and k_tiles == 1:
+        added += SINGLE_STEP * area
     slots = sm_count if parts <= 2 else sm_count * 9 // 10 // parts * parts
     past = (tile_m - m % tile_m) % tile_m + (tile_n - n % tile_n) % tile_n
     return Terms(
         tiles=tiles,
         slots=slots,
-        k_tiles=math.ceil(k / parts / tile_k),
+        k_tiles=k_tiles,
         bytes=request["batch"] * (operands + result),
         fetched=(tile_m * tile_k * size / cluster_n, tile_n * tile_k * size / cluster_m),
         lines=(of_b, of_a) if swap else (of_a, of_b),
@@ -243,13 +250,16 @@ class Problem:
 def read(path: Path, kernels: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
     """The problems of a journal. A plan counts with the raster order that dispatch gives it.
 
-    Of dense products those without split-K count.
+    Of dense products those without split-K count, and none whose operands are copied first: of
+    gradients of weights, those with a transposed A that no kernel reads as it lies.
     """
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     gpu = lines[0]["gpu"]
     found = []
     for record in lines[1:]:
         plans: dict[tuple[str, int], tuple[Key, Terms, float]] = {}
+        if record["family"].endswith(":wgrad") and record["request"]["layouts"] == "tt":
+            continue
         for row, _, _, splits, _, us, status, *_ in record.get("candidates", ()):
             kernel = kernels.get(row)
             if kernel is None or (row, splits) in plans or us is None:
@@ -260,10 +270,6 @@ def read(path: Path, kernels: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
                     plans[row, splits] = (key_of(kernel), conv, us)
                 continue
             if splits > 1:
-                continue
-            # A kernel for a matrix C serves other calls, too, and is not to be chosen for them.
-            is_spare = kernel["epilogue"] == "linear_combination"
-            if is_spare and record["request"]["addend"] != "matrix":
                 continue
             if status in ("ok", "slow") and kernel["family"] in (*DENSE, "sm90_blockwise"):
                 terms = terms_of(kernel, record["request"], gpu["sm_count"])
