@@ -38,6 +38,9 @@ ENVIRONMENT = {
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
     "GLOO_SOCKET_IFNAME": "lo",
+    # Behind a timeout torch waits four times this long for its dump, 60 s by default, before it
+    # ends the process.
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1000",
 }
 WORKER = (sys.executable, "-m", f"{__package__}.worker")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -154,7 +156,22 @@ def test_frozen_gates_are_packed(cutwheel: ModuleType, device: str) -> None:
     assert "gated_silu" in str(cutwheel.inductor.report())
 
 
+TORCHS_OWN = """
+import sys, torch
+from torch import _inductor
+device, path = sys.argv[1:]
+x = torch.ones(8, 8, device=device)
+program = torch.export.export(torch.nn.Linear(8, 8, device=device), (x,))
+_inductor.aoti_load_package(_inductor.aoti_compile_and_package(program, package_path=path))
+"""
+
+
 def test_package_of_aotinductor(cutwheel: ModuleType, device: str, tmp_path: Path) -> None:
+    # In std::regex, where the host compiler's C++ library is not the one that the process has.
+    path = str(tmp_path / "own.pt2")
+    own = subprocess.run([sys.executable, "-c", TORCHS_OWN, device, path], capture_output=True)
+    if own.returncode < 0:
+        pytest.skip(f"torch's own packages end the process here, by signal {-own.returncode}")
     model = Block().to(device, BRAIN).eval()
     x = torch.randn(64, 256, device=device, dtype=BRAIN)
     with torch.no_grad():
