@@ -42,6 +42,8 @@ LEAST_SHARPNESS = 1.5
 LEAST_STEP = 0.8 * 0.28
 REDUCE = ("reduce_us", "reduce_tb_per_s")
 LIMITS = ("l2", "lone_l2", "dram", "sharpness", "split_lines", "beyond_us")
+# Few of the problems that are drawn are large, and they take most of the time.
+LARGE_US, LARGE_WEIGHT = 250.0, 3.0
 # Constants of cuda/dispatch/cost_model.cpp: microseconds for 128x128 of our own tiles, by whether
 # the epilogue reads a matrix and whether warpgroups take turns; for a tile of CUTLASS's, whether
 # they do.
@@ -228,6 +230,8 @@ class Plans:
         self.reduced = of(x.reduced for x in terms)
         self.sm_count = of(problems[row[0]].sm_count for row in rows)
         self.gb_per_s = of(problems[row[0]].gb_per_s for row in rows)
+        is_large = self.least(self.us) >= LARGE_US
+        self.weight = torch.where(is_large, LARGE_WEIGHT, 1.0).to(torch.float64)
 
     def sums(self, values: Tensor) -> Tensor:
         return torch.zeros(self.count, dtype=torch.float64).index_add(0, self.problem, values)
@@ -348,7 +352,8 @@ def fit(model: Model, plans: Plans, steps: int, weight_of_start: float = 0.03) -
         cost = plans.sums(chosen * excess) / plans.sums(chosen)
         error = (weight * (predicted - plans.us.log()) ** 2).sum() / weight.sum()
         moved = (model.figures - model.start) ** 2 * torch.tensor([1.0, 0.1, 0.1])
-        loss = cost.mean() + 2 * (cost**2).mean() + weight_of_times * error
+        share = plans.weight / plans.weight.sum()
+        loss = (share * (cost + 2 * cost**2)).sum() + weight_of_times * error
         loss = loss + weight_of_start * moved.mean()
         optimizer.zero_grad()
         loss.backward()

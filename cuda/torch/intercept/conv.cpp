@@ -165,8 +165,9 @@ Tensor convolution(Tensor const& x, Tensor const& w, std::optional<Tensor> const
                                    TorchList, std::int64_t);
         TorchOptional const optional_row(bias);
         Tensor result;
-        adopt(result, torch_kernel<Kernel>(Taken::convolution)(x.get(), w.get(), &optional_row, stride.view(), padding.view(),
-                                                               dilation.view(), transposed, output_padding.view(), groups));
+        adopt(result,
+              torch_kernel<Kernel>(Taken::convolution)(x.get(), w.get(), &optional_row, stride.view(), padding.view(),
+                                                       dilation.view(), transposed, output_padding.view(), groups));
         return result;
       });
 }
