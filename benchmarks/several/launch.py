@@ -120,6 +120,8 @@ class Launch:
     def measure(self, names: Sequence[str], progress: Any) -> None:
         """All that fits into the time; progress() is called behind each problem."""
         rest = list(names)
+        if not rest:  # faults alone; their processes do not say what they run on
+            self._attempt(rest, progress)
         while rest and time.monotonic() < self.deadline:
             before, has_begun = len(rest), bool(self.environment)
             reason = self._attempt(rest, progress)

@@ -136,6 +136,8 @@ def spans_of(offs: Tensor) -> list[tuple[int, int]]:
 @pytest.fixture(autouse=True)
 def torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions of torch that a CPU does not have are made up."""
+    # torch.compile looks all of torch's functions up once in a process, and keeps what it finds.
+    torch._dynamo.trace_rules.get_torch_obj_rule_map()
     own = torch._scaled_mm
 
     def scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, **options: Any) -> Tensor:
