@@ -28,6 +28,11 @@ function(cutwheel_add_kernels arch)
     if(NOT CUTWHEEL_HAS_RANDOM_SEED EQUAL -1)
       list(APPEND options --frandom-seed=${name})
     endif()
+    # CUTLASS 2.x unrolls its loops over fragments in templates: NVVM takes a third less time over them at -O2, and what
+    # ptxas makes of it are the same instructions, but for a few of integers (tools/wheel/same_code.py).
+    if(name MATCHES "_sm8[09]_(multistage|conv|grouped|blockwise)[._]|_multistage")
+      list(APPEND options -Xcicc=-O2)
+    endif()
     if(source IN_LIST CUTWHEEL_ASSEMBLED_SOURCES)
       list(TRANSFORM CUTWHEEL_ASSEMBLED_ARCHS PREPEND sm_ OUTPUT_VARIABLE codes)
       list(JOIN codes "," codes)
