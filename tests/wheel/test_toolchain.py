@@ -208,6 +208,17 @@ def test_options_that_an_older_compiler_does_not_know_are_left_out(configured, t
             assert {option in command for command in kernels} == {knows}, option
 
 
+def test_nvvm_takes_less_trouble_over_cutlass_2(configured):
+    """Where it changes nothing; not over what is for Hopper, which it does change."""
+    commands = json.loads((configured / "compile_commands.json").read_text())
+    kernels = {Path(c["file"]).name: c["command"] for c in commands if c["file"].endswith(".cu")}
+    tiles = {name for name in kernels if name.startswith("gemm_") and "splitk" not in name}
+    lighter = {name for name in tiles if "-Xcicc=-O2" in kernels[name]}
+    assert lighter == {name for name in tiles if "_multistage" in name}
+    assert {name.split("_")[1] for name in lighter} == {"sm80", "sm89"}
+    assert "sm90a" in {name.split("_")[1] for name in tiles - lighter}
+
+
 def test_the_library_is_told_its_oldest_driver(configured):
     version = cuda_toolchain.inspect(Path(cached(configured, "CMAKE_CUDA_COMPILER"))).version
     floor = driver_floor.of_build("{}.{}".format(*version), "zstd" if version >= (12, 8) else "lz4")
