@@ -254,8 +254,8 @@ class Problem:
 def read(path: Path, kernels: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
     """The problems of a journal. A plan counts with the raster order that dispatch gives it.
 
-    Of dense products those without split-K count, and none whose operands are copied first: of
-    gradients of weights, those with a transposed A that no kernel reads as it lies.
+    Dense products with split-K are left out, and those whose operands are copied first: gradients
+    of weights with a transposed A that no kernel reads as it lies.
     """
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     gpu = lines[0]["gpu"]
