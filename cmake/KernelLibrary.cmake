@@ -28,9 +28,9 @@ function(cutwheel_add_kernels arch)
     if(NOT CUTWHEEL_HAS_RANDOM_SEED EQUAL -1)
       list(APPEND options --frandom-seed=${name})
     endif()
-    # CUTLASS 2.x unrolls its loops over fragments in templates: NVVM takes a third less time over them at -O2, and what
-    # ptxas makes of it are the same instructions, but for a few of integers (tools/wheel/same_code.py).
-    if(name MATCHES "_sm8[09]_(multistage|conv|grouped|blockwise)[._]|_multistage")
+    # Kernels by mma.sync, CUTLASS 2.x's above all, unroll their loops over fragments: NVVM takes a third less time over
+    # them at -O2, and ptxas makes the same instructions of it, but for a few of integers (tools/wheel/same_code.py).
+    if(name MATCHES "_multistage|_sm8[09]_(conv|grouped|blockwise)")
       list(APPEND options -Xcicc=-O2)
     endif()
     if(source IN_LIST CUTWHEEL_ASSEMBLED_SOURCES)

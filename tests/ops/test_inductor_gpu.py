@@ -167,7 +167,8 @@ _inductor.aoti_load_package(_inductor.aoti_compile_and_package(program, package_
 
 
 def test_package_of_aotinductor(cutwheel: ModuleType, device: str, tmp_path: Path) -> None:
-    # In std::regex, where the host compiler's C++ library is not the one that the process has.
+    # The code that torch generates may end the process, in std::regex: where the host compiler's
+    # C++ library is not the one that the process has.
     path = str(tmp_path / "own.pt2")
     own = subprocess.run([sys.executable, "-c", TORCHS_OWN, device, path], capture_output=True)
     if own.returncode < 0:

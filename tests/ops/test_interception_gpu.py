@@ -131,8 +131,8 @@ def nearly(found: torch.Tensor, want: torch.Tensor) -> None:
 
 
 def as_good(found: torch.Tensor, torchs: torch.Tensor, exact: torch.Tensor) -> None:
-    """No further from float64 than twice what torch is, and a rounding. Sums over pixels are: what
-    torch adds up was rounded twice where its convolution adds the bias behind the product."""
+    """No further from float64 than twice what torch is, and a rounding. torch is no reference for a
+    sum over pixels: where it adds the bias behind the product, it rounds each of them twice."""
     error, allowed = ((each.double() - exact).abs().max() for each in (found, torchs))
     rounding = torch.finfo(found.dtype).eps * exact.abs().max()
     assert float(error) <= 2 * float(allowed) + float(rounding)

@@ -42,6 +42,7 @@ def request(m: int, n: int, k: int, **changes: Any) -> dict[str, Any]:
         (request(777, 5120, 4304), {}),
         (request(3000, 4096, 4096), {}),
         (request(16, 2112, 7168), {}),
+        (request(4000, 512, 64), {}),
         (request(300, 4096, 1024, layouts="tt"), {"layout_b": ROW}),
         (request(300, 4096, 1000, layouts="nt"), {"layout_a": COLUMN, "layout_b": ROW}),
         (request(900, 3072, 2048, addend="other"), {"epilogue": "bias_gelu"}),
@@ -128,6 +129,19 @@ def test_each_problem_counts_with_its_own_gpu() -> None:
     alone = [model(calibrate.Plans([problem], keys)) for problem in (faster, slower)]
     assert not torch.equal(*alone)
     assert torch.equal(model(calibrate.Plans([faster, slower], keys)), torch.cat(alone))
+
+
+@narrow
+def test_products_of_copies_are_left_out(tmp_path: Path) -> None:
+    """The times of these include the copy of A, which no figure stands for."""
+    name = "gemm_sm90a_bf16_bf16_f32_bf16_128x128x64_ttt_persistent_plain"
+    gpu = {"name": "a GPU", "sm_count": 132, "memory_gb_per_s": 3352.0}
+    journal = tmp_path / "journal.jsonl"
+    for family, count in (("mm:bf16:wgrad", 0), ("mm:bf16:dgrad", 1)):
+        record = {"family": family, "request": request(300, 4096, 1024, layouts="tt")}
+        record["candidates"] = [[name, "along_m", 1, 1, 20.0, 21.0, "ok", ""]]
+        journal.write_text(json.dumps({"gpu": gpu}) + "\n" + json.dumps(record) + "\n")
+        assert len(calibrate.read(journal, kernels())) == count
 
 
 def made_up(count: int, figures: dict[Any, list[float]]) -> list[Any]:

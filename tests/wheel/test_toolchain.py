@@ -208,7 +208,7 @@ def test_options_that_an_older_compiler_does_not_know_are_left_out(configured, t
             assert {option in command for command in kernels} == {knows}, option
 
 
-def test_nvvm_takes_less_trouble_over_cutlass_2(configured):
+def test_nvvm_optimises_less_for_mma_sync(configured):
     """Where it changes nothing; not over what is for Hopper, which it does change."""
     commands = json.loads((configured / "compile_commands.json").read_text())
     kernels = {Path(c["file"]).name: c["command"] for c in commands if c["file"].endswith(".cu")}

@@ -50,7 +50,7 @@ LARGE_US, LARGE_WEIGHT = 250.0, 3.0
 FUSED = {(False, False): 1.5, (False, True): 0.6, (True, False): 1.2, (True, True): 1.6}
 FUSED_CUTLASS = {True: 0.0, False: 5.7}
 MATRIX_C, MATRIX_C_CUTLASS = 0.4, 1.03
-SPARE_C, SPARE_C_CUTLASS = 1.0, 1.1  # in kernels for a matrix C that a call leaves out
+SPARE_C, SPARE_C_CUTLASS = 1.0, 1.1  # of any tile, where a call leaves out the matrix C
 SINGLE_STEP = 1.2  # of our own tiles, for 128x128, where K is one step
 
 # Kind, tile M, N and bytes of K, ours, schedule, swap_ab, splits: as in the file.

@@ -155,7 +155,7 @@ Tensor convolution(Tensor const& x, Tensor const& w, std::optional<Tensor> const
                    StableListHandle output_padding_list, std::int64_t groups) {
   Numbers const stride(stride_list), padding(padding_list), dilation(dilation_list), output_padding(output_padding_list);
   Geometry const geometry{stride, padding, dilation, transposed, output_padding, groups};
-  Tensor const* const row = given(bias);
+  Tensor const* const row = or_null(bias);
   Problem const p = problem_of(Taken::convolution, x, w, geometry, row, nullptr);
   auto const ours = [&] { return Conv2d{Direction::fprop, x, w, row, {}, geometry.ours(), groups}; };
   return run_either<Tensor>(

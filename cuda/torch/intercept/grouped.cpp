@@ -22,7 +22,7 @@ Problem problem_of(Taken op, Tensor const& a, Tensor const& b, std::optional<Ten
                    std::initializer_list<Tensor const*> others = {}) {
   Problem p = begin_problem(op, a);
   // Without ends each matrix of a batch is a group: that is bmm.
-  if (!a.defined() || !b.defined() || !given(offs) || a.dim() != 2 || (b.dim() != 2 && b.dim() != 3)) {
+  if (!a.defined() || !b.defined() || !or_null(offs) || a.dim() != 2 || (b.dim() != 2 && b.dim() != 3)) {
     return p.with(Verdict::shape);
   }
   bool const is_along_k = b.dim() == 2;
@@ -46,7 +46,7 @@ Problem problem_of(Taken op, Tensor const& a, Tensor const& b, std::optional<Ten
   if (p.a != (is_along_k ? 'n' : 't') || p.b == '?' || (is_along_k && p.b != 't') || p.n % (16 / bytes) != 0) {
     return p.with(Verdict::layout);
   }
-  if (given(bias) || !is_ends(*offs)) return p.with(Verdict::arguments);
+  if (or_null(bias) || !is_ends(*offs)) return p.with(Verdict::arguments);
   return p;
 }
 
@@ -83,7 +83,7 @@ Tensor scaled_grouped(Tensor const& a, Tensor const& b, Tensor const& scale_a, T
                              is_contiguous(scale_b);
     if (p.b != 'n') {
       p.first = Verdict::layout;
-    } else if (given(scale_result) || !are_of_rows) {
+    } else if (or_null(scale_result) || !are_of_rows) {
       p.first = Verdict::arguments;
     }
   }

@@ -18,7 +18,7 @@ inline bool is_narrowed(ScalarType type) {
 }
 
 // An optional operand, or null. Composite ops, as conv2d, hand None on as an undefined tensor.
-inline Tensor const* given(std::optional<Tensor> const& x) { return x && x->defined() ? &*x : nullptr; }
+inline Tensor const* or_null(std::optional<Tensor> const& x) { return x && x->defined() ? &*x : nullptr; }
 
 bool is_cuda(Tensor const& x);
 // Whether all are on the CUDA device of the first. Undefined tensors are on none.

@@ -55,7 +55,7 @@ Problem problem_of(Taken op, Operands const& given) {
   if (!a.defined() || !b.defined() || a.dim() != 2 || b.dim() != 2) return p.with(Verdict::shape);
   p.batch = 1, p.m = a.size(0), p.n = b.size(1), p.k = a.size(1);
   if (b.size(0) != p.k) return p.with(Verdict::shape);
-  Tensor const* const bias = cutwheel::given(given.bias);
+  Tensor const* const bias = or_null(given.bias);
   if (!are_on_device_of(a, {&b, &given.scale_a, &given.scale_b, bias, given.out})) return p.with(Verdict::not_cuda);
   p.device = static_cast<std::int32_t>(a.get_device_index());
   ScalarType const out_type = static_cast<ScalarType>(given.out_dtype.value_or(static_cast<std::int32_t>(p.type)));
@@ -67,7 +67,7 @@ Problem problem_of(Taken op, Operands const& given) {
   if (p.m == 0 || p.n == 0 || p.k == 0) return p.with(Verdict::empty);
   p.a = letter_of(matrix_of(a), 1), p.b = letter_of(matrix_of(b), 1);
   if (p.a != 't' || p.b != 'n' || p.n % 16 != 0) return p.with(Verdict::layout);
-  if (cutwheel::given(given.scale_result)) return p.with(Verdict::arguments);
+  if (or_null(given.scale_result)) return p.with(Verdict::arguments);
   if (bias && (type_of(*bias) != out_type || bias->dim() != 1 || bias->size(0) != p.n || !is_contiguous(*bias))) {
     return p.with(Verdict::arguments);
   }
@@ -90,7 +90,7 @@ ScaledCall call_of(Problem const& p, Operands const& given) {
   ScaledCall call{{kScaledMm, &given.a, &given.b}};
   call.scale_a = &given.scale_a, call.scale_b = &given.scale_b;
   call.recipe_a = static_cast<std::int64_t>(kOfA[recipe]), call.recipe_b = static_cast<std::int64_t>(kOfB[recipe]);
-  call.bias = cutwheel::given(given.bias);
+  call.bias = or_null(given.bias);
   call.out_dtype = ScalarType::BFloat16;
   call.use_fast_accum = given.use_fast_accum;
   call.out = given.out;
