@@ -63,6 +63,9 @@ def test_builds_take_nothing_from_a_cache(monkeypatch: pytest.MonkeyPatch) -> No
     settings = reproduce.settings("gemm_*")
     assert settings["CIBW_ENVIRONMENT"] == "CUTWHEEL_CUDA=pypi CCACHE_DISABLE=1"
     assert settings["CIBW_CONFIG_SETTINGS"].endswith("cmake.define.CUTWHEEL_KERNELS=gemm_*")
+    cached = reproduce.settings("gemm_*", cached=True)
+    environment = "CUTWHEEL_CUDA=pypi CCACHE_COMPILERCHECK=content"
+    assert cached == settings | {"CIBW_ENVIRONMENT": environment}
 
 
 def test_published_files_are_told_by_their_platform(tmp_path: Path) -> None:
@@ -84,7 +87,10 @@ def test_a_release_is_compared_with_one_build(
     """The build itself is made up here; `make reproduce` has a real one."""
     builds = []
 
-    def build(folder: Path, command: str, kernels: str, shards: int) -> tuple[Path, Path]:
+    def build(
+        folder: Path, command: str, kernels: str, shards: int, *, cached: bool
+    ) -> tuple[Path, Path]:
+        assert not cached
         builds.append((folder.name, shards))
         folder.mkdir(parents=True)
         sdist = folder / "x-1.tar.gz"
@@ -107,16 +113,20 @@ def test_a_release_is_compared_with_one_build(
 def test_the_second_build_is_made_of_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     builds = []
 
-    def build(folder: Path, command: str, kernels: str, shards: int) -> tuple[Path, Path]:
-        builds.append(shards)
+    def build(
+        folder: Path, command: str, kernels: str, shards: int, *, cached: bool
+    ) -> tuple[Path, Path]:
+        builds.append((shards, cached))
         folder.mkdir(parents=True)
         (folder / "x-1.tar.gz").write_bytes(b"sdist")
         return folder / "x-1.tar.gz", wheel(folder / "wheel", {"a": b"1"})
 
     monkeypatch.setattr(reproduce, "build", build)
     assert reproduce.main([]) == 0
-    assert reproduce.main(["--shards", "3"]) == 0
-    assert builds == [1, 2, 1, 3]
+    assert reproduce.main(["--shards", "3", "--cache"]) == 0
+    assert builds == [(1, False), (2, False), (1, True), (3, False)]
+    with pytest.raises(SystemExit):
+        reproduce.main(["--cache", "--against", "x.whl"])
 
 
 def test_the_runs_of_a_build_of_shards(tmp_path: Path) -> None:

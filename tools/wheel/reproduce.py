@@ -5,8 +5,9 @@
     python tools/wheel/reproduce.py --kernels 'gemm_sm80_*'   a wheel of few kernels: minutes
     python tools/wheel/reproduce.py --against FOLDER          one build, and published files
 
-Builds begin with a clone and take nothing from a compiler cache. The second one compiles the
-kernels in shards, as wheels.yml does. Exit status: 0 the same bytes, 1 not (the text names the
+Builds begin with a clone and take nothing from a compiler cache; with --cache the first one does,
+whose objects were compiled before. The second one compiles the kernels in shards, as wheels.yml
+does. Exit status: 0 the same bytes, 1 not (the text names the
 files in the wheel that differ, and of libraries the sections).
 """
 
@@ -37,8 +38,8 @@ def run(command: Sequence[str], where: Path, **environment: str) -> None:
     subprocess.run(command, cwd=where, env={**os.environ, **environment}, check=True)
 
 
-def settings(kernels: str) -> dict[str, str]:
-    """cibuildwheel's options that differ from a release: no tests, no compiler cache."""
+def settings(kernels: str, *, cached: bool = False) -> dict[str, str]:
+    """cibuildwheel's options that differ from a release: no tests, and no cache unless `cached`."""
     options = ["build-dir=build/cibuildwheel"]
     if kernels:
         options.append(f"cmake.define.CUTWHEEL_KERNELS={kernels}")
@@ -46,7 +47,8 @@ def settings(kernels: str) -> dict[str, str]:
     return {
         "CIBW_TEST_SKIP": "*",
         "CIBW_CONFIG_SETTINGS": " ".join(options),
-        "CIBW_ENVIRONMENT": f"{given} CCACHE_DISABLE=1",
+        # By the compiler's bytes, as in pyproject.toml: it is unpacked anew for each build.
+        "CIBW_ENVIRONMENT": f"{given} CCACHE_{'COMPILERCHECK=content' if cached else 'DISABLE=1'}",
     }
 
 
@@ -61,7 +63,9 @@ def stages(folder: Path, shards: int) -> Iterator[tuple[Path, dict[str, str]]]:
     yield folder / "wheel", given
 
 
-def build(folder: Path, command: str, kernels: str, shards: int) -> tuple[Path, Path]:
+def build(
+    folder: Path, command: str, kernels: str, shards: int, *, cached: bool
+) -> tuple[Path, Path]:
     """Sdist and wheel of the commit that is checked out, built in ``folder``."""
     clone, sdist, unpacked = (folder / name for name in ("clone", "sdist", "source"))
     (folder / "shards").mkdir(parents=True)
@@ -77,7 +81,8 @@ def build(folder: Path, command: str, kernels: str, shards: int) -> tuple[Path, 
     [project] = unpacked.iterdir()
     for out, given in stages(folder, shards):
         words = [word.format(project=project, out=out) for word in shlex.split(command)]
-        run(words, folder, SOURCE_DATE_EPOCH=epoch, **settings(kernels), **given)
+        rest = settings(kernels, cached=cached) | given
+        run(words, folder, SOURCE_DATE_EPOCH=epoch, **rest)
     [wheel] = (folder / "wheel").glob("*.whl")
     return archive, wheel
 
@@ -155,7 +160,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--shards", type=int, default=2, metavar="N", help="of the second build; 1: none, 2"
     )
+    parser.add_argument(
+        "--cache", action="store_true", help="the first of two builds may use the compiler cache"
+    )
     arguments = parser.parse_args(argv)
+    if arguments.cache and arguments.against:
+        parser.error("--cache: a build that is compared with --against has to compile")
     given: list[tuple[Path | None, Path]] = []
     if arguments.against and arguments.against.is_dir():
         given.append(published(arguments.against.resolve(), arguments.platform))
@@ -166,7 +176,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not arguments.against:
             plans.append((FOLDERS[1], arguments.shards))
         built = [
-            build(Path(folder) / name, arguments.build, arguments.kernels, shards)
+            build(
+                Path(folder) / name,
+                arguments.build,
+                arguments.kernels,
+                shards,
+                cached=arguments.cache and name == FOLDERS[0],
+            )
             for name, shards in plans
         ]
         pairs = [*built, *given]
