@@ -29,6 +29,7 @@ enum class Reason {
   short_k,
   volume,
   tensor_maps,
+  padded_filter,
   direct_conv,
   strided_dgrad,
   space_to_depth,

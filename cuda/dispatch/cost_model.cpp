@@ -70,10 +70,11 @@ std::pair<double, double> lines_of_l2(KernelDescriptor const& kernel, GemmReques
                       kernel.family != Family::sm90_gather_conv && !is_direct_conv(kernel);
   if (!by_tma || r.grouping != Grouping::none) return {1, 1};
   int const of_k = r.k / r.taps, of_n = r.n / r.taps;  // channels of a tap
+  auto const of_filter = [&](int channels) { return r.padded_filter ? 1 : lines_of_l2(kernel, channels); };
   switch (r.direction) {
     case Direction::none: break;
-    case Direction::fprop: return {lines_of_l2(kernel, of_k), lines_of_l2(kernel, of_k)};
-    case Direction::dgrad: return {lines_of_l2(kernel, of_k), lines_of_l2(kernel, r.n)};
+    case Direction::fprop: return {lines_of_l2(kernel, of_k), of_filter(of_k)};
+    case Direction::dgrad: return {lines_of_l2(kernel, of_k), of_filter(r.n)};
     case Direction::wgrad: return {lines_of_l2(kernel, r.m), lines_of_l2(kernel, of_n)};
   }
   return {lines_of_l2(kernel, kernel.layout_a == Layout::row ? r.k : r.m),
@@ -95,11 +96,13 @@ double area_of(Extent3 const& tile) { return tile.m * tile.n / (128.0 * 128.0); 
 
 bool has_matrix(Epilogue epilogue) { return has_operand(epilogue, OperandKind::matrix); }
 
-// By how much kernels that load and store by TMA exceed the prediction where there are many rows that are short: of A, or
-// of D beside a row-major B. On an H100 it was 1.1 to 2.2 times for ten such products, with 31,008 to 965,888 rows.
+// By how much kernels that load and store by TMA exceed the prediction where there are many rows that are short: of a
+// row-major A, or of D beside a row-major B. On an H100 it was 1.1 to 2.2 times for ten such products, with 31,008 to
+// 965,888 rows.
 double short_rows(KernelDescriptor const& kernel, GemmRequest const& r) {
   constexpr int kManyRows = 30000, kShortK = 48, kShortN = 24;
-  bool const is_short = r.k <= kShortK || (kernel.layout_b == Layout::row && r.n <= kShortN);
+  bool const is_short =
+      (kernel.layout_a == Layout::row && r.k <= kShortK) || (kernel.layout_b == Layout::row && r.n <= kShortN);
   bool const is_dense = r.op == Op::gemm && r.batch == 1 && is_persistent(kernel) && element_bytes(kernel.a) == 2;
   return is_dense && r.m >= kManyRows && is_short ? 1.5 : 1;
 }
@@ -210,9 +213,14 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   if (is_own && is_fused) {
     tile += area_of(kernel.tile) * (has_matrix(r.epilogue) ? (hides ? 1.6 : 1.2) : hides ? 0.6 : 1.5);
   }
-  // Behind a single step of K neither the loads of a tile nor the stores of the one before are hidden: 1.2 us for 128x128,
-  // fitted on an H100 to products with a K up to 64.
-  if (is_own && k_tiles <= 1) tile += 1.2 * area_of(kernel.tile);
+  // Fitted on an H100 and an H200, in microseconds of 128x128: behind a single step of K nothing hides the loads of the
+  // first tile, where later ones are loaded while the one before is stored; and a few steps do not hide the epilogue of
+  // CUTLASS's kernels from the second tile on.
+  constexpr double kSingleStep = 1.4, kFewSteps = 0.74;
+  constexpr int kHiding = 7;
+  double const first = is_own && k_tiles <= 1 ? kSingleStep * area_of(kernel.tile) : 0;
+  double const exposed = std::max(0.0, (kHiding - k_tiles) / (kHiding - 1));
+  double const later = kernel.family == Family::sm90_warpspecialized ? kFewSteps * area_of(kernel.tile) * exposed : 0;
   // Threads store an unaligned D, which pingpong hides: read off 4096 x 50257 x 768 on an H100, 691 us and 568.
   if (!r.d_aligned && !hides) tile += 1.3 * area_of(kernel.tile);
   // Behind a short K pingpong does not hide a residual.
@@ -230,18 +238,21 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   double const full = std::floor(tiles / slots), rest = tiles - full * slots;
   double const share = std::max(1.0, slots / device.sm_count);  // threadblocks that share an SM share its tensor cores
   if (full > 0) {
-    double const wave = std::max(tile * share, lone_tile);
-    time += combine(full * wave, dram * full * slots / tiles, l2 * full * slots / tiles, limits.sharpness);
+    double const waves = full * std::max(tile * share, lone_tile) + first + (full - 1) * later;
+    time += combine(waves, dram * full * slots / tiles, l2 * full * slots / tiles, limits.sharpness);
   }
   if (rest > 0) {
     double const together = std::max(1.0, rest / device.sm_count);
-    double const wave = std::max(tile * together, lone_tile);
+    double const wave = std::max(tile * together, lone_tile) + (full > 0 ? later : first);
     time += combine(wave, dram * rest / tiles, l2 * rest / tiles, limits.sharpness);
   }
   if (plan.reduce) {
-    // The partial sums are written and read once more, mostly in L2; a second launch overlaps the first one's end.
-    double const out = static_cast<double>(r.m) * r.n;
-    time += limits.reduce_us + out * (2 * 4 * plan.splits + element_bytes(r.d)) / (limits.reduce_tb_per_s * 1e6);
+    // The partial sums are written and read once more, in L2 as far as they fit; a second launch overlaps the first one's
+    // end. Of sums as large as L2 nothing is left there when they are read.
+    double const out = static_cast<double>(r.m) * r.n, sums = 4 * out * plan.splits, result = out * element_bytes(r.d);
+    double const missing = std::clamp(2 * sums / device.l2_bytes - 1, 0.0, 1.0);
+    time += limits.reduce_us + (2 * sums + result) / (limits.reduce_tb_per_s * 1e6);
+    time += missing * (sums + result) / (limits.dram * device.memory_gb_per_s * 1e3);
   }
   return time * short_rows(kernel, r);
 }

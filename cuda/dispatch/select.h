@@ -44,6 +44,7 @@ struct GemmRequest {
   Direction direction = Direction::none;
   int taps = 1, step = 1;
   bool tensor_maps = true;              // whether they have bits enough for padding, stride and dilation
+  bool padded_filter = false;           // a copy, in which the channels of each tap begin on a line of 128 bytes
   DirectConvTiles direct_conv = {};     // of sm90_direct_conv where `step` is 1, else of sm90_strided_dgrad
   DirectConvTiles space_to_depth = {};  // of sm90_space_to_depth
   bool is_volume = false;               // with a depth, which kernels of sm90_conv alone read
@@ -58,8 +59,9 @@ struct GemmRequest {
            scales == o.scales && extents_aligned == o.extents_aligned && a_aligned == o.a_aligned &&
            b_aligned == o.b_aligned && d_aligned == o.d_aligned && m == o.m && n == o.n && k == o.k && batch == o.batch &&
            grouping == o.grouping && groups == o.groups && direction == o.direction && taps == o.taps && step == o.step &&
-           is_volume == o.is_volume && tensor_maps == o.tensor_maps && direct_conv == o.direct_conv &&
-           space_to_depth == o.space_to_depth && batch_invariant == o.batch_invariant && summation == o.summation;
+           is_volume == o.is_volume && tensor_maps == o.tensor_maps && padded_filter == o.padded_filter &&
+           direct_conv == o.direct_conv && space_to_depth == o.space_to_depth && batch_invariant == o.batch_invariant &&
+           summation == o.summation;
   }
 };
 

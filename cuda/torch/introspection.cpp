@@ -143,7 +143,7 @@ std::string request_json(GemmRequest const& r) {
       ", \"extents_aligned\": ", boolean(r.extents_aligned), ", \"unaligned\": ", quoted(unaligned_operands(r)),
       r.op == Op::grouped_mm ? concat(", \"grouping\": ", quoted(name_of(r.grouping)), ", \"groups\": ", r.groups) : "",
       is_conv ? concat(", \"direction\": ", quoted(name_of(r.direction)), ", \"taps\": ", r.taps, ", \"step\": ", r.step,
-                       ", \"tensor_maps\": ", boolean(r.tensor_maps),
+                       ", \"tensor_maps\": ", boolean(r.tensor_maps), ", \"padded_filter\": ", boolean(r.padded_filter),
                        ", \"rectangles\": ", std::max(r.direct_conv.output_tiles, r.space_to_depth.output_tiles))
               : "",
       r.batch_invariant ? ", \"batch_invariant\": true" : "",
@@ -164,7 +164,8 @@ std::string tuning_request_json(GemmRequest const& r) {
       ", \"extents_aligned\": ", boolean(r.extents_aligned), ", \"m\": ", r.m, ", \"n\": ", r.n, ", \"k\": ", r.k,
       ", \"batch\": ", r.batch, ", \"grouping\": ", quoted(name_of(r.grouping)), ", \"groups\": ", r.groups,
       ", \"direction\": ", quoted(name_of(r.direction)), ", \"taps\": ", r.taps, ", \"step\": ", r.step,
-      ", \"tensor_maps\": ", boolean(r.tensor_maps), ", \"unaligned\": ", quoted(unaligned_operands(r)), "}");
+      ", \"tensor_maps\": ", boolean(r.tensor_maps), ", \"padded_filter\": ", boolean(r.padded_filter),
+      ", \"unaligned\": ", quoted(unaligned_operands(r)), "}");
 }
 
 std::string explanation_json(Explanation const& e, DeviceInfo const& device) {
@@ -262,6 +263,7 @@ std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::in
   device.sm_count = left_of(static_cast<int>(sm_count));
   device.shared_memory_bytes = static_cast<int>(shared_memory_bytes);
   device.memory_gb_per_s = memory_gb_per_s;
+  device.l2_bytes = 50 << 20;  // of an H100: only sums of split-K that are larger ask
   device.sm_clock_ghz = sm_clock_ghz;
   Explanation explanation{parse_request(text.view())};
   explanation.request.direct_conv.output_tiles = static_cast<int>(output_tiles);

@@ -11,6 +11,7 @@ import pytest
 import torch
 from conv_cases import (
     PLACES,
+    PLAIN,
     Conv,
     archs_of,
     arguments,
@@ -21,6 +22,7 @@ from conv_cases import (
 )
 from conv_layouts import LAYOUTS, assert_channels_last, laid
 from conv_reference import DIRECTIONS, Geometry, dgrad, fprop, wgrad
+from epilogue_reference import Epilogue
 from fused_cases import TRAINED, assert_near, values
 from gemm_cases import BRAIN, DTYPES, HALF, SINGLE, dtype_id, require_arch
 from torch.nn import functional
@@ -56,6 +58,58 @@ def test_operands_may_be_expanded(cutwheel: ModuleType, device: str, direction: 
                 for source in (one, one.contiguous(memory_format=torch.channels_last)):
                     given = replace(conv, **{name: source.expand_as(values_of)})
                     given.check(lambda given=given: given.run(as_they_are=True))
+
+
+# Channels that are no multiple of 64, in layers that take long enough.
+RESIDUAL = Epilogue(
+    "bias_residual_relu",
+    "relu(accum + bias + residual)",
+    {},
+    {"bias": "row[N]", "residual": "matrix[M,N]"},
+    "same",
+)
+PADDED = [
+    ("fprop", (16, 96, 128, 128), (96, 96, 3, 3), SAME_3X3, RESIDUAL),
+    ("fprop", (32, 232, 112, 112), (232, 232, 3, 3), Geometry((2, 2), (1, 1, 1, 1)), RESIDUAL),
+    ("fprop", (32, 140, 56, 56), (140, 140, 3, 3), SAME_3X3, PLAIN),  # 144 channels are read
+    ("dgrad", (16, 232, 56, 56), (232, 232, 3, 3), Geometry((2, 2), (1, 1, 1, 1)), PLAIN),
+    ("dgrad", (16, 96, 128, 128), (96, 96, 3, 3), SAME_3X3, PLAIN),  # a flipped filter
+]
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0),
+    reason="kernels that read filters by TMA are those of compute capability 9.0",
+)
+@pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=dtype_id)
+@pytest.mark.parametrize(
+    ("direction", "size", "filters", "g", "epilogue"),
+    PADDED,
+    ids=[f"{direction} of {size[1]} channels" for direction, size, *_ in PADDED],
+)
+def test_filters_are_padded_where_taps_are_no_whole_lines(
+    cutwheel: ModuleType,
+    device: str,
+    direction: str,
+    size: tuple[int, ...],
+    filters: tuple[int, ...],
+    g: Geometry,
+    epilogue: Epilogue,
+    dtype: torch.dtype,
+) -> None:
+    conv = Conv.random(direction, size, filters, g, dtype, device, epilogue)
+    for lay in ("channels_last", "nchw"):
+        given = replace(conv, lay_b=lay)
+        assert given.explained()["request"]["padded_filter"]
+        given.check()
+    with cutwheel.batch_invariant():
+        assert conv.explained()["request"]["padded_filter"]
+        together = conv.check()
+        one = replace(conv, input_size=(1, *size[1:]), a=conv.a[:1])
+        residual = conv.operands.get("residual")
+        if residual is not None:
+            one = replace(one, operands=conv.operands | {"residual": residual[:1]})
+        assert torch.equal(one.run(), together[:1])
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

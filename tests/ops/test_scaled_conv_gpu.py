@@ -117,6 +117,17 @@ def test_quantized_results(cutwheel: ModuleType, device: str, kind: torch.dtype)
 
 
 @kinds
+def test_layers_whose_filters_are_padded(
+    cutwheel: ModuleType, device: str, kind: torch.dtype
+) -> None:
+    """160 and 96 bytes a pixel are no whole lines of L2."""
+    for channels in (160, 96):
+        sizes = (16, channels, 112, 112), (channels, channels, 3, 3)
+        given = *sizes, Geometry((1, 1), (1, 1, 1, 1)), kind, device, kind, "f32"
+        ScaledConv.random(*given, activation="relu").check(cutwheel)  # type: ignore[arg-type]
+
+
+@kinds
 @pytest.mark.parametrize("activation", ["relu", "silu"])
 def test_activations_of_wide_results(
     cutwheel: ModuleType, device: str, kind: torch.dtype, activation: str

@@ -276,6 +276,14 @@ def test_groups_taps_and_step_are_part_of_the_kind() -> None:
     assert "tuned" not in explain(H200, *EXTENTS, direction=FPROP, taps=3, step=4)["choice"]
 
 
+def test_padded_filters_are_measured_apart() -> None:
+    options = {"direction": FPROP, "taps": 9}
+    padded = explain(H200, *EXTENTS, **options, padded_filter=True)
+    cutwheel.load_tuning(table(measured(padded, 0)))
+    assert "exact" in explain(H200, *EXTENTS, **options, padded_filter=True)["choice"]
+    assert "tuned" not in explain(H200, *EXTENTS, **options)["choice"]
+
+
 def test_a_plan_that_cannot_run_falls_through() -> None:
     """A kernel of the wheel that another GPU needs, and one that the environment excludes."""
     ampere = explain(A100, *EXTENTS)

@@ -51,7 +51,8 @@ FUSED = {(False, False): 1.5, (False, True): 0.6, (True, False): 1.2, (True, Tru
 FUSED_CUTLASS = {True: 0.0, False: 5.7}
 MATRIX_C, MATRIX_C_CUTLASS = 0.4, 1.03
 SPARE_C, SPARE_C_CUTLASS = 1.0, 1.1  # of any tile, where a call leaves out the matrix C
-SINGLE_STEP = 1.2  # of our own tiles, for 128x128, where K is one step
+SINGLE_STEP = 1.4  # of the first of our own tiles, for 128x128, where K is one step
+FEW_STEPS, HIDING = 0.74, 7  # of CUTLASS's tiles behind the first, for 128x128, where K is one step
 
 # Kind, tile M, N and bytes of K, ours, schedule, swap_ab, splits: as in the file.
 Key = tuple[str, int, int, int, bool, str, bool, int]
@@ -93,8 +94,14 @@ class Terms:
     """128 bytes of rows past the end, for each step"""
     factor: float
     added_us: float
+    first_us: float = 0.0
+    """of the first tile of a threadblock alone"""
+    later_us: float = 0.0
+    """of each tile behind it"""
     reduced: float = 0.0
     """bytes of the sums of split-K that its second kernel reads and writes; 0: there is none"""
+    missed: float = 0.0
+    """those that are not in L2"""
 
 
 def index_of_lines(length: int) -> int:
@@ -103,9 +110,10 @@ def index_of_lines(length: int) -> int:
 
 
 def conv_terms_of(
-    kernel: Mapping[str, Any], request: Mapping[str, Any], splits: int, sm_count: int
+    kernel: Mapping[str, Any], request: Mapping[str, Any], splits: int, gpu: Mapping[str, Any]
 ) -> Terms:
     """Of a convolution with 16-bit operands."""
+    sm_count = gpu["sm_count"]
     (tile_m, tile_n, tile_k), size = kernel["tile"], BYTES[request["a"]]
     m, n, k = request["m"], request["n"], request["k"]
     taps, step, direction = request["taps"], request["step"], request["direction"]
@@ -136,8 +144,10 @@ def conv_terms_of(
         channels = k // taps, of_filter
     result = BYTES[kernel["d"]] * (2 if "residual" in str(kernel["epilogue"]) else 1)
     slots = sm_count
-    is_split = splits > 1 or kernel["d"] != request["d"]
+    reduced, missed = sums_of(kernel, request, splits, gpu)
     lines = (0, 0) if gathers else tuple(index_of_lines(x * size) for x in channels)
+    if request.get("padded_filter"):
+        lines = lines[0], 0
     return Terms(
         tiles=tiles,
         slots=slots,
@@ -149,12 +159,29 @@ def conv_terms_of(
         beyond=0,
         factor=1.0,
         added_us=0.0,
-        reduced=m * n * (8.0 * splits + BYTES[request["d"]]) if is_split else 0.0,
+        reduced=reduced,
+        missed=missed,
     )
 
 
-def terms_of(kernel: Mapping[str, Any], request: Mapping[str, Any], sm_count: int) -> Terms:
-    (tile_m, tile_n, tile_k), (cluster_m, cluster_n, parts) = kernel["tile"], kernel["cluster"]
+def sums_of(
+    kernel: Mapping[str, Any], request: Mapping[str, Any], splits: int, gpu: Mapping[str, Any]
+) -> tuple[float, float]:
+    """Bytes that split-K's second kernel reads and writes, and those that L2 does not hold."""
+    if splits == 1 and kernel["d"] == request["d"]:
+        return 0.0, 0.0
+    results = request["m"] * request["n"]
+    sums, written = 4.0 * results * splits, float(results * BYTES[request["d"]])
+    missing = min(max(2 * sums / gpu["l2_bytes"] - 1, 0.0), 1.0)
+    return 2 * sums + written, missing * (sums + written)
+
+
+def terms_of(
+    kernel: Mapping[str, Any], request: Mapping[str, Any], splits: int, gpu: Mapping[str, Any]
+) -> Terms:
+    sm_count = gpu["sm_count"]
+    (tile_m, tile_n, tile_k), (cluster_m, cluster_n, of_cluster) = kernel["tile"], kernel["cluster"]
+    parts = of_cluster * splits
     swap, size = kernel["swap_ab"], BYTES[request["a"]]
     rows, columns, k = request["m"], request["n"], request["k"]
     m, n = (columns, rows) if swap else (rows, columns)
@@ -171,8 +198,10 @@ def terms_of(kernel: Mapping[str, Any], request: Mapping[str, Any], sm_count: in
     native, epilogue = kernel["family"] == "sm90_persistent", str(kernel["epilogue"])
     pingpong = kernel["schedule"] == "pingpong"
     reads_matrix = "residual" in epilogue
-    result = rows * columns * BYTES[request["d"]]
-    result *= 2 if reads_matrix or request["addend"] == "matrix" else 1
+    reduced, missed = sums_of(kernel, request, splits, gpu)
+    result = rows * columns * BYTES[kernel["d"]] * splits
+    adds_matrix = request["addend"] == "matrix" and not reduced
+    result *= 2 if reads_matrix or adds_matrix else 1
     result *= 0.5 if epilogue.startswith("gated") else 1
     operands = size * k * (rows + columns)
     area = tile_m * tile_n / 128**2
@@ -187,9 +216,11 @@ def terms_of(kernel: Mapping[str, Any], request: Mapping[str, Any], sm_count: in
         added += MATRIX_C * area + SPARE_C * is_spare if native else 0
         factor = 1 if native else SPARE_C_CUTLASS if is_spare else MATRIX_C_CUTLASS
     k_tiles = math.ceil(k / parts / tile_k)
-    if native and k_tiles == 1:
-        added += SINGLE_STEP * area
-    slots = sm_count if parts <= 2 else sm_count * 9 // 10 // parts * parts
+    first = SINGLE_STEP * area if native and k_tiles == 1 else 0.0
+    later = 0.0
+    if kernel["family"] == "sm90_warpspecialized":
+        later = FEW_STEPS * area * max(0.0, (HIDING - k_tiles) / (HIDING - 1))
+    slots = sm_count if of_cluster <= 2 else sm_count * 9 // 10 // of_cluster * of_cluster
     past = (tile_m - m % tile_m) % tile_m + (tile_n - n % tile_n) % tile_n
     return Terms(
         tiles=tiles,
@@ -202,6 +233,10 @@ def terms_of(kernel: Mapping[str, Any], request: Mapping[str, Any], sm_count: in
         beyond=0 if native else past * tile_k * size / 128,
         factor=factor,
         added_us=added,
+        first_us=first,
+        later_us=later,
+        reduced=reduced,
+        missed=missed,
     )
 
 
@@ -227,7 +262,8 @@ class Plans:
         self.lines = torch.tensor([x.lines for x in terms])
         self.is_lone = torch.tensor([x.is_lone for x in terms])
         self.factor, self.added = of(x.factor for x in terms), of(x.added_us for x in terms)
-        self.reduced = of(x.reduced for x in terms)
+        self.first, self.later = of(x.first_us for x in terms), of(x.later_us for x in terms)
+        self.reduced, self.missed = of(x.reduced for x in terms), of(x.missed for x in terms)
         self.sm_count = of(problems[row[0]].sm_count for row in rows)
         self.gb_per_s = of(problems[row[0]].gb_per_s for row in rows)
         is_large = self.least(self.us) >= LARGE_US
@@ -254,15 +290,17 @@ class Problem:
 def read(path: Path, kernels: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
     """The problems of a journal. A plan counts with the raster order that dispatch gives it.
 
-    Dense products with split-K are left out, and those whose operands are copied first: gradients
-    of weights with a transposed A that no kernel reads as it lies.
+    Products whose operands are copied first are left out: gradients of weights with a transposed A
+    that no kernel reads as it lies.
     """
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     gpu = lines[0]["gpu"]
     found = []
     for record in lines[1:]:
         plans: dict[tuple[str, int], tuple[Key, Terms, float]] = {}
-        if record["family"].endswith(":wgrad") and record["request"]["layouts"] == "tt":
+        asked = record["request"]
+        copies = asked["layouts"] == "tt" and asked.get("direction", "none") == "none"
+        if record["family"].endswith(":wgrad") and copies:
             continue
         for row, _, _, splits, _, us, status, *_ in record.get("candidates", ()):
             kernel = kernels.get(row)
@@ -270,13 +308,11 @@ def read(path: Path, kernels: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
                 continue
             if kernel["family"] in CONV and kernel["a"] in ("bf16", "f16"):
                 if status in ("ok", "slow"):
-                    conv = conv_terms_of(kernel, record["request"], splits, gpu["sm_count"])
+                    conv = conv_terms_of(kernel, record["request"], splits, gpu)
                     plans[row, splits] = (key_of(kernel), conv, us)
                 continue
-            if splits > 1:
-                continue
             if status in ("ok", "slow") and kernel["family"] in (*DENSE, "sm90_blockwise"):
-                terms = terms_of(kernel, record["request"], gpu["sm_count"])
+                terms = terms_of(kernel, record["request"], splits, gpu)
                 plans[row, splits] = (key_of(kernel), terms, us)
         if plans:
             gpu_terms = gpu["sm_count"], gpu["memory_gb_per_s"], gpu["name"]
@@ -333,9 +369,12 @@ class Model(torch.nn.Module):
         own = own * plans.factor + plans.added
         full = torch.floor(plans.tiles / plans.slots)
         whole = full * plans.slots / plans.tiles
-        waves = torch.where(full > 0, combine(full * own, dram * whole, l2 * whole), 0.0)
-        rest = torch.where(whole < 1, combine(own, dram * (1 - whole), l2 * (1 - whole)), 0.0)
+        together = full * own + plans.first + (full - 1).clamp_min(0) * plans.later
+        waves = torch.where(full > 0, combine(together, dram * whole, l2 * whole), 0.0)
+        last = own + torch.where(full > 0, plans.later, plans.first)
+        rest = torch.where(whole < 1, combine(last, dram * (1 - whole), l2 * (1 - whole)), 0.0)
         second = limit["reduce_us"] + plans.reduced / (limit["reduce_tb_per_s"] * 1e6)
+        second = second + plans.missed / (limit["dram"] * plans.gb_per_s * 1e3)
         return launch + waves + rest + torch.where(plans.reduced > 0, second, 0.0)
 
 
@@ -397,6 +436,11 @@ def start_of(key: Key, known: Mapping[Key, list[float]]) -> list[float]:
     kind, m, n, k_bytes, native, schedule, swap, splits = key
     mirrored: Key = (kind, m, n, k_bytes, native, schedule, not swap, splits)
     return known.get(key) or known.get(mirrored) or [m * n * k_bytes / 2 / 2.98e6, 0.7, 2.5]
+
+
+def least_step(key: Key) -> float:
+    _, m, n, k_bytes, *_ = key
+    return LEAST_STEP * m * n * k_bytes / 128**3
 
 
 def line_of(key: Key, us: Sequence[float]) -> str:
@@ -476,13 +520,11 @@ def main() -> int:
     known = rows_of(document)
     keys = sorted({plan[0] for problem in problems for plan in problem.plans}, key=order_of)
     start = torch.tensor([start_of(key, known) for key in keys], dtype=torch.float64)
+    least = torch.tensor([least_step(key) for key in keys], dtype=torch.float64)
     limits = document["limits"][section]
 
     def model(figures: Tensor = start) -> Model:
-        least = [LEAST_STEP * m * n * k_bytes / 128**3 for _, m, n, k_bytes, *_ in keys]
-        return Model(
-            figures, limits, fits_limits=fits_limits, least=torch.tensor(least, dtype=torch.float64)
-        )
+        return Model(figures, limits, fits_limits=fits_limits, least=least)
 
     everything = Plans(problems, keys)
     print(f"{len(problems)} problems, {len(everything.us)} plans, {len(keys)} tiles")

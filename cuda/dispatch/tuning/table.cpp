@@ -22,7 +22,7 @@ bool same_kind(GemmRequest const& x, GemmRequest const& y) {
          x.scales == y.scales && x.extents_aligned == y.extents_aligned && x.a_aligned == y.a_aligned &&
          x.b_aligned == y.b_aligned && x.d_aligned == y.d_aligned && x.batch == y.batch && x.grouping == y.grouping &&
          x.groups == y.groups && x.direction == y.direction && x.taps == y.taps && x.step == y.step &&
-         x.is_volume == y.is_volume && x.tensor_maps == y.tensor_maps &&
+         x.is_volume == y.is_volume && x.tensor_maps == y.tensor_maps && x.padded_filter == y.padded_filter &&
          (x.direction != Direction::none || has_whole_lines(x) == has_whole_lines(y));
 }
 

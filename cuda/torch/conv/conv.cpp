@@ -75,6 +75,7 @@ struct ConvVariant {
   ScaledForm form{};
   std::optional<GemmPlan> plan = std::nullopt;  // none for a GEMM, which is planned when its operands are prepared
   char const* summation = nullptr;              // in batch_invariant(): of the plan's kernel
+  bool pads_filter = false;                     // each tap's channels begin on a line of L2
 };
 
 // --- Checks
@@ -449,7 +450,13 @@ Image prepare_input(ConvCall const& call, Tensor const& input, ConvView const& v
   return view.by_row ? by_row(x, own.p) : x;
 }
 
-void prepare_operands(PreparedConv& prepared, ConvCall const& call, ConvView const& view, ConvAlgorithm algorithm) {
+// Channels of a tap of a filter whose taps begin on lines of L2.
+std::int64_t padded_channels(std::int64_t channels, ScalarType type) {
+  return round_up<std::int64_t>(channels, 128 / element_bytes_of(type));
+}
+
+void prepare_operands(PreparedConv& prepared, ConvCall const& call, ConvView const& view, ConvVariant const& variant) {
+  ConvAlgorithm const algorithm = variant.algorithm;
   conv2d::ConvArgs& args = prepared.args;
   conv2d::ConvProblem const& p = view.problem;
   std::vector<Tensor>& keep = prepared.keep;
@@ -475,11 +482,17 @@ void prepare_operands(PreparedConv& prepared, ConvCall const& call, ConvView con
     Image const x = readable_image(*call.a, {p.c}, device, keep);
     std::int64_t const cropped = view.crop_d * x.strides[0] + view.crop_h * x.strides[1] + view.crop_w * x.strides[2];
     args.a = {static_cast<char const*>(x.data) + cropped * element_bytes_of(call.type), p.c, 0};
-    args.b = {flipped_filter(call.filter(), p.c, p.k_out, device, keep).data, p.c, 0};
+    std::int64_t const channels = variant.pads_filter ? padded_channels(p.c, call.type) : p.c;
+    args.b = {flipped_filter(call.filter(), channels, p.k_out, device, keep).data, channels, 0};
     copy_strides(args.x_strides, args.x_depth_stride, x, call.problem.o);
     return;
   }
-  args.b = {readable_filter(call.filter(), p.k_out, view.channels, device, keep).data, p.c, 0};
+  if (variant.pads_filter) {
+    std::int64_t const channels = padded_channels(p.c, call.type);
+    args.b = {readable_filter(call.filter(), p.k_out, channels, device, keep).data, channels, 0};
+  } else {
+    args.b = {readable_filter(call.filter(), p.k_out, view.channels, device, keep).data, p.c, 0};
+  }
   if (call.direction == Direction::dgrad) {
     Image const y = readable_image(*call.a, {p.k_out}, device, keep);
     args.a = {y.data, p.k_out, 0};
@@ -599,7 +612,7 @@ void prepare_epilogue(PreparedConv& prepared, ConvCall const& call, ConvView con
 bool copies_overlapping_rows(ConvCall const& call) { return view_of(call, ConvAlgorithm::implicit).windows; }
 
 // The request that selection sees; an implicit GEMM counts padded channels.
-GemmRequest request_of(ConvCall const& call, ConvAlgorithm algorithm, ScaledForm const& form) {
+GemmRequest request_of(ConvCall const& call, ConvAlgorithm algorithm, ScaledForm const& form, bool pads_filter = false) {
   conv2d::ConvProblem const problem = view_of(call, algorithm).problem;
   GemmRequest request = request_of(call, Op::conv2d, form.d_type);
   request.layout_a = request.layout_b = Layout::row;  // of a convolution they mean nothing
@@ -611,6 +624,7 @@ GemmRequest request_of(ConvCall const& call, ConvAlgorithm algorithm, ScaledForm
   request.taps = problem.taps();
   request.step = problem.step();
   request.is_volume = problem.is_volume();
+  request.padded_filter = pads_filter;
   request.tensor_maps = conv2d::fits_tensor_maps(request.direction, problem);
   request.direct_conv = conv2d::count_direct_conv(request.direction, problem);
   request.space_to_depth = conv2d::count_space_to_depth(request.direction, problem);
@@ -619,13 +633,13 @@ GemmRequest request_of(ConvCall const& call, ConvAlgorithm algorithm, ScaledForm
 
 // Prepares a checked call that has something to compute, and allocates its result.
 void prepare_conv(PreparedConv& prepared, ConvCall const& call, ConvVariant const& variant) {
-  prepared.request = request_of(call, variant.algorithm, variant.form);
+  prepared.request = request_of(call, variant.algorithm, variant.form, variant.pads_filter);
   prepared.request.summation = variant.summation;
   conv2d::ConvArgs& args = prepared.args;
   ConvView const view = view_of(call, variant.algorithm);
   args.conv = view.problem;
   args.m = prepared.request.m, args.n = prepared.request.n, args.k = prepared.request.k;
-  prepare_operands(prepared, call, view, variant.algorithm);
+  prepare_operands(prepared, call, view, variant);
   prepare_result(prepared, call, view, variant.algorithm, variant.form.d_type);
   prepare_epilogue(prepared, call, view, variant.form);
 }
@@ -884,19 +898,41 @@ double pass_us(std::int64_t bytes, DeviceInfo const& device) {
   return bytes ? 2.5 + static_cast<double>(bytes) / (0.8 * device.memory_gb_per_s * 1e3) : 0;
 }
 
-// The plan of the gradient at stride 1 by fprop, where that is faster than `own`, by dgrad. Kernels of fprop read filters
-// along K and have tiles of widths that are no multiple of 64 columns.
-std::optional<GemmPlan> plan_of_flipped(ConvCall const& call, GemmPlan const& own, DeviceInfo const& device) {
+// The variant with a filter whose taps begin on lines of L2, where that is predicted to be faster, the copy included: TMA
+// reads two lines for each row of 128 bytes that lies across them, and a tile has more rows of the filter than of pixels.
+ConvVariant with_padded_filter(ConvCall const& call, ConvVariant const& own, DeviceInfo const& device) {
+  // Shorter calls gain less than the copy takes: of four layers of 20 to 60 us on an H200 that were predicted to gain less,
+  // it took 2 to 2.5 us more than it saved.
+  constexpr double kLeastUs = 15, kLeastGain = 2.5;
+  ConvView const view = view_of(call, own.algorithm);
+  conv2d::ConvProblem const& p = view.problem;
+  bool const has_lines = padded_channels(p.c, call.type) == p.c;
+  if (call.direction == Direction::wgrad || view.fold > 1 || has_lines || own.plan->predicted_us < kLeastUs) return own;
+  ConvVariant padded = own;
+  padded.pads_filter = true;
+  padded.plan = choose_plan(request_of(call, own.algorithm, own.form, padded.pads_filter));
+  if (!padded.plan || !is_native(*padded.plan, device)) return own;
+  std::int64_t const bytes = std::int64_t{p.k_out} * p.taps() * p.c * element_bytes_of(call.type);
+  // A flipped filter is a copy anyway.
+  if (own.algorithm == ConvAlgorithm::implicit) padded.plan->predicted_us += pass_us(2 * bytes, device);
+  return padded.plan->predicted_us + kLeastGain < own.plan->predicted_us ? padded : own;
+}
+
+// The gradient at stride 1 by fprop, where that is faster than `own`, by dgrad. Kernels of fprop read filters along K and
+// have tiles of widths that are no multiple of 64 columns.
+std::optional<ConvVariant> flipped_variant(ConvCall const& call, GemmPlan const& own, DeviceInfo const& device) {
   // Shorter calls gain less than copying the filter takes. Of volumes, whose figures are those of images, fprop takes 0.73
   // to 1.02 of the time of dgrad with 96 to 384 channels, 3x3x3 (an H100, bf16): where predictions are close, it wins.
   constexpr double kLeastUs = 60, kClose = 1.02;
   if (own.predicted_us < kLeastUs) return std::nullopt;
-  std::optional<GemmPlan> flipped = choose_plan(request_of(call, ConvAlgorithm::flipped, first_form(call)));
-  if (!flipped || !is_native(*flipped, device)) return std::nullopt;
+  ConvVariant flipped{ConvAlgorithm::flipped, first_form(call)};
+  flipped.plan = choose_plan(request_of(call, flipped.algorithm, flipped.form));
+  if (!flipped.plan || !is_native(*flipped.plan, device)) return std::nullopt;
+  flipped = with_padded_filter(call, flipped, device);
   // An estimate: three filters of 2 to 29 MB were flipped at 0.2 TB/s.
   double const bytes = 1.0 * call.n * call.k * element_bytes_of(call.type), flip_us = kReorderUs + bytes / 0.2e6;
   double const own_us = own.predicted_us * (call.problem.is_volume() ? kClose : 1);
-  return flipped->predicted_us + flip_us < own_us ? flipped : std::nullopt;
+  return flipped.plan->predicted_us + flip_us < own_us ? std::optional(flipped) : std::nullopt;
 }
 
 // The cheapest native variant, else one through PTX; none if no kernel serves the call.
@@ -961,9 +997,12 @@ ConvVariant cheapest_variant(ConvCall const& call) {
   // Tensor cores of Hopper read 32-bit operands K-major only, so there is fprop alone.
   bool const may_flip = call.direction == Direction::dgrad && call.unit_stride();
   if (may_flip && !choice.native) offer(ConvAlgorithm::flipped, forms.forms[0]);
+  if (choice.native && choice.chosen->algorithm == ConvAlgorithm::implicit) {
+    choice.chosen = with_padded_filter(call, *choice.chosen, device);
+  }
   if (may_flip && choice.chosen && choice.chosen->algorithm == ConvAlgorithm::implicit) {
-    std::optional<GemmPlan> const flipped = plan_of_flipped(call, *choice.chosen->plan, device);
-    if (flipped) return {ConvAlgorithm::flipped, forms.forms[0], flipped};
+    std::optional<ConvVariant> const flipped = flipped_variant(call, *choice.chosen->plan, device);
+    if (flipped) return *flipped;
   }
   return choice.chosen.value_or(ConvVariant{});
 }
@@ -989,7 +1028,7 @@ ConvVariant choose_variant(ConvCall const& call) {
   if (variant.algorithm == ConvAlgorithm::columns || variant.algorithm == ConvAlgorithm::gemm || !variant.plan) {
     return variant;
   }
-  GemmRequest request = request_of(call, variant.algorithm, variant.form);
+  GemmRequest request = request_of(call, variant.algorithm, variant.form, variant.pads_filter);
   request.summation = variant.summation = variant.plan->kernel->summation;
   variant.plan = choose_plan(request);
   return variant.plan ? variant : ConvVariant{};
@@ -1011,7 +1050,7 @@ Tensor run_conv(ConvCall& call) {
     return result;
   }
   DeviceInfo const& device = device_info(call.device);
-  ConvVariant const variant = choose_variant(call);
+  ConvVariant variant = choose_variant(call);
   if (variant.algorithm == ConvAlgorithm::none) {
     GemmRequest const request = request_of(call, ConvAlgorithm::implicit, first_form(call));
     fail(ErrorKind::not_implemented, call.names.op, ": ", explain_miss(request, device), "\ntorch.nn.functional.",
@@ -1020,9 +1059,19 @@ Tensor run_conv(ConvCall& call) {
   if (variant.algorithm == ConvAlgorithm::gemm) return run_gemm(call);
   if (variant.algorithm == ConvAlgorithm::columns) return run_columns(call);
   PreparedConv prepared;
-  prepared.args.device = &device;
-  prepare_conv(prepared, call, variant);
-  if (!launch(prepared, call.names.op, *variant.plan)) {
+  auto const launched = [&] {
+    prepared = {};
+    prepared.args.device = &device;
+    prepare_conv(prepared, call, variant);
+    return launch(prepared, call.names.op, *variant.plan);
+  };
+  // Kernels that tensor maps have no bits for are others than those of padded filters.
+  bool is_done = launched();
+  if (!is_done && variant.pads_filter) {
+    variant = {variant.algorithm, variant.form, choose_plan(request_of(call, variant.algorithm, variant.form))};
+    is_done = variant.plan && launched();
+  }
+  if (!is_done) {
     auto const of_depth = [&](char const* before, int value, char const* behind) {
       return call.has_depth() ? concat(before, value, behind) : std::string();
     };

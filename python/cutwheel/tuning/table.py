@@ -83,6 +83,7 @@ class Request:
     taps: int = 1
     step: int = 1
     tensor_maps: bool = True
+    padded_filter: bool = False
     unaligned: str = ""
     """those of a, b and d that do not lie on 16 bytes"""
 
@@ -245,7 +246,7 @@ def _request(reader: _Reader) -> Request:
     for key, value in reader.mapping(names, needed).items():
         if key in _CHOICES:
             given[key] = value.choice(_CHOICES[key])
-        elif key in ("fast_accum", "extents_aligned", "tensor_maps"):
+        elif key in ("fast_accum", "extents_aligned", "tensor_maps", "padded_filter"):
             given[key] = value.flag()
         elif key == "unaligned":
             given[key] = value.text()
