@@ -899,15 +899,17 @@ double pass_us(std::int64_t bytes, DeviceInfo const& device) {
 }
 
 // The variant with a filter whose taps begin on lines of L2, where that is predicted to be faster, the copy included: TMA
-// reads two lines for each row of 128 bytes that lies across them, and a tile has more rows of the filter than of pixels.
+// reads two lines for each row of 128 bytes that lies across them, and many rows of a tile are the filter's.
 ConvVariant with_padded_filter(ConvCall const& call, ConvVariant const& own, DeviceInfo const& device) {
-  // Shorter calls gain less than the copy takes: of four layers of 20 to 60 us on an H200 that were predicted to gain less,
-  // it took 2 to 2.5 us more than it saved.
-  constexpr double kLeastUs = 15, kLeastGain = 2.5;
+  // Shorter calls gain less than the copy takes. The gain is predicted too large by a tenth or more for dgrad behind a
+  // stride: of eight layers on an H200, three that were to take 0.87 to 0.91 of the time took 1.05, and two of 0.68 took
+  // 0.85.
+  constexpr double kLeastUs = 15, kLeastGain = 2.5, kMostOfDgrad = 0.85;
   ConvView const view = view_of(call, own.algorithm);
   conv2d::ConvProblem const& p = view.problem;
   bool const has_lines = padded_channels(p.c, call.type) == p.c;
-  if (call.direction == Direction::wgrad || view.fold > 1 || has_lines || own.plan->predicted_us < kLeastUs) return own;
+  double const own_us = own.plan->predicted_us;
+  if (call.direction == Direction::wgrad || view.fold > 1 || has_lines || own_us < kLeastUs) return own;
   ConvVariant padded = own;
   padded.pads_filter = true;
   padded.plan = choose_plan(request_of(call, own.algorithm, own.form, padded.pads_filter));
@@ -915,7 +917,9 @@ ConvVariant with_padded_filter(ConvCall const& call, ConvVariant const& own, Dev
   std::int64_t const bytes = std::int64_t{p.k_out} * p.taps() * p.c * element_bytes_of(call.type);
   // A flipped filter is a copy anyway.
   if (own.algorithm == ConvAlgorithm::implicit) padded.plan->predicted_us += pass_us(2 * bytes, device);
-  return padded.plan->predicted_us + kLeastGain < own.plan->predicted_us ? padded : own;
+  double const share = direction_of(call, own.algorithm) == Direction::dgrad ? kMostOfDgrad : 1;
+  bool const pays = padded.plan->predicted_us < std::min(own_us - kLeastGain, own_us * share);
+  return pays ? padded : own;
 }
 
 // The gradient at stride 1 by fprop, where that is faster than `own`, by dgrad. Kernels of fprop read filters along K and
