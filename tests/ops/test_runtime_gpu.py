@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from types import ModuleType
 from typing import Any
 
@@ -135,6 +136,16 @@ def test_device_that_is_not_current(cutwheel: ModuleType, cuda: str, op: str) ->
 
 
 # ---- memory, bits, explanations
+def bytes_in_use() -> int:
+    """The least of a fifth of a second: autograd's threads let go of tensors after the call."""
+    gc.collect()
+    found = [torch.cuda.memory_allocated()]
+    for _ in range(10):
+        time.sleep(0.02)
+        found.append(torch.cuda.memory_allocated())
+    return min(found)
+
+
 @pytest.mark.no_dispatch_mode
 @ops
 def test_no_memory_is_kept(cutwheel: ModuleType, cuda: str, op: str) -> None:
@@ -152,12 +163,10 @@ def test_no_memory_is_kept(cutwheel: ModuleType, cuda: str, op: str) -> None:
             refused()
 
     work()
-    gc.collect()
-    before = torch.cuda.memory_allocated()
+    before = bytes_in_use()
     for _ in range(5):
         work()
-    gc.collect()
-    assert torch.cuda.memory_allocated() == before
+    assert bytes_in_use() == before
 
 
 @ops
