@@ -248,7 +248,7 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   }
   if (plan.reduce) {
     // The partial sums are written and read once more, in L2 as far as they fit; a second launch overlaps the first one's
-    // end. Of sums as large as L2 nothing is left there when they are read.
+    // end. L2 holds nothing of sums as large as itself when they are read.
     double const out = static_cast<double>(r.m) * r.n, sums = 4 * out * plan.splits, result = out * element_bytes(r.d);
     double const missing = std::clamp(2 * sums / device.l2_bytes - 1, 0.0, 1.0);
     time += limits.reduce_us + (2 * sums + result) / (limits.reduce_tb_per_s * 1e6);

@@ -478,21 +478,16 @@ void prepare_operands(PreparedConv& prepared, ConvCall const& call, ConvView con
     copy_strides(args.x_strides, args.x_depth_stride, x, p.d);
     return;
   }
+  std::int64_t const channels = variant.pads_filter ? padded_channels(view.channels, call.type) : view.channels;
   if (algorithm == ConvAlgorithm::flipped) {
     Image const x = readable_image(*call.a, {p.c}, device, keep);
     std::int64_t const cropped = view.crop_d * x.strides[0] + view.crop_h * x.strides[1] + view.crop_w * x.strides[2];
     args.a = {static_cast<char const*>(x.data) + cropped * element_bytes_of(call.type), p.c, 0};
-    std::int64_t const channels = variant.pads_filter ? padded_channels(p.c, call.type) : p.c;
     args.b = {flipped_filter(call.filter(), channels, p.k_out, device, keep).data, channels, 0};
     copy_strides(args.x_strides, args.x_depth_stride, x, call.problem.o);
     return;
   }
-  if (variant.pads_filter) {
-    std::int64_t const channels = padded_channels(p.c, call.type);
-    args.b = {readable_filter(call.filter(), p.k_out, channels, device, keep).data, channels, 0};
-  } else {
-    args.b = {readable_filter(call.filter(), p.k_out, view.channels, device, keep).data, p.c, 0};
-  }
+  args.b = {readable_filter(call.filter(), p.k_out, channels, device, keep).data, channels * view.fold, 0};
   if (call.direction == Direction::dgrad) {
     Image const y = readable_image(*call.a, {p.k_out}, device, keep);
     args.a = {y.data, p.k_out, 0};
