@@ -243,7 +243,7 @@ def drawn(count: int, seed: int = SEED) -> Iterator[tuple[Ints, Ints, Where]]:
 # dgrad without a tap, one slice that lies in padding, more padding than the filter reaches.
 PROBLEMS: dict[str, tuple[Ints, Ints, Where]] = {
     "same": ((2, 72, 5, 9, 11), (136, 72, 3, 3, 3), Where.of(3, ((1, 1),) * 3)),
-    # Pixels of one line of L2 and a half, and enough of them that the filter is padded.
+    # Pixels of one line of L2 and a half, and many of them: a layer whose filter may be padded.
     "lines": ((1, 96, 4, 96, 96), (96, 96, 3, 3, 3), Where.of(3, ((1, 1),) * 3)),
     "causal": ((1, 96, 4, 10, 13), (96, 96, 3, 3, 3), Where.of(3, ((2, 0), (1, 1), (1, 1)))),
     "strided": (

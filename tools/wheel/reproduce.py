@@ -44,11 +44,12 @@ def settings(kernels: str, *, cached: bool = False) -> dict[str, str]:
     if kernels:
         options.append(f"cmake.define.CUTWHEEL_KERNELS={kernels}")
     given = os.environ.get("CIBW_ENVIRONMENT", "CUTWHEEL_CUDA=pypi")
+    # As in pyproject.toml: the compiler is unpacked anew for each build, so its bytes identify it.
+    cache = "CCACHE_COMPILERCHECK=content" if cached else "CCACHE_DISABLE=1"
     return {
         "CIBW_TEST_SKIP": "*",
         "CIBW_CONFIG_SETTINGS": " ".join(options),
-        # By the compiler's bytes, as in pyproject.toml: it is unpacked anew for each build.
-        "CIBW_ENVIRONMENT": f"{given} CCACHE_{'COMPILERCHECK=content' if cached else 'DISABLE=1'}",
+        "CIBW_ENVIRONMENT": f"{given} {cache}",
     }
 
 
@@ -172,18 +173,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif arguments.against:
         given.append((None, arguments.against.resolve()))
     with tempfile.TemporaryDirectory(prefix="reproduce-") as folder:
-        plans = [(FOLDERS[0], 1)]
+        plans = [(FOLDERS[0], 1, arguments.cache)]
         if not arguments.against:
-            plans.append((FOLDERS[1], arguments.shards))
+            plans.append((FOLDERS[1], arguments.shards, False))
         built = [
-            build(
-                Path(folder) / name,
-                arguments.build,
-                arguments.kernels,
-                shards,
-                cached=arguments.cache and name == FOLDERS[0],
-            )
-            for name, shards in plans
+            build(Path(folder) / name, arguments.build, arguments.kernels, shards, cached=cached)
+            for name, shards, cached in plans
         ]
         pairs = [*built, *given]
         wheels = [wheel for _, wheel in pairs]

@@ -131,7 +131,8 @@ def _request(r: Any) -> str:
         ", ".join(cpp.boolean(operand not in r.unaligned) for operand in ("a", "b", "d")),
         f"{r.m}, {r.n}, {r.k}, {r.batch}",
         f"Grouping::{r.grouping}, {r.groups}, Direction::{r.direction}, {r.taps}, {r.step}",
-        f"{cpp.boolean(r.tensor_maps)}, {cpp.boolean(r.padded_filter)}",
+        cpp.boolean(r.tensor_maps),
+        cpp.boolean(r.padded_filter),
     ]
     return f"{{{', '.join(values)}}}"
 

@@ -896,9 +896,9 @@ double pass_us(std::int64_t bytes, DeviceInfo const& device) {
 // The variant with a filter whose taps begin on lines of L2, where that is predicted to be faster, the copy included: TMA
 // reads two lines for each row of 128 bytes that lies across them, and many rows of a tile are the filter's.
 ConvVariant with_padded_filter(ConvCall const& call, ConvVariant const& own, DeviceInfo const& device) {
-  // Shorter calls gain less than the copy takes. The gain is predicted too large by a tenth or more for dgrad behind a
-  // stride: of eight layers on an H200, three that were to take 0.87 to 0.91 of the time took 1.05, and two of 0.68 took
-  // 0.85.
+  // Shorter calls gain less than the copy takes, and the least gain is an estimate of what predictions are off by. For
+  // dgrad behind a stride too much is predicted: of five layers on an H200, three that were to take 0.87 to 0.91 of the
+  // time took 1.04 to 1.08, and two of 0.68 took 0.83 and 0.86.
   constexpr double kLeastUs = 15, kLeastGain = 2.5, kMostOfDgrad = 0.85;
   ConvView const view = view_of(call, own.algorithm);
   conv2d::ConvProblem const& p = view.problem;
