@@ -64,6 +64,7 @@ Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request,
   bool const stores_any = is_native_dense(kernel) && !has_operand(kernel.epilogue, OperandKind::store);
   if (!request.d_aligned && !stores_any) return Reason::unaligned_d;
   if (kernel.cluster.k > 1 && request.k < kernel.cluster.k * kernel.tile.k) return Reason::short_k;
+  if (kernel.cluster.k > 1 && request.direction == Direction::dgrad && request.step > 1) return Reason::strided_cluster;
   if (request.is_volume && kernel.family != Family::sm90_conv) return Reason::volume;
   if (kernel.family == Family::sm90_conv && !request.tensor_maps) return Reason::tensor_maps;
   if (kernel.family != Family::sm90_conv && request.padded_filter) return Reason::padded_filter;
@@ -113,6 +114,7 @@ std::string text_of(Reason reason, KernelDescriptor const& kernel, GemmRequest c
     case Reason::unaligned_d: return "D does not lie on 16 bytes";
     case Reason::short_k:
       return concat("K = ", request.k, ", and a cluster shares ", kernel.cluster.k * kernel.tile.k, " or more");
+    case Reason::strided_cluster: return "a stride makes several products of few taps, whose K a cluster does not share";
     case Reason::volume: return "it convolves images, and this is a volume";
     case Reason::padded_filter: return "the filter is a copy with zeros behind the channels of each tap";
     case Reason::tensor_maps: return "tensor maps have too few bits for this padding, stride or dilation";

@@ -27,6 +27,7 @@ enum class Reason {
   aligned,
   unaligned_d,
   short_k,
+  strided_cluster,
   volume,
   tensor_maps,
   padded_filter,

@@ -156,17 +156,18 @@ TileCount count_tiles(KernelDescriptor const& kernel, GemmRequest const& r, int 
   auto const steps_of = [&](double some_taps) {
     return by_tap ? some_taps * std::ceil(k / taps / kernel.tile.k) : std::ceil(k / taps * some_taps / kernel.tile.k);
   };
+  int const parts = splits * kernel.cluster.k;  // a cluster's threadblocks share K
   switch (r.direction) {
     case Direction::none: break;
-    case Direction::fprop: return {tiles_m * tiles_n, steps_of(taps)};
+    case Direction::fprop: return {tiles_m * tiles_n * parts, std::ceil(steps_of(taps) / parts)};
     // Pixels with the same taps fill whole tiles; there are `step` kinds of them.
-    case Direction::dgrad: return {step * along(m / step, kernel.tile.m, 1) * tiles_n, steps_of(taps / step)};
+    case Direction::dgrad:
+      return {step * along(m / step, kernel.tile.m, 1) * tiles_n * parts, std::ceil(steps_of(taps / step) / parts)};
     case Direction::wgrad: {
       double const columns = by_tap ? taps * std::ceil(n / taps / kUnit) * kUnit : n;
       return {tiles_m * along(columns, kernel.tile.n, 1) * splits, std::ceil(std::ceil(k / kernel.tile.k) / splits)};
     }
   }
-  int const parts = splits * kernel.cluster.k;  // a cluster's threadblocks share K
   return {tiles_m * tiles_n * r.batch * parts, std::ceil(k / parts / kernel.tile.k)};
 }
 

@@ -67,7 +67,16 @@ DIRECTIONS = ["fprop", "dgrad", "wgrad"]
             {"dtypes": [TF32], "direction": ["fprop", "wgrad"], "tile": [128, 128, 32]},
             "direction wgrad with tf32 operands; wgmma reads 32-bit operands K-major only, as they",
         ),
-        ({"cluster": [1, 1, 1]}, "unknown key 'cluster'; allowed: tile"),
+        ({"schedule": "pingpong"}, "unknown key 'schedule'; allowed: tile"),
+        ({"cluster": [2, 1, 1]}, "cluster 2x1x1; it shares K alone: [1, 1, 2], 4 or 8 at the end"),
+        (
+            {"cluster": [1, 1, 4], "tile": [128, 96, 64]},
+            "tile N = 96 with cluster 1x1x4; each of 4 threadblocks finishes a multiple of 16 colu",
+        ),
+        (
+            {"cluster": [1, 1, 2], "direction": ["fprop", "wgrad"]},
+            "cluster 1x1x2 with direction wgrad; its K is split without: leave cluster out",
+        ),
         ({"fast_accum": True}, "unknown key 'fast_accum'; allowed: tile"),
         ({"arch": ["80"]}, "unknown architecture '80'; allowed: 90a"),
     ],
@@ -296,7 +305,8 @@ def test_tiles_and_directions_of_sm90_share_a_source() -> None:
     assert '#include "sm90/native/conv.cuh"\n' in text
     assert "\nnamespace cutwheel::conv2d {\nusing namespace gemm;\n" in text
     assert re.findall(r"\nusing K\d = (.*);", text) == [
-        f"Sm90Conv<Arch::sm90a, {PRODUCT}, Shape3<{tile}>, Direction::{direction}, epilogue::plain>"
+        f"Sm90Conv<Arch::sm90a, {PRODUCT}, Shape3<{tile}>, Direction::{direction}, /*splits=*/1,"
+        " epilogue::plain>"
         for tile, direction in (
             ("128, 128, 64", "dgrad"),
             ("128, 128, 64", "fprop"),

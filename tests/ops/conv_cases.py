@@ -374,12 +374,32 @@ PROBLEMS: tuple[tuple[Sizes, Sizes, Geometry], ...] = (
 )
 
 
+# For a cluster whose threadblocks share K: a tile or more for each of them. Of dgrad they take
+# stride 1.
+SHARED: dict[str, tuple[tuple[Sizes, Sizes, Geometry], ...]] = {
+    "fprop": (
+        PROBLEMS[0],
+        ((2, 136, 9, 11), (24, 136, 3, 2), PROBLEMS[1][2]),
+        ((1, 200, 33, 17), (328, 200, 2, 1), PROBLEMS[2][2]),
+        PROBLEMS[3],
+        ((5, 520, 23, 29), (136, 520, 1, 1), PROBLEMS[4][2]),
+    ),
+    "dgrad": (
+        PROBLEMS[0],
+        ((2, 24, 9, 11), (136, 24, 3, 2), Geometry((1, 1), (1, 0, 0, 1), (1, 2))),
+        ((1, 328, 33, 17), (200, 328, 2, 1), Geometry((1, 1), (0, 2, 0, 0))),
+        ((5, 3, 30, 29), (72, 3, 7, 7), Geometry((1, 1), (3, 3, 3, 3))),
+    ),
+}
+
+
 def convs_of_row(row: Mapping[str, Any], device: str) -> Iterator[Conv]:
     """Convolutions that this row of the table serves."""
     epilogue = {"plain": PLAIN, "bias": BIAS}.get(row["epilogue"])
     if epilogue is None:
         epilogue = Epilogue.of(row["epilogue"], manifest()["epilogues"][row["epilogue"]])
-    problems = direct_conv_problems(row) or PROBLEMS
+    problems = SHARED[row["direction"]] if row["cluster"][2] > 1 else PROBLEMS
+    problems = direct_conv_problems(row) or problems
     for input_size, weight_size, g in problems:
         yield Conv.random(
             row["direction"], input_size, weight_size, g, TORCH_DTYPE[row["a"]], device, epilogue

@@ -105,6 +105,7 @@ class Product:
     b: torch.Tensor
     c: torch.Tensor
     beta: int
+    d: torch.dtype
 
     @classmethod
     def random(
@@ -125,15 +126,17 @@ class Product:
     @staticmethod
     def addend(
         row: Row, n: int, device: str, batch: tuple[int, ...] = ()
-    ) -> tuple[torch.Tensor, int]:
-        """c and beta of a product by this kernel."""
+    ) -> tuple[torch.Tensor, int, torch.dtype]:
+        """c, beta and the dtype of a product by this kernel."""
         c = random_tensor((*batch, 1, n) if batch else (n,), TORCH_DTYPE[row["a"]], device)
-        return (c, 1) if row["epilogue"] == "bias" else (c.fill_(canary(c)), 0)
+        d = TORCH_DTYPE[row["d"]]
+        return (c, 1, d) if row["epilogue"] == "bias" else (c.fill_(canary(c)), 0, d)
 
     @property
-    def _arguments(self) -> tuple[str, tuple[torch.Tensor, ...], dict[str, float]]:
+    def _arguments(self) -> tuple[str, tuple[torch.Tensor, ...], dict[str, Any]]:
         op = "addmm" if self.a.dim() == 2 else "baddbmm"
-        return op, (self.c, self.a, self.b), {"alpha": ALPHA, "beta": self.beta}
+        changed = {"out_dtype": self.d} if self.d != self.a.dtype else {}
+        return op, (self.c, self.a, self.b), {"alpha": ALPHA, "beta": self.beta, **changed}
 
     def chosen(self, cutwheel: Any) -> str | None:
         op, tensors, scalars = self._arguments
@@ -152,7 +155,7 @@ class Product:
         torchs = ALPHA * torch_product(self.a, self.b, SINGLE)
         if self.beta:
             torchs = torchs + self.c.float()
-        assert_as_good_as(result, torchs.to(self.a.dtype), self.problem())
+        assert_as_good_as(result, torchs.to(self.d), self.problem())
 
     def __str__(self) -> str:
         return f"{tuple(self.a.shape)} @ {tuple(self.b.shape)} {self.a.dtype}"

@@ -41,7 +41,7 @@ from scaled_reference import E4M3, INT8
 from volume_cases import PROBLEMS as VOLUMES
 from volume_cases import TRANSPOSED, Volume
 
-COARSE = ("family", "arch", "direction", "epilogue")
+COARSE = ("family", "arch", "direction", "epilogue", "cluster")
 FINE = (*COARSE, "tile", "a", "b", "d")
 SAME_3X3 = Geometry((1, 1), (1, 1, 1, 1))
 PROBLEMS = (

@@ -71,7 +71,7 @@ RESIDUAL = Epilogue(
 PADDED = [
     ("fprop", (16, 96, 128, 128), (96, 96, 3, 3), SAME_3X3, RESIDUAL),
     ("fprop", (32, 232, 112, 112), (232, 232, 3, 3), Geometry((2, 2), (1, 1, 1, 1)), RESIDUAL),
-    ("fprop", (32, 140, 56, 56), (140, 140, 3, 3), SAME_3X3, PLAIN),  # 144 channels are read
+    ("fprop", (32, 144, 56, 56), (144, 144, 3, 3), SAME_3X3, PLAIN),
     ("dgrad", (16, 232, 56, 56), (232, 232, 3, 3), Geometry((2, 2), (1, 1, 1, 1)), PLAIN),
     ("dgrad", (16, 96, 128, 128), (96, 96, 3, 3), SAME_3X3, PLAIN),  # a flipped filter
 ]

@@ -110,7 +110,7 @@ def test_operands_that_share_memory_along_the_batch(
     one = Product.random(row, Extents(72, 136, k, (1,)), device)
     many = Product.random(row, Extents(72, 136, k, (3,)), device)
     for a, b in ((one.a.expand(3, -1, -1), many.b), (many.a, one.b.expand(3, -1, -1))):
-        product = Product(a, b, many.c, many.beta)
+        product = Product(a, b, many.c, many.beta, many.d)
         assert product.chosen(cutwheel) == row["name"]
         product.judge(product.run(cutwheel))
 
@@ -196,7 +196,11 @@ class Chain:
 
 
 @pytest.mark.no_dispatch_mode
-@every_row
+@pytest.mark.parametrize(
+    "row",
+    [row for row in persistent_rows() if TORCH_DTYPE[row["a"]] == TORCH_DTYPE[row["d"]]],
+    ids=lambda row: row["name"],
+)
 def test_dependent_launches(
     cutwheel: ModuleType, device: str, force: Callable[[Row], None], row: Row
 ) -> None:

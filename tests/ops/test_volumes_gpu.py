@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from fused_cases import assert_near, values
-from gemm_cases import BRAIN, HALF, dtype_id
+from gemm_cases import BRAIN, HALF, TORCH_DTYPE, dtype_id, manifest_kernels
 from runtime import capture
 from torch.nn import functional
 from volume_cases import EPILOGUES, PROBLEMS, SEED, TRANSPOSED, Volume, drawn
@@ -23,6 +23,11 @@ pytestmark = [
 ]
 HALVES = (HALF, BRAIN)
 DIRECTIONS = ("fprop", "dgrad", "wgrad")
+SHARING = [
+    row
+    for row in manifest_kernels("conv2d")
+    if row["cluster"][2] > 1 and row["epilogue"] == "plain"
+]
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -40,6 +45,19 @@ def test_drawn_problems(cutwheel: ModuleType, device: str, direction: str) -> No
     for number, each in enumerate(drawn(40)):
         dtype = HALVES[number % 2]
         Volume.random(direction, *each, dtype, device).laid_out(number).check()
+
+
+@pytest.mark.parametrize("kernel", SHARING, ids=lambda kernel: kernel["name"])
+def test_clusters_share_k(
+    cutwheel: ModuleType, device: str, environment: Any, kernel: dict[str, Any]
+) -> None:
+    """Threadblocks begin at any tap: of any row, slice and column. Of dgrad they take stride 1."""
+    environment(CUTWHEEL_KERNEL=kernel["name"])
+    direction = kernel["direction"]
+    for name in ("same", "causal", "strided")[: 3 if direction == "fprop" else 2]:
+        given = Volume.random(direction, *PROBLEMS[name], TORCH_DTYPE[kernel["a"]], device)
+        assert given.row() == kernel["name"], name
+        given.check()
 
 
 @pytest.mark.parametrize("epilogue", ["bias", "bias_relu", "bias_residual", "bias_residual_relu"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -150,6 +151,20 @@ class Volume:
         if self.epilogue in ("plain", "bias"):
             return ops.conv3d(a, b, bias, *geometry)
         return ops.conv3d_fused(a, b, bias, residual, *geometry, self.epilogue)
+
+    def row(self) -> str | None:
+        """The kernel that the library takes without an epilogue."""
+        operands: list[Tensor | None] = [*self.positional]
+        op, size = "conv3d", self.result_size[2:]
+        if self.direction == "fprop":
+            operands, size = [*operands, None], ()
+        else:
+            op += "_input_grad" if self.direction == "dgrad" else "_weight_grad"
+        geometry = [*self.where.numbers, *size]
+        given = op, operands, None, 1, False, ""
+        found = json.loads(torch.ops.cutwheel._explain(*given, geometry=geometry))
+        row: str | None = found["plans"][0]["row"] if found.get("plans") else None
+        return row
 
     def _accum(self, a: Tensor, b: Tensor) -> Tensor:
         if self.direction == "fprop":

@@ -64,8 +64,9 @@ def key_of(kernel: Mapping[str, Any]) -> Key:
     size = BYTES[kernel["a"]]
     if kernel["family"] in CONV:
         gathers = "gather_" if kernel["family"] == "sm90_gather_conv" else ""
-        return gathers + kernel["direction"], m, n, k * size, True, "persistent", False, 1
-    kind = "int8" if kernel["a"] == "s8" else "wide"
+        direction, splits = gathers + kernel["direction"], kernel["cluster"][2]
+        return direction, m, n, k * size, True, "persistent", False, splits
+    kind = {"s8": "int8", "tf32": "tf32"}.get(kernel["a"], "wide")
     if kernel["a"] in ("e4m3", "e5m2"):
         kind = "fp8_fast" if kernel["fast_accum"] else "fp8"
     if kernel["scales"]:
@@ -109,6 +110,12 @@ def index_of_lines(length: int) -> int:
     return next((i for i, x in enumerate((128, 64, 32)) if length % x == 0), 3)
 
 
+def slots_of(kernel: Mapping[str, Any], sm_count: int) -> int:
+    """Threadblocks in flight at once: SMs of a GPC that make no whole cluster stay idle."""
+    splits = kernel["cluster"][2]
+    return sm_count if splits <= 2 else sm_count * 9 // 10 // splits * splits
+
+
 def conv_terms_of(
     kernel: Mapping[str, Any], request: Mapping[str, Any], splits: int, gpu: Mapping[str, Any]
 ) -> Terms:
@@ -140,10 +147,12 @@ def conv_terms_of(
             tiles = step * math.ceil(m / step / tile_m) * tiles_n
             k_tiles = steps_of(taps / step)
             operands = m * k / taps / step + n * k
+        parts = kernel["cluster"][2]
+        tiles, k_tiles = tiles * parts, math.ceil(k_tiles / parts)
         of_filter = n if direction == "dgrad" else k // taps
         channels = k // taps, of_filter
     result = BYTES[kernel["d"]] * (2 if "residual" in str(kernel["epilogue"]) else 1)
-    slots = sm_count
+    slots = slots_of(kernel, sm_count)
     reduced, missed = sums_of(kernel, request, splits, gpu)
     lines = (0, 0) if gathers else tuple(index_of_lines(x * size) for x in channels)
     if request.get("padded_filter"):
@@ -220,7 +229,7 @@ def terms_of(
     later = 0.0
     if kernel["family"] == "sm90_warpspecialized":
         later = FEW_STEPS * area * max(0.0, (HIDING - k_tiles) / (HIDING - 1))
-    slots = sm_count if of_cluster <= 2 else sm_count * 9 // 10 // of_cluster * of_cluster
+    slots = slots_of(kernel, sm_count)
     past = (tile_m - m % tile_m) % tile_m + (tile_n - n % tile_n) % tile_n
     return Terms(
         tiles=tiles,

@@ -109,6 +109,12 @@ def _check_conv_operands(kernel: Kernel) -> Iterator[str]:
         )
 
 
+def _check_conv_cluster(kernel: Kernel) -> Iterator[str]:
+    if kernel.direction == "wgrad" and kernel.tile.cluster != (1, 1, 1):
+        cluster = dims(kernel.tile.cluster)
+        yield f"cluster {cluster} with direction wgrad; its K is split without: leave cluster out"
+
+
 def _check_stores(kernel: Kernel) -> Iterator[str]:
     """Rows of what an epilogue stores besides D follow each other in an unswapped, whole tile."""
     if kernel.tile.swap_ab or kernel.tile.cluster[2] > 1:
@@ -224,7 +230,7 @@ def _copied_matrix_bytes(kernel: Kernel) -> int:
         for _, kind in epilogue.operands
         if kind.enumerator == "matrix"
     ]
-    copied = [x for x in sizes if x <= 2 and columns * x % (_SWIZZLE_BYTES // 2) == 0]
+    copied = [x for x in sizes if columns * x % (_SWIZZLE_BYTES // 2) == 0]
     if _staged_columns(kernel) == columns:
         in_place = next((x for x in copied if x <= _staged_bytes(kernel)), 0)
         return columns * (sum(copied) - in_place)
@@ -327,12 +333,13 @@ SM90_CONV = _persistent(
     name="sm90_conv",
     seconds=(12, 0.7),
     header="sm90/native/conv.cuh",
-    template="Sm90Conv<arch, dtypes, tile, direction, epilogue>",
+    template="Sm90Conv<arch, dtypes, tile, direction, splits, epilogue>",
     dtypes={"conv2d": rules.CONV_DTYPES},
     layouts=tuple(DIRECTIONS.values()),
     lists=("direction", "epilogue", "tiles"),
+    optional_tile_keys=("cluster",),
     checks=(
-        *(rules.check_gemm, _check_tile, _check_k(1)),
+        *(rules.check_gemm, _check_tile, _check_k(1), _check_cluster, _check_conv_cluster),
         *(rules.check_direction, _check_swizzled_columns, _check_conv_operands),
     ),
 )

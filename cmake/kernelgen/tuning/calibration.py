@@ -12,7 +12,7 @@ from kernelgen import cpp
 
 FILE = Path("cuda/dispatch/tuning/calibration.toml")
 KINDS = (
-    *("wide", "fp8", "fp8_fast", "int8", "blocks_of_b", "columns_of_b", "unaligned"),
+    *("wide", "tf32", "fp8", "fp8_fast", "int8", "blocks_of_b", "columns_of_b", "unaligned"),
     *("fprop", "dgrad", "wgrad", "gather_fprop", "gather_wgrad"),
 )
 _LIMITS = (

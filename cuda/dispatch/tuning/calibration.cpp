@@ -24,6 +24,7 @@ FigureKind kind_of(KernelDescriptor const& kernel) {
     case BlockScales::none: break;
   }
   if (kernel.family == Family::sm90_unaligned) return FigureKind::unaligned;
+  if (kernel.op == Op::gemm && kernel.a == DType::tf32) return FigureKind::tf32;
   if (is_fp8(kernel.a)) return kernel.fast_accum ? FigureKind::fp8_fast : FigureKind::fp8;
   return element_bytes(kernel.a) == 1 ? FigureKind::int8 : FigureKind::wide;
 }

@@ -28,6 +28,7 @@ struct Limits {
 // through registers. The last five: convolutions of 16 and 32 bits, by direction and by how they load.
 enum class FigureKind : int {
   wide,
+  tf32,
   fp8,
   fp8_fast,
   int8,

@@ -11,12 +11,17 @@
 namespace cutwheel::conv2d {
 
 // Layouts in shared memory. wgmma reads operands of other than 16 bits K-major only, as they lie in fprop.
-template <DType a, DType b, DType acc, DType d, class Tile, Direction direction, class Epilogue>
-struct Sm90ConvTypes
-    : gemm::Sm90PersistentTypes<a, b, acc, d, direction == Direction::wgrad ? Layout::column : Layout::row,
-                                direction == Direction::fprop ? Layout::column : Layout::row, Tile, Epilogue> {
-  using Base = gemm::Sm90PersistentTypes<a, b, acc, d, direction == Direction::wgrad ? Layout::column : Layout::row,
-                                         direction == Direction::fprop ? Layout::column : Layout::row, Tile, Epilogue>;
+template <Direction direction>
+constexpr Layout kPixelLayout = direction == Direction::wgrad ? Layout::column : Layout::row;
+template <Direction direction>
+constexpr Layout kFilterLayout = direction == Direction::fprop ? Layout::column : Layout::row;
+
+// splits: threadblocks of a cluster that share the K of a tile.
+template <DType a, DType b, DType acc, DType d, class Tile, Direction direction, class Epilogue, int splits = 1>
+struct Sm90ConvTypes : gemm::Sm90PersistentTypes<a, b, acc, d, kPixelLayout<direction>, kFilterLayout<direction>, Tile,
+                                                 Epilogue, /*swap_ab=*/false, splits> {
+  using Base = gemm::Sm90PersistentTypes<a, b, acc, d, kPixelLayout<direction>, kFilterLayout<direction>, Tile, Epilogue,
+                                         /*swap_ab=*/false, splits>;
   static constexpr bool kIsPixels = direction == Direction::wgrad;
   using OperandA = typename Base::OperandA;
   using OperandB = typename Base::OperandB;
@@ -25,7 +30,7 @@ struct Sm90ConvTypes
     if constexpr (kIsPixels) {
       return gemm::epilogue::TypeIdentity<Sm90WgradLoader<OperandA, OperandB, Tile>>{};
     } else {
-      return gemm::epilogue::TypeIdentity<Sm90ConvLoader<OperandA, OperandB, Tile, direction>>{};
+      return gemm::epilogue::TypeIdentity<Sm90ConvLoader<OperandA, OperandB, Tile, direction, (splits > 1)>>{};
     }
   }
   using Loader = typename decltype(loader_type())::type;
@@ -38,11 +43,13 @@ constexpr bool has_only(bool rows, gemm::epilogue::OperandList<Operands...>) {
   return ((Operands::kKind == OperandKind::scalar || (rows && Operands::kKind == OperandKind::row)) && ... && true);
 }
 
-template <Arch arch, DType a, DType b, DType acc, DType d, class Tile, Direction direction, template <DType> class Epilogue>
+template <Arch arch, DType a, DType b, DType acc, DType d, class Tile, Direction direction, int splits,
+          template <DType> class Epilogue>
 struct Sm90Conv
-    : gemm::Sm90PersistentKernel<Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>>,
-                                 typename Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>>::Scheduler, is_fp8(a)> {
-  using Types = Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>>;
+    : gemm::Sm90PersistentKernel<Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>, splits>,
+                                 typename Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>, splits>::Scheduler,
+                                 is_fp8(a)> {
+  using Types = Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>, splits>;
   using Base = gemm::Sm90PersistentKernel<Types, typename Types::Scheduler, is_fp8(a)>;
   using Scheduler = typename Types::Scheduler;
   using SchedulerParams = typename Scheduler::Params;
@@ -51,6 +58,7 @@ struct Sm90Conv
   using Operands = typename Types::Loader::Params;
   static_assert(arch == Arch::sm90a && direction != Direction::none);
   static_assert(direction == Direction::fprop || element_bytes(a) == 2);
+  static_assert(direction != Direction::wgrad || splits == 1);
   static_assert(direction == Direction::fprop || has_only(direction == Direction::dgrad, typename Epilogue<d>::Operands{}));
   // Whether zeros would be wrong where no tap reaches.
   static constexpr bool kHasBias = !has_only(/*rows=*/false, typename Epilogue<d>::Operands{});
@@ -88,7 +96,7 @@ struct Sm90Conv
     OperandB::encode_map(operands.b, b, filter, args.n, scheduler.channels, taps);
     OperandB::encode_tail_map(operands.b_tail, b, filter, args.n, scheduler.channels, taps);
     std::int64_t const tiles = Scheduler::count_tiles(scheduler, args);
-    if (tiles > kMaxTiles) {
+    if (tiles > kMaxTiles || (splits > 1 && scheduler.classes[0].k_tiles < splits)) {
       take_tensor_map_error();
       return {StatusCode::not_implementable, 0};
     }
@@ -121,6 +129,8 @@ struct Sm90Conv
         !is_tma_aligned(args.a.data, args.y_strides, a)) {
       return {StatusCode::not_implementable, 0};
     }
+    // Residue classes may have fewer k-tiles than a cluster has threadblocks.
+    if (splits > 1 && scheduler.count > 1) return {StatusCode::not_implementable, 0};
     bool has_map[Scheduler::kMaps] = {};
     for (int i = 0; i < scheduler.count; ++i) {
       ConvResidueClass& residue = scheduler.classes[i];
@@ -151,11 +161,11 @@ struct Sm90Conv
   static Status launch_wgrad(ConvArgs const& args, void const* kernel, gemm::KernelAttributes& attributes) {
     ConvProblem const& x = args.conv;
     Im2colAxes const axes = im2col_axes(x);
-    int const splits = std::max(args.splits, 1);
+    int const parts = std::max(args.splits, 1);
     SchedulerParams scheduler{};
     scheduler.columns = FilterColumns::of(x.c, x.taps());
-    std::int64_t const tiles = plan_wgrad<Tile>(scheduler, args, scheduler.columns.count(), splits);
-    if (!axes.is_encodable() || !is_matrix(args) || tiles > kMaxTiles || (splits > 1 && d != DType::f32) ||
+    std::int64_t const tiles = plan_wgrad<Tile>(scheduler, args, scheduler.columns.count(), parts);
+    if (!axes.is_encodable() || !is_matrix(args) || tiles > kMaxTiles || (parts > 1 && d != DType::f32) ||
         !is_tma_aligned(args.a.data, args.y_strides, a) || !is_tma_aligned(args.b.data, args.x_strides, b)) {
       return {StatusCode::not_implementable, 0};
     }
@@ -163,8 +173,8 @@ struct Sm90Conv
     OperandA::encode_map(operands.a, a, {args.a.data, args.y_strides[2], 0}, args.m, args.k, 1);
     encode_im2col_map(operands.b, b, args.b.data, args.x_strides, args.x_depth_stride, x.images, x.c, axes,
                       FilterColumns::kUnit, Tile::kK);
-    return Base::launch(args_of_splits(args, splits), kernel, attributes, operands, scheduler, static_cast<int>(tiles),
-                        splits);
+    return Base::launch(args_of_splits(args, parts), kernel, attributes, operands, scheduler, static_cast<int>(tiles),
+                        parts);
   }
 };
 

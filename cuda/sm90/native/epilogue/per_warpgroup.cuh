@@ -48,8 +48,8 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
   template <class Operand>
   static constexpr int kMatrixPitch = columns * static_cast<int>(sizeof(epilogue::ElementOfOperand<Operand>));
   template <class Operand>
-  static constexpr bool kIsCopied = Operand::kKind == OperandKind::matrix && Apply::kWidth == Width::same &&
-                                    sizeof(epilogue::ElementOfOperand<Operand>) <= 2 && kMatrixPitch<Operand> % 64 == 0;
+  static constexpr bool kIsCopied =
+      Operand::kKind == OperandKind::matrix && Apply::kWidth == Width::same && kMatrixPitch<Operand> % 64 == 0;
   // The first of them lies where results are staged: a warp has read all of it before it stages the first row, so it takes
   // no stage from the mainloop. The rows staged for the tile before have to be stored by then.
   static constexpr int in_place_index() {

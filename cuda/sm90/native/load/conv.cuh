@@ -7,8 +7,8 @@
 namespace cutwheel::conv2d {
 
 // A: pixels, gathered. B: the filter as a batch of matrices, one for each tap. Channels come first, then taps of a row,
-// then rows of a slice.
-template <class OperandA, class OperandB, class Tile, Direction direction>
+// then rows of a slice. `starts_within`: a work tile may begin behind the first k-tile.
+template <class OperandA, class OperandB, class Tile, Direction direction, bool starts_within = false>
 struct Sm90ConvLoader {
   using Scheduler = Sm90ConvScheduler<Tile, direction>;
   struct Params {
@@ -42,10 +42,26 @@ struct Sm90ConvLoader {
     tap = row_tap = slice_tap = residue->tap;
     taps_left = residue->taps_w;
     rows_left = residue->taps_h;
+    if constexpr (starts_within) skip(work.k / Tile::kK);
     bool const is_tail = p.a_tail_rows > 0 && residue->m - work.m == p.a_tail_rows;
     map_a = is_tail ? &p.a_tail : &p.a[Scheduler::kHasResidueClasses ? residue->map : 0];
     a_bytes = is_tail ? OperandA::kBytes / Tile::kM * p.a_tail_rows : OperandA::kBytes;
     part_b = OperandB::part_of(work.n, problem.n);
+  }
+
+  // Goes on to this k-tile, from the first one.
+  CUTLASS_DEVICE void skip(int k_tiles) {
+    int const of_tap = ceil_div(problem.channels, Tile::kK), taps = k_tiles / of_tap, rows = taps / residue->taps_w;
+    int const column = taps % residue->taps_w, row = rows % residue->taps_h, slice = rows / residue->taps_h;
+    channel = k_tiles % of_tap * Tile::kK;
+    slice_tap += slice * problem.tap_step_d;
+    row_tap = slice_tap + row * problem.tap_step_h;
+    tap = row_tap + column * problem.tap_step_w;
+    taps_left -= column;
+    rows_left -= row;
+    offset.w += column * problem.offset_step.w;
+    offset.h += row * problem.offset_step.h;
+    offset.d += slice * problem.offset_step.d;
   }
 
   CUTLASS_DEVICE std::uint32_t bytes() const { return static_cast<std::uint32_t>(a_bytes + part_b.bytes); }
