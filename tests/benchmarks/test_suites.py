@@ -20,7 +20,14 @@ from torch.nn import functional
 
 cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
 
-from benchmarks import compare, networks, problems, run, suites  # noqa: E402
+from benchmarks import (  # noqa: E402
+    compare,
+    networks,
+    problems,
+    run,
+    suites,
+    transformer_models,
+)
 from benchmarks.compare import Limits  # noqa: E402
 from benchmarks.problems import Model, Problem, Transposed, Volume  # noqa: E402
 from benchmarks.report import record, tables  # noqa: E402
@@ -422,6 +429,18 @@ def test_models_of_transformers_are_optional(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(SkippedError, match="needs transformers"):
         case_of("models", Problem("llama", Model((1, 16))))
+
+
+def test_attention_of_fewer_heads_of_keys_is_counted() -> None:
+    pytest.importorskip("transformers")
+    batch, tokens, options = 2, 64, SMALL["llama"]
+    model = transformer_models.make("llama", "cpu", torch.float32, options)
+    assert options["num_key_value_heads"] < options["num_attention_heads"]
+    weights = sum(m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear))
+    # Scores, and what they weigh, of all heads together.
+    attention = 2 * 2 * batch * tokens**2 * options["hidden_size"]
+    found = models_suite.operations("llama", model, (torch.randint(9, (batch, tokens)),))
+    assert 1 <= found / (2 * batch * tokens * weights + attention) < 1.001  # and positions
 
 
 def test_what_models_are_compared_with() -> None:

@@ -58,7 +58,7 @@ def test_every_persistent_kernel(
         shape = (*extents.batch, extents.m, extents.n)
         results = []
         for lay in (inside, anywhere):
-            out = lay(torch.full(shape, float("nan"), dtype=product.a.dtype, device=device))
+            out = lay(torch.full(shape, float("nan"), dtype=product.d, device=device))
             around = out.untyped_storage().nbytes() // out.element_size() - out.numel()
             assert product.run(cutwheel, out) is out
             # Nothing is written around it, and every element of it is.
