@@ -398,9 +398,8 @@ def convs_of_row(row: Mapping[str, Any], device: str) -> Iterator[Conv]:
     epilogue = {"plain": PLAIN, "bias": BIAS}.get(row["epilogue"])
     if epilogue is None:
         epilogue = Epilogue.of(row["epilogue"], manifest()["epilogues"][row["epilogue"]])
-    problems = SHARED[row["direction"]] if row["cluster"][2] > 1 else PROBLEMS
-    problems = direct_conv_problems(row) or problems
-    for input_size, weight_size, g in problems:
+    usual = SHARED[row["direction"]] if row["cluster"][2] > 1 else PROBLEMS
+    for input_size, weight_size, g in direct_conv_problems(row) or usual:
         yield Conv.random(
             row["direction"], input_size, weight_size, g, TORCH_DTYPE[row["a"]], device, epilogue
         )
