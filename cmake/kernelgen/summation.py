@@ -7,8 +7,8 @@ who loads) moves elements between threads and leaves each sum as it is.
 A key is made of: the instruction and its K, from which float32 sums go on to the next instruction;
 `promoteP`, where the tensor cores' sums are added to registers every P of K; `scaled`, where they
 are multiplied by block-wise scales on the way; what shares K, as `clusterCxT` (C threadblocks of
-tiles of T, and from C = 3 on the tile's `columnsN`, or `rowsN` of D, that they share out) or
-`warpsWxT`; and of convolutions the order of taps and channels.
+tiles of T, and from C = 3 on the tile's `columnsN`, or `rowsN` of D, that they share out); and of
+convolutions the order of taps and channels.
 """
 
 from __future__ import annotations
@@ -41,18 +41,16 @@ def summation_order(kernel: Kernel) -> str | None:
         return None
     if kernel.dtypes.acc == "s32":
         return "exact"  # no sum of integers depends on its order
-    k, warp = kernel.tile.shape[2], kernel.tile.warp
+    k = kernel.tile.shape[2]
     parts = [f"{'mma' if is_sm80 or is_thin else 'wgmma'}.k{32 // kernel.element_bytes}"]
     if is_thin:
         parts.append("thin")  # threads load eight adjacent elements of K each, and multiply these
     if kernel.is_fp8 and not kernel.tile.fast_accum:
-        # CUTLASS's mainloop of sm80 promotes after each tile of K, all others after 128.
+        # The mainloop of sm80 promotes after each tile of K, all others after 128.
         is_tile = is_sm80 and not kernel.scales
         parts.append(f"promote{k if is_tile else SCALE_BLOCK}")
     if kernel.scales:
         parts.append("scaled")
-    if warp is not None and warp[2] != k:
-        parts.append(f"warps{k // warp[2]}x{warp[2]}")
     if kernel.tile.cluster[2] > 1:
         parts.append(f"cluster{kernel.tile.cluster[2]}x{k}")
         # Each threadblock adds the others' sums to its own, for its part of the tile's columns:

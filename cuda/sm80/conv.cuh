@@ -1,22 +1,32 @@
-// Convolutions on Ampere and Ada as implicit GEMMs: cp.async into a multistage shared-memory pipeline, mma.sync and the
-// epilogue are those of Sm80Multistage; what is loaded is found in images and filters.
+// Convolutions on Ampere and Ada as implicit GEMMs: the mainloop and the epilogue are those of dense GEMMs; what is loaded
+// is found in images and filters.
 #pragma once
-
-#include <cutlass/arch/mma.h>  // the next one relies on it
-#include <cutlass/conv/threadblock/implicit_gemm_multistage.h>
 
 #include <algorithm>
 #include <iterator>
 #include <limits>
 
 #include "core/conv_args.h"
-#include "sm80/conv_iterators.cuh"
-#include "sm80/conv_store.cuh"
-#include "sm80/multistage.cuh"
+#include "core/launch.h"
+#include "sm80/conv_loaders.cuh"
+#include "sm80/epilogue.cuh"
+#include "sm80/mainloop.cuh"
 
 namespace cutwheel::conv2d {
 
 using namespace gemm;
+
+// Rows of D of dgrad lie apart: their offsets in elements, by the digits of the GEMM's rows, which are image, row and
+// column of a residue class.
+struct Sm80PlacedRows {
+  Sm80Counter places;
+  std::int64_t first = 0, image_stride = 0, row_stride = 0, column_stride = 0;
+
+  CUTLASS_DEVICE std::int64_t at(int row, std::int64_t) const {
+    Sm80Digits const place = places.at(row);
+    return first + place.high * image_stride + place.middle * row_stride + place.low * column_stride;
+  }
+};
 
 template <Arch arch_, DType a_, DType b_, DType acc_, DType d_, class Tile, class Warp, int stages_, Direction direction_,
           template <DType> class Epilogue_>
@@ -24,57 +34,39 @@ struct Sm80Conv {
   static constexpr bool kFprop = direction_ == Direction::fprop, kDgrad = direction_ == Direction::dgrad,
                         kWgrad = direction_ == Direction::wgrad;
   static_assert(kFprop || kDgrad || kWgrad);
-  static_assert(Tile::kK == Warp::kK, "warps share M and N of a tile");
+  static_assert(arch_ == Arch::sm80 || arch_ == Arch::sm89);
 
   // The layouts of the matrices that the operands stand for.
   static constexpr Layout kLayoutA = kWgrad ? Layout::column : Layout::row;
   static constexpr Layout kLayoutB = kFprop ? Layout::column : Layout::row;
-  using Epilogue = Epilogue_<d_>;
-  using Gemm = Sm80Multistage<arch_, a_, b_, acc_, d_, kLayoutA, kLayoutB, Tile, Warp, stages_, Epilogue_>;
+  using Mainloop = Sm80Mainloop<a_, b_, acc_, kLayoutA, kLayoutB, Tile, Warp, stages_, is_fp8(a_)>;
+  using Epilogue = Sm80Epilogue<Epilogue_<d_>, d_, Warp>;
+  using Sums = typename Mainloop::Sums;
+  static constexpr int kMaxThreads = Mainloop::kThreads;
+  static constexpr int kMinBlocks = 1;
+  static constexpr int kSharedStorageBytes = std::max(Mainloop::kSharedBytes, kMaxThreads / 32 * Epilogue::kBytesPerWarp);
 
-  // Rows of D of dgrad lie apart: it has a store of its own.
-  template <class E>
-  static constexpr auto visitor_of() {
-    if constexpr (kDgrad) {
-      return epilogue::TypeIdentity<Sm80PlacedStore<E, d_, typename Gemm::ThreadMap>>{};
-    } else {
-      return epilogue::TypeIdentity<typename Gemm::template VisitorOf<E>::Callbacks>{};
-    }
-  }
-  using Visitor = typename decltype(visitor_of<Epilogue>())::type;
-  using Kernel = typename Gemm::template KernelWithVisitor<Visitor>;
-  using CollectiveEpilogue = typename Kernel::Epilogue;
-
-  using GemmMma = typename Kernel::Mma;
-  using ElementA = typename Gemm::ElementA;
-  using ElementB = typename Gemm::ElementB;
-  using ThreadMapA = typename GemmMma::IteratorA::ThreadMap;
-  using ThreadMapB = typename GemmMma::IteratorB::ThreadMap;
-  using IteratorA =
-      std::conditional_t<kWgrad, Sm80GradientRows<ElementA, ThreadMapA>, Sm80PlaceRows<ElementA, ThreadMapA, Tile::kK>>;
-  using IteratorB = std::conditional_t<kWgrad, Sm80MeetingRows<ElementB, ThreadMapB>,
-                                       std::conditional_t<kFprop, Sm80FilterColumns<ElementB, ThreadMapB, Tile::kK>,
-                                                          Sm80FilterRows<ElementB, ThreadMapB, Tile::kK>>>;
-  // Neighbouring taps read the same pixels, which L1 keeps for them. The other operand is read once by each threadblock.
-  static constexpr auto kThroughL1 = cutlass::arch::CacheOperation::Always;
-  static constexpr auto kPastL1 = cutlass::arch::CacheOperation::Global;
-  using Mma = cutlass::conv::threadblock::ImplicitGemmMultistage<
-      typename GemmMma::Shape, IteratorA, typename GemmMma::SmemIteratorA, kWgrad ? kPastL1 : kThroughL1, IteratorB,
-      typename GemmMma::SmemIteratorB, kWgrad ? kThroughL1 : kPastL1, typename GemmMma::Policy, stages_>;
-  using Accumulator = typename Mma::FragmentC;
+  using TileA = typename Mainloop::TileA;
+  using TileB = typename Mainloop::TileB;
+  using LoaderA = std::conditional_t<kWgrad, Sm80GradientRows<TileA, kMaxThreads>, Sm80PlaceRows<TileA, kMaxThreads>>;
+  using LoaderB = std::conditional_t<
+      kWgrad, Sm80MeetingRows<TileB, kMaxThreads>,
+      std::conditional_t<kFprop, Sm80FilterColumns<TileB, kMaxThreads>, Sm80FilterRows<TileB, kMaxThreads>>>;
+  static constexpr int kRowsApartA = Sm80CopyMap<TileA, kMaxThreads>::kRowsApart,
+                       kRowsApartB = Sm80CopyMap<TileB, kMaxThreads>::kRowsApart;
 
   struct Params {
     int m, n, k;
     int tiles_m, tiles_n;
     Sm80Image image_a, image_b;  // b: of wgrad
     void const* filter;
-    int filter_columns, channels;  // S and C
+    int filter_rows, filter_columns, channels;  // R, S and C
     Sm80Meeting vertical, horizontal;
     // dgrad: indexed by the variants of a residue class's extents, rows first. Otherwise only [0][0].
     Sm80Counter places[2][2];
     Sm80Taps taps[2][2];
     Sm80PhaseAxis rows, columns;
-    typename Sm80FilterRows<ElementB, ThreadMapB, Tile::kK>::Pitches pitches;
+    Sm80FilterPitches pitches;
     int phases, column_phases;
     Sm80Counter columns_of_taps;  // of wgrad: N as tap and channel
     int slice;                    // of wgrad: the part of K that one threadblock takes
@@ -82,54 +74,39 @@ struct Sm80Conv {
     EpilogueValue operands[kMaxEpilogueOperands];
   };
 
-  using SharedStorage = typename Kernel::SharedStorage;
-  static constexpr int kMaxThreads = Kernel::kThreadCount;
-  static constexpr int kMinBlocks = 1;
-  static constexpr int kSharedStorageBytes = static_cast<int>(sizeof(SharedStorage));
-
-  CUTLASS_DEVICE static void multiply(SharedStorage& shared, int k, IteratorA const& a, IteratorB const& b,
-                                      Accumulator& accum) {
-    int const thread = threadIdx.x;
-    Mma mma(shared.main_loop, thread, cutlass::canonical_warp_idx_sync(), thread % 32);
-    mma((k + Tile::kK - 1) / Tile::kK, accum, a, b, accum);
+  CUTLASS_DEVICE static void multiply(char* shared, int k, LoaderA& a, LoaderB& b, Sums& sums) {
+    Mainloop::run(static_cast<unsigned>(__cvta_generic_to_shared(shared)), ceil_div(k, Tile::kK), a, b, sums);
   }
 
-  CUTLASS_DEVICE static void store(SharedStorage& shared, typename Visitor::Params const& params, int tile_m, int tile_n,
-                                   int m, int n, Accumulator const& accum) {
-    int const thread = threadIdx.x;
-    CollectiveEpilogue epilogue(params, shared.epilogue, thread, cutlass::canonical_warp_idx_sync(), thread % 32);
-    epilogue(accum, {tile_m, tile_n, 0}, cute::make_shape(m, n, 1), thread);
+  template <class Rows = Sm80FollowingRows>
+  CUTLASS_DEVICE static void store(Params const& p, char* shared, int tile_m, int tile_n, int m, int slice, Sums& sums,
+                                   Rows const& rows = {}) {
+    __syncthreads();
+    Epilogue::store(p.operands, p.d, shared + threadIdx.x / 32 * Epilogue::kBytesPerWarp, sums,
+                    {tile_m * Tile::kM + Mainloop::warp_row(), tile_n * Tile::kN + Mainloop::warp_column(), m, p.n, slice},
+                    rows);
   }
 
-  CUTLASS_DEVICE static void store_matrix(Params const& p, SharedStorage& shared, std::int64_t first, int tile_m,
-                                          int tile_n, Accumulator const& accum) {
-    using NodeParams = typename Visitor::Params;
-    auto* const d = static_cast<Element<d_>*>(p.d.data) + first;
-    auto const params = Gemm::template VisitorOf<Epilogue>::template arguments<NodeParams>(p.operands, d, p.d.leading, 0);
-    store(shared, params, tile_m, tile_n, p.m, p.n, accum);
+  CUTLASS_DEVICE static void fprop(Params const& p, char* shared, int tile_m, int tile_n) {
+    Sums sums;
+    Mainloop::clear(sums);
+    LoaderA a(p.image_a, p.vertical, p.horizontal, p.places[0][0], p.taps[0][0], tile_m * Tile::kM);
+    LoaderB b(p.filter, p.filter_columns, p.channels, p.n, p.k, p.taps[0][0], tile_n * Tile::kN);
+    multiply(shared, p.k, a, b, sums);
+    store(p, shared, tile_m, tile_n, p.m, 0, sums);
   }
 
-  CUTLASS_DEVICE static void fprop(Params const& p, SharedStorage& shared, int tile_m, int tile_n) {
-    int const thread = threadIdx.x;
-    Accumulator accum;
-    accum.clear();
-    multiply(shared, p.k,
-             IteratorA(p.image_a, p.vertical, p.horizontal, p.places[0][0], p.taps[0][0], tile_m * Tile::kM, thread),
-             IteratorB(p.filter, p.filter_columns, p.channels, p.n, p.k, p.taps[0][0], tile_n * Tile::kN, thread), accum);
-    store_matrix(p, shared, 0, tile_m, tile_n, accum);
-  }
-
-  CUTLASS_DEVICE static void wgrad(Params const& p, SharedStorage& shared, int slice, int tile_m, int tile_n) {
-    int const thread = threadIdx.x, first = slice * p.slice, length = min(p.k - first, p.slice);
-    Accumulator accum;
-    accum.clear();
+  CUTLASS_DEVICE static void wgrad(Params const& p, char* shared, int slice, int tile_m, int tile_n) {
+    int const first = slice * p.slice, length = min(p.k - first, p.slice);
+    Sums sums;
+    Mainloop::clear(sums);
     if (length > 0) {
-      multiply(shared, length, IteratorA(p.image_a, p.places[0][0], p.m, tile_m * Tile::kM, first, thread),
-               IteratorB(p.image_b, p.vertical, p.horizontal, p.places[0][0], p.columns_of_taps, p.n, tile_n * Tile::kN,
-                         first, thread),
-               accum);
+      LoaderA a(p.image_a, p.places[0][0], p.m, tile_m * Tile::kM, first);
+      LoaderB b(p.image_b, p.vertical, p.horizontal, p.places[0][0], p.columns_of_taps, p.filter_rows, tile_n * Tile::kN,
+                first);
+      multiply(shared, length, a, b, sums);
     }
-    store_matrix(p, shared, slice * p.d.batch_stride, tile_m, tile_n, accum);
+    store(p, shared, tile_m, tile_n, p.m, slice, sums);
   }
 
   // Work tile of a dgrad threadblock. It is computed before the mainloop and again after it, which frees its registers for
@@ -159,36 +136,34 @@ struct Sm80Conv {
   };
 
   // Pixels that no tap reaches are stored as zeros.
-  CUTLASS_DEVICE static void dgrad(Params const& p, SharedStorage& shared) {
-    Accumulator accum;
-    accum.clear();
+  CUTLASS_DEVICE static void dgrad(Params const& p, char* shared) {
+    Sums sums;
+    Mainloop::clear(sums);
     {
       PhaseTile const tile(p, PhaseTile::block());
       Sm80Phase const &rows = tile.rows, &columns = tile.columns;
       if (tile.tile_m * Tile::kM >= tile.m) return;
-      int const thread = threadIdx.x, taps = rows.taps * columns.taps;
+      int const taps = rows.taps * columns.taps;
       if (taps > 0) {
         Sm80Taps const& walk = p.taps[rows.tap_variant][columns.tap_variant];
         Sm80Meeting const vertical{1, rows.place, -p.rows.place_step}, horizontal{1, columns.place, -p.columns.place_step};
         std::int64_t const first_tap = rows.first_tap * p.filter_columns + columns.first_tap;
-        multiply(shared, taps * p.k,
-                 IteratorA(p.image_a, vertical, horizontal, tile.places(p), walk, tile.tile_m * Tile::kM, thread),
-                 IteratorB(static_cast<ElementB const*>(p.filter) + first_tap * p.n, p.pitches, p.n, walk,
-                           tile.tile_n * Tile::kN, thread),
-                 accum);
+        LoaderA a(p.image_a, vertical, horizontal, tile.places(p), walk, tile.tile_m * Tile::kM);
+        LoaderB b(static_cast<Element<b_> const*>(p.filter) + first_tap * p.n, p.pitches, p.n, walk,
+                  tile.tile_n * Tile::kN);
+        multiply(shared, taps * p.k, a, b, sums);
       }
     }
     PhaseTile const tile(p, PhaseTile::block());
     std::int64_t const pixel = p.d.leading, row = p.columns.extent * pixel;
     Sm80PlacedRows const placed{tile.places(p), tile.row_phase * row + tile.column_phase * pixel, p.rows.extent * row,
                                 p.rows.stride * row, p.columns.stride * pixel};
-    store(shared, {static_cast<Element<d_>*>(p.d.data), placed, p.operands}, tile.tile_m, tile.tile_n, tile.m, p.n, accum);
+    store(p, shared, tile.tile_m, tile.tile_n, tile.m, 0, sums, placed);
   }
 
   // Consecutive threadblocks share rows of A. Residue classes of dgrad have different taps: interleaving balances them.
   CUTLASS_DEVICE static void device(Params const& p) {
-    extern __shared__ __align__(16) char shared_memory[];
-    auto& shared = *reinterpret_cast<SharedStorage*>(shared_memory);
+    extern __shared__ __align__(128) char shared[];
     if constexpr (kDgrad) {
       dgrad(p, shared);
     } else {
@@ -212,6 +187,7 @@ struct Sm80Conv {
     p.k = args.k;
     p.tiles_n = ceil_div(args.n, Tile::kN);
     p.tiles_m = ceil_div(args.m, Tile::kM);
+    p.filter_rows = c.r;
     p.filter_columns = c.s;
     p.channels = c.c;
     p.vertical = {c.stride_h, -c.pad_h, c.dilation_h};
@@ -220,7 +196,7 @@ struct Sm80Conv {
     if constexpr (kFprop) {
       p.image_a = Sm80Image(args.a.data, args.x_strides, kBytes, c.images, c.h, c.w);
       p.filter = args.b.data;
-      p.places[0][0] = Sm80Counter(c.p, c.q, ThreadMapA::Delta::kStrided);
+      p.places[0][0] = Sm80Counter(c.p, c.q, kRowsApartA);
       p.taps[0][0] = Sm80Taps(c.r, c.s, c.c, Tile::kK, 0);
     } else if constexpr (kWgrad) {
       p.image_a = Sm80Image(args.a.data, args.y_strides, kBytes, c.images, c.p, c.q);
@@ -238,8 +214,8 @@ struct Sm80Conv {
       p.columns = Sm80PhaseAxis(c.w, c.stride_w, c.dilation_w, c.pad_w, c.s);
       for (int y = 0; y < 2; ++y) {
         for (int x = 0; x < 2; ++x) {
-          p.places[y][x] = Sm80Counter(p.rows.rows(y), p.columns.rows(x), ThreadMapA::Delta::kStrided);
-          p.taps[y][x] = Sm80Taps(p.rows.taps_of(y), p.columns.taps_of(x), c.k_out, Tile::kK, ThreadMapB::Delta::kStrided);
+          p.places[y][x] = Sm80Counter(p.rows.rows(y), p.columns.rows(x), kRowsApartA);
+          p.taps[y][x] = Sm80Taps(p.rows.taps_of(y), p.columns.taps_of(x), c.k_out, Tile::kK, kRowsApartB);
         }
       }
       int const vectors = c.c * kBytes / kSm80VectorBytes;
@@ -250,9 +226,7 @@ struct Sm80Conv {
       p.tiles_m = ceil_div(c.images * p.rows.rows(0) * p.columns.rows(0), Tile::kM);
       blocks = std::int64_t{p.tiles_m} * p.tiles_n * p.phases;
     }
-    p.d.data = args.d;
-    p.d.leading = args.d_leading;
-    p.d.batch_stride = args.d_batch_stride;
+    p.d = {args.d, args.d_leading, args.d_batch_stride, 0};
     std::copy(std::begin(args.epilogue), std::end(args.epilogue), p.operands);
     return blocks;
   }

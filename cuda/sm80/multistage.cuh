@@ -1,150 +1,95 @@
-// GEMM on Ampere and Ada: cp.async into a multistage shared-memory pipeline, mma.sync (CUTLASS 2.x).
+// GEMM on Ampere and Ada.
 #pragma once
 
-#include <cutlass/epilogue/thread/linear_combination.h>
-#include <cutlass/gemm/kernel/default_gemm_universal.h>
-#include <cutlass/gemm/kernel/default_gemm_universal_with_visitor.h>
-#include <cutlass/gemm/threadblock/threadblock_swizzle.h>
+#include <algorithm>
+#include <iterator>
+#include <limits>
 
-#include "core/cutlass_types.cuh"
 #include "core/launch.h"
-#include "epilogue/sm80_visitors.cuh"
+#include "core/tile_raster.cuh"
+#include "sm80/epilogue.cuh"
+#include "sm80/mainloop.cuh"
 
 namespace cutwheel::gemm {
 
-namespace epilogue {
-template <DType>
-struct linear_combination;  // generated
-}
-
 template <Arch arch_, DType a_, DType b_, DType acc_, DType d_, Layout layout_a_, Layout layout_b_, class Tile, class Warp,
-          int stages_, template <DType> class Epilogue_, bool fast_accum = false,
-          int alignment_ = 16 / static_cast<int>(sizeof(Element<a_>))>
+          int stages_, template <DType> class Epilogue_, bool fast_accum = false>
 struct Sm80Multistage {
   static_assert(arch_ == Arch::sm80 || arch_ == Arch::sm89);
-  // The one epilogue that CUTLASS's own functor serves: it decides at run time whether C is read, which costs nothing here.
-  static constexpr bool kClassic = std::is_same_v<Epilogue_<d_>, epilogue::linear_combination<d_>>;
-
-  using ElementA = Element<a_>;
-  using ElementB = Element<b_>;
-  using ElementD = Element<d_>;
-  static constexpr int kAlignmentA = alignment_;
-  static constexpr int kAlignmentB = alignment_;
-  // fp8 results are stored 8 bytes at a time: with 16, a row of 128 columns has too few accesses for eight warps.
-  static constexpr int kAlignmentD = is_fp8(d_) ? 8 : 16 / static_cast<int>(sizeof(ElementD));
-  static constexpr int kInstructionK = 32 / static_cast<int>(sizeof(ElementA));
-  using ElementAccumulator = Element<acc_>;
-  static constexpr bool kFp8 = is_fp8(a_);
-  using ArchTag = std::conditional_t<kFp8, cutlass::arch::Sm89, cutlass::arch::Sm80>;
-  // Without fast_accum, fp8 sums are promoted to float registers after each k-tile (accumulator promotion).
-  using Operator = std::conditional_t<
-      fast_accum, cutlass::arch::OpMultiplyAddFastAccum,
-      std::conditional_t<a_ == DType::s8, cutlass::arch::OpMultiplyAddSaturate, cutlass::arch::OpMultiplyAdd>>;
-  // The swizzle is up to eight columns of tiles wide, for reuse in L2.
+  using Mainloop = Sm80Mainloop<a_, b_, acc_, layout_a_, layout_b_, Tile, Warp, stages_, is_fp8(a_) && !fast_accum>;
+  using Epilogue = Sm80Epilogue<Epilogue_<d_>, d_, Warp>;
+  static constexpr int kMaxThreads = Mainloop::kThreads;
+  static constexpr int kMinBlocks = 1;
+  static constexpr int kSharedStorageBytes = std::max(Mainloop::kSharedBytes, kMaxThreads / 32 * Epilogue::kBytesPerWarp);
+  // Tiles across the raster order, for reuse in L2.
   static constexpr int kSwizzle = 8;
 
-  using TileShape = cutlass::gemm::GemmShape<Tile::kM, Tile::kN, Tile::kK>;
-  using WarpShape = cutlass::gemm::GemmShape<Warp::kM, Warp::kN, Warp::kK>;
-  using InstructionShape = cutlass::gemm::GemmShape<16, 8, kInstructionK>;
-  using Swizzle = cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<kSwizzle>;
+  struct Params {
+    PreparedTileRaster order;
+    Operand a, b;
+    EpilogueValue d;
+    EpilogueValue operands[kMaxEpilogueOperands];
+    int m, n, k;
+  };
 
-  template <class Visitor>
-  using KernelWithVisitor = typename cutlass::gemm::kernel::DefaultGemmWithVisitor<
-      ElementA, CutlassLayout<layout_a_>, cutlass::ComplexTransform::kNone, kAlignmentA, ElementB, CutlassLayout<layout_b_>,
-      cutlass::ComplexTransform::kNone, kAlignmentB, ElementD, cutlass::layout::RowMajor, kAlignmentD, ElementAccumulator,
-      float, cutlass::arch::OpClassTensorOp, ArchTag, TileShape, WarpShape, InstructionShape, Visitor, Swizzle, stages_,
-      Operator>::GemmKernel;
-
-  static constexpr auto kernel_of() {
-    if constexpr (kClassic) {
-      return epilogue::TypeIdentity<typename cutlass::gemm::kernel::DefaultGemmUniversal<
-          ElementA, CutlassLayout<layout_a_>, cutlass::ComplexTransform::kNone, kAlignmentA, ElementB,
-          CutlassLayout<layout_b_>, cutlass::ComplexTransform::kNone, kAlignmentB, ElementD, cutlass::layout::RowMajor,
-          float, cutlass::arch::OpClassTensorOp, cutlass::arch::Sm80, TileShape, WarpShape, InstructionShape,
-          cutlass::epilogue::thread::LinearCombination<ElementD, kAlignmentD, float, float>, Swizzle, stages_,
-          cutlass::arch::OpMultiplyAdd>::GemmKernel>{};
-    } else {
-      return epilogue::TypeIdentity<KernelWithVisitor<typename VisitorOf<Epilogue_<d_>>::Callbacks>>{};
-    }
+  // `scales_of` this row and column of the problem: what the mainloop multiplies partial sums by.
+  template <class ScalesOf>
+  CUTLASS_DEVICE static void compute(Params const& p, ScalesOf const& scales_of) {
+    extern __shared__ __align__(128) char shared_memory[];
+    int tile_m, tile_n, batch;
+    p.order.at(blockIdx.x, tile_m, tile_n, batch);
+    int const row = tile_m * Tile::kM, column = tile_n * Tile::kN;
+    Sm80MatrixLoader<typename Mainloop::TileA, kMaxThreads> load_a(
+        static_cast<Element<a_> const*>(p.a.data) + batch * p.a.batch_stride, p.a.leading, row, p.m, p.k);
+    Sm80MatrixLoader<typename Mainloop::TileB, kMaxThreads> load_b(
+        static_cast<Element<b_> const*>(p.b.data) + batch * p.b.batch_stride, p.b.leading, column, p.n, p.k);
+    typename Mainloop::Sums sums;
+    Mainloop::clear(sums);
+    Mainloop::run(static_cast<unsigned>(__cvta_generic_to_shared(shared_memory)), ceil_div(p.k, Tile::kK), load_a, load_b,
+                  sums, scales_of(row, column));
+    __syncthreads();
+    Epilogue::store(p.operands, p.d, shared_memory + threadIdx.x / 32 * Epilogue::kBytesPerWarp, sums,
+                    {row + Mainloop::warp_row(), column + Mainloop::warp_column(), p.m, p.n, batch});
   }
 
-  using ThreadMap = visitors::OutputTileThreadLayout<TileShape, WarpShape, ElementD, kAlignmentD, /*stages=*/1>;
-  template <class Epilogue>
-  using VisitorOf = Sm80Visitor<Epilogue, d_, ThreadMap, typename Epilogue::Operands, typename Epilogue::Stores>;
-
-  using Kernel = typename decltype(kernel_of())::type;
-  using Params = typename Kernel::Params;
-
-  static constexpr int kMaxThreads = Kernel::kThreadCount;
-  static constexpr int kMinBlocks = 1;
-  static constexpr int kSharedStorageBytes = static_cast<int>(sizeof(typename Kernel::SharedStorage));
-
-  CUTLASS_DEVICE static void device(Params const& params) {
-    extern __shared__ __align__(16) char shared_memory[];
-    Kernel kernel;
-    kernel(params, *reinterpret_cast<typename Kernel::SharedStorage*>(shared_memory));
+  CUTLASS_DEVICE static void device(Params const& p) {
+    compute(p, [](int, int) { return Sm80NoScales{}; });
   }
 
   static std::int64_t workspace_bytes(GemmArgs const&) { return 0; }
 
-  static typename Kernel::Arguments arguments_of(GemmArgs const& args) {
-    // Strides, not leading dimensions: a C stride of 0 (one row for all) is meant, not missing.
-    if constexpr (kClassic) {
-      bool const reads_c = args.beta != 0.f;
-      return {cutlass::gemm::GemmUniversalMode::kBatched,
-              {args.m, args.n, args.k},
-              args.batch,
-              {args.alpha, args.beta},
-              args.a.data,
-              args.b.data,
-              reads_c ? args.c.data : args.d,
-              args.d,
-              args.a.batch_stride,
-              args.b.batch_stride,
-              reads_c ? args.c.batch_stride : args.d_batch_stride,
-              args.d_batch_stride,
-              cutlass::make_Coord(args.a.leading),
-              cutlass::make_Coord(args.b.leading),
-              cutlass::make_Coord(reads_c ? args.c.leading : args.d_leading),
-              cutlass::make_Coord(args.d_leading)};
-    } else {
-      using Visitor = VisitorOf<Epilogue_<d_>>;
-      return {cutlass::gemm::GemmUniversalMode::kBatched,
-              {args.m, args.n, args.k},
-              args.batch,
-              Visitor::arguments(args.epilogue, args.d, args.d_leading, args.d_batch_stride),
-              args.a.data,
-              args.b.data,
-              nullptr,
-              nullptr,
-              args.a.batch_stride,
-              args.b.batch_stride,
-              0,
-              0,
-              cutlass::make_Coord(args.a.leading),
-              cutlass::make_Coord(args.b.leading),
-              cutlass::make_Coord(std::int64_t{0}),
-              cutlass::make_Coord(std::int64_t{0})};
-    }
-  }
-
-  static Status launch(GemmArgs const& args, void const* kernel) {
-    static KernelAttributes attributes;
+  // Fills in all that is in Params; another type may have more.
+  template <class P>
+  static Status launch(GemmArgs const& args, void const* kernel, KernelAttributes& attributes, P& params) {
     if (cudaError_t const error = attributes.prepare(kernel, args.device->ordinal, kSharedStorageBytes);
         error != cudaSuccess) {
       cudaGetLastError();
       return {StatusCode::cuda_error, static_cast<int>(error)};
     }
-    typename Kernel::Arguments const arguments = arguments_of(args);
-    Params const params(arguments, args.device->sm_count, /*sm_occupancy=*/1);
+    int const tiles_m = ceil_div(args.m, Tile::kM), tiles_n = ceil_div(args.n, Tile::kN);
+    if (std::int64_t{tiles_m} * tiles_n * args.batch > std::numeric_limits<int>::max()) {
+      return {StatusCode::not_implementable, 0};
+    }
+    TileRaster const order{tiles_m, tiles_n, args.batch, swizzle_width(kSwizzle, tiles_n), /*along_m=*/true};
+    params.order = PreparedTileRaster::of(order);
+    params.a = args.a;
+    params.b = args.b;
+    params.d = {args.d, args.d_leading, args.d_batch_stride, 0};
+    std::copy(std::begin(args.epilogue), std::end(args.epilogue), params.operands);
+    params.m = args.m;
+    params.n = args.n;
+    params.k = args.k;
     LaunchShape shape;
-    shape.grid = params.get_grid_dims();
-    // More than 65535 * 8 tiles along N, or a batch that the caller has not split.
-    constexpr unsigned kMaxGrid = 65535;
-    if (shape.grid.y > kMaxGrid || shape.grid.z > kMaxGrid) return {StatusCode::not_implementable, 0};
+    shape.grid = dim3(static_cast<unsigned>(order.count()));
     shape.block = dim3(kMaxThreads);
     shape.shared_memory_bytes = kSharedStorageBytes;
     return launch_kernel(kernel, shape, params, args.stream);
+  }
+
+  static Status launch(GemmArgs const& args, void const* kernel) {
+    static KernelAttributes attributes;
+    Params params{};
+    return launch(args, kernel, attributes, params);
   }
 };
 

@@ -107,7 +107,7 @@ def test_rules_of_sm90_gather_conv(values: Table, text: str) -> None:
     [
         (
             {"tile": [128, 16, 32], "warp": [64, 4, 32]},
-            "16-bit operands need multiples of 16x8x32 (mma 16x8x16",
+            "16-bit operands need multiples of 16x16x32 (pairs of mma",
         ),
         ({"tile": [128, 96, 32]}, "tile 128x96x32 is not divisible by warp 64x64x32"),
         ({"tile": [128, 128, 64]}, "warp K = 32; warps share M and N of a tile, not K"),

@@ -53,8 +53,21 @@ def test_rules_of_sm90_warpspecialized(values: Table, text: str) -> None:
     [
         ({"tile": [128, 96, 32]}, "tile 128x96x32 is not divisible by warp 64x64x32"),
         ({"tile": [256, 160, 32], "warp": [32, 32, 32]}, "takes 40 warps of 32x32x32; at most 16"),
-        ({"warp": [64, 64, 16]}, "16-bit operands need multiples of 16x8x32 (mma 16x8x16"),
+        ({"warp": [64, 64, 16]}, "16-bit operands need multiples of 16x16x32 (pairs of mma"),
         ({"tile": [48, 64, 32], "warp": [24, 32, 32]}, "warp 24x32x32; 16-bit operands"),
+        ({"warp": [64, 64, 32], "tile": [128, 128, 64]}, "warp K = 32; warps share M and N of a"),
+        (
+            {"tile": [128, 128, 96], "warp": [64, 64, 96], "layouts": ["nnt"]},
+            "rows of B's tile take 192 bytes; a power of two from 64 on",
+        ),
+        (
+            {"tile": [128, 96, 32], "warp": [64, 96, 32], "layouts": ["ttt"]},
+            "rows of B's tile take 192 bytes; a power of two from 64 on",
+        ),
+        (
+            {"tile": [48, 64, 32], "warp": [16, 64, 32]},
+            "96 threads copy 24 of the 64 rows of B's tile at once; a divisor of these",
+        ),
         ({"stages": 1}, "stages = 1; 2 to 8 are supported"),
         ({"stages": 9, "tile": [64, 64, 32]}, "stages = 9"),
         ({"cluster": [1, 1, 1]}, "unknown key 'cluster'; allowed: tile, warp, stages, fast_accum"),
@@ -123,7 +136,7 @@ def test_elementwise_chooses_an_epilogue_and_nothing_else() -> None:
 
 def test_tf32_has_its_own_mma_shape() -> None:
     tf32 = changed(SM80, dtypes=[dtypes("tf32", "f32")], tile=[128, 128, 24], warp=[64, 64, 24])
-    assert "32-bit operands need multiples of 16x8x16 (mma 16x8x8" in errors(tf32)[0][1]
+    assert "32-bit operands need multiples of 16x16x16 (pairs of mma 16x8x8" in errors(tf32)[0][1]
     assert parse(document(changed(tf32, tile=[128, 128, 16], warp=[64, 64, 16])))
 
 

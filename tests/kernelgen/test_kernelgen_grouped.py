@@ -88,7 +88,7 @@ def test_rules_of_sm90_grouped(values: Table, text: str) -> None:
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"warp": [64, 64, 16]}, "16-bit operands need multiples of 16x8x32 (mma 16x8x16"),
+        ({"warp": [64, 64, 16]}, "16-bit operands need multiples of 16x16x32 (pairs of mma"),
         ({"tile": [128, 96, 32]}, "tile 128x96x32 is not divisible by warp 64x64x32"),
         ({"stages": 9, "tile": [64, 64, 32]}, "stages = 9; 2 to 8 are supported"),
         ({"swap_ab": True}, "unknown key 'swap_ab'; allowed: tile, warp, stages, fast_accum"),

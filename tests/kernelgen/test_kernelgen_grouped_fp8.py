@@ -41,7 +41,7 @@ def one_error(entry: Table, **values: object) -> str:
     ("values", "text"),
     [
         ({"arch": ["80"]}, "e4m3 operands on architecture 80; tensor cores multiply fp8 from 89"),
-        ({"warp": [64, 32, 32]}, "8-bit operands need multiples of 16x8x64 (mma 16x8x32, an even"),
+        ({"warp": [64, 32, 32]}, "8-bit operands need multiples of 16x16x64 (pairs of mma 16"),
         ({"layouts": ["ttt"]}, "layout ttt; tensor cores read 8-bit operands K-major only"),
         ({"grouping": ["k"]}, "grouping k with e4m3 operands; scaled products have groups of row"),
         ({"dtypes": [dtypes("e5m2", "bf16")]}, "combination e5m2_e5m2_f32_bf16"),
@@ -60,7 +60,7 @@ def test_rules_of_rowwise_scales(values: Table, text: str) -> None:
     [
         ({"tile": [128, 128, 64], "warp": [64, 32, 64]}, "tile K = 64; it is 128, one block of s"),
         ({"warp": [64, 64, 64]}, "warp K = 64; warps share M and N of a tile, not K"),
-        ({"warp": [24, 32, 128], "tile": [48, 128, 128]}, "multiples of 16x16x32 (pairs of mma 16"),
+        ({"warp": [24, 32, 128], "tile": [48, 128, 128]}, "multiples of 16x16x64 (pairs of mma 16"),
         (
             {"tile": [128, 96, 128], "warp": [64, 48, 128]},
             "warp N = 48; it must divide the 128 columns that share a scale",

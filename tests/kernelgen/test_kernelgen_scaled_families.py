@@ -97,7 +97,7 @@ def test_the_epilogues_of_mm_are_not_for_scaled_mm() -> None:
     ("values", "text"),
     [
         ({"layouts": ["ntt"]}, "layout ntt; tensor cores read 8-bit operands K-major only"),
-        ({"warp": [64, 64, 32]}, "8-bit operands need multiples of 16x8x64 (mma 16x8x32, an even"),
+        ({"warp": [64, 64, 32]}, "8-bit operands need multiples of 16x16x64 (pairs of mma 16"),
         (
             {"dtypes": [E4M3]},
             "e4m3 operands on architecture 80; tensor cores multiply fp8 from 89 on",
@@ -154,7 +154,7 @@ def test_columns_with_scales_of_their_own_come_in_any_number() -> None:
         ({"warp": [64, 32, 64]}, "warp K = 64; warps share M and N of a tile, not K"),
         (
             {"tile": [64, 8, 128], "warp": [64, 8, 128]},
-            "8-bit operands need multiples of 16x16x32 (pairs of",
+            "8-bit operands need multiples of 16x16x64 (pairs of",
         ),
         ({"tile": [128, 80, 128]}, "tile 128x80x128 is not divisible by warp 64x32x128"),
         ({"stages": 1}, "stages = 1; 2 to 8 are supported"),

@@ -57,11 +57,6 @@ def order(entry: dict[str, Any], **values: Any) -> str | None:
             "wgmma.k16.cluster2x64",
         ),
         (SM80, {}, "mma.k16"),
-        (
-            SM80,
-            {"tiles": [{"tile": [64, 64, 64], "warp": [32, 32, 32], "stages": 4}]},
-            "mma.k16.warps2x32",
-        ),
         (SM90_CONV, {}, "wgmma.k16.taps"),
         (SM90_GATHER_CONV, {}, "wgmma.k16.gathered"),
         (SM90_DIRECT_CONV, {}, "wgmma.k16.halo"),

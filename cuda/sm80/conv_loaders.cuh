@@ -1,13 +1,11 @@
-// Where a thread's vectors of 16 bytes of an operand lie in global memory, tile by tile along K: the iterators of CUTLASS's
-// implicit GEMM. CUTLASS's own take strides of 32 bits, at most 32 taps a side, symmetric padding and whole tiles of
-// channels.
+// Loaders of the implicit GEMM: where a thread's vectors of 16 bytes of an operand lie in images and filters, tile by tile
+// along K.
 //
 // An operand is contiguous either along K (rows of fprop and dgrad, filters of fprop) or across it (everything else).
 #pragma once
 
-#include <cutlass/array.h>
-
 #include "sm80/conv_counter.cuh"
+#include "sm80/operand_tile.cuh"
 
 namespace cutwheel::conv2d {
 
@@ -49,48 +47,54 @@ struct Sm80Meeting {
 // Coordinates of what does not exist: no sum with another coordinate is in an image.
 constexpr int kNoPlace = 1 << 29, kNoTap = 1 << 30;
 
-template <class Element_, class ThreadMap_>
-struct Sm80VectorIterator {
-  using Element = Element_;
-  using ThreadMap = ThreadMap_;
-  using AccessType = cutlass::AlignedArray<Element, ThreadMap::kElementsPerAccess>;
-  static constexpr int kAccessesPerVector = 1;
-  static constexpr int kContiguous = ThreadMap::Iterations::kContiguous, kStrided = ThreadMap::Iterations::kStrided;
-  static constexpr int kBytes = sizeof(Element);
-  static_assert(sizeof(AccessType) == kSm80VectorBytes);
+// What loaders have in common: of vector i of a thread a Vectors has pointer(i) and valid(i). `through_l1`: others read the
+// same soon.
+template <class Vectors, class OperandTile, int threads, bool through_l1>
+struct Sm80ConvLoader {
+  using Map = gemm::Sm80CopyMap<OperandTile, threads>;
+  static constexpr int kCopies = Map::kCopies, kBytes = OperandTile::kElementBytes;
+  static_assert(Map::kVectorBytes == kSm80VectorBytes);
 
-  CUTLASS_DEVICE void set_iteration_index(int index) { index_ = index; }
-  CUTLASS_DEVICE void operator++() { ++index_; }
+  template <int part, int parts>
+  CUTLASS_DEVICE void copy(unsigned shared) const {
+    auto const& vectors = static_cast<Vectors const&>(*this);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = kCopies * part / parts; i < kCopies * (part + 1) / parts; ++i) {
+      gemm::cp_async<kSm80VectorBytes, through_l1>(shared + Map::offset_of_copy(offset_, i), vectors.pointer(i),
+                                                   vectors.valid(i));
+    }
+  }
 
  protected:
-  CUTLASS_DEVICE int contiguous() const { return index_ % kContiguous; }
-  CUTLASS_DEVICE int strided() const { return index_ / kContiguous; }
-  CUTLASS_DEVICE static AccessType const* access(char const* pointer, std::int64_t vectors = 0) {
-    return reinterpret_cast<AccessType const*>(pointer + vectors * kSm80VectorBytes);
-  }
   // Conditions are joined by &, not &&: branches between copies cost more than the tests.
   CUTLASS_DEVICE static bool within(int coordinate, int extent) {
     return static_cast<unsigned>(coordinate) < static_cast<unsigned>(extent);
   }
-  int index_ = 0;
+  CUTLASS_DEVICE static int thread_row() { return Map::row(threadIdx.x); }
+  CUTLASS_DEVICE static int thread_element() { return Map::element(threadIdx.x); }
+
+ private:
+  int offset_ = Map::offset(threadIdx.x);
 };
 
 // Rows of A, contiguous along K: a row is an output pixel of the GEMM, and K runs over the pixels that its taps read.
-template <class Element, class ThreadMap, int kTileK>
-class Sm80PlaceRows : public Sm80VectorIterator<Element, ThreadMap> {
-  using Base = Sm80VectorIterator<Element, ThreadMap>;
-  using Base::kStrided;
-  static_assert(Base::kContiguous == 1);
+template <class OperandTile, int threads>
+class Sm80PlaceRows : public Sm80ConvLoader<Sm80PlaceRows<OperandTile, threads>, OperandTile, threads, true> {
+  using Base = Sm80ConvLoader<Sm80PlaceRows, OperandTile, threads, true>;
+  using Base::kBytes;
+  using Map = typename Base::Map;
+  static constexpr int kStrided = Map::kStrided;
+  static_assert(Map::kContiguous == 1);
+  static constexpr int kTileK = OperandTile::kK;
 
  public:
   CUTLASS_DEVICE Sm80PlaceRows(Sm80Image const& image, Sm80Meeting const& vertical, Sm80Meeting const& horizontal,
-                               Sm80Counter const& places, Sm80Taps const& taps, int first_row, int thread)
+                               Sm80Counter const& places, Sm80Taps const& taps, int first_row)
       : image_(image), taps_(taps), row_step_(vertical.step), column_step_(horizontal.step) {
-    auto const at = ThreadMap::initial_offset(thread);
-    Sm80Digits place = places.at(first_row + at.strided());
+    int const at_row = Base::thread_row(), at_element = Base::thread_element();
+    Sm80Digits place = places.at(first_row + at_row);
     int const first_image = place.high;
-    pointer_ = static_cast<char const*>(image.data) + first_image * image.image_stride +
-               taps.constant(at.contiguous()) * Base::kBytes;
+    pointer_ = static_cast<char const*>(image.data) + first_image * image.image_stride + taps.constant(at_element) * kBytes;
     int const image_vectors = static_cast<int>(image.image_stride / kSm80VectorBytes);
     CUTLASS_PRAGMA_UNROLL
     for (int s = 0; s < kStrided; ++s) {
@@ -100,7 +104,7 @@ class Sm80PlaceRows : public Sm80VectorIterator<Element, ThreadMap> {
       columns_[s] = x;
       places.advance(place);
     }
-    tap_ = taps.first(at.contiguous());
+    tap_ = taps.first(at_element);
     locate();
   }
 
@@ -108,17 +112,18 @@ class Sm80PlaceRows : public Sm80VectorIterator<Element, ThreadMap> {
     taps_.counter.advance(tap_);
     locate();
   }
-  CUTLASS_DEVICE auto get() const { return Base::access(pointer_, offsets_[this->strided()] + offset_); }
-  CUTLASS_DEVICE bool valid() const {
-    int const s = this->strided();
-    return Base::within(rows_[s] + row_, image_.height) & Base::within(columns_[s] + column_, image_.width);
+  CUTLASS_DEVICE char const* pointer(int i) const {
+    return pointer_ + (offsets_[i] + offset_) * std::int64_t{kSm80VectorBytes};
+  }
+  CUTLASS_DEVICE bool valid(int i) const {
+    return Base::within(rows_[i] + row_, image_.height) & Base::within(columns_[i] + column_, image_.width);
   }
 
  private:
   CUTLASS_DEVICE void locate() {
     int const row = taps_.row(tap_) * row_step_;
     column_ = taps_.column(tap_) * column_step_;
-    offset_ = image_.offset(row, column_) + taps_.template channel<kTileK>(tap_) / ThreadMap::kElementsPerAccess;
+    offset_ = image_.offset(row, column_) + taps_.template channel<kTileK>(tap_) / Map::kElements;
     row_ = taps_.valid(tap_) ? row : kNoTap;
   }
 
@@ -132,26 +137,29 @@ class Sm80PlaceRows : public Sm80VectorIterator<Element, ThreadMap> {
 };
 
 // Columns of B along K: each is a filter, K are its taps and channels.
-template <class Element, class ThreadMap, int kTileK>
-class Sm80FilterColumns : public Sm80VectorIterator<Element, ThreadMap> {
-  using Base = Sm80VectorIterator<Element, ThreadMap>;
-  using Base::kStrided;
-  static_assert(Base::kContiguous == 1);
+template <class OperandTile, int threads>
+class Sm80FilterColumns : public Sm80ConvLoader<Sm80FilterColumns<OperandTile, threads>, OperandTile, threads, false> {
+  using Base = Sm80ConvLoader<Sm80FilterColumns, OperandTile, threads, false>;
+  using Base::kBytes;
+  using Map = typename Base::Map;
+  static constexpr int kStrided = Map::kStrided;
+  static_assert(Map::kContiguous == 1);
+  static constexpr int kTileK = OperandTile::kK;
 
  public:
   CUTLASS_DEVICE Sm80FilterColumns(void const* data, int tap_columns, int channels, int filters, int filter_elements,
-                                   Sm80Taps const& taps, int first_filter, int thread)
+                                   Sm80Taps const& taps, int first_filter)
       : taps_(taps), tap_columns_(tap_columns), channels_(channels) {
-    auto const at = ThreadMap::initial_offset(thread);
-    int const filter = first_filter + at.strided();
-    pitch_ = filter_elements * std::int64_t{ThreadMap::Delta::kStrided * Base::kBytes};
-    pointer_ = static_cast<char const*>(data) +
-               (filter * std::int64_t{filter_elements} + taps.constant(at.contiguous())) * Base::kBytes;
+    int const at_row = Base::thread_row(), at_element = Base::thread_element();
+    int const filter = first_filter + at_row;
+    pitch_ = filter_elements * std::int64_t{Map::kRowsApart * kBytes};
+    pointer_ =
+        static_cast<char const*>(data) + (filter * std::int64_t{filter_elements} + taps.constant(at_element)) * kBytes;
     CUTLASS_PRAGMA_UNROLL
     for (int s = 0; s < kStrided; ++s) {
-      exists_ |= (filter + s * ThreadMap::Delta::kStrided < filters ? 1u : 0u) << s;
+      exists_ |= (filter + s * Map::kRowsApart < filters ? 1u : 0u) << s;
     }
-    tap_ = taps.first(at.contiguous());
+    tap_ = taps.first(at_element);
     locate();
   }
 
@@ -159,13 +167,13 @@ class Sm80FilterColumns : public Sm80VectorIterator<Element, ThreadMap> {
     taps_.counter.advance(tap_);
     locate();
   }
-  CUTLASS_DEVICE auto get() const { return Base::access(pointer_ + offset_ + this->strided() * pitch_); }
-  CUTLASS_DEVICE bool valid() const { return taps_.valid(tap_) & bool(exists_ >> this->strided() & 1); }
+  CUTLASS_DEVICE char const* pointer(int i) const { return pointer_ + offset_ + i * pitch_; }
+  CUTLASS_DEVICE bool valid(int i) const { return taps_.valid(tap_) & bool(exists_ >> i & 1); }
 
  private:
   CUTLASS_DEVICE void locate() {
     int const tap = taps_.row(tap_) * tap_columns_ + taps_.column(tap_);
-    offset_ = (tap * std::int64_t{channels_} + taps_.template channel<kTileK>(tap_)) * Base::kBytes;
+    offset_ = (tap * std::int64_t{channels_} + taps_.template channel<kTileK>(tap_)) * kBytes;
   }
 
   Sm80Taps const& taps_;
@@ -176,29 +184,31 @@ class Sm80FilterColumns : public Sm80VectorIterator<Element, ThreadMap> {
   Sm80Digits tap_;
 };
 
+// Between taps in memory, in vectors: from one tap of the residue class to the next, from filter to filter.
+struct Sm80FilterPitches {
+  int row, column, filter;
+};
+
 // Rows of B across K, of dgrad: each is a tap of a filter, its elements are channels. Offsets count vectors.
-template <class Element, class ThreadMap, int kTileK>
-class Sm80FilterRows : public Sm80VectorIterator<Element, ThreadMap> {
-  using Base = Sm80VectorIterator<Element, ThreadMap>;
-  using Base::kContiguous, Base::kStrided;
-  static_assert(kContiguous * kStrided <= 32);
+template <class OperandTile, int threads>
+class Sm80FilterRows : public Sm80ConvLoader<Sm80FilterRows<OperandTile, threads>, OperandTile, threads, false> {
+  using Base = Sm80ConvLoader<Sm80FilterRows, OperandTile, threads, false>;
+  using Base::kBytes;
+  using Map = typename Base::Map;
+  static constexpr int kContiguous = Map::kContiguous, kStrided = Map::kStrided;
+  static constexpr int kTileK = OperandTile::kK;
 
  public:
-  struct Pitches {
-    int row, column, filter;  // from one tap of the residue class to the next, from filter to filter
-  };
-  CUTLASS_DEVICE Sm80FilterRows(void const* data, Pitches const& pitches, int channels, Sm80Taps const& taps,
-                                int first_channel, int thread)
+  CUTLASS_DEVICE Sm80FilterRows(void const* data, Sm80FilterPitches const& pitches, int channels, Sm80Taps const& taps,
+                                int first_channel)
       : pitches_(pitches), taps_(taps) {
-    auto const at = ThreadMap::initial_offset(thread);
-    int const channel = first_channel + at.contiguous();
-    pointer_ = static_cast<char const*>(data) + channel * std::int64_t{Base::kBytes} +
-               taps.constant(at.strided()) * std::int64_t{pitches.filter} * kSm80VectorBytes;
+    int const at_row = Base::thread_row(), at_element = Base::thread_element();
+    int const channel = first_channel + at_element;
+    pointer_ = static_cast<char const*>(data) + channel * std::int64_t{kBytes} +
+               taps.constant(at_row) * std::int64_t{pitches.filter} * kSm80VectorBytes;
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kContiguous * kStrided; ++i) {
-      exists_ |= (channel + i % kContiguous * ThreadMap::Delta::kContiguous < channels ? 1u : 0u) << i;
-    }
-    tap_ = taps.first(at.strided());
+    for (int c = 0; c < kContiguous; ++c) exists_ |= (channel + c * Map::kElementsApart < channels ? 1u : 0u) << c;
+    tap_ = taps.first(at_row);
     locate();
   }
 
@@ -206,28 +216,26 @@ class Sm80FilterRows : public Sm80VectorIterator<Element, ThreadMap> {
     taps_.counter.advance(tap_);
     locate();
   }
-  CUTLASS_DEVICE auto get() const {
-    return Base::access(pointer_ + this->contiguous() * (ThreadMap::Delta::kContiguous * Base::kBytes),
-                        offsets_[this->strided()]);
+  CUTLASS_DEVICE char const* pointer(int i) const {
+    return pointer_ + offsets_[i / kContiguous] * kSm80VectorBytes + i % kContiguous * Map::kElementsApart * kBytes;
   }
-  CUTLASS_DEVICE bool valid() const { return valid_ >> this->index_ & 1; }
+  CUTLASS_DEVICE bool valid(int i) const { return valid_ >> i & 1; }
 
  private:
   CUTLASS_DEVICE void locate() {
     Sm80Digits at = tap_;
-    valid_ = exists_;
+    valid_ = 0;
     CUTLASS_PRAGMA_UNROLL
     for (int s = 0; s < kStrided; ++s) {
-      int const filter = taps_.template channel<kTileK>(at) + taps_.constant(s * ThreadMap::Delta::kStrided);
+      int const filter = taps_.template channel<kTileK>(at) + taps_.constant(s * Map::kRowsApart);
       int const tap = taps_.row(at) * pitches_.row + taps_.column(at) * pitches_.column;
       offsets_[s] = filter * std::int64_t{pitches_.filter} + tap;
-      constexpr unsigned kRow = (1u << kContiguous) - 1;
-      if (!taps_.valid(at)) valid_ &= ~(kRow << s * kContiguous);
+      valid_ |= (taps_.valid(at) ? exists_ : 0) << s * kContiguous;
       taps_.counter.add(at, taps_.inside);
     }
   }
 
-  Pitches const& pitches_;
+  Sm80FilterPitches const& pitches_;
   Sm80Taps const& taps_;
   char const* pointer_;
   unsigned exists_ = 0, valid_;
@@ -236,25 +244,25 @@ class Sm80FilterRows : public Sm80VectorIterator<Element, ThreadMap> {
 };
 
 // Rows of A across K, of wgrad: each is a place of the gradient, its elements are filters.
-template <class Element, class ThreadMap>
-class Sm80GradientRows : public Sm80VectorIterator<Element, ThreadMap> {
-  using Base = Sm80VectorIterator<Element, ThreadMap>;
-  using Base::kContiguous, Base::kStrided;
+template <class OperandTile, int threads>
+class Sm80GradientRows : public Sm80ConvLoader<Sm80GradientRows<OperandTile, threads>, OperandTile, threads, false> {
+  using Base = Sm80ConvLoader<Sm80GradientRows, OperandTile, threads, false>;
+  using Base::kBytes;
+  using Map = typename Base::Map;
+  static constexpr int kContiguous = Map::kContiguous, kStrided = Map::kStrided;
 
  public:
   CUTLASS_DEVICE Sm80GradientRows(Sm80Image const& image, Sm80Counter const& places, int filters, int first_filter,
-                                  int first_place, int thread)
+                                  int first_place)
       : image_(image), places_(places) {
-    auto const at = ThreadMap::initial_offset(thread);
-    int const filter = first_filter + at.contiguous();
-    pointer_ = static_cast<char const*>(image.data) + filter * std::int64_t{Base::kBytes};
+    int const at_row = Base::thread_row(), at_element = Base::thread_element();
+    int const filter = first_filter + at_element;
+    pointer_ = static_cast<char const*>(image.data) + filter * std::int64_t{kBytes};
     CUTLASS_PRAGMA_UNROLL
-    for (int c = 0; c < kContiguous; ++c) {
-      exists_ |= (filter + c * ThreadMap::Delta::kContiguous < filters ? 1u : 0u) << c;
-    }
+    for (int c = 0; c < kContiguous; ++c) exists_ |= (filter + c * Map::kElementsApart < filters ? 1u : 0u) << c;
     CUTLASS_PRAGMA_UNROLL
     for (int s = 0; s < kStrided; ++s) {
-      at_[s] = places.at(first_place + at.strided() + s * ThreadMap::Delta::kStrided);
+      at_[s] = places.at(first_place + at_row + s * Map::kRowsApart);
       locate(s);
     }
   }
@@ -266,12 +274,11 @@ class Sm80GradientRows : public Sm80VectorIterator<Element, ThreadMap> {
       locate(s);
     }
   }
-  CUTLASS_DEVICE auto get() const {
-    return Base::access(pointer_ + offsets_[this->strided()] +
-                        this->contiguous() * (ThreadMap::Delta::kContiguous * Base::kBytes));
+  CUTLASS_DEVICE char const* pointer(int i) const {
+    return pointer_ + offsets_[i / kContiguous] + i % kContiguous * Map::kElementsApart * kBytes;
   }
-  CUTLASS_DEVICE bool valid() const {
-    return (at_[this->strided()].high < image_.images) & bool(exists_ >> this->contiguous() & 1);
+  CUTLASS_DEVICE bool valid(int i) const {
+    return (at_[i / kContiguous].high < image_.images) & bool(exists_ >> i % kContiguous & 1);
   }
 
  private:
@@ -289,29 +296,31 @@ class Sm80GradientRows : public Sm80VectorIterator<Element, ThreadMap> {
 };
 
 // Rows of B across K, of wgrad: each is a place of the gradient, its elements are the pixels that it meets in all taps.
-template <class Element, class ThreadMap>
-class Sm80MeetingRows : public Sm80VectorIterator<Element, ThreadMap> {
-  using Base = Sm80VectorIterator<Element, ThreadMap>;
-  using Base::kContiguous, Base::kStrided;
+template <class OperandTile, int threads>
+class Sm80MeetingRows : public Sm80ConvLoader<Sm80MeetingRows<OperandTile, threads>, OperandTile, threads, true> {
+  using Base = Sm80ConvLoader<Sm80MeetingRows, OperandTile, threads, true>;
+  using Base::kBytes;
+  using Map = typename Base::Map;
+  static constexpr int kContiguous = Map::kContiguous, kStrided = Map::kStrided;
 
  public:
   CUTLASS_DEVICE Sm80MeetingRows(Sm80Image const& image, Sm80Meeting const& vertical, Sm80Meeting const& horizontal,
                                  Sm80Counter const& places, Sm80Counter const& taps, int tap_rows, int first_column,
-                                 int first_place, int thread)
+                                 int first_place)
       : image_(image), places_(places), row_scale_(vertical.scale), column_scale_(horizontal.scale) {
-    auto const at = ThreadMap::initial_offset(thread);
+    int const at_row = Base::thread_row(), at_element = Base::thread_element();
     CUTLASS_PRAGMA_UNROLL
     for (int c = 0; c < kContiguous; ++c) {
-      Sm80Digits const tap = taps.at(first_column + at.contiguous() + c * ThreadMap::Delta::kContiguous);
+      Sm80Digits const tap = taps.at(first_column + at_element + c * Map::kElementsApart);
       int const y = tap.high * vertical.step + vertical.first;
       columns_[c] = tap.middle * horizontal.step + horizontal.first;
-      pointers_[c] = static_cast<char const*>(image.data) + tap.low * Base::kBytes +
+      pointers_[c] = static_cast<char const*>(image.data) + tap.low * kBytes +
                      image.offset(y, columns_[c]) * std::int64_t{kSm80VectorBytes};
       rows_[c] = tap.high < tap_rows ? y : kNoPlace;
     }
     CUTLASS_PRAGMA_UNROLL
     for (int s = 0; s < kStrided; ++s) {
-      at_[s] = places.at(first_place + at.strided() + s * ThreadMap::Delta::kStrided);
+      at_[s] = places.at(first_place + at_row + s * Map::kRowsApart);
       locate(s);
     }
   }
@@ -323,10 +332,10 @@ class Sm80MeetingRows : public Sm80VectorIterator<Element, ThreadMap> {
       locate(s);
     }
   }
-  CUTLASS_DEVICE auto get() const { return Base::access(pointers_[this->contiguous()] + offsets_[this->strided()]); }
-  CUTLASS_DEVICE bool valid() const {
-    int const c = this->contiguous();
-    Sm80Digits const& at = at_[this->strided()];
+  CUTLASS_DEVICE char const* pointer(int i) const { return pointers_[i % kContiguous] + offsets_[i / kContiguous]; }
+  CUTLASS_DEVICE bool valid(int i) const {
+    Sm80Digits const& at = at_[i / kContiguous];
+    int const c = i % kContiguous;
     return (at.high < image_.images) & Base::within(rows_[c] + at.middle * row_scale_, image_.height) &
            Base::within(columns_[c] + at.low * column_scale_, image_.width);
   }

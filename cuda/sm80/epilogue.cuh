@@ -1,0 +1,221 @@
+// A generated epilogue on Ampere and Ada: each warp turns its sums, 32 rows at a time, into whole rows in shared memory of
+// its own, and finishes these in vectors, so that no warp waits for another and all accesses are of whole lines.
+#pragma once
+
+#include <algorithm>
+#include <tuple>
+
+#include "epilogue/apply.cuh"
+
+namespace cutwheel::gemm {
+
+// A warp's part of a problem.
+struct Sm80WarpPart {
+  int row, column;          // the first ones
+  int end_row, end_column;  // of the problem, or of the group
+  std::int64_t batch;       // which problem of a batch, or group
+};
+
+// Rows of D follow each other with its leading dimension.
+struct Sm80FollowingRows {
+  CUTLASS_DEVICE std::int64_t at(int row, std::int64_t leading) const { return row * leading; }
+};
+
+template <class Epilogue, DType d, class Warp, class Operands = typename Epilogue::Operands,
+          class Stores = typename Epilogue::Stores>
+struct Sm80Epilogue;
+
+template <class Epilogue, DType d, class Warp, class... Operands, class... Stores>
+struct Sm80Epilogue<Epilogue, d, Warp, epilogue::OperandList<Operands...>, epilogue::OperandList<Stores...>> {
+  using Apply = epilogue::Apply<Epilogue, d, epilogue::OperandList<Operands...>, epilogue::OperandList<Stores...>>;
+  using ElementD = typename Apply::ElementD;  // for one accumulator column
+  using E = Element<d>;                       // of the stores besides D, too
+
+  // Accumulator columns that a thread takes at once, and the vectors of a row of the warp's.
+  static constexpr int kVector = std::clamp(16 / static_cast<int>(sizeof(ElementD)), 4, 8);
+  static constexpr int kVectors = Warp::kN / kVector;
+  static constexpr int kRowsAtOnce = 32 / kVectors;
+  static_assert(32 % kVectors == 0 && kRowsAtOnce <= 16);
+  // Rows that go through shared memory at once: of two mma.sync, one below the other.
+  static constexpr int kMmasAtOnce = Warp::kM % 32 == 0 ? 2 : 1, kRows = 16 * kMmasAtOnce;
+  // The second four columns of each eight lie apart where a thread takes eight: lanes read 16 bytes beside each other, and
+  // write eight bytes of four rows to different banks.
+  static constexpr int kPitch = Warp::kN * 4 + 32, kSecondHalf = Warp::kN * 2 + 16;
+  static constexpr int kBytesPerWarp = kRows * kPitch;
+  static constexpr int kPasses = kRows / kRowsAtOnce;
+
+  template <class Operand>
+  using Raw = cutlass::Array<epilogue::ElementOfOperand<Operand>, kVector>;
+
+  // In pieces of 16 bytes, to which everything is aligned.
+  template <class X, int N>
+  CUTLASS_DEVICE static void load(cutlass::Array<X, N>& values, X const* from) {
+    constexpr int kEach = std::min(N, 16 / static_cast<int>(sizeof(X)));
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N; i += kEach) {
+      using Piece = cutlass::AlignedArray<X, kEach>;
+      *reinterpret_cast<Piece*>(values.data() + i) = *reinterpret_cast<Piece const*>(from + i);
+    }
+  }
+  template <class X, int N>
+  CUTLASS_DEVICE static void save(X* to, cutlass::Array<X, N> const& values) {
+    constexpr int kEach = std::min(N, 16 / static_cast<int>(sizeof(X)));
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N; i += kEach) {
+      using Piece = cutlass::AlignedArray<X, kEach>;
+      *reinterpret_cast<Piece*>(to + i) = *reinterpret_cast<Piece const*>(values.data() + i);
+    }
+  }
+
+  // Address of an accumulator column of a matrix or store, or of D.
+  template <class X, class User>
+  CUTLASS_DEVICE static X* element_at(EpilogueValue const& value, std::int64_t batch, std::int64_t row_offset, int column) {
+    return reinterpret_cast<X*>(static_cast<User*>(value.data) + batch * value.batch_stride + row_offset) + column;
+  }
+
+  // What lies along the row is loaded once for all rows, a column's value for each; scalars are where they are.
+  template <class Operand>
+  CUTLASS_DEVICE static auto along_row(EpilogueValue const* operands, Sm80WarpPart const& part, int column) {
+    Raw<Operand> values;
+    values.clear();
+    if constexpr (Operand::kKind == OperandKind::row) {
+      EpilogueValue const& value = operands[Operand::kIndex];
+      auto const* const data = static_cast<Element<Operand::kType> const*>(value.data) + part.batch * value.batch_stride;
+      if (value.data && column < part.end_column) {
+        if (Operand::kMayBeOne && value.leading == 0) {
+          values.fill(*data);
+        } else {
+          load(values, data + column);
+        }
+      }
+    }
+    return values;
+  }
+  template <class Operand>
+  CUTLASS_DEVICE static auto of_row(EpilogueValue const* operands, Sm80WarpPart const& part, int row, int column,
+                                    Raw<Operand> const& along_row) {
+    EpilogueValue const& value = operands[Operand::kIndex];
+    if constexpr (Operand::kKind == OperandKind::row) {
+      return along_row;
+    } else if constexpr (Operand::kKind == OperandKind::scalar) {
+      return value.value;
+    } else {
+      Raw<Operand> values;
+      values.clear();
+      if (value.data && row < part.end_row && column < part.end_column) {
+        using User = Element<Operand::kType>;
+        if constexpr (Operand::kKind == OperandKind::col) {
+          bool const is_one = Operand::kMayBeOne && value.leading == 0;
+          values.fill(static_cast<User const*>(value.data)[part.batch * value.batch_stride + (is_one ? 0 : row)]);
+        } else {
+          load(values,
+               element_at<epilogue::ElementOfOperand<Operand> const, User>(value, part.batch, row * value.leading, column));
+        }
+      }
+      return values;
+    }
+  }
+  template <class Operand>
+  CUTLASS_DEVICE static auto widened(float value) {
+    cutlass::Array<float, kVector> values;
+    values.fill(value);
+    return values;
+  }
+  template <class Operand>
+  CUTLASS_DEVICE static auto widened(Raw<Operand> const& values) {
+    return epilogue::to_float<Operand>(values);
+  }
+
+  template <class Operand>
+  CUTLASS_DEVICE static void save_store(EpilogueValue const* operands, Sm80WarpPart const& part, int row, int column,
+                                        cutlass::Array<float, kVector> const& values) {
+    EpilogueValue const& value = operands[Operand::kIndex];
+    save(element_at<E, E>(value, part.batch, row * value.leading, column), epilogue::round_to<E>(values));
+  }
+
+  // `shared`: kBytesPerWarp of the warp's own; `d_rows`: where rows of D lie. Sums are used up.
+  template <class Sums, class Rows = Sm80FollowingRows>
+  CUTLASS_DEVICE static void store(EpilogueValue const* operands, EpilogueValue const& result, char* shared, Sums& sums,
+                                   Sm80WarpPart const& part, Rows const& d_rows = {}) {
+    store(operands, result, shared, sums, part, d_rows, std::index_sequence_for<Operands...>{},
+          std::index_sequence_for<Stores...>{});
+  }
+
+ private:
+  template <class Accumulator, int kMmaM, int kMmaN, class Rows, std::size_t... I, std::size_t... S>
+  CUTLASS_DEVICE static void store(EpilogueValue const* operands, EpilogueValue const& result, char* shared,
+                                   Accumulator (&sums)[kMmaM][kMmaN][4], Sm80WarpPart const& part, Rows const& d_rows,
+                                   std::index_sequence<I...>, std::index_sequence<S...>) {
+    static_assert(kMmaM * 16 == Warp::kM && kMmaN * 8 == Warp::kN && sizeof(Accumulator) == 4);
+    int const lane = threadIdx.x % 32, vector = lane % kVectors, column = part.column + vector * kVector;
+    std::tuple const row_values{along_row<Operands>(operands, part, column)...};
+    int first = part.row;
+    // Not unrolled: the sums move up, so that there is one copy of an epilogue that may be long.
+#pragma unroll 1
+    for (int i = 0; i < kMmaM && first < part.end_row; i += kMmasAtOnce, first += kRows) {
+      // Loads are under way while sums go through shared memory.
+      std::tuple<decltype(of_row<Operands>(operands, part, 0, 0, std::get<I>(row_values)))...> values[kPasses];
+      CUTLASS_PRAGMA_UNROLL
+      for (int pass = 0; pass < kPasses; ++pass) {
+        int const row = first + pass * kRowsAtOnce + lane / kVectors;
+        ((std::get<I>(values[pass]) = of_row<Operands>(operands, part, row, column, std::get<I>(row_values))), ...);
+      }
+
+      __syncwarp();
+      put(sums, shared, lane);
+      __syncwarp();
+      CUTLASS_PRAGMA_UNROLL
+      for (int pass = 0; pass < kPasses; ++pass) {
+        int const in_part = pass * kRowsAtOnce + lane / kVectors, row = first + in_part;
+        if (row >= part.end_row || column >= part.end_column) continue;
+        cutlass::Array<Accumulator, kVector> accum;
+        get(accum, shared + in_part * kPitch, vector);
+        typename Apply::template StoreFragments<kVector> stores;
+        std::tuple const inputs{widened<Operands>(std::get<I>(values[pass]))...};
+        auto const d_fragment = Apply::run(accum, inputs, stores);
+        save(element_at<ElementD, E>(result, part.batch, d_rows.at(row, result.leading), column), d_fragment);
+        (save_store<Stores>(operands, part, row, column, stores[S]), ...);
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int next = kMmasAtOnce; next < kMmaM; ++next) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int j = 0; j < kMmaN; ++j) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int v = 0; v < 4; ++v) sums[next - kMmasAtOnce][j][v] = sums[next][j][v];
+        }
+      }
+    }
+  }
+
+  // The first rows of sums to shared memory.
+  template <class Accumulator, int kMmaM, int kMmaN>
+  CUTLASS_DEVICE static void put(Accumulator const (&sums)[kMmaM][kMmaN][4], char* shared, int lane) {
+    int const pair = lane % 4;
+    char* const to = shared + lane / 4 * kPitch + (kVector == 8 ? pair / 2 * kSecondHalf + pair % 2 * 8 : pair * 8);
+    CUTLASS_PRAGMA_UNROLL
+    for (int m = 0; m < kMmasAtOnce; ++m) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < kMmaN; ++j) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int r = 0; r < 2; ++r) {
+          cutlass::AlignedArray<Accumulator, 2> values;
+          values[0] = sums[m][j][2 * r];
+          values[1] = sums[m][j][2 * r + 1];
+          *reinterpret_cast<decltype(values)*>(to + (16 * m + 8 * r) * kPitch + j * (kVector == 8 ? 16 : 32)) = values;
+        }
+      }
+    }
+  }
+
+  // A vector of a row in shared memory.
+  template <class Accumulator>
+  CUTLASS_DEVICE static void get(cutlass::Array<Accumulator, kVector>& accum, char const* row, int vector) {
+    using Four = cutlass::AlignedArray<Accumulator, 4>;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kVector; i += 4) {
+      *reinterpret_cast<Four*>(accum.data() + i) = *reinterpret_cast<Four const*>(row + vector * 16 + i / 4 * kSecondHalf);
+    }
+  }
+};
+
+}  // namespace cutwheel::gemm
