@@ -12,6 +12,8 @@ from typing import Any
 from . import record, tables
 
 PATH = record.FOLDER / "ampere" / "h100_ptx.json"
+SUCCESSION = record.FOLDER / "ampere" / "h100_native.json"
+"""CUTLASS's kernels with those tiles, and those of our own that took their place"""
 
 TEXT = """\
 The PTX of these kernels was measured on an {gpu}, since none of their own GPUs was at hand. It
@@ -25,17 +27,18 @@ figures are estimates.**
 
 {origin}. Problems are 1 to 8192 rows times the weights (N x K) {weights}. Ratios are Triton's
 time over that of the plan that dispatch chooses, whose cost model was fitted to these problems;
-"best plan" is the fastest that it had to choose from. The kernels are CUTLASS's classes as in
-`cuda/sm80/multistage.cuh`; those of int8 and fp8 leave out the scales, as Triton's do."""
+"best plan" is the fastest that it had to choose from. The kernels were CUTLASS's classes; those
+of int8 and fp8 leave out the scales, as Triton's do. Kernels of our own with the same tiles have
+taken their place since: [the last table](#own-kernels-in-the-place-of-cutlasss) compares both."""
 
 PEAK = """\
 The share is that of {peaks} TFLOP/s: mma.sync alone, in registers, in the same run. It is the
 geometric mean over at least 2048 rows; a plain kernel of fewer rows waits for memory."""
 
 SMALL = """\
-With 16 rows the kernels stay behind. A step of CUTLASS's is of 128 bytes of K at most, Triton's
-fastest there are of 256 and 512. Ratios by rows, bfloat16, x @ weight.T, as many threadblocks as
-on an A100:"""
+With 16 rows the kernels stay behind. A step is of 128 bytes of K at most, Triton's fastest there
+are of 256 and 512 (with our own kernels, 256 gain nothing). Ratios by rows, bfloat16,
+x @ weight.T, as many threadblocks as on an A100:"""
 
 FP8 = """\
 Hopper has no fp8 mma.sync: its code converts to float16 first. There the kernels of Ada are at
@@ -47,6 +50,11 @@ CUTLASS's stream-K was measured beside these plans, five of its tiles with their
 cleared in every call. In {count} problems it takes {worse:.0%} more time than the best plan
 without (geometric mean). It wins in {wins}, by up to {most:.0%}: all but one are of 1152 x 4304,
 whose K no split-K divides and whose tiles fill little more than a wave. It is not in the wheel."""
+
+OWN = """\
+CUTLASS's time over ours, of kernels with the same tile, warps, stages and epilogue: the fastest of
+each problem, and all of them. Again by their PTX, of two wheels, one after the other on one GPU.
+{origin}."""
 
 TITLES = {
     ("bf16", "tnt"): "bfloat16, x @ weight.T",
@@ -78,20 +86,12 @@ def shape(problem: Problem) -> str:
 def section(path: Path = PATH) -> list[str]:
     """Paragraphs and tables, in Markdown"""
     data = json.loads(path.read_text(encoding="utf-8"))
+    succession = json.loads(SUCCESSION.read_text(encoding="utf-8"))
     problems = [p for p in data["problems"] if "chosen" in p]
     weights = dict.fromkeys(f"{p['n']} x {p['k']}" for p in problems)
-    origin = ", ".join(
-        f"{name} {data[key]}" if name else str(data[key])
-        for name, key in (
-            ("", "gpu"),
-            *((key, key) for key in ("driver", "torch", "triton")),
-            ("CUDA", "cuda"),
-            ("", "date"),
-        )
-    )
     return [
         "## Ampere and Ada",
-        TEXT.format(gpu=data["gpu"], origin=origin, weights=", ".join(weights)),
+        TEXT.format(gpu=data["gpu"], origin=_origin(data), weights=", ".join(weights)),
         _table(problems, data["peak_tflops"]),
         PEAK.format(
             peaks=", ".join(f"{name} {value:g}" for name, value in data["peak_tflops"].items())
@@ -100,7 +100,40 @@ def section(path: Path = PATH) -> list[str]:
         _by_rows([p for p in problems if (p["dtype"], p["layout"]) == ("bf16", "tnt")]),
         _fp8([p for p in problems if p["dtype"] == "fp8"]),
         _stream_k(data["exploration"]),
+        "### Own kernels in the place of CUTLASS's",
+        OWN.format(origin=_origin(succession)),
+        _own(succession["us"]),
     ]
+
+
+def _origin(data: Mapping[str, Any]) -> str:
+    keys = [("", "gpu"), ("driver", "driver"), ("torch", "torch"), ("triton", "triton")]
+    keys += [("CUDA", "cuda"), ("commit", "commit"), ("", "date")]
+    return ", ".join(f"{name} {data[key]}".strip() for name, key in keys if key in data)
+
+
+def _own(kinds: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]) -> str:
+    """By kind and problem, a kernel's time as CUTLASS's and as our own"""
+    body = []
+    for kind, problems in kinds.items():
+        best = [
+            min(old for old, _ in kernels.values()) / min(own for _, own in kernels.values())
+            for kernels in problems.values()
+        ]
+        each = [old / own for kernels in problems.values() for old, own in kernels.values()]
+        body.append(
+            [
+                kind,
+                str(len(best)),
+                f"**{statistics.geometric_mean(best):.2f}**",
+                f"{min(best):.2f}",
+                str(len(each)),
+                f"{statistics.geometric_mean(each):.2f}",
+                f"{min(each):.2f}",
+            ]
+        )
+    head = ["", "problems", "fastest over fastest", "worst", "kernels", "same over same", "worst"]
+    return tables.table(head, body)
 
 
 def _table(problems: Sequence[Problem], peaks: Mapping[str, float]) -> str:

@@ -62,8 +62,13 @@ def split_3d(
     return (given[:3], given[3:9], given[9:12]), (*rest, *defaults[len(rest) :])
 
 
+def is_channels_last(x: Tensor) -> bool:
+    return x.is_contiguous(memory_format=torch.channels_last)
+
+
 class ConvOps:
     calls: list[tuple[object, ...]]
+    images: list[bool]
 
     def conv2d(
         self,
@@ -74,6 +79,7 @@ class ConvOps:
     ) -> Tensor:
         (stride, padding, dilation), (allow_tf32,) = split(given, False)
         self.calls.append(("conv2d", "plain" if bias is None else "bias"))
+        self.images.append(is_channels_last(x))
         assert allow_tf32 == (x.dtype == torch.float32)
         z = F.conv2d(padded(x, padding), weight, bias, tuple(stride), 0, tuple(dilation))
         return as_channels_last(z)
@@ -88,6 +94,7 @@ class ConvOps:
     ) -> Tensor:
         (stride, padding, dilation), (epilogue, _) = split(given, None, False)
         self.calls.append(("conv2d_fused", epilogue))
+        self.images += [is_channels_last(x), residual is None or is_channels_last(residual)]
         z = F.conv2d(padded(x, padding), weight, bias, tuple(stride), 0, tuple(dilation))
         return as_channels_last(_followed(z, epilogue, residual))
 
@@ -101,6 +108,7 @@ class ConvOps:
     ) -> Tensor:
         (stride, padding, dilation), _ = split(given, False)
         self.calls.append(("conv2d_input_grad", "plain"))
+        self.images.append(is_channels_last(grad))
         top, bottom, left, right = padding
         x = grad.new_zeros(grad.shape[0], weight.shape[1], h + top + bottom, w + left + right)
         wanted = (True, False, False)
@@ -117,6 +125,7 @@ class ConvOps:
     ) -> Tensor:
         (stride, padding, dilation), _ = split(given, False)
         self.calls.append(("conv2d_weight_grad", "plain"))
+        self.images += [is_channels_last(grad), is_channels_last(x)]
         weight = grad.new_zeros(grad.shape[1], x.shape[1], r, s)
         wanted = (False, True, False)
         dw = _backward(grad, padded(x, padding), weight, stride, dilation, wanted)[1]

@@ -86,11 +86,13 @@ def _product(a: Tensor, b: Tensor, out_dtype: torch.dtype | None) -> Tensor:
 class CpuOps(ConvOps):
     """Reference kernels, and the calls that they have served.
 
-    A call is (op, epilogue); for elementwise, what was asked for stands behind it.
+    A call is (op, epilogue); for elementwise, what was asked for stands behind it. Of convolutions,
+    also whether their images were channels last.
     """
 
     def __init__(self) -> None:
         self.calls: list[tuple[object, ...]] = []
+        self.images: list[bool] = []
 
     def names(self, op: str) -> list[object]:
         """Epilogues of the calls of `op` since the last one of this, in order."""

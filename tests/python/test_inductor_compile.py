@@ -251,6 +251,41 @@ def test_frozen_weights(on_cpu: CpuOps, cutwheel: ModuleType) -> None:
         assert (op, epilogue) in on_cpu.calls
 
 
+class Images(torch.nn.Module):
+    """What lies between the convolutions is not channels last, as behind torch's group norm."""
+
+    def __init__(self, layer: type[torch.nn.Module]) -> None:
+        super().__init__()
+        self.first, self.second = layer(16, 32, 3, padding=1), layer(32, 32, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(F.silu(self.first(x).contiguous()))
+
+
+@pytest.mark.parametrize("has_own_layers", [False, True])
+def test_images_are_computed_in_the_order_of_kernels(
+    on_cpu: CpuOps, cutwheel: ModuleType, has_own_layers: bool
+) -> None:
+    """Else each convolution would copy its input."""
+    layer = cutwheel.nn.Conv2d if has_own_layers else torch.nn.Conv2d
+    model = Images(layer).bfloat16().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x = torch.randn(2, 16, 8, 8).bfloat16().to(memory_format=torch.channels_last)
+    options = None if has_own_layers else cutwheel.inductor_options(only_faster=False)
+    compiled = torch.compile(model, options=options)
+    with torch.no_grad():
+        close(compiled(x), model(x))
+        on_cpu.calls.clear()
+        on_cpu.images.clear()
+        compiled(x)
+    assert on_cpu.calls == [("conv2d", "bias")] * 2
+    assert on_cpu.images == [True, True]
+    close(compiled(x), model(x))
+    on_cpu.images.clear()
+    compiled(x).sum().backward()
+    assert len(on_cpu.images) >= 4  # those of gradients, too
+    assert all(on_cpu.images)
+
+
 def test_max_autotune_measures(on_cpu: CpuOps, cutwheel: ModuleType) -> None:
     options = cutwheel.inductor_options(
         options={"max_autotune_gemm": True, "autotune_in_subproc": False}, only_faster=False

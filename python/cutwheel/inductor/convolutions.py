@@ -28,6 +28,8 @@ class Convolution(NamedTuple):
 
     images: tuple[Tensor, ...]
     """all of its tensors with four dimensions"""
+    computed: tuple[bool, ...]
+    """of each of these: it is an operand, but not the filter, and made in the graph"""
     filters: Tensor
     """[Ko, C, R, S]"""
     size: tuple[Any, ...]
@@ -75,6 +77,7 @@ def _convolution_of(node: fx.Node) -> Convolution | None:
         return None
     return Convolution(
         images=(*known, *([result] if result is not None else [])),
+        computed=(*map(_is_computed, tensors[:-1]), False, *([False] * (result is not None))),
         filters=known[-1],
         size=tuple(known[0 if is_forward else 1].shape),
         stride=both[0],  # type: ignore[arg-type]
@@ -83,6 +86,10 @@ def _convolution_of(node: fx.Node) -> Convolution | None:
         groups=groups,
         transposed=bool(transposed),
     )
+
+
+def _is_computed(node: Any) -> bool:
+    return isinstance(node, fx.Node) and node.op == "call_function"
 
 
 def _two(given: Any) -> tuple[int, int] | None:
@@ -102,7 +109,8 @@ def _why_not(found: Convolution) -> str | None:
         return "a convolution of several groups"
     if any(x.dtype != filters.dtype or x.device != filters.device for x in found.images):
         return "dtypes or devices differ"
-    if not all(map(is_channels_last, found.images)):
+    # Inductor writes what it computes in the order that is asked for.
+    if not all(is_channels_last(x) or y for x, y in zip(found.images, found.computed, strict=True)):
         return "not channels last: call model.to(memory_format=torch.channels_last)"
     if any(static(each) is None for each in filters.shape):
         return "the filter's size is not known"
@@ -132,6 +140,15 @@ def replace_convolution(graph: fx.Graph, node: fx.Node, context: Any) -> Replace
     if is_forward:
         return entry(*_replace_forward(graph, node, found, target, context))
     return entry(*_replace_backward(graph, node, found, target))
+
+
+def _in_order(graph: fx.Graph, image: Any, like: fx.Node) -> Any:
+    """An operand in channels last, at the graph's insertion point."""
+    value = value_of(image)
+    if value is None or is_channels_last(value):
+        return image
+    order = torch.channels_last
+    return rewriting.emit(graph, aten.clone.default, (image,), like, memory_format=order)
 
 
 # ---- forward
@@ -188,8 +205,9 @@ def _why_not_chain(found: Convolution, chain: Chain, target: Target) -> str | No
 
 
 def _put(graph: fx.Graph, node: fx.Node, found: Convolution, chain: Chain) -> str:
-    image, filters = node.args[:2]
-    bias = chain.bias
+    bias, filters = chain.bias, node.args[1]
+    with graph.inserting_before(chain.tail if chain.stored is None else chain.stored):
+        image = _in_order(graph, node.args[0], node)
     bias_value = value_of(bias)
     if bias_value is not None and bias_value.dim() != 1:
         with graph.inserting_before(chain.tail):
@@ -197,10 +215,10 @@ def _put(graph: fx.Graph, node: fx.Node, found: Convolution, chain: Chain) -> st
             bias = rewriting.emit(graph, aten.reshape.default, (bias, shape), chain.tail)
     if chain.is_plain:
         args: tuple[Any, ...] = image, filters, bias, *found.geometry
-        rewriting.put(graph, node, chain, ops.conv2d.default, args, None)
+        rewriting.put(graph, node, chain, ops.conv2d.default, args, None, keeps_strides=True)
         return "conv2d"
     args = image, filters, bias, chain.residual, *found.geometry, chain.epilogue
-    rewriting.put(graph, node, chain, ops.conv2d_fused.default, args, None)
+    rewriting.put(graph, node, chain, ops.conv2d_fused.default, args, None, keeps_strides=True)
     return f"conv2d_fused({chain.epilogue})"
 
 
@@ -227,8 +245,10 @@ def _replace_backward(
             reasons.append(f"not {kind}: {because}")
             continue
         with graph.inserting_before(node):
+            operands = tuple(_in_order(graph, operand, node) for operand in operands)
             sizes = (*map(static, extents), *found.geometry)
-            new = rewriting.emit(graph, packet.default, (*operands, *sizes), uses[index])
+            args = *operands, *sizes
+            new = rewriting.emit(graph, packet.default, args, uses[index], keeps_strides=True)
         uses[index].replace_all_uses_with(new)
         graph.erase_node(uses[index])
         left[index] = False
@@ -237,8 +257,8 @@ def _replace_backward(
         return None, "; ".join(reasons)
     if 2 in uses:  # as Inductor computes it on GPUs
         with graph.inserting_before(node):
-            args = grad, [0, 2, 3]
-            of_bias = rewriting.emit(graph, aten.sum.dim_IntList, args, uses[2])
+            over = grad, [0, 2, 3]
+            of_bias = rewriting.emit(graph, aten.sum.dim_IntList, over, uses[2])
         uses[2].replace_all_uses_with(of_bias)
         graph.erase_node(uses[2])
     left[2] = False

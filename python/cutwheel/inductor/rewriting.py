@@ -15,17 +15,29 @@ aten = torch.ops.aten
 _KEPT_META = ("original_aten", "from_node", "seq_nr", "stack_trace", "nn_module_stack")
 
 
-def emit(graph: fx.Graph, target: Any, args: tuple[Any, ...], like: fx.Node) -> fx.Node:
+def emit(
+    graph: fx.Graph,
+    target: Any,
+    args: tuple[Any, ...],
+    like: fx.Node,
+    *,
+    keeps_strides: bool = False,
+    **options: Any,
+) -> fx.Node:
     """A call with its fake result, at the graph's insertion point.
 
     Args:
         like: the node whose place in the user's code the new one takes
+        keeps_strides: Inductor may not choose others for the operands
+        options: further arguments, none of them a node
     """
-    node = graph.call_function(target, args)
+    node = graph.call_function(target, args, options)
     node.meta.update({key: like.meta[key] for key in _KEPT_META if key in like.meta})
     given = fx.map_arg(args, lambda each: each.meta["val"])
     with _fake_mode(given):
-        node.meta["val"] = target(*given)
+        node.meta["val"] = target(*given, **options)
+    if keeps_strides:  # as it marks what the user calls
+        node.meta["eager_input_vals"] = given, options
     return node
 
 
@@ -53,13 +65,21 @@ def transposed(graph: fx.Graph, matrix: fx.Node, like: fx.Node) -> fx.Node:
 
 
 def put(
-    graph: fx.Graph, node: fx.Node, chain: Chain, target: Any, args: tuple[Any, ...], columns: Any
+    graph: fx.Graph,
+    node: fx.Node,
+    chain: Chain,
+    target: Any,
+    args: tuple[Any, ...],
+    columns: Any,
+    *,
+    keeps_strides: bool = False,
 ) -> None:
     """Puts a kernel in the place of a chain that begins with `node`.
 
     Args:
         target, args: the op; matrices that the chain has in other shapes are brought into [M, N]
         columns: N, if residuals are to be matrices; None: they are as the result
+        keeps_strides: of emit
     """
     place = chain.tail if chain.stored is None else chain.stored
     with graph.inserting_before(place):
@@ -70,7 +90,7 @@ def put(
                     graph, aten.reshape.default, (chain.residual, [-1, columns]), chain.tail
                 )
                 args = tuple(flat if each is chain.residual else each for each in args)
-        made = emit(graph, target, args, chain.tail)
+        made = emit(graph, target, args, chain.tail, keeps_strides=keeps_strides)
         if chain.stored is not None:
             import operator
 

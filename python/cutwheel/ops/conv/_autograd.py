@@ -149,16 +149,17 @@ def _wgrad(
         raise out_of_memory(error) from None
 
 
-def in_order(grad: Tensor) -> Tensor:
-    """With contiguous channels: each op would make that copy for itself."""
+def in_order(image: Tensor) -> Tensor:
+    """With contiguous channels: each op would make that copy for itself. In a graph it is written
+    so by what computes the image, if that is a kernel of Inductor's."""
     if is_tracing():
-        is_in_order = known(grad.stride()[1] == 1) or known(grad.shape[1] == 1)
+        is_in_order = known(image.stride()[1] == 1) or known(image.shape[1] == 1)
     else:
-        is_in_order = grad.stride()[1] == 1 or grad.shape[1] == 1
+        is_in_order = image.stride()[1] == 1 or image.shape[1] == 1
     if is_in_order:
-        return grad
-    order = torch.channels_last if grad.dim() == 4 else torch.channels_last_3d
-    return grad.contiguous(memory_format=order)
+        return image
+    order = torch.channels_last if image.dim() == 4 else torch.channels_last_3d
+    return image.contiguous(memory_format=order)
 
 
 class Conv(torch.autograd.Function):

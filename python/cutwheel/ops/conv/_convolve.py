@@ -19,7 +19,7 @@ from .._common.precision import DTYPES, autocast_operands, conv_tf32_allowed
 from .._common.sizes import shapes_differ
 from .._common.transforms import is_transformed
 from . import _grouped as grouped
-from ._autograd import Conv, channels_first, channels_last, padded
+from ._autograd import Conv, channels_first, channels_last, in_order, padded
 from ._geometry import Geometry, Padding, Sizes, check_rank, geometry, parts
 
 _conv2d, _conv2d_direct = overloads("conv2d")
@@ -246,6 +246,9 @@ def run(
     needs_grad: bool,
 ) -> Tensor:
     """The kernel's part of a call."""
+    if is_tracing():
+        input = in_order(input)
+        residual = residual if residual is None else in_order(residual)
     if needs_grad:
         if is_tracing():
             input, weight, bias, residual = distinct(input, weight, bias, residual)

@@ -273,6 +273,9 @@ def run(
 ) -> Tensor:
     """The kernel's part of a call."""
     name = ("plain" if bias is None else "bias") if epilogue is None else epilogue
+    if is_tracing():
+        input = in_order(input)
+        residual = residual if residual is None else in_order(residual)
     if needs_grad:
         if is_tracing():
             input, weight, bias, residual = distinct(input, weight, bias, residual)
