@@ -31,8 +31,9 @@ struct Sm80Epilogue<Epilogue, d, Warp, epilogue::OperandList<Operands...>, epilo
   using ElementD = typename Apply::ElementD;  // for one accumulator column
   using E = Element<d>;                       // of the stores besides D, too
 
-  // Accumulator columns that a thread takes at once, and the vectors of a row of the warp's.
-  static constexpr int kVector = std::clamp(16 / static_cast<int>(sizeof(ElementD)), 4, 8);
+  // Accumulator columns that a thread takes at once, and the vectors of a row of the warp's. N is a multiple of 16 bytes of
+  // D's elements, however many columns these stand for.
+  static constexpr int kVector = std::clamp(16 / static_cast<int>(std::max(sizeof(ElementD), sizeof(E))), 4, 8);
   static constexpr int kVectors = Warp::kN / kVector;
   static constexpr int kRowsAtOnce = 32 / kVectors;
   static_assert(32 % kVectors == 0 && kRowsAtOnce <= 16);

@@ -196,3 +196,31 @@ def test_module_reads_its_weight_however_it_lies(
             exact = fprop(x.double(), each.weight.double(), Geometry((1, 1), (1, 1, 1, 1)))
             wanted = (exact + each.bias.double().view(-1, 1, 1)).relu()
             assert_near(result, wanted, dtype)
+
+
+@pytest.mark.no_dispatch_mode
+@pytest.mark.parametrize("has_own_layers", [False, True])
+def test_nothing_copies_images_between_layers(
+    cutwheel: ModuleType, device: str, has_own_layers: bool
+) -> None:
+    """Inductor writes what a group norm computes as the next convolution reads it."""
+    layer = cutwheel.nn.Conv2d if has_own_layers else torch.nn.Conv2d
+    model = torch.nn.Sequential(
+        layer(64, 128, 3, padding=1),
+        torch.nn.GroupNorm(32, 128),
+        torch.nn.SiLU(),
+        layer(128, 64, 3, padding=1),
+    )
+    model = model.to(device, BRAIN, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+    x = values((2, 64, 32, 32), BRAIN, device).contiguous(memory_format=torch.channels_last)
+    options = None if has_own_layers else cutwheel.inductor_options(only_faster=False)
+    compiled = torch.compile(model, options=options)
+    with torch.no_grad():
+        expected = copy.deepcopy(model).double()(x.double())
+        assert_near(compiled(x), expected, BRAIN)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            compiled(x)
+            torch.cuda.synchronize()
+    names = [event.name for event in profile.events()]
+    assert sum(name.startswith("conv2d_") for name in names) == 2, names
+    assert not [name for name in names if "elementwise_kernel" in name], names
