@@ -28,8 +28,8 @@ function(cutwheel_add_kernels arch)
     if(NOT CUTWHEEL_HAS_RANDOM_SEED EQUAL -1)
       list(APPEND options --frandom-seed=${name})
     endif()
-    # Kernels by mma.sync unroll their loops over fragments: NVVM takes a third less time over them at -O2, and ptxas makes
-    # the same instructions of it, but for a few of integers (tools/wheel/same_code.py).
+    # Kernels by mma.sync unroll their loops over fragments: NVVM takes a sixth less time over them at -O2, and ptxas makes
+    # as many instructions of each kind of it (eight GEMMs of Ampere).
     if(name MATCHES "_multistage|_sm8[09]_(conv|grouped|blockwise)")
       list(APPEND options -Xcicc=-O2)
     endif()

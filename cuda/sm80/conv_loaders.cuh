@@ -47,8 +47,8 @@ struct Sm80Meeting {
 // Coordinates of what does not exist: no sum with another coordinate is in an image.
 constexpr int kNoPlace = 1 << 29, kNoTap = 1 << 30;
 
-// What loaders have in common: of vector i of a thread a Vectors has pointer(i) and valid(i). `through_l1`: others read the
-// same soon.
+// Copies the vectors of an operand's tile. Vectors, the derived class, knows where a thread's vector i lies and whether it
+// exists: pointer(i), valid(i). `through_l1`: neighbouring taps read the same pixels, which L1 keeps for them.
 template <class Vectors, class OperandTile, int threads, bool through_l1>
 struct Sm80ConvLoader {
   using Map = gemm::Sm80CopyMap<OperandTile, threads>;

@@ -68,13 +68,13 @@ struct Sm80Epilogue<Epilogue, d, Warp, epilogue::OperandList<Operands...>, epilo
     }
   }
 
-  // Address of an accumulator column of a matrix or store, or of D.
+  // Address in a matrix, a store or D of the element that belongs to an accumulator column.
   template <class X, class User>
   CUTLASS_DEVICE static X* element_at(EpilogueValue const& value, std::int64_t batch, std::int64_t row_offset, int column) {
     return reinterpret_cast<X*>(static_cast<User*>(value.data) + batch * value.batch_stride + row_offset) + column;
   }
 
-  // What lies along the row is loaded once for all rows, a column's value for each; scalars are where they are.
+  // Row operands are loaded once for all rows of D, the others for each row. Scalars stay in the kernel's parameters.
   template <class Operand>
   CUTLASS_DEVICE static auto along_row(EpilogueValue const* operands, Sm80WarpPart const& part, int column) {
     Raw<Operand> values;
@@ -134,7 +134,7 @@ struct Sm80Epilogue<Epilogue, d, Warp, epilogue::OperandList<Operands...>, epilo
     save(element_at<E, E>(value, part.batch, row * value.leading, column), epilogue::round_to<E>(values));
   }
 
-  // `shared`: kBytesPerWarp of the warp's own; `d_rows`: where rows of D lie. Sums are used up.
+  // `shared`: kBytesPerWarp of the warp's own; `d_rows`: where rows of D lie. Overwrites the sums.
   template <class Sums, class Rows = Sm80FollowingRows>
   CUTLASS_DEVICE static void store(EpilogueValue const* operands, EpilogueValue const& result, char* shared, Sums& sums,
                                    Sm80WarpPart const& part, Rows const& d_rows = {}) {
@@ -188,7 +188,7 @@ struct Sm80Epilogue<Epilogue, d, Warp, epilogue::OperandList<Operands...>, epilo
     }
   }
 
-  // The first rows of sums to shared memory.
+  // Writes the first kRows rows of the sums to shared memory.
   template <class Accumulator, int kMmaM, int kMmaN>
   CUTLASS_DEVICE static void put(Accumulator const (&sums)[kMmaM][kMmaN][4], char* shared, int lane) {
     int const pair = lane % 4;
@@ -208,7 +208,7 @@ struct Sm80Epilogue<Epilogue, d, Warp, epilogue::OperandList<Operands...>, epilo
     }
   }
 
-  // A vector of a row in shared memory.
+  // Reads a vector of a row from shared memory.
   template <class Accumulator>
   CUTLASS_DEVICE static void get(cutlass::Array<Accumulator, kVector>& accum, char const* row, int vector) {
     using Four = cutlass::AlignedArray<Accumulator, 4>;

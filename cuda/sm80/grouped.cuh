@@ -124,7 +124,7 @@ struct Sm80Grouped {
     }
   }
 
-  // Of rows that belong to no group.
+  // Stores zeros in rows that belong to no group.
   template <class... Stores>
   CUTLASS_DEVICE static void store_zeros(epilogue::OperandList<Stores...>, Params const& p, WorkTile const& work) {
     zero<typename Epilogue::ElementD>(p.d.data, p.d.leading * element_bytes(d_), p, work);

@@ -32,7 +32,7 @@ struct Sm80Multistage {
     int m, n, k;
   };
 
-  // `scales_of` this row and column of the problem: what the mainloop multiplies partial sums by.
+  // scales_of(row, column): the scales along K of the tile that begins there, or Sm80NoScales.
   template <class ScalesOf>
   CUTLASS_DEVICE static void compute(Params const& p, ScalesOf const& scales_of) {
     extern __shared__ __align__(128) char shared_memory[];
@@ -58,7 +58,7 @@ struct Sm80Multistage {
 
   static std::int64_t workspace_bytes(GemmArgs const&) { return 0; }
 
-  // Fills in all that is in Params; another type may have more.
+  // `params`: a type derived from Params, whose own members the caller has set.
   template <class P>
   static Status launch(GemmArgs const& args, void const* kernel, KernelAttributes& attributes, P& params) {
     if (cudaError_t const error = attributes.prepare(kernel, args.device->ordinal, kSharedStorageBytes);

@@ -7,8 +7,8 @@
 
 namespace cutwheel::gemm {
 
-// Rows in shared memory are runs of memory: of K for each row of A or column of B where K is contiguous, else of these for
-// each element of K. Chunks of 16 bytes are permuted within a row, so that what a warp reads at once lies in all banks.
+// A row in shared memory is a contiguous run of the operand: along K for a row of A or column of B where K is contiguous,
+// else along M or N for an element of K. Chunks of 16 bytes are swizzled within a row against bank conflicts.
 template <DType type, bool k_contiguous, int extent, int k>
 struct Sm80OperandTile {
   static constexpr DType kType = type;
@@ -23,7 +23,8 @@ struct Sm80OperandTile {
   static_assert(k_contiguous || kElementBytes >= 2, "8-bit operands have a contiguous K");
   static_assert(kRowBytes >= (kIsReadByWords ? 128 : 64) && (kRowBytes & (kRowBytes - 1)) == 0);
 
-  // Exclusive or with the number of a chunk; of a sum of rows without a common bit, that of both.
+  // A chunk's number in a row is combined with this by exclusive or. It is linear: for rows without a common bit,
+  // swizzle(x + y) is swizzle(x) ^ swizzle(y).
   CUTLASS_HOST_DEVICE static constexpr int swizzle(int row) {
     return kIsReadByWords ? (row & 3) << 1 : kRowBytes >= 128 ? row & 7 : row >> 1 & 3;
   }
@@ -31,9 +32,9 @@ struct Sm80OperandTile {
   CUTLASS_DEVICE static int offset(int row, int chunk) { return row * kRowBytes + ((chunk ^ swizzle(row)) << 4); }
 };
 
-// What a thread copies: vectors at element() + i % kContiguous * kElementsApart of row() + i / kContiguous * kRowsApart. Of
-// operands across K eight lanes copy a whole line, and a thread as few rows as that leaves: where rows are places in an
-// image, each is counted on by itself.
+// The vectors that a thread copies: number i belongs to row() + i / kContiguous * kRowsApart and begins at element()
+// + i % kContiguous * kElementsApart. Where K is not contiguous, eight lanes copy a whole line and a thread has few rows:
+// convolutions keep the position of each row in an image.
 template <class OperandTile, int threads, int vector_bytes = 16>
 struct Sm80CopyMap {
   static constexpr int kVectorBytes = vector_bytes;
@@ -82,7 +83,8 @@ struct Sm80Fragment {
     }
   }
 
-  // Of what a lane reads for the first mma.sync at K = 0; `first`: the warp's first row or column in the tile.
+  // Offset in the operand's tile of what a lane reads for the warp's first mma.sync, at K = 0. `first`: the warp's first
+  // row or column in the tile.
   CUTLASS_DEVICE static int lane_offset(int first, int lane) {
     int const second = lane / 8 % 2, last = lane / 16;
     if constexpr (OperandTile::kIsReadByWords) {
@@ -95,14 +97,14 @@ struct Sm80Fragment {
       return OperandTile::offset((is_a ? last : second) * 8 + lane % 8, first / 8 + (is_a ? second : last));
     }
   }
-  // Of 16 rows or columns in a step of 32 bytes of K, for ldmatrix. Chunks are permuted by an exclusive or, so that of a
-  // chunk further on, too, is one with the offset.
+  // The same for ldmatrix, of 16 rows or columns in a step of 32 bytes of K. Bits of a chunk's number are combined with the
+  // lane's offset by exclusive or, since the swizzle is one.
   CUTLASS_DEVICE static int matrices_at(int lane_offset, int step, int pair) {
     constexpr int kRowBytes = OperandTile::kRowBytes;
     if constexpr (OperandTile::kIsKContiguous) return (lane_offset ^ step * 32) + pair * 16 * kRowBytes;
     return (lane_offset ^ pair * 32) + step * 16 * kRowBytes;
   }
-  // Of one word of an mma.sync, for operands that are read by words.
+  // The same for one word of an mma.sync, where operands are read by words.
   CUTLASS_DEVICE static int word_at(int lane_offset, int step, int mma, int word) {
     int const row = is_a ? word % 2 * 8 : 0, k = is_a ? word / 2 * 4 : word * 4;
     return (lane_offset ^ (mma * (is_a ? 16 : 8) + row) * 4) + (step * 8 + k) * OperandTile::kRowBytes;
