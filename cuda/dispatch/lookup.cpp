@@ -79,6 +79,18 @@ KernelDescriptor const* choose_pad_kernel(DeviceInfo const& device) {
                          [](KernelDescriptor const& kernel) { return kernel.family == Family::pad_rows; });
 }
 
+KernelDescriptor const* choose_gathered_kernel(DeviceInfo const& device, DType type, Epilogue epilogue) {
+  Key const key{Family::sm90_gathered_grouped, device.ordinal, type, type, static_cast<int>(epilogue)};
+  return find_remembered(key, device, [&](KernelDescriptor const& kernel) {
+    return kernel.family == Family::sm90_gathered_grouped && kernel.a == type && kernel.epilogue == epilogue;
+  });
+}
+
+KernelDescriptor const* choose_routing_kernel(DeviceInfo const& device, Family family, DType type) {
+  return find_remembered({family, device.ordinal, type, type, 0}, device,
+                         [&](KernelDescriptor const& kernel) { return kernel.family == family && kernel.d == type; });
+}
+
 KernelDescriptor const* choose_col2im_kernel(DeviceInfo const& device, DType columns, DType image) {
   return find_remembered({Family::col2im, device.ordinal, columns, image, 0}, device, [&](KernelDescriptor const& kernel) {
     return kernel.family == Family::col2im && kernel.a == columns && kernel.d == image;

@@ -133,6 +133,12 @@ KernelDescriptor const* choose_elementwise_kernel(DeviceInfo const& device, DTyp
 // The kernel that copies rows of bytes to rows on 16 bytes, likewise.
 KernelDescriptor const* choose_pad_kernel(DeviceInfo const& device);
 
+// The grouped GEMM that finds its rows by their numbers, likewise.
+KernelDescriptor const* choose_gathered_kernel(DeviceInfo const& device, DType type, Epilogue epilogue);
+
+// The kernel of a family that sorts rows by expert, or moves them; of the former `type` is s8.
+KernelDescriptor const* choose_routing_kernel(DeviceInfo const& device, Family family, DType type);
+
 // The kernel that sums columns of a type to an image of another, likewise.
 KernelDescriptor const* choose_col2im_kernel(DeviceInfo const& device, DType columns, DType image);
 

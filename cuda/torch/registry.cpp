@@ -21,7 +21,7 @@ Ops const& all_ops() {
   static Ops const ops = [] {
     Ops all;
     for (Ops const& some : {gemm_ops(), fused_ops(), elementwise_ops(), scaled_ops(), quantize_ops(), grouped_ops(),
-                            conv_ops(), grouped_conv_ops()}) {
+                            routing_ops(), conv_ops(), grouped_conv_ops()}) {
       all.insert(all.end(), some.begin(), some.end());
     }
     return all;

@@ -29,6 +29,7 @@ Ops elementwise_ops();
 Ops scaled_ops();
 Ops quantize_ops();
 Ops grouped_ops();
+Ops routing_ops();
 Ops conv_ops();
 Ops grouped_conv_ops();
 Ops const& all_ops();

@@ -24,6 +24,8 @@ NAMES = (
     *("scaled_mm", "scaled_mm.out", "quantize", "bmm", "addmm", "baddbmm"),
     *("grouped_mm", "grouped_mm_accumulate", "grouped_linear_fused", "grouped_linear_fused_aux"),
     "scaled_grouped_mm",
+    *("grouped_linear_gathered", "grouped_linear_gathered_aux"),
+    *("moe_route", "moe_permute", "moe_unpermute", "moe_permute_dots"),
 )
 """names of the ops that have a reference kernel"""
 Tensor = torch.Tensor
@@ -363,6 +365,59 @@ class CpuOps(ConvOps):
             result[i:j] = a[i:j] @ b[group] + (0 if bias is None else bias[group])
         return result
 
+    def moe_route(self, expert_ids: Tensor, num_experts: int) -> tuple[Tensor, Tensor, Tensor]:
+        self.calls.append(("moe_route", num_experts))
+        ids = expert_ids.flatten()
+        ids = torch.where((ids < 0) | (ids >= num_experts), num_experts, ids)
+        order = torch.sort(ids, stable=True).indices
+        places = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0]))
+        ends = torch.bincount(ids, minlength=num_experts + 1)[:num_experts].cumsum(0)
+        sources = order // max(expert_ids.shape[-1], 1)
+        return places.view(expert_ids.shape).int(), sources.int(), ends.int()
+
+    @staticmethod
+    def _counting(places: Tensor, offs: Tensor | None) -> Tensor:
+        """Whether the row of each choice is of an expert."""
+        return places < (places.numel() if offs is None else offs[-1])
+
+    def moe_permute(
+        self,
+        tokens: Tensor,
+        places: Tensor,
+        weights: Tensor | None = None,
+        offs: Tensor | None = None,
+    ) -> Tensor:
+        self.calls.append(("moe_permute", "plain" if weights is None else "weights"))
+        each = tokens.unsqueeze(1).expand(-1, places.shape[1], -1)
+        if weights is not None:
+            scaled = each * weights.unsqueeze(-1)
+            each = torch.where(self._counting(places, offs).unsqueeze(-1), scaled, 0)
+        rows = tokens.new_full((places.numel(), tokens.shape[1]), float("nan"))
+        rows[places.flatten().long()] = each.flatten(0, 1).to(rows.dtype)
+        return rows
+
+    def moe_unpermute(
+        self,
+        rows: Tensor,
+        places: Tensor,
+        weights: Tensor | None = None,
+        offs: Tensor | None = None,
+    ) -> Tensor:
+        self.calls.append(("moe_unpermute", "plain" if weights is None else "weights"))
+        each = rows[places.long()]
+        if weights is not None:
+            each = each * weights.unsqueeze(-1)
+        each = torch.where(self._counting(places, offs).unsqueeze(-1), each, 0)
+        return each.sum(1).to(rows.dtype)
+
+    def moe_permute_dots(
+        self, rows: Tensor, tokens: Tensor, places: Tensor, offs: Tensor | None = None
+    ) -> Tensor:
+        self.calls.append(("moe_permute_dots", "plain"))
+        dots = (rows[places.long()] * tokens.unsqueeze(1)).sum(-1)
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        return torch.where(self._counting(places, offs), dots, 0).to(wide)
+
     def grouped_mm_accumulate(
         self, a: Tensor, b: Tensor, offs: Tensor, allow_tf32: bool = False, *, out: Tensor
     ) -> None:
@@ -397,6 +452,34 @@ class CpuOps(ConvOps):
         assert not epilogue.endswith("_aux")
         self.calls.append(("grouped_linear_fused", epilogue))
         return self._grouped_linear(x, weight, offs, bias, epilogue)[0]
+
+    def grouped_linear_gathered(
+        self,
+        x: Tensor,
+        places: Tensor,
+        sources: Tensor,
+        weight: Tensor,
+        offs: Tensor,
+        epilogue: str,
+    ) -> Tensor:
+        self.calls.append(("grouped_linear_gathered", epilogue))
+        rows = x[sources.long()]
+        if epilogue == "plain":
+            return self._rows(rows, weight.mT, offs, None)
+        return self._grouped_linear(rows, weight, offs, None, epilogue)[0]
+
+    def grouped_linear_gathered_aux(
+        self,
+        x: Tensor,
+        places: Tensor,
+        sources: Tensor,
+        weight: Tensor,
+        offs: Tensor,
+        epilogue: str,
+    ) -> tuple[Tensor, Tensor]:
+        assert epilogue.endswith("_aux")
+        self.calls.append(("grouped_linear_gathered_aux", epilogue))
+        return self._grouped_linear(x[sources.long()], weight, offs, None, epilogue)
 
     def grouped_linear_fused_aux(
         self,

@@ -238,7 +238,21 @@ def _grouped(cutwheel: Any) -> dict[str, Call]:
             lambda **tensors: cutwheel.grouped_gated_linear(**tensors, offs=ends),
             {"input": random(t, k), "weight": random(g, 2 * n, k)},
         ),
+        "moe_rows": Call(
+            _there_and_back,
+            {"tokens": random(t, k), "ids": torch.randint(-1, g, (t, 2)), "weights": random(t, 2)},
+            has_gradient=False,
+        ),
     }
+
+
+def _there_and_back(tokens: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+    from cutwheel.ops.grouped._permutation import permute, route, unpermute
+
+    routing = route(ids, 4)
+    rows = permute(tokens, routing.places, weights, routing.offs)
+    products = torch.ops.cutwheel.moe_permute_dots(rows, tokens, routing.places, routing.offs)
+    return unpermute(rows, routing.places, products, routing.offs)
 
 
 def _convolutions(cutwheel: Any) -> dict[str, Call]:

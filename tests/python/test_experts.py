@@ -115,18 +115,23 @@ def test_no_tokens(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
 
 
 def test_what_runs(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
-    """Two products forward; backward one for each operand, and the derivative of the gate."""
+    """Two products forward; backward one for each operand, and the derivative of the gate. Rows are
+    moved by one kernel there and back, and their weights' gradients are one more."""
     experts = module(cutwheel, dtype=torch.float64)
     y = experts(*routed(7))
+    moved = "moe_route", "moe_permute"
     names = [call[0] for call in cpu_ops.calls]
-    assert names == ["grouped_linear_fused_aux", "grouped_mm"]
+    assert names == [*moved, "grouped_linear_fused_aux", "grouped_mm", "moe_unpermute"]
     cpu_ops.calls.clear()
     y.sum().backward()
-    assert sorted(str(call[0]) for call in cpu_ops.calls) == ["elementwise", *["grouped_mm"] * 4]
+    names = sorted(str(call[0]) for call in cpu_ops.calls)
+    back = "moe_permute", "moe_permute_dots", "moe_unpermute"
+    assert names == ["elementwise", *["grouped_mm"] * 4, *back]
     with torch.no_grad():
         cpu_ops.calls.clear()
         experts(*routed(7))
-    assert [call[0] for call in cpu_ops.calls] == ["grouped_linear_fused", "grouped_mm"]
+    names = [call[0] for call in cpu_ops.calls]
+    assert names == [*moved, "grouped_linear_fused", "grouped_mm", "moe_unpermute"]
 
 
 def test_dtypes(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:

@@ -64,6 +64,33 @@ PAD_ROWS = _untiled(
     lists=(),
 )
 
+# Sorts the rows of a mixture of experts, and moves them.
+ROUTE = _untiled(
+    name="route",
+    seconds=(3, 0.5),
+    header="routing/route.cuh",
+    template="Route<arch>",
+    layouts=("ttt",),
+    dtypes={"gemm": (DTypes("s8", "s8", "s32", "s8"),)},
+    lists=(),
+)
+PERMUTE, UNPERMUTE, PERMUTE_DOTS = (
+    _untiled(
+        name=name,
+        seconds=(3, 0.3),
+        header="routing/permute.cuh",
+        template=template,
+        layouts=("ttt",),
+        dtypes={"gemm": tuple(DTypes(x, x, "f32", x) for x in _FLOATS)},
+        lists=(),
+    )
+    for name, template in (
+        ("permute", "Permute<arch, d>"),
+        ("unpermute", "Unpermute<arch, d>"),
+        ("permute_dots", "PermuteDots<arch, d>"),
+    )
+)
+
 # dgrad from products of positions by taps: 16-bit ones where no sums are left to do.
 COL2IM = _untiled(
     name="col2im",

@@ -171,6 +171,11 @@ def _check_swizzled_columns(kernel: Kernel) -> Iterator[str]:
         )
 
 
+def _check_grouped_rows(kernel: Kernel) -> Iterator[str]:
+    if kernel.grouping != "rows":
+        yield f"grouping {kernel.grouping}; the rows of A are found by their numbers: rows"
+
+
 def _warpgroups(kernel: Kernel) -> int:
     """Warpgroups that multiply."""
     return 2 if kernel.tile.schedule == "pingpong" else min(kernel.tile.shape[0] // 64, 2)
@@ -245,7 +250,8 @@ def _memory(kernel: Kernel) -> str:
     row = own_n * rules.result_bytes(kernel)
     if not kernel.tile.swap_ab:
         row = _staged_columns(kernel) * _staged_bytes(kernel)
-    stages = 3 if kernel.family == "sm90_gather_conv" else 2
+    gathers = kernel.family in ("sm90_gather_conv", "sm90_gathered_grouped")
+    stages = 3 if gathers else 2
     terms = f"{stages} stages x (({m} + {n}) x {operands} + 16)"
     terms += f" + staged rows {64 * warpgroups} x {row}"
     # Each warpgroup has its own vectors and scales, so that none waits until others have read them.
@@ -326,6 +332,19 @@ SM90_GROUPED = _persistent(
         *(rules.check_gemm, rules.check_promoted_scales, _check_tile, _check_k(1)),
         *(rules.check_grouping, _check_swizzled_columns),
     ),
+)
+
+# The rows of A are found by their numbers.
+SM90_GATHERED_GROUPED = _persistent(
+    name="sm90_gathered_grouped",
+    seconds=(8, 2),
+    mode="gathered",
+    header="sm90/native/gathered_grouped.cuh",
+    template="Sm90GatheredGrouped<arch, dtypes, layouts, tile, epilogue>",
+    dtypes={"grouped_mm": tuple(x for x in GEMM_DTYPES if DTYPE_BYTES[x.a] == 2)},
+    layouts=("tnt",),
+    lists=("layouts", "grouping", "epilogue", "tiles"),
+    checks=(rules.check_gemm, _check_tile, _check_k(1), _check_grouped_rows),
 )
 
 # Implicit GEMMs: TMA finds the elements of A and B in images.

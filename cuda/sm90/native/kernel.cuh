@@ -251,6 +251,7 @@ struct Sm90PersistentKernel {
       } else {
         // Every warpgroup clears all that it reads itself: that both write the same zeros does no harm.
         Mma{}.mma(pipeline, read, accum, work.k_tiles, own, shared.tensors, [&](int stage, int k) {
+          if constexpr (Types::kLoadsByCopies) cutlass::arch::fence_view_async_shared();
           if constexpr (Types::kPingpong) {
             if (k == work.k_tiles - 1) turns.end();
             return;

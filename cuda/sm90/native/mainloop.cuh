@@ -26,7 +26,7 @@ template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b
 struct Sm90PersistentTypes {
   static constexpr bool kSwapAB = swap_ab;
   static constexpr DType kD = d;
-  static constexpr bool kLoadsByTma = true;
+  static constexpr bool kLoadsByTma = true, kLoadsByCopies = false;
   static constexpr int kProducerWarpGroups = 1;
   static constexpr int kSplits = splits;
   static constexpr bool kPingpong = pingpong;

@@ -49,9 +49,20 @@ struct Sm90Pipeline {
   // By each producer that wrote its part of the stage itself.
   CUTLASS_DEVICE void producer_commit(State state) const { Barrier::arrive(&storage.full[state.stage]); }
 
+  // By each thread that has started cp.async: it arrives when these have, without waiting for them.
+  CUTLASS_DEVICE void producer_commit_copies(State state) const {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(
+                     cute::cast_smem_ptr_to_uint(&storage.full[state.stage]))
+                 : "memory");
+  }
+
   // Waits as well. Returns the barrier on which `bytes` are to arrive.
   CUTLASS_DEVICE std::uint64_t* producer_acquire(State state, std::uint32_t bytes) const {
     producer_wait(state);
+    return producer_expect(state, bytes);
+  }
+  // By one thread, after producer_wait().
+  CUTLASS_DEVICE std::uint64_t* producer_expect(State state, std::uint32_t bytes) const {
     std::uint64_t* const barrier = &storage.full[state.stage];
     cutlass::arch::ClusterTransactionBarrier::arrive_and_expect_tx(barrier, bytes);
     return barrier;

@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..ops.grouped._permutation import Routing, route
+
 
 class _AllToAll(torch.autograd.Function):
     """Rows for the devices in turn, `send[i]` of them for device i; `receive[i]` come from it."""
@@ -37,12 +39,8 @@ class Exchange:
     """rows for each device"""
     receive: list[int]
     """rows from each device"""
-    order: Tensor
-    """[R], the received row that is at each place when they are sorted by expert"""
-    places: Tensor
-    """[R], its inverse"""
-    offs: Tensor
-    """[experts of this device], the end of each expert's rows, int32"""
+    routing: Routing
+    """of the received rows, one choice each, to the experts of this device"""
     group: Any
 
     def dispatch(self, rows: Tensor) -> Tensor:
@@ -80,7 +78,5 @@ def plan_exchange(offs: Tensor, num_experts: int, group: Any) -> Exchange:
     rows = sum(receive)
     ids = torch.arange(each, device=offs.device).repeat(size)
     expert = ids.repeat_interleave(got, output_size=rows)
-    order = torch.sort(expert, stable=True).indices
-    places = torch.empty_like(order).scatter_(0, order, torch.arange(rows, device=offs.device))
-    ends = by_device[1].sum(0).cumsum(0, dtype=torch.int32)[:own]
-    return Exchange(send, receive, order, places, ends, group)
+    routing = route(expert.unsqueeze(1), each)
+    return Exchange(send, receive, routing._replace(offs=routing.offs[:own]), group)

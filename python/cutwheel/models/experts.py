@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from ..nn.experts import by_expert
-from ..ops.grouped import grouped_gated_linear, grouped_mm
+from ..ops.grouped import grouped_mm
+from ..ops.grouped._linear import gathered_gated_linear, gathered_linear
+from ..ops.grouped._permutation import Routing, permute
 from .families import activation_of
 from .joined import Joined, Packing, become, pack_halves, unpack_halves
 
@@ -39,18 +41,22 @@ def experts_forward(
     first = "gate_up_proj" if getattr(self, "has_gate", True) else "up_proj"
     has_bias = getattr(self, "has_bias", False)
 
-    def product(rows: Tensor, name: str, offs: Tensor) -> Tensor:
+    def product(rows: Tensor, name: str, routing: Routing, are_tokens: bool = False) -> Tensor:
         weight = getattr(self, name)
         bias = getattr(self, f"{name}_bias") if has_bias else None
         if not torch.is_autocast_enabled():
             rows = rows.to(weight.dtype)
+        if are_tokens and bias is None and not self.is_transposed:
+            return gathered_linear(rows, weight, routing)
+        if are_tokens:
+            rows = permute(rows, routing.places)
         right = weight if self.is_transposed else weight.mT
-        return grouped_mm(rows, right, offs=offs, bias=bias)
+        return grouped_mm(rows, right, offs=routing.offs, bias=bias)
 
-    def mlp(rows: Tensor, offs: Tensor) -> Tensor:
-        z = product(rows, first, offs)
+    def mlp(tokens: Tensor, routing: Routing) -> Tensor:
+        z = product(tokens, first, routing, are_tokens=True)
         hidden = self._apply_gate(z) if first == "gate_up_proj" else self.act_fn(z)
-        results = product(hidden, "down_proj", offs)
+        results = product(hidden, "down_proj", routing)
         if getattr(self, "has_post_expert_norm", False):
             results = self.post_expert_norm(results)
         return results
@@ -96,9 +102,9 @@ class PackedExperts(Joined):
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         gate_up, down = self.gate_up_weight, self.down_proj
 
-        def mlp(rows: Tensor, offs: Tensor) -> Tensor:
-            hidden = grouped_gated_linear(rows, gate_up, offs=offs, activation=self._activation)
-            return grouped_mm(hidden, down.mT, offs=offs)
+        def mlp(tokens: Tensor, routing: Routing) -> Tensor:
+            hidden = gathered_gated_linear(tokens, gate_up, routing, self._activation)
+            return grouped_mm(hidden, down.mT, offs=routing.offs)
 
         states = hidden_states
         if not torch.is_autocast_enabled():

@@ -15,7 +15,8 @@ from ..ops._common.errors import check_tensors, shape_text, wrong_dtype, wrong_s
 from ..ops._common.sizes import shapes_differ
 from ..ops._common.transforms import REVERSE, is_transformed, refuse
 from ..ops.grouped import grouped_mm
-from ..ops.grouped._linear import grouped_gated_linear
+from ..ops.grouped._linear import gathered_gated_linear
+from ..ops.grouped._permutation import Routing, permute, route, unpermute
 from ..ops.linear._gated import GATED_ACTIVATIONS
 
 if TYPE_CHECKING:
@@ -127,33 +128,34 @@ class GroupedExperts(torch.nn.Module):
             given = {"input": input, "expert_weights": expert_weights}
             refuse("GroupedExperts", REVERSE, **given, **weights)
 
-        def mlp(rows: Tensor, offs: Tensor) -> Tensor:
+        def mlp(tokens: Tensor, routing: Routing) -> Tensor:
             compute = self._compute if self.process_group is None else self._exchange
-            return compute(rows, gate_up, down, offs)
+            return compute(tokens, gate_up, down, routing)
 
+        if not num_experts:
+            return _no_experts(input, expert_weights, gate_up, down)
         ids = expert_ids - first if first else expert_ids
         tokens = input.reshape(-1, self.hidden_size)
         return by_expert(mlp, tokens, ids, expert_weights, num_experts).view(input.shape)
 
-    def _compute(self, rows: Tensor, gate_up: Tensor, down: Tensor, offs: Tensor) -> Tensor:
-        hidden = grouped_gated_linear(rows, gate_up, offs=offs, activation=self.activation)
-        return grouped_mm(hidden, down.mT, offs=offs)
+    def _compute(self, tokens: Tensor, gate_up: Tensor, down: Tensor, routing: Routing) -> Tensor:
+        hidden = gathered_gated_linear(tokens, gate_up, routing, self.activation)
+        return grouped_mm(hidden, down.mT, offs=routing.offs)
 
-    def _exchange(self, rows: Tensor, gate_up: Tensor, down: Tensor, offs: Tensor) -> Tensor:
+    def _exchange(self, tokens: Tensor, gate_up: Tensor, down: Tensor, routing: Routing) -> Tensor:
         """_compute, each row on the device of its expert."""
         from ..distributed._exchange import plan_exchange
 
-        plan = plan_exchange(offs, self.num_experts, self.process_group)
+        plan = plan_exchange(routing.offs, self.num_experts, self.process_group)
+        rows = permute(tokens, routing.places)
         sent = sum(plan.send)
         received = plan.dispatch(rows if sent == rows.shape[0] else rows[:sent])
-        # From the order of devices, each with its rows by expert, to that of experts.
-        sorted_rows = _take(received, plan.order, plan.places, 1)
         if gate_up.shape[0]:
-            results = self._compute(sorted_rows, gate_up, down, plan.offs)
+            results = self._compute(received, gate_up, down, plan.routing)
         else:
             # No experts, so no rows. Weights get a gradient, and devices meet in backward.
-            results = sorted_rows + 0 * (gate_up.sum() + down.sum())
-        results = plan.combine(_take(results, plan.places, plan.order, 1))
+            results = received + 0 * (gate_up.sum() + down.sum())
+        results = plan.combine(unpermute(results, plan.routing.places))
         behind = rows.shape[0] - sent  # those without an expert
         return torch.nn.functional.pad(results, (0, 0, 0, behind)) if behind else results
 
@@ -198,8 +200,14 @@ class GroupedExperts(torch.nn.Module):
             raise wrong_shape(op, "expert_weights", expert_weights, wanted_shape, why)
 
 
+def _no_experts(input: Tensor, *others: Tensor) -> Tensor:
+    """Zeros, and zeros as gradients of all tensors: devices meet in backward."""
+    whole = torch.ones((), dtype=torch.bool, device=input.device)
+    return input.masked_fill(whole, 0) + sum(x.masked_fill(whole, 0).sum() for x in others)
+
+
 def by_expert(
-    mlp: Callable[[Tensor, Tensor], Tensor],
+    mlp: Callable[[Tensor, Routing], Tensor],
     tokens: Tensor,
     expert_ids: Tensor,
     expert_weights: Tensor,
@@ -208,8 +216,8 @@ def by_expert(
     """The weighted sum of what `mlp` makes of each token for its experts.
 
     Args:
-        mlp: of rows [T k, H] by expert and the end of each expert's rows, [G], int32; returns
-            [T k, N], of which rows behind the last end are zeros
+        mlp: of tokens and where their rows go; returns [T k, N], rows by expert, of which those
+            behind the last expert's are not read
         tokens: [T, H]
         expert_ids: [..., k], T times k of them; one that is not in 0 to num_experts - 1 is none
         expert_weights: [..., k]
@@ -219,45 +227,10 @@ def by_expert(
         [..., N], in the dtype of what mlp returns
     """
     k = expert_ids.shape[-1]
-    ids = expert_ids.reshape(-1)  # [T k]
-    # Tokens without an expert are sorted behind the last group: the rows there are zeros.
-    is_none = (ids < 0) | (ids >= num_experts)
-    ids = torch.where(is_none, num_experts, ids).int()
-    sorted_ids, order = torch.sort(ids, stable=True)
-    # The place of each of the T k rows among the sorted ones.
-    places = torch.empty_like(order).scatter_(
-        0, order, torch.arange(order.shape[0], device=order.device)
-    )
-    experts = torch.arange(num_experts, device=ids.device, dtype=ids.dtype)
-    offs = torch.searchsorted(sorted_ids, experts, right=True, out_int32=True)  # [G]
-
-    results = mlp(_take(tokens, order, places, k), offs)  # [T k, N]
-    by_token = _take(results, places, order, 1).view(*expert_weights.shape, results.shape[-1])
-    # 0 times an infinite weight would be NaN.
-    factors = expert_weights.masked_fill(is_none.view(expert_weights.shape), 0)
-    return (by_token * factors.unsqueeze(-1)).sum(-2).to(results.dtype)
-
-
-class _Take(torch.autograd.Function):
-    """Row order[i] // k of the tokens as row i, each of them k times.
-
-    torch's gradient of indexing adds up with atomics, in an order that changes. Here each row comes
-    back to its place, and the k of a token are added up there.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, tokens: Tensor, order: Tensor, places: Tensor, k: int) -> Tensor:
-        ctx.save_for_backward(order, places)
-        ctx.rows, ctx.k = tokens.shape[0], k
-        return tokens.index_select(0, order if k == 1 else order // k)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        order, places = ctx.saved_tensors
-        by_token = _take(grad, places, order, 1)
-        if ctx.k != 1:
-            by_token = by_token.view(ctx.rows, ctx.k, grad.shape[1]).sum(1)
-        return by_token, None, None, None
-
-
-_take: Callable[..., Tensor] = _Take.apply
+    routing = route(expert_ids.reshape(tokens.shape[0], k), num_experts)
+    results = mlp(tokens, routing)
+    factors = expert_weights.reshape(tokens.shape[0], k)
+    if factors.dtype == torch.float64 != results.dtype:
+        factors = factors.float()
+    result = unpermute(results, routing.places, factors, routing.offs)
+    return result.view(*expert_ids.shape[:-1], results.shape[-1])

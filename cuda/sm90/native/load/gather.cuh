@@ -18,7 +18,8 @@ constexpr int kGatherThreads = Tile::kM * Tile::kN <= 128 * 192 ? 256 : 128;
 
 // Copies a piece, or zeros; then nothing is read at `from`.
 CUTLASS_DEVICE void copy_piece(std::uint32_t to, void const* from, bool is_there) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0)
+               : "memory");
 }
 
 // A thread's share of an operand: lines first, first + kThreadLines, ..., and its piece of each.
@@ -86,6 +87,7 @@ CUTLASS_DEVICE std::uint32_t bits_of_tap(int row, int column) { return 1u << row
 template <class OperandA, class OperandB, class Tile>
 struct Sm90GatherFpropLoader {
   using Scheduler = Sm90ConvScheduler<Tile, Direction::fprop>;
+  static constexpr bool kLoadsByTma = false;
   static constexpr int kThreadLines = kGatherThreads<Tile> / kLinePieces;  // that all threads copy at once
   static constexpr int kLinesA = Tile::kM / kThreadLines, kLinesB = Tile::kN / kThreadLines;
   static_assert(OperandA::kIsK && OperandB::kIsK && Tile::kK == 64 && kLinesA <= kLinePieces);
@@ -163,6 +165,7 @@ struct Sm90GatherFpropLoader {
 template <class OperandA, class OperandB, class Tile>
 struct Sm90GatherWgradLoader {
   using Scheduler = Sm90WgradScheduler<Tile, PackedColumns>;
+  static constexpr bool kLoadsByTma = false;
   static constexpr int kThreadLines = kGatherThreads<Tile> / kLinePieces;  // that all threads copy at once
   static constexpr int kLines = Tile::kK / kThreadLines;
   static_assert(!OperandA::kIsK && !OperandB::kIsK && Tile::kK == 64);

@@ -286,6 +286,55 @@ def _grouped_fused_aux(arguments: Arguments) -> Layout:
     return _grouped_fused(arguments, with_z=True)
 
 
+def _gathered(arguments: Arguments, with_z: bool = False) -> Layout:
+    """Rows are found among all tokens."""
+    n: Dim = ("n", 2) if _width(arguments["epilogue"]) == "half" else "n"
+    operands = [
+        Operand(arguments["input"], (None, "k")),
+        _whole(arguments["places"], 2),
+        _whole(arguments["sources"], 1),
+        Operand(arguments["weight"], (None, n, "k")),
+        _whole(arguments["offs"], 1),
+    ]
+    summed = "k" if is_linear(arguments["epilogue"]) else ""
+    return _layout([*operands], *[(None, "n"), (None, n)][: 1 + with_z], summed=summed)
+
+
+def _gathered_aux(arguments: Arguments) -> Layout:
+    return _gathered(arguments, with_z=True)
+
+
+# ---- rows of experts: tokens are sorted whole, and columns go with them
+def _whole(tensor: Any, dims: int) -> Operand:
+    return Operand(tensor, (None,) * dims)
+
+
+def _route(arguments: Arguments) -> Layout:
+    ids = arguments["expert_ids"]
+    places: tuple[Dim, ...] = (None,) * len(ids.shape)
+    return _layout([Operand(ids, places)], places, (None,), (None,))
+
+
+def _moved(arguments: Arguments) -> Layout:
+    moved = arguments["tokens"] if "tokens" in arguments else arguments["rows"]
+    others = [(arguments[name], dims) for name, dims in _BESIDE_ROWS]
+    operands = [Operand(moved, (None, "h")), *(_whole(*given) for given in others)]
+    return _layout([*operands], (None, "h"))
+
+
+_BESIDE_ROWS = (("places", 2), ("weights", 2), ("offs", 1))
+
+
+def _dots(arguments: Arguments) -> Layout:
+    operands = [
+        Operand(arguments["rows"], (None, "h")),
+        Operand(arguments["tokens"], (None, "h")),
+        _whole(arguments["places"], 2),
+        _whole(arguments["offs"], 1),
+    ]
+    return _layout([*operands], (None, None), summed="h")
+
+
 # ---- convolutions: only images are split
 def _of_images(*names: str) -> Callable[[Arguments], Layout]:
     """Of operands that have images in their first dimension; others are whole."""
@@ -331,7 +380,13 @@ LAYOUTS: dict[str, Callable[[Arguments], Layout]] = {
     "grouped_mm": _grouped_mm,
     "grouped_linear_fused": _grouped_fused,
     "grouped_linear_fused_aux": _grouped_fused_aux,
+    "grouped_linear_gathered": _gathered,
+    "grouped_linear_gathered_aux": _gathered_aux,
     "scaled_grouped_mm": _scaled_grouped_mm,
+    "moe_route": _route,
+    "moe_permute": _moved,
+    "moe_unpermute": _moved,
+    "moe_permute_dots": _dots,
     **dict.fromkeys(
         ("conv2d", "conv2d_fused", "conv2d_grouped", "conv3d", "conv3d_fused"), _IMAGES
     ),

@@ -26,10 +26,12 @@ from .._common.transforms import is_transformed
 from ..gemm._autograd import is_column_major
 from ..linear._autograd import OUTPUT, RESULT
 from ._group_sums import sum_groups
+from ._permutation import permute, unpermute
 
 _grouped_mm, _grouped_mm_direct = overloads("grouped_mm")
 _fused, _fused_direct = overloads("grouped_linear_fused")
 _fused_aux, _fused_aux_direct = overloads("grouped_linear_fused_aux")
+_gathered_aux, _gathered_aux_direct = overloads("grouped_linear_gathered_aux")
 
 
 def _grouped_matmul(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
@@ -140,17 +142,21 @@ class GroupedK(torch.autograd.Function):
         return grad_a, grad_b, None, None, None
 
 
+def _gradient_of_z(ctx: Any, z: Tensor, grad: Gradient, grad_z: Gradient) -> Gradient:
+    """From the gradient of Y [T, N] and, in a second backward pass, that of z."""
+    if grad is None:
+        return grad_z
+    of_result: Tensor = derivative(grad, z, ctx.activation_backward, True, False)[0]
+    return of_result if grad_z is None else grad_z + of_result
+
+
 def _gradients(
     ctx: Any, grad: Gradient, grad_z: Gradient = None
 ) -> tuple[Gradient, Gradient, None, Gradient]:
-    """Gradients of input, weight, offs and bias from those of Y [T, N] and, in a second backward
-    pass, of z."""
+    """Gradients of input, weight, offs and bias."""
     input, weight, offs, z = ctx.saved_tensors
     needs_input, needs_weight, _, needs_bias = ctx.needs_input_grad[:4]
-    dz = grad_z
-    if grad is not None:
-        of_result = derivative(grad, z, ctx.activation_backward, True, False)[0]
-        dz = of_result if dz is None else dz + of_result
+    dz = _gradient_of_z(ctx, z, grad, grad_z)
     if dz is None:
         return None, None, None, None
     grad_input: Gradient = None
@@ -203,3 +209,45 @@ class GroupedFused(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Gradient, grad_z: Gradient = None) -> tuple[Gradient, ...]:
         return (*_gradients(ctx, grad, grad_z), None, None, None, None)
+
+
+class GatheredGated(torch.autograd.Function):
+    """Tokens [T, K] by expert, with a gate: returns the result [T k, F], or (result, z) where
+    z_from is OUTPUT, else SAVED. Rows by expert are not kept: backward makes them again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tokens: Tensor,
+        weight: Tensor,
+        places: Tensor,
+        sources: Tensor,
+        offs: Tensor,
+        epilogue: str,
+        activation_backward: str,
+        z_from: str,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        tracing, needs = is_tracing(), ctx.needs_input_grad
+        call: Any = _gathered_aux if tracing else _gathered_aux_direct
+        made: tuple[Tensor, Tensor] = call(tokens, places, sources, weight, offs, epilogue)
+        kept = tokens if needs[1] else None, weight if needs[0] else None
+        ctx.save_for_backward(*kept, places, offs, made[1])
+        ctx.weight_is_column_major = needs[1] and is_column_major(weight, tracing)
+        ctx.activation_backward = activation_backward
+        if z_from != OUTPUT:
+            return made[0]
+        ctx.set_materialize_grads(False)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, grad: Gradient, grad_z: Gradient = None) -> tuple[Gradient, ...]:
+        tokens, weight, places, offs, z = ctx.saved_tensors
+        dz = _gradient_of_z(ctx, z, grad, grad_z)
+        grad_tokens: Gradient = None
+        grad_weight: Gradient = None
+        if dz is not None and weight is not None:
+            grad_tokens = unpermute(_grouped_matmul(dz, weight, offs), places, None, offs)
+        if dz is not None and tokens is not None:
+            rows = permute(tokens, places)
+            grad_weight = _over_rows(dz, rows, offs, ctx.weight_is_column_major)
+        return grad_tokens, grad_weight, None, None, None, None, None, None

@@ -33,11 +33,14 @@ from .._common.sizes import differ
 from .._common.transforms import REVERSE, is_transformed, refuse
 from ..linear._autograd import OUTPUT, RESULT, SAVED
 from ..linear._gated import GATED_ACTIVATIONS
-from ._autograd import GroupedFused
+from ._autograd import GatheredGated, GroupedFused
+from ._permutation import Routing, permute
 
 _ops = torch.ops.cutwheel
 _fused, _fused_direct = overloads("grouped_linear_fused")
 _with_grad: Callable[..., Any] = fast_apply(GroupedFused, 4)
+_gathered, _gathered_direct = overloads("grouped_linear_gathered")
+_gathered_with_grad: Callable[..., Any] = fast_apply(GatheredGated, 2)
 
 GROUPED_ACTIVATIONS = tuple(ACTIVATIONS)
 _MADE_OF = {"grouped_mm": {"mat_a": "input", "mat_b": "weight"}}
@@ -132,6 +135,59 @@ def grouped_gated_linear(
     op = "grouped_gated_linear"
     check_activation(activation, GATED_ACTIVATIONS, op)
     return _apply(op, input, weight, offs, None, *_GATED[activation])
+
+
+def gathered_gated_linear(
+    tokens: Tensor, weight: Tensor, routing: Routing, activation: str
+) -> Tensor:
+    """grouped_gated_linear of the experts' rows, which are tokens: [T, K], [G, 2F, K] -> [T k, F].
+
+    On Hopper a kernel finds the rows itself; elsewhere they are copied first. In 16 bits the op
+    decides that, and autograd keeps the tokens alone.
+    """
+    op = "grouped_gated_linear"
+    check_activation(activation, GATED_ACTIVATIONS, op)
+    if is_autocast_enabled() and not is_transformed():
+        tokens, weight = autocast_operands(tokens, weight)
+    if not _finds_rows(tokens, weight):
+        rows = permute(tokens, routing.places)
+        return grouped_gated_linear(rows, weight, offs=routing.offs, activation=activation)
+    plain, with_z, backward = _GATED[activation]
+    places, sources, offs = routing
+    try:
+        if not is_grad_enabled() or not (tokens.requires_grad or weight.requires_grad):
+            call = _gathered if is_tracing() else _gathered_direct
+            return call(tokens, places, sources, weight, offs, plain)
+        z_from = SAVED if is_tracing() else OUTPUT
+        made = _gathered_with_grad(tokens, weight, places, sources, offs, with_z, backward, z_from)
+        result: Tensor = made[0] if z_from == OUTPUT else made
+        return result
+    except RAISED as error:
+        reraise(op, error, (), input=tokens, weight=weight, offs=offs)
+
+
+def gathered_linear(tokens: Tensor, weight: Tensor, routing: Routing) -> Tensor:
+    """grouped_linear of the experts' rows: [T, K], [G, N, K] -> [T k, N]."""
+    op = "grouped_linear"
+    if is_autocast_enabled() and not is_transformed():
+        tokens, weight = autocast_operands(tokens, weight)
+    needs_grad = is_grad_enabled() and (tokens.requires_grad or weight.requires_grad)
+    if needs_grad or not _finds_rows(tokens, weight):
+        return grouped_linear(permute(tokens, routing.places), weight, offs=routing.offs)
+    call = _gathered if is_tracing() else _gathered_direct
+    places, sources, offs = routing
+    try:
+        return call(tokens, places, sources, weight, offs, "plain")
+    except RAISED as error:
+        reraise(op, error, (), input=tokens, weight=weight, offs=offs)
+
+
+def _finds_rows(tokens: Tensor, weight: Tensor) -> bool:
+    if is_transformed() or (
+        sharding.calls is not None and sharding.calls.is_sharded(tokens, weight)
+    ):
+        return False
+    return tokens.dtype == weight.dtype and tokens.dtype in (torch.bfloat16, torch.float16)
 
 
 def _apply(

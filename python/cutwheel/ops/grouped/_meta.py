@@ -1,4 +1,4 @@
-"""Meta functions of grouped_mm, grouped_linear and scaled_grouped_mm. Results are contiguous."""
+"""Meta functions of grouped GEMMs and of the ops that move their rows. Results are contiguous."""
 
 from __future__ import annotations
 
@@ -44,8 +44,41 @@ def _linear_fused(input: Tensor, weight: Tensor, epilogue: str) -> Tensor:
     return _linear_fused_aux(input, weight, epilogue)[0]
 
 
+def _linear_gathered_aux(
+    input: Tensor, sources: Tensor, weight: Tensor, epilogue: str
+) -> tuple[Tensor, Tensor]:
+    """As _linear_fused_aux, of as many rows as there are sources."""
+    op = "grouped_linear"
+    declared = declared_epilogue(op, epilogue)
+    check_dims(op, "input", input, 2)
+    check_operand(op, ("input", "weight"), input, weight, "G", "N", input.shape[1])
+    rows, n = sources.shape[0], weight.shape[1]
+    return input.new_empty((rows, result_width(declared, n))), input.new_empty((rows, n))
+
+
+def _linear_gathered(input: Tensor, sources: Tensor, weight: Tensor, epilogue: str) -> Tensor:
+    return _linear_gathered_aux(input, sources, weight, epilogue)[0]
+
+
 def _scaled_grouped_mm(mat_a: Tensor, mat_b: Tensor, output_dtype: torch.dtype | None) -> Tensor:
     return _grouped_rows("scaled_grouped_mm", mat_a, mat_b, output_dtype or torch.bfloat16)
+
+
+def _moe_route(expert_ids: Tensor, num_experts: int) -> tuple[Tensor, Tensor, Tensor]:
+    places = expert_ids.new_empty(expert_ids.shape, dtype=torch.int32)
+    return places, places.new_empty(expert_ids.numel()), places.new_empty(num_experts)
+
+
+def _moe_permute(tokens: Tensor, places: Tensor) -> Tensor:
+    return tokens.new_empty((places.numel(), tokens.shape[1]))
+
+
+def _moe_unpermute(rows: Tensor, places: Tensor) -> Tensor:
+    return rows.new_empty((places.shape[0], rows.shape[1]))
+
+
+def _moe_permute_dots(rows: Tensor, places: Tensor) -> Tensor:
+    return rows.new_empty(places.shape, dtype=torch.float32)
 
 
 register(
@@ -54,6 +87,12 @@ register(
         "grouped_mm_accumulate": None,
         "grouped_linear_fused": _linear_fused,
         "grouped_linear_fused_aux": _linear_fused_aux,
+        "grouped_linear_gathered": _linear_gathered,
+        "grouped_linear_gathered_aux": _linear_gathered_aux,
         "scaled_grouped_mm": _scaled_grouped_mm,
+        "moe_route": _moe_route,
+        "moe_permute": _moe_permute,
+        "moe_unpermute": _moe_unpermute,
+        "moe_permute_dots": _moe_permute_dots,
     }
 )
