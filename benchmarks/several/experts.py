@@ -1,8 +1,9 @@
 """Experts in expert parallelism: rows go to the GPUs of their experts, and results back.
 
-"torch" is the same layer with torch._grouped_mm in place of cutwheel's kernels: sorting and
-exchange are alike. The host waits in each call for the numbers of rows, so times are those of calls
-as the host launches them. "cutwheel, all_gather" gathers all tokens, and does not wait.
+"torch" is the same layer by torch's ops alone, with torch._grouped_mm, in the way of Transformers'
+experts: rows are sorted, indexed, multiplied and put back. Both exchange alike. The host waits in
+each call for the numbers of rows, so times are those of calls as the host launches them.
+"cutwheel, all_gather" gathers all tokens, and does not wait.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch.nn import functional
 
 import cutwheel
+from cutwheel.distributed._exchange import all_to_all, experts_of
 from cutwheel.tuning.case import Case, Provider
 from cutwheel.tuning.cases.grouped import torch_grouped_mm
 from cutwheel.tuning.measure import deviation, exactly, tolerance
@@ -46,12 +48,43 @@ class Experts(NamedTuple):
         return " x ".join(map(str, self))
 
 
-class TorchExperts(cutwheel.nn.GroupedExperts):
-    """With torch's kernels; gate_up_weight has the rows of gate, then those of up."""
+class TorchExperts(torch.nn.Module):
+    """What GroupedExperts computes; gate_up_weight has the rows of gate, then those of up."""
 
-    def _compute(self, rows: Tensor, gate_up: Tensor, down: Tensor, offs: Tensor) -> Tensor:
-        gate, up = torch_grouped_mm(rows, gate_up.mT, offs).chunk(2, -1)
-        return torch_grouped_mm(functional.silu(gate) * up, down.mT, offs)
+    def __init__(
+        self, experts: int, hidden: int, between: int, process_group: Any, **options: Any
+    ) -> None:
+        super().__init__()
+        own = len(experts_of(experts, process_group))
+        self.experts, self.group = experts, process_group
+        self.gate_up_weight = torch.nn.Parameter(torch.empty(own, 2 * between, hidden, **options))
+        self.down_weight = torch.nn.Parameter(torch.empty(own, hidden, between, **options))
+
+    def forward(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        k = ids.shape[1]
+        sorted_ids, order = torch.sort(ids.flatten(), stable=True)
+        numbers = torch.arange(self.experts, device=x.device)
+        ends = torch.searchsorted(sorted_ids, numbers, right=True)
+        counts = torch.diff(ends, prepend=ends.new_zeros(1))
+        results = self._exchange(x[order // k], counts)
+        by_token = results[torch.argsort(order)].view(*ids.shape, -1)
+        return (by_token * weights.unsqueeze(-1)).sum(1).to(x.dtype)
+
+    def _exchange(self, rows: Tensor, counts: Tensor) -> Tensor:
+        got = torch.empty_like(counts)
+        torch.distributed.all_to_all_single(got, counts, group=self.group)
+        by_device = torch.stack((counts, got)).view(2, self.group.size(), -1)
+        send, receive = by_device.sum(-1).tolist()
+        received = all_to_all(rows, send, receive, self.group)
+        each = by_device.shape[-1]
+        numbers = torch.arange(each, device=rows.device).repeat(self.group.size())
+        order = torch.sort(numbers.repeat_interleave(got, output_size=sum(receive)), stable=True)[1]
+        results = self._compute(received[order], by_device[1].sum(0).cumsum(0, dtype=torch.int32))
+        return all_to_all(results[torch.argsort(order)], receive, send, self.group)
+
+    def _compute(self, rows: Tensor, offs: Tensor) -> Tensor:
+        gate, up = torch_grouped_mm(rows, self.gate_up_weight.mT, offs).chunk(2, -1)
+        return torch_grouped_mm(functional.silu(gate) * up, self.down_weight.mT, offs)
 
 
 def case(team: Team, shape: Experts, *, is_training: bool) -> Case:

@@ -94,6 +94,31 @@ def run_scaled(cutwheel: Any, row: Row, device: str) -> None:
         other.run(cutwheel)
 
 
+def run_experts(device: str) -> None:
+    """Rows sorted, moved, and found by the GEMM; places and sources that are nowhere, too."""
+    ops = torch.ops.cutwheel
+    for dtype, tokens, columns in ((BRAIN, 333, 72), (BRAIN, 7, 77), (SINGLE, 50, 65)):
+        ids = torch.randint(-2, 7, (tokens, 3), device=device)
+        places, sources, offs = ops.moe_route(ids, 5)
+        x, weights = (
+            torch.randn(tokens, columns, device=device).to(dtype),
+            torch.rand_like(ids, dtype=SINGLE),
+        )
+        rows = ops.moe_permute(x, places, weights, offs)
+        ops.moe_permute_dots(rows, x, places, offs)
+        if not torch.equal(ops.moe_permute(x, places), x[sources.long()]):
+            raise AssertionError(f"rows of {tokens} tokens are not in place")
+        wrong = torch.randint(-(2**31), 2**31 - 1, (tokens, 3), device=device).int()
+        for other in (places, wrong, places + tokens):
+            ops.moe_permute(x, other, weights, offs)
+            ops.moe_unpermute(rows, other, weights, offs)
+            ops.moe_permute_dots(rows, x, other, offs)
+        if dtype == BRAIN:
+            weight = torch.randn(5, 48, columns, device=device).to(dtype)
+            for other in (sources, wrong.flatten(), sources + tokens - 1):
+                ops.grouped_linear_gathered(x, places, other, weight, offs, "gated_silu")
+
+
 def run_dispatched(cutwheel: Any, device: str) -> None:
     """Without a kernel by name: copies of operands, all kinds, sizes of groups, offsets."""
     for kind, (m, n, k), how in (
@@ -109,6 +134,7 @@ def run_dispatched(cutwheel: Any, device: str) -> None:
             check(call, call.run(cutwheel))
             for other in bad(call) if kind != "batched" else ():
                 other.run(cutwheel)
+    run_experts(device)
     for recipes in filter(is_served, RECIPES):
         call = Grouped.random(333, 77, 333, 5, device, recipes=recipes, bias="f32")
         call.check(cutwheel)

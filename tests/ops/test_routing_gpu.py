@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
-from gemm_cases import BRAIN, HALF, SINGLE, dtype_id
+from gemm_cases import BRAIN, HALF, SINGLE, dtype_id, require_arch
 
 pytestmark = pytest.mark.gpu
 
@@ -115,6 +116,24 @@ def test_permute_and_back(
     assert_rounded(got, dots, SINGLE, columns)
 
 
+@pytest.mark.parametrize("arch", ["sm80", "sm90a"])
+def test_every_architecture(cutwheel: ModuleType, device: str, environment: Any, arch: str) -> None:
+    require_arch(arch)
+    environment(CUTWHEEL_ARCH=arch)
+    ids = ids_of(700, 4, 9, device)
+    places, sources, offs = found = torch.ops.cutwheel.moe_route(ids, 9)
+    for got, want in zip(found, by_torch(ids, 9), strict=True):
+        assert torch.equal(got.long(), want)
+    for dtype in (BRAIN, HALF, SINGLE):
+        x = rows_of(700, 72, dtype, device)
+        rows = torch.ops.cutwheel.moe_permute(x, places)
+        assert torch.equal(rows, x[sources.long()])
+        assert_rounded(torch.ops.cutwheel.moe_unpermute(rows, places), 4 * x.double(), dtype, 4)
+        squares = x.double().square().sum(1, keepdim=True) * (places < offs[-1])
+        dots = torch.ops.cutwheel.moe_permute_dots(rows, x, places, offs)
+        assert_rounded(dots, squares, SINGLE, 72)
+
+
 def test_rows_may_begin_anywhere(cutwheel: ModuleType, device: str) -> None:
     places, _, offs = torch.ops.cutwheel.moe_route(ids_of(40, 3, 4, device), 4)
     whole = rows_of(41, 200, BRAIN, device)
@@ -177,7 +196,7 @@ def test_bad_input(cutwheel: ModuleType, device: str) -> None:
         (lambda: ops.moe_unpermute(x, places), r"rows has shape \[8, 64\]; expected \[16, H\]"),
         (lambda: ops.moe_permute_dots(rows, x.half(), places), "tokens has dtype float16"),
         (lambda: ops.moe_permute_dots(rows, x[:, :8], places), r"tokens has shape \[8, 8\]"),
-        (lambda: ops.moe_permute(x, places.cpu()), "places is on"),
+        (lambda: ops.moe_permute(x, places.cpu()), "places is not on a CUDA device"),
     ):
         with pytest.raises(RuntimeError, match=text):
             call()
