@@ -74,6 +74,46 @@ def test_every_persistent_kernel(
         assert torch.equal(product.run(cutwheel), results[0])
 
 
+ALTERNATING = [
+    row
+    for is_fused in (False, True)
+    for row in persistent_rows(is_fused)
+    if row["schedule"] == "pingpong"
+    and row["epilogue"] in ("plain", "linear_combination", "bias_residual")
+]
+
+
+@pytest.mark.parametrize("row", ALTERNATING, ids=lambda row: row["name"])
+def test_many_tiles_of_one_step(
+    cutwheel: ModuleType, device: str, force: Callable[[Row], None], row: Row
+) -> None:
+    """Turns of two warpgroups are short, and stores keep single warps from theirs for long."""
+    force(row)
+    m, n, k = 200_000, 256, row["tile"][2]
+    if torch.device(device).type != "cuda":
+        m = 2000
+    dtype = TORCH_DTYPE[row["a"]]
+    is_column_a, is_column_b = (letter == "n" for letter in row["layout"][:2])
+    a = inside(random_tensor((m, k), dtype, device), is_column_a)
+    b = inside(random_tensor((k, n), dtype, device), is_column_b)
+    c = random_tensor((m, n), TORCH_DTYPE[row["d"]], device)
+    out_dtype = None if TORCH_DTYPE[row["d"]] == dtype else TORCH_DTYPE[row["d"]]
+
+    def run() -> torch.Tensor:
+        if row["epilogue"] == "plain":
+            return cutwheel.mm(a, b, out_dtype)
+        if row["epilogue"] == "bias_residual":
+            return cutwheel.linear(a, b.t(), residual=c)
+        return cutwheel.addmm(c, a, b, out_dtype, beta=0.5)
+
+    first = run()
+    for _ in range(10):
+        assert torch.equal(run(), first)
+    addend = {"plain": 0, "bias_residual": 1, "linear_combination": 0.5}[row["epilogue"]]
+    exact = a.float() @ b.float() + addend * c.float()
+    assert (first.float() - exact).norm() <= 4e-3 * exact.norm()
+
+
 @pytest.mark.parametrize("row", persistent_rows(is_fused=True), ids=lambda row: row["name"])
 def test_every_persistent_kernel_with_a_fused_epilogue(
     cutwheel: ModuleType, device: str, force: Callable[[Row], None], row: Row

@@ -1,5 +1,7 @@
 // Turns of two warpgroups that take whole tiles: each multiplies while the other stores. A turn ends when all operands of
-// the tile have arrived, not before: a parity tells a stage's rounds apart only if those before have been waited for.
+// the tile have arrived, not before: a parity tells a stage's rounds apart only if those before have been waited for. And it
+// ends when all four warps say so: one that is still kept from its turn (by rows that are being stored, say) would else find
+// that two more have passed, which the parity of `begins` does not tell from none, and wait for ever.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
@@ -23,7 +25,7 @@ struct Sm90Turns {
 
   // By one thread; the others have to be synchronised with it.
   CUTLASS_DEVICE static void initialize(Storage& storage) {
-    for (std::uint64_t& barrier : storage.begins) Barrier::init(&barrier, 1);
+    for (std::uint64_t& barrier : storage.begins) Barrier::init(&barrier, 4);
     cutlass::arch::fence_barrier_init();
   }
   CUTLASS_DEVICE void begin() {
@@ -32,7 +34,7 @@ struct Sm90Turns {
   }
   // By all threads of the warpgroup.
   CUTLASS_DEVICE void end() const {
-    if (threadIdx.x % 128 == 0) Barrier::arrive(&storage.begins[warpgroup ^ 1]);
+    if (threadIdx.x % 32 == 0) Barrier::arrive(&storage.begins[warpgroup ^ 1]);
   }
 };
 
