@@ -1,7 +1,7 @@
 // Turns of two warpgroups that take whole tiles: each multiplies while the other stores. A turn ends when all operands of
-// the tile have arrived, not before: a parity tells a stage's rounds apart only if those before have been waited for. And it
-// ends when all four warps say so: one that is still kept from its turn (by rows that are being stored, say) would else find
-// that two more have passed, which the parity of `begins` does not tell from none, and wait for ever.
+// the tile have arrived, not before: a parity tells a stage's rounds apart only if those before have been waited for. And
+// it ends when all four warps say so: one that is still kept from its turn (by rows that are being stored, say) would else
+// find that two more have passed, which the parity of `begins` does not tell from none, and wait for ever.
 #pragma once
 
 #include <cutlass/arch/barrier.h>
