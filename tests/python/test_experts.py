@@ -181,6 +181,13 @@ def test_bad_input(cutwheel: ModuleType) -> None:
         module(cutwheel, activation="tanh")
 
 
+def test_on_the_cpu(cutwheel: ModuleType) -> None:
+    """Without kernels, in the name of what was called."""
+    x, ids, weights = (tensor.detach() for tensor in routed(7))
+    with pytest.raises(NotImplementedError, match=r"^experts: the tensors are on the CPU; "):
+        module(cutwheel)(x.float(), ids, weights)
+
+
 def test_compile(cutwheel: ModuleType, traced_on_cpu: CpuOps) -> None:
     experts = module(cutwheel)
     compiled = torch.compile(experts, backend="aot_eager", fullgraph=True)

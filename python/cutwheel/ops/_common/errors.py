@@ -28,7 +28,7 @@ _SCALED = ("scaled_mm", "scaled_grouped_mm")
 # Some functions are made of ops that do not know for whom they work.
 _OP_NAME = re.compile(
     r"^(?:linear|gemm|grouped_linear|grouped_mm(?:_accumulate)?|conv[23]d(?:_fused)?"
-    r"|conv_transpose[23]d): "
+    r"|conv_transpose[23]d|moe_\w+): "
 )
 # The advice to callers on the CPU, in ops that serve another function than torch's namesake.
 _INSTEAD = re.compile(r"or use torch\.[\w.]+")

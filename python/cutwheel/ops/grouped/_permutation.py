@@ -22,6 +22,7 @@ from .._common.errors import RAISED, reraise
 
 _route, _route_direct = overloads("moe_route")
 _PERMUTE, _UNPERMUTE, _DOTS = "moe_permute", "moe_unpermute", "moe_permute_dots"
+_FOR = "experts"  # in errors: callers know the layer, not these ops
 _calls = {op: overloads(op) for op in (_PERMUTE, _UNPERMUTE, _DOTS)}
 
 
@@ -47,7 +48,7 @@ def route(expert_ids: Tensor, num_experts: int) -> Routing:
     try:
         return Routing(*call(expert_ids.contiguous(), num_experts))
     except RAISED as error:
-        reraise("moe_route", error, expert_ids=expert_ids)
+        reraise(_FOR, error, expert_ids=expert_ids)
 
 
 def permute(
@@ -86,7 +87,7 @@ def _call(op: str, matrices: Sequence[Tensor], rest: Sequence[Tensor | None]) ->
     try:
         result: Tensor = (traced if is_tracing() else direct)(*matrices, *others)
     except RAISED as error:
-        reraise(op, error)
+        reraise(_FOR, error)
     return result
 
 
