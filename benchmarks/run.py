@@ -252,10 +252,16 @@ def maker(
         assert compiling is not None
         return limited(suite.compiled(function, compiling.mode), compiling.seconds)
 
+    def passed(function: Function) -> Function:
+        assert suite.passed is not None
+        assert compiling is not None
+        return limited(suite.passed(function), compiling.seconds)
+
     def make(problem: Problem) -> Case:
         setting = Setting(problem.shape, operands, problem.variant)
         if compiling and compiling.asks(problem):
-            setting = replace(setting, compiled=compiled)
+            further = passed if suite.passed is not None else None
+            setting = replace(setting, compiled=compiled, passed=further)
         case = suite.groups[problem.group](setting)
         return case.against_itself() if candidate == "torch" else case
 

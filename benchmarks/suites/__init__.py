@@ -41,6 +41,8 @@ class Suite:
     """settings of torch, for all providers of a section of this dtype"""
     compiled: Callable[[Function, str], Function] | None = None
     """(function, mode): torch.compile, where it is one more baseline"""
+    passed: Callable[[Function], Function] | None = None
+    """torch.compile with the pass of cutwheel.inductor_options()"""
     mode: str = ""
     """of torch.compile"""
 

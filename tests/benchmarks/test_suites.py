@@ -456,6 +456,17 @@ def test_what_models_are_compared_with() -> None:
         assert found == {(side, base) for side in names for base in ("eager", "compile")}
 
 
+def test_models_that_are_compiled_with_the_pass() -> None:
+    both = {"compiled": lambda function: function, "passed": lambda function: function}
+    names = {"cutwheel", "cutwheel, compiled"}
+    found = pairs_of("models", "unet_block", **both)
+    assert {side for side, _ in found} == {*names, "cutwheel, pass"}
+    assert {side for side, _ in pairs_of("models", "resnet50", **both)} == names
+    row = measured("models", one("models", "unet_block"), **both | {"passed": lambda _: refuse})
+    assert {ratio["side"] for ratio in row["ratios"]} == names
+    assert row["reason"] == "cutwheel, pass: RuntimeError: no such kernel"
+
+
 def test_models_without_what_is_told_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model whose layers compute something else; and one in fp8 as badly as in 4 bits."""
     pytest.importorskip("transformers")

@@ -34,6 +34,8 @@ class Setting:
     """an activation, a recipe, how rows are spread over groups: see the problem's function"""
     compiled: Callable[[Function], Function] | None = None
     """makes one more baseline, where torch.compile is asked for"""
+    passed: Callable[[Function], Function] | None = None
+    """the same with the pass of cutwheel.inductor_options(), which makes one more side"""
     others: Mapping[str, Function] = field(default_factory=dict)
     """further baselines of mm, by name; they take torch.mm's arguments"""
     is_frugal: bool = False
