@@ -175,14 +175,14 @@ def inference(
         ours["cutwheel, pass"] = setting.passed(made)
     sides = []
     for side, model in ours.items():
-        made_of = provider(side, model)
+        ready = provider(side, model)
         try:
             if side in ("cutwheel, compiled", "cutwheel, pass"):
-                made_of.call(0)
+                ready.call(0)
         except RuntimeError as error:
             left_out = f"{side}: {describe(error)}"
         else:
-            sides.append(made_of)
+            sides.append(ready)
     weights = sum(tensor.nbytes for tensor in made.state_dict().values())
     judged = eager if roundings is None else provider("rounded", roundings(made))
     return Case(

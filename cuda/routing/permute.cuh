@@ -11,7 +11,7 @@
 
 namespace cutwheel::gemm {
 
-// What the three kernels share. The GemmArgs are PermuteArgs.
+// Base of the three kernels below. The GemmArgs are PermuteArgs.
 template <Arch arch_, DType d_>
 struct PermuteBase {
   using E = Element<d_>;
@@ -60,7 +60,7 @@ struct PermuteBase {
     }
   }
   CUTLASS_DEVICE static int end_of(Params const& p) { return p.end ? min(max(*p.end, 0), p.rows) : p.rows; }
-  // Of a choice. Less than 0 where there is no such row.
+  // The place of a choice; negative where there is no such row.
   CUTLASS_DEVICE static int place_of(Params const& p, std::int64_t choice, int end) {
     int const place = p.places[choice];
     return static_cast<unsigned>(place) < static_cast<unsigned>(end) ? place : -1;

@@ -161,9 +161,7 @@ def test_places_outside_of_the_rows_are_nowhere(cutwheel: ModuleType, device: st
     y = torch.ops.cutwheel.moe_unpermute(rows_of(6, 64, BRAIN, device).abs() + 1, places)
     assert (y.abs().sum(1) > 0).all()
     dots = torch.ops.cutwheel.moe_permute_dots(x.repeat(2, 1), x, places)
-    assert torch.equal(dots != 0, torch.tensor([[1, 0], [0, 1], [0, 0]]).bool().to(device)) or (
-        dots[2, 1] != 0
-    )
+    assert torch.equal(dots != 0, torch.tensor([[1, 0], [0, 1], [0, 1]]).bool().to(device))
     ends = torch.tensor([-5], dtype=torch.int32, device=device)
     assert not torch.ops.cutwheel.moe_unpermute(x.repeat(2, 1), places, None, ends).any()
 

@@ -56,7 +56,7 @@ def permute(
 ) -> Tensor:
     """[T, H] -> [T k, H]. With weights, [T, k], rows of no expert are zeros."""
     if _needs_grad(tokens, weights):
-        return _permute_with_grad(tokens, weights, places, offs)
+        return _moved_with_grad(tokens, weights, places, offs, _PERMUTE)
     return _call(_PERMUTE, [tokens], [places, weights, offs])
 
 
@@ -66,7 +66,7 @@ def unpermute(
     """[T k, H] -> [T, H]. Sums are taken in float32 and rounded once; rows of no expert add
     nothing, whatever is in them."""
     if _needs_grad(rows, weights):
-        return _unpermute_with_grad(rows, weights, places, offs)
+        return _moved_with_grad(rows, weights, places, offs, _UNPERMUTE)
     return _call(_UNPERMUTE, [rows], [places, weights, offs])
 
 
@@ -91,44 +91,33 @@ def _call(op: str, matrices: Sequence[Tensor], rest: Sequence[Tensor | None]) ->
     return result
 
 
-class _Permute(torch.autograd.Function):
+class _Moved(torch.autograd.Function):
+    """permute of tokens or unpermute of rows: the gradient of either goes the other way."""
+
     @staticmethod
     def forward(
-        ctx: Any, tokens: Tensor, weights: Tensor | None, places: Tensor, offs: Tensor | None
+        ctx: Any,
+        x: Tensor,
+        weights: Tensor | None,
+        places: Tensor,
+        offs: Tensor | None,
+        op: str,
     ) -> Tensor:
-        kept = tokens if ctx.needs_input_grad[1] else None
-        ctx.save_for_backward(kept, weights, places, offs)
-        return _call(_PERMUTE, [tokens], [places, weights, offs])
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weights, places, offs)
+        ctx.op = op
+        return _call(op, [x], [places, weights, offs])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        tokens, weights, places, offs = ctx.saved_tensors
-        of_tokens = of_weights = None
+        x, weights, places, offs = ctx.saved_tensors
+        is_permute = ctx.op == _PERMUTE
+        of_x = of_weights = None
         if ctx.needs_input_grad[0]:
-            of_tokens = unpermute(grad, places, weights, offs)
-        if tokens is not None:
-            of_weights = _products(grad, tokens, places, offs).to(weights.dtype)
-        return of_tokens, of_weights, None, None
-
-
-class _Unpermute(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, weights: Tensor | None, places: Tensor, offs: Tensor | None
-    ) -> Tensor:
-        kept = rows if ctx.needs_input_grad[1] else None
-        ctx.save_for_backward(kept, weights, places, offs)
-        return _call(_UNPERMUTE, [rows], [places, weights, offs])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        rows, weights, places, offs = ctx.saved_tensors
-        of_rows = of_weights = None
-        if ctx.needs_input_grad[0]:
-            of_rows = permute(grad, places, weights, offs)
-        if rows is not None:
-            of_weights = _products(rows, grad, places, offs).to(weights.dtype)
-        return of_rows, of_weights, None, None
+            of_x = (unpermute if is_permute else permute)(grad, places, weights, offs)
+        if x is not None:
+            rows, tokens = (grad, x) if is_permute else (x, grad)
+            of_weights = _products(rows, tokens, places, offs).to(weights.dtype)
+        return of_x, of_weights, None, None, None
 
 
 class _Dots(torch.autograd.Function):
@@ -150,6 +139,5 @@ class _Dots(torch.autograd.Function):
         return of_rows, of_tokens, None, None
 
 
-_permute_with_grad: Callable[..., Tensor] = _Permute.apply
-_unpermute_with_grad: Callable[..., Tensor] = _Unpermute.apply
+_moved_with_grad: Callable[..., Tensor] = _Moved.apply
 _dots_with_grad: Callable[..., Tensor] = _Dots.apply
