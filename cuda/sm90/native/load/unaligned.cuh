@@ -78,34 +78,49 @@ struct Sm90UnalignedOperand {
     }
   }
 
-  CUTLASS_DEVICE static void copy(std::uint8_t const* from, std::uint32_t to) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to),
-                 "l"(reinterpret_cast<std::uintptr_t>(from) & ~std::uintptr_t{15})
-                 : "memory");
+  // The aligned 16 bytes in which `from` lies. `left`: the bytes from their first one to the line's end. What follows the
+  // matrix's last line may be nobody's memory, and tools that check accesses would report it. (The up to 14 bytes before
+  // the first line are in its own allocation.)
+  CUTLASS_DEVICE static void copy(std::uint8_t const* from, std::uint32_t to, bool is_last_line = false, int left = 16) {
+    auto const aligned = reinterpret_cast<std::uintptr_t>(from) & ~std::uintptr_t{15};
+    if (!is_last_line || left >= 16) {
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(aligned) : "memory");
+      return;
+    }
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (int i = 0; i < left; i += 2) {
+      std::uint16_t const element = *reinterpret_cast<std::uint16_t const*>(aligned + static_cast<std::uintptr_t>(i));
+      asm volatile("st.shared.u16 [%0], %1;" ::"r"(to + static_cast<std::uint32_t>(i)), "h"(element) : "memory");
+    }
   }
 
-  // Starts to copy the aligned 16 bytes that lines touch. Those of which one byte is the matrix's lie in its memory.
+  // Starts to copy the aligned 16 bytes that lines touch.
   CUTLASS_DEVICE void fetch(KTile const& k_tile, std::uint8_t* staged) const {
     std::uint32_t const to = cute::cast_smem_ptr_to_uint(staged) + (first_line + lane / 8) * kStagedLine + lane % 8 * 16;
     // Nine where a line does not begin on 16 bytes: each of the first lanes copies the ninth of one line.
     std::uint8_t const* const ninth = k_tile.piece + (lane - lane / 8) * p.pitch + (8 - lane % 8) * 16;
-    bool const has_ninth = lane < kOwnLines && reinterpret_cast<std::uintptr_t>(ninth) % 16 != 0;
+    int const ninth_shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(ninth) % 16);
+    bool const has_ninth = lane < kOwnLines && ninth_shift != 0;
+    int const left_of_ninth = k_tile.bytes - (128 - ninth_shift);
+    bool const is_last_ninth = first_line % box_lines + lane + 1 == k_tile.lines;
     std::uint32_t const to_ninth = cute::cast_smem_ptr_to_uint(staged) + (first_line + lane) * kStagedLine + 128;
     if (k_tile.is_whole()) {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kPieces; ++i) copy(k_tile.piece + i * 4 * p.pitch, to + i * 4 * kStagedLine);
-      if (has_ninth) copy(ninth, to_ninth);
+      if (has_ninth) copy(ninth, to_ninth, is_last_ninth, left_of_ninth);
       return;
     }
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kPieces; ++i) {
       int const shift = static_cast<int>(k_tile.shifts >> 4 * i) % 16;
-      if (line_of_box(i) < k_tile.lines && k_tile.bytes > 0 && lane % 8 * 16 - shift < k_tile.bytes) {
-        copy(k_tile.piece + i * 4 * p.pitch, to + i * 4 * kStagedLine);
+      int const left = k_tile.bytes - (lane % 8 * 16 - shift);
+      if (line_of_box(i) < k_tile.lines && k_tile.bytes > 0 && left > 0) {
+        copy(k_tile.piece + i * 4 * p.pitch, to + i * 4 * kStagedLine, line_of_box(i) + 1 == k_tile.lines, left);
       }
     }
-    int const shift = static_cast<int>(reinterpret_cast<std::uintptr_t>(ninth) % 16);
-    if (has_ninth && first_line % box_lines + lane < k_tile.lines && 128 - shift < k_tile.bytes) copy(ninth, to_ninth);
+    if (has_ninth && first_line % box_lines + lane < k_tile.lines && left_of_ninth > 0) {
+      copy(ninth, to_ninth, is_last_ninth, left_of_ninth);
+    }
   }
 
   // Stores a k-tile that has been copied as wgmma reads it.
