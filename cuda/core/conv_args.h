@@ -44,14 +44,15 @@ struct ConvProblem {
 //
 // Of volumes t, d and o stand beside r, h and p.
 //
-// The last dimension of each tensor is contiguous, the filter and D as a whole. `leading` of A and B is the extent of that
-// dimension: c or k_out. Batch is 1; alpha, beta and c are not used. `splits` of wgrad: float32 sums over that many parts
-// of K, [splits, M, N] in the workspace.
+// The last dimension of each tensor is contiguous, D as a whole, and the taps of a filter. `leading` of A and B is the
+// extent of that dimension: c or k_out. Batch is 1; alpha, beta and c are not used. `splits` of wgrad: float32 sums over
+// that many parts of K, [splits, M, N] in the workspace.
 struct ConvArgs : gemm::GemmArgs {
   ConvProblem conv;
   std::int64_t x_strides[3] = {};                       // of images, h and w of the activation, in elements
   std::int64_t y_strides[3] = {};                       // of images, p and q of the output's gradient, in elements
   std::int64_t x_depth_stride = 0, y_depth_stride = 0;  // of slices of volumes, likewise
+  std::int64_t filter_pitch = 0;                        // from one filter to the next, likewise
 };
 
 }  // namespace cutwheel::conv2d

@@ -44,6 +44,10 @@ enum class Grouping : int { none, rows, k };
 // activation (wgrad).
 enum class Direction : int { none, fprop, dgrad, wgrad };
 
+// What of a copied filter begins on a line of 128 bytes, with zeros in front of it: each tap of each filter, or each
+// filter.
+enum class FilterPadding : int { none, taps, filters };
+
 constexpr bool is_fp8(DType type) { return type == DType::e4m3 || type == DType::e5m2; }
 
 constexpr int element_bytes(DType type) {
@@ -132,6 +136,15 @@ constexpr char const* name_of(Direction direction) {
     case Direction::fprop: return "fprop";
     case Direction::dgrad: return "dgrad";
     case Direction::wgrad: return "wgrad";
+  }
+  return "?";
+}
+
+constexpr char const* name_of(FilterPadding padding) {
+  switch (padding) {
+    case FilterPadding::none: return "none";
+    case FilterPadding::taps: return "taps";
+    case FilterPadding::filters: return "filters";
   }
   return "?";
 }

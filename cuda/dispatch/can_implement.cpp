@@ -65,9 +65,14 @@ Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request,
   if (!request.d_aligned && !stores_any) return Reason::unaligned_d;
   if (kernel.cluster.k > 1 && request.k < kernel.cluster.k * kernel.tile.k) return Reason::short_k;
   if (kernel.cluster.k > 1 && request.direction == Direction::dgrad && request.step > 1) return Reason::strided_cluster;
-  if (request.is_volume && kernel.family != Family::sm90_conv) return Reason::volume;
+  bool const reads_volumes = kernel.family == Family::sm90_conv ||
+                             (kernel.family == Family::sm90_gather_conv && request.direction == Direction::fprop);
+  if (request.is_volume && !reads_volumes) return Reason::volume;
   if (kernel.family == Family::sm90_conv && !request.tensor_maps) return Reason::tensor_maps;
-  if (kernel.family != Family::sm90_conv && request.padded_filter) return Reason::padded_filter;
+  bool const pads_as_read = request.padded_filter == FilterPadding::none ||
+                            (request.padded_filter == FilterPadding::taps && kernel.family == Family::sm90_conv) ||
+                            (request.padded_filter == FilterPadding::filters && kernel.family == Family::sm90_gather_conv);
+  if (!pads_as_read) return Reason::padded_filter;
   bool const is_direct = request.direct_conv.output_tiles > 0, is_strided = is_direct && request.step > 1;
   if (kernel.family == Family::sm90_direct_conv && (!is_direct || is_strided)) return Reason::direct_conv;
   if (kernel.family == Family::sm90_strided_dgrad && !is_strided) return Reason::strided_dgrad;
@@ -116,7 +121,7 @@ std::string text_of(Reason reason, KernelDescriptor const& kernel, GemmRequest c
       return concat("K = ", request.k, ", and a cluster shares ", kernel.cluster.k * kernel.tile.k, " or more");
     case Reason::strided_cluster: return "a stride makes several products of few taps, whose K a cluster does not share";
     case Reason::volume: return "it convolves images, and this is a volume";
-    case Reason::padded_filter: return "the filter is a copy with zeros behind the channels of each tap";
+    case Reason::padded_filter: return "the filter is a copy with zeros that this kernel does not read";
     case Reason::tensor_maps: return "tensor maps have too few bits for this padding, stride or dilation";
     case Reason::direct_conv:
       return "it takes stride 1, up to 64 channels (of dgrad filters), up to 9 taps, and rows of 14 pixels or more";

@@ -169,7 +169,7 @@ std::size_t hash_of(GemmRequest const& r, int sm_count) {
   mix(static_cast<std::uint64_t>(r.groups) << 32 | static_cast<std::uint64_t>(r.grouping) << 24 |
       static_cast<std::uint64_t>(r.op) << 16 | static_cast<std::uint64_t>(r.b) << 8 |
       static_cast<std::uint64_t>(r.scales) << 1 | static_cast<std::uint64_t>(r.fast_accum));
-  mix(static_cast<std::uint64_t>(r.taps) << 32 | static_cast<std::uint64_t>(r.step) << 6 |
+  mix(static_cast<std::uint64_t>(r.taps) << 32 | static_cast<std::uint64_t>(r.step) << 7 |
       static_cast<std::uint64_t>(r.padded_filter) << 5 | static_cast<std::uint64_t>(r.batch_invariant) << 4 |
       static_cast<std::uint64_t>(r.is_volume) << 3 | static_cast<std::uint64_t>(r.direction) << 1 |
       static_cast<std::uint64_t>(r.tensor_maps));

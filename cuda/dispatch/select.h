@@ -43,11 +43,11 @@ struct GemmRequest {
   // `step`: stride_d * stride_h * stride_w.
   Direction direction = Direction::none;
   int taps = 1, step = 1;
-  bool tensor_maps = true;              // whether they have bits enough for padding, stride and dilation
-  bool padded_filter = false;           // a copy, in which the channels of each tap begin on a line of 128 bytes
+  bool tensor_maps = true;  // whether they have bits enough for padding, stride and dilation
+  FilterPadding padded_filter = FilterPadding::none;
   DirectConvTiles direct_conv = {};     // of sm90_direct_conv where `step` is 1, else of sm90_strided_dgrad
   DirectConvTiles space_to_depth = {};  // of sm90_space_to_depth
-  bool is_volume = false;               // with a depth, which kernels of sm90_conv alone read
+  bool is_volume = false;               // with a depth, which some kernels alone read
   // Only kernels of one summation order are candidates: of `summation`, or, of a GEMM that names none, of the one that
   // invariant_order() has for it.
   bool batch_invariant = false;

@@ -142,10 +142,11 @@ std::string request_json(GemmRequest const& r) {
       r.addend == Addend::other || is_conv ? concat(", \"epilogue\": ", quoted(info_of(r.epilogue).name)) : "",
       ", \"extents_aligned\": ", boolean(r.extents_aligned), ", \"unaligned\": ", quoted(unaligned_operands(r)),
       r.op == Op::grouped_mm ? concat(", \"grouping\": ", quoted(name_of(r.grouping)), ", \"groups\": ", r.groups) : "",
-      is_conv ? concat(", \"direction\": ", quoted(name_of(r.direction)), ", \"taps\": ", r.taps, ", \"step\": ", r.step,
-                       ", \"tensor_maps\": ", boolean(r.tensor_maps), ", \"padded_filter\": ", boolean(r.padded_filter),
-                       ", \"rectangles\": ", std::max(r.direct_conv.output_tiles, r.space_to_depth.output_tiles))
-              : "",
+      is_conv
+          ? concat(", \"direction\": ", quoted(name_of(r.direction)), ", \"taps\": ", r.taps, ", \"step\": ", r.step,
+                   ", \"tensor_maps\": ", boolean(r.tensor_maps), ", \"padded_filter\": ", quoted(name_of(r.padded_filter)),
+                   ", \"rectangles\": ", std::max(r.direct_conv.output_tiles, r.space_to_depth.output_tiles))
+          : "",
       r.batch_invariant ? ", \"batch_invariant\": true" : "",
       is_scaled(r) ? concat(", \"b\": ", quoted(name_of(r.b)), ", \"fast_accum\": ", boolean(r.fast_accum),
                             ", \"scales\": ", quoted(name_of(r.scales)))
@@ -164,7 +165,7 @@ std::string tuning_request_json(GemmRequest const& r) {
       ", \"extents_aligned\": ", boolean(r.extents_aligned), ", \"m\": ", r.m, ", \"n\": ", r.n, ", \"k\": ", r.k,
       ", \"batch\": ", r.batch, ", \"grouping\": ", quoted(name_of(r.grouping)), ", \"groups\": ", r.groups,
       ", \"direction\": ", quoted(name_of(r.direction)), ", \"taps\": ", r.taps, ", \"step\": ", r.step,
-      ", \"tensor_maps\": ", boolean(r.tensor_maps), ", \"padded_filter\": ", boolean(r.padded_filter),
+      ", \"tensor_maps\": ", boolean(r.tensor_maps), ", \"padded_filter\": ", quoted(name_of(r.padded_filter)),
       ", \"unaligned\": ", quoted(unaligned_operands(r)), "}");
 }
 

@@ -89,7 +89,6 @@ def test_rules_of_sm90_conv(values: Table, text: str) -> None:
     ("values", "text"),
     [
         ({"direction": ["dgrad"]}, "direction dgrad; it has fprop and wgrad: sm90_conv has all"),
-        ({"tile": [128, 80, 64]}, "tile N = 80; it is a multiple of 32, the rows loaded at once"),
         ({"tile": [128, 64, 128]}, "tile K = 128; it is 64: one swizzle spans 128 bytes"),
         ({"direction": ["wgrad"], "tile": [64, 96, 64]}, "N must be a multiple of 64"),
         (

@@ -70,10 +70,6 @@ MIXED = dtypes("e4m3", "bf16", b="e5m2")
             {"scales": ["1x128_128x128"], "tile": [64, 64, 256]},
             "tile K = 256; it is 128: one swizzle spans 128 bytes",
         ),
-        (
-            {"scales": ["1x128_128x128"], "tile": [64, 64, 128], "cluster": [1, 1, 2]},
-            "cluster 1x1x2 with scales 1x128_128x128; leave one of the two out",
-        ),
     ],
 )
 def test_rules_of_sm90_persistent(values: Table, text: str) -> None:

@@ -67,12 +67,14 @@ def test_an_entry_becomes_a_request_and_its_plans(tmp_path: Path) -> None:
     assert (
         "{Op::gemm, /*device=*/0, DType::bf16, DType::bf16, DType::bf16, Layout::row,"
         " Layout::column, Addend::none, Epilogue{}, false, BlockScales::none, true, true, true,"
-        " true, 128, 4096, 512, 1, Grouping::none, 0, Direction::none, 1, 1, true, false}, 0, 2}"
-        in text
+        " true, 128, 4096, 512, 1, Grouping::none, 0, Direction::none, 1, 1, true,"
+        " FilterPadding::none}, 0, 2}" in text
     )
     assert f"{{{index[HOPPER]}, RasterOrder::along_n, 2, 1, 12.5f}}" in text
     assert f"{{{index[AMPERE]}, RasterOrder::along_m, 1, 4, 13.0f}}" in text
-    assert "true, false}, 2, 1}" in text, "the second entry's plans begin behind those of the first"
+    assert "FilterPadding::none}, 2, 1}" in text, (
+        "the second entry's plans begin behind those of the first"
+    )
     assert values["count"] == 1
     assert '{"t0.json", {"A \\"GPU\\"", 9, 0, 132, 4917.0}, kEntries0, 2, kPlans0}' in str(
         values["tables"]
@@ -107,7 +109,7 @@ def test_a_narrowed_build_leaves_out_what_it_does_not_have(tmp_path: Path) -> No
     values = rendered(tmp_path, table(both, hopper_alone), kernels=few, narrowed=True)
     text = str(values["bodies"])
     assert "{0, RasterOrder::along_m, 1, 4, 13.0f}" in text
-    assert "true, false}, 0, 1}" in text
+    assert "FilterPadding::none}, 0, 1}" in text
     assert ", 256, 4096," not in text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -68,19 +69,29 @@ RESIDUAL = Epilogue(
     {"bias": "row[N]", "residual": "matrix[M,N]"},
     "same",
 )
-PADDED = [
+STRIDED_3X3 = Geometry((2, 2), (1, 1, 1, 1))
+PADDED_TAPS = (
     ("fprop", (16, 96, 128, 128), (96, 96, 3, 3), SAME_3X3, RESIDUAL),
-    ("fprop", (32, 232, 112, 112), (232, 232, 3, 3), Geometry((2, 2), (1, 1, 1, 1)), RESIDUAL),
     ("fprop", (32, 144, 56, 56), (144, 144, 3, 3), SAME_3X3, PLAIN),
-    ("dgrad", (16, 232, 56, 56), (232, 232, 3, 3), Geometry((2, 2), (1, 1, 1, 1)), PLAIN),
-    ("dgrad", (16, 96, 128, 128), (96, 96, 3, 3), SAME_3X3, PLAIN),  # a flipped filter
-]
+)
+PADDED_FILTERS = (
+    ("fprop", (32, 232, 112, 112), (232, 232, 3, 3), STRIDED_3X3, RESIDUAL),
+    ("fprop", (16, 200, 64, 64), (200, 200, 3, 3), SAME_3X3, PLAIN),
+)
+PADDED = (
+    *PADDED_FILTERS,
+    ("dgrad", (16, 232, 56, 56), (232, 232, 3, 3), STRIDED_3X3, PLAIN),
+    ("dgrad", (16, 200, 64, 64), (200, 200, 3, 3), SAME_3X3, PLAIN),  # a flipped filter
+)
 
 
-@pytest.mark.skipif(
+only_hopper = pytest.mark.skipif(
     torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0),
     reason="kernels that read filters by TMA are those of compute capability 9.0",
 )
+
+
+@only_hopper
 @pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=dtype_id)
 @pytest.mark.parametrize(
     ("direction", "size", "filters", "g", "epilogue"),
@@ -100,16 +111,54 @@ def test_filters_are_padded_where_taps_are_no_whole_lines(
     conv = Conv.random(direction, size, filters, g, dtype, device, epilogue)
     for lay in ("channels_last", "nchw"):
         given = replace(conv, lay_b=lay)
-        assert given.explained()["request"]["padded_filter"]
+        assert given.explained()["request"]["padded_filter"] != "none"
         given.check()
     with cutwheel.batch_invariant():
-        assert conv.explained()["request"]["padded_filter"]
+        assert conv.explained()["request"]["padded_filter"] != "none"
         together = conv.check()
         one = replace(conv, input_size=(1, *size[1:]), a=conv.a[:1])
         residual = conv.operands.get("residual")
         if residual is not None:
             one = replace(one, operands=conv.operands | {"residual": residual[:1]})
         assert torch.equal(one.run(), together[:1])
+
+
+@only_hopper
+@pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=dtype_id)
+@pytest.mark.parametrize(
+    ("family", "padding", "problems"),
+    [("sm90_conv", "taps", PADDED_TAPS), ("sm90_gather_conv", "filters", PADDED_FILTERS)],
+    ids=["taps", "filters"],
+)
+def test_families_read_filters_padded_in_their_way(
+    cutwheel: ModuleType,
+    device: str,
+    environment: Callable[..., None],
+    family: str,
+    padding: str,
+    problems: tuple[Any, ...],
+    dtype: torch.dtype,
+) -> None:
+    for direction, size, filters, g, epilogue in problems:
+        wanted = (
+            family,
+            direction,
+            {HALF: "f16", BRAIN: "bf16"}[dtype],
+            epilogue.name,
+            [128, 128, 64],
+        )
+        name = next(
+            row["name"]
+            for row in rows()[0]
+            if (row["family"], row["direction"], row["a"], row["epilogue"], row["tile"]) == wanted
+        )
+        environment(CUTWHEEL_KERNEL=name)
+        conv = Conv.random(direction, size, filters, g, dtype, device, epilogue)
+        for lay in ("channels_last", "nchw"):
+            given = replace(conv, lay_b=lay)
+            assert given.row() == name
+            assert given.explained()["request"]["padded_filter"] == padding
+            given.check()
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -130,7 +130,7 @@ def test_layers_whose_filters_are_padded(
         given = *sizes, Geometry((1, 1), (1, 1, 1, 1)), kind, device, kind, "f32"
         conv = ScaledConv.random(*given, activation="relu")  # type: ignore[arg-type]
         explanation = cutwheel.explain("scaled_conv2d", **conv.arguments)
-        assert explanation.parameters["request"]["padded_filter"]
+        assert explanation.parameters["request"]["padded_filter"] == "taps"
         conv.check(cutwheel)
 
 

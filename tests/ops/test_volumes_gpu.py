@@ -28,6 +28,12 @@ SHARING = [
     for row in manifest_kernels("conv2d")
     if row["cluster"][2] > 1 and row["epilogue"] == "plain"
 ]
+GATHERING = [
+    row
+    for row in manifest_kernels("conv2d")
+    if row["family"] == "sm90_gather_conv"
+    and (row["direction"], row["epilogue"]) == ("fprop", "plain")
+]
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -57,6 +63,19 @@ def test_clusters_share_k(
     for name in ("same", "causal", "strided")[: 3 if direction == "fprop" else 2]:
         given = Volume.random(direction, *PROBLEMS[name], TORCH_DTYPE[kernel["a"]], device)
         assert given.row() == kernel["name"], name
+        given.check()
+
+
+@pytest.mark.parametrize("kernel", GATHERING, ids=lambda kernel: kernel["name"])
+@pytest.mark.parametrize("name", [*PROBLEMS])
+def test_gathered_volumes(
+    cutwheel: ModuleType, device: str, environment: Any, kernel: dict[str, Any], name: str
+) -> None:
+    environment(CUTWHEEL_KERNEL=kernel["name"])
+    for number in range(3):
+        given = Volume.random("fprop", *PROBLEMS[name], TORCH_DTYPE[kernel["a"]], device)
+        given = given.laid_out(number)
+        assert given.row() == kernel["name"]
         given.check()
 
 

@@ -82,7 +82,7 @@ def request_text(m: int, n: int, k: int, options: dict[str, Any]) -> str:
         *(options.get("scales", "none"), int(options.get("extents_aligned", True))),
         *(m, n, k, groups if grouping != "none" else options.get("batch", 1)),
         *(grouping, groups, direction, options.get("taps", 1), options.get("step", 1), 1),
-        int(options.get("padded_filter", False)),
+        options.get("padded_filter", "none"),
         options.get("unaligned", "-"),
     )
     return " ".join(map(str, words))

@@ -278,9 +278,10 @@ def test_groups_taps_and_step_are_part_of_the_kind() -> None:
 
 def test_padded_filters_are_measured_apart() -> None:
     options = {"direction": FPROP, "taps": 9}
-    padded = explain(H200, *EXTENTS, **options, padded_filter=True)
+    padded = explain(H200, *EXTENTS, **options, padded_filter="taps")
     cutwheel.load_tuning(table(measured(padded, 0)))
-    assert "exact" in explain(H200, *EXTENTS, **options, padded_filter=True)["choice"]
+    assert "exact" in explain(H200, *EXTENTS, **options, padded_filter="taps")["choice"]
+    assert "tuned" not in explain(H200, *EXTENTS, **options, padded_filter="filters")["choice"]
     assert "tuned" not in explain(H200, *EXTENTS, **options)["choice"]
 
 

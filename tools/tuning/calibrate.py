@@ -52,6 +52,7 @@ FUSED_CUTLASS = {True: 0.0, False: 5.7}
 MATRIX_C, MATRIX_C_CUTLASS = 0.4, 1.03
 SPARE_C, SPARE_C_CUTLASS = 1.0, 1.1  # of any tile, where a call leaves out the matrix C
 SINGLE_STEP = 1.4  # of the first of our own tiles, for 128x128, where K is one step
+WITHIN_TWO = 2.0  # of gathered loads, filters that begin within two sectors
 FEW_STEPS, HIDING = 0.74, 7  # of CUTLASS's tiles behind the first, for 128x128, where K is one step
 
 # Kind, tile M, N and bytes of K, ours, schedule, swap_ab, splits: as in the file.
@@ -154,15 +155,21 @@ def conv_terms_of(
     result = BYTES[kernel["d"]] * (2 if "residual" in str(kernel["epilogue"]) else 1)
     slots = slots_of(kernel, sm_count)
     reduced, missed = sums_of(kernel, request, splits, gpu)
-    lines = (0, 0) if gathers else tuple(index_of_lines(x * size) for x in channels)
-    if request.get("padded_filter"):
+    if gathers:  # fprop: pixels and filters that begin within a sector of 32 bytes
+        pixel, row = (x if direction == "fprop" and x * size % 32 else 0 for x in (k // taps, k))
+        channels = pixel, row
+    lines = tuple(index_of_lines(x * size) for x in channels)
+    is_padded = request.get("padded_filter", "none") != "none"
+    if is_padded:
         lines = lines[0], 0
+    within_two = gathers and direction == "fprop" and k * size % 32 == 0 and k * size % 64
+    fetched_b = tile_n * tile_k * size * (WITHIN_TWO if within_two and not is_padded else 1)
     return Terms(
         tiles=tiles,
         slots=slots,
         k_tiles=k_tiles,
         bytes=size * operands + result * m * n * splits,
-        fetched=(tile_m * tile_k * size, tile_n * tile_k * size),
+        fetched=(tile_m * tile_k * size, fetched_b),
         lines=lines,  # type: ignore[arg-type]
         is_lone=tiles > slots,
         beyond=0,

@@ -134,8 +134,6 @@ def _check_cluster(kernel: Kernel) -> Iterator[str]:
             f"tile N = {n} with cluster {dims(cluster)}; each of {splits} threadblocks finishes a"
             f" multiple of {step // splits} columns: N must be a multiple of {step}"
         )
-    elif kernel.scales:
-        yield f"cluster {dims(cluster)} with scales {kernel.scales}; leave one of the two out"
     elif kernel.dtypes.acc != "f32":
         yield f"cluster {dims(cluster)} with {kernel.dtypes.acc} sums; clusters add float32 alone"
 
@@ -367,18 +365,9 @@ SM90_CONV = _persistent(
 def _check_gather(kernel: Kernel) -> Iterator[str]:
     if kernel.direction == "dgrad":
         yield "direction dgrad; it has fprop and wgrad: sm90_conv has all directions"
-    if kernel.direction == "fprop" and kernel.tile.shape[1] % (step := _gather_lines(kernel)):
-        n = kernel.tile.shape[1]
-        yield f"tile N = {n}; it is a multiple of {step}, the rows loaded at once"
 
 
-def _gather_lines(kernel: Kernel) -> int:
-    """Rows of 128 bytes that all threads load at once (kGatherThreads of load/gather.cuh)."""
-    m, n, _ = kernel.tile.shape
-    return 32 if m * n <= 128 * 192 else 16
-
-
-# Implicit GEMMs whose operands one or two warpgroups gather by cp.async.
+# Implicit GEMMs whose pixels one or two warpgroups gather by cp.async.
 SM90_GATHER_CONV = _persistent(
     name="sm90_gather_conv",
     seconds=(12, 0.6),

@@ -132,7 +132,7 @@ def _request(r: Any) -> str:
         f"{r.m}, {r.n}, {r.k}, {r.batch}",
         f"Grouping::{r.grouping}, {r.groups}, Direction::{r.direction}, {r.taps}, {r.step}",
         cpp.boolean(r.tensor_maps),
-        cpp.boolean(r.padded_filter),
+        f"FilterPadding::{r.padded_filter}",
     ]
     return f"{{{', '.join(values)}}}"
 

@@ -109,7 +109,7 @@ GemmRequest read_request(Line& line) {
   r.direction = line.one_of<Direction>("direction");
   r.taps = line.number<int>("taps", 1), r.step = line.number<int>("step", 1);
   r.tensor_maps = line.flag("tensor_maps");
-  r.padded_filter = line.flag("padded_filter");
+  r.padded_filter = line.one_of<FilterPadding>("padded_filter");
   std::string const unaligned = line.word("unaligned");
   if (unaligned != "-" && unaligned.find_first_not_of("dab") != std::string::npos) {
     line.refuse("unaligned", concat("is \"", unaligned, "\"; expected letters of a, b and d, or -"));

@@ -9,9 +9,12 @@
 
 namespace cutwheel::gemm {
 
-// Scales of a warpgroup's 64 rows and of the `columns` of a tile, as the kernel sees them (after swap-AB).
-template <int columns, BlockScales scales, bool swap_ab>
+// Scales of a warpgroup's 64 rows and of the `columns` of a tile, as the kernel sees them (after swap-AB). shares_k: a work
+// tile may begin behind the first tile of K.
+template <int columns, BlockScales scales, bool swap_ab, bool shares_k>
 struct Sm90BlockScaleShape {
+  static constexpr bool kSharesK = shares_k;
+  static constexpr int kTileK = 128;
   static constexpr int kOfB = scales == BlockScales::a1x128_b128x128 ? 128 : 1;  // columns of the user's B that share one
   static constexpr bool kSwapAB = swap_ab;
   static constexpr int kShareRows = swap_ab ? kOfB : 1, kShareColumns = swap_ab ? 1 : kOfB;
@@ -100,11 +103,13 @@ struct Sm90BlockScaleSource {
     constexpr int kPitch = round_up(count, 4);
     float const* const source = scales.data + at.batch * scales.batch_stride;
     int const first = from / share, last = (end + share - 1) / share;
+    int const first_tile = Shape::kSharesK ? at.k / Shape::kTileK : 0;
     CUTLASS_PRAGMA_UNROLL
     for (int i = thread; i < kChunk * count; i += 128) {
       int const tile = k + i / count, at_scale = first + i % count;
       bool const is_there = tile < at.k_tiles && at_scale < last;
-      float const* const one = is_there ? source + at_scale * scales.stride + tile * scales.k_stride : scales.data;
+      float const* const one =
+          is_there ? source + at_scale * scales.stride + (first_tile + tile) * scales.k_stride : scales.data;
       asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(
                        cute::cast_smem_ptr_to_uint(to + i / count * kPitch + i % count)),
                    "l"(one), "r"(is_there ? 4 : 0));

@@ -91,8 +91,7 @@ struct Sm90Conv
   static Status launch_taps(ConvArgs const& args, void const* kernel, gemm::KernelAttributes& attributes,
                             Operands& operands, SchedulerParams& scheduler, int taps) {
     // [taps, N, K of a tap]; it lies between the channels.
-    std::int64_t const row = std::int64_t{taps} * args.b.leading;
-    gemm::Operand const filter{args.b.data, row, args.b.leading};
+    gemm::Operand const filter{args.b.data, args.filter_pitch, args.b.leading};
     OperandB::encode_map(operands.b, b, filter, args.n, scheduler.channels, taps);
     OperandB::encode_tail_map(operands.b_tail, b, filter, args.n, scheduler.channels, taps);
     std::int64_t const tiles = Scheduler::count_tiles(scheduler, args);

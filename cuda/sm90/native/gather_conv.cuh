@@ -1,5 +1,5 @@
-// Convolutions as implicit GEMMs whose operands a warpgroup gathers with cp.async: for images and filters that TMA reads
-// slowly, and for few channels.
+// Convolutions as implicit GEMMs whose pixels a warpgroup gathers with cp.async: for images that TMA reads slowly, and for
+// few channels.
 #pragma once
 
 #include "sm90/native/conv.cuh"
@@ -12,7 +12,7 @@ template <DType a, DType b, DType acc, DType d, class Tile, Direction direction,
 struct Sm90GatherConvTypes : Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue> {
   using Base = Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue>;
   static constexpr bool kLoadsByTma = false, kLoadsByCopies = true;
-  static constexpr int kProducerWarpGroups = kGatherThreads<Tile> / 128;
+  static constexpr int kProducerWarpGroups = kGatherThreads<Tile, direction> / 128;
   using Scheduler = std::conditional_t<Base::kIsPixels, Sm90WgradScheduler<Tile, PackedColumns>,
                                        Sm90ConvScheduler<Tile, Direction::fprop>>;
   static constexpr auto loader_type() {
@@ -50,7 +50,8 @@ struct Sm90GatherConv : Sm90GatherConvKernel<Sm90GatherConvTypes<a, b, acc, d, T
     static gemm::KernelAttributes attributes;
     auto const& conv = static_cast<ConvArgs const&>(args);
     bool const aligned = conv.conv.c % kPieceElements == 0 && conv.conv.k_out % kPieceElements == 0 &&
-                         !conv.conv.is_volume() && reinterpret_cast<std::uintptr_t>(args.b.data) % 16 == 0;
+                         (direction == Direction::fprop || !conv.conv.is_volume()) &&
+                         reinterpret_cast<std::uintptr_t>(args.b.data) % 16 == 0;
     if (!aligned) return {StatusCode::not_implementable, 0};
     if constexpr (direction == Direction::wgrad) {
       return launch_wgrad(conv, kernel, attributes);
@@ -66,14 +67,14 @@ struct Sm90GatherConv : Sm90GatherConvKernel<Sm90GatherConvTypes<a, b, acc, d, T
     plan_fprop(scheduler, x);
     scheduler.classes[0].k_tiles = ceil_div(args.k, Tile::kK);
     Operands operands{};
-    operands.b = static_cast<uint4 const*>(args.b.data);
-    operands.filter = args.k / kPieceElements;
-    operands.taps_h = x.r, operands.taps_w = x.s;
-    bool const fits = x.r <= kMostTaps && x.s <= kMostTaps && is_tma_aligned(args.a.data, args.x_strides, a) &&
-                      operands.a.encode(args.a.data, args.x_strides, x.images, x.h, x.w) &&
-                      std::int64_t{operands.filter} * x.k_out <= 0x7fffffff;
+    operands.taps_d = x.t, operands.taps_h = x.r, operands.taps_w = x.s;
+    bool const fits = has_bits(x) && is_tma_aligned(args.a.data, args.x_strides, a) &&
+                      operands.a.encode(args.a.data, args.x_strides, args.x_depth_stride, x);
     std::int64_t const tiles = fits ? Scheduler::count_tiles(scheduler, args) : 0;
     if (!fits || tiles > kMaxTiles) return {StatusCode::not_implementable, 0};
+    gemm::Operand const filter{args.b.data, args.filter_pitch, 0};
+    Base::OperandB::encode_map(operands.b, b, filter, args.n, args.k, 1);
+    Base::OperandB::encode_tail_map(operands.b_tail, b, filter, args.n, args.k, 1);
     return Base::launch(args, kernel, attributes, operands, scheduler, static_cast<int>(tiles), 1);
   }
 
@@ -86,7 +87,7 @@ struct Sm90GatherConv : Sm90GatherConvKernel<Sm90GatherConvTypes<a, b, acc, d, T
     Operands operands{};
     bool const fits = is_matrix(args) && tiles <= kMaxTiles && (splits == 1 || d == DType::f32) &&
                       is_tma_aligned(args.a.data, args.y_strides, a) && is_tma_aligned(args.b.data, args.x_strides, b) &&
-                      operands.b.encode(args.b.data, args.x_strides, x.images, x.h, x.w);
+                      operands.b.encode(args.b.data, args.x_strides, args.x_depth_stride, x);
     if (!fits) return {StatusCode::not_implementable, 0};
     operands.a = static_cast<uint4 const*>(args.a.data);
     operands.a_pixel = args.y_strides[2] / kPieceElements;

@@ -1,5 +1,6 @@
-// The persistent kernel with warpgroups that copy operands 16 bytes at a time (cp.async), from wherever these lie. Copies
-// are made by the generic proxy and wgmma reads by the asynchronous one: consumers fence what has arrived (kLoadsByCopies).
+// The persistent kernel with warpgroups that copy operands 16 bytes at a time (cp.async), from wherever these lie; B may
+// come by TMA. Copies are made by the generic proxy and wgmma reads by the asynchronous one: consumers fence what has
+// arrived (kLoadsByCopies).
 #pragma once
 
 #include "sm90/native/kernel.cuh"

@@ -21,8 +21,9 @@ template <class Types_, class Scheduler, bool promotes_accumulator, BlockScales 
 struct Sm90PersistentKernel {
   static constexpr bool kScaled = block_scales != BlockScales::none;
   static_assert(promotes_accumulator || !kScaled);
-  using ScaleShape = Sm90BlockScaleShape<cute::size<1>(typename Types_::TileShape{}), block_scales, Types_::kSwapAB>;
   static constexpr int kSplits = Types_::kSplits;
+  using ScaleShape =
+      Sm90BlockScaleShape<cute::size<1>(typename Types_::TileShape{}), block_scales, Types_::kSwapAB, (kSplits > 1)>;
   using ClusterReduction =
       Sm90ClusterReduction<kSplits, Types_::kWarpGroups, cute::size<1>(typename Types_::TileShape{}) / 2>;
   static constexpr int kStages = Types_::stages(static_cast<int>(sizeof(typename Scheduler::Storage)) +

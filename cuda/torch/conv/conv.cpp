@@ -75,7 +75,7 @@ struct ConvVariant {
   ScaledForm form{};
   std::optional<GemmPlan> plan = std::nullopt;  // none for a GEMM, which is planned when its operands are prepared
   char const* summation = nullptr;              // in batch_invariant(): of the plan's kernel
-  bool pads_filter = false;                     // each tap's channels begin on a line of L2
+  FilterPadding padding = FilterPadding::none;
 };
 
 // --- Checks
@@ -450,10 +450,8 @@ Image prepare_input(ConvCall const& call, Tensor const& input, ConvView const& v
   return view.by_row ? by_row(x, own.p) : x;
 }
 
-// Channels of a tap of a filter whose taps begin on lines of L2.
-std::int64_t padded_channels(std::int64_t channels, ScalarType type) {
-  return round_up<std::int64_t>(channels, 128 / element_bytes_of(type));
-}
+// Elements of a line of L2.
+std::int64_t line_elements(ScalarType type) { return 128 / element_bytes_of(type); }
 
 void prepare_operands(PreparedConv& prepared, ConvCall const& call, ConvView const& view, ConvVariant const& variant) {
   ConvAlgorithm const algorithm = variant.algorithm;
@@ -478,16 +476,23 @@ void prepare_operands(PreparedConv& prepared, ConvCall const& call, ConvView con
     copy_strides(args.x_strides, args.x_depth_stride, x, p.d);
     return;
   }
-  std::int64_t const channels = variant.pads_filter ? padded_channels(view.channels, call.type) : view.channels;
+  std::int64_t const line = line_elements(call.type);
+  std::int64_t const channels =
+      variant.padding == FilterPadding::taps ? round_up<std::int64_t>(view.channels, line) : view.channels;
+  std::int64_t const pitch_unit = variant.padding == FilterPadding::filters ? line : 1;
   if (algorithm == ConvAlgorithm::flipped) {
     Image const x = readable_image(*call.a, {p.c}, device, keep);
     std::int64_t const cropped = view.crop_d * x.strides[0] + view.crop_h * x.strides[1] + view.crop_w * x.strides[2];
     args.a = {static_cast<char const*>(x.data) + cropped * element_bytes_of(call.type), p.c, 0};
-    args.b = {flipped_filter(call.filter(), channels, p.k_out, device, keep).data, channels, 0};
+    Image const filter = flipped_filter(call.filter(), {p.k_out, channels, pitch_unit}, device, keep);
+    args.b = {filter.data, channels, 0};
+    args.filter_pitch = filter.strides[0];
     copy_strides(args.x_strides, args.x_depth_stride, x, call.problem.o);
     return;
   }
-  args.b = {readable_filter(call.filter(), p.k_out, channels, device, keep).data, channels * view.fold, 0};
+  Image const filter = readable_filter(call.filter(), {p.k_out, channels, pitch_unit}, device, keep);
+  args.b = {filter.data, channels * view.fold, 0};
+  args.filter_pitch = filter.strides[0];
   if (call.direction == Direction::dgrad) {
     Image const y = readable_image(*call.a, {p.k_out}, device, keep);
     args.a = {y.data, p.k_out, 0};
@@ -607,7 +612,8 @@ void prepare_epilogue(PreparedConv& prepared, ConvCall const& call, ConvView con
 bool copies_overlapping_rows(ConvCall const& call) { return view_of(call, ConvAlgorithm::implicit).windows; }
 
 // The request that selection sees; an implicit GEMM counts padded channels.
-GemmRequest request_of(ConvCall const& call, ConvAlgorithm algorithm, ScaledForm const& form, bool pads_filter = false) {
+GemmRequest request_of(ConvCall const& call, ConvAlgorithm algorithm, ScaledForm const& form,
+                       FilterPadding padding = FilterPadding::none) {
   conv2d::ConvProblem const problem = view_of(call, algorithm).problem;
   GemmRequest request = request_of(call, Op::conv2d, form.d_type);
   request.layout_a = request.layout_b = Layout::row;  // of a convolution they mean nothing
@@ -619,7 +625,7 @@ GemmRequest request_of(ConvCall const& call, ConvAlgorithm algorithm, ScaledForm
   request.taps = problem.taps();
   request.step = problem.step();
   request.is_volume = problem.is_volume();
-  request.padded_filter = pads_filter;
+  request.padded_filter = padding;
   request.tensor_maps = conv2d::fits_tensor_maps(request.direction, problem);
   request.direct_conv = conv2d::count_direct_conv(request.direction, problem);
   request.space_to_depth = conv2d::count_space_to_depth(request.direction, problem);
@@ -628,7 +634,7 @@ GemmRequest request_of(ConvCall const& call, ConvAlgorithm algorithm, ScaledForm
 
 // Prepares a checked call that has something to compute, and allocates its result.
 void prepare_conv(PreparedConv& prepared, ConvCall const& call, ConvVariant const& variant) {
-  prepared.request = request_of(call, variant.algorithm, variant.form, variant.pads_filter);
+  prepared.request = request_of(call, variant.algorithm, variant.form, variant.padding);
   prepared.request.summation = variant.summation;
   conv2d::ConvArgs& args = prepared.args;
   ConvView const view = view_of(call, variant.algorithm);
@@ -893,8 +899,9 @@ double pass_us(std::int64_t bytes, DeviceInfo const& device) {
   return bytes ? 2.5 + static_cast<double>(bytes) / (0.8 * device.memory_gb_per_s * 1e3) : 0;
 }
 
-// The variant with a filter whose taps begin on lines of L2, where that is predicted to be faster, the copy included: TMA
-// reads two lines for each row of 128 bytes that lies across them, and many rows of a tile are the filter's.
+// The variant with a filter whose taps, or which itself, begins on a line of L2, where that is predicted to be faster, the
+// copy included: TMA reads two lines for each row of 128 bytes that lies across them, and many rows of a tile are the
+// filter's.
 ConvVariant with_padded_filter(ConvCall const& call, ConvVariant const& own, DeviceInfo const& device) {
   // Shorter calls gain less than the copy takes, and the least gain is an estimate of what predictions are off by. For
   // dgrad behind a stride too much is predicted: of five layers on an H200, three that were to take 0.87 to 0.91 of the
@@ -902,19 +909,26 @@ ConvVariant with_padded_filter(ConvCall const& call, ConvVariant const& own, Dev
   constexpr double kLeastUs = 15, kLeastGain = 2.5, kMostOfDgrad = 0.85;
   ConvView const view = view_of(call, own.algorithm);
   conv2d::ConvProblem const& p = view.problem;
-  bool const has_lines = padded_channels(p.c, call.type) == p.c;
   double const own_us = own.plan->predicted_us;
-  if (call.direction == Direction::wgrad || view.fold > 1 || has_lines || own_us < kLeastUs) return own;
-  ConvVariant padded = own;
-  padded.pads_filter = true;
-  padded.plan = choose_plan(request_of(call, own.algorithm, own.form, padded.pads_filter));
-  if (!padded.plan || !is_native(*padded.plan, device)) return own;
-  std::int64_t const bytes = std::int64_t{p.k_out} * p.taps() * p.c * element_bytes_of(call.type);
-  // A flipped filter is a copy anyway.
-  if (own.algorithm == ConvAlgorithm::implicit) padded.plan->predicted_us += pass_us(2 * bytes, device);
+  if (call.direction == Direction::wgrad || view.fold > 1 || own_us < kLeastUs) return own;
+  std::int64_t const row = std::int64_t{p.taps()} * p.c, line = line_elements(call.type);
   double const share = direction_of(call, own.algorithm) == Direction::dgrad ? kMostOfDgrad : 1;
-  bool const pays = padded.plan->predicted_us < std::min(own_us - kLeastGain, own_us * share);
-  return pays ? padded : own;
+  double const least_us = std::min(own_us - kLeastGain, own_us * share);
+  ConvVariant best = own;
+  for (FilterPadding const padding : {FilterPadding::taps, FilterPadding::filters}) {
+    // Filters as a whole are slow if they begin within two sectors of 32 bytes.
+    bool const is_fast = padding == FilterPadding::taps ? p.c % line == 0 : row % (line / 2) == 0;
+    if (is_fast) continue;
+    ConvVariant padded = own;
+    padded.padding = padding;
+    padded.plan = choose_plan(request_of(call, own.algorithm, own.form, padding));
+    if (!padded.plan || !is_native(*padded.plan, device)) continue;
+    double& us = padded.plan->predicted_us;
+    // A flipped filter is a copy anyway.
+    if (own.algorithm == ConvAlgorithm::implicit) us += pass_us(2 * p.k_out * row * element_bytes_of(call.type), device);
+    if (us < std::min(least_us, best.plan->predicted_us)) best = padded;
+  }
+  return best;
 }
 
 // The gradient at stride 1 by fprop, where that is faster than `own`, by dgrad. Kernels of fprop read filters along K and
@@ -1027,7 +1041,7 @@ ConvVariant choose_variant(ConvCall const& call) {
   if (variant.algorithm == ConvAlgorithm::columns || variant.algorithm == ConvAlgorithm::gemm || !variant.plan) {
     return variant;
   }
-  GemmRequest request = request_of(call, variant.algorithm, variant.form, variant.pads_filter);
+  GemmRequest request = request_of(call, variant.algorithm, variant.form, variant.padding);
   request.summation = variant.summation = variant.plan->kernel->summation;
   variant.plan = choose_plan(request);
   return variant.plan ? variant : ConvVariant{};
@@ -1066,7 +1080,7 @@ Tensor run_conv(ConvCall& call) {
   };
   // Kernels that tensor maps have no bits for are others than those of padded filters.
   bool is_done = launched();
-  if (!is_done && variant.pads_filter) {
+  if (!is_done && variant.padding != FilterPadding::none) {
     variant = {variant.algorithm, variant.form, choose_plan(request_of(call, variant.algorithm, variant.form))};
     is_done = variant.plan && launched();
   }

@@ -210,7 +210,7 @@ void prepare(PreparedGroupedConv& prepared, GroupedConvCall const& call) {
     args.whole_vectors = args.whole_vectors && lies_on(x, 4);
     prepared.result = empty_channels_last(result_size(call), call.type, call.device);
   } else {
-    args.b.data = readable_filter(*call.b, p.k_out, call.channels(), call.device, keep).data;
+    args.b.data = readable_filter(*call.b, {p.k_out, call.channels()}, call.device, keep).data;
     prepared.result = empty_channels_last(result_size(call), call.type, call.device);
     prepare_epilogue(prepared, call);
   }

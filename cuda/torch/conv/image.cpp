@@ -46,10 +46,25 @@ Image copy_of(Tensor const& owner, Image const& source, Four const& sizes, std::
   return copy;
 }
 
-// A filter with more of both kinds of channels.
-Image copy_of(Tensor const& owner, Image const& source, std::int64_t filters, std::int64_t channels, int device,
-              std::vector<Tensor>& keep) {
-  return copy_of(owner, source, {filters, source.sizes[1], source.sizes[2], channels}, 0, device, keep);
+Image copy_of(Tensor const& owner, Image const& source, FilterForm const& form, int device, std::vector<Tensor>& keep) {
+  auto const [own_filters, r, s, own_channels] = source.sizes;
+  std::int64_t const row = r * s * form.channels, pitch = round_up(row, form.pitch_unit);
+  std::int64_t const access = access_elements(owner.scalar_type());  // of what writes padded rows
+  if (pitch == row && form.channels % access == 0) {
+    return copy_of(owner, source, {form.filters, r, s, form.channels}, 0, device, keep);
+  }
+  Image const target{nullptr, {form.filters, r, s, form.channels}, {pitch, s * form.channels, form.channels, 1}};
+  bool const is_matrix = form.channels == own_channels && source.strides == contiguous_strides(source.sizes);
+  if (is_matrix && pitch % access == 0) {
+    Image const rows{source.data, {1, 1, own_filters, row}, {own_filters * row, own_filters * row, row, 1}};
+    return {copy_of(owner, rows, {1, 1, form.filters, pitch}, 0, device, keep).data, target.sizes, target.strides};
+  }
+  Tensor buffer = empty_strided({form.filters, pitch}, {pitch, 1}, owner.scalar_type(), device);
+  torch::stable::zero_(buffer);
+  Tensor kept = view_of(buffer, Image{buffer.data_ptr(), source.sizes, target.strides});
+  torch::stable::copy_(kept, view_of(owner, source));
+  keep.push_back(buffer);
+  return {buffer.data_ptr(), target.sizes, target.strides};
 }
 
 // Strides of 0, of expanded tensors, are none for a tensor map.
@@ -127,37 +142,30 @@ Image windows_of(Tensor const& tensor, WindowForm const& form, int device, std::
   return {copy.data, {images, h, form.count, form.pixels * c}, {copy.strides[0], copy.strides[1], form.stride * c, 1}};
 }
 
-Image readable_filter(Tensor const& tensor, std::int64_t filters, std::int64_t channels, int device,
-                      std::vector<Tensor>& keep) {
+Image readable_filter(Tensor const& tensor, FilterForm const& form, int device, std::vector<Tensor>& keep) {
   Image const filter = image_of(tensor);
-  bool const whole = filters == filter.sizes[0] && channels == filter.channels();
+  auto const [filters, r, s, channels] = filter.sizes;
+  bool const whole = form.filters == filters && form.channels == channels && r * s * channels % form.pitch_unit == 0;
   if (whole && filter.strides == contiguous_strides(filter.sizes) && aligned(filter.data)) return filter;
-  return copy_of(tensor, filter, filters, channels, device, keep);
+  return copy_of(tensor, filter, form, device, keep);
 }
 
 Matrix filter_rows(Tensor const& tensor, std::int64_t channels, int device, std::vector<Tensor>& keep) {
-  Image const filter = image_of(tensor);
+  Image filter = image_of(tensor);
   auto const [filters, r, s, own_channels] = filter.sizes;
   std::int64_t const columns = r * s * channels;
-  if (channels == own_channels && filter.strides == contiguous_strides(filter.sizes)) {
-    return {filter.data, 1, filters, columns, 0, columns, 1};
+  if (channels != own_channels || filter.strides != contiguous_strides(filter.sizes)) {
+    filter = copy_of(tensor, filter, {filters, channels, access_elements(tensor.scalar_type())}, device, keep);
   }
-  std::int64_t const pitch = round_up(columns, access_elements(tensor.scalar_type()));
-  Tensor buffer = empty_strided({filters, pitch}, {pitch, 1}, tensor.scalar_type(), device);
-  torch::stable::zero_(buffer);
-  Tensor target = view_of(buffer, Image{buffer.data_ptr(), filter.sizes, {pitch, s * channels, channels, 1}});
-  torch::stable::copy_(target, view_of(tensor, filter));
-  keep.push_back(buffer);
-  return {buffer.data_ptr(), 1, filters, columns, 0, pitch, 1};
+  return {filter.data, 1, filters, columns, 0, filter.strides[0], 1};
 }
 
-Image flipped_filter(Tensor const& tensor, std::int64_t filters, std::int64_t channels, int device,
-                     std::vector<Tensor>& keep) {
+Image flipped_filter(Tensor const& tensor, FilterForm const& form, int device, std::vector<Tensor>& keep) {
   Tensor const flipped = flip(tensor, 2, 3);
   Image filter = image_of(flipped);
   std::swap(filter.sizes[0], filter.sizes[3]);
   std::swap(filter.strides[0], filter.strides[3]);
-  return copy_of(flipped, filter, channels, filters, device, keep);
+  return copy_of(flipped, filter, form, device, keep);
 }
 
 }  // namespace cutwheel

@@ -58,17 +58,20 @@ struct WindowForm {
 // bytes.
 Image windows_of(Tensor const& tensor, WindowForm const& form, int device, std::vector<Tensor>& keep);
 
-// As kernels read filters, contiguous. Both kinds of channels may have to be more, and are zeros then.
-Image readable_filter(Tensor const& tensor, std::int64_t filters, std::int64_t channels, int device,
-                      std::vector<Tensor>& keep);
+struct FilterForm {
+  std::int64_t filters, channels;  // those that are added are zeros
+  std::int64_t pitch_unit = 1;     // filters begin at multiples of so many elements
+};
+
+// As kernels read filters: the taps of each are contiguous.
+Image readable_filter(Tensor const& tensor, FilterForm const& form, int device, std::vector<Tensor>& keep);
 
 // A row for each filter: its taps with so many channels each. Those that are added are zeros.
 Matrix filter_rows(Tensor const& tensor, std::int64_t channels, int device, std::vector<Tensor>& keep);
 
 // The filter of the convolution that is the gradient of the input at stride 1: kinds of channels swapped, taps reversed. A
 // copy of [Ko, C, R, S] as [C, R, S, Ko].
-Image flipped_filter(Tensor const& tensor, std::int64_t filters, std::int64_t channels, int device,
-                     std::vector<Tensor>& keep);
+Image flipped_filter(Tensor const& tensor, FilterForm const& form, int device, std::vector<Tensor>& keep);
 
 // A copy in which two dimensions are reversed.
 Tensor flip(Tensor const& filter, std::int64_t one, std::int64_t other);

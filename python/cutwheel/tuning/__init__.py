@@ -86,7 +86,7 @@ def lines_of(table: Table) -> str:
         r = entry.request
         kind = r.op, r.a, r.b, r.d, r.layouts, r.addend, r.epilogue or "-", int(r.fast_accum)
         extents = r.scales, int(r.extents_aligned), r.m, r.n, r.k, r.batch, r.grouping, r.groups
-        conv = r.direction, r.taps, r.step, int(r.tensor_maps), int(r.padded_filter)
+        conv = r.direction, r.taps, r.step, int(r.tensor_maps), r.padded_filter
         lines.append(f"entry {_words(*kind, *extents, *conv, r.unaligned or '-')}")
         for plan in entry.plans:
             words = _words(plan.row, plan.raster, plan.swizzle, plan.splits, plan.us)

@@ -33,6 +33,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "scales": ("none", "1x128_128x128", "1x128_1x128"),
     "grouping": ("none", "rows", "k"),
     "direction": ("none", "fprop", "dgrad", "wgrad"),
+    "padded_filter": ("none", "taps", "filters"),
 }
 
 
@@ -83,7 +84,7 @@ class Request:
     taps: int = 1
     step: int = 1
     tensor_maps: bool = True
-    padded_filter: bool = False
+    padded_filter: str = "none"
     unaligned: str = ""
     """those of a, b and d that do not lie on 16 bytes"""
 
@@ -246,7 +247,7 @@ def _request(reader: _Reader) -> Request:
     for key, value in reader.mapping(names, needed).items():
         if key in _CHOICES:
             given[key] = value.choice(_CHOICES[key])
-        elif key in ("fast_accum", "extents_aligned", "tensor_maps", "padded_filter"):
+        elif key in ("fast_accum", "extents_aligned", "tensor_maps"):
             given[key] = value.flag()
         elif key == "unaligned":
             given[key] = value.text()

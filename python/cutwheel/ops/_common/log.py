@@ -37,7 +37,7 @@ _USUAL = (
     ("extents_aligned", True),
     ("unaligned", ""),
     ("tensor_maps", True),
-    ("padded_filter", False),
+    ("padded_filter", "none"),
     ("taps", 1),
     ("step", 1),
     ("rectangles", 0),
