@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/gemm_args.h"
+#include "core/args/gemm.h"
 
 namespace cutwheel::gemm {
 

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "core/gemm_args.h"
+#include "core/args/gemm.h"
 
 namespace cutwheel::gemm {
 

@@ -9,8 +9,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "core/args/grouped_conv.h"
 #include "core/cutlass_types.cuh"
-#include "core/grouped_conv_args.h"
 #include "depthwise/any.cuh"
 #include "depthwise/epilogues.cuh"
 #include "depthwise/launch.h"

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "core/grouped_conv_args.h"
+#include "core/args/grouped_conv.h"
 #include "core/launch.h"
 
 namespace cutwheel::conv2d::depthwise {

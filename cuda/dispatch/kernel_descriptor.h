@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "core/gemm_args.h"
+#include "core/args/gemm.h"
 #include "core/types.h"
 #include "epilogues.h"  // generated: enum class Epilogue, kEpilogues
 #include "families.h"   // generated: enum class Family, kFamilyNames

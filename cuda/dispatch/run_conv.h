@@ -1,7 +1,7 @@
 // Runs plans of convolutions: workspace, launch.
 #pragma once
 
-#include "core/conv_args.h"
+#include "core/args/conv.h"
 #include "dispatch/select.h"
 
 namespace cutwheel::conv2d {

@@ -1,7 +1,7 @@
 // Runs plans of GEMMs: workspace, launch.
 #pragma once
 
-#include "core/gemm_args.h"
+#include "core/args/gemm.h"
 #include "dispatch/select.h"
 
 namespace cutwheel::gemm {

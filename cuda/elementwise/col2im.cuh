@@ -4,7 +4,7 @@
 
 #include <cutlass/fast_math.h>
 
-#include "core/col2im_args.h"
+#include "core/args/col2im.h"
 #include "core/col2im_axis.h"
 #include "core/cutlass_types.cuh"
 #include "core/launch.h"

@@ -7,9 +7,9 @@
 
 #include <algorithm>
 
+#include "core/args/pad.h"
 #include "core/cutlass_types.cuh"
 #include "core/launch.h"
-#include "core/pad_args.h"
 #include "core/shifted_bytes.cuh"
 
 namespace cutwheel::gemm {

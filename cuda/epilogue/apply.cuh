@@ -10,8 +10,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/args/gemm.h"
 #include "core/cutlass_types.cuh"
-#include "core/gemm_args.h"
 #include "epilogue/info.h"
 #include "epilogue/math.cuh"
 

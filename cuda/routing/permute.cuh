@@ -5,9 +5,9 @@
 #include <cutlass/array.h>
 #include <cutlass/numeric_conversion.h>
 
+#include "core/args/routing.h"
 #include "core/cutlass_types.cuh"
 #include "core/launch.h"
-#include "core/routing_args.h"
 
 namespace cutwheel::gemm {
 

@@ -6,10 +6,10 @@
 
 #include <algorithm>
 
+#include "core/args/routing.h"
 #include "core/cutlass_types.cuh"
 #include "core/group_ends.cuh"
 #include "core/launch.h"
-#include "core/routing_args.h"
 
 namespace cutwheel::gemm {
 

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <limits>
 
-#include "core/conv_args.h"
+#include "core/args/conv.h"
 #include "core/launch.h"
 #include "sm80/conv_loaders.cuh"
 #include "sm80/epilogue.cuh"

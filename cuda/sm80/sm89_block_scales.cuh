@@ -2,7 +2,7 @@
 // mainloop's tiles are of 128 of K, and its partial sums are scaled as they are added up.
 #pragma once
 
-#include "core/gemm_args.h"
+#include "core/args/gemm.h"
 #include "sm80/mainloop.cuh"
 
 namespace cutwheel::gemm {

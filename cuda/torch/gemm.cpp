@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "torch/cuda_shims.h"
 #include "torch/registry.h"
+#include "torch/tensor/cuda_shims.h"
 
 namespace cutwheel {
 

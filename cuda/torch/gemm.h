@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "torch/launch.h"
-#include "torch/tensor.h"
+#include "torch/tensor/tensor.h"
 
 namespace cutwheel {
 

@@ -8,8 +8,8 @@
 
 #include "core/error.h"
 #include "dispatch/select.h"
-#include "torch/access.h"
-#include "torch/tensor.h"
+#include "torch/tensor/access.h"
+#include "torch/tensor/tensor.h"
 
 namespace cutwheel {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "core/routing_args.h"
+#include "core/args/routing.h"
 #include "torch/gemm.h"
 #include "torch/registry.h"
 #include "torch/routing.h"

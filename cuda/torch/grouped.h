@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "torch/explain.h"
+#include "torch/explain/explain.h"
 
 namespace cutwheel {
 

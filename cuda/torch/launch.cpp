@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "torch/choice_log.h"
-#include "torch/cuda_shims.h"
+#include "torch/explain/choice_log.h"
+#include "torch/tensor/cuda_shims.h"
 
 namespace cutwheel {
 

@@ -9,11 +9,11 @@
 #include "dispatch/batch_invariance.h"
 #include "dispatch/environment.h"
 #include "dispatch/tuning/table.h"
-#include "torch/choice_log.h"
 #include "torch/conv/conv.h"
+#include "torch/explain/choice_log.h"
+#include "torch/explain/introspection.h"
 #include "torch/intercept/intercept.h"
 #include "torch/intercept/ops.h"
-#include "torch/introspection.h"
 
 namespace cutwheel {
 

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "torch/explain.h"
-#include "torch/text_argument.h"
+#include "torch/explain/explain.h"
+#include "torch/tensor/text_argument.h"
 
 namespace cutwheel {
 

@@ -1,7 +1,7 @@
 // Rows of a mixture of experts: sorted by expert, moved there and back. No group size is read on the host.
 #include "torch/routing.h"
 
-#include "core/routing_args.h"
+#include "core/args/routing.h"
 #include "torch/registry.h"
 
 namespace cutwheel {

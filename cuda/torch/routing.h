@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "torch/tensor.h"
+#include "torch/tensor/tensor.h"
 
 namespace cutwheel {
 

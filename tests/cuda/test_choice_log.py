@@ -1,4 +1,5 @@
-"""cuda/torch/choice_log.cpp on the host: the listener hears each choice once, with no lock held."""
+"""cuda/torch/explain/choice_log.cpp on the host: the listener hears each choice once, with no lock
+held."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ namespace cutwheel { enum class Family : int { splitk_reduce, elementwise, %s };
 SOURCE = r"""
 #include <cstdio>
 #include <string>
-#include "torch/choice_log.h"
+#include "torch/explain/choice_log.h"
 #include "core/error.h"
 namespace cutwheel {
 std::string choice_json(char const* op, GemmRequest const& request, GemmPlan const& plan) {
@@ -93,16 +94,16 @@ def lines(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> list[An
         pytest.skip("no C++ compiler")
     folder = tmp_path_factory.mktemp("choices")
     cuda = repository / "cuda"
-    (folder / "torch").mkdir()
+    (folder / "torch" / "explain").mkdir(parents=True)
     (folder / "cuda_runtime_api.h").write_text(RUNTIME)
     (folder / "epilogues.h").write_text(EPILOGUES)
     (folder / "families.h").write_text(families(cuda))
     # That one needs torch; only the declaration is wanted here.
-    (folder / "torch" / "introspection.h").write_text(
+    (folder / "torch" / "explain" / "introspection.h").write_text(
         '#pragma once\n#include <string>\n#include "dispatch/select.h"\nnamespace cutwheel {\n'
         "std::string choice_json(char const*, GemmRequest const&, GemmPlan const&);\n}\n"
     )
-    shutil.copy(cuda / "torch" / "choice_log.cpp", folder)
+    shutil.copy(cuda / "torch" / "explain" / "choice_log.cpp", folder)
     (folder / "main.cpp").write_text(SOURCE)
     command = [
         *(compiler, "-std=c++17", "-O1", "-fvisibility=hidden", f"-I{folder}", f"-I{cuda}"),

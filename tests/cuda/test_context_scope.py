@@ -1,6 +1,6 @@
 """Which device and context are current during a call and after it: DeviceScope
-(cuda/torch/tensor.h), with a driver, a runtime and shims of a few lines in place of CUDA's and
-torch's."""
+(cuda/torch/tensor/tensor.h), with a driver, a runtime and shims of a few lines in place of CUDA's
+and torch's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SOURCE = r"""
 #include <exception>
 #include <string>
 #include "core/driver.h"
-#include "torch/tensor.h"
+#include "torch/tensor/tensor.h"
 #include <cuda.h>
 enum : std::intptr_t { kNone, kPrimary0, kPrimary1, kGreen0, kGreen1 };
 std::intptr_t current;
@@ -124,7 +124,7 @@ def program(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cuda_runtime_api.h").write_text(RUNTIME)
     (folder / "main.cpp").write_text(SOURCE)
     cuda = repository / "cuda"
-    sources = ("core/context.cpp", "torch/tensor.cpp", "torch/shim_errors.cpp")
+    sources = ("core/context.cpp", "torch/tensor/tensor.cpp", "torch/tensor/shim_errors.cpp")
     command = [
         *(compiler, "-std=c++17", "-DTORCH_TARGET_VERSION=0x020A000000000000ULL"),
         *(f"-I{path}" for path in (cuda, folder, Path(torch.__file__).parent / "include")),

@@ -1,5 +1,5 @@
-"""Errors of the library where torch has no memory: cuda/torch/shim_errors.cpp, loaded beside torch
-as the library is."""
+"""Errors of the library where torch has no memory: cuda/torch/tensor/shim_errors.cpp, loaded
+beside torch as the library is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOURCE = r"""
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include "torch/shim_errors.h"
+#include "torch/tensor/shim_errors.h"
 extern "C" {
 #ifdef TORCH_TEXT
 // Found before torch's own.
@@ -72,7 +72,7 @@ def build(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
         library = [compiler, "-std=c++17", "-shared", "-fPIC"]
         stub = ["-Wl,-soname,libtorch.so", "-o", "libtorch.so", "empty.cpp"]
         subprocess.run([*library, *stub], cwd=folder, check=True)
-        sources = ["main.cpp", str(repository / "cuda" / "torch" / "shim_errors.cpp")]
+        sources = ["main.cpp", str(repository / "cuda/torch/tensor/shim_errors.cpp")]
         linked = [f"-I{repository / 'cuda'}", "-L.", "-Wl,--no-as-needed", "-ltorch", "-ldl"]
         program = [*library, *options, "-o", "shims.so", *sources, *linked]
         subprocess.run(program, cwd=folder, check=True)

@@ -11,7 +11,7 @@ import torch
 from cpu_reference import CpuOps
 from selection import H200, explain, needs_all
 
-# Text that cuda/torch/shim_errors.cpp throws, with a backtrace that torch may add.
+# Text that cuda/torch/tensor/shim_errors.cpp throws, with a backtrace that torch may add.
 SILENT = "CUDA out of memory. Tried to allocate 2147483648 bytes on GPU 0"
 TOLD = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 1.00 GiB"
 BACKTRACE = "\nException raised from mm at a.cpp:3 (most recent call first):\nframe #0: ..."

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "core/conv_args.h"
+#include "core/args/conv.h"
 
 namespace cutwheel::conv2d {
 

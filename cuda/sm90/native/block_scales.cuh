@@ -4,7 +4,7 @@
 
 #include <cutlass/arch/barrier.h>
 
-#include "core/gemm_args.h"
+#include "core/args/gemm.h"
 #include "sm90/native/scheduler/work_tile.cuh"
 
 namespace cutwheel::gemm {

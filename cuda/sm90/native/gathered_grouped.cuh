@@ -2,7 +2,7 @@
 // copy into the order of experts first.
 #pragma once
 
-#include "core/routing_args.h"
+#include "core/args/routing.h"
 #include "sm90/native/gathering_kernel.cuh"
 #include "sm90/native/load/gathered_rows.cuh"
 #include "sm90/native/scheduler/grouped.cuh"

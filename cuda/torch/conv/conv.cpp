@@ -7,7 +7,7 @@
 #include <limits>
 #include <string_view>
 
-#include "core/col2im_args.h"
+#include "core/args/col2im.h"
 #include "core/col2im_axis.h"
 #include "dispatch/batch_invariance.h"
 #include "dispatch/cost_model.h"

@@ -5,7 +5,7 @@
 #include <torch/headeronly/util/shim_utils.h>
 
 #include "torch/conv/geometry.h"
-#include "torch/tensor.h"
+#include "torch/tensor/tensor.h"
 
 namespace cutwheel {
 

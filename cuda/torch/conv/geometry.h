@@ -4,8 +4,8 @@
 #include <array>
 #include <string>
 
-#include "core/conv_args.h"
-#include "torch/explain.h"
+#include "core/args/conv.h"
+#include "torch/explain/explain.h"
 #include "torch/gemm_call.h"
 
 namespace cutwheel {

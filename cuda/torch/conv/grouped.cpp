@@ -3,7 +3,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "core/grouped_conv_args.h"
+#include "core/args/grouped_conv.h"
 #include "torch/conv/conv.h"
 #include "torch/conv/image.h"
 #include "torch/registry.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "torch/shim_errors.h"
+#include "torch/tensor/shim_errors.h"
 
 namespace cutwheel {
 namespace {

@@ -4,7 +4,7 @@
 #include <array>
 #include <vector>
 
-#include "torch/access.h"
+#include "torch/tensor/access.h"
 
 namespace cutwheel {
 

@@ -9,7 +9,7 @@
 #include <unordered_map>
 
 #include "torch/intercept/gains.h"
-#include "torch/tensor.h"
+#include "torch/tensor/tensor.h"
 
 namespace cutwheel {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "torch/text_argument.h"
+#include "torch/tensor/text_argument.h"
 
 namespace cutwheel {
 

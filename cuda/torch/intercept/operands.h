@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "dispatch/batch_invariance.h"
-#include "torch/explain.h"
+#include "torch/explain/explain.h"
 #include "torch/intercept/account.h"
 
 namespace cutwheel {

@@ -12,8 +12,8 @@ namespace cutwheel::conv2d {
 // Elements of 16 bits, whose tiles of K are 64 long: eight lanes have a line of 128 bytes, a piece each.
 constexpr int kPieceElements = 8, kLinePieces = 8;
 
-// Threads that gather. One warpgroup is as fast as two where that one operand is all it copies, up to the 128 lines that
-// its lanes find pixels for; two copy both, if accumulators leave them registers.
+// Threads that gather. fprop, which copies pixels alone: one warpgroup, as fast as two, unless the lanes of a line would
+// have to find more than one pixel each. wgrad, which copies both operands: two, if accumulators leave them registers.
 template <class Tile, Direction direction>
 constexpr int kGatherThreads =
     direction == Direction::wgrad ? (Tile::kM * Tile::kN <= 128 * 192 ? 256 : 128) : (Tile::kM <= 128 ? 128 : 256);
@@ -97,8 +97,8 @@ template <class OperandA, class OperandB, class Tile>
 struct Sm90GatherFpropLoader {
   using Scheduler = Sm90ConvScheduler<Tile, Direction::fprop>;
   static constexpr bool kLoadsByTma = true;
-  static constexpr int kThreadLines =
-      kGatherThreads<Tile, Direction::fprop> / kLinePieces;  // that all threads copy at once
+  // Lines that all threads copy at once, and those of a thread.
+  static constexpr int kThreadLines = kGatherThreads<Tile, Direction::fprop> / kLinePieces;
   static constexpr int kLinesA = Tile::kM / kThreadLines;
   static_assert(OperandA::kIsK && OperandB::kIsK && Tile::kK == 64 && kLinesA <= kLinePieces);
   struct Params {
@@ -185,8 +185,7 @@ template <class OperandA, class OperandB, class Tile>
 struct Sm90GatherWgradLoader {
   using Scheduler = Sm90WgradScheduler<Tile, PackedColumns>;
   static constexpr bool kLoadsByTma = false;
-  static constexpr int kThreadLines =
-      kGatherThreads<Tile, Direction::wgrad> / kLinePieces;  // that all threads copy at once
+  static constexpr int kThreadLines = kGatherThreads<Tile, Direction::wgrad> / kLinePieces;  // that all copy at once
   static constexpr int kLines = Tile::kK / kThreadLines;
   static_assert(!OperandA::kIsK && !OperandB::kIsK && Tile::kK == 64);
   struct Params {

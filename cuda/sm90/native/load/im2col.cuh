@@ -4,7 +4,7 @@
 #include <cutlass/fast_math.h>
 #include <cute/arch/copy_sm90_tma.hpp>
 
-#include "core/conv_args.h"
+#include "core/args/conv.h"
 #include "sm90/native/load/tensor_map.cuh"
 
 namespace cutwheel::conv2d {

@@ -3,8 +3,8 @@
 
 #include <cuda.h>
 
+#include "core/args/gemm.h"
 #include "core/driver.h"
-#include "core/gemm_args.h"
 
 namespace cutwheel::gemm {
 

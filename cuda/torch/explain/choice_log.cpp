@@ -1,4 +1,4 @@
-#include "torch/choice_log.h"
+#include "torch/explain/choice_log.h"
 
 #include <functional>
 #include <mutex>
@@ -6,7 +6,7 @@
 #include <unordered_set>
 
 #include "core/error.h"
-#include "torch/introspection.h"
+#include "torch/explain/introspection.h"
 
 namespace cutwheel {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/gemm_args.h"
+#include "core/args/gemm.h"
 
 namespace cutwheel::gemm {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "core/gemm_args.h"
+#include "core/args/gemm.h"
 
 namespace cutwheel::conv2d {
 

@@ -1,7 +1,7 @@
 // Arguments of kernels of depthwise and grouped convolutions.
 #pragma once
 
-#include "core/conv_args.h"
+#include "core/args/conv.h"
 #include "epilogues.h"  // generated: enum class Epilogue
 
 namespace cutwheel::conv2d {

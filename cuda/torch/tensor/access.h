@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "core/gemm_args.h"
-#include "torch/tensor.h"
+#include "core/args/gemm.h"
+#include "torch/tensor/tensor.h"
 
 namespace cutwheel {
 

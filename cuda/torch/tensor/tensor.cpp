@@ -1,8 +1,8 @@
-#include "torch/tensor.h"
+#include "torch/tensor/tensor.h"
 
 #include <algorithm>
 
-#include "torch/shim_errors.h"
+#include "torch/tensor/shim_errors.h"
 
 namespace cutwheel {
 namespace {

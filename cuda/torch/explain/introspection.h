@@ -8,7 +8,7 @@
 #include <torch/csrc/stable/c/shim.h>
 #include <torch/headeronly/util/shim_utils.h>
 
-#include "torch/explain.h"
+#include "torch/explain/explain.h"
 
 namespace cutwheel {
 

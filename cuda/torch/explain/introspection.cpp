@@ -1,4 +1,4 @@
-#include "torch/introspection.h"
+#include "torch/explain/introspection.h"
 
 #include <cuda_runtime_api.h>
 

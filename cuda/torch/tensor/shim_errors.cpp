@@ -1,4 +1,4 @@
-#include "torch/shim_errors.h"
+#include "torch/tensor/shim_errors.h"
 
 #include <dlfcn.h>
 

@@ -1,7 +1,7 @@
 // Arguments of sums of columns to an image.
 #pragma once
 
-#include "core/conv_args.h"
+#include "core/args/conv.h"
 
 namespace cutwheel::conv2d {
 

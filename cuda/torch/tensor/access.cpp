@@ -1,10 +1,10 @@
-#include "torch/access.h"
+#include "torch/tensor/access.h"
 
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
 
-#include "core/pad_args.h"
+#include "core/args/pad.h"
 #include "torch/launch.h"
 
 namespace cutwheel {
