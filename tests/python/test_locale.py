@@ -29,7 +29,7 @@ ASK = """
 import ctypes, json, sys, torch, cutwheel
 ctypes.CDLL(sys.argv[1]).install()
 gpu = 8, 0, 108, 163 << 10, 1555.5, 1.41
-request = "gemm bf16 bf16 bf16 tn none - 0 none 1 4096 4096 4096 1 none 0 none 1 1 1 0 -"
+request = "gemm bf16 bf16 bf16 tn none - 0 none 1 4096 4096 4096 1 none 0 none 1 1 1 none -"
 text = torch.ops.cutwheel._explain_for_gpu(*gpu, request)
 plan = json.loads(text)["plans"][0]
 plan_line = f"plan {plan['row']} along_m 1 1 1234.5"

@@ -181,21 +181,22 @@ def test_residue_classes_of_few_channels_are_computed_together() -> None:
     assert strided["predicted_us"] < 0.6 * implicit["predicted_us"]
 
 
-# 8 images of 256x256 pixels, 96 channels: 192 bytes a pixel, one line and a half.
+# 8 images of 256x256 pixels. 96 channels: 192 bytes a pixel, one line and a half. 232: 4,176 bytes
+# a filter, 130 sectors and a half.
 @pytest.mark.parametrize(
-    ("options", "padding", "family"),
+    ("options", "padding", "family", "channels"),
     [
-        (OF_INPUT, "taps", "sm90_conv"),
-        (OF_INPUT, "filters", "sm90_gather_conv"),
-        (OF_GRADIENT, "taps", "sm90_conv"),
+        (OF_INPUT, "taps", "sm90_conv", 96),
+        (OF_INPUT, "filters", "sm90_gather_conv", 232),
+        (OF_GRADIENT, "taps", "sm90_conv", 96),
     ],
     ids=["fprop, taps", "fprop, filters", "dgrad, taps"],
 )
 def test_padded_filters_are_read_in_whole_lines(
-    options: dict[str, int], padding: str, family: str
+    options: dict[str, int], padding: str, family: str, channels: int
 ) -> None:
-    unpadded = explain(H200, 524288, 96, 864, **options)["plans"]
-    padded = explain(H200, 524288, 96, 864, **options, padded_filter=padding)
+    unpadded = explain(H200, 524288, channels, 9 * channels, **options)["plans"]
+    padded = explain(H200, 524288, channels, 9 * channels, **options, padded_filter=padding)
     rows = rows_by_name()
     assert {rows[plan["row"]]["family"] for plan in padded["plans"]} == {family}
     times = {(plan["row"], plan["splits"]): plan["predicted_us"] for plan in unpadded}
@@ -240,10 +241,11 @@ def test_taps_count_on_hopper() -> None:
         plans = explain(gpu, 100352, 64, 576, direction=FPROP, taps=taps)["plans"]
         return min(plan["predicted_us"] for plan in plans if mode in plan["row"])
 
-    assert predicted(H200, 72, "_persistent_") > 4 * predicted(H200, 9, "_persistent_")
-    assert predicted(H200, 72, "_gather_") < 1.2 * predicted(H200, 9, "_gather_")
-    assert "_gather_" in chosen(H200, 100352, 64, 576, direction=FPROP, taps=72)["row"]
-    assert predicted(A100, 72) < 1.2 * predicted(A100, 9)
+    # 16 channels of a tap: a sector of 32 bytes.
+    assert predicted(H200, 36, "_persistent_") > 3 * predicted(H200, 9, "_persistent_")
+    assert predicted(H200, 36, "_gather_") < 1.2 * predicted(H200, 9, "_gather_")
+    assert "_gather_" in chosen(H200, 100352, 64, 576, direction=FPROP, taps=36)["row"]
+    assert predicted(A100, 36) < 1.2 * predicted(A100, 9)
 
 
 def test_a_stride_leaves_less_to_multiply() -> None:

@@ -360,7 +360,7 @@ def test_explanation_is_readable(cutwheel: ModuleType) -> None:
 def test_the_library_refuses_to_explain_what_it_does_not_know(cutwheel: ModuleType) -> None:
     a, ops = torch.ones(4, 4).half(), torch.ops.cutwheel
     gpu = 9, 0, 132, 227 << 10, 3352.0, 1.98
-    request = "gemm bf16 bf16 bf16 tn none - 0 none 1 8 8 8 1 none 0 none 1 1 1 0 x"
+    request = "gemm bf16 bf16 bf16 tn none - 0 none 1 8 8 8 1 none 0 none 1 1 1 none x"
     for call, text in (
         (lambda: ops._explain("mm.out", [a, a]), "explain: op mm.out is not known"),
         (lambda: ops._explain("linear", [a]), "explain: linear takes 2 to 3 tensors, got 1"),

@@ -103,7 +103,7 @@ def note_selection(notes: Notes, torch: Any) -> None:
         "V100": (7, 0, 80, 96 * 1024, 900.0, 1.53),
     }
     # As in a table of measurements: op, dtypes of A, B and D, layouts, C, epilogue, and the rest.
-    line = "gemm bf16 bf16 bf16 tn {} 0 none 1 {} 4096 4096 1 none 0 none 1 1 1 0 -"
+    line = "gemm bf16 bf16 bf16 tn {} 0 none 1 {} 4096 4096 1 none 0 none 1 1 1 none -"
     epilogues = {"": "none -", " gelu": "other bias_gelu"}
     ask = torch.ops.cutwheel._explain_for_gpu
     for name, gpu in gpus.items():
