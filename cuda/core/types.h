@@ -44,8 +44,8 @@ enum class Grouping : int { none, rows, k };
 // activation (wgrad).
 enum class Direction : int { none, fprop, dgrad, wgrad };
 
-// What of a copied filter begins on a line of 128 bytes, with zeros in front of it: each tap of each filter, or each
-// filter.
+// A copy of a filter with zeros: behind each tap, so that taps begin on lines of 128 bytes, or behind each filter, so that
+// filters do.
 enum class FilterPadding : int { none, taps, filters };
 
 constexpr bool is_fp8(DType type) { return type == DType::e4m3 || type == DType::e5m2; }

@@ -70,7 +70,7 @@ struct GatherPixel {
 };
 
 // Which taps find a pixel inside of the image: a bit for each row of the filter, then one for each column. One test in the
-// main loop does for both. Of a volume the bits of the last rows are those of slices.
+// main loop does for both. Slices of a volume take the bits of the last rows.
 constexpr int kMostTaps = 16, kMostSlices = 6;  // of a row, of a column
 CUTLASS_DEVICE std::uint32_t taps_inside(int first, int step, int count, int extent) {
   if (step == 1) {
