@@ -498,9 +498,9 @@ std::tuple<Tensor, Tensor> grouped_linear_fused_aux(Tensor const& input, Tensor 
 
 // Rows of which the kernel finds the tokens itself. False: there is no kernel for it, and nothing is enqueued.
 bool launch_gathered(PreparedGemm& prepared, GroupedCall& call) {
-  // On an H100 (benchmarks/results/native_kernels/h100_gathered_rows.json) it makes no difference below 32 rows in a group.
-  // Up to 128 of them, where weights are most of what is read, or up to 2048 columns it takes 0.71 to 1.0 of the time of a
-  // copy and a GEMM; above both 0.99 to 1.17.
+  // On an H100 (benchmarks/results/native_kernels/grouped/h100_gathered_rows.json) it makes no difference below 32 rows in
+  // a group. Up to 128 of them, where weights are most of what is read, or up to 2048 columns it takes 0.71 to 1.0 of the
+  // time of a copy and a GEMM; above both 0.99 to 1.17.
   constexpr std::int64_t kLeastRows = 32, kFewRows = 128, kFewColumns = 2048;
   DeviceInfo const& device = device_info(call.device);
   KernelDescriptor const* const kernel =

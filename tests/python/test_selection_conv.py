@@ -241,11 +241,11 @@ def test_taps_count_on_hopper() -> None:
         plans = explain(gpu, 100352, 64, 576, direction=FPROP, taps=taps)["plans"]
         return min(plan["predicted_us"] for plan in plans if mode in plan["row"])
 
-    # 16 channels of a tap: a sector of 32 bytes.
-    assert predicted(H200, 36, "_persistent_") > 3 * predicted(H200, 9, "_persistent_")
+    assert predicted(H200, 72, "_persistent_") > 4 * predicted(H200, 9, "_persistent_")
+    # 16 channels are a sector of 32 bytes; 8 begin within one.
     assert predicted(H200, 36, "_gather_") < 1.2 * predicted(H200, 9, "_gather_")
-    assert "_gather_" in chosen(H200, 100352, 64, 576, direction=FPROP, taps=36)["row"]
-    assert predicted(A100, 36) < 1.2 * predicted(A100, 9)
+    assert "_gather_" in chosen(H200, 100352, 64, 576, direction=FPROP, taps=72)["row"]
+    assert predicted(A100, 72) < 1.2 * predicted(A100, 9)
 
 
 def test_a_stride_leaves_less_to_multiply() -> None:

@@ -78,9 +78,9 @@ struct Sm90UnalignedOperand {
     }
   }
 
-  // Copies the aligned 16 bytes in which `from` lies. `left`: bytes from their first one to the line's end. What follows
-  // the matrix's last line may be nobody's memory, and tools that check accesses would report it. (The up to 14 bytes
-  // before the first line are in its own allocation.)
+  // Copies the aligned 16 bytes in which `from` lies, of the last line's last ones only the `left` that are the line's:
+  // memory behind the matrix may be nobody's, and tools that check accesses report reads of it. (The up to 14 bytes before
+  // the first line are in its own allocation.)
   CUTLASS_DEVICE static void copy(std::uint8_t const* from, std::uint32_t to, bool is_last_line = false, int left = 16) {
     auto const aligned = reinterpret_cast<std::uintptr_t>(from) & ~std::uintptr_t{15};
     if (!is_last_line || left >= 16) {
