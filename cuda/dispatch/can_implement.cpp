@@ -65,13 +65,16 @@ Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request,
   if (!request.d_aligned && !stores_any) return Reason::unaligned_d;
   if (kernel.cluster.k > 1 && request.k < kernel.cluster.k * kernel.tile.k) return Reason::short_k;
   if (kernel.cluster.k > 1 && request.direction == Direction::dgrad && request.step > 1) return Reason::strided_cluster;
-  bool const reads_volumes = kernel.family == Family::sm90_conv ||
-                             (kernel.family == Family::sm90_gather_conv && request.direction == Direction::fprop);
+  bool const gathers = kernel.family == Family::sm90_gather_conv;
+  bool const maps_pixels = kernel.family == Family::sm90_conv || kernel.family == Family::sm90_row_conv;
+  bool const reads_volumes = maps_pixels || (gathers && request.direction == Direction::fprop);
   if (request.is_volume && !reads_volumes) return Reason::volume;
-  if (kernel.family == Family::sm90_conv && !request.tensor_maps) return Reason::tensor_maps;
-  bool const pads_as_read = request.padded_filter == FilterPadding::none ||
-                            (request.padded_filter == FilterPadding::taps && kernel.family == Family::sm90_conv) ||
-                            (request.padded_filter == FilterPadding::filters && kernel.family == Family::sm90_gather_conv);
+  if (maps_pixels && !request.tensor_maps) return Reason::tensor_maps;
+  bool const is_row_conv = kernel.family == Family::sm90_row_conv;
+  if (is_row_conv && request.shared_pixels.positions == 0) return Reason::shared_pixels;
+  FilterPadding const padding = request.padded_filter;
+  bool const pads_as_read = padding == FilterPadding::none || (padding == FilterPadding::taps && maps_pixels) ||
+                            (padding == FilterPadding::filters && gathers);
   if (!pads_as_read) return Reason::padded_filter;
   bool const is_direct = request.direct_conv.output_tiles > 0, is_strided = is_direct && request.step > 1;
   if (kernel.family == Family::sm90_direct_conv && (!is_direct || is_strided)) return Reason::direct_conv;
@@ -123,6 +126,7 @@ std::string text_of(Reason reason, KernelDescriptor const& kernel, GemmRequest c
     case Reason::volume: return "it convolves images, and this is a volume";
     case Reason::padded_filter: return "the filter is a copy with zeros that this kernel does not read";
     case Reason::tensor_maps: return "tensor maps have too few bits for this padding, stride or dilation";
+    case Reason::shared_pixels: return "it takes stride 1, and three or more taps of a row that reach over up to 9 pixels";
     case Reason::direct_conv:
       return "it takes stride 1, up to 64 channels (of dgrad filters), up to 9 taps, and rows of 14 pixels or more";
     case Reason::strided_dgrad:

@@ -31,6 +31,7 @@ enum class Reason {
   volume,
   tensor_maps,
   padded_filter,
+  shared_pixels,
   direct_conv,
   strided_dgrad,
   space_to_depth,

@@ -166,11 +166,13 @@ TileCount count_tiles(KernelDescriptor const& kernel, GemmRequest const& r, int 
   double const tiles_m = along(m, kernel.tile.m, kernel.cluster.m), tiles_n = along(n, kernel.tile.n, kernel.cluster.n);
   // TMA loads channels of one tap: they fill whole tiles of K, or units of 64 columns. cp.async takes them as they come.
   constexpr int kUnit = 64;
-  bool const by_tap = kernel.family == Family::sm90_conv;
+  bool const shares = kernel.family == Family::sm90_row_conv;
+  bool const by_tap = kernel.family == Family::sm90_conv || shares;
   auto const steps_of = [&](double some_taps) {
     return by_tap ? some_taps * std::ceil(k / taps / kernel.tile.k) : std::ceil(k / taps * some_taps / kernel.tile.k);
   };
   int const parts = splits * kernel.cluster.k;  // a cluster's threadblocks share K
+  if (shares) return {along(r.shared_pixels.positions, kernel.tile.m, 1) * tiles_n, steps_of(taps)};
   switch (r.direction) {
     case Direction::none: break;
     case Direction::fprop: return {tiles_m * tiles_n * parts, std::ceil(steps_of(taps) / parts)};
@@ -198,9 +200,10 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   double const dram = bytes / (limits.dram * device.memory_gb_per_s * 1e3);
   // Clusters fetch a tile's operands once for all their members. Groups are laid out otherwise.
   auto const [lines_a, lines_b] = lines_of_l2(kernel, r);
+  double const uses_of_pixels = kernel.family == Family::sm90_row_conv ? r.shared_pixels.taps : 1;
   double const fetched = is_direct_conv(kernel)
                              ? 1.5 * kernel.tile.n * kernel.tile.k / k_tiles  // a halo tile for all taps; the filters stay
-                             : (kernel.tile.m * (kernel.swap_ab ? lines_b : lines_a) / kernel.cluster.n +
+                             : (kernel.tile.m * (kernel.swap_ab ? lines_b : lines_a) / kernel.cluster.n / uses_of_pixels +
                                 kernel.tile.n * (kernel.swap_ab ? lines_a : lines_b) / kernel.cluster.m) *
                                    kernel.tile.k;
   double const slots = slots_of(kernel, device);
@@ -269,10 +272,7 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
     time += limits.reduce_us + (2 * sums + result) / (limits.reduce_tb_per_s * 1e6);
     time += missing * (sums + result) / (limits.dram * device.memory_gb_per_s * 1e3);
   }
-  // Gathered loads have been timed for images alone: for volumes they have to be a tenth faster by prediction.
-  constexpr double kUntimed = 1.1;
-  bool const is_timed = !r.is_volume || kernel.family != Family::sm90_gather_conv;
-  return time * short_rows(kernel, r) * (is_timed ? 1 : kUntimed);
+  return time * short_rows(kernel, r);
 }
 
 double residual_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& device) {

@@ -72,8 +72,8 @@ constexpr bool is_gemm(KernelDescriptor const& row) {
          row.family == Family::sm90_blockwise || row.family == Family::sm89_blockwise ||
          row.family == Family::sm90_persistent || row.family == Family::sm90_unaligned ||
          row.family == Family::sm90_grouped || row.family == Family::sm80_grouped || row.family == Family::sm90_conv ||
-         row.family == Family::sm90_gather_conv || row.family == Family::sm80_conv || row.family == Family::thin ||
-         is_direct_conv(row);
+         row.family == Family::sm90_gather_conv || row.family == Family::sm90_row_conv || row.family == Family::sm80_conv ||
+         row.family == Family::thin || is_direct_conv(row);
 }
 
 // The persistent kernels of our own for dense GEMMs on Hopper. Rows of their D may begin anywhere, unless the epilogue
@@ -85,7 +85,7 @@ constexpr bool is_native_dense(KernelDescriptor const& row) {
 // The persistent kernels of our own for Hopper, dense, grouped and convolutions.
 constexpr bool is_native(KernelDescriptor const& row) {
   return is_native_dense(row) || row.family == Family::sm90_grouped || row.family == Family::sm90_conv ||
-         row.family == Family::sm90_gather_conv;
+         row.family == Family::sm90_gather_conv || row.family == Family::sm90_row_conv;
 }
 
 // The Hopper kernels: wgmma and TMA, and one threadblock on an SM that goes through many tiles.

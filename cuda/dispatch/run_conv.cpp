@@ -57,6 +57,17 @@ bool fits_tensor_maps(Direction direction, ConvProblem const& p) {
          (!p.is_volume() || fits(most, direction, p.d, p.o, p.t, p.pad_d, p.stride_d, p.dilation_d));
 }
 
+SharedPixels count_shared_pixels(Direction direction, ConvProblem const& p) {
+  constexpr int kFewestTaps = 3, kMostLines = 8;
+  int const lines = (p.s - 1) * p.dilation_w;
+  if (direction == Direction::wgrad || p.step() != 1 || p.s < kFewestTaps || lines > kMostLines) return {};
+  bool const is_forward = direction == Direction::fprop;
+  std::int64_t const rows = is_forward ? std::int64_t{p.images} * p.o * p.p : std::int64_t{p.images} * p.d * p.h;
+  std::int64_t const positions = rows * ((is_forward ? p.q : p.w) + lines);
+  constexpr std::int64_t kMost = 0x7fffffff - 4096;
+  return positions <= kMost ? SharedPixels{static_cast<int>(positions), p.s} : SharedPixels{};
+}
+
 DirectConvTiles count_direct_conv(Direction direction, ConvProblem const& problem) {
   DirectConvShape shape;
   return !problem.is_volume() && shape.plan(direction, problem) ? tiles_of(shape) : DirectConvTiles{};

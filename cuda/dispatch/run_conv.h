@@ -9,6 +9,8 @@ namespace cutwheel::conv2d {
 // Whether tensor maps of images have bits enough for the problem. Launches know it exactly: this spares them the attempt.
 bool fits_tensor_maps(Direction direction, ConvProblem const& problem);
 
+SharedPixels count_shared_pixels(Direction direction, ConvProblem const& problem);
+
 // Work of direct convolutions, plain or strided, and by space-to-depth; no tiles if they cannot implement the problem.
 DirectConvTiles count_direct_conv(Direction direction, ConvProblem const& problem);
 DirectConvTiles count_space_to_depth(Direction direction, ConvProblem const& problem);

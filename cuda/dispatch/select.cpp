@@ -177,6 +177,7 @@ std::size_t hash_of(GemmRequest const& r, int sm_count) {
     mix(static_cast<std::uint64_t>(x.output_tiles) << 16 | static_cast<std::uint64_t>(x.steps) << 8 |
         static_cast<std::uint64_t>(x.channels));
   }
+  mix(static_cast<std::uint64_t>(r.shared_pixels.positions) << 16 | static_cast<std::uint64_t>(r.shared_pixels.taps));
   return static_cast<std::size_t>(h);
 }
 

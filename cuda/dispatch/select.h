@@ -19,6 +19,14 @@ struct DirectConvTiles {
   }
 };
 
+// Pixels that taps of a row share: `positions` with those between the rows of an image, and how many taps read each. None:
+// the taps share none, or too few.
+struct SharedPixels {
+  int positions = 0, taps = 0;
+
+  bool operator==(SharedPixels const& o) const { return positions == o.positions && taps == o.taps; }
+};
+
 // Everything that selection looks at. Pointers and strides matter only for the 16-byte rule.
 struct GemmRequest {
   Op op = Op::gemm;
@@ -47,6 +55,7 @@ struct GemmRequest {
   FilterPadding padded_filter = FilterPadding::none;
   DirectConvTiles direct_conv = {};     // of sm90_direct_conv where `step` is 1, else of sm90_strided_dgrad
   DirectConvTiles space_to_depth = {};  // of sm90_space_to_depth
+  SharedPixels shared_pixels = {};      // of sm90_row_conv
   bool is_volume = false;               // with a depth, which some kernels alone read
   // Only kernels of one summation order are candidates: of `summation`, or, of a GEMM that names none, of the one that
   // invariant_order() has for it.
@@ -60,8 +69,8 @@ struct GemmRequest {
            b_aligned == o.b_aligned && d_aligned == o.d_aligned && m == o.m && n == o.n && k == o.k && batch == o.batch &&
            grouping == o.grouping && groups == o.groups && direction == o.direction && taps == o.taps && step == o.step &&
            is_volume == o.is_volume && tensor_maps == o.tensor_maps && padded_filter == o.padded_filter &&
-           direct_conv == o.direct_conv && space_to_depth == o.space_to_depth && batch_invariant == o.batch_invariant &&
-           summation == o.summation;
+           direct_conv == o.direct_conv && space_to_depth == o.space_to_depth && shared_pixels == o.shared_pixels &&
+           batch_invariant == o.batch_invariant && summation == o.summation;
   }
 };
 

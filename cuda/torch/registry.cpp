@@ -53,7 +53,8 @@ std::vector<Introspection> introspection() {
           "-> str"),
       on_any_device<&explain_for_gpu_json>(
           "_explain_for_gpu(int major, int minor, int sm_count, int shared_memory_bytes, float memory_gb_per_s, "
-          "float sm_clock_ghz, str request, int output_tiles=0) -> str"),
+          "float sm_clock_ghz, str request, int output_tiles=0, int shared_pixels=0, int row_taps=0) "
+          "-> str"),
       on_any_device<&kernels_json>("_kernels() -> str"),
       on_any_device<&epilogues_json>("_epilogues() -> str"),
       on_any_device<&build_info_json>("_build_info() -> str"),

@@ -93,6 +93,7 @@ def explain(gpu: Gpu, m: int, n: int, k: int, **options: Any) -> dict[str, Any]:
         *(gpu.major, gpu.minor, gpu.sms, gpu.shared_memory, gpu.bandwidth, gpu.clock),
         request_text(m, n, k, options),
         options.get("rectangles", 0),
+        *options.get("shared_pixels", (0, 0)),
     )
     found: dict[str, Any] = json.loads(text)
     return found

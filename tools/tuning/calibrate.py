@@ -35,7 +35,9 @@ ROOT = Path(__file__).resolve().parents[2]
 FIGURES = ROOT / "cuda/dispatch/tuning/calibration.toml"
 BYTES = {"bf16": 2, "f16": 2, "f32": 4, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "s32": 4}
 DENSE = ("sm90_persistent", "sm90_warpspecialized")
-CONV = ("sm90_conv", "sm90_gather_conv")
+CONV = ("sm90_conv", "sm90_gather_conv", "sm90_row_conv")
+# What kernels of convolutions put in front of the direction in the file: how they load.
+LOADS = {"sm90_gather_conv": "gather_", "sm90_row_conv": "row_"}
 LEAST_SHARPNESS = 1.5
 # Microseconds of a step of 128x128x128 bytes at four fifths of the tensor cores' paper rate. Less
 # would stand for a limit of memory, and be wrong wherever that does not rule.
@@ -64,8 +66,8 @@ def key_of(kernel: Mapping[str, Any]) -> Key:
     m, n, k = kernel["tile"]
     size = BYTES[kernel["a"]]
     if kernel["family"] in CONV:
-        gathers = "gather_" if kernel["family"] == "sm90_gather_conv" else ""
-        direction, splits = gathers + kernel["direction"], kernel["cluster"][2]
+        direction = LOADS.get(kernel["family"], "") + kernel["direction"]
+        splits = kernel["cluster"][2]
         return direction, m, n, k * size, True, "persistent", False, splits
     kind = {"s8": "int8", "tf32": "tf32"}.get(kernel["a"], "wide")
     if kernel["a"] in ("e4m3", "e5m2"):
@@ -117,8 +119,26 @@ def slots_of(kernel: Mapping[str, Any], sm_count: int) -> int:
     return sm_count if splits <= 2 else sm_count * 9 // 10 // splits * splits
 
 
+def shared_pixels_of(job: str) -> tuple[int, int]:
+    """Positions and taps of a row, as SharedPixels has them, of a job "conv2d:bf16:fprop N x ...".
+
+    Of kernels that take the layer: stride 1.
+    """
+    family, _, shape = job.rpartition(" ")
+    n, _, h, w, _, r, s, _, padding, dilation, *_ = map(int, shape.split("x"))
+    lines, rows = (s - 1) * dilation, h
+    if family.split(":")[2].startswith("fprop"):
+        rows = h + 2 * padding - (r - 1) * dilation
+        w += 2 * padding - lines
+    return n * rows * (w + lines), s
+
+
 def conv_terms_of(
-    kernel: Mapping[str, Any], request: Mapping[str, Any], splits: int, gpu: Mapping[str, Any]
+    kernel: Mapping[str, Any],
+    request: Mapping[str, Any],
+    splits: int,
+    gpu: Mapping[str, Any],
+    shared_pixels: tuple[int, int] = (0, 1),
 ) -> Terms:
     """Of a convolution with 16-bit operands."""
     sm_count = gpu["sm_count"]
@@ -127,6 +147,7 @@ def conv_terms_of(
     taps, step, direction = request["taps"], request["step"], request["direction"]
     gathers = kernel["family"] == "sm90_gather_conv"
     reuse = taps / min(taps, step)
+    fetched_a = tile_m * tile_k * float(size)
 
     def steps_of(some: float) -> float:
         if gathers:
@@ -150,6 +171,9 @@ def conv_terms_of(
             operands = m * k / taps / step + n * k
         parts = kernel["cluster"][2]
         tiles, k_tiles = tiles * parts, math.ceil(k_tiles / parts)
+        if kernel["family"] == "sm90_row_conv":
+            tiles = math.ceil(shared_pixels[0] / tile_m) * tiles_n
+            fetched_a /= shared_pixels[1]
         of_filter = n if direction == "dgrad" else k // taps
         channels = k // taps, of_filter
     result = BYTES[kernel["d"]] * (2 if "residual" in str(kernel["epilogue"]) else 1)
@@ -169,7 +193,7 @@ def conv_terms_of(
         slots=slots,
         k_tiles=k_tiles,
         bytes=size * operands + result * m * n * splits,
-        fetched=(tile_m * tile_k * size, fetched_b),
+        fetched=(fetched_a, fetched_b),
         lines=lines,  # type: ignore[arg-type]
         is_lone=tiles > slots,
         beyond=0,
@@ -324,7 +348,9 @@ def read(path: Path, kernels: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
                 continue
             if kernel["family"] in CONV and kernel["a"] in ("bf16", "f16"):
                 if status in ("ok", "slow"):
-                    conv = conv_terms_of(kernel, record["request"], splits, gpu)
+                    shares = kernel["family"] == "sm90_row_conv"
+                    shared = shared_pixels_of(record["job"]) if shares else (0, 1)
+                    conv = conv_terms_of(kernel, record["request"], splits, gpu, shared)
                     plans[row, splits] = (key_of(kernel), conv, us)
                 continue
             if status in ("ok", "slow") and kernel["family"] in (*DENSE, "sm90_blockwise"):
@@ -442,7 +468,7 @@ def rows_of(document: Mapping[str, Any]) -> dict[Key, list[float]]:
 
 def section_of(kind: str) -> str:
     """Of the limits of a kind; those of block-wise scales are not fitted here."""
-    if kind.removeprefix("gather_") in ("fprop", "dgrad", "wgrad"):
+    if kind.removeprefix("gather_").removeprefix("row_") in ("fprop", "dgrad", "wgrad"):
         return "conv"
     return "others" if kind.endswith("_of_b") else "dense"
 

@@ -34,6 +34,7 @@ FAMILIES: dict[str, Family] = {
         sm80.SM80_GROUPED,
         sm90_native.SM90_CONV,
         sm90_native.SM90_GATHER_CONV,
+        sm90_native.SM90_ROW_CONV,
         sm90_direct_conv.SM90_DIRECT_CONV,
         sm90_direct_conv.SM90_STRIDED_DGRAD,
         sm90_direct_conv.SM90_SPACE_TO_DEPTH,

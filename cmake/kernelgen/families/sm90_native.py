@@ -21,6 +21,8 @@ _STAGED_ROW_BYTES = 512
 _MN_COLUMNS = _SWIZZLE_BYTES // 2
 # Rows times columns of a tile that one warpgroup has.
 _WARPGROUP_TILE = 128 * 176
+# Lines of a tile of sm90_row_conv beyond its own.
+_TAP_LINES = 8
 # Tiles of K whose block-wise scales are copied together.
 _SCALE_CHUNK = 8
 
@@ -248,6 +250,8 @@ def _memory(kernel: Kernel) -> str:
     row = own_n * rules.result_bytes(kernel)
     if not kernel.tile.swap_ab:
         row = _staged_columns(kernel) * _staged_bytes(kernel)
+    if kernel.family == "sm90_row_conv":
+        return _row_memory(kernel)
     gathers = kernel.family in ("sm90_gather_conv", "sm90_gathered_grouped")
     stages = 3 if gathers else 2
     terms = f"{stages} stages x (({m} + {n}) x {operands} + 16)"
@@ -271,6 +275,20 @@ def _memory(kernel: Kernel) -> str:
             columns = -(-columns // SCALE_BLOCK)
         terms += f" + scales {warpgroups} x 2 x {_SCALE_CHUNK} x ({rows} + {columns}) x 4"
     return terms
+
+
+def _row_memory(kernel: Kernel) -> str:
+    """Of sm90_row_conv. As kPixelStages and kStagedBlocks of row_conv.cuh have it."""
+    m, n, k = kernel.tile.shape
+    line, warpgroups = kernel.element_bytes * k, _warpgroups(kernel)
+    kinds = [kind for _, kind in (kernel.epilogue.operands if kernel.epilogue else ())]
+    has_residual = any(kind.enumerator == "matrix" for kind in kinds)
+    blocks = m // 64 // warpgroups if has_residual else 1
+    stages = 2 if m * n > 256 * 64 and blocks > 1 else 3
+    terms = f"pixels {stages} x ({m} + {_TAP_LINES}) x {line} + filters 2 x ({n} x {line} + 16)"
+    terms += f" + staged rows {64 * warpgroups * blocks} x {n * rules.result_bytes(kernel)}"
+    rows = [f"{n} x {rules.operand_bytes(kernel, x)}" for x in kinds if x.enumerator == "row"]
+    return terms + (f" + vectors {warpgroups} x ({' + '.join(rows)})" if rows else "")
 
 
 _persistent = partial(
@@ -379,6 +397,30 @@ SM90_GATHER_CONV = _persistent(
     lists=("direction", "epilogue", "tiles"),
     checks=(
         *(rules.check_gemm, _check_tile, _check_k(1), _check_gather),
+        *(rules.check_direction, _check_swizzled_columns),
+    ),
+)
+
+
+def _check_rows(kernel: Kernel) -> Iterator[str]:
+    if kernel.direction == "wgrad":
+        yield "direction wgrad; it has fprop and dgrad: sm90_conv has all directions"
+    if (n := kernel.tile.shape[1]) % 32:
+        yield f"tile N = {n}; TMA stores 64 bytes of a pixel or more: N must be a multiple of 32"
+
+
+# Implicit GEMMs whose taps of a row share their pixels.
+SM90_ROW_CONV = _persistent(
+    name="sm90_row_conv",
+    seconds=(12, 0.7),
+    mode="rows",
+    header="sm90/native/row_conv.cuh",
+    template="Sm90RowConv<arch, dtypes, tile, direction, epilogue>",
+    dtypes={"conv2d": tuple(x for x in rules.CONV_DTYPES if DTYPE_BYTES[x.a] == 2)},
+    layouts=tuple(DIRECTIONS.values()),
+    lists=("direction", "epilogue", "tiles"),
+    checks=(
+        *(rules.check_gemm, _check_tile, _check_k(1), _check_rows),
         *(rules.check_direction, _check_swizzled_columns),
     ),
 )

@@ -6,16 +6,18 @@ namespace cutwheel {
 namespace {
 
 bool is_wide_conv(KernelDescriptor const& kernel) {
-  return (kernel.family == Family::sm90_conv || kernel.family == Family::sm90_gather_conv) && element_bytes(kernel.a) > 1;
+  bool const is_conv = kernel.family == Family::sm90_conv || kernel.family == Family::sm90_gather_conv ||
+                       kernel.family == Family::sm90_row_conv;
+  return is_conv && element_bytes(kernel.a) > 1;
 }
 
 FigureKind kind_of(KernelDescriptor const& kernel) {
   if (is_wide_conv(kernel)) {
-    bool const gathers = kernel.family == Family::sm90_gather_conv;
+    bool const gathers = kernel.family == Family::sm90_gather_conv, shares = kernel.family == Family::sm90_row_conv;
     switch (kernel.direction) {
-      case Direction::dgrad: return FigureKind::dgrad;
+      case Direction::dgrad: return shares ? FigureKind::row_dgrad : FigureKind::dgrad;
       case Direction::wgrad: return gathers ? FigureKind::gather_wgrad : FigureKind::wgrad;
-      default: return gathers ? FigureKind::gather_fprop : FigureKind::fprop;
+      default: return gathers ? FigureKind::gather_fprop : shares ? FigureKind::row_fprop : FigureKind::fprop;
     }
   }
   switch (kernel.scales) {

@@ -25,7 +25,7 @@ struct Limits {
 };
 
 // Kernels of one tile whose figures are alike; operands or scales of another kind cost something else, and so do loads
-// through registers. The last five: convolutions of 16 and 32 bits, by direction and by how they load.
+// through registers. The last seven: convolutions of 16 and 32 bits, by direction and by how they load.
 enum class FigureKind : int {
   wide,
   tf32,
@@ -39,7 +39,9 @@ enum class FigureKind : int {
   dgrad,
   wgrad,
   gather_fprop,
-  gather_wgrad
+  gather_wgrad,
+  row_fprop,
+  row_dgrad
 };
 
 struct TileFigures {

@@ -629,6 +629,7 @@ GemmRequest request_of(ConvCall const& call, ConvAlgorithm algorithm, ScaledForm
   request.tensor_maps = conv2d::fits_tensor_maps(request.direction, problem);
   request.direct_conv = conv2d::count_direct_conv(request.direction, problem);
   request.space_to_depth = conv2d::count_space_to_depth(request.direction, problem);
+  request.shared_pixels = conv2d::count_shared_pixels(request.direction, problem);
   return request;
 }
 

@@ -145,7 +145,8 @@ std::string request_json(GemmRequest const& r) {
       is_conv
           ? concat(", \"direction\": ", quoted(name_of(r.direction)), ", \"taps\": ", r.taps, ", \"step\": ", r.step,
                    ", \"tensor_maps\": ", boolean(r.tensor_maps), ", \"padded_filter\": ", quoted(name_of(r.padded_filter)),
-                   ", \"rectangles\": ", std::max(r.direct_conv.output_tiles, r.space_to_depth.output_tiles))
+                   ", \"rectangles\": ", std::max(r.direct_conv.output_tiles, r.space_to_depth.output_tiles),
+                   ", \"shared_pixels\": ", r.shared_pixels.positions)
           : "",
       r.batch_invariant ? ", \"batch_invariant\": true" : "",
       is_scaled(r) ? concat(", \"b\": ", quoted(name_of(r.b)), ", \"fast_accum\": ", boolean(r.fast_accum),
@@ -256,7 +257,8 @@ std::string choice_json(char const* op, GemmRequest const& request, GemmPlan con
 
 std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::int64_t sm_count,
                                  std::int64_t shared_memory_bytes, double memory_gb_per_s, double sm_clock_ghz,
-                                 StringHandle request, std::int64_t output_tiles) {
+                                 StringHandle request, std::int64_t output_tiles, std::int64_t shared_pixels,
+                                 std::int64_t row_taps) {
   TextArgument const text(request);
   DeviceInfo device;
   device.name = "a GPU described by the caller";
@@ -268,6 +270,7 @@ std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::in
   device.sm_clock_ghz = sm_clock_ghz;
   Explanation explanation{parse_request(text.view())};
   explanation.request.direct_conv.output_tiles = static_cast<int>(output_tiles);
+  explanation.request.shared_pixels = {static_cast<int>(shared_pixels), static_cast<int>(row_taps)};
   explanation.request.batch_invariant = batch_invariant();
   explanation.rank(device);
   return explanation_json(explanation, device);

@@ -26,10 +26,12 @@ std::string explain_json(StringHandle op, OptionalTensors const& operands, std::
 // A plan that runs.
 std::string choice_json(char const* op, GemmRequest const& request, GemmPlan const& plan);
 // The choice for a request on a GPU that need not be there: no driver is asked. The request is written as in a table of
-// measurements (load_tuned_table); output_tiles are those of a direct convolution.
+// measurements (load_tuned_table); output_tiles are those of a direct convolution, shared_pixels and row_taps as of
+// SharedPixels.
 std::string explain_for_gpu_json(std::int64_t major, std::int64_t minor, std::int64_t sm_count,
                                  std::int64_t shared_memory_bytes, double memory_gb_per_s, double sm_clock_ghz,
-                                 StringHandle request, std::int64_t output_tiles);
+                                 StringHandle request, std::int64_t output_tiles, std::int64_t shared_pixels,
+                                 std::int64_t row_taps);
 
 // As of load_tuned_table(); and what is loaded or compiled in, in the order in which it counts.
 void load_tuning(StringHandle text);

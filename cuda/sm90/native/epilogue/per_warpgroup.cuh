@@ -139,8 +139,8 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
 
   // Starts to copy the vectors of a tile, by all threads of the warpgroup. What lies beyond the problem, or is not given,
   // becomes zeros.
-  template <class Operand>
-  CUTLASS_DEVICE static void prefetch_one(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread) {
+  template <class Operand, class WithVectors>
+  CUTLASS_DEVICE static void prefetch_one(Params const& p, WithVectors& storage, Sm90WorkTile const& work, int thread) {
     constexpr int kLength = kVectorLength<Operand>;
     if constexpr (kLength > 0) {
       using V = epilogue::ElementOfOperand<Operand>;
@@ -224,8 +224,9 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
   CUTLASS_DEVICE static void wait_for_prefetch() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
   // Two neighbouring columns of an operand as floats (four of a wide matrix): `row` and `column` in the tile.
-  template <class Operand>
-  CUTLASS_DEVICE static auto load(Params const& p, Storage const& storage, Sm90WorkTile const& work, int row, int column) {
+  template <class Operand, class WithVectors>
+  CUTLASS_DEVICE static auto load(Params const& p, WithVectors const& storage, Sm90WorkTile const& work, int row,
+                                  int column) {
     using V = Element<Operand::kType>;
     EpilogueValue const& operand = p.operands[Operand::kIndex];
     if constexpr (Operand::kKind == OperandKind::scalar) {

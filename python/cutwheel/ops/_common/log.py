@@ -41,6 +41,7 @@ _USUAL = (
     ("taps", 1),
     ("step", 1),
     ("rectangles", 0),
+    ("shared_pixels", 0),
     ("grouping", "none"),
     ("fast_accum", False),
     ("scales", "none"),
