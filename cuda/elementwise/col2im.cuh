@@ -4,6 +4,8 @@
 
 #include <cutlass/fast_math.h>
 
+#include <algorithm>
+
 #include "core/args/col2im.h"
 #include "core/col2im_axis.h"
 #include "core/cutlass_types.cuh"
@@ -32,6 +34,14 @@ struct Col2im {
     cutlass::FastDivmod stride_h, stride_w, vectors, width, height;
     std::int64_t leading;
     int items, channels, own_channels;
+    // Of patches, whose rows are copied: elements at a time (0: there are sums), those of a row of a patch, and vectors of
+    // a row of the image.
+    int patch_vector;
+    cutlass::FastDivmod patch_row, row_vectors;
+  };
+  template <class E, int count>
+  struct alignas(sizeof(E) * count) Vector {
+    E value[count];
   };
 
   struct Tap {
@@ -60,11 +70,8 @@ struct Col2im {
       std::int64_t const line_of_positions = (std::int64_t{image} * p.h.positions + h.position) * p.w.positions;
       for (Tap w = first; w.tap < p.w.taps; w.tap += p.w.step, w.position -= p.w.positions_step) {
         if (static_cast<unsigned>(w.position) >= static_cast<unsigned>(p.w.positions)) continue;
-        struct alignas(sizeof(ElementC) * vector) Vector {
-          ElementC value[vector];
-        };
-        auto const x = *reinterpret_cast<Vector const*>(from + (line_of_positions + w.position) * p.leading +
-                                                        (h.tap * p.w.taps + w.tap) * p.channels);
+        auto const x = *reinterpret_cast<Vector<ElementC, vector> const*>(
+            from + (line_of_positions + w.position) * p.leading + (h.tap * p.w.taps + w.tap) * p.channels);
 #pragma unroll
         for (int i = 0; i < vector; ++i) sums[i] += static_cast<float>(x.value[i]);
       }
@@ -76,15 +83,50 @@ struct Col2im {
     }
   }
 
+  // Patches do not overlap: a row of one lies in one piece in the columns and in the image. What no patch has is zeros.
+  template <int vector>
+  __device__ static void copy_patches(Params const& p, int item) {
+    int line, piece, image, row, patch, tap, column, within;
+    p.row_vectors(line, piece, item);
+    p.height(image, row, line);
+    p.stride_h(patch, tap, row);
+    p.patch_row(column, within, piece * vector);
+    Vector<ElementC, vector> from{};
+    if (patch < p.h.positions && column < p.w.positions) {
+      std::int64_t const position = (std::int64_t{image} * p.h.positions + patch) * p.w.positions + column;
+      from = *reinterpret_cast<Vector<ElementC, vector> const*>(p.columns + position * p.leading +
+                                                                tap * p.patch_row.divisor + within);
+    }
+    Vector<ElementD, vector> to;
+#pragma unroll
+    for (int i = 0; i < vector; ++i) to.value[i] = static_cast<ElementD>(static_cast<float>(from.value[i]));
+    *reinterpret_cast<Vector<ElementD, vector>*>(p.image + std::int64_t{item} * vector) = to;
+  }
+
   __device__ static void device(Params const& p) {
     if constexpr (arch_ == Arch::sm90a) asm volatile("griddepcontrol.wait;" ::: "memory");
     int const item = static_cast<int>(blockIdx.x * kMaxThreads + threadIdx.x);
     if (item >= p.items) return;
-    if (p.channels % kVector == 0) {
+    if (p.patch_vector == kVector) {
+      copy_patches<kVector>(p, item);
+    } else if (p.patch_vector == 4) {
+      copy_patches<4>(p, item);
+    } else if (p.patch_vector == 2) {
+      copy_patches<2>(p, item);
+    } else if (p.patch_vector == 1) {
+      copy_patches<1>(p, item);
+    } else if (p.channels % kVector == 0) {
       sum<kVector>(p, item);
     } else {
       sum<1>(p, item);
     }
+  }
+
+  // The longest vectors of which both are whole numbers.
+  static int patch_vector_of(int patch_row, int row) {
+    int vector = kVector;
+    while (patch_row % vector || row % vector) vector /= 2;
+    return vector;
   }
 
   static std::int64_t workspace_bytes(gemm::GemmArgs const&) { return 0; }
@@ -93,6 +135,7 @@ struct Col2im {
     auto const& args = static_cast<Col2imArgs const&>(given);
     ConvProblem const& x = args.conv;
     int const vector = args.channels % kVector == 0 ? kVector : 1, pieces = ceil_div(x.c, vector);
+    int const patch_row = x.s * x.c, row = x.w * x.c, patch_vector = args.is_patches ? patch_vector_of(patch_row, row) : 0;
     Params const p{static_cast<ElementC const*>(args.a.data),
                    static_cast<ElementD*>(args.d),
                    {x.stride_h, x.pad_h, x.dilation_h, x.r, x.p},
@@ -103,9 +146,12 @@ struct Col2im {
                    cutlass::FastDivmod(x.w),
                    cutlass::FastDivmod(x.h),
                    args.a.leading,
-                   x.images * x.h * x.w * pieces,
+                   args.is_patches ? x.images * x.h * (row / patch_vector) : x.images * x.h * x.w * pieces,
                    args.channels,
-                   x.c};
+                   x.c,
+                   patch_vector,
+                   cutlass::FastDivmod(patch_row),
+                   cutlass::FastDivmod(row / std::max(patch_vector, 1))};
     LaunchShape shape;
     shape.grid = dim3(static_cast<unsigned>(ceil_div(p.items, kMaxThreads)));
     shape.block = dim3(kMaxThreads);

@@ -112,6 +112,11 @@ SM90_CONV: Table = {
     "tiles": [{"tile": [128, 128, 64]}],
 }
 SM90_GATHER_CONV: Table = {**SM90_CONV, "family": "sm90_gather_conv"}
+SM90_ROW_CONV: Table = {
+    **SM90_CONV,
+    "family": "sm90_row_conv",
+    "tiles": [{"tile": [256, 128, 64]}],
+}
 SM90_DIRECT_CONV: Table = {
     "family": "sm90_direct_conv",
     "arch": ["90a"],

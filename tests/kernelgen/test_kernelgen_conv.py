@@ -15,6 +15,7 @@ from kernelgen_cases import (
     SM90,
     SM90_CONV,
     SM90_GATHER_CONV,
+    SM90_ROW_CONV,
     Table,
     bounded,
     changed,
@@ -99,6 +100,26 @@ def test_rules_of_sm90_conv(values: Table, text: str) -> None:
 )
 def test_rules_of_sm90_gather_conv(values: Table, text: str) -> None:
     assert text in one_error(SM90_GATHER_CONV, **values)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (
+            {"direction": ["wgrad"], "tile": [128, 128, 64]},
+            "direction wgrad; it has fprop and dgrad",
+        ),
+        ({"tile": [256, 80, 64]}, "tile N = 80; TMA stores 64 bytes of a pixel or more: N must"),
+        ({"tile": [128, 64, 128]}, "tile K = 128; it is 64: one swizzle spans 128 bytes"),
+        ({"direction": ["dgrad"], "tile": [256, 96, 64]}, "N must be a multiple of 64"),
+        (
+            {"epilogue": ["two_residuals"]},
+            "epilogue two_residuals; TMA loads one matrix, and rows and scalars are read beside it",
+        ),
+    ],
+)
+def test_rules_of_sm90_row_conv(values: Table, text: str) -> None:
+    assert text in one_error(SM90_ROW_CONV, **values)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from kernelgen_cases import (
     SM90_CONV,
     SM90_DIRECT_CONV,
     SM90_GATHER_CONV,
+    SM90_ROW_CONV,
     changed,
     document,
 )
@@ -59,6 +60,7 @@ def order(entry: dict[str, Any], **values: Any) -> str | None:
         (SM80, {}, "mma.k16"),
         (SM90_CONV, {}, "wgmma.k16.taps"),
         (SM90_GATHER_CONV, {}, "wgmma.k16.gathered"),
+        (SM90_ROW_CONV, {}, "wgmma.k16.rows"),
         (SM90_DIRECT_CONV, {}, "wgmma.k16.halo"),
         (SM80_CONV, {}, "mma.k16.gathered"),
         (REDUCE, {}, None),

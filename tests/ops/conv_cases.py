@@ -393,12 +393,27 @@ SHARED: dict[str, tuple[tuple[Sizes, Sizes, Geometry], ...]] = {
 }
 
 
+# For kernels whose taps of a row share pixels: stride 1, three taps or more of a row. Ends of rows
+# within a block of sixteen; taps that reach as far as they may; one row of taps; rows shorter than
+# such a block, with other padding on each side; a filter as wide as the image.
+SHARED_PIXELS: tuple[tuple[Sizes, Sizes, Geometry], ...] = (
+    PROBLEMS[0],
+    ((2, 40, 9, 60), (72, 40, 3, 5), Geometry((1, 1), (1, 1, 2, 2), (1, 2))),
+    ((1, 64, 5, 300), (64, 64, 1, 7), Geometry((1, 1), (0, 0, 3, 3))),
+    ((9, 24, 6, 5), (136, 24, 3, 3), Geometry((1, 1), (0, 2, 2, 0))),
+    ((2, 72, 33, 31), (328, 72, 3, 3), Geometry((1, 1), (4, 4, 4, 4), (4, 4))),
+    ((4, 136, 7, 9), (40, 136, 2, 9), Geometry((1, 1), (1, 0, 0, 0))),
+)
+
+
 def convs_of_row(row: Mapping[str, Any], device: str) -> Iterator[Conv]:
     """Convolutions that this row of the table serves."""
     epilogue = {"plain": PLAIN, "bias": BIAS}.get(row["epilogue"])
     if epilogue is None:
         epilogue = Epilogue.of(row["epilogue"], manifest()["epilogues"][row["epilogue"]])
     usual = SHARED[row["direction"]] if row["cluster"][2] > 1 else PROBLEMS
+    if row["family"] == "sm90_row_conv":
+        usual = SHARED_PIXELS
     for input_size, weight_size, g in direct_conv_problems(row) or usual:
         yield Conv.random(
             row["direction"], input_size, weight_size, g, TORCH_DTYPE[row["a"]], device, epilogue

@@ -28,6 +28,11 @@ SHARING = [
     for row in manifest_kernels("conv2d")
     if row["cluster"][2] > 1 and row["epilogue"] == "plain"
 ]
+SHARING_PIXELS = [
+    row
+    for row in manifest_kernels("conv2d")
+    if row["family"] == "sm90_row_conv" and row["epilogue"] == "plain"
+]
 GATHERING = [
     row
     for row in manifest_kernels("conv2d")
@@ -63,6 +68,20 @@ def test_clusters_share_k(
     for name in ("same", "causal", "strided")[: 3 if direction == "fprop" else 2]:
         given = Volume.random(direction, *PROBLEMS[name], TORCH_DTYPE[kernel["a"]], device)
         assert given.row() == kernel["name"], name
+        given.check()
+
+
+@pytest.mark.parametrize("kernel", SHARING_PIXELS, ids=lambda kernel: kernel["name"])
+@pytest.mark.parametrize("name", ["same", "lines", "causal"])
+def test_taps_share_pixels(
+    cutwheel: ModuleType, device: str, environment: Any, kernel: dict[str, Any], name: str
+) -> None:
+    environment(CUTWHEEL_KERNEL=kernel["name"])
+    dtype = TORCH_DTYPE[kernel["a"]]
+    for number in range(3):
+        given = Volume.random(kernel["direction"], *PROBLEMS[name], dtype, device)
+        given = given.laid_out(number)
+        assert given.row() == kernel["name"]
         given.check()
 
 

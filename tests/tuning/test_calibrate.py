@@ -107,23 +107,32 @@ def test_it_predicts_convolutions_as_the_library(
     }[direction]
     rest = {"direction": direction, "taps": taps, "step": step, "padded_filter": padded}
     asked = request(*extents, op="conv2d", **rest)
-    plans = explain(H200, *extents, **rest)["plans"]
+    # Rows of 56 pixels, three taps each.
+    shared = (4 * 56 * 58, 3) if step == 1 else (0, 0)
+    plans = explain(H200, *extents, **rest, shared_pixels=shared)["plans"]
     compared = set()
     for plan in plans:
         kernel = known[plan["row"]]
         if kernel["family"] not in calibrate.CONV:
             continue
         key = calibrate.key_of(kernel)
-        terms = calibrate.conv_terms_of(kernel, asked, plan["splits"], GPU)
+        terms = calibrate.conv_terms_of(kernel, asked, plan["splits"], GPU, shared)
         problem = calibrate.Problem("any", ((key, terms, 1.0),), H200.sms, H200.bandwidth)
         start = torch.tensor([figures[key]], dtype=torch.float64)
         model = calibrate.Model(start, document["limits"]["conv"], fits_limits=True)
         predicted = model(calibrate.Plans([problem], [key])).item()
         assert predicted == pytest.approx(plan["predicted_us"], rel=0.01), plan["row"]
         compared.add((kernel["family"], kernel["d"] == F32))
-    assert (
-        len(compared) == {"fprop": 2 if padded == "none" else 1, "dgrad": 1, "wgrad": 3}[direction]
-    )
+    kinds = {"fprop": 2 if padded == "none" else 1, "dgrad": 1, "wgrad": 3}[direction]
+    assert len(compared) == kinds + (step == 1 and padded != "filters")
+
+
+def test_it_reads_shared_pixels_off_a_job() -> None:
+    """Layers of 56x58 pixels, 3x5, dilated by two in the second, with and without padding."""
+    of = calibrate.shared_pixels_of
+    assert of("conv2d:bf16:fprop 2x64x56x58x32x3x5x1x2x1x1") == (2 * 58 * (58 + 4), 5)
+    assert of("conv2d:bf16:dgrad 2x64x56x58x32x3x5x1x2x1x1") == (2 * 56 * (58 + 4), 5)
+    assert of("conv2d:bf16:fprop 2x64x56x58x32x3x5x1x0x2") == (2 * 52 * 58, 5)
 
 
 @narrow

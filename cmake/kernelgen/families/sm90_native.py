@@ -407,6 +407,14 @@ def _check_rows(kernel: Kernel) -> Iterator[str]:
         yield "direction wgrad; it has fprop and dgrad: sm90_conv has all directions"
     if (n := kernel.tile.shape[1]) % 32:
         yield f"tile N = {n}; TMA stores 64 bytes of a pixel or more: N must be a multiple of 32"
+    if kernel.epilogue is None:
+        return
+    kinds = [kind.enumerator for _, kind in kernel.epilogue.operands]
+    if kinds.count("matrix") > 1 or not {*kinds} <= {"matrix", "row", "scalar"}:
+        yield (
+            f"epilogue {kernel.epilogue.name}; TMA loads one matrix, and rows and scalars are read"
+            " beside it"
+        )
 
 
 # Implicit GEMMs whose taps of a row share their pixels.

@@ -866,6 +866,7 @@ Tensor run_columns(ConvCall const& call) {
   args.a = {prepared.d.tensor->data_ptr(), count, 0};
   args.d = result.data_ptr();
   args.channels = columns.channels;
+  args.is_patches = is_patches(call);
   launch_kernel(*col2im_kernel(columns, call.d_type, device), args, call.names.op);
   return result;
 }
