@@ -88,9 +88,12 @@ def test_it_predicts_what_the_library_predicts(
     ("direction", "step"), [("fprop", 1), ("fprop", 4), ("dgrad", 1), ("dgrad", 4), ("wgrad", 4)]
 )
 @pytest.mark.parametrize("padded", ["none", "taps", "filters"])
+@pytest.mark.parametrize("epilogue", ["plain", "bias_residual_relu"])
 def test_it_predicts_convolutions_as_the_library(
-    direction: str, step: int, channels: int, padded: str
+    direction: str, step: int, channels: int, padded: str, epilogue: str
 ) -> None:
+    if epilogue != "plain" and direction != "fprop":
+        pytest.skip("gradients have no residual")
     if padded not in {"fprop": ("none", "taps", "filters"), "dgrad": ("none", "taps")}.get(
         direction, ("none",)
     ):
@@ -106,6 +109,7 @@ def test_it_predicts_convolutions_as_the_library(
         "wgrad": (filters, taps * channels, positions),
     }[direction]
     rest = {"direction": direction, "taps": taps, "step": step, "padded_filter": padded}
+    rest["epilogue"] = epilogue
     asked = request(*extents, op="conv2d", **rest)
     # Rows of 56 pixels, three taps each.
     shared = (4 * 56 * 58, 3) if step == 1 else (0, 0)

@@ -54,6 +54,7 @@ FUSED_CUTLASS = {True: 0.0, False: 5.7}
 MATRIX_C, MATRIX_C_CUTLASS = 0.4, 1.03
 SPARE_C, SPARE_C_CUTLASS = 1.0, 1.1  # of any tile, where a call leaves out the matrix C
 SINGLE_STEP = 1.4  # of the first of our own tiles, for 128x128, where K is one step
+WIDE_RESIDUAL = 0.9  # of convolutions whose threads load it, for each 128x128 beyond the first
 WITHIN_TWO = 2.0  # of gathered loads, filters that begin within two sectors
 FEW_STEPS, HIDING = 0.74, 7  # of CUTLASS's tiles behind the first, for 128x128, where K is one step
 
@@ -188,6 +189,7 @@ def conv_terms_of(
         lines = lines[0], 0
     within_two = gathers and direction == "fprop" and k * size % 32 == 0 and k * size % 64
     fetched_b = tile_n * tile_k * size * (WITHIN_TWO if within_two and not is_padded else 1)
+    loads_residual = "residual" in str(kernel["epilogue"]) and kernel["family"] != "sm90_row_conv"
     return Terms(
         tiles=tiles,
         slots=slots,
@@ -198,7 +200,7 @@ def conv_terms_of(
         is_lone=tiles > slots,
         beyond=0,
         factor=1.0,
-        added_us=0.0,
+        added_us=WIDE_RESIDUAL * max(0.0, tile_m * tile_n / 128**2 - 1) if loads_residual else 0.0,
         reduced=reduced,
         missed=missed,
     )
