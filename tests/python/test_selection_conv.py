@@ -181,8 +181,8 @@ def test_taps_of_large_images_share_pixels(options: dict[str, int], channels: in
     assert "_rows_" not in alone["row"]
     assert "_rows_" in shared["row"]
     assert shared["predicted_us"] < (0.8 if channels == 64 else 0.95) * alone["predicted_us"]
-    # In rows of 14 pixels an eighth of the positions is none.
-    small = chosen(H200, 64 * 14 * 14, 256, 9 * 256, **options, shared_pixels=(64 * 14 * 16, 3))
+    # In rows of 7 pixels two of nine positions are none.
+    small = chosen(H200, 256 * 7 * 7, 512, 9 * 512, **options, shared_pixels=(256 * 7 * 9, 3))
     assert "_rows_" not in small["row"]
 
 

@@ -46,6 +46,7 @@ CONVOLUTIONS = {
     "quick/h100.json": "h100_80gb_hbm3",
     "quick/h100_conv_drawn.json": "h100_80gb_hbm3",
 }
+VOLUMES = {"quick/h100_volumes.json": "h100_80gb_hbm3"}
 ELEMENT = 2  # bytes of bfloat16
 ROWS = (64, 512, 2048)
 LEAST = 3
@@ -140,6 +141,15 @@ def _of_convolutions(sections: dict[str, Any], gbs: float, figures: Figures) -> 
                 figures[key].append((alone_us - saved * once) / ours)
 
 
+def _of_volumes(sections: dict[str, Any], gbs: float, figures: Figures) -> None:
+    """3x3x3 without strides; what follows a convolution was measured for images alone."""
+    for kind in ("fprop", "dgrad", "wgrad"):
+        for case in _results(sections, "volumes", f"volume_{kind}"):
+            ours, torchs = _us(case, "cutwheel"), _us(case, "torch")
+            if ours and torchs:
+                figures[kind, ("3x3x3", False)].append(torchs / ours)
+
+
 def figures() -> Figures:
     """The ratios of Inductor's time to ours, by kind and class."""
     found: Figures = defaultdict(list)
@@ -148,6 +158,7 @@ def figures() -> Figures:
         (_of_gemms, GEMMS),
         (_of_scaled, GEMMS),
         (_of_convolutions, CONVOLUTIONS),
+        (_of_volumes, VOLUMES),
     ):
         for name, chip in sources.items():
             sections = json.loads((RESULTS / name).read_text())["sections"]

@@ -100,27 +100,27 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"bmm tn", 2048, true},  // 3 problems, mean 1.267, a fifth up to 1.014
     {"bmm tt", 512, true},  // 5 problems, mean 1.705, a fifth up to 1.342
     {"bmm tt", 2048, true},  // 3 problems, mean 1.094, a fifth up to 1.083
-    {"convolution dgrad dense, stride 1", 0, true},  // 38 problems, mean 1.094, a fifth up to 0.975
-    {"convolution dgrad dense, stride 2 or more", 0, false},  // 9 problems, mean 1.128, a fifth up to 0.891
-    {"convolution dgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.744, a fifth up to 1.048
-    {"convolution dgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 3.463, a fifth up to 2.721
-    {"convolution dgrad grouped, stride 1", 0, true},  // 9 problems, mean 2.245, a fifth up to 1.218
-    {"convolution dgrad of few channels, stride 2 or more", 0, true},  // 7 problems, mean 2.757, a fifth up to 2.305
-    {"convolution dgrad pointwise, stride 1", 0, true},  // 16 problems, mean 1.124, a fifth up to 0.991
-    {"convolution fprop dense, stride 1", 0, true},  // 38 problems, mean 1.139, a fifth up to 0.990
-    {"convolution fprop dense, stride 2 or more", 0, false},  // 9 problems, mean 1.132, a fifth up to 0.856
-    {"convolution fprop depthwise, stride 1", 0, true},  // 9 problems, mean 1.272, a fifth up to 1.076
-    {"convolution fprop depthwise, stride 2 or more", 0, true},  // 3 problems, mean 1.081, a fifth up to 1.016
-    {"convolution fprop grouped, stride 1", 0, true},  // 9 problems, mean 2.144, a fifth up to 1.214
-    {"convolution fprop of few channels, stride 2 or more", 0, true},  // 7 problems, mean 2.210, a fifth up to 1.388
-    {"convolution fprop pointwise, stride 1", 0, true},  // 16 problems, mean 1.103, a fifth up to 0.970
-    {"convolution wgrad dense, stride 1", 0, false},  // 38 problems, mean 1.064, a fifth up to 0.822
-    {"convolution wgrad dense, stride 2 or more", 0, true},  // 9 problems, mean 1.163, a fifth up to 1.018
-    {"convolution wgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.304, a fifth up to 1.117
-    {"convolution wgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 2.809, a fifth up to 1.235
-    {"convolution wgrad grouped, stride 1", 0, false},  // 9 problems, mean 1.794, a fifth up to 0.968
-    {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 7 problems, mean 1.372, a fifth up to 1.181
-    {"convolution wgrad pointwise, stride 1", 0, false},  // 16 problems, mean 1.053, a fifth up to 0.941
+    {"convolution dgrad dense, stride 1", 0, true},  // 54 problems, mean 1.125, a fifth up to 0.998
+    {"convolution dgrad dense, stride 2 or more", 0, false},  // 9 problems, mean 0.998, a fifth up to 0.850
+    {"convolution dgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.744, a fifth up to 1.046
+    {"convolution dgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 3.443, a fifth up to 2.723
+    {"convolution dgrad grouped, stride 1", 0, true},  // 9 problems, mean 2.221, a fifth up to 1.215
+    {"convolution dgrad of few channels, stride 2 or more", 0, true},  // 13 problems, mean 3.293, a fifth up to 1.514
+    {"convolution dgrad pointwise, stride 1", 0, true},  // 20 problems, mean 1.089, a fifth up to 0.988
+    {"convolution fprop dense, stride 1", 0, true},  // 54 problems, mean 1.205, a fifth up to 1.013
+    {"convolution fprop dense, stride 2 or more", 0, false},  // 9 problems, mean 1.134, a fifth up to 0.961
+    {"convolution fprop depthwise, stride 1", 0, true},  // 9 problems, mean 1.356, a fifth up to 1.076
+    {"convolution fprop depthwise, stride 2 or more", 0, true},  // 3 problems, mean 1.080, a fifth up to 1.016
+    {"convolution fprop grouped, stride 1", 0, true},  // 9 problems, mean 2.105, a fifth up to 1.213
+    {"convolution fprop of few channels, stride 2 or more", 0, true},  // 13 problems, mean 3.095, a fifth up to 1.770
+    {"convolution fprop pointwise, stride 1", 0, false},  // 20 problems, mean 1.101, a fifth up to 0.953
+    {"convolution wgrad dense, stride 1", 0, true},  // 54 problems, mean 1.156, a fifth up to 0.977
+    {"convolution wgrad dense, stride 2 or more", 0, true},  // 9 problems, mean 1.294, a fifth up to 1.073
+    {"convolution wgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.299, a fifth up to 1.110
+    {"convolution wgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 2.833, a fifth up to 1.240
+    {"convolution wgrad grouped, stride 1", 0, true},  // 9 problems, mean 1.861, a fifth up to 0.974
+    {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 13 problems, mean 1.725, a fifth up to 1.274
+    {"convolution wgrad pointwise, stride 1", 0, true},  // 20 problems, mean 1.028, a fifth up to 0.971
     {"mm nt", 2048, false},  // 9 problems, mean 1.063, a fifth up to 0.880
     {"mm nt", 0, true},  // 16 problems, mean 1.184, a fifth up to 1.024
     {"mm tn", 1, true},  // 17 problems, mean 1.116, a fifth up to 1.042
@@ -310,85 +310,71 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"bmm tt", {384, 128, 64, 128}, true},  // 1.222
     {"bmm tt", {16, 4096, 40, 77}, true},  // 1.226
     {"bmm tt", {16, 4096, 40, 4096}, true},  // 1.067
-    {"convolution dgrad dense, stride 1", {4, 64, 112, 199, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.949
-    {"convolution dgrad dense, stride 1", {4, 256, 28, 28, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.865
+    {"convolution dgrad dense, stride 1", {3, 48, 35, 35, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, false},  // 0.835
+    {"convolution dgrad dense, stride 1", {3, 256, 293, 293, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.948
+    {"convolution dgrad dense, stride 1", {5, 48, 35, 35, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, false},  // 0.857
     {"convolution dgrad dense, stride 1", {6, 48, 80, 80, 640, 5, 5, 1, 1, 2, 2, 1, 1, 1}, false},  // 0.709
-    {"convolution dgrad dense, stride 1", {8, 48, 40, 40, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, false},  // 0.904
-    {"convolution dgrad dense, stride 1", {16, 64, 224, 224, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.804
-    {"convolution dgrad dense, stride 1", {78, 640, 73, 73, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.856
-    {"convolution dgrad dense, stride 1", {250, 48, 35, 47, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, false},  // 0.965
-    {"convolution dgrad dense, stride 2 or more", {2, 128, 56, 56, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.985
-    {"convolution dgrad dense, stride 2 or more", {2, 232, 56, 75, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.054
-    {"convolution dgrad dense, stride 2 or more", {3, 128, 64, 85, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.753
-    {"convolution dgrad dense, stride 2 or more", {9, 320, 64, 64, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.038
-    {"convolution dgrad dense, stride 2 or more", {64, 512, 14, 14, 512, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.068
+    {"convolution dgrad dense, stride 1", {38, 256, 28, 28, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.917
+    {"convolution dgrad dense, stride 1", {102, 640, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.945
+    {"convolution dgrad dense, stride 2 or more", {2, 320, 73, 98, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.206
+    {"convolution dgrad dense, stride 2 or more", {4, 128, 112, 112, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.338
+    {"convolution dgrad dense, stride 2 or more", {7, 96, 112, 112, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.171
     {"convolution dgrad depthwise, stride 1", {1, 480, 14, 14, 480, 5, 5, 1, 1, 2, 2, 1, 1, 480}, false},  // 0.790
-    {"convolution dgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.883
-    {"convolution dgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 3.252
-    {"convolution dgrad of few channels, stride 1", {4, 3, 224, 224, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.421
-    {"convolution dgrad of few channels, stride 2 or more", {28, 3, 448, 597, 64, 7, 7, 2, 2, 3, 3, 1, 1, 1}, false},  // 0.958
+    {"convolution dgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.876
+    {"convolution dgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 3.231
+    {"convolution dgrad pointwise, stride 1", {5, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.855
     {"convolution dgrad pointwise, stride 1", {9, 2048, 12, 12, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.952
-    {"convolution dgrad pointwise, stride 2 or more", {128, 256, 56, 100, 512, 1, 1, 2, 2, 0, 0, 1, 1, 1}, false},  // 0.977
+    {"convolution dgrad pointwise, stride 1", {256, 320, 14, 14, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.870
+    {"convolution dgrad pointwise, stride 2 or more", {2, 256, 64, 114, 512, 1, 1, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.632
+    {"convolution dgrad pointwise, stride 2 or more", {136, 256, 64, 85, 512, 1, 1, 2, 2, 0, 0, 1, 1, 1}, false},  // 0.936
     {"convolution fprop dense, stride 1", {3, 640, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.839
-    {"convolution fprop dense, stride 1", {3, 1280, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.946
     {"convolution fprop dense, stride 1", {5, 768, 20, 20, 112, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.863
     {"convolution fprop dense, stride 1", {5, 2560, 27, 27, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.603
     {"convolution fprop dense, stride 1", {6, 48, 80, 80, 640, 5, 5, 1, 1, 2, 2, 1, 1, 1}, false},  // 0.609
-    {"convolution fprop dense, stride 1", {48, 512, 73, 73, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.961
-    {"convolution fprop dense, stride 2 or more", {2, 128, 56, 56, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.859
-    {"convolution fprop dense, stride 2 or more", {3, 128, 64, 85, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.484
-    {"convolution fprop dense, stride 2 or more", {19, 96, 56, 100, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.469
-    {"convolution fprop dense, stride 2 or more", {64, 128, 56, 56, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.102
-    {"convolution fprop dense, stride 2 or more", {64, 512, 14, 14, 512, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.098
-    {"convolution fprop grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.941
-    {"convolution fprop grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.273
-    {"convolution fprop of few channels, stride 1", {4, 3, 224, 224, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.651
-    {"convolution fprop pointwise, stride 1", {11, 192, 112, 112, 320, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.841
-    {"convolution fprop pointwise, stride 1", {64, 1024, 14, 14, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.953
-    {"convolution fprop pointwise, stride 1", {64, 2048, 7, 7, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.956
-    {"convolution fprop pointwise, stride 2 or more", {128, 256, 56, 100, 512, 1, 1, 2, 2, 0, 0, 1, 1, 1}, false},  // 0.806
-    {"convolution wgrad dense, stride 1", {1, 512, 64, 64, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.170
-    {"convolution wgrad dense, stride 1", {2, 64, 12, 12, 24, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.212
-    {"convolution wgrad dense, stride 1", {3, 80, 56, 56, 48, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.917
-    {"convolution wgrad dense, stride 1", {4, 64, 112, 199, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.201
-    {"convolution wgrad dense, stride 1", {4, 256, 28, 28, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.131
-    {"convolution wgrad dense, stride 1", {5, 64, 64, 64, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 2.073
-    {"convolution wgrad dense, stride 1", {5, 768, 20, 20, 112, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.394
-    {"convolution wgrad dense, stride 1", {6, 128, 64, 64, 480, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.145
-    {"convolution wgrad dense, stride 1", {8, 48, 40, 40, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.754
-    {"convolution wgrad dense, stride 1", {8, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 2.015
-    {"convolution wgrad dense, stride 1", {8, 640, 32, 32, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.021
-    {"convolution wgrad dense, stride 1", {9, 192, 48, 48, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.241
-    {"convolution wgrad dense, stride 1", {16, 64, 224, 224, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.150
-    {"convolution wgrad dense, stride 1", {16, 128, 56, 56, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.230
-    {"convolution wgrad dense, stride 1", {34, 512, 8, 8, 160, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.440
-    {"convolution wgrad dense, stride 1", {38, 320, 128, 171, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.100
-    {"convolution wgrad dense, stride 1", {64, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.151
-    {"convolution wgrad dense, stride 1", {64, 128, 28, 28, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.350
-    {"convolution wgrad dense, stride 1", {64, 256, 14, 14, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.191
-    {"convolution wgrad dense, stride 1", {64, 512, 7, 7, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.200
-    {"convolution wgrad dense, stride 1", {250, 48, 35, 47, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.514
-    {"convolution wgrad dense, stride 1", {256, 256, 14, 14, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.096
-    {"convolution wgrad dense, stride 2 or more", {2, 232, 56, 75, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.788
-    {"convolution wgrad grouped, stride 1", {1, 224, 56, 56, 224, 3, 3, 1, 1, 1, 1, 1, 1, 4}, true},  // 2.353
-    {"convolution wgrad grouped, stride 1", {64, 104, 28, 28, 104, 3, 3, 1, 1, 1, 1, 1, 1, 13}, true},  // 2.424
-    {"convolution wgrad grouped, stride 1", {64, 224, 56, 56, 224, 3, 3, 1, 1, 1, 1, 1, 1, 4}, true},  // 2.882
-    {"convolution wgrad grouped, stride 1", {64, 256, 56, 56, 256, 3, 3, 1, 1, 1, 1, 1, 1, 32}, true},  // 1.429
-    {"convolution wgrad grouped, stride 1", {64, 448, 28, 28, 448, 3, 3, 1, 1, 1, 1, 1, 1, 8}, true},  // 2.434
-    {"convolution wgrad grouped, stride 1", {64, 512, 28, 28, 512, 3, 3, 1, 1, 1, 1, 1, 1, 32}, true},  // 1.573
-    {"convolution wgrad grouped, stride 1", {64, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 16}, true},  // 3.626
-    {"convolution wgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.423
-    {"convolution wgrad of few channels, stride 1", {4, 3, 224, 224, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.568
+    {"convolution fprop dense, stride 1", {11, 512, 28, 28, 512, 3, 3, 1, 1, 4, 4, 4, 4, 1}, false},  // 0.953
+    {"convolution fprop dense, stride 1", {64, 128, 56, 100, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.959
+    {"convolution fprop dense, stride 2 or more", {2, 320, 73, 98, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.293
+    {"convolution fprop dense, stride 2 or more", {4, 128, 112, 112, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.113
+    {"convolution fprop dense, stride 2 or more", {5, 320, 128, 171, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.158
+    {"convolution fprop dense, stride 2 or more", {7, 96, 112, 112, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.575
+    {"convolution fprop dense, stride 2 or more", {64, 128, 56, 56, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.124
+    {"convolution fprop dense, stride 2 or more", {64, 512, 14, 14, 512, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.189
+    {"convolution fprop grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.879
+    {"convolution fprop grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.272
+    {"convolution fprop pointwise, stride 1", {1, 144, 56, 100, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.439
+    {"convolution fprop pointwise, stride 1", {1, 320, 14, 25, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.602
+    {"convolution fprop pointwise, stride 1", {6, 2048, 8, 11, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.062
+    {"convolution fprop pointwise, stride 1", {8, 320, 14, 25, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.125
+    {"convolution fprop pointwise, stride 1", {9, 2048, 12, 12, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.355
+    {"convolution fprop pointwise, stride 1", {12, 112, 24, 43, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.269
+    {"convolution fprop pointwise, stride 1", {26, 384, 28, 28, 112, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.084
+    {"convolution fprop pointwise, stride 1", {44, 64, 56, 56, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.078
+    {"convolution fprop pointwise, stride 1", {45, 320, 14, 14, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.462
+    {"convolution fprop pointwise, stride 1", {64, 64, 56, 56, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.094
+    {"convolution fprop pointwise, stride 1", {64, 256, 56, 56, 64, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.155
+    {"convolution fprop pointwise, stride 1", {64, 512, 28, 28, 128, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.032
+    {"convolution fprop pointwise, stride 1", {256, 320, 14, 14, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.140
+    {"convolution fprop pointwise, stride 2 or more", {2, 256, 64, 114, 512, 1, 1, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.494
+    {"convolution fprop pointwise, stride 2 or more", {136, 256, 64, 85, 512, 1, 1, 2, 2, 0, 0, 1, 1, 1}, false},  // 1.012
+    {"convolution wgrad dense, stride 1", {2, 16, 7, 7, 160, 5, 5, 1, 1, 2, 2, 1, 1, 1}, false},  // 0.961
+    {"convolution wgrad dense, stride 1", {2, 128, 256, 256, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.469
+    {"convolution wgrad dense, stride 1", {3, 640, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.615
+    {"convolution wgrad dense, stride 1", {5, 2560, 27, 27, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.819
+    {"convolution wgrad dense, stride 1", {6, 48, 80, 80, 640, 5, 5, 1, 1, 2, 2, 1, 1, 1}, false},  // 0.822
+    {"convolution wgrad dense, stride 1", {6, 512, 112, 112, 24, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.801
+    {"convolution wgrad dense, stride 1", {6, 2560, 18, 24, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.969
+    {"convolution wgrad dense, stride 1", {8, 640, 32, 32, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
+    {"convolution wgrad dense, stride 1", {34, 640, 110, 110, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.953
+    {"convolution wgrad dense, stride 1", {256, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.875
+    {"convolution wgrad grouped, stride 1", {1, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 16}, false},  // 0.610
+    {"convolution wgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.399
     {"convolution wgrad of few channels, stride 2 or more", {30, 3, 224, 224, 32, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.913
-    {"convolution wgrad pointwise, stride 1", {2, 320, 12, 12, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.986
-    {"convolution wgrad pointwise, stride 1", {9, 2048, 12, 12, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.226
-    {"convolution wgrad pointwise, stride 1", {11, 192, 112, 112, 320, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.034
-    {"convolution wgrad pointwise, stride 1", {15, 2048, 7, 7, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.670
-    {"convolution wgrad pointwise, stride 1", {26, 384, 28, 28, 112, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.040
-    {"convolution wgrad pointwise, stride 1", {64, 64, 56, 56, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.189
-    {"convolution wgrad pointwise, stride 1", {64, 256, 56, 56, 64, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.055
-    {"convolution wgrad pointwise, stride 1", {96, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.036
-    {"convolution wgrad pointwise, stride 2 or more", {128, 256, 56, 100, 512, 1, 1, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.050
+    {"convolution wgrad pointwise, stride 1", {5, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.929
+    {"convolution wgrad pointwise, stride 1", {12, 112, 24, 43, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.873
+    {"convolution wgrad pointwise, stride 1", {45, 320, 14, 14, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.832
+    {"convolution wgrad pointwise, stride 1", {256, 320, 14, 14, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.590
+    {"convolution wgrad pointwise, stride 2 or more", {2, 256, 64, 114, 512, 1, 1, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.348
+    {"convolution wgrad pointwise, stride 2 or more", {136, 256, 64, 85, 512, 1, 1, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.041
     {"mm nt", {1, 384, 24576, 2}, false},  // 1.017
     {"mm nt", {1, 640, 5120, 4955}, true},  // 1.791
     {"mm nt", {1, 1152, 1152, 147}, true},  // 1.086

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from ..ops._common.errors import dtype_name
+from ..ops.conv import _volume
 from . import rewriting
 from .chains import Chain, Form, chains_of, same_value
 from .consumers import end_of
@@ -24,65 +25,70 @@ _FORWARD, _BACKWARD = aten.convolution.default, aten.convolution_backward.defaul
 
 
 class Convolution(NamedTuple):
-    """A convolution of images, or its backward."""
+    """A convolution of images or volumes, or its backward."""
 
     images: tuple[Tensor, ...]
-    """all of its tensors with four dimensions"""
+    """all of its tensors with four dimensions, of volumes five"""
     computed: tuple[bool, ...]
     """of each of these: it is an operand, but not the filter, and made in the graph"""
     filters: Tensor
-    """[Ko, C, R, S]"""
+    """[Ko, C, R, S], of volumes [Ko, C, T, R, S]"""
     size: tuple[Any, ...]
-    """N, C, H, W of the input"""
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
+    """N, C, H, W of the input, of volumes N, C, D, H, W"""
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
     groups: int
     transposed: bool
 
     @property
     def geometry(self) -> tuple[int, ...]:
-        """Eight numbers, as the ops take them."""
-        (top, left), steps = self.padding, self.stride
-        return (*steps, top, top, left, left, *self.dilation)
+        """As the ops take it: both sides of each dimension are padded alike."""
+        sides = (side for each in self.padding for side in (each, each))
+        return (*self.stride, *sides, *self.dilation)
 
     @property
-    def taps(self) -> tuple[int, int]:
-        r, s = (static(each) or 0 for each in self.filters.shape[2:])
-        return r, s
+    def op(self) -> str:
+        return f"conv{len(self.stride)}d"
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return tuple(static(each) or 0 for each in self.filters.shape[2:])
 
     @property
     def is_strided(self) -> bool:
         return max(self.stride) > 1
 
     def __str__(self) -> str:
-        size, (ko, _, r, s) = "x".join(map(str, self.size)), self.filters.shape
-        return f"{size} {ko} {r}x{s} {dtype_name(self.filters.dtype)}"
+        size, taps = ("x".join(map(str, each)) for each in (self.size, self.filters.shape[2:]))
+        return f"{size} {self.filters.shape[0]} {taps} {dtype_name(self.filters.dtype)}"
 
 
 def _convolution_of(node: fx.Node) -> Convolution | None:
-    """None: it is no convolution of images, or nothing is known of its tensors."""
+    """None: it is no convolution of images or volumes, or nothing is known of its tensors."""
     if node.op != "call_function" or node.target not in (_FORWARD, _BACKWARD):
         return None
     is_forward = node.target is _FORWARD
     tensors = node.args[:2] if is_forward else node.args[:3]
     images = [value_of(each) for each in tensors]
-    if any(image is None or image.dim() != 4 for image in images):
-        return None
     known = [image for image in images if image is not None]
+    dims = {image.dim() for image in known}
+    if len(known) < len(images) or dims not in ({4}, {5}):
+        return None
+    count = dims.pop() - 2
     result = value_of(node) if is_forward else None
     stride, padding, dilation, transposed, _, groups = node.args[3 if is_forward else 4 :][:6]
-    both = [_two(each) for each in (stride, padding, dilation)]
-    if any(each is None for each in both) or not isinstance(groups, int):
+    steps, sides, spacing = (_numbers(each, count) for each in (stride, padding, dilation))
+    if steps is None or sides is None or spacing is None or not isinstance(groups, int):
         return None
     return Convolution(
         images=(*known, *([result] if result is not None else [])),
         computed=(*map(_is_computed, tensors[:-1]), False, *([False] * (result is not None))),
         filters=known[-1],
         size=tuple(known[0 if is_forward else 1].shape),
-        stride=both[0],  # type: ignore[arg-type]
-        padding=both[1],  # type: ignore[arg-type]
-        dilation=both[2],  # type: ignore[arg-type]
+        stride=steps,
+        padding=sides,
+        dilation=spacing,
         groups=groups,
         transposed=bool(transposed),
     )
@@ -92,11 +98,11 @@ def _is_computed(node: Any) -> bool:
     return isinstance(node, fx.Node) and node.op == "call_function"
 
 
-def _two(given: Any) -> tuple[int, int] | None:
-    """A number for H and one for W; None: the graph does not know them."""
+def _numbers(given: Any, count: int) -> tuple[int, ...] | None:
+    """One for each of D, H and W, or H and W; None: the graph does not know them."""
     if not isinstance(given, Sequence) or not all(isinstance(each, int) for each in given):
         return None
-    return (given[0], given[-1]) if len(given) in (1, 2) else None
+    return {1: (*given,) * count, count: (*given,)}.get(len(given))
 
 
 def _why_not(found: Convolution) -> str | None:
@@ -111,11 +117,18 @@ def _why_not(found: Convolution) -> str | None:
         return "dtypes or devices differ"
     # Inductor writes what it computes in the order that is asked for.
     if not all(is_channels_last(x) or y for x, y in zip(found.images, found.computed, strict=True)):
-        return "not channels last: call model.to(memory_format=torch.channels_last)"
+        order = "channels_last" if len(found.stride) == 2 else "channels_last_3d"
+        return f"not channels last: call model.to(memory_format=torch.{order})"
     if any(static(each) is None for each in filters.shape):
         return "the filter's size is not known"
-    if filters.shape[0] % 8 or (filters.shape[1] % 8 and found.taps in ((1, 1), (3, 3))):
+    if filters.shape[0] % 8 or (filters.shape[1] % 8 and {*found.taps} in ({1}, {3})):
         return "channels that are no multiple of 8"
+    if len(found.stride) == 3:
+        because = _volume.why_not_encodable(filters, found.geometry)
+        if because is not None:
+            return because
+        if not _volume.has_kernels(filters):
+            return "no kernel of this wheel runs natively"
     if any(static(each) == 0 for image in found.images for each in image.shape):
         return "an empty operand"
     return None
@@ -123,7 +136,7 @@ def _why_not(found: Convolution) -> str | None:
 
 def replace_convolution(graph: fx.Graph, node: fx.Node, context: Any) -> Replacement | None:
     """Puts kernels in the place of a convolution, with what follows it, or of its gradients. None:
-    the node is no convolution of images."""
+    the node is no convolution of images or volumes."""
     found = _convolution_of(node)
     if found is None:
         return None
@@ -147,20 +160,21 @@ def _in_order(graph: fx.Graph, image: Any, like: fx.Node) -> Any:
     value = value_of(image)
     if value is None or is_channels_last(value):
         return image
-    order = torch.channels_last
+    order = torch.channels_last if value.dim() == 4 else torch.channels_last_3d
     return rewriting.emit(graph, aten.clone.default, (image,), like, memory_format=order)
 
 
 # ---- forward
 def _form(like: Tensor) -> Form:
-    channels = like.shape[1]
+    channels, dims = like.shape[1], like.dim()
 
     def is_bias(node: Any) -> bool:
         value = value_of(node)
-        if value is None or not same_value(node, like) or value.dim() not in (3, 4):
+        if value is None or not same_value(node, like) or value.dim() not in (dims - 1, dims):
             return False
-        sizes = (channels, 1, 1) if value.dim() == 3 else (1, channels, 1, 1)
-        return all(map(is_same, value.shape, sizes)) and is_same(value.stride(-3), 1)
+        sizes = 1, channels, *[1] * (dims - 2)
+        same = all(map(is_same, value.shape, sizes[-value.dim() :]))
+        return same and is_same(value.stride(1 - dims), 1)
 
     def is_residual(node: Any, of: fx.Node) -> bool:
         value, wanted = value_of(node), value_of(of)
@@ -215,11 +229,13 @@ def _put(graph: fx.Graph, node: fx.Node, found: Convolution, chain: Chain) -> st
             bias = rewriting.emit(graph, aten.reshape.default, (bias, shape), chain.tail)
     if chain.is_plain:
         args: tuple[Any, ...] = image, filters, bias, *found.geometry
-        rewriting.put(graph, node, chain, ops.conv2d.default, args, None, keeps_strides=True)
-        return "conv2d"
+        packet = getattr(ops, found.op)
+        rewriting.put(graph, node, chain, packet.default, args, None, keeps_strides=True)
+        return found.op
     args = image, filters, bias, chain.residual, *found.geometry, chain.epilogue
-    rewriting.put(graph, node, chain, ops.conv2d_fused.default, args, None, keeps_strides=True)
-    return f"conv2d_fused({chain.epilogue})"
+    packet = getattr(ops, f"{found.op}_fused")
+    rewriting.put(graph, node, chain, packet.default, args, None, keeps_strides=True)
+    return f"{found.op}_fused({chain.epilogue})"
 
 
 # ---- backward
@@ -231,9 +247,10 @@ def _replace_backward(
     uses = {user.args[1]: user for user in node.users if user.target is operator.getitem}
     if not isinstance(mask, Sequence) or len(uses) != len(node.users):
         return None, "a use of all gradients together"
+    of_input, of_weight = (getattr(ops, f"{found.op}_{each}_grad") for each in ("input", "weight"))
     calls = {
-        0: ("dgrad", ops.conv2d_input_grad, (grad, filters), found.size[2:]),
-        1: ("wgrad", ops.conv2d_weight_grad, (grad, image), found.filters.shape[2:]),
+        0: ("dgrad", of_input, (grad, filters), found.size[2:]),
+        1: ("wgrad", of_weight, (grad, image), found.filters.shape[2:]),
     }
     made, reasons, left = [], [], [bool(each) for each in mask]
     for index, (kind, packet, operands, extents) in calls.items():
@@ -257,7 +274,7 @@ def _replace_backward(
         return None, "; ".join(reasons)
     if 2 in uses:  # as Inductor computes it on GPUs
         with graph.inserting_before(node):
-            over = grad, [0, 2, 3]
+            over = grad, [0, *range(2, 2 + len(found.stride))]
             of_bias = rewriting.emit(graph, aten.sum.dim_IntList, over, uses[2])
         uses[2].replace_all_uses_with(of_bias)
         graph.erase_node(uses[2])

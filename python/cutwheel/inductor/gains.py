@@ -125,13 +125,15 @@ class Target:
             return None
         return f"{activation} was not measured"
 
-    def why_not_convolution(self, kind: str, taps: tuple[int, int], strided: bool) -> str | None:
+    def why_not_convolution(self, kind: str, taps: tuple[int, ...], strided: bool) -> str | None:
         """Why a convolution is not taken; `kind` as `measured` has it."""
         if not self.only_faster:
             return None
         if self.major != measured.MAJOR:
             return _UNMEASURED
-        name = {(1, 1): "1x1", (3, 3): "3x3"}.get(taps, "other")
+        name = {(1, 1): "1x1", (3, 3): "3x3", (3, 3, 3): "3x3x3"}.get(
+            taps, "other" if len(taps) == 2 else "other volumes"
+        )
         found = measured.CONVOLUTIONS.get((kind, name, strided))
         if found is None:
             return _UNMEASURED

@@ -70,34 +70,37 @@ GEMMS = {
 
 # Kind, filter, and whether it is strided.
 CONVOLUTIONS = {
-    ("convolution", "1x1", False): True,  # 22 problems, mean 1.338, a fifth up to 1.103
-    ("convolution", "3x3", False): True,  # 46 problems, mean 1.240, a fifth up to 0.974
-    ("convolution", "3x3", True): True,  # 14 problems, mean 1.202, a fifth up to 1.066
-    ("convolution", "other", False): True,  # 5 problems, mean 1.137, a fifth up to 1.034
-    ("convolution", "other", True): True,  # 7 problems, mean 2.616, a fifth up to 1.585
-    ("convolution, goes on", "1x1", False): False,  # 22 problems, mean 0.994, a fifth up to 0.888
-    ("convolution, goes on", "3x3", False): False,  # 46 problems, mean 1.111, a fifth up to 0.924
-    ("convolution, goes on", "3x3", True): False,  # 14 problems, mean 1.092, a fifth up to 0.948
-    ("convolution, goes on", "other", False): True,  # 5 problems, mean 1.061, a fifth up to 0.971
-    ("convolution, goes on", "other", True): True,  # 7 problems, mean 2.325, a fifth up to 1.349
-    ("convolution, shared", "1x1", False): True,  # 22 problems, mean 1.171, a fifth up to 1.036
-    ("convolution, shared", "3x3", False): False,  # 46 problems, mean 1.177, a fifth up to 0.945
-    ("convolution, shared", "3x3", True): True,  # 14 problems, mean 1.147, a fifth up to 1.007
-    ("convolution, shared", "other", False): True,  # 5 problems, mean 1.100, a fifth up to 1.003
-    ("convolution, shared", "other", True): True,  # 7 problems, mean 2.471, a fifth up to 1.422
-    ("dgrad", "1x1", False): True,  # 22 problems, mean 1.145, a fifth up to 0.991
-    ("dgrad", "3x3", False): True,  # 46 problems, mean 1.164, a fifth up to 1.009
-    ("dgrad", "3x3", True): False,  # 14 problems, mean 1.228, a fifth up to 0.926
-    ("dgrad", "other", False): False,  # 5 problems, mean 0.956, a fifth up to 0.904
-    ("dgrad", "other", True): True,  # 7 problems, mean 2.712, a fifth up to 1.013
-    ("fprop", "1x1", False): True,  # 22 problems, mean 1.091, a fifth up to 0.970
-    ("fprop", "3x3", False): True,  # 46 problems, mean 1.201, a fifth up to 1.013
-    ("fprop", "3x3", True): False,  # 14 problems, mean 1.136, a fifth up to 0.941
-    ("fprop", "other", False): True,  # 5 problems, mean 1.064, a fifth up to 0.990
-    ("fprop", "other", True): True,  # 7 problems, mean 2.593, a fifth up to 1.469
-    ("wgrad", "1x1", False): True,  # 22 problems, mean 1.080, a fifth up to 0.971
-    ("wgrad", "3x3", False): False,  # 46 problems, mean 1.098, a fifth up to 0.962
-    ("wgrad", "3x3", True): True,  # 14 problems, mean 1.172, a fifth up to 1.018
-    ("wgrad", "other", False): False,  # 5 problems, mean 1.147, a fifth up to 0.947
-    ("wgrad", "other", True): True,  # 7 problems, mean 1.447, a fifth up to 1.367
+    ("convolution", "1x1", False): True,  # 26 problems, mean 1.280, a fifth up to 1.090
+    ("convolution", "3x3", False): True,  # 63 problems, mean 1.330, a fifth up to 1.096
+    ("convolution", "3x3", True): True,  # 16 problems, mean 1.304, a fifth up to 1.162
+    ("convolution", "other", False): True,  # 5 problems, mean 1.252, a fifth up to 0.993
+    ("convolution", "other", True): True,  # 11 problems, mean 3.627, a fifth up to 2.761
+    ("convolution, goes on", "1x1", False): False,  # 26 problems, mean 0.988, a fifth up to 0.915
+    ("convolution, goes on", "3x3", False): True,  # 63 problems, mean 1.204, a fifth up to 1.002
+    ("convolution, goes on", "3x3", True): True,  # 16 problems, mean 1.148, a fifth up to 1.030
+    ("convolution, goes on", "other", False): False,  # 5 problems, mean 1.184, a fifth up to 0.950
+    ("convolution, goes on", "other", True): True,  # 11 problems, mean 3.395, a fifth up to 2.484
+    ("convolution, shared", "1x1", False): True,  # 26 problems, mean 1.137, a fifth up to 1.012
+    ("convolution, shared", "3x3", False): True,  # 63 problems, mean 1.268, a fifth up to 1.053
+    ("convolution, shared", "3x3", True): True,  # 16 problems, mean 1.226, a fifth up to 1.075
+    ("convolution, shared", "other", False): True,  # 5 problems, mean 1.218, a fifth up to 0.971
+    ("convolution, shared", "other", True): True,  # 11 problems, mean 3.512, a fifth up to 2.623
+    ("dgrad", "1x1", False): True,  # 26 problems, mean 1.118, a fifth up to 1.025
+    ("dgrad", "3x3", False): True,  # 63 problems, mean 1.176, a fifth up to 1.008
+    ("dgrad", "3x3", True): False,  # 16 problems, mean 1.134, a fifth up to 0.894
+    ("dgrad", "3x3x3", False): True,  # 10 problems, mean 1.047, a fifth up to 1.002
+    ("dgrad", "other", False): False,  # 5 problems, mean 0.951, a fifth up to 0.835
+    ("dgrad", "other", True): True,  # 11 problems, mean 3.964, a fifth up to 1.552
+    ("fprop", "1x1", False): False,  # 26 problems, mean 1.093, a fifth up to 0.958
+    ("fprop", "3x3", False): True,  # 63 problems, mean 1.239, a fifth up to 1.033
+    ("fprop", "3x3", True): True,  # 16 problems, mean 1.220, a fifth up to 1.048
+    ("fprop", "3x3x3", False): True,  # 10 problems, mean 1.071, a fifth up to 0.991
+    ("fprop", "other", False): True,  # 5 problems, mean 1.208, a fifth up to 1.010
+    ("fprop", "other", True): True,  # 11 problems, mean 3.709, a fifth up to 2.699
+    ("wgrad", "1x1", False): True,  # 26 problems, mean 1.058, a fifth up to 0.981
+    ("wgrad", "3x3", False): True,  # 63 problems, mean 1.175, a fifth up to 1.020
+    ("wgrad", "3x3", True): True,  # 16 problems, mean 1.317, a fifth up to 1.089
+    ("wgrad", "3x3x3", False): False,  # 10 problems, mean 1.003, a fifth up to 0.907
+    ("wgrad", "other", False): False,  # 5 problems, mean 1.191, a fifth up to 0.961
+    ("wgrad", "other", True): True,  # 11 problems, mean 1.763, a fifth up to 1.407
 }

@@ -81,8 +81,9 @@ def is_contiguous(tensor: Tensor) -> bool:
 
 
 def is_channels_last(tensor: Tensor) -> bool:
-    """Whether an image [N, C, H, W] is known to lie as [N, H, W, C]."""
-    return tensor.dim() == 4 and is_contiguous(tensor.permute(0, 2, 3, 1))
+    """Whether an image [N, C, H, W] is known to lie as [N, H, W, C]; volumes likewise."""
+    order = 0, *range(2, tensor.dim()), 1
+    return tensor.dim() in (4, 5) and is_contiguous(tensor.permute(order))
 
 
 def value_of(node: Any) -> Tensor | None:
