@@ -118,6 +118,34 @@ def test_convolutions(cutwheel: ModuleType, device: str, grad: bool) -> None:
     assert "conv2d" in text
 
 
+class Volumes(torch.nn.Module):
+    """A residual block of a decoder of videos; what is between the convolutions is not channels
+    last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv3d(32, 64, 3, padding=(0, 1, 1))
+        self.second = torch.nn.Conv3d(64, 64, 3, padding=(0, 1, 1))
+        self.shortcut = torch.nn.Conv3d(32, 64, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        causal = (0, 0, 0, 0, 2, 0)
+        h = F.silu(self.first(F.pad(x, causal)).contiguous())
+        return self.second(F.pad(h, causal)) + self.shortcut(x)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_volumes(cutwheel: ModuleType, device: str, grad: bool) -> None:
+    order = torch.channels_last_3d
+    model = Volumes().to(device, BRAIN, memory_format=order)  # type: ignore[call-overload]
+    options = cutwheel.inductor_options(only_faster=False)
+    compiled = torch.compile(model, options=options, fullgraph=True)
+    x = torch.randn(1, 32, 5, 12, 20, device=device, dtype=BRAIN)
+    check(model, compiled, x.to(memory_format=order), grad)
+    text = str(cutwheel.inductor.report())
+    assert ("conv3d_input_grad" if grad else "conv3d_fused(bias_residual)") in text
+
+
 def test_cuda_graphs(cutwheel: ModuleType, device: str) -> None:
     model = Block().to(device, BRAIN)
     options = cutwheel.inductor_options("reduce-overhead", only_faster=False)
