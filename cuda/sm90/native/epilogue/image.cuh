@@ -53,7 +53,6 @@ struct Sm90ImageEpilogue<Epilogue, d, columns, gemm::epilogue::OperandList<Opera
     CUtensorMap result, residual;
   };
 
-  // `residual_strides`: from one pixel, row and image to the next, in elements.
   static void encode(Params& params, Maps& maps, gemm::GemmArgs const& args, PaddedImage const& image) {
     params.vectors = Vectors::params(args);
     params.positions = cutlass::FastDivmod(image.width + image.more);
