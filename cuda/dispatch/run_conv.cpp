@@ -58,9 +58,8 @@ bool fits_tensor_maps(Direction direction, ConvProblem const& p) {
 }
 
 SharedPixels count_shared_pixels(Direction direction, ConvProblem const& p) {
-  constexpr int kFewestTaps = 3, kMostLines = 8;
   int const lines = (p.s - 1) * p.dilation_w;
-  if (direction == Direction::wgrad || p.step() != 1 || p.s < kFewestTaps || lines > kMostLines) return {};
+  if (direction == Direction::wgrad || p.step() != 1 || p.s < kFewestRowTaps || lines > kMostTapLines) return {};
   bool const is_forward = direction == Direction::fprop;
   std::int64_t const rows = is_forward ? std::int64_t{p.images} * p.o * p.p : std::int64_t{p.images} * p.d * p.h;
   std::int64_t const positions = rows * ((is_forward ? p.q : p.w) + lines);

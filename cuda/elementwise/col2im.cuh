@@ -34,8 +34,8 @@ struct Col2im {
     cutlass::FastDivmod stride_h, stride_w, vectors, width, height;
     std::int64_t leading;
     int items, channels, own_channels;
-    // Of patches, whose rows are copied: elements at a time (0: there are sums), those of a row of a patch, and vectors of
-    // a row of the image.
+    // Patches are copied, not summed: elements of a copy (0: pixels are sums of taps), elements of a row of a patch, and
+    // copies of a row of the image.
     int patch_vector;
     cutlass::FastDivmod patch_row, row_vectors;
   };
@@ -83,7 +83,8 @@ struct Col2im {
     }
   }
 
-  // Patches do not overlap: a row of one lies in one piece in the columns and in the image. What no patch has is zeros.
+  // Copies rows of patches, which are contiguous in the columns and in the image, since patches do not overlap. Pixels
+  // behind the last patch become zeros.
   template <int vector>
   __device__ static void copy_patches(Params const& p, int item) {
     int line, piece, image, row, patch, tap, column, within;

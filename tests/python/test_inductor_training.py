@@ -137,6 +137,22 @@ def test_gradients_of_a_convolution(
     assert "conv2d_input_grad" not in names
 
 
+def check_that_they_stay(
+    inductor_graphs: Graphs,
+    cutwheel: ModuleType,
+    function: Callable[..., Tensor],
+    cases: dict[str, tuple[Tensor, Tensor, dict[str, Any]]],
+) -> None:
+    """cases: input, filters and options, by a part of the reason that is reported"""
+    for reason, (given, filters, how) in cases.items():
+        compiled = inductor_graphs(lambda x, w, how=how: function(x, w, **how))
+        with torch.no_grad():
+            close(compiled(given, filters), function(given, filters, **how))
+        assert not compiled.ops.calls, reason
+        (graph,) = cutwheel.inductor.report(clear=True).graphs
+        assert reason in graph.entries[0].reason
+
+
 def test_convolutions_that_stay(
     inductor_graphs: Graphs, convolution: tuple[Tensor, ...], cutwheel: ModuleType
 ) -> None:
@@ -147,13 +163,7 @@ def test_convolutions_that_stay(
         "no multiple of 8": (x, image(12, 16, 3, 3), {}),
         "float32": (x.float(), w.float(), {}),
     }
-    for reason, (given, filters, how) in cases.items():
-        compiled = inductor_graphs(lambda x, w, how=how: F.conv2d(x, w, **how))
-        with torch.no_grad():
-            close(compiled(given, filters), F.conv2d(given, filters, **how))
-        assert not compiled.ops.calls, reason
-        (graph,) = cutwheel.inductor.report(clear=True).graphs
-        assert reason in graph.entries[0].reason
+    check_that_they_stay(inductor_graphs, cutwheel, F.conv2d, cases)
 
 
 def test_convolution_whose_value_is_used_elsewhere(
@@ -234,10 +244,4 @@ def test_volumes_that_stay(
         "padding up to 15": (x, w, {"padding": 16}),
         "no multiple of 8": (x, volume(12, 16, 3, 3, 3), {}),
     }
-    for reason, (given, filters, how) in cases.items():
-        compiled = inductor_graphs(lambda x, w, how=how: F.conv3d(x, w, **how))
-        with torch.no_grad():
-            close(compiled(given, filters), F.conv3d(given, filters, **how))
-        assert not compiled.ops.calls, reason
-        (graph,) = cutwheel.inductor.report(clear=True).graphs
-        assert reason in graph.entries[0].reason
+    check_that_they_stay(inductor_graphs, cutwheel, F.conv3d, cases)

@@ -123,7 +123,7 @@ def slots_of(kernel: Mapping[str, Any], sm_count: int) -> int:
 def shared_pixels_of(job: str) -> tuple[int, int]:
     """Positions and taps of a row, as SharedPixels has them, of a job "conv2d:bf16:fprop N x ...".
 
-    Of kernels that take the layer: stride 1.
+    The layer has stride 1, as all that kernels with shared pixels take.
     """
     family, _, shape = job.rpartition(" ")
     n, _, h, w, _, r, s, _, padding, dilation, *_ = map(int, shape.split("x"))

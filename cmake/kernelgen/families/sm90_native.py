@@ -21,7 +21,7 @@ _STAGED_ROW_BYTES = 512
 _MN_COLUMNS = _SWIZZLE_BYTES // 2
 # Rows times columns of a tile that one warpgroup has.
 _WARPGROUP_TILE = 128 * 176
-# Lines of a tile of sm90_row_conv beyond its own.
+# Pixels that a tile of sm90_row_conv loads beyond its own: kMostTapLines of core/args/conv.h.
 _TAP_LINES = 8
 # Tiles of K whose block-wise scales are copied together.
 _SCALE_CHUNK = 8
@@ -250,8 +250,6 @@ def _memory(kernel: Kernel) -> str:
     row = own_n * rules.result_bytes(kernel)
     if not kernel.tile.swap_ab:
         row = _staged_columns(kernel) * _staged_bytes(kernel)
-    if kernel.family == "sm90_row_conv":
-        return _row_memory(kernel)
     gathers = kernel.family in ("sm90_gather_conv", "sm90_gathered_grouped")
     stages = 3 if gathers else 2
     terms = f"{stages} stages x (({m} + {n}) x {operands} + 16)"
@@ -278,7 +276,7 @@ def _memory(kernel: Kernel) -> str:
 
 
 def _row_memory(kernel: Kernel) -> str:
-    """Of sm90_row_conv. As kPixelStages and kStagedBlocks of row_conv.cuh have it."""
+    """Shared memory of sm90_row_conv: kPixelStages and kStagedBlocks of row_conv.cuh decide it."""
     m, n, k = kernel.tile.shape
     line, warpgroups = kernel.element_bytes * k, _warpgroups(kernel)
     kinds = [kind for _, kind in (kernel.epilogue.operands if kernel.epilogue else ())]
@@ -427,6 +425,7 @@ SM90_ROW_CONV = _persistent(
     dtypes={"conv2d": tuple(x for x in rules.CONV_DTYPES if DTYPE_BYTES[x.a] == 2)},
     layouts=tuple(DIRECTIONS.values()),
     lists=("direction", "epilogue", "tiles"),
+    memory=_row_memory,
     checks=(
         *(rules.check_gemm, _check_tile, _check_k(1), _check_rows),
         *(rules.check_direction, _check_swizzled_columns),

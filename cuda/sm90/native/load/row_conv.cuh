@@ -6,9 +6,6 @@
 
 namespace cutwheel::conv2d {
 
-// The fewest taps of a row, and the most lines that they lie apart, which are loaded behind those of a tile.
-constexpr int kFewestRowTaps = 3, kMostTapLines = 8;
-
 // A: pixels and those to the right of the last one. B: as of Sm90ConvLoader. Taps of a row come first, then channels, then
 // rows of a slice.
 template <class OperandA, class OperandB, class Tile, Direction direction>
