@@ -176,9 +176,10 @@ TileCount count_tiles(KernelDescriptor const& kernel, GemmRequest const& r, int 
   switch (r.direction) {
     case Direction::none: break;
     case Direction::fprop: return {tiles_m * tiles_n * parts, std::ceil(steps_of(taps) / parts)};
-    // Pixels with the same taps fill whole tiles; there are `step` kinds of them.
+    // Pixels with the same taps fill whole tiles; there are `step` kinds of them, whose steps differ.
     case Direction::dgrad:
-      return {step * along(m / step, kernel.tile.m, 1) * tiles_n * parts, std::ceil(steps_of(taps / step) / parts)};
+      if (step > 1) return {step * along(m / step, kernel.tile.m, 1) * tiles_n, steps_of(taps) / step};
+      return {tiles_m * tiles_n * parts, std::ceil(steps_of(taps) / parts)};
     case Direction::wgrad: {
       double const columns = by_tap ? taps * std::ceil(n / taps / kUnit) * kUnit : n;
       return {tiles_m * along(columns, kernel.tile.n, 1) * splits, std::ceil(std::ceil(k / kernel.tile.k) / splits)};
@@ -190,7 +191,8 @@ TileCount count_tiles(KernelDescriptor const& kernel, GemmRequest const& r, int 
 double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& device) {
   KernelDescriptor const& kernel = *plan.kernel;
   if (kernel.family == Family::thin) return predict_thin_us(plan, r, device);
-  Calibration const cost = calibration_of(kernel, device);
+  bool const is_strided = r.direction == Direction::dgrad && r.step > 1;
+  Calibration const cost = calibration_of(kernel, device, is_strided);
   Limits const limits = limits_of(kernel);
   auto const [tiles, k_tiles] = count_tiles(kernel, r, plan.splits);
   double const operand_bytes = element_bytes(kernel.a);
@@ -259,6 +261,13 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   if (!limits.padding_counts && rows_of_m > filled) tile *= rows_of_m / filled;
   double const lone_tile = k_tiles * cost.lone_k_tile_us + cost.tile_us;
   double time = cost.launch_us;
+  if (is_strided && kernel.family == Family::sm90_conv) {
+    // Threadblocks share out the tiles evenly (scheduler/conv.cuh), but none is done before a tile of the class with the
+    // most taps is: of a square filter and equal strides.
+    double const side = std::ceil(std::sqrt(static_cast<double>(r.taps) / r.step));
+    double const longest = k_tiles * r.step / r.taps * side * side * cost.k_tile_us + cost.tile_us;
+    return time + combine(std::max(tiles / slots * tile, longest), dram, l2, limits.sharpness);
+  }
   // Full waves and the last, partial one: a few threadblocks alone do not fill the memory system.
   double const full = std::floor(tiles / slots), rest = tiles - full * slots;
   double const share = std::max(1.0, slots / device.sm_count);  // threadblocks that share an SM share its tensor cores

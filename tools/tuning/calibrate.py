@@ -62,14 +62,20 @@ FEW_STEPS, HIDING = 0.74, 7  # of CUTLASS's tiles behind the first, for 128x128,
 Key = tuple[str, int, int, int, bool, str, bool, int]
 
 
-def key_of(kernel: Mapping[str, Any]) -> Key:
-    """The row of figures that a kernel has in common with others."""
+def key_of(kernel: Mapping[str, Any], step: int = 1) -> Key:
+    """The row of figures that a kernel has in common with others.
+
+    Args:
+        step: of a convolution, the product of its strides
+    """
     m, n, k = kernel["tile"]
     size = BYTES[kernel["a"]]
     if kernel["family"] in CONV:
-        direction = LOADS.get(kernel["family"], "") + kernel["direction"]
+        loads = LOADS.get(kernel["family"], "")
+        if step > 1 and kernel["direction"] == "dgrad":
+            loads = "strided_"
         splits = kernel["cluster"][2]
-        return direction, m, n, k * size, True, "persistent", False, splits
+        return loads + kernel["direction"], m, n, k * size, True, kernel["schedule"], False, splits
     kind = {"s8": "int8", "tf32": "tf32"}.get(kernel["a"], "wide")
     if kernel["a"] in ("e4m3", "e5m2"):
         kind = "fp8_fast" if kernel["fast_accum"] else "fp8"
@@ -107,6 +113,8 @@ class Terms:
     """bytes of the sums of split-K that its second kernel reads and writes; 0: there is none"""
     missed: float = 0.0
     """those that are not in L2"""
+    longest: float = 0.0
+    """k-tiles of the longest tile where these differ and are shared out evenly; else 0"""
 
 
 def index_of_lines(length: int) -> int:
@@ -149,6 +157,7 @@ def conv_terms_of(
     gathers = kernel["family"] == "sm90_gather_conv"
     reuse = taps / min(taps, step)
     fetched_a = tile_m * tile_k * float(size)
+    longest = 0.0
 
     def steps_of(some: float) -> float:
         if gathers:
@@ -168,10 +177,13 @@ def conv_terms_of(
             operands = m * k / reuse + n * k
         else:
             tiles = step * math.ceil(m / step / tile_m) * tiles_n
-            k_tiles = steps_of(taps / step)
+            k_tiles = steps_of(taps) / step
             operands = m * k / taps / step + n * k
+            if step > 1:
+                longest = k_tiles * step / taps * math.ceil(math.sqrt(taps / step)) ** 2
         parts = kernel["cluster"][2]
-        tiles, k_tiles = tiles * parts, math.ceil(k_tiles / parts)
+        if not longest:
+            tiles, k_tiles = tiles * parts, math.ceil(k_tiles / parts)
         if kernel["family"] == "sm90_row_conv":
             tiles = math.ceil(shared_pixels[0] / tile_m) * tiles_n
             fetched_a /= shared_pixels[1]
@@ -203,6 +215,7 @@ def conv_terms_of(
         added_us=WIDE_RESIDUAL * max(0.0, tile_m * tile_n / 128**2 - 1) if loads_residual else 0.0,
         reduced=reduced,
         missed=missed,
+        longest=longest,
     )
 
 
@@ -306,6 +319,7 @@ class Plans:
         self.factor, self.added = of(x.factor for x in terms), of(x.added_us for x in terms)
         self.first, self.later = of(x.first_us for x in terms), of(x.later_us for x in terms)
         self.reduced, self.missed = of(x.reduced for x in terms), of(x.missed for x in terms)
+        self.longest = of(x.longest for x in terms)
         self.sm_count = of(problems[row[0]].sm_count for row in rows)
         self.gb_per_s = of(problems[row[0]].gb_per_s for row in rows)
         is_large = self.least(self.us) >= LARGE_US
@@ -353,7 +367,7 @@ def read(path: Path, kernels: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
                     shares = kernel["family"] == "sm90_row_conv"
                     shared = shared_pixels_of(record["job"]) if shares else (0, 1)
                     conv = conv_terms_of(kernel, record["request"], splits, gpu, shared)
-                    plans[row, splits] = (key_of(kernel), conv, us)
+                    plans[row, splits] = (key_of(kernel, asked["step"]), conv, us)
                 continue
             if status in ("ok", "slow") and kernel["family"] in (*DENSE, "sm90_blockwise"):
                 terms = terms_of(kernel, record["request"], splits, gpu)
@@ -417,9 +431,12 @@ class Model(torch.nn.Module):
         waves = torch.where(full > 0, combine(together, dram * whole, l2 * whole), 0.0)
         last = own + torch.where(full > 0, plans.later, plans.first)
         rest = torch.where(whole < 1, combine(last, dram * (1 - whole), l2 * (1 - whole)), 0.0)
+        even = torch.maximum(plans.tiles / plans.slots * own, plans.longest * k_tile + tile)
+        shared = combine(even, dram, l2)
         second = limit["reduce_us"] + plans.reduced / (limit["reduce_tb_per_s"] * 1e6)
         second = second + plans.missed / (limit["dram"] * plans.gb_per_s * 1e3)
-        return launch + waves + rest + torch.where(plans.reduced > 0, second, 0.0)
+        found = torch.where(plans.longest > 0, shared, waves + rest)
+        return launch + found + torch.where(plans.reduced > 0, second, 0.0)
 
 
 def fit(model: Model, plans: Plans, steps: int, weight_of_start: float = 0.03) -> None:
@@ -470,7 +487,7 @@ def rows_of(document: Mapping[str, Any]) -> dict[Key, list[float]]:
 
 def section_of(kind: str) -> str:
     """Of the limits of a kind; those of block-wise scales are not fitted here."""
-    if kind.removeprefix("gather_").removeprefix("row_") in ("fprop", "dgrad", "wgrad"):
+    if kind.rpartition("_")[2] in ("fprop", "dgrad", "wgrad"):
         return "conv"
     return "others" if kind.endswith("_of_b") else "dense"
 

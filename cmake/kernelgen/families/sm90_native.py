@@ -366,13 +366,15 @@ SM90_CONV = _persistent(
     name="sm90_conv",
     seconds=(12, 0.7),
     header="sm90/native/conv.cuh",
-    template="Sm90Conv<arch, dtypes, tile, direction, splits, epilogue>",
+    template="Sm90Conv<arch, dtypes, tile, direction, schedule, splits, epilogue>",
+    schedules=("persistent", "pingpong"),
     dtypes={"conv2d": rules.CONV_DTYPES},
     layouts=tuple(DIRECTIONS.values()),
     lists=("direction", "epilogue", "tiles"),
-    optional_tile_keys=("cluster",),
+    optional_tile_keys=("cluster", "schedule"),
     checks=(
         *(rules.check_gemm, _check_tile, _check_k(1), _check_cluster, _check_conv_cluster),
+        _check_pingpong,
         *(rules.check_direction, _check_swizzled_columns, _check_conv_operands),
     ),
 )

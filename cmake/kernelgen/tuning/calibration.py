@@ -14,7 +14,7 @@ FILE = Path("cuda/dispatch/tuning/calibration.toml")
 KINDS = (
     *("wide", "tf32", "fp8", "fp8_fast", "int8", "blocks_of_b", "columns_of_b", "unaligned"),
     *("fprop", "dgrad", "wgrad", "gather_fprop", "gather_wgrad"),
-    *("row_fprop", "row_dgrad"),
+    *("row_fprop", "row_dgrad", "strided_dgrad"),
 )
 _LIMITS = (
     *("l2", "lone_l2", "dram", "sharpness", "split_lines"),

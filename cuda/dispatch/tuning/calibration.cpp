@@ -55,8 +55,7 @@ MmaFigures const* find_mma(KernelDescriptor const& kernel) {
   return found != end ? found : nullptr;
 }
 
-Calibration const* find_fitted(KernelDescriptor const& kernel) {
-  FigureKind const kind = kind_of(kernel);
+Calibration const* find_fitted(KernelDescriptor const& kernel, FigureKind kind) {
   if (kernel.family == Family::sm90_space_to_depth)
     return kernel.tile.k == 16 ? &kSpaceToDepth16Figures : &kSpaceToDepth32Figures;
   if (is_direct_conv(kernel)) return &kDirectConvFigures;
@@ -80,8 +79,12 @@ Limits const& limits_of(KernelDescriptor const& kernel) {
                                                                                                : kOtherLimits;
 }
 
-Calibration calibration_of(KernelDescriptor const& kernel, DeviceInfo const& device) {
-  if (Calibration const* const fitted = find_fitted(kernel)) return *fitted;
+Calibration calibration_of(KernelDescriptor const& kernel, DeviceInfo const& device, bool is_strided) {
+  FigureKind const kind = kind_of(kernel);
+  if (is_strided && kind == FigureKind::dgrad) {
+    if (Calibration const* const fitted = find_fitted(kernel, FigureKind::strided_dgrad)) return *fitted;
+  }
+  if (Calibration const* const fitted = find_fitted(kernel, kind)) return *fitted;
   double const bytes = static_cast<double>(kernel.tile.m) * kernel.tile.n * k_bytes_of(kernel);
   if (Calibration const* const x = find_by_area(kernel)) {
     return {x->k_tile_us * (bytes / (128 * 128 * 128)), x->tile_us, x->launch_us};
@@ -98,7 +101,7 @@ Calibration calibration_of(KernelDescriptor const& kernel, DeviceInfo const& dev
 bool is_measured(KernelDescriptor const& kernel, DeviceInfo const& device) {
   return device.major == kCalibratedGpu.cc_major && device.sm_count == kCalibratedGpu.sm_count &&
          device.memory_gb_per_s >= kCalibratedGpu.least_memory_gb_per_s &&
-         (kernel.family == Family::thin || find_fitted(kernel));
+         (kernel.family == Family::thin || find_fitted(kernel, kind_of(kernel)));
 }
 
 }  // namespace cutwheel

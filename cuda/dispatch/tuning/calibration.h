@@ -25,7 +25,7 @@ struct Limits {
 };
 
 // Kernels of one tile whose figures are alike; operands or scales of another kind cost something else, and so do loads
-// through registers. The last seven: convolutions of 16 and 32 bits, by direction and by how they load.
+// through registers. From fprop on: convolutions of 16 and 32 bits, by direction and by how they load.
 enum class FigureKind : int {
   wide,
   tf32,
@@ -41,7 +41,8 @@ enum class FigureKind : int {
   gather_fprop,
   gather_wgrad,
   row_fprop,
-  row_dgrad
+  row_dgrad,
+  strided_dgrad
 };
 
 struct TileFigures {
@@ -90,7 +91,8 @@ extern ThinFigures const kThinFigures;
 extern Calibration const kDirectConvFigures, kSpaceToDepth16Figures, kSpaceToDepth32Figures;
 
 // The kernel's measured figures, or figures computed from its tile and the tensor-core rate of its instructions.
-Calibration calibration_of(KernelDescriptor const& kernel, DeviceInfo const& device);
+// `is_strided`: of dgrad behind a stride, whose tiles differ in their steps.
+Calibration calibration_of(KernelDescriptor const& kernel, DeviceInfo const& device, bool is_strided = false);
 
 // Whether the kernel's figures are fitted to measurements, and on this kind of GPU.
 bool is_measured(KernelDescriptor const& kernel, DeviceInfo const& device);

@@ -17,11 +17,12 @@ template <Direction direction>
 constexpr Layout kFilterLayout = direction == Direction::fprop ? Layout::column : Layout::row;
 
 // splits: threadblocks of a cluster that share the K of a tile.
-template <DType a, DType b, DType acc, DType d, class Tile, Direction direction, class Epilogue, int splits = 1>
+template <DType a, DType b, DType acc, DType d, class Tile, Direction direction, class Epilogue, int splits = 1,
+          bool pingpong = false>
 struct Sm90ConvTypes : gemm::Sm90PersistentTypes<a, b, acc, d, kPixelLayout<direction>, kFilterLayout<direction>, Tile,
-                                                 Epilogue, /*swap_ab=*/false, splits> {
+                                                 Epilogue, /*swap_ab=*/false, splits, pingpong> {
   using Base = gemm::Sm90PersistentTypes<a, b, acc, d, kPixelLayout<direction>, kFilterLayout<direction>, Tile, Epilogue,
-                                         /*swap_ab=*/false, splits>;
+                                         /*swap_ab=*/false, splits, pingpong>;
   static constexpr bool kIsPixels = direction == Direction::wgrad;
   using OperandA = typename Base::OperandA;
   using OperandB = typename Base::OperandB;
@@ -43,13 +44,12 @@ constexpr bool has_only(bool rows, gemm::epilogue::OperandList<Operands...>) {
   return ((Operands::kKind == OperandKind::scalar || (rows && Operands::kKind == OperandKind::row)) && ... && true);
 }
 
-template <Arch arch, DType a, DType b, DType acc, DType d, class Tile, Direction direction, int splits,
+template <Arch arch, DType a, DType b, DType acc, DType d, class Tile, Direction direction, Schedule schedule, int splits,
           template <DType> class Epilogue>
-struct Sm90Conv
-    : gemm::Sm90PersistentKernel<Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>, splits>,
-                                 typename Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>, splits>::Scheduler,
-                                 is_fp8(a)> {
-  using Types = Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>, splits>;
+struct Sm90Conv : gemm::Sm90PersistentKernel<
+                      Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>, splits, schedule == Schedule::pingpong>,
+                      typename Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>, splits>::Scheduler, is_fp8(a)> {
+  using Types = Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>, splits, schedule == Schedule::pingpong>;
   using Base = gemm::Sm90PersistentKernel<Types, typename Types::Scheduler, is_fp8(a)>;
   using Scheduler = typename Types::Scheduler;
   using SchedulerParams = typename Scheduler::Params;
@@ -154,7 +154,25 @@ struct Sm90Conv
       }
     }
     sort_classes(scheduler);
+    encode_results(args, scheduler, sides);
     return launch_taps(args, kernel, attributes, operands, scheduler, x.taps());
+  }
+
+  // Behind a stride a class has every so many pixels of D.
+  static void encode_results(ConvArgs const& args, SchedulerParams& scheduler, DgradAxes const& sides) {
+    ConvProblem const& x = args.conv;
+    scheduler.has_results = scheduler.count > 1 && scheduler.count <= Scheduler::kStoredClasses &&
+                            gemm::is_tma_storable(args, element_bytes(d));
+    for (int i = 0; scheduler.has_results && i < scheduler.count; ++i) {
+      ConvResidueClass const& residue = scheduler.classes[i];
+      std::int64_t const pixel = args.d_leading, row = pixel * x.w, slice = row * x.h;
+      std::int64_t const first = residue.first_d * slice + residue.first_h * row + residue.first_w * pixel;
+      int const extents[] = {sides.w.classes[residue.first_w].positions, sides.h.classes[residue.first_h].positions,
+                             sides.d.classes[residue.first_d].positions, x.images};
+      std::int64_t const strides[] = {pixel * x.stride_w, row * x.stride_h, slice * x.stride_d, slice * x.d};
+      Base::Epilogue::Rows::encode_image_map(
+          scheduler.results[i], d, static_cast<std::uint8_t*>(args.d) + first * element_bytes(d), args.n, extents, strides);
+    }
   }
 
   static Status launch_wgrad(ConvArgs const& args, void const* kernel, gemm::KernelAttributes& attributes) {

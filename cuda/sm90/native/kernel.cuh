@@ -187,13 +187,23 @@ struct Sm90PersistentKernel {
     ScaleSource source{p.scales, shared.scales[warpgroup], thread, warpgroup};
     Turns turns(shared.turns, warpgroup);
     ClusterReduction sum = cluster_sum(shared, warpgroup, thread);
-    // Tiles between two of this warpgroup.
+    // Tiles between two of this warpgroup, and the k-tiles of the one behind `next`.
     constexpr int kSkipped = Types::kPingpong ? 1 : 0;
+    int skipped_k_tiles = 0;
     int tile = first_tile() + warpgroup * kSkipped * tile_step();
     Sm90WorkTile work, next;
     bool is_first = true;
+    auto const k_tiles_of = [&](int other) {
+      Sm90WorkTile work;
+      return find(scheduler, other, work) ? work.k_tiles : 0;
+    };
+    // The other warpgroup reads the stages of its tile.
+    if (Types::kPingpong && warpgroup > 0) read.advance(k_tiles_of(first_tile()));
     auto const find_next = [&] {
       bool const is_there = find(scheduler, tile, next);
+      if constexpr (Types::kPingpong) {
+        skipped_k_tiles = Scheduler::kHasEqualTiles ? next.k_tiles : k_tiles_of(tile + tile_step());
+      }
       tile += tile_step() * (1 + kSkipped);
       if constexpr (!Types::kPingpong) next.m += warpgroup * 64;
       if constexpr (!Scheduler::kReadsMemory) {
@@ -204,8 +214,6 @@ struct Sm90PersistentKernel {
       return is_there;
     };
     bool more = find_next();
-    // The other warpgroup reads the stages of its tile, of as many k-tiles.
-    if (Types::kPingpong && more && warpgroup > 0) read.advance(next.k_tiles);
     while (more) {
       work = next;
       if (work.is_zero) {
@@ -214,6 +222,9 @@ struct Sm90PersistentKernel {
           Epilogue::store_zeros(p.epilogue, work, thread, scheduler.coordinates(work));
           work.m += 64 * Types::kTileWarpGroups;
         }
+        turns.begin();
+        turns.end();
+        read.advance(skipped_k_tiles);
         more = find_next();
         continue;
       }
@@ -269,7 +280,7 @@ struct Sm90PersistentKernel {
           synchronize();
         });
       }
-      read.advance(work.k_tiles * (1 + kSkipped));
+      read.advance(work.k_tiles + skipped_k_tiles);
       Epilogue::wait_for_prefetch();
       synchronize();
       // The first scales of the next tile are under way during the epilogue of this one.

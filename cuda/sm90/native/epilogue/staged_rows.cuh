@@ -9,12 +9,15 @@
 #include <algorithm>
 
 #include "epilogue/apply.cuh"
+#include "sm90/native/load/tensor_map.cuh"
 #include "sm90/native/scheduler/work_tile.cuh"
 
 namespace cutwheel::gemm {
 
 // Address of byte `at` of a row of the GEMM; null where D has no such row or column. Coordinates that move rows or columns
-// have row(row) and column(column), -1 for none, and keep 16 bytes that begin at a multiple of 16 together.
+// have row(row) and column(column), -1 for none, and keep 16 bytes that begin at a multiple of 16 together. Some know D as
+// an image (kHasMaps): `map` is its tensor map, of encode_image_map() or null, pixel(row) a place in it, width() that of
+// its rows.
 template <class Frame>
 CUTLASS_DEVICE std::uint8_t* place_in_frame(Frame const& coordinates, std::uint8_t* data, std::int64_t pitch, int row,
                                             std::int64_t at, int column_bytes) {
@@ -83,6 +86,10 @@ struct Sm90StagedRows {
   static constexpr int kPieceBytes = kRowBytes % 128 == 0 ? 128 : kRowBytes % 64 == 0 ? 64 : 32;
   static constexpr int kPieces = kRowBytes / kPieceBytes;
   static_assert(kRowBytes % kPieceBytes == 0 && kPieceBytes % column_bytes == 0 && (unit == 1 || unit == 2 || unit == 4));
+  static constexpr int kPieceColumns = kPieceBytes / column_bytes, kHalf = 8;
+  static constexpr auto kSwizzle = kPieceBytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+                                   : kPieceBytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                       : CU_TENSOR_MAP_SWIZZLE_32B;
 
   // The result as bytes: [batch, pieces of a row, rows, bytes of a piece].
   static void encode_map(CUtensorMap& map, void* data, std::int64_t pitch, std::int64_t batch_stride, int m, int n,
@@ -93,11 +100,22 @@ struct Sm90StagedRows {
     cuuint64_t const strides[] = {static_cast<cuuint64_t>(pitch), kPieceBytes, static_cast<cuuint64_t>(batch_stride)};
     cuuint32_t const box[] = {kPieceBytes, 16, kPieces, 1}, steps[] = {1, 1, 1, 1};
     cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 4, data, extents, strides, box, steps,
-                           CU_TENSOR_MAP_INTERLEAVE_NONE,
-                           kPieceBytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
-                           : kPieceBytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
-                                               : CU_TENSOR_MAP_SWIZZLE_32B,
-                           CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                           CU_TENSOR_MAP_INTERLEAVE_NONE, kSwizzle, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  }
+
+  // A part of an image, or of a volume, whose pixels are those of D or every so many of them: [images, d, h, w, channels],
+  // in boxes of half of the rows, which are successive pixels, and of one piece of their channels. Strides are of elements.
+  static void encode_image_map(CUtensorMap& map, DType d, void* data, int channels, int const (&extents)[4],
+                               std::int64_t const (&strides)[4]) {
+    cuuint64_t sizes[5] = {static_cast<cuuint64_t>(channels)}, steps[4];
+    for (int i = 0; i < 4; ++i) {
+      sizes[i + 1] = static_cast<cuuint64_t>(extents[i]);
+      steps[i] = static_cast<cuuint64_t>(strides[i]) * unit;
+    }
+    cuuint32_t const box[] = {kPieceColumns, kHalf, 1, 1, 1}, ones[] = {1, 1, 1, 1, 1};
+    cuTensorMapEncodeTiled(&map, tensor_map_type(d), 5, data, sizes, steps, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                           kSwizzle, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   }
 
   // Until this warp's copies have read their rows, so that others may take their place.
@@ -135,6 +153,12 @@ struct Sm90StagedRows {
   CUTLASS_DEVICE static void send(CUtensorMap const& map, bool by_tma, std::uint8_t* data, std::int64_t pitch,
                                   std::int64_t batch_stride, std::uint8_t const* staged, Sm90WorkTile const& work, int row,
                                   int column, int lane, Frame const& coordinates) {
+    if constexpr (Frame::kHasMaps) {
+      if (coordinates.map) {
+        send_image(data, pitch, staged, work, row, column, lane, coordinates);
+        return;
+      }
+    }
     bool whole = by_tma && row + 16 <= work.end_m && column + columns <= work.end_n;
     if constexpr (!Frame::kAlways) whole = whole && coordinates.is_same();
     if (whole) cutlass::arch::fence_view_async_shared();
@@ -150,7 +174,7 @@ struct Sm90StagedRows {
       write_part(data + work.d_batch * batch_stride, pitch, staged, work, row, column, lane, coordinates);
     } else if (lane == 0) {
       // One copy for all rows and columns; nothing waits for its arrival.
-      cute::SM90_TMA_STORE_4D::copy(&map, staged, 0, row, column / (kPieceBytes / column_bytes), work.d_batch);
+      cute::SM90_TMA_STORE_4D::copy(&map, staged, 0, row, column / kPieceColumns, work.d_batch);
       cute::tma_store_arrive();
     }
   }
@@ -163,21 +187,55 @@ struct Sm90StagedRows {
     return (piece * 16 + row) * kPieceBytes + ((at - piece * kPieceBytes) ^ swizzle);
   }
 
+  // By TMA where the pixels of half of the rows lie in one row of the image.
+  template <class Frame>
+  CUTLASS_DEVICE static void send_image(std::uint8_t* data, std::int64_t pitch, std::uint8_t const* staged,
+                                        Sm90WorkTile const& work, int row, int column, int lane, Frame const& coordinates) {
+    cutlass::arch::fence_view_async_shared();
+    __syncwarp();
+    auto const pixel = coordinates.pixel(row + lane % 2 * kHalf);
+    bool const whole = pixel.w + kHalf <= coordinates.width();
+    if (whole && lane < 2) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int piece = 0; piece < kPieces; ++piece) {
+        int const first = column + piece * kPieceColumns;
+        if (first >= work.end_n) break;
+        cute::SM90_TMA_STORE_5D::copy(coordinates.map, staged + (piece * 16 + lane * kHalf) * kPieceBytes, first, pixel.w,
+                                      pixel.h, pixel.d, pixel.image);
+      }
+      cute::tma_store_arrive();
+    }
+    unsigned const stored = __ballot_sync(0xffffffff, whole) & 3;
+    if (stored != 3) write_part(data, pitch, staged, work, row, column, lane, coordinates, stored);
+  }
+
+  // `stored`: a bit for each half of the rows, which is left out.
   template <class Frame>
   CUTLASS_DEVICE static void write_part(std::uint8_t* data, std::int64_t pitch, std::uint8_t const* staged,
                                         Sm90WorkTile const& work, int first_row, int first_column, int lane,
-                                        Frame const& coordinates) {
+                                        Frame const& coordinates, unsigned stored = 0) {
     constexpr int kChunks = kRowBytes / 16;
     std::int64_t const first_byte = std::int64_t{first_column} * column_bytes;
     int const row_bytes =
         static_cast<int>(std::min<std::int64_t>(std::int64_t{work.end_n} * column_bytes - first_byte, kRowBytes));
-    for (int i = lane; i < 16 * kChunks; i += 32) {
-      int const row = i / kChunks, at = i % kChunks * 16, left = row_bytes - at;
-      if (first_row + row >= work.end_m || left <= 0) continue;
+    // Each of sixteen lanes asks for a row: where rows move, that takes divisions.
+    int moved = 0;
+    if constexpr (!Frame::kAlways) moved = coordinates.row(first_row + lane % 16);
+    for (int first = 0; first < 16 * kChunks; first += 32) {
+      int const i = first + lane, row = i / kChunks, at = i % kChunks * 16, left = row_bytes - at;
+      int d_row = first_row + row;
+      if constexpr (!Frame::kAlways) d_row = __shfl_sync(0xffffffff, moved, row);
+      bool const is_there = row < 16 && first_row + row < work.end_m && left > 0 && !(stored >> (row / kHalf) & 1);
+      if (!is_there || d_row < 0) continue;
       int const piece = at / kPieceBytes * kPieceBytes;
       auto const* const from = staged + offset_of(row, piece, at - piece);
-      std::uint8_t* const to = place_in_frame(coordinates, data, pitch, first_row + row, first_byte + at, column_bytes);
-      if (!Frame::kAlways && !to) continue;
+      std::int64_t d_byte = first_byte + at;
+      if constexpr (!Frame::kAlways) {
+        int const d_column = coordinates.column(static_cast<int>(d_byte / column_bytes));
+        if (d_column < 0) continue;
+        d_byte = std::int64_t{d_column} * column_bytes;
+      }
+      std::uint8_t* const to = data + d_row * pitch + d_byte;
       if (!Frame::kAlways || left >= 16) {
         *reinterpret_cast<uint4*>(to) = *reinterpret_cast<uint4 const*>(from);
       } else {

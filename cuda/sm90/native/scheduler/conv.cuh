@@ -29,10 +29,86 @@ struct ConvResidueClass {
   int first_h = 0, first_w = 0, first_d = 0;
 };
 
+// Who computes which tiles of residue classes, the ones with the most k-tiles first. First there are rounds, in which every
+// threadblock has a tile of each class: so what they read of the gradient, and what lies side by side in D, stays in L2.
+// What is left of each class goes to the threadblocks that have least to do, as the longest-processing-time rule has it:
+// tiles dealt out in turn left some with a third more than the mean.
+struct Sm90ClassShares {
+  static constexpr int kClasses = 4, kGroups = kClasses + 1, kEntries = 12;
+  // What a tile costs besides, in k-tiles.
+  static constexpr int kTileCost = 3;
+
+  int end = 0;  // indices before it are of shares
+  int classes = 0, rounds_end = 0, first[kGroups] = {};
+  int entries[kGroups][kEntries] = {};  // first tile * kClasses + class; -1: nothing
+  cutlass::FastDivmod turn, round;      // threadblocks, and tiles of a round
+
+  // Classes are sorted by k-tiles. Nothing is planned where more of them have taps, or only one.
+  void plan(int count, int const* k_tiles, int const* tiles, int threadblocks) {
+    end = rounds_end = classes = 0;
+    turn = round = cutlass::FastDivmod(1);
+    while (classes < count && k_tiles[classes] > 0) ++classes;
+    if (classes < 2 || classes > kClasses) return;
+    int const least = *std::min_element(tiles, tiles + classes), rounds = std::max(least / threadblocks - 1, 0);
+    turn = cutlass::FastDivmod(threadblocks);
+    round = cutlass::FastDivmod(threadblocks * classes);
+    struct Group {
+      int size, load, count;
+    } groups[kGroups] = {{threadblocks, 0, 0}};
+    int groups_count = 1;
+    for (auto& of_group : entries) std::fill(of_group, of_group + kEntries, -1);
+    int most = 0;
+    for (int i = 0; i < classes; ++i) {
+      for (int tile = rounds * threadblocks; tile < tiles[i];) {
+        int at = 0;
+        for (int g = 1; g < groups_count; ++g) at = groups[g].load < groups[at].load ? g : at;
+        int const left = tiles[i] - tile;
+        if (left < groups[at].size) {
+          // The rest of this group is one of its own.
+          for (int g = groups_count++; g > at; --g) {
+            groups[g] = groups[g - 1];
+            std::copy(entries[g - 1], entries[g - 1] + kEntries, entries[g]);
+          }
+          groups[at].size = left;
+          groups[at + 1].size -= left;
+          for (int e = 0; e < groups[at].count; ++e) entries[at + 1][e] += left * kClasses;
+        }
+        if (groups[at].count == kEntries) return;
+        entries[at][groups[at].count++] = tile * kClasses + i;
+        most = std::max(most, groups[at].count);
+        groups[at].load += k_tiles[i] + kTileCost;
+        tile += groups[at].size;
+      }
+    }
+    for (int g = 0, before = 0; g < kGroups; before += groups[g++].size)
+      first[g] = g < groups_count ? before : threadblocks;
+    rounds_end = rounds * threadblocks * classes;
+    end = rounds_end + most * threadblocks;
+  }
+
+  // From the index of a tile to its class, or -1, and its number there.
+  CUTLASS_DEVICE void find(int& of, int& index) const {
+    int number, threadblock;
+    if (index < rounds_end) {
+      round(number, index, index);
+      turn(of, index, index);
+      index += number * turn.divisor;
+      return;
+    }
+    turn(number, threadblock, index - rounds_end);
+    int group = 0;
+    while (group + 1 < kGroups && threadblock >= first[group + 1]) ++group;
+    int const entry = entries[group][number];
+    of = entry < 0 ? -1 : entry % kClasses;
+    index = entry / kClasses + threadblock - first[group];
+  }
+};
+
 // Maps a row of the GEMM, a pixel of a residue class, to its row of D.
 struct ResidueClassCoordinates {
-  static constexpr bool kAlways = false;
+  static constexpr bool kAlways = false, kHasMaps = true;
   ConvResidueClass const& residue;
+  CUtensorMap const* map;  // of the class's part of D; null if there is none
   int h, w, stride_h, stride_w;
   bool is_volume;
   int const &d, &stride_d;  // read for volumes alone
@@ -50,6 +126,13 @@ struct ResidueClassCoordinates {
     return (image * h + residue.first_h + row * stride_h) * w + residue.first_w + column * stride_w;
   }
   CUTLASS_DEVICE static int column(int n) { return n; }
+  // As the map counts.
+  CUTLASS_DEVICE Im2colPixel pixel(int m) const {
+    Im2colPixel pixel;
+    residue.grid.coordinates(pixel.image, pixel.d, pixel.h, pixel.w, m);
+    return pixel;
+  }
+  CUTLASS_DEVICE int width() const { return residue.grid.columns.divisor; }
 };
 
 template <class Tile, Direction direction>
@@ -59,6 +142,8 @@ struct Sm90ConvScheduler {
   // Residue classes differ by at most one slice, one row and one column of pixels: each of the eight sizes has a tensor
   // map.
   static constexpr int kMaps = kHasResidueClasses ? 8 : 1;
+  // As many as a stride of two makes of an image. Where there are more, threads store.
+  static constexpr int kStoredClasses = kHasResidueClasses ? 4 : 1;
 
   struct Params {
     ConvResidueClass classes[kMaxResidueClasses];
@@ -71,8 +156,12 @@ struct Sm90ConvScheduler {
     Im2colOffset offset_step;
     int h, w, stride_h, stride_w, d, stride_d;  // of D
     bool is_volume;
+    bool has_results;
+    CUtensorMap results[kStoredClasses];  // what D has of each class
+    Sm90ClassShares shares;
   };
   struct Storage {};
+  static constexpr bool kHasEqualTiles = !kHasResidueClasses;
   static constexpr bool kReadsMemory = false;
   static constexpr bool kStoresUnaligned = false;
   // Fills what follows from the classes. Returns the number of tiles, or more than kMaxTiles.
@@ -89,6 +178,22 @@ struct Sm90ConvScheduler {
       tiles += std::int64_t{residue.tiles_m} * params.tiles_n;
       residue.tile_end = static_cast<int>(std::min(tiles, kMaxTiles));
     }
+    if constexpr (kHasResidueClasses) {
+      int k_tiles[kMaxResidueClasses], of_class[kMaxResidueClasses];
+      for (int i = 0; i < params.count; ++i) {
+        k_tiles[i] = params.classes[i].k_tiles;
+        of_class[i] = params.classes[i].tiles_m * params.tiles_n;
+      }
+      if (tiles <= kMaxTiles) {
+        params.shares.plan(params.count, k_tiles, of_class,
+                           static_cast<int>(std::min<std::int64_t>(tiles, args.device->sm_count)));
+        // What remains are classes without taps, if there are shares.
+        int const shared = params.shares.end > 0 ? params.classes[params.shares.classes - 1].tile_end : 0;
+        for (int i = 0; i < params.count; ++i) {
+          params.classes[i].tile_end = std::max(params.classes[i].tile_end - shared, 0);
+        }
+      }
+    }
     params.swizzle = gemm::swizzle_width(args.swizzle, params.along_m ? params.tiles_n : most_tiles_m);
     return tiles;
   }
@@ -99,20 +204,35 @@ struct Sm90ConvScheduler {
   CUTLASS_DEVICE Sm90ConvScheduler(Params const& params, Storage const&) : p(params) {}
 
   CUTLASS_DEVICE bool at(int index, Sm90WorkTile& work) {
-    if (index >= p.classes[p.count - 1].tile_end) return false;
+    int of = 0;
     if constexpr (kHasResidueClasses) {
-      // A threadblock's tiles have rising indices: the search goes on from the last one.
-      while (index >= p.classes[residue].tile_end) ++residue;
-      if (residue > 0) index -= p.classes[residue - 1].tile_end;
+      if (index < p.shares.end) {
+        p.shares.find(of, index);
+        if (of < 0) {  // no row of the first class
+          work.m = work.n = work.end_m = work.k_tiles = work.a_batch = 0;
+          work.is_zero = true;
+          return true;
+        }
+      } else {
+        // The tiles that no share has: of other classes, or all of them.
+        index -= p.shares.end;
+        if (index >= p.classes[p.count - 1].tile_end) return false;
+        // A threadblock's tiles have rising indices: the search goes on from the last one.
+        while (index >= p.classes[residue].tile_end) ++residue;
+        if (residue > 0) index -= p.classes[residue - 1].tile_end;
+        of = residue;
+      }
+    } else if (index >= p.classes[0].tile_end) {
+      return false;
     }
-    ConvResidueClass const& own = p.classes[residue];
+    ConvResidueClass const& own = p.classes[of];
     int unused;
     TileRaster{own.tiles_m, p.tiles_n, 1, p.swizzle, p.along_m}.at(index, work.m, work.n, unused);
     work.m *= Tile::kM;
     work.n *= Tile::kN;
     work.end_m = own.m;
     work.end_n = p.n;
-    work.a_batch = residue;
+    work.a_batch = of;
     work.k_tiles = own.k_tiles;
     work.is_zero = kHasResidueClasses && own.k_tiles == 0;
     return true;
@@ -120,8 +240,9 @@ struct Sm90ConvScheduler {
 
   CUTLASS_DEVICE auto coordinates(Sm90WorkTile const& work) const {
     if constexpr (kHasResidueClasses) {
+      CUtensorMap const* const map = p.has_results ? &p.results[work.a_batch] : nullptr;
       return ResidueClassCoordinates{
-          p.classes[work.a_batch], p.h, p.w, p.stride_h, p.stride_w, p.is_volume, p.d, p.stride_d};
+          p.classes[work.a_batch], map, p.h, p.w, p.stride_h, p.stride_w, p.is_volume, p.d, p.stride_d};
     } else {
       return Sm90IdentityCoordinates{};
     }

@@ -12,6 +12,7 @@ struct Sm90DenseScheduler {
     int m, n, k_tiles;
   };
   struct Storage {};
+  static constexpr bool kHasEqualTiles = true;
   static constexpr bool kReadsMemory = false;
   static constexpr bool kStoresUnaligned = true;
   Params const& p;

@@ -18,6 +18,7 @@ struct Sm90GroupedScheduler {
     bool along_m;
   };
   using Storage = GroupEnds::Storage;
+  static constexpr bool kHasEqualTiles = false;
   static constexpr bool kReadsMemory = true;
   static constexpr bool kStoresUnaligned = false;
   Params const& p;

@@ -24,7 +24,7 @@ struct FilterColumns {
 };
 
 struct WgradCoordinates {
-  static constexpr bool kAlways = false;
+  static constexpr bool kAlways = false, kHasMaps = false;
   FilterColumns const& columns;
 
   CUTLASS_DEVICE bool is_same() const { return columns.channels % FilterColumns::kUnit == 0; }
@@ -60,6 +60,7 @@ struct Sm90WgradScheduler {
     bool is_volume;
   };
   struct Storage {};
+  static constexpr bool kHasEqualTiles = false;
   static constexpr bool kReadsMemory = false;
   static constexpr bool kStoresUnaligned = false;
   Params const& p;

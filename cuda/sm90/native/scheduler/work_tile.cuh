@@ -1,6 +1,7 @@
 // Work tiles. A tile scheduler hands them to persistent threadblocks:
 //   Params, Storage       arguments, and what it keeps in shared memory
 //   kReadsMemory          whether it reads what an earlier kernel may have written
+//   kHasEqualTiles        whether all tiles have as many k-tiles
 //   kStoresUnaligned      whether rows of D may begin anywhere, else on 16 bytes
 //   start(params, storage)  of one that does: by all threads, which are synchronised after it
 //   at(index, work)       the index-th work tile; false when there is none
@@ -25,7 +26,7 @@ struct Sm90WorkTile {
 
 // Rows and columns of the GEMM are those of D.
 struct Sm90IdentityCoordinates {
-  static constexpr bool kAlways = true;
+  static constexpr bool kAlways = true, kHasMaps = false;
 };
 
 }  // namespace cutwheel::gemm
