@@ -406,11 +406,14 @@ SHARED_PIXELS: tuple[tuple[Sizes, Sizes, Geometry], ...] = (
 )
 
 
+def epilogue_of_row(row: Mapping[str, Any]) -> Epilogue:
+    epilogue = {"plain": PLAIN, "bias": BIAS}.get(row["epilogue"])
+    return epilogue or Epilogue.of(row["epilogue"], manifest()["epilogues"][row["epilogue"]])
+
+
 def convs_of_row(row: Mapping[str, Any], device: str) -> Iterator[Conv]:
     """Convolutions that this row of the table serves."""
-    epilogue = {"plain": PLAIN, "bias": BIAS}.get(row["epilogue"])
-    if epilogue is None:
-        epilogue = Epilogue.of(row["epilogue"], manifest()["epilogues"][row["epilogue"]])
+    epilogue = epilogue_of_row(row)
     usual = SHARED[row["direction"]] if row["cluster"][2] > 1 else PROBLEMS
     if row["family"] == "sm90_row_conv":
         usual = SHARED_PIXELS

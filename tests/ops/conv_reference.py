@@ -15,6 +15,8 @@ import torch
 from torch.nn import functional
 
 DIRECTIONS = ("fprop", "dgrad", "wgrad")
+# Elements of windows that are laid out at once, a gigabyte: several processes share a GPU.
+LARGEST = 1 << 27
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,19 @@ def _pair(value: int | Sequence[int]) -> tuple[int, int]:
     return first, second
 
 
+def _at_once(channels: int, kernel: Sequence[int], positions: Sequence[int]) -> int:
+    """Images whose windows are laid out together."""
+    return max(LARGEST // max(channels * math.prod(kernel) * math.prod(positions), 1), 1)
+
+
 def fprop(x: torch.Tensor, weight: torch.Tensor, g: Geometry) -> torch.Tensor:
     """x [N, C, H, W], weight [Ko, C / G, R, S] -> [N, Ko, P, Q]"""
     images, (k_out, _, *kernel) = x.shape[0], weight.shape
     p, q = g.extents(x.shape[2:], kernel)
     if 0 in (x.numel(), weight.numel()):
         return x.new_zeros(images, k_out, p, q)
+    if images > (some := _at_once(x.shape[1], kernel, (p, q))):
+        return torch.cat([fprop(part, weight, g) for part in x.split(some)])
     windows = g.windows(x, kernel).unflatten(1, (g.groups, -1))  # [N, G, C / G * R * S, P * Q]
     filters = weight.flatten(1).unflatten(0, (g.groups, -1))  # [G, Ko / G, C / G * R * S]
     return (filters @ windows).reshape(images, k_out, p, q)
@@ -94,6 +103,9 @@ def dgrad(
     (images, channels, h, w), kernel = input_size, weight.shape[2:]
     if 0 in (dy.numel(), weight.numel()):
         return dy.new_zeros(*input_size)
+    if images > (some := _at_once(channels, kernel, dy.shape[2:])):
+        parts = dy.split(some)
+        return torch.cat([dgrad(x, weight, (len(x), *input_size[1:]), g) for x in parts])
     filters = weight.flatten(1).unflatten(0, (g.groups, -1)).mT  # [G, C / G * R * S, Ko / G]
     grads = dy.flatten(2).unflatten(1, (g.groups, -1))  # [N, G, Ko / G, P * Q]
     windows = (filters @ grads).reshape(images, -1, math.prod(dy.shape[2:]))
@@ -109,6 +121,9 @@ def wgrad(
     """dy [N, Ko, P, Q], x [N, C, H, W] -> [Ko, C / G, R, S]"""
     if 0 in (dy.numel(), x.numel()):
         return x.new_zeros(*weight_size)
+    if len(x) > (some := _at_once(x.shape[1], weight_size[2:], dy.shape[2:])):
+        parts = zip(dy.split(some), x.split(some), strict=True)
+        return torch.stack([wgrad(*part, weight_size, g) for part in parts]).sum(0)
     windows = g.windows(x, weight_size[2:]).unflatten(1, (g.groups, -1))
     grads = dy.flatten(2).unflatten(1, (g.groups, -1))  # [N, G, Ko / G, P * Q]
     return (grads @ windows.mT).sum(0).reshape(*weight_size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+from contextlib import nullcontext
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -22,13 +23,14 @@ from conv_cases import (
     convs_of_row,
     drawn,
     epilogue_of,
+    epilogue_of_row,
     rows,
     serves,
 )
 from conv_layouts import LAYOUTS
 from conv_reference import DIRECTIONS, Geometry
 from fused_cases import COMPOSED, TRAINED, values
-from gemm_cases import BRAIN, DTYPES, HALF, SINGLE, dtype_id, require_arch
+from gemm_cases import BRAIN, DTYPES, HALF, SINGLE, TORCH_DTYPE, dtype_id, require_arch
 
 pytestmark = pytest.mark.gpu
 
@@ -83,6 +85,39 @@ def test_every_kernel(
         without = replace(conv, operands={**conv.operands, "bias": None})
         if kernel["epilogue"] != "bias":
             without.check()
+
+
+RESIDUES = [x for x in KERNELS if x["direction"] == "dgrad" and x["family"] == "sm90_conv"]
+
+
+@pytest.mark.parametrize("kernel", RESIDUES, ids=lambda kernel: kernel["name"])
+def test_residue_classes_are_shared_out(
+    cutwheel: ModuleType, device: str, environment: Any, kernel: dict[str, Any]
+) -> None:
+    """Every tile of every class is computed once, by however many threadblocks.
+
+    Few threadblocks have rounds of all classes, many have one tile each, or none; and classes have
+    rows of many pixels, of few and of less than eight.
+    """
+    require_arch(kernel["arch"])
+    if kernel["cluster"][2] > 1:
+        pytest.skip("clusters that share K take no stride")
+    environment(CUTWHEEL_KERNEL=kernel["name"])
+    dtype, epilogue = TORCH_DTYPE[kernel["a"]], epilogue_of_row(kernel)
+    same = (1, 1, 1, 1)
+    for image, taps, g in (
+        ((5, 40, 63, 58), (3, 3), Geometry((2, 2), same)),
+        ((3, 136, 47, 32), (3, 3), Geometry((2, 2), same)),
+        ((70, 24, 9, 13), (4, 4), Geometry((2, 2), same)),
+        ((4, 72, 61, 29), (3, 2), Geometry((2, 1), same)),
+        ((4, 64, 40, 52), (1, 1), Geometry((2, 2))),  # three classes without a tap
+        ((4, 16, 62, 34), (3, 3), Geometry((3, 2), same)),  # six classes
+    ):
+        sizes = (image, (48, image[1], *taps))
+        conv = Conv.random("dgrad", *sizes, g, dtype, device, epilogue)
+        for limit in (None, 1, 3, 10):
+            with cutwheel.sm_limit(limit) if limit else nullcontext():
+                conv.check()
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
