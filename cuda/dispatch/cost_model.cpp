@@ -112,19 +112,25 @@ bool has_matrix(Epilogue epilogue) { return has_operand(epilogue, OperandKind::m
 
 // By how much kernels that load and store by TMA exceed the prediction where there are many rows that are short: of a
 // row-major A, or of D beside a row-major B. On an H100 it was 1.1 to 2.2 times for ten such products, with 31,008 to
-// 965,888 rows.
+// 965,888 rows; beside a row-major B, CUTLASS's included, 1.3 to 1.7 times for sixteen, with 5,600 to 27,648 rows.
 double short_rows(KernelDescriptor const& kernel, GemmRequest const& r) {
-  constexpr int kManyRows = 30000, kShortK = 48, kShortN = 24;
-  bool const is_short =
-      (kernel.layout_a == Layout::row && r.k <= kShortK) || (kernel.layout_b == Layout::row && r.n <= kShortN);
-  bool const is_dense = r.op == Op::gemm && r.batch == 1 && is_persistent(kernel) && element_bytes(kernel.a) == 2;
-  return is_dense && r.m >= kManyRows && is_short ? 1.5 : 1;
+  constexpr int kSomeRows = 5000, kManyRows = 30000, kShortK = 48, kShortN = 24, kShortD = 48;
+  bool const is_tma = is_persistent(kernel) || kernel.family == Family::sm90_warpspecialized;
+  if (r.op != Op::gemm || r.batch != 1 || !is_tma || element_bytes(kernel.a) != 2) return 1;
+  bool const by_rows = kernel.layout_b == Layout::row;
+  if (r.m >= kManyRows) {
+    bool const is_short = (kernel.layout_a == Layout::row && r.k <= kShortK) || (by_rows && r.n <= kShortN);
+    return is_persistent(kernel) && is_short ? 1.5 : 1;
+  }
+  return r.m >= kSomeRows && by_rows && r.n <= kShortD ? 1.35 : 1;
 }
 
 // Warps take strips of 16 rows, two threadblocks of eight on an SM where the weight leaves room. What a wave of strips
 // takes overlaps with the traffic of others, so all of them together are one limit, and memory is the other.
 double predict_thin_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& device) {
   constexpr int kStrip = 16, kPiece = 32, kWarps = 8, kReserved = 1024;
+  // What tiles of 32 columns take longer, read off 64 products of 1x1 convolutions on an H100, half of them short ones.
+  constexpr double kNarrowUs = 1.2;
   KernelDescriptor const& kernel = *plan.kernel;
   ThinFigures const& cost = kThinFigures;
   int const groups = ceil_div(r.n, kPiece), blocks = ceil_div(r.k, kPiece);
@@ -140,7 +146,8 @@ double predict_thin_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo co
   double const work = waves * fitting / 2 * (cost.strip_us * loads + cost.piece_us * (1 + more) * groups * blocks);
   double const bytes = operand_elements(r) * element_bytes(kernel.a) + epilogue_bytes(plan, r) * r.m * r.n;
   double const dram = bytes / (cost.dram * device.memory_gb_per_s * 1e3);
-  return cost.launch_us + cost.weight_us * weight / 1024 + combine(work, dram, 0, cost.sharpness);
+  return cost.launch_us + (kernel.tile.n < kWide ? kNarrowUs : 0) + cost.weight_us * weight / 1024 +
+         combine(work, dram, 0, cost.sharpness);
 }
 
 }  // namespace
