@@ -74,10 +74,8 @@ def test_the_page_has_the_figures() -> None:
         "gradient of the input": "dgrad",
         "gradient of the weight": "wgrad",
     }
-    filters = (
-        *(("1x1", False), ("3x3", False), ("3x3", True), ("other", False), ("other", True)),
-        ("3x3x3", False),
-    )
+    taps = ("1x1", "3x3", "other")
+    filters = (*((name, strided) for name in taps for strided in (False, True)), ("3x3x3", False))
     shown = table("convolutions")
     assert set(shown) == set(names)
     for name, kind in names.items():

@@ -119,7 +119,7 @@ def test_it_predicts_convolutions_as_the_library(
         kernel = known[plan["row"]]
         if kernel["family"] not in calibrate.CONV:
             continue
-        key = calibrate.key_of(kernel)
+        key = calibrate.key_of(kernel, step)
         terms = calibrate.conv_terms_of(kernel, asked, plan["splits"], GPU, shared)
         problem = calibrate.Problem("any", ((key, terms, 1.0),), H200.sms, H200.bandwidth)
         start = torch.tensor([figures[key]], dtype=torch.float64)
@@ -143,7 +143,12 @@ def test_it_reads_shared_pixels_off_a_job() -> None:
 def test_every_row_of_figures_is_of_a_kernel() -> None:
     document = tomllib.loads(calibrate.FIGURES.read_text(encoding="utf-8"))
     families = (*calibrate.DENSE, *calibrate.CONV, "sm90_blockwise", "sm90_unaligned")
-    there = {calibrate.key_of(k) for k in kernels().values() if k["family"] in families}
+    there = {
+        calibrate.key_of(kernel, step)
+        for kernel in kernels().values()
+        for step in (1, 4)
+        if kernel["family"] in families
+    }
     assert calibrate.rows_of(document).keys() <= there
 
 

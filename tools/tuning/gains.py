@@ -31,9 +31,9 @@ RESULTS = ROOT / "benchmarks" / "results"
 SOURCES = (
     "h200.json",
     "quick/h100.json",
-    "quick/h100_conv_drawn.json",
     "quick/h100_drawn.json",
     "quick/h200_drawn.json",
+    *fused_gains.CONVOLUTIONS,
 )
 HEADER = ROOT / "cuda" / "torch" / "intercept" / "gains.h"
 
@@ -148,6 +148,8 @@ def measured() -> dict[Problem, float]:
     for name in SOURCES:
         sections = json.loads((RESULTS / name).read_text())["sections"]
         for section, content in sections.items():
+            if section == "conv" and name not in fused_gains.CONVOLUTIONS:
+                continue
             for case in content.get("results", []):
                 if case["status"] != "ok":
                     continue

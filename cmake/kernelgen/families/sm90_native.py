@@ -151,6 +151,10 @@ def _check_pingpong(kernel: Kernel) -> Iterator[str]:
     """Pingpong goes with neither a cluster that shares K nor block-wise scales."""
     if kernel.tile.schedule != "pingpong":
         return
+    if (m := kernel.tile.shape[0]) > 128:
+        yield f"tile M = {m} with schedule pingpong; a warpgroup takes whole tiles: 64 or 128"
+    if kernel.direction == "wgrad":
+        yield "schedule pingpong with direction wgrad; its tiles are alike: leave schedule out"
     if kernel.tile.cluster != (1, 1, 1):
         cluster = dims(kernel.tile.cluster)
         yield f"cluster {cluster} with schedule pingpong; leave one of the two out"

@@ -100,27 +100,33 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"bmm tn", 2048, true},  // 3 problems, mean 1.267, a fifth up to 1.014
     {"bmm tt", 512, true},  // 5 problems, mean 1.705, a fifth up to 1.342
     {"bmm tt", 2048, true},  // 3 problems, mean 1.094, a fifth up to 1.083
-    {"convolution dgrad dense, stride 1", 0, true},  // 54 problems, mean 1.125, a fifth up to 0.998
-    {"convolution dgrad dense, stride 2 or more", 0, false},  // 9 problems, mean 0.998, a fifth up to 0.850
-    {"convolution dgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.744, a fifth up to 1.046
-    {"convolution dgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 3.443, a fifth up to 2.723
-    {"convolution dgrad grouped, stride 1", 0, true},  // 9 problems, mean 2.221, a fifth up to 1.215
-    {"convolution dgrad of few channels, stride 2 or more", 0, true},  // 13 problems, mean 3.293, a fifth up to 1.514
-    {"convolution dgrad pointwise, stride 1", 0, true},  // 20 problems, mean 1.089, a fifth up to 0.988
-    {"convolution fprop dense, stride 1", 0, true},  // 54 problems, mean 1.205, a fifth up to 1.013
-    {"convolution fprop dense, stride 2 or more", 0, false},  // 9 problems, mean 1.134, a fifth up to 0.961
-    {"convolution fprop depthwise, stride 1", 0, true},  // 9 problems, mean 1.356, a fifth up to 1.076
-    {"convolution fprop depthwise, stride 2 or more", 0, true},  // 3 problems, mean 1.080, a fifth up to 1.016
-    {"convolution fprop grouped, stride 1", 0, true},  // 9 problems, mean 2.105, a fifth up to 1.213
-    {"convolution fprop of few channels, stride 2 or more", 0, true},  // 13 problems, mean 3.095, a fifth up to 1.770
-    {"convolution fprop pointwise, stride 1", 0, false},  // 20 problems, mean 1.101, a fifth up to 0.953
-    {"convolution wgrad dense, stride 1", 0, true},  // 54 problems, mean 1.156, a fifth up to 0.977
-    {"convolution wgrad dense, stride 2 or more", 0, true},  // 9 problems, mean 1.294, a fifth up to 1.073
-    {"convolution wgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.299, a fifth up to 1.110
-    {"convolution wgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 2.833, a fifth up to 1.240
-    {"convolution wgrad grouped, stride 1", 0, true},  // 9 problems, mean 1.861, a fifth up to 0.974
-    {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 13 problems, mean 1.725, a fifth up to 1.274
-    {"convolution wgrad pointwise, stride 1", 0, true},  // 20 problems, mean 1.028, a fifth up to 0.971
+    {"convolution dgrad dense, stride 1", 0, true},  // 71 problems, mean 1.106, a fifth up to 0.979
+    {"convolution dgrad dense, stride 2 or more", 0, true},  // 12 problems, mean 1.254, a fifth up to 1.090
+    {"convolution dgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.745, a fifth up to 1.046
+    {"convolution dgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 3.464, a fifth up to 2.710
+    {"convolution dgrad grouped, stride 1", 0, true},  // 9 problems, mean 2.223, a fifth up to 1.230
+    {"convolution dgrad of few channels, stride 1", 0, true},  // 3 problems, mean 1.863, a fifth up to 1.642
+    {"convolution dgrad of few channels, stride 2 or more", 0, true},  // 20 problems, mean 3.673, a fifth up to 1.522
+    {"convolution dgrad pointwise, stride 1", 0, true},  // 33 problems, mean 1.091, a fifth up to 0.992
+    {"convolution dgrad pointwise, stride 2 or more", 0, true},  // 3 problems, mean 1.200, a fifth up to 1.001
+    {"convolution fprop dense, stride 1", 0, true},  // 71 problems, mean 1.225, a fifth up to 1.010
+    {"convolution fprop dense, stride 2 or more", 0, false},  // 12 problems, mean 1.098, a fifth up to 0.967
+    {"convolution fprop depthwise, stride 1", 0, true},  // 9 problems, mean 1.267, a fifth up to 1.075
+    {"convolution fprop depthwise, stride 2 or more", 0, true},  // 3 problems, mean 1.071, a fifth up to 1.014
+    {"convolution fprop grouped, stride 1", 0, true},  // 9 problems, mean 2.088, a fifth up to 1.215
+    {"convolution fprop of few channels, stride 1", 0, true},  // 3 problems, mean 1.856, a fifth up to 1.606
+    {"convolution fprop of few channels, stride 2 or more", 0, true},  // 20 problems, mean 3.813, a fifth up to 1.821
+    {"convolution fprop pointwise, stride 1", 0, true},  // 33 problems, mean 1.124, a fifth up to 0.976
+    {"convolution fprop pointwise, stride 2 or more", 0, true},  // 3 problems, mean 1.165, a fifth up to 1.010
+    {"convolution wgrad dense, stride 1", 0, true},  // 71 problems, mean 1.214, a fifth up to 1.046
+    {"convolution wgrad dense, stride 2 or more", 0, true},  // 12 problems, mean 1.251, a fifth up to 1.088
+    {"convolution wgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.305, a fifth up to 1.101
+    {"convolution wgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 2.810, a fifth up to 1.243
+    {"convolution wgrad grouped, stride 1", 0, false},  // 9 problems, mean 1.844, a fifth up to 0.963
+    {"convolution wgrad of few channels, stride 1", 0, true},  // 3 problems, mean 1.276, a fifth up to 1.240
+    {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 20 problems, mean 1.856, a fifth up to 1.469
+    {"convolution wgrad pointwise, stride 1", 0, false},  // 33 problems, mean 1.028, a fifth up to 0.928
+    {"convolution wgrad pointwise, stride 2 or more", 0, true},  // 3 problems, mean 1.158, a fifth up to 1.055
     {"mm nt", 2048, false},  // 9 problems, mean 1.063, a fifth up to 0.880
     {"mm nt", 0, true},  // 16 problems, mean 1.184, a fifth up to 1.024
     {"mm tn", 1, true},  // 17 problems, mean 1.116, a fifth up to 1.042
@@ -310,71 +316,81 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"bmm tt", {384, 128, 64, 128}, true},  // 1.222
     {"bmm tt", {16, 4096, 40, 77}, true},  // 1.226
     {"bmm tt", {16, 4096, 40, 4096}, true},  // 1.067
-    {"convolution dgrad dense, stride 1", {3, 48, 35, 35, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, false},  // 0.835
-    {"convolution dgrad dense, stride 1", {3, 256, 293, 293, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.948
-    {"convolution dgrad dense, stride 1", {5, 48, 35, 35, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, false},  // 0.857
-    {"convolution dgrad dense, stride 1", {6, 48, 80, 80, 640, 5, 5, 1, 1, 2, 2, 1, 1, 1}, false},  // 0.709
-    {"convolution dgrad dense, stride 1", {38, 256, 28, 28, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.917
-    {"convolution dgrad dense, stride 1", {102, 640, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.945
-    {"convolution dgrad dense, stride 2 or more", {2, 320, 73, 98, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.206
-    {"convolution dgrad dense, stride 2 or more", {4, 128, 112, 112, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.338
-    {"convolution dgrad dense, stride 2 or more", {7, 96, 112, 112, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.171
-    {"convolution dgrad depthwise, stride 1", {1, 480, 14, 14, 480, 5, 5, 1, 1, 2, 2, 1, 1, 480}, false},  // 0.790
-    {"convolution dgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.876
-    {"convolution dgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 3.231
-    {"convolution dgrad pointwise, stride 1", {5, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.855
-    {"convolution dgrad pointwise, stride 1", {9, 2048, 12, 12, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.952
-    {"convolution dgrad pointwise, stride 1", {256, 320, 14, 14, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.870
-    {"convolution dgrad pointwise, stride 2 or more", {2, 256, 64, 114, 512, 1, 1, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.632
-    {"convolution dgrad pointwise, stride 2 or more", {136, 256, 64, 85, 512, 1, 1, 2, 2, 0, 0, 1, 1, 1}, false},  // 0.936
-    {"convolution fprop dense, stride 1", {3, 640, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.839
-    {"convolution fprop dense, stride 1", {5, 768, 20, 20, 112, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.863
-    {"convolution fprop dense, stride 1", {5, 2560, 27, 27, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.603
-    {"convolution fprop dense, stride 1", {6, 48, 80, 80, 640, 5, 5, 1, 1, 2, 2, 1, 1, 1}, false},  // 0.609
-    {"convolution fprop dense, stride 1", {11, 512, 28, 28, 512, 3, 3, 1, 1, 4, 4, 4, 4, 1}, false},  // 0.953
-    {"convolution fprop dense, stride 1", {64, 128, 56, 100, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.959
-    {"convolution fprop dense, stride 2 or more", {2, 320, 73, 98, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.293
-    {"convolution fprop dense, stride 2 or more", {4, 128, 112, 112, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.113
-    {"convolution fprop dense, stride 2 or more", {5, 320, 128, 171, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.158
-    {"convolution fprop dense, stride 2 or more", {7, 96, 112, 112, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.575
-    {"convolution fprop dense, stride 2 or more", {64, 128, 56, 56, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.124
-    {"convolution fprop dense, stride 2 or more", {64, 512, 14, 14, 512, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.189
-    {"convolution fprop grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.879
-    {"convolution fprop grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.272
-    {"convolution fprop pointwise, stride 1", {1, 144, 56, 100, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.439
-    {"convolution fprop pointwise, stride 1", {1, 320, 14, 25, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.602
-    {"convolution fprop pointwise, stride 1", {6, 2048, 8, 11, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.062
-    {"convolution fprop pointwise, stride 1", {8, 320, 14, 25, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.125
-    {"convolution fprop pointwise, stride 1", {9, 2048, 12, 12, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.355
-    {"convolution fprop pointwise, stride 1", {12, 112, 24, 43, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.269
-    {"convolution fprop pointwise, stride 1", {26, 384, 28, 28, 112, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.084
-    {"convolution fprop pointwise, stride 1", {44, 64, 56, 56, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.078
-    {"convolution fprop pointwise, stride 1", {45, 320, 14, 14, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.462
-    {"convolution fprop pointwise, stride 1", {64, 64, 56, 56, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.094
-    {"convolution fprop pointwise, stride 1", {64, 256, 56, 56, 64, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.155
-    {"convolution fprop pointwise, stride 1", {64, 512, 28, 28, 128, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.032
-    {"convolution fprop pointwise, stride 1", {256, 320, 14, 14, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.140
-    {"convolution fprop pointwise, stride 2 or more", {2, 256, 64, 114, 512, 1, 1, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.494
-    {"convolution fprop pointwise, stride 2 or more", {136, 256, 64, 85, 512, 1, 1, 2, 2, 0, 0, 1, 1, 1}, false},  // 1.012
-    {"convolution wgrad dense, stride 1", {2, 16, 7, 7, 160, 5, 5, 1, 1, 2, 2, 1, 1, 1}, false},  // 0.961
-    {"convolution wgrad dense, stride 1", {2, 128, 256, 256, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.469
-    {"convolution wgrad dense, stride 1", {3, 640, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.615
-    {"convolution wgrad dense, stride 1", {5, 2560, 27, 27, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.819
-    {"convolution wgrad dense, stride 1", {6, 48, 80, 80, 640, 5, 5, 1, 1, 2, 2, 1, 1, 1}, false},  // 0.822
-    {"convolution wgrad dense, stride 1", {6, 512, 112, 112, 24, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.801
-    {"convolution wgrad dense, stride 1", {6, 2560, 18, 24, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.969
-    {"convolution wgrad dense, stride 1", {8, 640, 32, 32, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
-    {"convolution wgrad dense, stride 1", {34, 640, 110, 110, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.953
-    {"convolution wgrad dense, stride 1", {256, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.875
-    {"convolution wgrad grouped, stride 1", {1, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 16}, false},  // 0.610
-    {"convolution wgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.399
-    {"convolution wgrad of few channels, stride 2 or more", {30, 3, 224, 224, 32, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.913
-    {"convolution wgrad pointwise, stride 1", {5, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.929
-    {"convolution wgrad pointwise, stride 1", {12, 112, 24, 43, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.873
-    {"convolution wgrad pointwise, stride 1", {45, 320, 14, 14, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.832
-    {"convolution wgrad pointwise, stride 1", {256, 320, 14, 14, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.590
-    {"convolution wgrad pointwise, stride 2 or more", {2, 256, 64, 114, 512, 1, 1, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.348
-    {"convolution wgrad pointwise, stride 2 or more", {136, 256, 64, 85, 512, 1, 1, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.041
+    {"convolution dgrad dense, stride 1", {1, 256, 256, 256, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.963
+    {"convolution dgrad dense, stride 1", {3, 256, 293, 293, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.867
+    {"convolution dgrad dense, stride 1", {3, 512, 110, 110, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.940
+    {"convolution dgrad dense, stride 1", {4, 1280, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.809
+    {"convolution dgrad dense, stride 1", {5, 48, 35, 35, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, false},  // 0.877
+    {"convolution dgrad dense, stride 1", {8, 1280, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.796
+    {"convolution dgrad dense, stride 1", {12, 256, 256, 341, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.905
+    {"convolution dgrad dense, stride 1", {13, 512, 28, 28, 512, 3, 3, 1, 1, 4, 4, 4, 4, 1}, false},  // 0.952
+    {"convolution dgrad dense, stride 1", {14, 640, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.955
+    {"convolution dgrad dense, stride 1", {16, 256, 256, 256, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.903
+    {"convolution dgrad dense, stride 1", {19, 256, 28, 28, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.877
+    {"convolution dgrad dense, stride 1", {38, 256, 28, 28, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.910
+    {"convolution dgrad dense, stride 1", {102, 640, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.944
+    {"convolution dgrad depthwise, stride 1", {1, 480, 14, 14, 480, 5, 5, 1, 1, 2, 2, 1, 1, 480}, false},  // 0.784
+    {"convolution dgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.878
+    {"convolution dgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 3.255
+    {"convolution dgrad pointwise, stride 1", {3, 24, 96, 96, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.792
+    {"convolution dgrad pointwise, stride 1", {5, 16, 112, 112, 96, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.939
+    {"convolution dgrad pointwise, stride 1", {8, 112, 24, 24, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.858
+    {"convolution dgrad pointwise, stride 1", {14, 112, 14, 14, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.954
+    {"convolution dgrad pointwise, stride 1", {256, 320, 14, 14, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.868
+    {"convolution fprop dense, stride 1", {2, 512, 219, 219, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.959
+    {"convolution fprop dense, stride 1", {11, 512, 28, 28, 512, 3, 3, 1, 1, 4, 4, 4, 4, 1}, false},  // 0.939
+    {"convolution fprop dense, stride 1", {13, 512, 28, 28, 512, 3, 3, 1, 1, 4, 4, 4, 4, 1}, false},  // 0.953
+    {"convolution fprop dense, stride 1", {16, 2560, 16, 21, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
+    {"convolution fprop dense, stride 1", {64, 128, 56, 100, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.912
+    {"convolution fprop dense, stride 1", {221, 256, 14, 25, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.951
+    {"convolution fprop dense, stride 2 or more", {2, 320, 73, 98, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.309
+    {"convolution fprop dense, stride 2 or more", {4, 128, 112, 112, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.133
+    {"convolution fprop dense, stride 2 or more", {5, 320, 128, 171, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.132
+    {"convolution fprop dense, stride 2 or more", {7, 96, 112, 112, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.431
+    {"convolution fprop dense, stride 2 or more", {64, 128, 56, 56, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.022
+    {"convolution fprop dense, stride 2 or more", {64, 512, 14, 14, 512, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.109
+    {"convolution fprop dense, stride 2 or more", {128, 320, 64, 85, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.089
+    {"convolution fprop dense, stride 2 or more", {173, 96, 56, 56, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.210
+    {"convolution fprop grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.888
+    {"convolution fprop grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.268
+    {"convolution fprop pointwise, stride 1", {5, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.914
+    {"convolution fprop pointwise, stride 1", {14, 112, 14, 14, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.960
+    {"convolution fprop pointwise, stride 1", {21, 2048, 14, 25, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.891
+    {"convolution fprop pointwise, stride 1", {64, 2048, 7, 7, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.958
+    {"convolution fprop pointwise, stride 1", {128, 2048, 14, 14, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.943
+    {"convolution fprop pointwise, stride 1", {180, 144, 64, 64, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.936
+    {"convolution wgrad dense, stride 1", {6, 2560, 18, 24, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.955
+    {"convolution wgrad dense, stride 1", {8, 640, 32, 32, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.896
+    {"convolution wgrad dense, stride 1", {14, 640, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.859
+    {"convolution wgrad dense, stride 1", {16, 2560, 16, 21, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.935
+    {"convolution wgrad dense, stride 1", {77, 640, 64, 85, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.937
+    {"convolution wgrad dense, stride 1", {102, 640, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.921
+    {"convolution wgrad dense, stride 1", {128, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.964
+    {"convolution wgrad dense, stride 1", {256, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.846
+    {"convolution wgrad grouped, stride 1", {1, 224, 56, 56, 224, 3, 3, 1, 1, 1, 1, 1, 1, 4}, true},  // 2.339
+    {"convolution wgrad grouped, stride 1", {64, 104, 28, 28, 104, 3, 3, 1, 1, 1, 1, 1, 1, 13}, true},  // 2.724
+    {"convolution wgrad grouped, stride 1", {64, 224, 56, 56, 224, 3, 3, 1, 1, 1, 1, 1, 1, 4}, true},  // 2.883
+    {"convolution wgrad grouped, stride 1", {64, 256, 56, 56, 256, 3, 3, 1, 1, 1, 1, 1, 1, 32}, true},  // 1.428
+    {"convolution wgrad grouped, stride 1", {64, 448, 28, 28, 448, 3, 3, 1, 1, 1, 1, 1, 1, 8}, true},  // 2.441
+    {"convolution wgrad grouped, stride 1", {64, 512, 28, 28, 512, 3, 3, 1, 1, 1, 1, 1, 1, 32}, true},  // 1.575
+    {"convolution wgrad grouped, stride 1", {64, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 16}, true},  // 4.184
+    {"convolution wgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.381
+    {"convolution wgrad pointwise, stride 1", {1, 320, 14, 25, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.514
+    {"convolution wgrad pointwise, stride 1", {2, 64, 64, 64, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.221
+    {"convolution wgrad pointwise, stride 1", {6, 2048, 8, 11, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.771
+    {"convolution wgrad pointwise, stride 1", {8, 112, 24, 24, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.106
+    {"convolution wgrad pointwise, stride 1", {8, 320, 14, 25, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.058
+    {"convolution wgrad pointwise, stride 1", {9, 2048, 14, 14, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.102
+    {"convolution wgrad pointwise, stride 1", {14, 112, 14, 14, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.180
+    {"convolution wgrad pointwise, stride 1", {21, 2048, 14, 25, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.029
+    {"convolution wgrad pointwise, stride 1", {32, 16, 112, 112, 96, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.376
+    {"convolution wgrad pointwise, stride 1", {40, 64, 64, 114, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.027
+    {"convolution wgrad pointwise, stride 1", {64, 64, 56, 56, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.173
+    {"convolution wgrad pointwise, stride 1", {64, 256, 56, 56, 64, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.041
+    {"convolution wgrad pointwise, stride 1", {64, 1024, 14, 14, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.118
+    {"convolution wgrad pointwise, stride 1", {64, 2048, 7, 7, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.074
+    {"convolution wgrad pointwise, stride 1", {128, 2048, 14, 14, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.114
+    {"convolution wgrad pointwise, stride 1", {180, 144, 64, 64, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.062
     {"mm nt", {1, 384, 24576, 2}, false},  // 1.017
     {"mm nt", {1, 640, 5120, 4955}, true},  // 1.791
     {"mm nt", {1, 1152, 1152, 147}, true},  // 1.086

@@ -70,37 +70,43 @@ GEMMS = {
 
 # Kind, filter, and whether it is strided.
 CONVOLUTIONS = {
-    ("convolution", "1x1", False): True,  # 26 problems, mean 1.280, a fifth up to 1.090
-    ("convolution", "3x3", False): True,  # 63 problems, mean 1.330, a fifth up to 1.096
-    ("convolution", "3x3", True): True,  # 16 problems, mean 1.304, a fifth up to 1.162
-    ("convolution", "other", False): True,  # 5 problems, mean 1.252, a fifth up to 0.993
-    ("convolution", "other", True): True,  # 11 problems, mean 3.627, a fifth up to 2.761
-    ("convolution, goes on", "1x1", False): False,  # 26 problems, mean 0.988, a fifth up to 0.915
-    ("convolution, goes on", "3x3", False): True,  # 63 problems, mean 1.204, a fifth up to 1.002
-    ("convolution, goes on", "3x3", True): True,  # 16 problems, mean 1.148, a fifth up to 1.030
-    ("convolution, goes on", "other", False): False,  # 5 problems, mean 1.184, a fifth up to 0.950
-    ("convolution, goes on", "other", True): True,  # 11 problems, mean 3.395, a fifth up to 2.484
-    ("convolution, shared", "1x1", False): True,  # 26 problems, mean 1.137, a fifth up to 1.012
-    ("convolution, shared", "3x3", False): True,  # 63 problems, mean 1.268, a fifth up to 1.053
-    ("convolution, shared", "3x3", True): True,  # 16 problems, mean 1.226, a fifth up to 1.075
-    ("convolution, shared", "other", False): True,  # 5 problems, mean 1.218, a fifth up to 0.971
-    ("convolution, shared", "other", True): True,  # 11 problems, mean 3.512, a fifth up to 2.623
-    ("dgrad", "1x1", False): True,  # 26 problems, mean 1.118, a fifth up to 1.025
-    ("dgrad", "3x3", False): True,  # 63 problems, mean 1.176, a fifth up to 1.008
-    ("dgrad", "3x3", True): False,  # 16 problems, mean 1.134, a fifth up to 0.894
-    ("dgrad", "3x3x3", False): True,  # 10 problems, mean 1.047, a fifth up to 1.002
-    ("dgrad", "other", False): False,  # 5 problems, mean 0.951, a fifth up to 0.835
-    ("dgrad", "other", True): True,  # 11 problems, mean 3.964, a fifth up to 1.552
-    ("fprop", "1x1", False): False,  # 26 problems, mean 1.093, a fifth up to 0.958
-    ("fprop", "3x3", False): True,  # 63 problems, mean 1.239, a fifth up to 1.033
-    ("fprop", "3x3", True): True,  # 16 problems, mean 1.220, a fifth up to 1.048
-    ("fprop", "3x3x3", False): True,  # 10 problems, mean 1.071, a fifth up to 0.991
-    ("fprop", "other", False): True,  # 5 problems, mean 1.208, a fifth up to 1.010
-    ("fprop", "other", True): True,  # 11 problems, mean 3.709, a fifth up to 2.699
-    ("wgrad", "1x1", False): True,  # 26 problems, mean 1.058, a fifth up to 0.981
-    ("wgrad", "3x3", False): True,  # 63 problems, mean 1.175, a fifth up to 1.020
-    ("wgrad", "3x3", True): True,  # 16 problems, mean 1.317, a fifth up to 1.089
-    ("wgrad", "3x3x3", False): False,  # 10 problems, mean 1.003, a fifth up to 0.907
-    ("wgrad", "other", False): False,  # 5 problems, mean 1.191, a fifth up to 0.961
-    ("wgrad", "other", True): True,  # 11 problems, mean 1.763, a fifth up to 1.407
+    ("convolution", "1x1", False): True,  # 38 problems, mean 1.361, a fifth up to 1.149
+    ("convolution", "1x1", True): True,  # 3 problems, mean 1.655, a fifth up to 1.551
+    ("convolution", "3x3", False): True,  # 82 problems, mean 1.358, a fifth up to 1.095
+    ("convolution", "3x3", True): True,  # 18 problems, mean 1.352, a fifth up to 1.135
+    ("convolution", "other", False): True,  # 6 problems, mean 1.347, a fifth up to 1.182
+    ("convolution", "other", True): True,  # 19 problems, mean 4.231, a fifth up to 3.129
+    ("convolution, goes on", "1x1", False): False,  # 38 problems, mean 0.972, a fifth up to 0.910
+    ("convolution, goes on", "1x1", True): False,  # 3 problems, mean 1.102, a fifth up to 0.927
+    ("convolution, goes on", "3x3", False): True,  # 82 problems, mean 1.220, a fifth up to 1.006
+    ("convolution, goes on", "3x3", True): True,  # 18 problems, mean 1.165, a fifth up to 0.983
+    ("convolution, goes on", "other", False): True,  # 6 problems, mean 1.275, a fifth up to 1.118
+    ("convolution, goes on", "other", True): True,  # 19 problems, mean 3.927, a fifth up to 2.855
+    ("convolution, shared", "1x1", False): True,  # 38 problems, mean 1.171, a fifth up to 1.066
+    ("convolution, shared", "1x1", True): True,  # 3 problems, mean 1.382, a fifth up to 1.239
+    ("convolution, shared", "3x3", False): True,  # 82 problems, mean 1.291, a fifth up to 1.044
+    ("convolution, shared", "3x3", True): True,  # 18 problems, mean 1.259, a fifth up to 1.071
+    ("convolution, shared", "other", False): True,  # 6 problems, mean 1.311, a fifth up to 1.150
+    ("convolution, shared", "other", True): True,  # 19 problems, mean 4.082, a fifth up to 2.992
+    ("dgrad", "1x1", False): True,  # 38 problems, mean 1.112, a fifth up to 0.993
+    ("dgrad", "1x1", True): True,  # 3 problems, mean 1.200, a fifth up to 1.001
+    ("dgrad", "3x3", False): True,  # 82 problems, mean 1.140, a fifth up to 0.982
+    ("dgrad", "3x3", True): True,  # 18 problems, mean 1.286, a fifth up to 1.099
+    ("dgrad", "3x3x3", False): True,  # 10 problems, mean 1.027, a fifth up to 0.994
+    ("dgrad", "other", False): True,  # 6 problems, mean 1.163, a fifth up to 1.061
+    ("dgrad", "other", True): True,  # 19 problems, mean 4.241, a fifth up to 1.611
+    ("fprop", "1x1", False): True,  # 38 problems, mean 1.120, a fifth up to 0.979
+    ("fprop", "1x1", True): True,  # 3 problems, mean 1.165, a fifth up to 1.010
+    ("fprop", "3x3", False): True,  # 82 problems, mean 1.250, a fifth up to 1.017
+    ("fprop", "3x3", True): True,  # 18 problems, mean 1.228, a fifth up to 0.973
+    ("fprop", "3x3x3", False): True,  # 10 problems, mean 1.076, a fifth up to 0.996
+    ("fprop", "other", False): True,  # 6 problems, mean 1.310, a fifth up to 1.103
+    ("fprop", "other", True): True,  # 19 problems, mean 4.321, a fifth up to 3.144
+    ("wgrad", "1x1", False): False,  # 38 problems, mean 1.042, a fifth up to 0.935
+    ("wgrad", "1x1", True): True,  # 3 problems, mean 1.158, a fifth up to 1.055
+    ("wgrad", "3x3", False): True,  # 82 problems, mean 1.191, a fifth up to 1.044
+    ("wgrad", "3x3", True): True,  # 18 problems, mean 1.343, a fifth up to 1.099
+    ("wgrad", "3x3x3", False): False,  # 10 problems, mean 0.990, a fifth up to 0.895
+    ("wgrad", "other", False): True,  # 6 problems, mean 1.481, a fifth up to 1.350
+    ("wgrad", "other", True): True,  # 19 problems, mean 1.865, a fifth up to 1.397
 }
