@@ -54,10 +54,10 @@ SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE THIRD_PA
              tools/wheel/sbom.py tools/wheel/driver_floor.py tools/wheel/wheelcheck/fatbin.py -type f ! -name '*.py[co]')
 BUILD := python -m build --no-isolation --skip-dependency-check
 
-.PHONY: help env quick wheel test test-wheel test-clean test-gpu schemas torch-matrix lint locks docs bench verify sdist manylinux \
-        images reproduce index add-docs verify-index served-index yank push-index constraints program dry-run clean distclean FORCE
+.PHONY: help env quick wheel aarch64 test test-wheel test-clean test-gpu schemas torch-matrix lint locks docs bench verify sdist \
+        manylinux images reproduce index add-docs verify-index served-index yank push-index constraints program dry-run clean distclean FORCE
 help:
-	@sed -n 's/^\([a-z-]*\): .*## /make \1\t/p' Makefile
+	@sed -n 's/^\([a-z0-9-]*\): .*## /make \1\t/p' Makefile
 
 # --- environment
 $(VENV)/.base: requirements/build.txt requirements/cutlass.txt requirements/torch.txt requirements/test.txt requirements/bench.txt
@@ -126,6 +126,10 @@ quick: $(VENV)/.cuda-$(CUTWHEEL_CUDA)   ## build the core set of kernels for the
 
 wheel: build/.repaired   ## build, repair and verify the wheel of all kernels: wheelhouse/
 	python tools/wheel/verify.py wheelhouse/*.whl
+
+# Not with the machine's compiler: the pinned one from PyPI, and its runtime for aarch64.
+aarch64: $(VENV)/.base   ## cross-build a wheel of few kernels for aarch64 and test it under emulation
+	python tools/wheel/aarch64.py $(if $(KERNELS),--kernels '$(KERNELS)') $(if $(filter file,$(origin ARCHS)),,--archs '$(ARCHS)')
 
 verify: $(VENV)/.base   ## verify the file that WHEEL names
 	python tools/wheel/verify.py $(FILE)

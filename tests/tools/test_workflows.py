@@ -68,7 +68,7 @@ def steps(name: str) -> Iterator[dict[str, Any]]:
 
 def make_targets() -> set[str]:
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
-    return set(re.findall(r"^([a-z-]+):.* ## ", text, re.MULTILINE))
+    return set(re.findall(r"^([a-z0-9-]+):.* ## ", text, re.MULTILINE))
 
 
 def pins(name: str) -> dict[str, str]:

@@ -60,6 +60,18 @@ def test_compression_is_read_from_the_fatbins(
     assert read_compressions(workshop.objects("sm80")[0]) == {workshop.compression}
 
 
+def test_fatbins_lie_at_the_alignment_of_their_section(workshop: Workshop, tmp_path: Path) -> None:
+    """As on aarch64, where it is 256."""
+    aligned = []
+    for made in workshop.objects("sm80", "sm89"):
+        aligned.append(tmp_path / made.name)
+        align = ["objcopy", "--set-section-alignment", ".nv_fatbin=256"]
+        subprocess.run([*align, made, aligned[-1]], check=True)
+    linked = tmp_path / "linked.o"
+    subprocess.run(["ld", "-r", *aligned, "-o", linked], check=True)
+    assert read_compressions(linked) == {workshop.compression}
+
+
 def test_bytes_that_are_no_fatbin_are_refused(workshop: Workshop, tmp_path: Path) -> None:
     made = workshop.objects("sm80")[0].read_bytes()
     magic = FATBIN_MAGIC.to_bytes(4, "little")

@@ -197,15 +197,17 @@ def examine(release: str, cache: Path, python: str, wheel: Path) -> Outcome:
     return outcome
 
 
-def differences(seen: Mapping[str, str], reference: Mapping[str, str]) -> list[str]:
-    """Differences between a torch and the newest one in what they make of the wheel."""
+def differences(
+    seen: Mapping[str, str], reference: Mapping[str, str], where: str = "with the newest torch"
+) -> list[str]:
+    """Differences in what two torches make of the wheel, the newest one being the reference."""
     found = []
     for name in sorted({*seen, *reference}):
         mine, other = seen.get(name, "nothing"), reference.get(name, "nothing")
         if mine != other:
             pairs = zip(mine.splitlines(), other.splitlines(), strict=False)
             first = next(((a, b) for a, b in pairs if a != b), (mine[:200], other[:200]))
-            found.append(f"{name}: {first[0]!r}, with the newest torch {first[1]!r}")
+            found.append(f"{name}: {first[0]!r}, {where} {first[1]!r}")
     return found
 
 

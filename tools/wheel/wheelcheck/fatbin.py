@@ -22,8 +22,8 @@ from elftools.elf.elffile import ELFFile
 # cuobjdump names what it extracts "<library>.<number>.<architecture>.<kind>".
 EXTRACTED = re.compile(r"\.(sm_\d+[a-z]?)\.(cubin|ptx)$")
 PTX_ENTRY = re.compile(rb"^\s*(?:\.\w+\s+)*\.entry\s+([\w$]+)", re.MULTILINE)
-# Fatbins lie one behind the other in a section of their own: a header, then entries, each of
-# which is a header and a cubin or PTX.
+# Fatbins lie one behind the other in a section of their own, at its alignment (8 on x86-64, 256 on
+# aarch64): a header, then entries, each of which is a header and a cubin or PTX.
 FATBINS = ".nv_fatbin"
 FATBIN_MAGIC = 0xBA55ED50
 FATBIN = struct.Struct("<IHHQ")  # magic, version, bytes of the header, bytes of all entries
@@ -138,7 +138,7 @@ def read_compressions(library: Path) -> set[str]:
     """
     with library.open("rb") as file:
         section = ELFFile(file).get_section_by_name(FATBINS)
-        data = section.data() if section else b""
+        data, alignment = (section.data(), section["sh_addralign"]) if section else (b"", 1)
     found = set()
     place = 0
     while place < len(data):
@@ -150,7 +150,7 @@ def read_compressions(library: Path) -> set[str]:
             _, _, header, size, flags = ENTRY.unpack_from(data, place)
             found.add(compression_of(flags))
             place += header + size
-        place = end + -end % 8  # aligned
+        place = end + -end % alignment
     return found
 
 
