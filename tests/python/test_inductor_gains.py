@@ -112,7 +112,7 @@ def test_what_was_not_measured(all_kernels: None) -> None:
     assert "on this GPU" in target(8).why_not_product(product(4097))
     assert "on this GPU" in target(8).why_not_convolution("fprop", (3, 3), False)
     assert "on this GPU" in target(8).why_not_fused("rowwise", None, 64)
-    assert "nothing like it" in target().why_not_convolution("fprop", (1, 1), True)
+    assert "nothing like it" in target().why_not_convolution("fprop", (3, 3, 3), True)
     assert "number of matrices" in target().why_not_product(product(64, batch=symbol()))
 
 
