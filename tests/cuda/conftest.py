@@ -2,11 +2,58 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+# In the place of CUTLASS's headers, which need CUDA's.
+CUTLASS = """
+#include <algorithm>
+using std::min;
+#define CUTLASS_DEVICE inline
+#define CUTLASS_HOST_DEVICE inline
+"""
+FAST_MATH = """
+namespace cutlass {
+struct FastDivmod {
+  int divisor = 1;
+  FastDivmod() = default;
+  explicit FastDivmod(int x) : divisor(x) {}
+  void operator()(int& quotient, int& remainder, int dividend) const {
+    quotient = dividend / divisor;
+    remainder = dividend % divisor;
+  }
+};
+}  // namespace cutlass
+"""
 
 
 @pytest.fixture(scope="session")
 def repository() -> Path:
     return Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def compiled(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The program of a source, which may include headers of cuda/ that divide, and no more."""
+
+    def program(source: str) -> Path:
+        compiler = shutil.which("g++") or shutil.which("c++")
+        if compiler is None:
+            pytest.skip("no C++ compiler")
+        folder = tmp_path_factory.mktemp("program")
+        (folder / "cutlass").mkdir()
+        (folder / "cutlass" / "cutlass.h").write_text(CUTLASS)
+        (folder / "cutlass" / "fast_math.h").write_text(FAST_MATH)
+        (folder / "main.cpp").write_text(source)
+        includes = [f"-I{repository / 'cuda'}", f"-I{folder}"]
+        # Division by zero and overflow end it, by a trap: a runtime library may not be there.
+        checks = ["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"]
+        command = [compiler, "-std=c++17", *includes, *checks, str(folder / "main.cpp")]
+        subprocess.run([*command, "-o", str(folder / "program")], check=True)
+        return folder / "program"
+
+    return program

@@ -1,14 +1,12 @@
 """Tiles of residue classes: each is computed once, and no threadblock has much more to do than the
 mean.
-
-The header of the kernel is compiled for the host, where CUTLASS's own headers need not be.
 """
 
 from __future__ import annotations
 
 import random
-import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,22 +31,6 @@ int main() {
   }
 }
 """
-CUTLASS = """
-#define CUTLASS_DEVICE inline
-"""
-FAST_MATH = """
-namespace cutlass {
-struct FastDivmod {
-  int divisor = 1;
-  FastDivmod() = default;
-  explicit FastDivmod(int x) : divisor(x) {}
-  void operator()(int& quotient, int& remainder, int dividend) const {
-    quotient = dividend / divisor;
-    remainder = dividend % divisor;
-  }
-};
-}  // namespace cutlass
-"""
 CLASSES = 4
 """the most that are shared out"""
 TILE_COST = 3
@@ -59,21 +41,8 @@ Class = tuple[int, int]
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("g++") or shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    folder = tmp_path_factory.mktemp("shares")
-    (folder / "cutlass").mkdir()
-    (folder / "cutlass" / "cutlass.h").write_text(CUTLASS)
-    (folder / "cutlass" / "fast_math.h").write_text(FAST_MATH)
-    (folder / "main.cpp").write_text(PROGRAM)
-    includes = [f"-I{Path(__file__).parents[2] / 'cuda'}", f"-I{folder}"]
-    # A wrong index and overflow end the program, by a trap: a runtime library may not be there.
-    checks = ["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"]
-    command = [compiler, "-std=c++17", *includes, *checks, str(folder / "main.cpp")]
-    subprocess.run([*command, "-o", str(folder / "program")], check=True)
-    return folder / "program"
+def program(compiled: Callable[[str], Path]) -> Path:
+    return compiled(PROGRAM)
 
 
 def shares(program: Path, asked: list[tuple[int, list[Class]]]) -> list[list[tuple[int, int]]]:

@@ -1,13 +1,11 @@
 """The raster order of tiles: each is visited once, whatever swizzle was requested, and in the same
 order where divisions are prepared.
-
-The header of the kernel is compiled for the host, where CUTLASS's own headers need not be.
 """
 
 from __future__ import annotations
 
-import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,42 +32,11 @@ int main() {
   }
 }
 """
-CUTLASS = """
-#include <algorithm>
-using std::min;
-#define CUTLASS_DEVICE inline
-#define CUTLASS_HOST_DEVICE inline
-"""
-FAST_MATH = """
-namespace cutlass {
-struct FastDivmod {
-  int divisor;
-  explicit FastDivmod(int x) : divisor(x) {}
-  void operator()(int& quotient, int& remainder, int dividend) const {
-    quotient = dividend / divisor;
-    remainder = dividend % divisor;
-  }
-};
-}  // namespace cutlass
-"""
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("g++") or shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    folder = tmp_path_factory.mktemp("order")
-    (folder / "cutlass").mkdir()
-    (folder / "cutlass" / "cutlass.h").write_text(CUTLASS)
-    (folder / "cutlass" / "fast_math.h").write_text(FAST_MATH)
-    (folder / "main.cpp").write_text(PROGRAM)
-    includes = [f"-I{Path(__file__).parents[2] / 'cuda'}", f"-I{folder}"]
-    # Division by zero and overflow end the program, by a trap: a runtime library may not be there.
-    checks = ["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"]
-    command = [compiler, "-std=c++17", *includes, *checks, str(folder / "main.cpp")]
-    subprocess.run([*command, "-o", str(folder / "program")], check=True)
-    return folder / "program"
+def program(compiled: Callable[[str], Path]) -> Path:
+    return compiled(PROGRAM)
 
 
 SWIZZLES = (-1, 0, 1, 2, 4, 7, 8, 64, 2**30, 2**31 - 1)
