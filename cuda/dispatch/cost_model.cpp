@@ -112,7 +112,7 @@ bool has_matrix(Epilogue epilogue) { return has_operand(epilogue, OperandKind::m
 
 // By how much kernels that load and store by TMA exceed the prediction where there are many rows that are short: of a
 // row-major A, or of D beside a row-major B. On an H100 it was 1.1 to 2.2 times for ten such products, with 31,008 to
-// 965,888 rows; beside a row-major B, CUTLASS's included, 1.3 to 1.7 times for sixteen, with 5,600 to 27,648 rows.
+// 965,888 rows; beside a row-major B, CUTLASS's included, 1.3 to 1.7 times for ten, with 6,272 to 27,648 rows.
 double short_rows(KernelDescriptor const& kernel, GemmRequest const& r) {
   constexpr int kSomeRows = 5000, kManyRows = 30000, kShortK = 48, kShortN = 24, kShortD = 48;
   bool const is_tma = is_persistent(kernel) || kernel.family == Family::sm90_warpspecialized;
@@ -129,7 +129,7 @@ double short_rows(KernelDescriptor const& kernel, GemmRequest const& r) {
 // takes overlaps with the traffic of others, so all of them together are one limit, and memory is the other.
 double predict_thin_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& device) {
   constexpr int kStrip = 16, kPiece = 32, kWarps = 8, kReserved = 1024;
-  // What tiles of 32 columns take longer, read off 64 products of 1x1 convolutions on an H100, half of them short ones.
+  // Tiles of 32 columns take so much longer than those of 64, read off 64 products of 1x1 convolutions on an H100.
   constexpr double kNarrowUs = 1.2;
   KernelDescriptor const& kernel = *plan.kernel;
   ThinFigures const& cost = kThinFigures;
@@ -269,8 +269,8 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   double const lone_tile = k_tiles * cost.lone_k_tile_us + cost.tile_us;
   double time = cost.launch_us;
   if (is_strided && kernel.family == Family::sm90_conv) {
-    // Threadblocks share out the tiles evenly (scheduler/conv.cuh), but none is done before a tile of the class with the
-    // most taps is: of a square filter and equal strides.
+    // Threadblocks share out the tiles evenly (scheduler/class_shares.cuh), but none is done before a tile of the class
+    // with the most taps is: of a square filter and equal strides.
     double const side = std::ceil(std::sqrt(static_cast<double>(r.taps) / r.step));
     double const longest = k_tiles * r.step / r.taps * side * side * cost.k_tile_us + cost.tile_us;
     return time + combine(std::max(tiles / slots * tile, longest), dram, l2, limits.sharpness);

@@ -70,7 +70,7 @@ DIRECTIONS = ["fprop", "dgrad", "wgrad"]
         ),
         (
             {"schedule": "pingpong", "direction": ["dgrad", "wgrad"]},
-            "schedule pingpong with direction wgrad; its tiles are alike: leave schedule out",
+            "schedule pingpong with direction wgrad; it has fprop and dgrad: leave schedule out",
         ),
         (
             {"schedule": "pingpong", "tile": [256, 64, 64], "direction": ["dgrad"]},

@@ -154,7 +154,7 @@ def _check_pingpong(kernel: Kernel) -> Iterator[str]:
     if (m := kernel.tile.shape[0]) > 128:
         yield f"tile M = {m} with schedule pingpong; a warpgroup takes whole tiles: 64 or 128"
     if kernel.direction == "wgrad":
-        yield "schedule pingpong with direction wgrad; its tiles are alike: leave schedule out"
+        yield "schedule pingpong with direction wgrad; it has fprop and dgrad: leave schedule out"
     if kernel.tile.cluster != (1, 1, 1):
         cluster = dims(kernel.tile.cluster)
         yield f"cluster {cluster} with schedule pingpong; leave one of the two out"

@@ -36,8 +36,8 @@ struct ConvProblem {
   }
 };
 
-// Of kernels whose taps of a row share pixels: the fewest taps of a row, and the most pixels that the last lies behind the
-// first, which a tile loads beyond its own.
+// Limits of kernels whose taps of a row share pixels: the fewest taps in a row, and the most pixels between its first and
+// its last tap, which a tile loads beyond its own.
 constexpr int kFewestRowTaps = 3, kMostTapLines = 8;
 
 // Arguments of kernels with a Direction, which receive them as GemmArgs const&. The implicit GEMM:

@@ -1,7 +1,7 @@
 // Who computes which tiles of residue classes, the ones with the most k-tiles first. First there are rounds, in which every
 // threadblock has a tile of each class: so what they read of the gradient, and what lies side by side in D, stays in L2.
-// What is left of each class goes to the threadblocks that have least to do, as the longest-processing-time rule has it:
-// tiles dealt out in turn left some with a third more than the mean.
+// The other tiles of each class go to the threadblocks with the least work, the longest processing time first: dealt out in
+// turn, they left some threadblocks with a third more than the mean.
 #pragma once
 
 #include <cutlass/cutlass.h>
@@ -13,7 +13,7 @@ namespace cutwheel::conv2d {
 
 struct Sm90ClassShares {
   static constexpr int kClasses = 4, kGroups = kClasses + 1, kEntries = 12;
-  // What a tile costs besides, in k-tiles.
+  // A tile counts for so many k-tiles more, for its epilogue: an estimate.
   static constexpr int kTileCost = 3;
 
   int end = 0;  // indices before it are of shares

@@ -113,7 +113,7 @@ struct Sm90ConvScheduler {
       if (tiles <= kMaxTiles) {
         params.shares.plan(params.count, k_tiles, of_class,
                            static_cast<int>(std::min<std::int64_t>(tiles, args.device->sm_count)));
-        // What remains are classes without taps, if there are shares.
+        // Shares have all tiles of classes with taps, so only the others keep an end of their own.
         int const shared = params.shares.end > 0 ? params.classes[params.shares.classes - 1].tile_end : 0;
         for (int i = 0; i < params.count; ++i) {
           params.classes[i].tile_end = std::max(params.classes[i].tile_end - shared, 0);
