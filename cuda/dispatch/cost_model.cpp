@@ -15,8 +15,10 @@ double slots_of(KernelDescriptor const& kernel, DeviceInfo const& device) {
   // Kernels that are not persistent have as many as shared memory holds, and accumulators of half the registers.
   if (is_persistent(kernel)) {
     if (kernel.cluster.k <= 2) return device.sm_count;
-    // SMs of a GPC that make no whole cluster stay idle. That they are a tenth is an estimate.
-    return static_cast<double>(device.sm_count * 9 / 10 / kernel.cluster.k) * kernel.cluster.k;
+    // SMs of a GPC that make no whole cluster stay idle. That they are a tenth is an estimate; of clusters of eight 13 fit
+    // on the H100 that was asked.
+    int const tenths = kernel.cluster.k <= 4 ? 9 : 8;
+    return static_cast<double>(device.sm_count * tenths / 10 / kernel.cluster.k) * kernel.cluster.k;
   }
   constexpr int kAccumulators = 2 * 128 * 128;
   int const by_memory = *kernel.shared_memory_bytes > 0 ? device.shared_memory_bytes / *kernel.shared_memory_bytes : 1,
@@ -210,10 +212,14 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   // Clusters fetch a tile's operands once for all their members. Groups are laid out otherwise.
   auto const [lines_a, lines_b] = lines_of_l2(kernel, r);
   double const uses_of_pixels = kernel.family == Family::sm90_row_conv ? r.shared_pixels.taps : 1;
+  // Of a matrix that is less than a tile there is no more to load.
+  bool const is_dense = r.direction == Direction::none && r.grouping == Grouping::none;
+  int const rows = is_dense ? std::min(kernel.tile.m, kernel.swap_ab ? r.n : r.m) : kernel.tile.m,
+            columns = is_dense ? std::min(kernel.tile.n, kernel.swap_ab ? r.m : r.n) : kernel.tile.n;
   double const fetched = is_direct_conv(kernel)
                              ? 1.5 * kernel.tile.n * kernel.tile.k / k_tiles  // a halo tile for all taps; the filters stay
-                             : (kernel.tile.m * (kernel.swap_ab ? lines_b : lines_a) / kernel.cluster.n / uses_of_pixels +
-                                kernel.tile.n * (kernel.swap_ab ? lines_a : lines_b) / kernel.cluster.m) *
+                             : (rows * (kernel.swap_ab ? lines_b : lines_a) / kernel.cluster.n / uses_of_pixels +
+                                columns * (kernel.swap_ab ? lines_a : lines_b) / kernel.cluster.m) *
                                    kernel.tile.k;
   double const slots = slots_of(kernel, device);
   bool const lone = kernel.cluster.m * kernel.cluster.n == 1 && tiles > slots;
@@ -285,7 +291,9 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   if (rest > 0) {
     double const together = std::max(1.0, rest / device.sm_count);
     double const wave = std::max(tile * together, lone_tile) + (full > 0 ? later : first);
-    time += combine(wave, dram * rest / tiles, l2 * rest / tiles, limits.sharpness);
+    double const received = static_cast<double>(rows) / kernel.cluster.n + static_cast<double>(columns) / kernel.cluster.m;
+    double const one_sm = k_tiles * received * kernel.tile.k * operand_bytes / (limits.sm * 1e6);
+    time += combine(wave, dram * rest / tiles, std::max(l2 * rest / tiles, one_sm), limits.sharpness);
   }
   if (plan.reduce) {
     // The partial sums are written and read once more, in L2 as far as they fit; a second launch overlaps the first one's
@@ -304,22 +312,28 @@ double residual_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const&
 }
 
 void choose_raster(GemmPlan& plan, GemmRequest const& r) {
-  // Measured on an H200 against the best of both orders and four widths of bands. Small M: along the shorter side is within
-  // 3 % of the best (geometric mean; 16 % at worst). From M = 2048 on, along N is: 3 % (11 %), where walking along M loses
-  // 10 % with square tiles and 20 % with narrow ones, whose operands no longer stay in L2. Bands of two tiles: 128x128
-  // gains 0.3 %, 128x256 loses 0.4 %, the better of the tiles of a shape gains 0.6 %. Wider bands lose, because they round
-  // the number of tiles up. Persistent tiles walk in wider bands whatever their width: in bands of one 16-bit ones
-  // take 5 % longer, in bands of two 0.6 % longer than in bands of four; of 8-bit ones two are the best.
-  // CUTLASS rounds both counts of tiles up to whole bands: 33 columns of tiles in bands of two cost as much as 34.
-  constexpr int kLargeM = 2048;
-  bool const large = r.m >= kLargeM;
-  plan.raster = !large && r.m <= r.n ? RasterOrder::along_m : RasterOrder::along_n;
-  bool const square = plan.kernel->tile.m == 128 && plan.kernel->tile.n % 128 == 0;
-  bool const persistent = is_native(*plan.kernel) || is_direct_conv(*plan.kernel);
-  auto const fills = [](int extent, int tile, int cluster) { return (extent + tile - 1) / tile % (2 * cluster) == 0; };
-  bool const bands = persistent || (square && fills(r.m, plan.kernel->tile.m, plan.kernel->cluster.m) &&
-                                    fills(r.n, plan.kernel->tile.n, plan.kernel->cluster.n));
-  plan.swizzle = !large || !bands ? 1 : persistent && plan.kernel->op == Op::gemm ? 4 : 2;
+  // Small M: along the shorter side, within 3 % of the best of both orders and four widths of bands (geometric mean, H200;
+  // 16 % at worst). From M = 2048 on: along N, as walking along M loses 10 % with square tiles and 20 % with narrow ones,
+  // whose operands no longer stay in L2; unless A as a whole stays there and B is larger, which along N is read once for
+  // each band (2048 x 201088 x 1440 in fp8: 1.04 to 1.16 of the time in bands of two, 1.6 in bands of one). Measured on
+  // H100s with 353 tiles and products of 8 and 16 bits, this is within 1.0 % of the best (17 % at worst), along N alone in
+  // bands of four (8 bits: two) within 1.8 % (23 %). CUTLASS rounds both counts of tiles up to whole bands: 33 columns of
+  // tiles in bands of two cost as much as 34.
+  constexpr int kLargeM = 2048, kFewColumns = 10;
+  constexpr double kStaysInL2 = 12e6;  // bytes
+  KernelDescriptor const& kernel = *plan.kernel;
+  bool const large = r.m >= kLargeM, is_product = r.grouping == Grouping::none && r.op != Op::conv2d;
+  bool const a_stays = is_product && static_cast<double>(r.m) * r.k * element_bytes(kernel.a) <= kStaysInL2;
+  bool const along_m = r.m <= r.n && (!large || a_stays);
+  plan.raster = along_m ? RasterOrder::along_m : RasterOrder::along_n;
+  bool const square = kernel.tile.m == 128 && kernel.tile.n % 128 == 0;
+  bool const persistent = is_native(kernel) || is_direct_conv(kernel);
+  auto const fills = [](int extent, int tile, int cluster) { return ceil_div(extent, tile) % (2 * cluster) == 0; };
+  bool const bands =
+      persistent || (square && fills(r.m, kernel.tile.m, kernel.cluster.m) && fills(r.n, kernel.tile.n, kernel.cluster.n));
+  bool const few_columns = ceil_div(r.n, kernel.swap_ab ? kernel.tile.m : kernel.tile.n) <= kFewColumns;
+  bool const wide = persistent && is_product && !along_m && !few_columns;
+  plan.swizzle = !large || !bands ? 1 : wide ? 4 : 2;
 }
 
 }  // namespace cutwheel

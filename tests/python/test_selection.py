@@ -268,7 +268,16 @@ def test_raster_order_walks_along_the_shorter_side_of_small_problems() -> None:
 
 def test_raster_order_of_large_problems_is_along_n() -> None:
     for m, n in ((2048, 8192), (8192, 1024), (8192, 57344)):
-        assert chosen(H200, m, n, 4096)["raster"] == "along_n"
+        plan = chosen(H200, m, n, 4096)
+        assert (plan["raster"], plan["swizzle"]) == ("along_n", 4)
+
+
+def test_raster_order_is_along_m_where_a_stays_in_l2() -> None:
+    for m, n, k in ((2048, 201088, 1440), (4096, 32768, 512)):
+        plan = chosen(H200, m, n, k)
+        assert (plan["raster"], plan["swizzle"]) == ("along_m", 2)
+    # Not beside a smaller B.
+    assert chosen(H200, 16384, 2048, 256)["raster"] == "along_n"
 
 
 def test_tiles_of_cutlass_that_fill_no_band_are_walked_in_bands_of_one() -> None:

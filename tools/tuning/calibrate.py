@@ -43,7 +43,7 @@ LEAST_SHARPNESS = 1.5
 # would stand for a limit of memory, and be wrong wherever that does not rule.
 LEAST_STEP = 0.8 * 0.28
 REDUCE = ("reduce_us", "reduce_tb_per_s")
-LIMITS = ("l2", "lone_l2", "dram", "sharpness", "split_lines", "beyond_us")
+LIMITS = ("l2", "lone_l2", "sm", "dram", "sharpness", "split_lines", "beyond_us")
 # Few of the problems that are drawn are large, and they take most of the time.
 LARGE_US, LARGE_WEIGHT = 250.0, 3.0
 # Constants of cuda/dispatch/cost_model.cpp: microseconds for 128x128 of our own tiles, by whether
@@ -125,7 +125,8 @@ def index_of_lines(length: int) -> int:
 def slots_of(kernel: Mapping[str, Any], sm_count: int) -> int:
     """Threadblocks in flight at once: SMs of a GPC that make no whole cluster stay idle."""
     splits = kernel["cluster"][2]
-    return sm_count if splits <= 2 else sm_count * 9 // 10 // splits * splits
+    tenths = 9 if splits <= 4 else 8
+    return sm_count if splits <= 2 else sm_count * tenths // 10 // splits * splits
 
 
 def shared_pixels_of(job: str) -> tuple[int, int]:
@@ -282,7 +283,11 @@ def terms_of(
         slots=slots,
         k_tiles=k_tiles,
         bytes=request["batch"] * (operands + result),
-        fetched=(tile_m * tile_k * size / cluster_n, tile_n * tile_k * size / cluster_m),
+        # Of a matrix that is less than a tile there is no more to load.
+        fetched=(
+            min(tile_m, m) * tile_k * size / cluster_n,
+            min(tile_n, n) * tile_k * size / cluster_m,
+        ),
         lines=(of_b, of_a) if swap else (of_a, of_b),
         is_lone=cluster_m * cluster_n == 1 and tiles > slots,
         beyond=0 if native else past * tile_k * size / 128,
@@ -430,7 +435,9 @@ class Model(torch.nn.Module):
         together = full * own + plans.first + (full - 1).clamp_min(0) * plans.later
         waves = torch.where(full > 0, combine(together, dram * whole, l2 * whole), 0.0)
         last = own + torch.where(full > 0, plans.later, plans.first)
-        rest = torch.where(whole < 1, combine(last, dram * (1 - whole), l2 * (1 - whole)), 0.0)
+        one_sm = plans.k_tiles * plans.fetched.sum(1) / (limit["sm"] * 1e6)
+        of_l2 = torch.maximum(l2 * (1 - whole), one_sm)
+        rest = torch.where(whole < 1, combine(last, dram * (1 - whole), of_l2), 0.0)
         even = torch.maximum(plans.tiles / plans.slots * own, plans.longest * k_tile + tile)
         shared = combine(even, dram, l2)
         second = limit["reduce_us"] + plans.reduced / (limit["reduce_tb_per_s"] * 1e6)

@@ -16,6 +16,7 @@ struct Calibration {
 // Limits that kernels share; calibration.toml explains them.
 struct Limits {
   double l2, lone_l2;
+  double sm;
   double dram;
   double sharpness;
   double split_lines[3];
