@@ -56,6 +56,7 @@ SPARE_C, SPARE_C_CUTLASS = 1.0, 1.1  # of any tile, where a call leaves out the 
 SINGLE_STEP = 1.4  # of the first of our own tiles, for 128x128, where K is one step
 WIDE_RESIDUAL = 0.9  # of convolutions whose threads load it, for each 128x128 beyond the first
 WITHIN_TWO = 2.0  # of gathered loads, filters that begin within two sectors
+LATER_SUMS = 3.0  # of clusters of more than two that share K, before each tile behind the first
 FEW_STEPS, HIDING = 0.74, 7  # of CUTLASS's tiles behind the first, for 128x128, where K is one step
 
 # Kind, tile M, N and bytes of K, ours, schedule, swap_ab, splits: as in the file.
@@ -125,8 +126,7 @@ def index_of_lines(length: int) -> int:
 def slots_of(kernel: Mapping[str, Any], sm_count: int) -> int:
     """Threadblocks in flight at once: SMs of a GPC that make no whole cluster stay idle."""
     splits = kernel["cluster"][2]
-    tenths = 9 if splits <= 4 else 8
-    return sm_count if splits <= 2 else sm_count * tenths // 10 // splits * splits
+    return sm_count if splits <= 2 else sm_count * 10 // 11 // splits * splits
 
 
 def shared_pixels_of(job: str) -> tuple[int, int]:
@@ -276,6 +276,8 @@ def terms_of(
     later = 0.0
     if kernel["family"] == "sm90_warpspecialized":
         later = FEW_STEPS * area * max(0.0, (HIDING - k_tiles) / (HIDING - 1))
+    if native and of_cluster > 2:
+        later = LATER_SUMS
     slots = slots_of(kernel, sm_count)
     past = (tile_m - m % tile_m) % tile_m + (tile_n - n % tile_n) % tile_n
     return Terms(
