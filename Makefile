@@ -54,7 +54,7 @@ SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE THIRD_PA
              tools/wheel/sbom.py tools/wheel/driver_floor.py tools/wheel/wheelcheck/fatbin.py -type f ! -name '*.py[co]')
 BUILD := python -m build --no-isolation --skip-dependency-check
 
-.PHONY: help env quick wheel aarch64 test test-wheel test-clean test-gpu schemas torch-matrix lint locks docs bench verify sdist \
+.PHONY: help env quick wheel aarch64 test test-wheel test-clean test-caches test-gpu schemas torch-matrix lint locks docs bench verify sdist \
         manylinux images reproduce index add-docs verify-index served-index yank push-index constraints program dry-run clean distclean FORCE
 help:
 	@sed -n 's/^\([a-z0-9-]*\): .*## /make \1\t/p' Makefile
@@ -218,6 +218,16 @@ test-wheel: $(VENV)/.installed   ## the tests of the built file alone
 
 test-clean: $(VENV)/.base   ## the file that WHEEL names in a clean environment of the Python that CUTWHEEL_PYTHON names
 	CUTWHEEL_WHEEL=$$(realpath $(FILE)) python -m pytest tests/wheel/test_clean_install.py $(PYTEST_ARGS)
+
+# The caches are not in the environment of the builds, which would use them.
+$(VENV)/caches/.installed: requirements/caches.txt requirements/ccache.txt
+	$(PYTHON) -m venv $(VENV)/caches
+	$(VENV)/caches/bin/python -m pip install -qq --disable-pip-version-check --no-deps -r $<
+	touch $@
+
+test-caches: $(VENV)/.cuda-$(CUTWHEEL_CUDA) $(VENV)/caches/.installed   ## builds that share a cache of compiled kernels in Redis
+	python tools/wheel/debian_packages.py redis-server
+	PATH=$(CURDIR)/$(VENV)/caches/bin:$$PATH CUTWHEEL_CACHES=1 $(CURDIR)/$(VENV)/bin/python -m pytest tests/wheel/test_remote_cache.py
 
 # Without a usable GPU the tests would all be skipped, and that would look like success: doctor fails then.
 test-gpu: $(VENV)/.installed   ## every test that needs a GPU

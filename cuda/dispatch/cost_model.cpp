@@ -293,7 +293,7 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
     double const together = std::max(1.0, rest / device.sm_count);
     double const wave = std::max(tile * together, lone_tile) + (full > 0 ? later : first);
     double const received = static_cast<double>(rows) / kernel.cluster.n + static_cast<double>(columns) / kernel.cluster.m;
-    double const one_sm = k_tiles * received * kernel.tile.k * operand_bytes / (limits.sm * 1e6);
+    double const one_sm = is_dense ? k_tiles * received * kernel.tile.k * operand_bytes / (limits.sm * 1e6) : 0;
     time += combine(wave, dram * rest / tiles, std::max(l2 * rest / tiles, one_sm), limits.sharpness);
   }
   if (plan.reduce) {

@@ -79,27 +79,13 @@ def test_it_cross_builds_on_x86_64_alone() -> None:
         aarch64.check_machine("aarch64")
 
 
-@pytest.mark.parametrize(
-    ("user", "ci", "prefix"), [(0, "", []), (1000, "true", ["sudo", "-n"]), (1000, "", None)]
-)
-def test_missing_packages_are_installed_as_root_and_in_ci_or_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, user: int, ci: str, prefix: list[str] | None
-) -> None:
-    ran: list[list[str]] = []
-    monkeypatch.setattr(aarch64, "run", ran.append)
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(aarch64, "KEYRING", tmp_path / "none")
-    monkeypatch.setattr(aarch64.os, "geteuid", lambda: user)
-    monkeypatch.setattr(aarch64.shutil, "which", lambda name: name if name == "apt-get" else None)
-    monkeypatch.setenv("CI", ci)
-    if prefix is None:
-        wanted = "--no-install-recommends mmdebstrap qemu-user-static debian-archive-keyring"
-        with pytest.raises(aarch64.CrossError, match=wanted):
-            aarch64.install_tools()
-        assert not ran
-        return
-    aarch64.install_tools()
-    assert [command[: len(prefix) + 1] for command in ran] == [[*prefix, "env"]] * 2
-    assert ran[1][-3:] == ["mmdebstrap", "qemu-user-static", "debian-archive-keyring"]
+    monkeypatch.setattr(aarch64.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(aarch64.shutil, "which", lambda name: None)
+    wanted = "--no-install-recommends mmdebstrap qemu-user-static debian-archive-keyring"
+    with pytest.raises(aarch64.CrossError, match=wanted):
+        aarch64.install_tools()
 
 
 def test_the_runtime_of_the_target_replaces_that_of_the_compiler(tmp_path: Path) -> None:

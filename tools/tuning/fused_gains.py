@@ -39,6 +39,7 @@ GEMMS = {
     "h200.json": "h200",
     "quick/h100.json": "h100_80gb_hbm3",
     "quick/h100_drawn.json": "h100_80gb_hbm3",
+    "quick/h100_drawn_2.json": "h100_80gb_hbm3",
     "quick/h200_drawn.json": "h200",
 }
 # Those of other files are of kernels that are no longer chosen.

@@ -32,6 +32,7 @@ SOURCES = (
     "h200.json",
     "quick/h100.json",
     "quick/h100_drawn.json",
+    "quick/h100_drawn_2.json",
     "quick/h200_drawn.json",
     *fused_gains.CONVOLUTIONS,
 )

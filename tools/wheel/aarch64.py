@@ -36,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / name) for name in ("cmake", "tools/compat", "tools/release")]
 
 import cubins  # noqa: E402
+import debian_packages  # noqa: E402
 import verify  # noqa: E402
 from releasing import ReleaseError  # noqa: E402
 from torch_matrix import differences  # noqa: E402
@@ -124,19 +125,13 @@ def missing() -> list[str]:
 
 
 def install_tools() -> None:
-    """Installs what is missing where nobody minds: as root, and on a machine of CI."""
-    packages = missing()
-    if not packages:
-        return
-    as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    if shutil.which("apt-get") is None or (as_root and not os.environ.get("CI")):
-        raise CrossError(
-            f"{', '.join(packages)} of Debian or Ubuntu is needed: "
-            f"apt-get install --no-install-recommends {' '.join(packages)}"
-        )
-    apt = [*as_root, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
-    run([*apt, "update"])
-    run([*apt, "install", "--no-install-recommends", *packages])
+    """Installs what is missing where nobody minds."""
+    try:
+        debian_packages.install(missing())
+    except debian_packages.MissingPackagesError as error:
+        raise CrossError(str(error)) from None
+    except subprocess.CalledProcessError as error:
+        raise CrossError(f"apt-get ends with status {error.returncode}: see above") from None
 
 
 def write_program(path: Path, line: str) -> Path:
