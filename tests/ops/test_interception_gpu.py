@@ -73,7 +73,9 @@ def test_samples_of_torch(
 
 @pytest.mark.parametrize("dtype", [torch.float16, BF16], ids=str)
 @pytest.mark.parametrize("m", [1, 8, 48, 100, 300, 1500, 5000])
-def test_mm_is_taken(cutwheel: ModuleType, m: int, dtype: torch.dtype) -> None:
+def test_mm_is_taken_where_it_was_measured_faster(
+    cutwheel: ModuleType, m: int, dtype: torch.dtype
+) -> None:
     a, b = operands(m, 4096 + 8, 2048 + 8, dtype)
     with cutwheel.enabled():
         found = torch.mm(a, b)
@@ -82,7 +84,10 @@ def test_mm_is_taken(cutwheel: ModuleType, m: int, dtype: torch.dtype) -> None:
     close(found, a, b)
     assert torch.equal(found, out)
     report = cutwheel.report()
-    assert (report.taken, report.passed_on) == (2, 0), str(report)
+    # With few rows. With more, what was measured differs from class to class.
+    assert report.taken == 2 or m > 128, str(report)
+    assert report.taken + report.passed_on == 2, str(report)
+    assert all(entry.taken or "was measured" in entry.reason for entry in report.calls), str(report)
 
 
 def test_bmm_is_taken(cutwheel: ModuleType) -> None:
@@ -414,7 +419,8 @@ def test_errors_are_torchs_own(cutwheel: ModuleType) -> None:
 
 def test_short_memory_is_told_by_torch(cutwheel: ModuleType) -> None:
     tall = torch.zeros(2**21, 8, device="cuda", dtype=BF16)
-    with cutwheel.enabled(), pytest.raises(torch.OutOfMemoryError):
+    # In this mode, whatever was measured.
+    with cutwheel.enabled(), cutwheel.batch_invariant(), pytest.raises(torch.OutOfMemoryError):
         torch.mm(tall, tall.t())
     assert "no memory" in cutwheel.report().calls[0].reason
 
