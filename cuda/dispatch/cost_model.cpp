@@ -316,23 +316,26 @@ void choose_raster(GemmPlan& plan, GemmRequest const& r) {
   // Small M: along the shorter side, within 3 % of the best of both orders and four widths of bands (geometric mean, H200;
   // 16 % at worst). From M = 2048 on: along N, as walking along M loses 10 % with square tiles and 20 % with narrow ones,
   // whose operands no longer stay in L2; unless A as a whole stays there and B is larger, which along N is read once for
-  // each band (2048 x 201088 x 1440 in fp8: 1.04 to 1.16 of the time in bands of two, 1.6 in bands of one). Measured on
-  // H100s with 353 tiles and products of 8 and 16 bits, this is within 1.0 % of the best (17 % at worst), along N alone in
-  // bands of four (8 bits: two) within 1.8 % (23 %). CUTLASS rounds both counts of tiles up to whole bands: 33 columns of
-  // tiles in bands of two cost as much as 34.
+  // each band (2048 x 201088 x 1440 in fp8: up to 1.16 times as long in bands of two, up to 1.6 in bands of one). Measured
+  // on H100s with 353 tiles and products of 8 and 16 bits, this is within 1.0 % of the best (17 % at worst), along N alone
+  // in bands of four (8 bits: two) within 1.8 % (23 %). CUTLASS's tiles, of which 51 were measured: within 2.1 % (23 %),
+  // and 3.8 % (27 %) before. CUTLASS rounds both counts of tiles up to whole bands: 33 columns in bands of two cost as much
+  // as
+  // 34. Its tiles of 16 bits, which serve gradients of weights, are up to 1.2 times as slow along M.
   constexpr int kLargeM = 2048, kFewColumns = 10;
-  constexpr double kStaysInL2 = 12e6;  // bytes
+  constexpr double kStaysInL2 = 13e6;  // bytes
   KernelDescriptor const& kernel = *plan.kernel;
   bool const large = r.m >= kLargeM, is_product = r.grouping == Grouping::none && r.op != Op::conv2d;
-  bool const persistent = is_native(kernel) || is_direct_conv(kernel);
-  bool const a_stays = persistent && is_product && static_cast<double>(r.m) * r.k * element_bytes(kernel.a) <= kStaysInL2;
+  bool const persistent = is_native(kernel) || is_direct_conv(kernel), is_narrow = element_bytes(kernel.a) == 1;
+  bool const a_stays =
+      is_product && (persistent || is_narrow) && static_cast<double>(r.m) * r.k * element_bytes(kernel.a) <= kStaysInL2;
   bool const along_m = r.m <= r.n && (!large || a_stays);
   plan.raster = along_m ? RasterOrder::along_m : RasterOrder::along_n;
+  bool const few_columns = ceil_div(r.n, kernel.swap_ab ? kernel.tile.m : kernel.tile.n) <= kFewColumns;
   bool const square = kernel.tile.m == 128 && kernel.tile.n % 128 == 0;
   auto const fills = [](int extent, int tile, int cluster) { return ceil_div(extent, tile) % (2 * cluster) == 0; };
-  bool const bands =
-      persistent || (square && fills(r.m, kernel.tile.m, kernel.cluster.m) && fills(r.n, kernel.tile.n, kernel.cluster.n));
-  bool const few_columns = ceil_div(r.n, kernel.swap_ab ? kernel.tile.m : kernel.tile.n) <= kFewColumns;
+  bool const bands = persistent || (square && !few_columns && fills(r.m, kernel.tile.m, kernel.cluster.m) &&
+                                    fills(r.n, kernel.tile.n, kernel.cluster.n));
   bool const wide = persistent && is_product && !along_m && !few_columns;
   plan.swizzle = !large || !bands ? 1 : wide ? 4 : 2;
 }

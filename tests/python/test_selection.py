@@ -278,11 +278,17 @@ def test_raster_order_is_along_m_where_a_stays_in_l2() -> None:
         assert (plan["raster"], plan["swizzle"]) == ("along_m", 2)
     # Not beside a smaller B.
     assert chosen(H200, 16384, 2048, 256)["raster"] == "along_n"
+    # Of CUTLASS's tiles, those of 8 bits.
+    fp8 = {"a": E4M3, "d": BF16, "epilogue": "scaled", "fast_accum": True}
+    for given, raster in ((fp8, "along_m"), ({"addend": MATRIX}, "along_n")):
+        plans = explain(H200, 2048, 201088, 1440, **given)["plans"]
+        assert {plan["raster"] for plan in plans if "2x1x1" in plan["row"]} == {raster}
 
 
 def test_tiles_of_cutlass_that_fill_no_band_are_walked_in_bands_of_one() -> None:
     name = "gemm_sm90a_bf16_bf16_f32_bf16_128x128x64_2x1x1_tnt_pingpong_linear_combination"
-    for n, swizzle in ((4224, 1), (4096, 2)):  # 33 columns of tiles would count as 34
+    # 33 columns of tiles would count as 34; eight are few.
+    for n, swizzle in ((4224, 1), (4096, 2), (1024, 1)):
         plans = explain(H200, 4096, n, 7168, addend=MATRIX)["plans"]
         assert [plan["swizzle"] for plan in plans if plan["row"] == name] == [swizzle]
 
