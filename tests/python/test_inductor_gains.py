@@ -66,23 +66,41 @@ def test_plain_products_go_by_the_figures_of_enable(all_kernels: None) -> None:
     ask = target().why_not_product
     assert ask(product(4097, layout="nt")) is None
     assert "torch was measured" in ask(product(4097, layout="tt"))
-    # It was measured itself, and differs from its class.
+    # It was measured itself.
     assert "torch was measured" in ask(product(4096, 6144, 4096))
     assert "no measurement" in ask(product(4097, layout="nn"))
 
 
-def test_any_number_of_rows_needs_a_gain_for_all(all_kernels: None) -> None:
+@pytest.mark.parametrize("layout", ["tn", "tt", "nt"])
+@pytest.mark.parametrize("least", [2, 2049])
+def test_any_number_of_rows_needs_a_gain_for_all(
+    all_kernels: None, layout: str, least: int
+) -> None:
     ask = target().why_not_product
-    assert ask(product(symbol())) is None
-    # wgrad: slower up to 2048 rows.
-    assert "rows)" in ask(product(symbol(), layout="nt"))
-    assert ask(product(symbol(2049), layout="nt")) is None
+    # Of all classes of rows, by extents that were not measured themselves.
+    rows = [each for each in (2, 17, 65, 129, 513, 2049) if each >= least]
+    each = [ask(product(number, 4104, 2056, layout)) for number in rows]
+    found = ask(product(symbol(least), 4104, 2056, layout))
+    assert (found is None) == all(reason is None for reason in each)
+    assert found is None or "rows)" in found
+
+
+def test_any_number_of_rows_needs_a_gain_of_what_is_fused_for_all(
+    all_kernels: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cutwheel.inductor import measured
+
+    gains = {"gated": (1, 1, 1, 1), "activation": (0, 1, 1, 1), "residual": (0, 1, 1, 0)}
+    classes = (*measured.ROWS, 0)
+    for kind, taken in gains.items():
+        for most, gain in zip(classes, taken, strict=True):
+            monkeypatch.setitem(measured.GEMMS, (kind, most), bool(gain))
     fused = target().why_not_fused
     assert fused("gated", "silu", symbol()) is None
     assert "up to 64 rows" in fused("activation", "gelu", symbol())
     assert fused("activation", "gelu", symbol(65)) is None
-    assert fused("activation, shared", "gelu", symbol(65, 2048)) is None
-    assert "more than 2048" in fused("activation, shared", "gelu", symbol(65))
+    assert fused("residual", None, symbol(65, 2048)) is None
+    assert "more than 2048" in fused("residual", None, symbol(65))
 
 
 def test_nothing_is_specialised_or_guarded(all_kernels: None) -> None:
