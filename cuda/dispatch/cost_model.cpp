@@ -319,9 +319,8 @@ void choose_raster(GemmPlan& plan, GemmRequest const& r) {
   // each band (2048 x 201088 x 1440 in fp8: up to 1.16 times as long in bands of two, up to 1.6 in bands of one). Measured
   // on H100s with 353 tiles and products of 8 and 16 bits, this is within 1.0 % of the best (17 % at worst), along N alone
   // in bands of four (8 bits: two) within 1.8 % (23 %). CUTLASS's tiles, of which 51 were measured: within 2.1 % (23 %),
-  // and 3.8 % (27 %) before. CUTLASS rounds both counts of tiles up to whole bands: 33 columns in bands of two cost as much
-  // as
-  // 34. Its tiles of 16 bits, which serve gradients of weights, are up to 1.2 times as slow along M.
+  // before within 3.8 % (27 %). Those of 16 bits, which serve gradients of weights, are up to 1.2 times as slow along M.
+  // CUTLASS rounds both counts of tiles up to whole bands: 33 columns in bands of two cost as much as 34.
   constexpr int kLargeM = 2048, kFewColumns = 10;
   constexpr double kStaysInL2 = 13e6;  // bytes
   KernelDescriptor const& kernel = *plan.kernel;
