@@ -210,7 +210,7 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   // Clusters fetch a tile's operands once for all their members. Groups are laid out otherwise.
   auto const [lines_a, lines_b] = lines_of_l2(kernel, r);
   double const uses_of_pixels = kernel.family == Family::sm90_row_conv ? r.shared_pixels.taps : 1;
-  // Of a matrix that is less than a tile there is no more to load.
+  // An operand smaller than the tile counts with its own rows: no load asks for rows beyond its end.
   bool const is_dense = r.direction == Direction::none && r.grouping == Grouping::none;
   int const rows = is_dense ? std::min(kernel.tile.m, kernel.swap_ab ? r.n : r.m) : kernel.tile.m,
             columns = is_dense ? std::min(kernel.tile.n, kernel.swap_ab ? r.m : r.n) : kernel.tile.n;
@@ -254,7 +254,8 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   // Fitted on an H100 and an H200, in microseconds of 128x128: behind a single step of K nothing hides the loads of the
   // first tile, where later ones are loaded while the one before is stored; and a few steps do not hide the epilogue of
   // CUTLASS's kernels from the second tile on.
-  // Large clusters that share K exchange sums, which nothing overlaps: 3 us before each later tile (H100).
+  // Large clusters that share K take 3 us more for each later tile, by a fit on an H100: nothing overlaps their exchange of
+  // sums.
   constexpr double kSingleStep = 1.4, kFewSteps = 0.74, kLaterSums = 3.0;
   constexpr int kHiding = 7;
   double const first = is_own && k_tiles <= 1 ? kSingleStep * area_of(kernel.tile) : 0;
@@ -319,8 +320,8 @@ void choose_raster(GemmPlan& plan, GemmRequest const& r) {
   // each band (2048 x 201088 x 1440 in fp8: up to 1.16 times as long in bands of two, up to 1.6 in bands of one). Measured
   // on H100s with 353 tiles and products of 8 and 16 bits, this is within 1.0 % of the best (17 % at worst), along N alone
   // in bands of four (8 bits: two) within 1.8 % (23 %). CUTLASS's tiles, of which 51 were measured: within 2.1 % (23 %),
-  // before within 3.8 % (27 %). Those of 16 bits, which serve gradients of weights, are up to 1.2 times as slow along M.
-  // CUTLASS rounds both counts of tiles up to whole bands: 33 columns in bands of two cost as much as 34.
+  // before within 3.8 % (27 %). Those of 16 bits stay along N: of two such products along M took 1.04 and 1.11 times as
+  // long. CUTLASS rounds both counts of tiles up to whole bands: 33 columns in bands of two cost as much as 34.
   constexpr int kLargeM = 2048, kFewColumns = 10;
   constexpr double kStaysInL2 = 13e6;  // bytes
   KernelDescriptor const& kernel = *plan.kernel;

@@ -15,6 +15,7 @@ CUTLASS = """
 using std::min;
 #define CUTLASS_DEVICE inline
 #define CUTLASS_HOST_DEVICE inline
+#define CUTLASS_PRAGMA_UNROLL
 """
 FAST_MATH = """
 namespace cutlass {
@@ -38,7 +39,7 @@ def repository() -> Path:
 
 @pytest.fixture(scope="session")
 def compiled(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The program of a source, which may include headers of cuda/ that divide, and no more."""
+    """The program of a source whose headers of cuda/ need of CUDA division and a stream at most."""
 
     def program(source: str) -> Path:
         compiler = shutil.which("g++") or shutil.which("c++")
@@ -48,6 +49,7 @@ def compiled(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
         (folder / "cutlass").mkdir()
         (folder / "cutlass" / "cutlass.h").write_text(CUTLASS)
         (folder / "cutlass" / "fast_math.h").write_text(FAST_MATH)
+        (folder / "cuda_runtime_api.h").write_text("typedef struct CUstream_st* cudaStream_t;\n")
         (folder / "main.cpp").write_text(source)
         includes = [f"-I{repository / 'cuda'}", f"-I{folder}"]
         # Division by zero and overflow end it, by a trap: a runtime library may not be there.

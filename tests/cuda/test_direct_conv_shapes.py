@@ -8,9 +8,8 @@ what they say is compared with the definition of a convolution.
 from __future__ import annotations
 
 import random
-import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
@@ -87,10 +86,6 @@ int main() {
   }
 }
 """
-CUTLASS = """
-#define CUTLASS_DEVICE inline
-#define CUTLASS_PRAGMA_UNROLL
-"""
 FORMS = FPROP, DGRAD, SPACE_TO_DEPTH = range(3)
 POSITIONS, MIN_PITCH, MAX_BOX = 240, 16, 256
 LINES = {FPROP: 352, DGRAD: 352, SPACE_TO_DEPTH: 704}
@@ -162,31 +157,14 @@ def random_conv(form: int) -> Conv | None:
     return Conv(random.randint(1, 3), h, w, c, k, r, s, p, q, pad_h, pad_w, sh, sw, dh, dw)
 
 
-def compiled(repository: Path, folder: Path, text: str) -> Path:
-    compiler = shutil.which("g++") or shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    # CUDA's and CUTLASS's own headers are not there everywhere.
-    (folder / "cutlass").mkdir()
-    (folder / "cutlass" / "cutlass.h").write_text(CUTLASS)
-    (folder / "cuda_runtime_api.h").write_text("typedef struct CUstream_st* cudaStream_t;\n")
-    (folder / "main.cpp").write_text(text)
-    includes = [f"-I{repository / 'cuda'}", f"-I{folder}"]
-    # Overflows end the program.
-    sanitize = ["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"]
-    command = [compiler, "-std=c++17", *sanitize, *includes, str(folder / "main.cpp")]
-    subprocess.run([*command, "-o", str(folder / "program")], check=True)
-    return folder / "program"
+@pytest.fixture(scope="module")
+def planner(compiled: Callable[[str], Path]) -> Path:
+    return compiled(PROGRAM)
 
 
 @pytest.fixture(scope="module")
-def planner(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(repository, tmp_path_factory.mktemp("planner"), PROGRAM)
-
-
-@pytest.fixture(scope="module")
-def gatherer(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(repository, tmp_path_factory.mktemp("gatherer"), GATHERING)
+def gatherer(compiled: Callable[[str], Path]) -> Path:
+    return compiled(GATHERING)
 
 
 def answers(program: Path, form: int, convs: list[Conv]) -> list[list[int]]:

@@ -88,6 +88,15 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         aarch64.install_tools()
 
 
+def test_missing_packages_are_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    installed: list[list[str]] = []
+    monkeypatch.setattr(aarch64, "KEYRING", tmp_path / "none")
+    monkeypatch.setattr(aarch64.shutil, "which", lambda name: None)
+    monkeypatch.setattr(aarch64.debian_packages, "install", installed.append)
+    aarch64.install_tools()
+    assert installed == [["mmdebstrap", "qemu-user-static", "debian-archive-keyring"]]
+
+
 def test_the_runtime_of_the_target_replaces_that_of_the_compiler(tmp_path: Path) -> None:
     trees = {"ours": ("bin/nvcc", "lib/a", "include/x/a.h"), "theirs": ("lib/a", "include/x/b.h")}
     for tree, files in trees.items():

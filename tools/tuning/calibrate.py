@@ -285,7 +285,7 @@ def terms_of(
         slots=slots,
         k_tiles=k_tiles,
         bytes=request["batch"] * (operands + result),
-        # Of a matrix that is less than a tile there is no more to load.
+        # An operand smaller than the tile counts with its own rows: no load asks for more.
         fetched=(
             min(tile_m, m) * tile_k * size / cluster_n,
             min(tile_n, n) * tile_k * size / cluster_m,
