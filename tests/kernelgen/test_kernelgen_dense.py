@@ -45,8 +45,23 @@ def one_error(entry: Table, **values: Any) -> str:
     ("values", "text"),
     [
         (
-            {"tile": [192, 128, 64]},
-            "tile M = 192; one or two warpgroups take 64 rows each, or two of them 128: 64, 128 or",
+            {"tile": [320, 128, 64]},
+            "tile M = 320; one or two warpgroups take 64 rows each, or two of them 128: 64, 128 or"
+            " 256, or all 192 and half of the columns",
+        ),
+        (
+            {"tile": [192, 208, 64]},
+            "tile N = 208; rows of D are made of 16 columns, and a warpgroup has half of them: a"
+            " multiple of 32 up to 256",
+        ),
+        (
+            {"tile": [192, 256, 64]},
+            "tile 192x256; the registers of a warpgroup hold 192 rows of at most 117 columns",
+        ),
+        (
+            {"tile": [192, 192, 64], "layouts": ["ttt"]},
+            "tile N = 192 with layout ttt; where K is not contiguous one swizzle spans 64 columns:"
+            " N must be a multiple of 128",
         ),
         (
             {"tile": [256, 192, 64]},
@@ -61,8 +76,8 @@ def one_error(entry: Table, **values: Any) -> str:
         ({"tile": [128, 128, 32]}, "tile K = 32; it is 64 or 128: one swizzle spans 128 bytes"),
         ({"tile": [64, 64, 192]}, "tile K = 192; it is 64 or 128: one swizzle spans 128 bytes"),
         (
-            {"tile": [128, 256, 128]},
-            "needs too much shared memory for sm90a: 2 stages x ((128 ",
+            {"tile": [256, 176, 128]},
+            "needs too much shared memory for sm90a: 2 stages x ((256 ",
         ),
         ({"dtypes": [TF32], "tile": [64, 64, 128]}, "tile K = 128; it is 32 or 64: one swizzle"),
         (

@@ -34,23 +34,31 @@ def _check_tile(kernel: Kernel) -> Iterator[str]:
     is_promoted = kernel.is_fp8 and not kernel.tile.fast_accum
     is_tall = kernel.family == "sm90_persistent" or kernel.direction in ("fprop", "dgrad")
     most = 256 if is_tall and not kernel.scales else 128
-    if m not in (64, 128, most):
+    has_halves = kernel.family == "sm90_persistent" and not (is_promoted or kernel.scales)
+    if m not in (64, 128, most) and not (_halves_columns(kernel) and has_halves):
         allowed = ", or two of them 128: 64, 128 or 256" if most == 256 else ": 64 or 128"
+        if has_halves:
+            allowed += ", or all 192 and half of the columns"
         yield f"tile M = {m}; one or two warpgroups take 64 rows each{allowed}"
         return
-    if _rows(kernel) * n > _WARPGROUP_TILE:
+    parts = 2 if _halves_columns(kernel) else 1  # each warpgroup's own
+    if _rows(kernel) * n > _WARPGROUP_TILE * parts:
         yield (
             f"tile {m}x{n}; the registers of a warpgroup hold {_rows(kernel)} rows of at most"
             f" {_WARPGROUP_TILE // _rows(kernel)} columns"
         )
-    step = 8 if kernel.tile.swap_ab else 16  # a swapped tile's columns are rows of D
+    # A swapped tile's columns are rows of D.
+    step = (8 if kernel.tile.swap_ab else 16) * parts
     if n % step or n > 256:
         why = "columns are rows of D" if kernel.tile.swap_ab else "rows of D are made of 16 columns"
+        why += ", and a warpgroup has half of them" if parts > 1 else ""
         yield f"tile N = {n}; {why}: a multiple of {step} up to 256"
-    elif (width := _wgmma_columns(n, is_promoted, _rows(kernel))) not in _wgmma_widths(dtypes):
+    elif (
+        width := _wgmma_columns(n // parts, is_promoted, _rows(kernel))
+    ) not in _wgmma_widths(dtypes):
         widths, rows = _wgmma_widths(dtypes), _rows(kernel)
         every = range(step, 257, step)
-        there = [x for x in every if _wgmma_columns(x, is_promoted, rows) in widths]
+        there = [x for x in every if _wgmma_columns(x // parts, is_promoted, rows) in widths]
         yield (
             f"tile N = {n} is multiplied {width} columns at a time, and there is no wgmma of"
             f" {dtypes.a} and {dtypes.b} in that width here; N is one of"
@@ -89,11 +97,12 @@ def _check_dense_layout(kernel: Kernel) -> Iterator[str]:
             f"layout {kernel.layout}; wgmma reads 32-bit operands K-major only, as they lie in"
             " tnt: sm90_warpspecialized has the other layouts"
         )
-    if kernel.element_bytes == 2 and own[1] == "t" and kernel.tile.shape[1] % _MN_COLUMNS:
+    columns = _MN_COLUMNS * (2 if _halves_columns(kernel) else 1)
+    if kernel.element_bytes == 2 and own[1] == "t" and kernel.tile.shape[1] % columns:
         yield (
             f"tile N = {kernel.tile.shape[1]} with layout {kernel.layout}; where K is not"
             f" contiguous one swizzle spans {_MN_COLUMNS} columns: N must be a multiple of"
-            f" {_MN_COLUMNS}"
+            f" {columns}"
         )
     epilogue = kernel.epilogue
     if kernel.tile.swap_ab and epilogue and epilogue.width != "same":
@@ -182,13 +191,25 @@ def _check_grouped_rows(kernel: Kernel) -> Iterator[str]:
 
 def _warpgroups(kernel: Kernel) -> int:
     """Warpgroups that multiply."""
-    return 2 if kernel.tile.schedule == "pingpong" else min(kernel.tile.shape[0] // 64, 2)
+    return 2 if kernel.tile.schedule == "pingpong" else max(1, min(kernel.tile.shape[0] // 64, 2))
 
 
 def _rows(kernel: Kernel) -> int:
     """Rows of a tile that belong to one warpgroup."""
     m = kernel.tile.shape[0]
-    return m if kernel.tile.schedule == "pingpong" else m // _warpgroups(kernel)
+    is_whole = kernel.tile.schedule == "pingpong" or _halves_columns(kernel)
+    return m if is_whole else m // _warpgroups(kernel)
+
+
+def _halves_columns(kernel: Kernel) -> bool:
+    """Whether each of two warpgroups has all rows of a tile, and half of its columns."""
+    return kernel.tile.shape[0] == 192
+
+
+def _own_columns(kernel: Kernel) -> int:
+    """Columns of a tile that a warpgroup finishes."""
+    parts = kernel.tile.cluster[2] * (2 if _halves_columns(kernel) else 1)
+    return kernel.tile.shape[1] // parts
 
 
 def _wgmma_columns(n: int, is_promoted: bool, rows: int) -> int:
@@ -221,9 +242,18 @@ def _row_bytes(kernel: Kernel) -> int:
 
 def _staged_columns(kernel: Kernel) -> int:
     """Columns of a row of results in shared memory: those of a tile, or an even part of them."""
-    n, size = kernel.tile.shape[1] // kernel.tile.cluster[2], _staged_bytes(kernel)
+    n, size = _own_columns(kernel), _staged_bytes(kernel)
     parts = (x for x in range(16, n + 1, 16) if n % x == 0 and x * size <= _STAGED_ROW_BYTES)
     return max(parts, default=16)  # no part: N is refused
+
+
+def _stores_by_threads(kernel: Kernel) -> bool:
+    """Whether rows of results are staged by 128 bytes: kInPasses of per_warpgroup.cuh."""
+    if kernel.op == "conv2d":
+        return False
+    kinds = [kind.enumerator for _, kind in (kernel.epilogue.operands if kernel.epilogue else ())]
+    is_large = _rows(kernel) > 64 or _own_columns(kernel) >= 256
+    return is_large and "matrix" not in kinds
 
 
 def _copied_matrix_bytes(kernel: Kernel) -> int:
@@ -231,7 +261,7 @@ def _copied_matrix_bytes(kernel: Kernel) -> int:
 
     As kIsCopied and kIsInPlace of per_warpgroup.cuh have it.
     """
-    epilogue, columns = kernel.epilogue, kernel.tile.shape[1] // kernel.tile.cluster[2]
+    epilogue, columns = kernel.epilogue, _own_columns(kernel)
     if epilogue is None or epilogue.width != "same" or kernel.tile.swap_ab:
         return 0
     sizes = [
@@ -250,10 +280,12 @@ def _memory(kernel: Kernel) -> str:
     m, n, k = kernel.tile.shape
     warpgroups, operands = _warpgroups(kernel), kernel.element_bytes * k
     splits = kernel.tile.cluster[2]
-    own_n = n // splits
+    own_n = _own_columns(kernel)
     row = own_n * rules.result_bytes(kernel)
     if not kernel.tile.swap_ab:
         row = _staged_columns(kernel) * _staged_bytes(kernel)
+    if _stores_by_threads(kernel):
+        row = min(row, _SWIZZLE_BYTES)
     gathers = kernel.family in ("sm90_gather_conv", "sm90_gathered_grouped")
     stages = 3 if gathers else 2
     terms = f"{stages} stages x (({m} + {n}) x {operands} + 16)"

@@ -205,7 +205,11 @@ struct Sm90PersistentKernel {
         skipped_k_tiles = Scheduler::kHasEqualTiles ? next.k_tiles : k_tiles_of(tile + tile_step());
       }
       tile += tile_step() * (1 + kSkipped);
-      if constexpr (!Types::kPingpong) next.m += warpgroup * 64;
+      if constexpr (Types::kHalvesColumns) {
+        next.n += warpgroup * Types::kColumns;
+      } else if constexpr (!Types::kPingpong) {
+        next.m += warpgroup * 64;
+      }
       if constexpr (!Scheduler::kReadsMemory) {
         if (is_first) wait_on_dependent_grids();
         is_first = false;
@@ -220,7 +224,7 @@ struct Sm90PersistentKernel {
         CUTLASS_PRAGMA_UNROLL
         for (int block = 0; block < Types::kBlocks; ++block) {
           Epilogue::store_zeros(p.epilogue, work, thread, scheduler.coordinates(work));
-          work.m += 64 * Types::kTileWarpGroups;
+          work.m += 64 * Types::kRowGroups;
         }
         turns.begin();
         turns.end();
@@ -229,9 +233,9 @@ struct Sm90PersistentKernel {
         continue;
       }
       if constexpr (kSplits == 1 && !kScaled && !Types::kPingpong) {
-        // Where all rows of a warpgroup lie beyond the end, there is nothing to multiply. The thread that releases stages
+        // Where all that a warpgroup has lies beyond the end, there is nothing to multiply. The thread that releases stages
         // waits alone: nothing would keep others within one round of it, and a parity tells only two rounds apart.
-        if (work.m >= work.end_m) {
+        if (work.m >= work.end_m || (Types::kHalvesColumns && work.n >= work.end_n)) {
           if (thread == 0) {
             State own = read;
             for (int k = 0; k < work.k_tiles; ++k, ++own) {
@@ -295,7 +299,7 @@ struct Sm90PersistentKernel {
         CUTLASS_PRAGMA_UNROLL
         for (int block = 0; block < Types::kBlocks; ++block) {
           if (block > 0) {
-            work.m += 64 * Types::kTileWarpGroups;
+            work.m += 64 * Types::kRowGroups;
             if (work.m >= work.end_m) break;
             synchronize();
             Epilogue::prefetch(p.epilogue, storage, work, thread);

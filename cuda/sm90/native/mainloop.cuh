@@ -20,9 +20,10 @@ using Sm90MmaElement = std::conditional_t<type == DType::tf32, cutlass::tfloat32
 // swap_ab: the kernel computes D^T [N, M] = B^T [N, K] A^T [K, M], so that a small M of the user meets the dimension of
 // wgmma that may be as short as 8. Tile is the kernel's; layouts are the user's. splits: threadblocks that share the K of a
 // tile, each of which finishes its part of the columns. pingpong: two warpgroups take whole tiles in turns, so that one
-// multiplies while the other stores; else each owns 64 rows of every tile, or of 256 rows every other 64.
+// multiplies while the other stores; else each owns 64 rows of every tile, of 256 rows every other 64, or of 192 rows all
+// and half of the columns. has_frame: D has rows or columns that the GEMM has not.
 template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, class Epilogue_,
-          bool swap_ab = false, int splits = 1, bool pingpong = false>
+          bool swap_ab = false, int splits = 1, bool pingpong = false, bool has_frame = false>
 struct Sm90PersistentTypes {
   static constexpr bool kSwapAB = swap_ab;
   static constexpr DType kD = d;
@@ -31,24 +32,32 @@ struct Sm90PersistentTypes {
   static constexpr int kSplits = splits;
   static constexpr bool kPingpong = pingpong;
   static constexpr int kK = Tile::kK;
-  static constexpr int kColumns = Tile::kN, kOwnColumns = Tile::kN / splits;
-  static_assert(Tile::kN % splits == 0);
+  static constexpr bool kHalvesColumns = Tile::kM == 192;
+  // Of a warpgroup.
+  static constexpr int kColumns = kHalvesColumns ? Tile::kN / 2 : Tile::kN, kOwnColumns = kColumns / splits;
+  static_assert(Tile::kN % splits == 0 && (!kHalvesColumns || splits == 1));
   using ElementA = Sm90MmaElement<swap_ab ? b : a>;
   using ElementB = Sm90MmaElement<swap_ab ? a : b>;
   using ElementAccumulator = Element<acc>;
   // Warpgroups of a threadblock that multiply, those of a tile, and the blocks of 64 rows that each of these has.
   static constexpr int kTileWarpGroups = pingpong || Tile::kM == 64 ? 1 : 2, kWarpGroups = pingpong ? 2 : kTileWarpGroups;
-  static constexpr int kBlocks = Tile::kM / 64 / kTileWarpGroups;
-  static_assert(Tile::kM == 64 || Tile::kM == 128 || (Tile::kM == 256 && !pingpong));
+  static constexpr int kRowGroups = kHalvesColumns ? 1 : kTileWarpGroups;
+  static constexpr int kBlocks = Tile::kM / 64 / kRowGroups;
+  static_assert(Tile::kM == 64 || Tile::kM == 128 || ((Tile::kM == 192 || Tile::kM == 256) && !pingpong));
   using TileShape = cute::Shape<cute::Int<Tile::kM>, cute::Int<Tile::kN>, cute::Int<Tile::kK>>;
+  // A warpgroup that waited until TMA has read its last rows would wait behind loads that are under way. One that stores
+  // twice in a tile would wait within it; and one whose rows are staged whole takes a stage from the mainloop.
+  static constexpr bool kStoresByThreads = !has_frame && (kBlocks > 1 || kOwnColumns >= 256);
   // Lazily: the one's static assertions do not hold for the other's tiles.
   static constexpr auto epilogue_type() {
     using Operands = typename Epilogue_::Operands;
     using Stores = typename Epilogue_::Stores;
     if constexpr (swap_ab) {
-      return epilogue::TypeIdentity<Sm90TransposedEpilogue<Epilogue_, d, kOwnColumns, Operands, Stores>>{};
+      return epilogue::TypeIdentity<
+          Sm90TransposedEpilogue<Epilogue_, d, kOwnColumns, Operands, Stores, kStoresByThreads>>{};
     } else {
-      return epilogue::TypeIdentity<Sm90PerWarpgroupEpilogue<Epilogue_, d, kOwnColumns, Operands, Stores>>{};
+      return epilogue::TypeIdentity<
+          Sm90PerWarpgroupEpilogue<Epilogue_, d, kOwnColumns, Operands, Stores, kStoresByThreads>>{};
     }
   }
   using Epilogue = typename decltype(epilogue_type())::type;
@@ -73,7 +82,8 @@ struct Sm90PersistentTypes {
   }
 
   // Multiplies 64 rows by all columns.
-  using Instruction = decltype(sm90_wgmma<ElementA, ElementB, ElementAccumulator, TileShape, kMajorA, kMajorB>());
+  using WarpGroupTile = cute::Shape<cute::Int<Tile::kM>, cute::Int<kColumns>, cute::Int<Tile::kK>>;
+  using Instruction = decltype(sm90_wgmma<ElementA, ElementB, ElementAccumulator, WarpGroupTile, kMajorA, kMajorB>());
   static constexpr int kValues = kBlocks * kColumns / 2;  // of a thread
 };
 
@@ -111,8 +121,10 @@ struct Sm90PlainMma : Base {
     }
     // The shuffle tells the compiler that a warp has one value, and lets the warp meet before wgmma.
     int const warpgroup = __shfl_sync(0xffffffff, thread / 128, 0) % Base::kTileWarpGroups;
-    GmmaDescriptor const a = OperandA::template descriptor<64>(shared.smem_A.data(), warpgroup * 64);
-    GmmaDescriptor const b = OperandB::template descriptor<Base::kColumns>(shared.smem_B.data(), 0);
+    GmmaDescriptor const a =
+        OperandA::template descriptor<64>(shared.smem_A.data(), Base::kHalvesColumns ? 0 : warpgroup * 64);
+    GmmaDescriptor const b = OperandB::template descriptor<Base::kColumns>(
+        shared.smem_B.data(), Base::kHalvesColumns ? warpgroup * Base::kColumns : 0);
     constexpr int kStep = 32 / sizeof(typename Base::ElementA);  // K of an instruction
     auto scale = SM90::GMMA::ScaleOut::Zero;
     PipelineState release = read;
@@ -128,8 +140,7 @@ struct Sm90PlainMma : Base {
         GmmaDescriptor const columns = sm90_advance(b, OperandB::offset(0, k, read.index()));
         CUTLASS_PRAGMA_UNROLL
         for (int block = 0; block < Base::kBlocks; ++block) {
-          GmmaDescriptor const rows =
-              sm90_advance(a, OperandA::offset(block * 64 * Base::kTileWarpGroups, k, read.index()));
+          GmmaDescriptor const rows = sm90_advance(a, OperandA::offset(block * 64 * Base::kRowGroups, k, read.index()));
           sm90_multiply<typename Base::Instruction>(rows, columns, accum, index_of(block, 0), scale);
         }
         scale = SM90::GMMA::ScaleOut::One;

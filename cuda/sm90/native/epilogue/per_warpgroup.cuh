@@ -7,12 +7,14 @@
 
 namespace cutwheel::gemm {
 
-template <class Epilogue, DType d, int columns, class Operands, class Stores>
+template <class Epilogue, DType d, int columns, class Operands, class Stores, bool by_threads = false>
 struct Sm90PerWarpgroupEpilogue;
 
-template <class Epilogue, DType d, int columns, class... Operands, class... Stores>
-struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>,
-                                epilogue::OperandList<Stores...>> {
+// by_threads: results are stored by the threads and not by TMA. Rows are staged by 128 bytes then, unless a matrix lies
+// where they are staged.
+template <class Epilogue, DType d, int columns, class... Operands, class... Stores, bool by_threads>
+struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>, epilogue::OperandList<Stores...>,
+                                by_threads> {
   using Apply = epilogue::Apply<Epilogue, d, epilogue::OperandList<Operands...>, epilogue::OperandList<Stores...>>;
   using ElementD = typename Apply::ElementD;  // for one accumulator column
   using E = Element<d>;                       // of the stores besides D, too
@@ -28,7 +30,10 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
     while (result * kWidest > kMaxRowBytes || columns % result != 0) result -= 16;
     return result;
   }
-  static constexpr int kPassColumns = pass_columns();
+  template <class Operand>
+  static constexpr bool kIsMatrix = Operand::kKind == OperandKind::matrix && Apply::kWidth == Width::same;
+  static constexpr bool kInPasses = by_threads && !(false || ... || kIsMatrix<Operands>);
+  static constexpr int kPassColumns = kInPasses ? std::min(columns, 128 / kWidest) : pass_columns();
   using Rows = Sm90StagedRows<kPassColumns, static_cast<int>(sizeof(ElementD)), static_cast<int>(sizeof(E))>;
   using StoreRows = Sm90StagedRows<kPassColumns, static_cast<int>(sizeof(E)), static_cast<int>(sizeof(E))>;
 
@@ -271,6 +276,11 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
                                    int thread, Value const& value, Frame const& coordinates) {
     static_assert(Frame::kAlways || kStores == 0);
     int const lane = thread % 32, warp = thread / 32 % 4, first_row = warp * 16;
+    if constexpr (by_threads) {
+      store_by_threads(p, storage, work, first_row, lane, value,
+                       std::make_index_sequence<ceil_div(columns, kPassColumns)>{});
+      return;
+    }
     std::uint8_t* const staged = storage.staged[warp];
     CUTLASS_PRAGMA_UNROLL
     for (int pass = 0; pass < columns; pass += kPassColumns) {
@@ -305,6 +315,49 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
         StoreRows::send(maps.stores[s], true, static_cast<std::uint8_t*>(target.data), target.leading * kBytes,
                         target.batch_stride * kBytes, staged, work, row, column, lane, coordinates);
       }
+    }
+  }
+
+  template <class Value, std::size_t... pass>
+  CUTLASS_DEVICE static void store_by_threads(Params const& p, Storage& storage, Sm90WorkTile const& work, int first_row,
+                                              int lane, Value const& value, std::index_sequence<pass...>) {
+    (store_pass<static_cast<int>(pass) * kPassColumns>(p, storage, work, first_row, lane, value), ...);
+  }
+  template <int pass, class Value>
+  CUTLASS_DEVICE static void store_pass(Params const& p, Storage& storage, Sm90WorkTile const& work, int first_row,
+                                        int lane, Value const& value) {
+    constexpr int kHere = std::min(kPassColumns, columns - pass), kE = static_cast<int>(sizeof(E));
+    using PassRows = Sm90StagedRows<kHere, static_cast<int>(sizeof(ElementD)), kE>;
+    using PassStoreRows = Sm90StagedRows<kHere, kE, kE>;
+    cutlass::Array<ElementD, 2> results[kHere / 8][2];
+    cutlass::Array<E, 2> stored[kStores > 0 ? kStores : 1][kHere / 8][2];
+    CUTLASS_PRAGMA_UNROLL
+    for (int j = 0; j < kHere / 8; ++j) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        int const row = first_row + 8 * r + lane / 4, column = pass + 8 * j + 2 * (lane % 4);
+        cutlass::Array<std::decay_t<decltype(value(0))>, 2> accum;
+        accum[0] = value(pass / 2 + 4 * j + 2 * r);
+        accum[1] = value(pass / 2 + 4 * j + 2 * r + 1);
+        typename Apply::template StoreFragments<2> stores;
+        std::tuple const inputs{load<Operands>(p, storage, work, row, column)...};
+        results[j][r] = Apply::run(accum, inputs, stores);
+        CUTLASS_PRAGMA_UNROLL
+        for (int s = 0; s < kStores; ++s) stored[s][j][r] = cutlass::NumericArrayConverter<E, float, 2>{}(stores[s]);
+      }
+    }
+    std::uint8_t* const staged = storage.staged[first_row / 16];
+    int const row = work.m + first_row, column = work.n + pass;
+    __syncwarp();  // what lies there has been read
+    PassRows::put(staged, results, lane);
+    PassRows::write(p.data, p.pitch, p.batch_stride, p.by_tma, staged, work, row, column, lane);
+    CUTLASS_PRAGMA_UNROLL
+    for (int s = 0; s < kStores; ++s) {
+      EpilogueValue const& target = p.stores[s];
+      __syncwarp();
+      PassStoreRows::put(staged, stored[s], lane);
+      PassStoreRows::write(static_cast<std::uint8_t*>(target.data), target.leading * kE, target.batch_stride * kE, true,
+                           staged, work, row, column, lane);
     }
   }
 

@@ -179,7 +179,40 @@ struct Sm90StagedRows {
     }
   }
 
+  // The same by the threads of the warp. `aligned`: rows of D begin on 16 bytes.
+  CUTLASS_DEVICE static void write(std::uint8_t* data, std::int64_t pitch, std::int64_t batch_stride, bool aligned,
+                                   std::uint8_t const* staged, Sm90WorkTile const& work, int row, int column, int lane) {
+    __syncwarp();
+    if (aligned && row + 16 <= work.end_m && column + columns <= work.end_n) {
+      constexpr int kChunks = kRowBytes / 16;
+      std::uint8_t* const first = data + work.d_batch * batch_stride + row * pitch + std::int64_t{column} * column_bytes;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 16 * kChunks; i += 32) {
+        int const own = (i + lane) / kChunks, at = (i + lane) % kChunks * 16, piece = at / kPieceBytes * kPieceBytes;
+        if (16 * kChunks % 32 != 0 && i + lane >= 16 * kChunks) break;
+        *reinterpret_cast<uint4*>(first + own * pitch + at) =
+            *reinterpret_cast<uint4 const*>(staged + offset_of(own, piece, at - piece));
+      }
+    } else {
+      store_rest(data, aligned, pitch, batch_stride, staged, work, row, column, lane);
+    }
+  }
+
  private:
+  CUTLASS_DEVICE static void store_rest(std::uint8_t* data, bool aligned, std::int64_t pitch, std::int64_t batch_stride,
+                                        std::uint8_t const* staged, Sm90WorkTile const& work, int row, int column,
+                                        int lane) {
+    if (unit > 1 && !aligned) {
+      int const left = static_cast<int>(std::min<std::int64_t>(work.end_n - column, columns)) * column_bytes;
+      std::uint8_t* const first = data + work.d_batch * batch_stride + row * pitch + std::int64_t{column} * column_bytes;
+      store_unaligned_rows<16, kRowBytes, unit, 32>(first, pitch, work.end_m - row, left, lane, [&](int r, int at) {
+        int const piece = at / kPieceBytes * kPieceBytes;
+        return staged + offset_of(r, piece, at - piece);
+      });
+    } else {
+      write_part(data + work.d_batch * batch_stride, pitch, staged, work, row, column, lane, Sm90IdentityCoordinates{});
+    }
+  }
   // Offset of byte `first + rest` of a row, where `first` is known to the compiler.
   CUTLASS_DEVICE static int offset_of(int row, int first, int rest) {
     int const at = first + rest, piece = first / kPieceBytes;

@@ -6,12 +6,14 @@
 
 namespace cutwheel::gemm {
 
-template <class Epilogue, DType d, int columns, class Operands, class Stores>
+template <class Epilogue, DType d, int columns, class Operands, class Stores, bool by_threads>
 struct Sm90TransposedEpilogue;
 
-// `columns` of the kernel: rows of D.
-template <class Epilogue, DType d, int columns, class... Operands>
-struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>, epilogue::OperandList<>> {
+// `columns` of the kernel: rows of D. by_threads: results are stored by the threads and not by TMA, a few rows at a time
+// unless a matrix lies where they are staged.
+template <class Epilogue, DType d, int columns, class... Operands, bool by_threads>
+struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>, epilogue::OperandList<>,
+                              by_threads> {
   using Apply = epilogue::Apply<Epilogue, d, epilogue::OperandList<Operands...>, epilogue::OperandList<>>;
   using ElementD = typename Apply::ElementD;
   using E = Element<d>;
@@ -47,8 +49,12 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
   static constexpr int kMatrixBytes = kIsCopied<Operand> && !kIsInPlace<Operand> ? columns * 128 : 0;
   static constexpr int kAllMatrixBytes = (0 + ... + kMatrixBytes<Operands>);
 
+  // Successive passes take turns in two places, so that threads meet once in each.
+  static constexpr bool kInPasses = by_threads && !kHasInPlace;
+  static constexpr int kPassRows = kInPasses ? std::min(columns, 64 / kD) : columns;
+
   struct alignas(1024) Storage {  // of a warpgroup
-    std::uint8_t staged[kPieces][columns * 128];
+    std::uint8_t staged[kPieces][(kInPasses ? 2 : 1) * kPassRows * 128];
     alignas(128) std::uint8_t matrices[kAllMatrixBytes > 0 ? kAllMatrixBytes : 16];
     std::uint8_t vectors[kAllVectorBytes > 0 ? kAllVectorBytes : 16];
   };
@@ -224,55 +230,104 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
   // Offset of a byte of a row of D, in a warpgroup's 64 columns.
   CUTLASS_DEVICE static int offset_of(int row, int byte) {
     int const piece = byte / 128, within = byte % 128;
-    return piece * columns * 128 + row * 128 + (within ^ row % 8 * 16);
+    return piece * kPassRows * 128 + row * 128 + (within ^ row % 8 * 16);
   }
 
-  template <class Value>
-  CUTLASS_DEVICE static void store(Params const& p, Maps const& maps, Storage& storage, Sm90WorkTile const& work,
-                                   int thread, Value const& value, Sm90IdentityCoordinates) {
+  template <class Value, std::size_t... pass>
+  CUTLASS_DEVICE static void store_by_threads(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread,
+                                              Value const& value, std::index_sequence<pass...>) {
+    (store_pass<static_cast<int>(pass) * kPassRows>(p, storage, work, thread, value), ...);
+  }
+  template <int pass, class Value>
+  CUTLASS_DEVICE static void store_pass(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread,
+                                        Value const& value) {
+    constexpr int kHere = std::min(kPassRows, columns - pass), kChunks = kRowBytes / 16;
+    std::uint8_t* const staged = storage.staged[0] + pass / kPassRows % 2 * (kPassRows * kRowBytes);
+    auto const at = [&](int row, int byte) { return staged + offset_of(row, byte); };
+    // Where a matrix lies there, all threads have to have read it.
+    put<pass, kHere>(p, storage, work, thread, value, at, [] {
+      if constexpr (kHasInPlace) cutlass::arch::NamedBarrier::sync(128, thread_barrier());
+    });
+    cutlass::arch::NamedBarrier::sync(128, thread_barrier());
+    std::uint8_t* const first =
+        p.data + work.d_batch * p.batch_stride + (work.n + pass) * p.pitch + std::int64_t{work.m} * kD;
+    int const rows = work.end_n - work.n - pass, row_bytes = min(work.end_m - work.m, 64) * kD;
+    if (!p.by_tma) {
+      store_unaligned_rows<kHere, kRowBytes, kD, 128>(first, p.pitch, rows, row_bytes, thread, at);
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kHere * kChunks; i += 128) {
+        int const row = (i + thread) / kChunks, byte = (i + thread) % kChunks * 16;
+        if (row >= rows || (kHere * kChunks % 128 != 0 && row >= kHere) || byte >= row_bytes) continue;
+        std::uint8_t* const to = first + row * p.pitch + byte;
+        if (byte + 16 <= row_bytes) {
+          *reinterpret_cast<uint4*>(to) = *reinterpret_cast<uint4 const*>(at(row, byte));
+        } else {
+          auto const* const from = reinterpret_cast<E const*>(at(row, byte));
+          for (int e = 0; e < (row_bytes - byte) / kD; ++e) reinterpret_cast<E*>(to)[e] = from[e];
+        }
+      }
+    }
+  }
+
+  // Computes results of the rows of D from `pass` on and puts them into shared memory: at(row, byte).
+  template <int pass, int rows, class Value, class At, class BeforePut>
+  CUTLASS_DEVICE static void put(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread,
+                                 Value const& value, At const& at, BeforePut const& before_put) {
     int const lane = thread % 32, warp = thread / 32 % 4;
-    std::uint8_t* const staged = storage.staged[0];
-    std::uint32_t const barrier = thread_barrier();
-    cutlass::Array<ElementD, 2> results[columns / 8][2];
+    cutlass::Array<ElementD, 2> results[rows / 8][2];
     CUTLASS_PRAGMA_UNROLL
-    for (int j = 0; j < columns / 8; ++j) {
+    for (int j = 0; j < rows / 8; ++j) {
       CUTLASS_PRAGMA_UNROLL
       for (int r = 0; r < 2; ++r) {
-        int const row = warp * 16 + 8 * r + lane / 4, column = 8 * j + 2 * (lane % 4);
+        int const row = warp * 16 + 8 * r + lane / 4, column = pass + 8 * j + 2 * (lane % 4);
         cutlass::Array<std::decay_t<decltype(value(0))>, 2> accum;
-        accum[0] = value(4 * j + 2 * r);
-        accum[1] = value(4 * j + 2 * r + 1);
+        accum[0] = value(pass / 2 + 4 * j + 2 * r);
+        accum[1] = value(pass / 2 + 4 * j + 2 * r + 1);
         typename Apply::template StoreFragments<2> stores;
         std::tuple const inputs{load<Operands>(p, storage, work, row, column)...};
         results[j][r] = Apply::run(accum, inputs, stores);
       }
     }
-    wait_until_stored(thread);
+    before_put();
     CUTLASS_PRAGMA_UNROLL
-    for (int j = 0; j < columns / 8; j += 2) {
+    for (int j = 0; j < rows / 8; j += 2) {
       if constexpr (kD == 2) {
         std::uint32_t words[4];
-        memcpy(words, results[j], (j + 1 < columns / 8 ? 4 : 2) * sizeof(words[0]));
+        memcpy(words, results[j], (j + 1 < rows / 8 ? 4 : 2) * sizeof(words[0]));
         // Lanes name rows of D: eight for each matrix of eight by eight, whose halves lie side by side.
         int const row = 8 * (j + lane / 16) + lane % 8;
-        auto& to = *reinterpret_cast<cute::uint128_t*>(staged + offset_of(row, (warp * 16 + lane / 8 % 2 * 8) * kD));
-        if (j + 1 < columns / 8) {
+        auto& to = *reinterpret_cast<cute::uint128_t*>(at(row, (warp * 16 + lane / 8 % 2 * 8) * kD));
+        if (j + 1 < rows / 8) {
           cute::SM90_U16x8_STSM_T::copy(words[0], words[1], words[2], words[3], to);
         } else {
           cute::SM90_U16x4_STSM_T::copy(words[0], words[1], to);
         }
       } else {
         CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < (j + 1 < columns / 8 ? 4 : 2); ++i) {
+        for (int i = 0; i < (j + 1 < rows / 8 ? 4 : 2); ++i) {
           int const byte = (warp * 16 + 8 * (i % 2) + lane / 4) * kD;
           CUTLASS_PRAGMA_UNROLL
           for (int c = 0; c < 2; ++c) {
-            *reinterpret_cast<ElementD*>(staged + offset_of(8 * (j + i / 2) + 2 * (lane % 4) + c, byte)) =
-                results[j + i / 2][i % 2][c];
+            *reinterpret_cast<ElementD*>(at(8 * (j + i / 2) + 2 * (lane % 4) + c, byte)) = results[j + i / 2][i % 2][c];
           }
         }
       }
     }
+  }
+
+  template <class Value>
+  CUTLASS_DEVICE static void store(Params const& p, Maps const& maps, Storage& storage, Sm90WorkTile const& work,
+                                   int thread, Value const& value, Sm90IdentityCoordinates) {
+    if constexpr (by_threads) {
+      store_by_threads(p, storage, work, thread, value, std::make_index_sequence<ceil_div(columns, kPassRows)>{});
+      return;
+    }
+    std::uint8_t* const staged = storage.staged[0];
+    std::uint32_t const barrier = thread_barrier();
+    put<0, columns>(
+        p, storage, work, thread, value, [&](int row, int byte) { return staged + offset_of(row, byte); },
+        [&] { wait_until_stored(thread); });
     bool const whole = p.by_tma && work.m + 64 <= work.end_m && work.n + columns <= work.end_n;
     if (whole) cutlass::arch::fence_view_async_shared();
     cutlass::arch::NamedBarrier::sync(128, barrier);
