@@ -189,6 +189,7 @@ WIDE = {"expr": "silu(even(z)) * odd(z)", "aux": {"z": "accum"}}
         (
             {"expr": "accum"},
             {"dtypes": [TF32], "tile": [128, 256, 32]},
+            # Threads store rows of 256 columns, 128 bytes at a time.
             "((128 + 256) x 128 + 16) + staged rows 128 x 128 =",
         ),
         (
@@ -199,8 +200,7 @@ WIDE = {"expr": "silu(even(z)) * odd(z)", "aux": {"z": "accum"}}
         # D has half the columns. An auxiliary output has all, and takes turns with it.
         ({"expr": "even(accum) * odd(accum)"}, {}, "+ staged rows 128 x 128 ="),
         (WIDE, {}, "+ staged rows 128 x 256 ="),
-        # Threads store rows of 256 columns, 128 bytes at a time.
-        (WIDE, {"tile": [128, 256, 64]}, "+ staged rows 128 x 128 ="),
+        (WIDE, {"tile": [128, 256, 64]}, "+ staged rows 128 x 512 ="),
         (WIDE, {"dtypes": [TF32], "tile": [128, 192, 32]}, "+ staged rows 128 x 384 ="),
         ({"expr": "2 * z", "aux": {"z": "accum"}}, {}, "+ staged rows 128 x 256 ="),
     ],

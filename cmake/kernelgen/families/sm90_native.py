@@ -248,12 +248,12 @@ def _staged_columns(kernel: Kernel) -> int:
 
 
 def _stores_by_threads(kernel: Kernel) -> bool:
-    """Whether rows of results are staged by 128 bytes: kInPasses of per_warpgroup.cuh."""
+    """Whether rows of results are staged by 128 bytes: kByThreads of per_warpgroup.cuh."""
     if kernel.op == "conv2d":
         return False
     kinds = [kind.enumerator for _, kind in (kernel.epilogue.operands if kernel.epilogue else ())]
     is_large = _rows(kernel) > 64 or _own_columns(kernel) >= 256
-    return is_large and "matrix" not in kinds
+    return is_large and "matrix" not in kinds and not (kernel.epilogue and kernel.epilogue.aux)
 
 
 def _copied_matrix_bytes(kernel: Kernel) -> int:

@@ -10,8 +10,8 @@ namespace cutwheel::gemm {
 template <class Epilogue, DType d, int columns, class Operands, class Stores, bool by_threads = false>
 struct Sm90PerWarpgroupEpilogue;
 
-// by_threads: results are stored by the threads and not by TMA. Rows are staged by 128 bytes then, unless a matrix lies
-// where they are staged.
+// by_threads: results are stored by the threads and not by TMA, 128 bytes of a row at a time. Whoever reads matrices or
+// stores more than D stores by TMA all the same: rows with a matrix in their place took up to 1.1 times as long.
 template <class Epilogue, DType d, int columns, class... Operands, class... Stores, bool by_threads>
 struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>, epilogue::OperandList<Stores...>,
                                 by_threads> {
@@ -32,8 +32,8 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
   }
   template <class Operand>
   static constexpr bool kIsMatrix = Operand::kKind == OperandKind::matrix && Apply::kWidth == Width::same;
-  static constexpr bool kInPasses = by_threads && !(false || ... || kIsMatrix<Operands>);
-  static constexpr int kPassColumns = kInPasses ? std::min(columns, 128 / kWidest) : pass_columns();
+  static constexpr bool kByThreads = by_threads && kStores == 0 && !(false || ... || kIsMatrix<Operands>);
+  static constexpr int kPassColumns = kByThreads ? std::min(columns, 128 / kWidest) : pass_columns();
   using Rows = Sm90StagedRows<kPassColumns, static_cast<int>(sizeof(ElementD)), static_cast<int>(sizeof(E))>;
   using StoreRows = Sm90StagedRows<kPassColumns, static_cast<int>(sizeof(E)), static_cast<int>(sizeof(E))>;
 
@@ -276,7 +276,7 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
                                    int thread, Value const& value, Frame const& coordinates) {
     static_assert(Frame::kAlways || kStores == 0);
     int const lane = thread % 32, warp = thread / 32 % 4, first_row = warp * 16;
-    if constexpr (by_threads) {
+    if constexpr (kByThreads) {
       store_by_threads(p, storage, work, first_row, lane, value,
                        std::make_index_sequence<ceil_div(columns, kPassColumns)>{});
       return;
@@ -287,21 +287,7 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
       // Compute before storing: loads cannot be hoisted above stores, and what they read may lie in place of the rows.
       cutlass::Array<ElementD, 2> results[kPassColumns / 8][2];
       cutlass::Array<E, 2> stored[kStores > 0 ? kStores : 1][kPassColumns / 8][2];
-      CUTLASS_PRAGMA_UNROLL
-      for (int j = 0; j < kPassColumns / 8; ++j) {
-        CUTLASS_PRAGMA_UNROLL
-        for (int r = 0; r < 2; ++r) {
-          int const row = first_row + 8 * r + lane / 4, column = pass + 8 * j + 2 * (lane % 4);
-          cutlass::Array<std::decay_t<decltype(value(0))>, 2> accum;
-          accum[0] = value(pass / 2 + 4 * j + 2 * r);
-          accum[1] = value(pass / 2 + 4 * j + 2 * r + 1);
-          typename Apply::template StoreFragments<2> stores;
-          std::tuple const inputs{load<Operands>(p, storage, work, row, column)...};
-          results[j][r] = Apply::run(accum, inputs, stores);
-          CUTLASS_PRAGMA_UNROLL
-          for (int s = 0; s < kStores; ++s) stored[s][j][r] = cutlass::NumericArrayConverter<E, float, 2>{}(stores[s]);
-        }
-      }
+      compute<kPassColumns>(p, storage, work, first_row, pass, lane, value, results, stored);
       int const row = work.m + first_row, column = work.n + pass;
       Rows::wait_until_read();
       Rows::put(staged, results, lane);
@@ -326,38 +312,37 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
   template <int pass, class Value>
   CUTLASS_DEVICE static void store_pass(Params const& p, Storage& storage, Sm90WorkTile const& work, int first_row,
                                         int lane, Value const& value) {
-    constexpr int kHere = std::min(kPassColumns, columns - pass), kE = static_cast<int>(sizeof(E));
-    using PassRows = Sm90StagedRows<kHere, static_cast<int>(sizeof(ElementD)), kE>;
-    using PassStoreRows = Sm90StagedRows<kHere, kE, kE>;
+    constexpr int kHere = std::min(kPassColumns, columns - pass);
+    using PassRows = Sm90StagedRows<kHere, static_cast<int>(sizeof(ElementD)), static_cast<int>(sizeof(E))>;
     cutlass::Array<ElementD, 2> results[kHere / 8][2];
-    cutlass::Array<E, 2> stored[kStores > 0 ? kStores : 1][kHere / 8][2];
+    compute<kHere>(p, storage, work, first_row, pass, lane, value, results);
+    std::uint8_t* const staged = storage.staged[first_row / 16];
+    __syncwarp();  // the pass before has been read
+    PassRows::put(staged, results, lane);
+    PassRows::write(p.data, p.pitch, p.batch_stride, p.by_tma, staged, work, work.m + first_row, work.n + pass, lane);
+  }
+
+  // The results of a warp's rows, in columns from `first` on. `stored`: what is stored besides, if anything is.
+  template <int count, class Value, class Results, class... Stored>
+  CUTLASS_DEVICE static void compute(Params const& p, Storage const& storage, Sm90WorkTile const& work, int first_row,
+                                     int first, int lane, Value const& value, Results& results, Stored&... stored) {
     CUTLASS_PRAGMA_UNROLL
-    for (int j = 0; j < kHere / 8; ++j) {
+    for (int j = 0; j < count / 8; ++j) {
       CUTLASS_PRAGMA_UNROLL
       for (int r = 0; r < 2; ++r) {
-        int const row = first_row + 8 * r + lane / 4, column = pass + 8 * j + 2 * (lane % 4);
+        int const row = first_row + 8 * r + lane / 4, column = first + 8 * j + 2 * (lane % 4);
         cutlass::Array<std::decay_t<decltype(value(0))>, 2> accum;
-        accum[0] = value(pass / 2 + 4 * j + 2 * r);
-        accum[1] = value(pass / 2 + 4 * j + 2 * r + 1);
+        accum[0] = value(first / 2 + 4 * j + 2 * r);
+        accum[1] = value(first / 2 + 4 * j + 2 * r + 1);
         typename Apply::template StoreFragments<2> stores;
         std::tuple const inputs{load<Operands>(p, storage, work, row, column)...};
         results[j][r] = Apply::run(accum, inputs, stores);
-        CUTLASS_PRAGMA_UNROLL
-        for (int s = 0; s < kStores; ++s) stored[s][j][r] = cutlass::NumericArrayConverter<E, float, 2>{}(stores[s]);
+        auto const keep = [&](auto& of_all) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int s = 0; s < kStores; ++s) of_all[s][j][r] = cutlass::NumericArrayConverter<E, float, 2>{}(stores[s]);
+        };
+        (keep(stored), ...);
       }
-    }
-    std::uint8_t* const staged = storage.staged[first_row / 16];
-    int const row = work.m + first_row, column = work.n + pass;
-    __syncwarp();  // what lies there has been read
-    PassRows::put(staged, results, lane);
-    PassRows::write(p.data, p.pitch, p.batch_stride, p.by_tma, staged, work, row, column, lane);
-    CUTLASS_PRAGMA_UNROLL
-    for (int s = 0; s < kStores; ++s) {
-      EpilogueValue const& target = p.stores[s];
-      __syncwarp();
-      PassStoreRows::put(staged, stored[s], lane);
-      PassStoreRows::write(static_cast<std::uint8_t*>(target.data), target.leading * kE, target.batch_stride * kE, true,
-                           staged, work, row, column, lane);
     }
   }
 

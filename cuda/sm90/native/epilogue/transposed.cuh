@@ -9,8 +9,8 @@ namespace cutwheel::gemm {
 template <class Epilogue, DType d, int columns, class Operands, class Stores, bool by_threads>
 struct Sm90TransposedEpilogue;
 
-// `columns` of the kernel: rows of D. by_threads: results are stored by the threads and not by TMA, a few rows at a time
-// unless a matrix lies where they are staged.
+// `columns` of the kernel: rows of D. by_threads: results are stored by the threads and not by TMA, a few rows at a time,
+// where no matrix lies in their place.
 template <class Epilogue, DType d, int columns, class... Operands, bool by_threads>
 struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>, epilogue::OperandList<>,
                               by_threads> {
@@ -50,11 +50,11 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
   static constexpr int kAllMatrixBytes = (0 + ... + kMatrixBytes<Operands>);
 
   // Successive passes take turns in two places, so that threads meet once in each.
-  static constexpr bool kInPasses = by_threads && !kHasInPlace;
-  static constexpr int kPassRows = kInPasses ? std::min(columns, 64 / kD) : columns;
+  static constexpr bool kByThreads = by_threads && !kHasInPlace;
+  static constexpr int kPassRows = kByThreads ? std::min(columns, 64 / kD) : columns;
 
   struct alignas(1024) Storage {  // of a warpgroup
-    std::uint8_t staged[kPieces][(kInPasses ? 2 : 1) * kPassRows * 128];
+    std::uint8_t staged[kPieces][(kByThreads ? 2 : 1) * kPassRows * 128];
     alignas(128) std::uint8_t matrices[kAllMatrixBytes > 0 ? kAllMatrixBytes : 16];
     std::uint8_t vectors[kAllVectorBytes > 0 ? kAllVectorBytes : 16];
   };
@@ -244,10 +244,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
     constexpr int kHere = std::min(kPassRows, columns - pass), kChunks = kRowBytes / 16;
     std::uint8_t* const staged = storage.staged[0] + pass / kPassRows % 2 * (kPassRows * kRowBytes);
     auto const at = [&](int row, int byte) { return staged + offset_of(row, byte); };
-    // Where a matrix lies there, all threads have to have read it.
-    put<pass, kHere>(p, storage, work, thread, value, at, [] {
-      if constexpr (kHasInPlace) cutlass::arch::NamedBarrier::sync(128, thread_barrier());
-    });
+    put<pass, kHere>(p, storage, work, thread, value, at, [] {});
     cutlass::arch::NamedBarrier::sync(128, thread_barrier());
     std::uint8_t* const first =
         p.data + work.d_batch * p.batch_stride + (work.n + pass) * p.pitch + std::int64_t{work.m} * kD;
@@ -270,7 +267,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
     }
   }
 
-  // Computes results of the rows of D from `pass` on and puts them into shared memory: at(row, byte).
+  // Puts the results of the rows of D from `pass` on into shared memory: at(row, byte).
   template <int pass, int rows, class Value, class At, class BeforePut>
   CUTLASS_DEVICE static void put(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread,
                                  Value const& value, At const& at, BeforePut const& before_put) {
@@ -319,7 +316,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
   template <class Value>
   CUTLASS_DEVICE static void store(Params const& p, Maps const& maps, Storage& storage, Sm90WorkTile const& work,
                                    int thread, Value const& value, Sm90IdentityCoordinates) {
-    if constexpr (by_threads) {
+    if constexpr (kByThreads) {
       store_by_threads(p, storage, work, thread, value, std::make_index_sequence<ceil_div(columns, kPassRows)>{});
       return;
     }
