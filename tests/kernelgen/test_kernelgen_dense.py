@@ -191,6 +191,19 @@ STORED = {"expr": "accum + v", "operands": {"v": "row[N]"}}
     ("values", "operands", "besides", "terms"),
     [
         ({}, (128 + 176) * 128, 128 * 176 * 2, "staged rows 128 x 352 ="),
+        # Threads store large tiles, 128 bytes of a row at a time.
+        (
+            {"tile": [256, 112, 64]},
+            (256 + 112) * 128,
+            128 * 128,
+            "2 stages x ((256 + 112) x 128 + 16) + staged rows 128 x 128 =",
+        ),
+        (
+            {"tile": [192, 160, 64], "swap_ab": True},
+            (192 + 160) * 128,
+            128 * 128,
+            "2 stages x ((192 + 160) x 128 + 16) + staged rows 128 x 128 =",
+        ),
         # 512 bytes of a row at most, in even parts: 88 columns are none, since they are no 16.
         (
             {"dtypes": [dtypes("bf16", "f32")]},

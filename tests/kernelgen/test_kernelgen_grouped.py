@@ -189,8 +189,7 @@ WIDE = {"expr": "silu(even(z)) * odd(z)", "aux": {"z": "accum"}}
         (
             {"expr": "accum"},
             {"dtypes": [TF32], "tile": [128, 256, 32]},
-            # Threads store rows of 256 columns, 128 bytes at a time.
-            "((128 + 256) x 128 + 16) + staged rows 128 x 128 =",
+            "((128 + 256) x 128 + 16) + staged rows 128 x 512 =",
         ),
         (
             {"expr": "accum + v", "operands": {"v": "row[N]"}},

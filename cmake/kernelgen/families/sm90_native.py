@@ -53,9 +53,9 @@ def _check_tile(kernel: Kernel) -> Iterator[str]:
         why = "columns are rows of D" if kernel.tile.swap_ab else "rows of D are made of 16 columns"
         why += ", and a warpgroup has half of them" if parts > 1 else ""
         yield f"tile N = {n}; {why}: a multiple of {step} up to 256"
-    elif (
-        width := _wgmma_columns(n // parts, is_promoted, _rows(kernel))
-    ) not in _wgmma_widths(dtypes):
+    elif (width := _wgmma_columns(n // parts, is_promoted, _rows(kernel))) not in _wgmma_widths(
+        dtypes
+    ):
         widths, rows = _wgmma_widths(dtypes), _rows(kernel)
         every = range(step, 257, step)
         there = [x for x in every if _wgmma_columns(x // parts, is_promoted, rows) in widths]
@@ -249,11 +249,13 @@ def _staged_columns(kernel: Kernel) -> int:
 
 def _stores_by_threads(kernel: Kernel) -> bool:
     """Whether rows of results are staged by 128 bytes: kByThreads of per_warpgroup.cuh."""
-    if kernel.op == "conv2d":
+    epilogue = kernel.epilogue
+    if kernel.op == "conv2d" or kernel.grouping == "rows":
         return False
-    kinds = [kind.enumerator for _, kind in (kernel.epilogue.operands if kernel.epilogue else ())]
-    is_large = _rows(kernel) > 64 or _own_columns(kernel) >= 256
-    return is_large and "matrix" not in kinds and not (kernel.epilogue and kernel.epilogue.aux)
+    if epilogue and (epilogue.aux or epilogue.width != "same"):
+        return False
+    kinds = [kind.enumerator for _, kind in (epilogue.operands if epilogue else ())]
+    return "matrix" not in kinds and (_rows(kernel) > 64 or _own_columns(kernel) >= 256)
 
 
 def _copied_matrix_bytes(kernel: Kernel) -> int:

@@ -20,9 +20,9 @@ constexpr Layout kFilterLayout = direction == Direction::fprop ? Layout::column 
 template <DType a, DType b, DType acc, DType d, class Tile, Direction direction, class Epilogue, int splits = 1,
           bool pingpong = false>
 struct Sm90ConvTypes : gemm::Sm90PersistentTypes<a, b, acc, d, kPixelLayout<direction>, kFilterLayout<direction>, Tile,
-                                                 Epilogue, /*swap_ab=*/false, splits, pingpong, /*has_frame=*/true> {
+                                                 Epilogue, /*swap_ab=*/false, splits, pingpong, /*stores_by_tma=*/true> {
   using Base = gemm::Sm90PersistentTypes<a, b, acc, d, kPixelLayout<direction>, kFilterLayout<direction>, Tile, Epilogue,
-                                         /*swap_ab=*/false, splits, pingpong, /*has_frame=*/true>;
+                                         /*swap_ab=*/false, splits, pingpong, /*stores_by_tma=*/true>;
   static constexpr bool kIsPixels = direction == Direction::wgrad;
   using OperandA = typename Base::OperandA;
   using OperandB = typename Base::OperandB;

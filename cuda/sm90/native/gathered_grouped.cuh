@@ -10,8 +10,10 @@
 namespace cutwheel::gemm {
 
 template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, class Epilogue>
-struct Sm90GatheredTypes : Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue> {
-  using Base = Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue>;
+struct Sm90GatheredTypes : Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue, /*swap_ab=*/false,
+                                               /*splits=*/1, /*pingpong=*/false, /*stores_by_tma=*/true> {
+  using Base = Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue, /*swap_ab=*/false, /*splits=*/1,
+                                   /*pingpong=*/false, /*stores_by_tma=*/true>;
   static constexpr bool kLoadsByTma = false, kLoadsByCopies = true;
   static constexpr int kProducerWarpGroups = 1;
   using Loader = Sm90GatheredRowsLoader<typename Base::OperandA, typename Base::OperandB, Tile::kM, Tile::kK,

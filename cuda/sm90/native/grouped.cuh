@@ -11,7 +11,8 @@ namespace cutwheel::gemm {
 template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, Grouping grouping,
           class Epilogue, bool promotes_accumulator, BlockScales block_scales>
 struct Sm90GroupedBase {
-  using Types = Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue>;
+  using Types = Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue, /*swap_ab=*/false, /*splits=*/1,
+                                    /*pingpong=*/false, /*stores_by_tma=*/grouping == Grouping::rows>;
   static constexpr int kStepOfK = std::max(Types::OperandA::kStepOfK, Types::OperandB::kStepOfK);
   // Groups of rows begin at any row: it must not be a coordinate along which memory is contiguous.
   static_assert(grouping == Grouping::rows ? layout_a == Layout::row : !promotes_accumulator);

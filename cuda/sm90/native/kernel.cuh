@@ -1,7 +1,7 @@
 // Hopper's persistent warp-specialised kernel: one thread loads by TMA (or warpgroups load what TMA cannot), consumer
-// warpgroups multiply. Each consumer
-// warpgroup owns 64 or 128 rows of a work tile and finishes them without waiting for the other; the tile scheduler supplies
-// work tiles (scheduler/work_tile.cuh), Types::Loader loads their operands.
+// warpgroups multiply. Each consumer warpgroup owns 64 or 128 rows of a work tile, or half of its columns, and finishes
+// them without waiting for the other; the tile scheduler supplies work tiles (scheduler/work_tile.cuh), Types::Loader loads
+// their operands.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>
