@@ -274,8 +274,8 @@ def test_raster_order_of_large_problems_is_along_n() -> None:
 
 def test_raster_order_is_along_m_where_a_stays_in_l2() -> None:
     for m, n, k in ((2048, 201088, 1440), (4096, 32768, 512)):
-        plan = chosen(H200, m, n, k)
-        assert (plan["raster"], plan["swizzle"]) == ("along_m", 2)
+        own = [plan for plan in explain(H200, m, n, k)["plans"] if "2x1x1" not in plan["row"]]
+        assert {(plan["raster"], plan["swizzle"]) for plan in own} == {("along_m", 2)}
     # Not beside a smaller B.
     assert chosen(H200, 16384, 2048, 256)["raster"] == "along_n"
     # Of CUTLASS's tiles, those of 8 bits.
