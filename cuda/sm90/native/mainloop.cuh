@@ -33,7 +33,7 @@ struct Sm90PersistentTypes {
   static constexpr bool kPingpong = pingpong;
   static constexpr int kK = Tile::kK;
   static constexpr bool kHalvesColumns = Tile::kM == 192;
-  // Of a warpgroup.
+  // The columns that a warpgroup multiplies, and those that it stores.
   static constexpr int kColumns = kHalvesColumns ? Tile::kN / 2 : Tile::kN, kOwnColumns = kColumns / splits;
   static_assert(Tile::kN % splits == 0 && (!kHalvesColumns || splits == 1));
   using ElementA = Sm90MmaElement<swap_ab ? b : a>;

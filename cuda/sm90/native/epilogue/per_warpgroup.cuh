@@ -31,10 +31,8 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
     while (result * kWidest > kMaxRowBytes || columns % result != 0) result -= 16;
     return result;
   }
-  template <class Operand>
-  static constexpr bool kIsMatrix = Operand::kKind == OperandKind::matrix;
-  static constexpr bool kByThreads =
-      by_threads && kStores == 0 && Apply::kWidth == Width::same && !(false || ... || kIsMatrix<Operands>);
+  static constexpr bool kByThreads = by_threads && kStores == 0 && Apply::kWidth == Width::same &&
+                                     !(false || ... || (Operands::kKind == OperandKind::matrix));
   static constexpr int kPassColumns = kByThreads ? std::min(columns, 128 / kWidest) : pass_columns();
   using Rows = Sm90StagedRows<kPassColumns, static_cast<int>(sizeof(ElementD)), static_cast<int>(sizeof(E))>;
   using StoreRows = Sm90StagedRows<kPassColumns, static_cast<int>(sizeof(E)), static_cast<int>(sizeof(E))>;

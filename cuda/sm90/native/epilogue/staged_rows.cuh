@@ -163,15 +163,8 @@ struct Sm90StagedRows {
     if constexpr (!Frame::kAlways) whole = whole && coordinates.is_same();
     if (whole) cutlass::arch::fence_view_async_shared();
     __syncwarp();
-    if (unit > 1 && !by_tma) {  // rows of 8-bit results are storable
-      int const left = static_cast<int>(std::min<std::int64_t>(work.end_n - column, columns)) * column_bytes;
-      std::uint8_t* const first = data + work.d_batch * batch_stride + row * pitch + std::int64_t{column} * column_bytes;
-      store_unaligned_rows<16, kRowBytes, unit, 32>(first, pitch, work.end_m - row, left, lane, [&](int r, int at) {
-        int const piece = at / kPieceBytes * kPieceBytes;
-        return staged + offset_of(r, piece, at - piece);
-      });
-    } else if (!whole) {
-      write_part(data + work.d_batch * batch_stride, pitch, staged, work, row, column, lane, coordinates);
+    if (!whole) {
+      store_rest(data, by_tma, pitch, batch_stride, staged, work, row, column, lane, coordinates);
     } else if (lane == 0) {
       // One copy for all rows and columns; nothing waits for its arrival.
       cute::SM90_TMA_STORE_4D::copy(&map, staged, 0, row, column / kPieceColumns, work.d_batch);
@@ -194,15 +187,17 @@ struct Sm90StagedRows {
             *reinterpret_cast<uint4 const*>(staged + offset_of(own, piece, at - piece));
       }
     } else {
-      store_rest(data, aligned, pitch, batch_stride, staged, work, row, column, lane);
+      store_rest(data, aligned, pitch, batch_stride, staged, work, row, column, lane, Sm90IdentityCoordinates{});
     }
   }
 
  private:
+  // Rows that are no whole ones, or begin anywhere.
+  template <class Frame>
   CUTLASS_DEVICE static void store_rest(std::uint8_t* data, bool aligned, std::int64_t pitch, std::int64_t batch_stride,
-                                        std::uint8_t const* staged, Sm90WorkTile const& work, int row, int column,
-                                        int lane) {
-    if (unit > 1 && !aligned) {
+                                        std::uint8_t const* staged, Sm90WorkTile const& work, int row, int column, int lane,
+                                        Frame const& coordinates) {
+    if (unit > 1 && !aligned) {  // rows of 8-bit results are storable
       int const left = static_cast<int>(std::min<std::int64_t>(work.end_n - column, columns)) * column_bytes;
       std::uint8_t* const first = data + work.d_batch * batch_stride + row * pitch + std::int64_t{column} * column_bytes;
       store_unaligned_rows<16, kRowBytes, unit, 32>(first, pitch, work.end_m - row, left, lane, [&](int r, int at) {
@@ -210,9 +205,10 @@ struct Sm90StagedRows {
         return staged + offset_of(r, piece, at - piece);
       });
     } else {
-      write_part(data + work.d_batch * batch_stride, pitch, staged, work, row, column, lane, Sm90IdentityCoordinates{});
+      write_part(data + work.d_batch * batch_stride, pitch, staged, work, row, column, lane, coordinates);
     }
   }
+
   // Offset of byte `first + rest` of a row, where `first` is known to the compiler.
   CUTLASS_DEVICE static int offset_of(int row, int first, int rest) {
     int const at = first + rest, piece = first / kPieceBytes;
