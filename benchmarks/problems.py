@@ -19,7 +19,10 @@ SHAPES_FILE = Path(__file__).with_name("shapes.toml")
 DRAWN = 12  # problems of each family, unless --drawn says how many
 SEED = 20260
 DTYPES = ("bf16", "f16", "tf32")  # of mm and addmm
-LAYERS = ("bias_gelu", "bias_residual", "gated_silu", "training_gelu", "overhead")
+LAYERS = (
+    *("bias_gelu", "bias_residual", "gated_silu"),
+    *("training_gelu", "training_gated_silu", "overhead"),
+)
 FP8 = ("fp8_fast", "fp8")  # with use_fast_accum, and promoted to float32 on the way
 SCALED = (*FP8, "blockwise", "int8")
 QUANTIZE = ("tensorwise", "rowwise", "blockwise_1x128", "blockwise_128x128", "rowwise_int8")

@@ -195,6 +195,51 @@ def training_gelu(setting: Setting) -> Case:
     )
 
 
+def training_gated_silu(setting: Setting) -> Case:
+    """Forward, then the gradients of x and of both weights for a random gradient of the result.
+
+    N is the width of the result. Ours has the weights of gate and up in turns, and so their
+    gradients.
+    """
+    (m, n, k), normal = setting.shape, setting.operands.normal
+    read = (m * k + 2 * n * k + m * n) * ELEMENT
+    weights = 2 * n * k * ELEMENT
+    buffers = setting.buffers(read, (m * n + m * k) * ELEMENT + weights, unread=weights)
+    x = [normal(m, k).requires_grad_() for _ in range(buffers)]
+    gate, up = ([normal(n, k, scale=k**-0.5) for _ in range(buffers)] for _ in range(2))
+    packed = [torch.stack(pair, 1).flatten(0, 1) for pair in zip(gate, up, strict=True)]
+    for weight in (*gate, *up, *packed):
+        weight.requires_grad_()
+    g = [normal(m, n) for _ in range(buffers)]
+
+    def eager(i: int) -> tuple[Tensor, ...]:
+        y = eager_gated(x[i], gate[i], up[i])
+        return (y.detach(), *torch.autograd.grad(y, (x[i], gate[i], up[i]), g[i]))
+
+    def ours(i: int) -> tuple[Tensor, ...]:
+        y = cutwheel.gated_linear(x[i], packed[i], "silu")
+        dx, dw = torch.autograd.grad(y, (x[i], packed[i]), g[i])
+        return y.detach(), dx, dw[0::2], dw[1::2]
+
+    def expected(i: int) -> tuple[Tensor, ...]:
+        own_x, own_gate, own_up = x[i].detach(), gate[i].detach(), up[i].detach()
+        z, u = matmul(own_x, own_gate.t()), matmul(own_x, own_up.t())
+        dz = torch.ops.aten.silu_backward(g[i].float() * u, z)
+        du = functional.silu(z).mul_(g[i])
+        dx = matmul(dz, own_gate).add_(matmul(du, own_up))
+        return functional.silu(z).mul_(u), dx, matmul(dz.t(), own_x), matmul(du.t(), own_x)
+
+    return Case(
+        [Provider("eager", eager), Provider("cutwheel", ours)],
+        buffers,
+        expected,
+        ALLOWED_TRAINING,
+        6 * setting.shape.flops,
+        2 * (m * k + 2 * n * k + m * n) * ELEMENT,  # also of g, and a gradient of each input
+        kernels={"cutwheel": kernel("gated_linear", x[0], packed[0])},
+    )
+
+
 def overhead(setting: Setting) -> Case:
     """Each epilogue against cutwheel's own linear layer with a bias alone."""
     m, n, _ = setting.shape
@@ -242,6 +287,7 @@ SUITE = Suite(
         "bias_residual": bias_residual,
         "gated_silu": gated_silu,
         "training_gelu": training_gelu,
+        "training_gated_silu": training_gated_silu,
         "overhead": overhead,
     },
     Limits(case_seconds=0.4, max_rounds=15),

@@ -24,10 +24,10 @@ struct Elementwise {
   static constexpr int kValues = kWide ? 2 * kVector : kVector;     // of D, in these columns
   static constexpr int kWarps = 8;
   static constexpr int kMaxThreads = 32 * kWarps;
-  static constexpr int kMinBlocks = 2;
+  static constexpr int kMinBlocks = 3;
   static constexpr int kSharedStorageBytes = 0;
   static constexpr int kBlockColumns = 32 * kVector;
-  static constexpr int kRowsInFlight = 4;  // of a thread: loads of several rows are under way together
+  static constexpr int kRowsInFlight = kWide ? 2 : 3;  // of a thread: loads of several rows are under way together
 
   // Two stages of one kernel: the expression with sums over a block's rows, then the sums of these.
   struct Params {
@@ -41,6 +41,8 @@ struct Elementwise {
 
   using Values = cutlass::Array<float, kValues>;
 
+  // The last columns are told apart in loops without a variable end: else fragments would lie in local memory, and all of
+  // it would take twice as long.
   template <class Operand>
   CUTLASS_DEVICE static auto load(EpilogueValue const& operand, std::int64_t row, int column, int n) {
     if constexpr (Operand::kKind == OperandKind::scalar) {
@@ -62,7 +64,10 @@ struct Elementwise {
           for (int i = 0; i < kAccesses; ++i) words[i] = reinterpret_cast<uint4 const*>(source)[i];
           memcpy(&fragment, words, sizeof(Fragment));
         } else {
-          for (int i = 0; i < (n - column) * kFactor; ++i) fragment[i] = source[i];
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < kVector * kFactor; ++i) {
+            if (i < (n - column) * kFactor) fragment[i] = source[i];
+          }
         }
       }
       return fragment;
@@ -80,7 +85,10 @@ struct Elementwise {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kAccesses; ++i) reinterpret_cast<uint4*>(d)[i] = words[i];
     } else {
-      for (int i = 0; i < (n - column) * kFactor; ++i) d[i] = rounded[i];
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kValues; ++i) {
+        if (i < (n - column) * kFactor) d[i] = rounded[i];
+      }
     }
   }
 

@@ -61,7 +61,10 @@ struct SplitkReduce {
       if (whole) {
         *reinterpret_cast<Vector*>(d + row * p.d_leading) = out;
       } else {
-        for (int i = 0; column + i < p.n; ++i) d[row * p.d_leading + i] = out.value[i];
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) {
+          if (column + i < p.n) d[row * p.d_leading + i] = out.value[i];
+        }
       }
     }
   }

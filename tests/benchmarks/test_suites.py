@@ -252,7 +252,7 @@ def test_what_is_compared() -> None:
         ("cutwheel gelu", "addmm_activation"),
         ("cutwheel gelu_tanh", "addmm_activation"),
     }
-    for group in ("training_gelu", "gated_silu", "bias_residual"):
+    for group in ("training_gelu", "training_gated_silu", "gated_silu", "bias_residual"):
         assert pairs_of("fused", group) == {("cutwheel", "eager")}
     names = {"relu", "gelu", "gelu_tanh", "silu", "residual", "gelu, z stored"}
     assert pairs_of("fused", "overhead") == {(name, "bias") for name in names}
@@ -280,10 +280,11 @@ def test_operations_and_least_traffic() -> None:
         "bias_residual": m * k + n * k + 2 * m * n,
         "gated_silu": m * k + 2 * n * k + m * n,
         "training_gelu": 2 * (m * k + n * k + m * n),
+        "training_gated_silu": 2 * (m * k + 2 * n * k + m * n),
     }
     for group, elements in moved.items():
         case = case_of("fused", Problem(group, LAYER))
-        gemms = {"gated_silu": 2, "training_gelu": 3}.get(group, 1)
+        gemms = {"gated_silu": 2, "training_gelu": 3, "training_gated_silu": 6}.get(group, 1)
         assert (case.flops, case.min_bytes) == (gemms * 2 * m * n * k, 2 * elements), group
     row = measured("conv", one("conv", "fprop"), 3e-3, 2e-3)
     assert row["sides"]["cutwheel"]["tflops"] == pytest.approx(DILATED.flops / 2e-3 * 1e-12)
@@ -372,6 +373,7 @@ WRONG: list[tuple[str, str, str, Callable[..., Any]]] = [
     ("fused", "overhead", "linear", without_activation),
     ("fused", "overhead", "linear", without_residual),
     ("fused", "gated_silu", "gated_linear", swapped_halves),
+    ("fused", "training_gated_silu", "gated_linear", swapped_halves),
     *(("scaled", group, "scaled_mm", without_scales) for group in ("fp8", "fp8_fast", "int8")),
     ("scaled", "blockwise", "scaled_mm", without_scales),
     ("scaled", "quantize", "quantize", other_scales),
