@@ -242,7 +242,13 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   bool const hides = kernel.schedule == Schedule::pingpong;
   if (kernel.family == Family::sm90_warpspecialized && is_fused) tile += hides ? 0.0 : 5.7;
   if (is_own && is_fused) {
-    tile += area_of(kernel.tile) * (has_matrix(r.epilogue) ? (hides ? 1.6 : 1.2) : hides ? 0.6 : 1.5);
+    // With z stored besides: read off six products on an H100.
+    bool const has_store = has_operand(r.epilogue, OperandKind::store);
+    double const of_area = has_matrix(r.epilogue) ? (hides ? 1.6 : 1.2)
+                           : has_store            ? (hides ? 2.0 : 0.8)
+                           : hides                ? 0.6
+                                                  : 1.5;
+    tile += of_area * area_of(kernel.tile);
   }
   // A residual that the multiplying threads load, in tiles of more than 128 columns; TMA loads that of sm90_row_conv. Read
   // off 128x160 and 128x256 at four layers on an H100: 0.9 to 1.15 us for each 128x128 beyond the first.

@@ -74,7 +74,11 @@ def one_error(entry: Table, **values: Any) -> str:
             "tile N = 96 with layout ttt; of a row-major B one swizzle spans 64 columns: N must be",
         ),
         ({**BY_K, "tile": [128, 32, 64]}, "tile N = 32 with layout ntt; of a row-major B one swi"),
-        ({"cluster": [1, 1, 1]}, "unknown key 'cluster'; allowed: tile, fast_accum"),
+        ({"cluster": [1, 1, 1]}, "unknown key 'cluster'; allowed: tile, fast_accum, schedule"),
+        (
+            {"schedule": "cooperative"},
+            "unknown schedule 'cooperative'; allowed: persistent, pingpong",
+        ),
         ({"fast_accum": True}, "fast_accum with bf16 operands; only sums of fp8 products can stay"),
         ({"arch": ["80"]}, "unknown architecture '80'; allowed: 90a"),
         ({"dtypes": [dtypes("s8", "bf16", acc="s32")]}, "combination s8_s8_s32_bf16"),
@@ -200,6 +204,9 @@ WIDE = {"expr": "silu(even(z)) * odd(z)", "aux": {"z": "accum"}}
         ({"expr": "even(accum) * odd(accum)"}, {}, "+ staged rows 128 x 128 ="),
         (WIDE, {}, "+ staged rows 128 x 256 ="),
         (WIDE, {"tile": [128, 256, 64]}, "+ staged rows 128 x 512 ="),
+        # With pingpong a warpgroup has all rows of a tile: of groups of K they leave by 128 bytes.
+        ({"expr": "accum"}, {"schedule": "pingpong"}, "+ staged rows 128 x 256 ="),
+        ({"expr": "accum"}, {"schedule": "pingpong", **BY_K}, "+ staged rows 128 x 128 ="),
         (WIDE, {"dtypes": [TF32], "tile": [128, 192, 32]}, "+ staged rows 128 x 384 ="),
         ({"expr": "2 * z", "aux": {"z": "accum"}}, {}, "+ staged rows 128 x 256 ="),
     ],
@@ -232,6 +239,8 @@ def entries(draw: st.DrawFn) -> Table:
     entry = changed(draw(st.sampled_from([SM90_GROUPED, SM80_GROUPED])))
     entry["dtypes"] = draw(subsets([dtypes(x, d) for x in ("f16", "bf16") for d in (x, "f32")]))
     entry["epilogue"] = draw(subsets(["plain", "linear_combination", "bias_gelu", "gated_aux"]))
+    if entry["family"] == "sm90_grouped" and draw(st.booleans()):
+        entry["tiles"] = [{**tile, "schedule": "pingpong"} for tile in entry["tiles"]]
     if draw(st.booleans()):
         return changed(entry, **BY_K)
     return changed(entry, layouts=draw(subsets(["tnt", "ttt"])))
@@ -240,7 +249,7 @@ def entries(draw: st.DrawFn) -> Table:
 # The grammar of names, spelled a second time on purpose: everything outside the build reads them.
 NAME = re.compile(
     r"grouped_mm_(?P<arch>sm80|sm90a)_(?P<dtypes>\w+?_\w+?_f32_\w+?)_(?P<tile>\d+x\d+x\d+)"
-    r"(_(?P<warp>\d+x\d+x\d+))?_(?P<layout>[tn]{2}t)_(?P<mode>persistent|multistage4)"
+    r"(_(?P<warp>\d+x\d+x\d+))?_(?P<layout>[tn]{2}t)_(?P<mode>persistent|pingpong|multistage4)"
     r"_(?P<grouping>rows|k)_(?P<epilogue>plain|linear_combination|bias_gelu|gated_aux)"
 )
 
@@ -295,8 +304,8 @@ def test_tiles_and_groupings_of_sm90_share_a_source() -> None:
     assert '#include "sm90/native/grouped.cuh"\n' in text
     assert "\nnamespace cutwheel::grouped_mm {\nusing namespace gemm;\n" in text
     assert re.findall(r"\nusing K\d = (.*);", text) == [
-        f"Sm90Grouped<Arch::sm90a, {PRODUCT}, {layouts}, Shape3<{tile}>, Grouping::{grouping},"
-        " epilogue::plain, /*fast_accum=*/false>"
+        f"Sm90Grouped<Arch::sm90a, {PRODUCT}, {layouts}, Shape3<{tile}>,"
+        f" Schedule::persistent, Grouping::{grouping}, epilogue::plain, /*fast_accum=*/false>"
         for layouts, tile, grouping in (
             ("Layout::column, Layout::row", "128, 128, 64", "k"),
             ("Layout::row, Layout::column", "128, 128, 64", "rows"),

@@ -36,6 +36,7 @@ FIGURES = ROOT / "cuda/dispatch/tuning/calibration.toml"
 BYTES = {"bf16": 2, "f16": 2, "f32": 4, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "s32": 4}
 DENSE = ("sm90_persistent", "sm90_warpspecialized")
 CONV = ("sm90_conv", "sm90_gather_conv", "sm90_row_conv")
+GROUPED = "sm90_grouped"
 # What kernels of convolutions put in front of the direction in the file: how they load.
 LOADS = {"sm90_gather_conv": "gather_", "sm90_row_conv": "row_"}
 LEAST_SHARPNESS = 1.5
@@ -50,6 +51,7 @@ LARGE_US, LARGE_WEIGHT = 250.0, 3.0
 # the epilogue reads a matrix and whether warpgroups take turns; for a tile of CUTLASS's, whether
 # they do.
 FUSED = {(False, False): 1.5, (False, True): 0.6, (True, False): 1.2, (True, True): 1.6}
+STORED = {False: 0.8, True: 2.0}  # z besides, and no matrix is read
 FUSED_CUTLASS = {True: 0.0, False: 5.7}
 MATRIX_C, MATRIX_C_CUTLASS = 0.4, 1.03
 SPARE_C, SPARE_C_CUTLASS = 1.0, 1.1  # of any tile, where a call leaves out the matrix C
@@ -84,7 +86,9 @@ def key_of(kernel: Mapping[str, Any], step: int = 1) -> Key:
         kind = "blocks_of_b" if kernel["scales"] == "1x128_128x128" else "columns_of_b"
     if kernel["family"] == "sm90_unaligned":
         kind = "unaligned"
-    native = kernel["family"] in ("sm90_persistent", "sm90_unaligned")
+    if kernel["family"] == GROUPED and BYTES[kernel["a"]] == 2:
+        kind = f"grouped_{kernel['grouping']}"
+    native = kernel["family"] in ("sm90_persistent", "sm90_unaligned", GROUPED)
     splits = kernel["cluster"][2]
     return kind, m, n, k * size, native, kernel["schedule"], kernel["swap_ab"], splits
 
@@ -263,7 +267,9 @@ def terms_of(
     area = tile_m * tile_n / 128**2
     added, factor = 0.0, 1.0
     if request["addend"] == "other" and kernel["op"] == "gemm":
-        added = area * FUSED[reads_matrix, pingpong] if native else FUSED_CUTLASS[pingpong]
+        stores = epilogue.endswith("_aux") and not reads_matrix
+        of_area = STORED[pingpong] if stores else FUSED[reads_matrix, pingpong]
+        added = area * of_area if native else FUSED_CUTLASS[pingpong]
         if reads_matrix and not native:  # behind a short K pingpong does not hide a residual
             added += 2 * max(0.0, 1 - math.ceil(k / parts / tile_k) / 12)
     if epilogue == "linear_combination":
@@ -280,6 +286,8 @@ def terms_of(
         later = LATER_SUMS
     slots = slots_of(kernel, sm_count)
     past = (tile_m - m % tile_m) % tile_m + (tile_n - n % tile_n) % tile_n
+    if is_grouped := kernel["family"] == GROUPED:
+        m, n, of_a, of_b = tile_m, tile_n, 0, 0
     return Terms(
         tiles=tiles,
         slots=slots,
@@ -292,7 +300,7 @@ def terms_of(
         ),
         lines=(of_b, of_a) if swap else (of_a, of_b),
         is_lone=cluster_m * cluster_n == 1 and tiles > slots,
-        beyond=0 if native else past * tile_k * size / 128,
+        beyond=0 if native or is_grouped else past * tile_k * size / 128,
         factor=factor,
         added_us=added,
         first_us=first,
@@ -376,7 +384,8 @@ def read(path: Path, kernels: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
                     conv = conv_terms_of(kernel, record["request"], splits, gpu, shared)
                     plans[row, splits] = (key_of(kernel, asked["step"]), conv, us)
                 continue
-            if status in ("ok", "slow") and kernel["family"] in (*DENSE, "sm90_blockwise"):
+            others = "sm90_blockwise", GROUPED
+            if status in ("ok", "slow") and kernel["family"] in (*DENSE, *others):
                 terms = terms_of(kernel, record["request"], splits, gpu)
                 plans[row, splits] = (key_of(kernel), terms, us)
         if plans:
@@ -498,6 +507,8 @@ def section_of(kind: str) -> str:
     """Of the limits of a kind; those of block-wise scales are not fitted here."""
     if kind.rpartition("_")[2] in ("fprop", "dgrad", "wgrad"):
         return "conv"
+    if kind.startswith("grouped_"):
+        return "grouped"
     return "others" if kind.endswith("_of_b") else "dense"
 
 

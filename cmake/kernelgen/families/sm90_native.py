@@ -252,7 +252,7 @@ def _stores_by_threads(kernel: Kernel) -> bool:
     epilogue = kernel.epilogue
     if kernel.op == "conv2d" or kernel.grouping == "rows":
         return False
-    if epilogue and (epilogue.aux or epilogue.width != "same"):
+    if epilogue and epilogue.width != "same":
         return False
     kinds = [kind.enumerator for _, kind in (epilogue.operands if epilogue else ())]
     return "matrix" not in kinds and (_rows(kernel) > 64 or _own_columns(kernel) >= 256)
@@ -374,15 +374,19 @@ SM90_GROUPED = _persistent(
     name="sm90_grouped",
     seconds=(12, 0.7),
     header="sm90/native/grouped.cuh",
-    template=("Sm90Grouped<arch, dtypes, layouts, tile, grouping, epilogue, fast_accum, scales?>"),
+    template=(
+        "Sm90Grouped<arch, dtypes, layouts, tile, schedule, grouping, epilogue, fast_accum,"
+        " scales?>"
+    ),
+    schedules=("persistent", "pingpong"),
     dtypes={"grouped_mm": (*GEMM_DTYPES, *FP8_GEMMS)},
     layouts=("tnt", "ttt", "ntt"),
     lists=("layouts", "grouping", "epilogue", "tiles"),
     optional_lists=("scales",),
-    optional_tile_keys=("fast_accum",),
+    optional_tile_keys=("fast_accum", "schedule"),
     checks=(
         *(rules.check_gemm, rules.check_promoted_scales, _check_tile, _check_k(1)),
-        *(rules.check_grouping, _check_swizzled_columns),
+        *(rules.check_grouping, _check_swizzled_columns, _check_pingpong),
     ),
 )
 

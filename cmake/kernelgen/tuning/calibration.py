@@ -13,6 +13,7 @@ from kernelgen import cpp
 FILE = Path("cuda/dispatch/tuning/calibration.toml")
 KINDS = (
     *("wide", "tf32", "fp8", "fp8_fast", "int8", "blocks_of_b", "columns_of_b", "unaligned"),
+    *("grouped_rows", "grouped_k"),
     *("fprop", "dgrad", "wgrad", "gather_fprop", "gather_wgrad"),
     *("row_fprop", "row_dgrad", "strided_dgrad"),
 )
@@ -49,6 +50,7 @@ def _render(data: Mapping[str, Any]) -> dict[str, object]:
         "dense": _limits(limits["dense"]),
         "mma_sync": _limits(limits["mma_sync"]),
         "conv": _limits(limits["conv"]),
+        "grouped": _limits(limits["grouped"]),
         "others": _limits(limits["others"]),
         "tiles": "".join(f"    {tile},\n" for tile in tiles),
         "tile_count": len(tiles),

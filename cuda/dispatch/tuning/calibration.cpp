@@ -5,6 +5,10 @@
 namespace cutwheel {
 namespace {
 
+bool is_wide_grouped(KernelDescriptor const& kernel) {
+  return kernel.family == Family::sm90_grouped && element_bytes(kernel.a) == 2;
+}
+
 bool is_wide_conv(KernelDescriptor const& kernel) {
   bool const is_conv = kernel.family == Family::sm90_conv || kernel.family == Family::sm90_gather_conv ||
                        kernel.family == Family::sm90_row_conv;
@@ -19,6 +23,9 @@ FigureKind kind_of(KernelDescriptor const& kernel) {
       case Direction::wgrad: return gathers ? FigureKind::gather_wgrad : FigureKind::wgrad;
       default: return gathers ? FigureKind::gather_fprop : shares ? FigureKind::row_fprop : FigureKind::fprop;
     }
+  }
+  if (is_wide_grouped(kernel)) {
+    return kernel.grouping == Grouping::rows ? FigureKind::grouped_rows : FigureKind::grouped_k;
   }
   switch (kernel.scales) {
     case BlockScales::a1x128_b128x128: return FigureKind::blocks_of_b;
@@ -74,6 +81,7 @@ Calibration const* find_fitted(KernelDescriptor const& kernel, FigureKind kind) 
 Limits const& limits_of(KernelDescriptor const& kernel) {
   if (find_mma(kernel)) return kMmaLimits;
   if (is_wide_conv(kernel)) return kConvLimits;
+  if (is_wide_grouped(kernel)) return kGroupedLimits;
   bool const is_dense = is_native_dense(kernel) || kernel.family == Family::sm90_warpspecialized;
   return is_dense && kernel.scales == BlockScales::none && kind_of(kernel) != FigureKind::int8 ? kDenseLimits
                                                                                                : kOtherLimits;

@@ -26,7 +26,8 @@ struct Limits {
 };
 
 // Kernels of one tile whose figures are alike; operands or scales of another kind cost something else, and so do loads
-// through registers. From fprop on: convolutions of 16 and 32 bits, by direction and by how they load.
+// through registers, and groups of 16 bits. From fprop on: convolutions of 16 and 32 bits, by direction and by how they
+// load.
 enum class FigureKind : int {
   wide,
   tf32,
@@ -36,6 +37,8 @@ enum class FigureKind : int {
   blocks_of_b,
   columns_of_b,
   unaligned,
+  grouped_rows,
+  grouped_k,
   fprop,
   dgrad,
   wgrad,
@@ -81,7 +84,7 @@ struct CalibratedGpu {
 
 // Generated: calibration_data.cpp.
 extern CalibratedGpu const kCalibratedGpu;
-extern Limits const kDenseLimits, kMmaLimits, kConvLimits, kOtherLimits;
+extern Limits const kDenseLimits, kMmaLimits, kConvLimits, kGroupedLimits, kOtherLimits;
 extern TileFigures const kTileFigures[];
 extern int const kTileFigureCount;
 extern MmaFigures const kMmaFigures[];

@@ -8,11 +8,11 @@
 
 namespace cutwheel::gemm {
 
-template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, Grouping grouping,
-          class Epilogue, bool promotes_accumulator, BlockScales block_scales>
+template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, Schedule schedule,
+          Grouping grouping, class Epilogue, bool promotes_accumulator, BlockScales block_scales>
 struct Sm90GroupedBase {
   using Types = Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue, /*swap_ab=*/false, /*splits=*/1,
-                                    /*pingpong=*/false, /*stores_by_tma=*/grouping == Grouping::rows>;
+                                    schedule == Schedule::pingpong, /*stores_by_tma=*/grouping == Grouping::rows>;
   static constexpr int kStepOfK = std::max(Types::OperandA::kStepOfK, Types::OperandB::kStepOfK);
   // Groups of rows begin at any row: it must not be a coordinate along which memory is contiguous.
   static_assert(grouping == Grouping::rows ? layout_a == Layout::row : !promotes_accumulator);
@@ -20,12 +20,13 @@ struct Sm90GroupedBase {
       Sm90PersistentKernel<Types, Sm90GroupedScheduler<Tile, grouping, kStepOfK>, promotes_accumulator, block_scales>;
 };
 
-template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, Grouping grouping,
-          template <DType> class Epilogue, bool fast_accum = false, BlockScales block_scales = BlockScales::none>
-struct Sm90Grouped : Sm90GroupedBase<a, b, acc, d, layout_a, layout_b, Tile, grouping, Epilogue<d>,
+template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, Schedule schedule,
+          Grouping grouping, template <DType> class Epilogue, bool fast_accum = false,
+          BlockScales block_scales = BlockScales::none>
+struct Sm90Grouped : Sm90GroupedBase<a, b, acc, d, layout_a, layout_b, Tile, schedule, grouping, Epilogue<d>,
                                      is_fp8(a) && !fast_accum, block_scales>::Kernel {
   static_assert(arch == Arch::sm90a && grouping != Grouping::none);
-  using Base = typename Sm90GroupedBase<a, b, acc, d, layout_a, layout_b, Tile, grouping, Epilogue<d>,
+  using Base = typename Sm90GroupedBase<a, b, acc, d, layout_a, layout_b, Tile, schedule, grouping, Epilogue<d>,
                                         is_fp8(a) && !fast_accum, block_scales>::Kernel;
 
   static std::int64_t workspace_bytes(GemmArgs const&) { return 0; }

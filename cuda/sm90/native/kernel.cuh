@@ -265,12 +265,13 @@ struct Sm90PersistentKernel {
           if (Types::kPingpong && k == work.k_tiles - 1) turns.end();
         });
       } else {
+        if (Types::kPingpong && Scheduler::kReadsMemory && work.k_tiles == 0) turns.end();
         // Every warpgroup clears all that it reads itself: that both write the same zeros does no harm.
         Mma{}.mma(pipeline, read, accum, work.k_tiles, own, shared.tensors, [&](int stage, int k) {
           if constexpr (Types::kLoadsByCopies) cutlass::arch::fence_view_async_shared();
           if constexpr (Types::kPingpong) {
             if (k == work.k_tiles - 1) turns.end();
-            return;
+            if constexpr (!Scheduler::kReadsMemory) return;
           }
           if constexpr (kPrefetchesLate) {
             if (k == (work.k_tiles > 1 ? 1 : 0)) Epilogue::prefetch(p.epilogue, storage, finished, thread);
@@ -278,7 +279,9 @@ struct Sm90PersistentKernel {
           bool const is_last = k == work.k_tiles - 1 && work.k_end != 0, is_first = k == 0 && work.k_begin != 0;
           if (!is_first && !is_last) return;
           int const begin = is_first ? work.k_begin : 0, end = is_last ? work.k_end : kTileK;
-          OperandA::keep_only(stage_a(shared, stage), warpgroup * 64, 64, begin, end, thread);
+          constexpr int kRows = Types::kPingpong ? cute::size<0>(typename Types::TileShape{}) : 64;
+          int const row = Types::kPingpong ? 0 : warpgroup * 64;
+          OperandA::keep_only(stage_a(shared, stage), row, kRows, begin, end, thread);
           OperandB::keep_only(stage_b(shared, stage), 0, cute::size<1>(typename Types::TileShape{}), begin, end, thread);
           cutlass::arch::fence_view_async_shared();
           synchronize();

@@ -10,9 +10,9 @@ namespace cutwheel::gemm {
 template <class Epilogue, DType d, int columns, class Operands, class Stores, bool by_threads = false>
 struct Sm90PerWarpgroupEpilogue;
 
-// by_threads: results are stored by the threads and not by TMA, 128 bytes of a row at a time. Whoever reads matrices,
-// stores more than D or has columns of another width stores by TMA all the same: rows with a matrix in their place took up
-// to 1.1 times as long, gated ones 1.01 times.
+// by_threads: results are stored by the threads and not by TMA, 128 bytes of a row at a time. Whoever reads matrices or has
+// columns of another width stores by TMA all the same: rows with a matrix in their place took up to 1.1 times as long,
+// gated ones 1.01 times.
 template <class Epilogue, DType d, int columns, class... Operands, class... Stores, bool by_threads>
 struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>, epilogue::OperandList<Stores...>,
                                 by_threads> {
@@ -31,8 +31,8 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
     while (result * kWidest > kMaxRowBytes || columns % result != 0) result -= 16;
     return result;
   }
-  static constexpr bool kByThreads = by_threads && kStores == 0 && Apply::kWidth == Width::same &&
-                                     !(false || ... || (Operands::kKind == OperandKind::matrix));
+  static constexpr bool kByThreads =
+      by_threads && Apply::kWidth == Width::same && !(false || ... || (Operands::kKind == OperandKind::matrix));
   static constexpr int kPassColumns = kByThreads ? std::min(columns, 128 / kWidest) : pass_columns();
   using Rows = Sm90StagedRows<kPassColumns, static_cast<int>(sizeof(ElementD)), static_cast<int>(sizeof(E))>;
   using StoreRows = Sm90StagedRows<kPassColumns, static_cast<int>(sizeof(E)), static_cast<int>(sizeof(E))>;
@@ -315,11 +315,23 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
     constexpr int kHere = std::min(kPassColumns, columns - pass);
     using PassRows = Sm90StagedRows<kHere, static_cast<int>(sizeof(ElementD)), static_cast<int>(sizeof(E))>;
     cutlass::Array<ElementD, 2> results[kHere / 8][2];
-    compute<kHere>(p, storage, work, first_row, pass, lane, value, results);
+    constexpr int kBytes = static_cast<int>(sizeof(E));
+    cutlass::Array<E, 2> stored[kStores > 0 ? kStores : 1][kHere / 8][2];
+    compute<kHere>(p, storage, work, first_row, pass, lane, value, results, stored);
     std::uint8_t* const staged = storage.staged[first_row / 16];
+    int const row = work.m + first_row, column = work.n + pass;
     __syncwarp();  // the pass before has been read
     PassRows::put(staged, results, lane);
-    PassRows::write(p.data, p.pitch, p.batch_stride, p.by_tma, staged, work, work.m + first_row, work.n + pass, lane);
+    PassRows::write(p.data, p.pitch, p.batch_stride, p.by_tma, staged, work, row, column, lane);
+    CUTLASS_PRAGMA_UNROLL
+    for (int s = 0; s < kStores; ++s) {
+      using OfStore = Sm90StagedRows<kHere, kBytes, kBytes>;
+      EpilogueValue const& target = p.stores[s];
+      __syncwarp();
+      OfStore::put(staged, stored[s], lane);
+      OfStore::write(static_cast<std::uint8_t*>(target.data), target.leading * kBytes, target.batch_stride * kBytes, true,
+                     staged, work, row, column, lane);
+    }
   }
 
   // The results of a warp's rows, in columns from `first` on. `stored`: what is stored besides, if anything is.
