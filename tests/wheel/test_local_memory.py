@@ -22,7 +22,7 @@ SPILLED = {
     r"gemm_sm90a_\w+_unaligned_linear_combination": 24,
     r"grouped_mm_sm90a_\w+_128x256x64_\w+_aux": 48,
     r"conv2d_sm(80|90a)_\w+_grouped": 40,
-    r"scaled_mm_sm90a_\w+": 112,
+    r"scaled_mm_sm90a_\w+_swap_1x128_1x128_block_bias": 24,
 }
 
 

@@ -252,6 +252,8 @@ def _stores_by_threads(kernel: Kernel) -> bool:
     epilogue = kernel.epilogue
     if kernel.op == "conv2d" or kernel.grouping == "rows":
         return False
+    if kernel.tile.swap_ab and kernel.is_fp8 and not kernel.tile.fast_accum:
+        return False
     if epilogue and epilogue.width != "same":
         return False
     kinds = [kind.enumerator for _, kind in (epilogue.operands if epilogue else ())]

@@ -31,7 +31,8 @@ template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layo
           bool swap_ab, int splits, template <DType> class Epilogue, bool fast_accum = false,
           BlockScales block_scales = BlockScales::none>
 using Sm90DenseKernel = Sm90PersistentKernel<Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue<d>,
-                                                                 swap_ab, splits, schedule == Schedule::pingpong>,
+                                                                 swap_ab, splits, schedule == Schedule::pingpong,
+                                                                 /*stores_by_tma=*/swap_ab && is_fp8(a) && !fast_accum>,
                                              Sm90DenseScheduler<Tile>, is_fp8(a) && !fast_accum, block_scales>;
 
 template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, Schedule schedule,
