@@ -342,7 +342,9 @@ void choose_raster(GemmPlan& plan, GemmRequest const& r) {
   auto const fills = [](int extent, int tile, int cluster) { return ceil_div(extent, tile) % (2 * cluster) == 0; };
   bool const bands = persistent || (square && !few_columns && fills(r.m, kernel.tile.m, kernel.cluster.m) &&
                                     fills(r.n, kernel.tile.n, kernel.cluster.n));
-  bool const wide = persistent && is_product && !along_m && !few_columns;
+  // Groups of rows as well: 8 of 4096 x 4096 x 14336 take 0.99 (128x256) and 0.91 (128x128) of their time in bands of two.
+  bool const has_rows = is_product || r.grouping == Grouping::rows;
+  bool const wide = persistent && has_rows && !along_m && !few_columns;
   plan.swizzle = !large || !bands ? 1 : wide ? 4 : 2;
 }
 
