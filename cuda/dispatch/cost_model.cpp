@@ -311,6 +311,11 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
     time += limits.reduce_us + (2 * sums + result) / (limits.reduce_tb_per_s * 1e6);
     time += missing * (sums + result) / (limits.dram * device.memory_gb_per_s * 1e3);
   }
+  // Of 16 bits, clusters that share K: in one wave the figures of other tiles are 10 to 20 % too high, and theirs are not.
+  // Over 964 products, most of them measured on an H100, the choice takes 1.97 % longer than the best for 2.09 %, over 28
+  // of them with few tiles and a long K 5.4 % for 9.2 %.
+  constexpr double kSharedK = 1.15;
+  if (is_own && kernel.op == Op::gemm && kernel.cluster.k > 1) time *= kSharedK;
   return time * short_rows(kernel, r);
 }
 

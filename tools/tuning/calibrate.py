@@ -58,6 +58,7 @@ SPARE_C, SPARE_C_CUTLASS = 1.0, 1.1  # of any tile, where a call leaves out the 
 SINGLE_STEP = 1.4  # of the first of our own tiles, for 128x128, where K is one step
 WIDE_RESIDUAL = 0.9  # of convolutions whose threads load it, for each 128x128 beyond the first
 WITHIN_TWO = 2.0  # of gathered loads, filters that begin within two sectors
+SHARED_K = 1.15  # of clusters that share K, of 16 bits
 LATER_SUMS = 3.0  # of clusters of more than two that share K, before each tile behind the first
 FEW_STEPS, HIDING = 0.74, 7  # of CUTLASS's tiles behind the first, for 128x128, where K is one step
 
@@ -114,6 +115,8 @@ class Terms:
     """of the first tile of a threadblock alone"""
     later_us: float = 0.0
     """of each tile behind it"""
+    slower: float = 1.0
+    """of all of it"""
     reduced: float = 0.0
     """bytes of the sums of split-K that its second kernel reads and writes; 0: there is none"""
     missed: float = 0.0
@@ -305,6 +308,7 @@ def terms_of(
         added_us=added,
         first_us=first,
         later_us=later,
+        slower=SHARED_K if native and of_cluster > 1 and kernel["op"] == "gemm" else 1.0,
         reduced=reduced,
         missed=missed,
     )
@@ -335,6 +339,7 @@ class Plans:
         self.first, self.later = of(x.first_us for x in terms), of(x.later_us for x in terms)
         self.reduced, self.missed = of(x.reduced for x in terms), of(x.missed for x in terms)
         self.longest = of(x.longest for x in terms)
+        self.slower = of(x.slower for x in terms)
         self.sm_count = of(problems[row[0]].sm_count for row in rows)
         self.gb_per_s = of(problems[row[0]].gb_per_s for row in rows)
         is_large = self.least(self.us) >= LARGE_US
@@ -454,7 +459,7 @@ class Model(torch.nn.Module):
         second = limit["reduce_us"] + plans.reduced / (limit["reduce_tb_per_s"] * 1e6)
         second = second + plans.missed / (limit["dram"] * plans.gb_per_s * 1e3)
         found = torch.where(plans.longest > 0, shared, waves + rest)
-        return launch + found + torch.where(plans.reduced > 0, second, 0.0)
+        return (launch + found + torch.where(plans.reduced > 0, second, 0.0)) * plans.slower
 
 
 def fit(model: Model, plans: Plans, steps: int, weight_of_start: float = 0.03) -> None:
