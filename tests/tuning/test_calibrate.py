@@ -52,6 +52,7 @@ def request(m: int, n: int, k: int, **changes: Any) -> dict[str, Any]:
         (request(300, 4096, 1000, layouts="nt"), {"layout_a": COLUMN, "layout_b": ROW}),
         (request(900, 3072, 2048, addend="other"), {"epilogue": "bias_gelu"}),
         (request(900, 3072, 2048, addend="other"), {"epilogue": "gated_silu"}),
+        (request(100, 512, 8192), {}),  # clusters that share K among them
         (request(900, 3072, 512, addend="other"), {"epilogue": "bias_residual"}),
         (request(900, 3072, 2048, a="e4m3", addend="other"), {"epilogue": "scaled"}),
     ],
@@ -80,6 +81,35 @@ def test_it_predicts_what_the_library_predicts(
         assert predicted == pytest.approx(plan["predicted_us"], rel=0.01), plan["row"]
         compared += 1
     assert compared > 4
+
+
+@narrow
+@pytest.mark.parametrize(
+    ("grouping", "extents", "layouts"),
+    [
+        ("rows", (100, 4096, 1024), {}),
+        ("rows", (3000, 2816, 2048), {"layout_b": ROW}),
+        ("k", (4096, 2048, 300), {"layout_a": COLUMN, "layout_b": ROW}),
+    ],
+)
+@pytest.mark.parametrize("groups", [8, 128])
+def test_it_predicts_grouped_gemms_as_the_library(
+    grouping: str, extents: tuple[int, int, int], layouts: dict[str, Any], groups: int
+) -> None:
+    document = tomllib.loads(calibrate.FIGURES.read_text(encoding="utf-8"))
+    figures = calibrate.rows_of(document)
+    asked = request(*extents, batch=groups, layouts="nt" if grouping == "k" else "tn")
+    plans = explain(H200, *extents, grouping=grouping, groups=groups, **layouts)["plans"]
+    assert {plan["row"].split("_")[-2] for plan in plans} == {grouping}
+    for plan in plans:
+        kernel = kernels()[plan["row"]]
+        key = calibrate.key_of(kernel)
+        terms = calibrate.terms_of(kernel, asked, 1, GPU)
+        problem = calibrate.Problem("any", ((key, terms, 1.0),), H200.sms, H200.bandwidth)
+        start = torch.tensor([figures[key]], dtype=torch.float64)
+        model = calibrate.Model(start, document["limits"]["grouped"], fits_limits=False)
+        predicted = model(calibrate.Plans([problem], [key])).item()
+        assert predicted == pytest.approx(plan["predicted_us"], rel=0.01), plan["row"]
 
 
 @narrow
@@ -142,7 +172,8 @@ def test_it_reads_shared_pixels_off_a_job() -> None:
 @narrow
 def test_every_row_of_figures_is_of_a_kernel() -> None:
     document = tomllib.loads(calibrate.FIGURES.read_text(encoding="utf-8"))
-    families = (*calibrate.DENSE, *calibrate.CONV, "sm90_blockwise", "sm90_unaligned")
+    others = "sm90_blockwise", "sm90_unaligned", calibrate.GROUPED
+    families = (*calibrate.DENSE, *calibrate.CONV, *others)
     there = {
         calibrate.key_of(kernel, step)
         for kernel in kernels().values()
