@@ -130,7 +130,7 @@ def test_problems_of_every_section() -> None:
         "mm": 119,
         "addmm": 119,
         "bmm": 32,
-        "fused": 325,
+        "fused": 390,
         "scaled": 499,
         "grouped": 120,
         "conv": 142,
