@@ -33,7 +33,7 @@ def test_only_large_tiles_spill() -> None:
     used = [(name, int(stack)) for name, stack in USAGE.findall(text)]
     assert len(used) > 20
     allowed = {
-        name: max([most for pattern, most in SPILLED.items() if re.fullmatch(pattern, name)] or [0])
+        name: max((most for like, most in SPILLED.items() if re.fullmatch(like, name)), default=0)
         for name, _ in used
     }
     assert {name: stack for name, stack in used if stack > allowed[name]} == {}

@@ -290,6 +290,7 @@ def terms_of(
     slots = slots_of(kernel, sm_count)
     past = (tile_m - m % tile_m) % tile_m + (tile_n - n % tile_n) % tile_n
     if is_grouped := kernel["family"] == GROUPED:
+        # The model counts whole tiles, in whole lines: only the device knows where groups begin.
         m, n, of_a, of_b = tile_m, tile_n, 0, 0
     return Terms(
         tiles=tiles,
