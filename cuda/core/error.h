@@ -12,7 +12,9 @@ enum class ErrorKind { type, value, shape, device, runtime, not_implemented, out
 
 class Error : public std::runtime_error {
  public:
-  Error(ErrorKind kind, std::string const& text) : std::runtime_error(prefix(kind) + text) {}
+  Error(ErrorKind kind, std::string const& text) : std::runtime_error(prefix(kind) + text), kind_(kind) {}
+
+  ErrorKind kind() const { return kind_; }
 
  private:
   static std::string prefix(ErrorKind kind) {
@@ -27,6 +29,8 @@ class Error : public std::runtime_error {
     }
     return "cutwheel.RuntimeError: ";
   }
+
+  ErrorKind kind_;
 };
 
 template <class... Parts>

@@ -1,3 +1,5 @@
+#include "torch/elementwise.h"
+
 #include <algorithm>
 
 #include "torch/registry.h"
@@ -119,12 +121,8 @@ void run(Problem const& problem, Epilogue epilogue, Output& result, std::optiona
   finish_output(result);
 }
 
-// operands [..., N] or [..., 2N], by position. Returns the result and its sums over all but the last dimension; what was
-// not asked for is empty, [0].
-std::tuple<Tensor, Tensor> elementwise(std::vector<Tensor> const& operands, StringHandle epilogue_name, bool with_result,
-                                       bool with_sums) {
-  TextArgument const name(epilogue_name);
-  Epilogue const epilogue = named_epilogue("elementwise", name.view(), /*has_accum=*/false);
+std::tuple<Tensor, Tensor> compute(Epilogue epilogue, std::vector<Tensor> const& operands, bool with_result,
+                                   bool with_sums) {
   Problem problem{info_of(epilogue)};
   place_operands(problem, operands);
   check_problem(problem);
@@ -146,9 +144,22 @@ std::tuple<Tensor, Tensor> elementwise(std::vector<Tensor> const& operands, Stri
   return {std::move(first), or_empty(sums)};
 }
 
+// operands [..., N] or [..., 2N], by position. Returns the result and its sums over all but the last dimension; what was
+// not asked for is empty, [0].
+std::tuple<Tensor, Tensor> elementwise(std::vector<Tensor> const& operands, StringHandle epilogue_name, bool with_result,
+                                       bool with_sums) {
+  TextArgument const name(epilogue_name);
+  Epilogue const epilogue = named_epilogue("elementwise", name.view(), /*has_accum=*/false);
+  return compute(epilogue, operands, with_result, with_sums);
+}
+
 constexpr OpNames kElementwise{"elementwise", "nn.functional", nullptr, nullptr, nullptr, 0};
 
 }  // namespace
+
+Tensor sum_rows(Tensor const& rows) {
+  return std::get<1>(compute(Epilogue::identity_backward, {rows}, /*with_result=*/false, /*with_sums=*/true));
+}
 
 Ops elementwise_ops() {
   return {

@@ -305,27 +305,42 @@ void run_into(Tensor const& result, GemmCall& call, GemmOperands const& operands
   run_checked(prepared, call);
 }
 
-// Both gradients of linear(input, weight): of its input [..., K], and of its weight [N, K], laid out as the weight is. One
-// call from Python: each costs microseconds.
-std::tuple<Tensor, Tensor> linear_gradients(Tensor const& grad, Tensor const& input, Tensor const& weight,
-                                            bool weight_is_column_major, bool allow_tf32) {
+}  // namespace
+
+LinearGradients linear_gradients(Tensor const& grad, Tensor const& input, Tensor const& weight,
+                                 LayerGradients const& wanted, bool allow_tf32) {
   GemmCall call = make_call(kLinearGradients, grad, weight, std::nullopt, allow_tf32);
   check_gradients(call, input);
   DeviceScope const scope(call.device);
   std::vector<Tensor> keep;
   std::int64_t const rows = call.m, n = call.k, k = call.n;
-  View const dy = flatten_rows(grad, rows, n, keep), x = flatten_rows(input, rows, k, keep);
-  Tensor of_input = empty_like_rows(grad, k, call.type, call.device);
-  run_into(of_input, call, {dy, {matrix_of(weight), weight}, n});
+  View const dy = flatten_rows(grad, rows, n, keep);
+  LinearGradients results;
+  if (wanted.of_input) {
+    results.of_input = empty_like_rows(grad, k, call.type, call.device);
+    run_into(results.of_input, call, {dy, {matrix_of(weight), weight}, n});
+  }
+  if (!wanted.of_weight) return results;
 
-  call.a = weight_is_column_major ? &input : &grad, call.b = weight_is_column_major ? &grad : &input;
-  View const &left = weight_is_column_major ? x : dy, &right = weight_is_column_major ? dy : x;
+  View const x = flatten_rows(input, rows, k, keep);
+  bool const is_turned = wanted.weight_is_column_major;
+  call.a = is_turned ? &input : &grad, call.b = is_turned ? &grad : &input;
+  View const &left = is_turned ? x : dy, &right = is_turned ? dy : x;
   call.m = left.matrix.cols, call.n = right.matrix.cols, call.k = rows, call.sums_batch = true;
   std::int64_t const shape[] = {call.m, call.n};
-  Tensor of_weight = empty_contiguous(shape, 2, call.type, call.device);
-  run_into(of_weight, call, {{left.matrix.transposed(), left.owner}, right, rows});
-  if (weight_is_column_major) of_weight = matrix_view(of_weight, matrix_of(of_weight).transposed());
-  return {std::move(of_input), std::move(of_weight)};
+  results.of_weight = empty_contiguous(shape, 2, call.type, call.device);
+  run_into(results.of_weight, call, {{left.matrix.transposed(), left.owner}, right, rows});
+  if (is_turned) results.of_weight = matrix_view(results.of_weight, matrix_of(results.of_weight).transposed());
+  return results;
+}
+
+namespace {
+
+// One call from Python for both: each costs microseconds.
+std::tuple<Tensor, Tensor> both_gradients(Tensor const& grad, Tensor const& input, Tensor const& weight,
+                                          bool weight_is_column_major, bool allow_tf32) {
+  LinearGradients both = linear_gradients(grad, input, weight, {true, true, weight_is_column_major}, allow_tf32);
+  return {std::move(both.of_input), std::move(both.of_weight)};
 }
 
 Explanation explain_gemm(Question const& asked) {
@@ -369,7 +384,7 @@ Ops gemm_ops() {
       op<&multiply_add_out<kBaddbmm>, kBaddbmm>(
           "baddbmm.out(Tensor input, Tensor batch1, Tensor batch2, float beta=1, float alpha=1, bool allow_tf32=False, *, "
           "Tensor(a!) out) -> ()"),
-      op<&linear_gradients, kLinearGradients>(
+      op<&both_gradients, kLinearGradients>(
           "linear_gradients(Tensor grad, Tensor input, Tensor weight, bool weight_is_column_major, bool allow_tf32=False) "
           "-> (Tensor, Tensor)"),
       op<&linear, kLinear>("linear(Tensor input, Tensor weight, Tensor? bias=None, bool allow_tf32=False) -> Tensor",

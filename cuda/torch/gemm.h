@@ -73,6 +73,20 @@ void fill_empty_k(PreparedGemm& prepared, GemmCall const& call);
 // The part of prepare() for an epilogue with Addend::other.
 void prepare_epilogue(PreparedGemm& prepared, GemmCall const& call, CopyPolicy copy_policy);
 
+// Which gradients of a linear layer are wanted, and how that of its weight is to lie.
+struct LayerGradients {
+  bool of_input, of_weight;
+  bool weight_is_column_major;
+};
+struct LinearGradients {
+  Tensor of_input;   // [..., K]; undefined: not wanted
+  Tensor of_weight;  // [N, K]
+};
+
+// From grad [..., N], input [..., K] and weight [N, K].
+LinearGradients linear_gradients(Tensor const& grad, Tensor const& input, Tensor const& weight,
+                                 LayerGradients const& wanted, bool allow_tf32);
+
 // The rows of a result with `cols` columns.
 Matrix result_matrix(GemmCall const& call, Tensor const& result, std::int64_t cols);
 

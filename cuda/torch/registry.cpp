@@ -9,6 +9,7 @@
 #include "dispatch/batch_invariance.h"
 #include "dispatch/environment.h"
 #include "dispatch/tuning/table.h"
+#include "torch/autograd/node.h"
 #include "torch/conv/conv.h"
 #include "torch/explain/choice_log.h"
 #include "torch/explain/introspection.h"
@@ -70,6 +71,7 @@ std::vector<Introspection> introspection() {
       on_any_device<&take_addmm>("_take_addmm(Tensor input, Tensor mat1, Tensor mat2, float beta, float alpha) -> Tensor?"),
       on_any_device<&take_addmm_out>(
           "_take_addmm.out(Tensor input, Tensor mat1, Tensor mat2, float beta, float alpha, *, Tensor(a!) out) -> bool"),
+      on_any_device<&take_node>("_take_node() -> bool"),
       on_any_device<&set_sm_limit>("_set_sm_limit(int sms) -> ()"),
       on_any_device<&set_sm_carveout_source>("_set_sm_carveout_source(int context, int getter) -> ()"),
       on_any_device<&load_tuning>("_load_tuning(str text) -> ()"),

@@ -2,49 +2,15 @@
 // second, and in front of the choice between cuDNN and torch's own kernels.
 #include "torch/conv/conv.h"
 
-#include <algorithm>
-#include <vector>
-
 #include "torch/intercept/operands.h"
 #include "torch/intercept/ops.h"
 #include "torch/intercept/torch_kernel.h"
+#include "torch/tensor/numbers.h"
 
 namespace cutwheel {
 namespace {
 
-// An int[] or bool[] as torch hands it over. Off the heap as far as torch's own kernels take it.
-class Numbers {
- public:
-  explicit Numbers(StableListHandle list) {
-    bool good = torch_list_size(list, &size_) == 0;
-    if (!good) size_ = 0;
-    if (size_ > few_.size()) many_.resize(size_);
-    std::int64_t* const values = size_ > few_.size() ? many_.data() : few_.data();
-    for (std::size_t i = 0; good && i < size_; ++i) {
-      StableIValue value = 0;
-      good = torch_list_get_item(list, i, &value) == 0;
-      values[i] = static_cast<std::int64_t>(value);
-    }
-    torch_delete_list(list);
-    if (!good) fail(ErrorKind::runtime, "torch could not hand over a list of numbers");
-  }
-
-  TorchList view() const { return {size_ > few_.size() ? many_.data() : few_.data(), size_}; }
-  bool is_zero() const {
-    TorchList const all = view();
-    return std::all_of(all.data, all.data + all.size, [](std::int64_t value) { return value == 0; });
-  }
-  // One number for H and W, or two.
-  bool is_pair(std::int64_t least) const { return (size_ == 1 || size_ == 2) && h() >= least && w() >= least; }
-  std::int64_t h() const { return few_[0]; }
-  std::int64_t w() const { return few_[size_ == 1 ? 0 : 1]; }
-  bool flag(std::size_t i) const { return i < size_ && (few_[i] & 1) != 0; }
-
- private:
-  std::size_t size_ = 0;
-  std::array<std::int64_t, 4> few_{};
-  std::vector<std::int64_t> many_;
-};
+TorchList list_of(Numbers const& numbers) { return {numbers.data(), numbers.size()}; }
 
 struct Geometry {
   Numbers const& stride;
@@ -166,8 +132,8 @@ Tensor convolution(Tensor const& x, Tensor const& w, std::optional<Tensor> const
         TorchOptional const optional_row(bias);
         Tensor result;
         adopt(result,
-              torch_kernel<Kernel>(Taken::convolution)(x.get(), w.get(), &optional_row, stride.view(), padding.view(),
-                                                       dilation.view(), transposed, output_padding.view(), groups));
+              torch_kernel<Kernel>(Taken::convolution)(x.get(), w.get(), &optional_row, list_of(stride), list_of(padding),
+                                                       list_of(dilation), transposed, list_of(output_padding), groups));
         return result;
       });
 }
@@ -216,10 +182,10 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(Tensor const& grad, Tens
                                                                      TorchOptionalList, TorchList, TorchList, TorchList,
                                                                      bool, TorchList, std::int64_t, std::array<bool, 3>);
     TorchOptionalList sizes;
-    if (bias_sizes) sizes = {bias_sizes->view(), true};
+    if (bias_sizes) sizes = {list_of(*bias_sizes), true};
     auto [of_x, of_w, of_bias] = torch_kernel<Kernel>(Taken::convolution_backward)(
-        grad.get(), x.get(), w.get(), sizes, stride.view(), padding.view(), dilation.view(), transposed,
-        output_padding.view(), groups, theirs);
+        grad.get(), x.get(), w.get(), sizes, list_of(stride), list_of(padding), list_of(dilation), transposed,
+        list_of(output_padding), groups, theirs);
     // Some of torch's kernels return a gradient unasked.
     std::array<TorchTensor*, 3> const returned{&of_x, &of_w, &of_bias};
     for (std::size_t i = 0; i < returned.size(); ++i) {

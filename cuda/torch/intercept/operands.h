@@ -46,8 +46,7 @@ Verdict try_plan(Plan const& plan) {
   try {
     return plan();
   } catch (Error const& error) {
-    bool const is_memory = std::string_view(error.what()).find("OutOfMemoryError: ") != std::string_view::npos;
-    return is_memory ? Verdict::failed : Verdict::no_kernel;
+    return error.kind() == ErrorKind::out_of_memory ? Verdict::failed : Verdict::no_kernel;
   }
 }
 

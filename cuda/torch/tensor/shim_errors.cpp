@@ -27,6 +27,8 @@ std::int64_t bytes_of(std::int64_t const* sizes, int dims, std::int64_t element_
   return bytes;
 }
 
+thread_local Refused g_refused;
+
 }  // namespace
 
 void fail_shim(char const* what) {
@@ -36,6 +38,7 @@ void fail_shim(char const* what) {
 
 void fail_allocation(std::int64_t const* sizes, int dims, int element_bytes, int device) {
   std::int64_t const bytes = bytes_of(sizes, dims, element_bytes);
+  g_refused = {bytes, device};
   std::string const text = torch_text();
   if (text.empty()) {
     fail(ErrorKind::out_of_memory, "CUDA out of memory. Tried to allocate ", bytes, " bytes on GPU ", device);
@@ -43,5 +46,7 @@ void fail_allocation(std::int64_t const* sizes, int dims, int element_bytes, int
   if (text.find("out of memory") != std::string::npos) fail(ErrorKind::out_of_memory, text);
   fail(ErrorKind::runtime, "torch could not allocate ", bytes, " bytes on GPU ", device, ": ", text);
 }
+
+Refused last_refused() { return g_refused; }
 
 }  // namespace cutwheel

@@ -13,4 +13,11 @@ namespace cutwheel {
 // bytes of which GPU it was about, for whoever is able to ask the allocator again (python/cutwheel/ops/_errors.py).
 [[noreturn]] void fail_allocation(std::int64_t const* sizes, int dims, int element_bytes, int device);
 
+// The memory that fail_allocation() was last about in this thread.
+struct Refused {
+  std::int64_t bytes = 0;
+  int device = 0;
+};
+Refused last_refused();
+
 }  // namespace cutwheel

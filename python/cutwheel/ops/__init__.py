@@ -4,6 +4,7 @@ The functions are those of `cutwheel` itself; here, `conv`, `gemm`, `grouped`, `
 are the packages.
 """
 
+from . import _node_gradients as _node_gradients  # registers an op
 from . import _sharding, conv, gemm, grouped, linear, scaled
 from .conv import _meta as _conv_meta  # noqa: F401  (registers its meta functions, as those below)
 from .gemm import _meta as _gemm_meta  # noqa: F401

@@ -162,6 +162,18 @@ def in_order(image: Tensor) -> Tensor:
     return image.contiguous(memory_format=order)
 
 
+def gradients(
+    grad: Tensor, input: Tensor, weight: Tensor, geometry: Geometry, wanted: Sequence[bool]
+) -> tuple[Gradient, Gradient, Gradient]:
+    """Those of input, weight and bias that are wanted; they can be differentiated."""
+    dz = in_order(grad)
+    return (
+        _dgrad(dz, weight, input.shape, geometry, False) if wanted[0] else None,
+        _wgrad(dz, input, weight.shape, geometry, False) if wanted[1] else None,
+        sum_rows(pixels_of(dz)) if wanted[2] else None,
+    )
+
+
 class Conv(torch.autograd.Function):
     """conv2d, or conv2d_fused if there is an epilogue; of volumes conv3d."""
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
-from .._common import by_torch
+from .._common import by_torch, node
 from .._common.activations import ACTIVATIONS, ALL_ACTIVATIONS, check_activation
 from .._common.batch_invariance import refuse_torch
 from .._common.call import Op, distinct, fast_apply, is_tracing, overloads
@@ -250,6 +250,13 @@ def run(
         input = in_order(input)
         residual = residual if residual is None else in_order(residual)
     if needs_grad:
+        if (
+            epilogue is None
+            and not allow_tf32
+            and node.is_even(where)
+            and node.serves(input, weight)
+        ):
+            return node.convolution(input, weight, bias, where, 1)
         if is_tracing():
             input, weight, bias, residual = distinct(input, weight, bias, residual)
         return _with_grad(input, weight, bias, residual, where, epilogue, allow_tf32)

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, is_grad_enabled
 
+from .._common import node
 from .._common.call import Op, distinct, fast_apply, is_tracing, overloads
 from .._common.elementwise import Gradient, derivative, sum_rows
 from .._common.errors import out_of_memory
@@ -157,6 +158,23 @@ def _wgrad(
         raise out_of_memory(error) from None
 
 
+def gradients(
+    grad: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    geometry: Geometry,
+    groups: int,
+    wanted: Sequence[bool],
+) -> tuple[Gradient, Gradient, Gradient]:
+    """As those of _autograd."""
+    dz = in_order(grad)
+    return (
+        _dgrad(dz, weight, input.shape, geometry, groups) if wanted[0] else None,
+        _wgrad(dz, input, weight.shape, geometry, groups) if wanted[1] else None,
+        sum_rows(pixels_of(dz)) if wanted[2] else None,
+    )
+
+
 class Grouped(torch.autograd.Function):
     """conv2d_grouped, whose only activation is relu where a gradient is needed."""
 
@@ -277,6 +295,9 @@ def run(
         input = in_order(input)
         residual = residual if residual is None else in_order(residual)
     if needs_grad:
+        if epilogue is None and node.serves(input, weight) and node.is_even(geometry):
+            groups = input.shape[1] // weight.shape[1]
+            return node.convolution(input, weight, bias, geometry, groups)
         if is_tracing():
             input, weight, bias, residual = distinct(input, weight, bias, residual)
         return _with_grad(input, weight, bias, residual, geometry, name)

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 from ...errors import DtypeError
-from .._common import by_torch
+from .._common import by_torch, node
 from .._common.call import Op, distinct, fast_apply, increment_version, is_tracing, overloads
 from .._common.errors import RAISED, check_tensors, reraise
 from .._common.precision import autocast_operands
@@ -74,6 +74,10 @@ def mm(
         if (allow_tf32 or is_transformed()) and by_torch.serves("mm", input):
             return by_torch.matmul("mm", input, mat2, out_dtype)
         if is_grad_enabled() and (input.requires_grad or mat2.requires_grad):
+            is_plain = out_dtype is None and not allow_tf32
+            # The node's gradient of the first operand is row-major.
+            if is_plain and node.serves(input, mat2) and input.is_contiguous():
+                return node.product(input, mat2)
             if is_tracing():
                 input, mat2 = distinct(input, mat2)
             return _mm_with_grad(input, mat2, out_dtype, allow_tf32)
@@ -155,6 +159,9 @@ def addmm(
         if (allow_tf32 or is_transformed()) and by_torch.serves("addmm", mat1):
             return by_torch.matmul("addmm", mat1, mat2, out_dtype, None, input, beta, alpha)
         if is_grad_enabled() and (input.requires_grad or mat1.requires_grad or mat2.requires_grad):
+            is_plain = out_dtype is None and beta == 1 and alpha == 1 and not allow_tf32
+            if is_plain and node.serves(mat1, mat2) and _is_row(input, mat1, mat2):
+                return node.product(mat1, mat2, input)
             if is_tracing():
                 input, mat1, mat2 = distinct(input, mat1, mat2)
             return _addmm_with_grad(input, mat1, mat2, out_dtype, beta, alpha, allow_tf32)
@@ -164,6 +171,17 @@ def addmm(
         return call(input, mat1, mat2)
     except RAISED as error:
         reraise("addmm", error, ("out",), input=input, mat1=mat1, mat2=mat2, out=out)
+
+
+def _is_row(input: Tensor, mat1: Tensor, mat2: Tensor) -> bool:
+    """Whether C is a bias, as autograd's node takes it, and A lies as its gradient would."""
+    return (
+        input.dim() == 1
+        and mat2.dim() == 2
+        and input.shape[0] == mat2.shape[1]
+        and input.dtype == mat1.dtype
+        and mat1.is_contiguous()
+    )
 
 
 def baddbmm(

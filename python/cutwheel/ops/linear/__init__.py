@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
-from .._common import by_torch, sharding
+from .._common import by_torch, node, sharding
 from .._common.activations import (
     ACTIVATIONS,
     ALL_ACTIVATIONS,
@@ -128,6 +128,8 @@ def linear(
         if is_grad_enabled() and (
             input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
         ):
+            if not allow_tf32 and node.serves(input, weight):
+                return node.linear(input, weight, bias)
             if is_tracing():
                 input, weight, bias = distinct(input, weight, bias)
             return _linear_with_grad(input, weight, bias, allow_tf32)

@@ -13,6 +13,7 @@ sees: what backward reads of it then has a history, through which the second der
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -133,6 +134,22 @@ def _gradients(
         grad_input, grad_weight = _of_operands(dz, input, weight, ctx.weight_is_column_major)
     grad_residual = (grad if ctx.residual_is_last else dz) if needs_residual else None
     return grad_input, grad_weight, grad_bias, grad_residual
+
+
+def gradients(
+    grad: Tensor, input: Tensor, weight: Tensor, transposed: bool, wanted: Sequence[bool]
+) -> tuple[Gradient, Gradient, Gradient]:
+    """Those of input, weight and bias that are wanted, of linear or, transposed, of mm and addmm;
+    they can be differentiated."""
+    layer = weight.t() if transposed else weight
+    of_input, of_layer = _of_operands(
+        grad,
+        input if wanted[1] else None,
+        layer if wanted[0] else None,
+        is_column_major(layer, tracing=False),
+    )
+    of_weight = of_layer.t() if of_layer is not None and transposed else of_layer
+    return of_input, of_weight, sum_rows(grad) if wanted[2] else None
 
 
 class Linear(torch.autograd.Function):
