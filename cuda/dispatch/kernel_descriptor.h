@@ -76,6 +76,10 @@ constexpr bool is_gemm(KernelDescriptor const& row) {
          row.family == Family::thin || is_direct_conv(row);
 }
 
+constexpr bool takes_slices(KernelDescriptor const& row) {
+  return row.family == Family::sm90_persistent && takes_slices(row.d, row.schedule, row.cluster.k);
+}
+
 // The persistent kernels of our own for dense GEMMs on Hopper. Rows of their D may begin anywhere, unless the epilogue
 // stores more than D.
 constexpr bool is_native_dense(KernelDescriptor const& row) {

@@ -48,33 +48,39 @@ Status launch(KernelDescriptor const& kernel, GemmArgs& args) {
   return kernel.launch(args);
 }
 
-Status run_split(GemmPlan const& plan, GemmArgs const& args, DType a) {
-  std::int64_t const leading = partial_leading(args), stride = leading * args.m;
-  int const slice = split_slice(*plan.kernel, args.k, plan.splits), whole = args.k / slice;
-
-  // Slices of K become a batch: the stride from one to the next runs along K.
-  GemmArgs partial = args;
+// The partial sums of slices of K. Kernels that do not take slices see a batch, whose stride runs along K, and the rest of
+// a K that is not so many times a slice.
+Status run_slices(KernelDescriptor const& kernel, GemmArgs partial, int slice, DType a) {
+  if (takes_slices(kernel)) return launch(kernel, partial);
+  int const k = partial.k, whole = k / slice;
   partial.k = slice;
   partial.batch = whole;
-  partial.a.batch_stride = plan.kernel->layout_a == Layout::row ? slice : slice * args.a.leading;
-  partial.b.batch_stride = plan.kernel->layout_b == Layout::row ? slice * args.b.leading : slice;
+  partial.splits = 1;
+  partial.a.batch_stride = kernel.layout_a == Layout::row ? slice : slice * partial.a.leading;
+  partial.b.batch_stride = kernel.layout_b == Layout::row ? slice * partial.b.leading : slice;
+  if (Status const status = launch(kernel, partial); !status.good()) return status;
+  int const rest = k - whole * slice;
+  if (rest == 0) return {};
+  partial.k = rest;
+  partial.batch = 1;
+  partial.a.data = advance(partial.a.data, whole * partial.a.batch_stride, element_bytes(a));
+  partial.b.data = advance(partial.b.data, whole * partial.b.batch_stride, element_bytes(a));
+  partial.d = advance(partial.d, whole * partial.d_batch_stride, sizeof(float));
+  return launch(kernel, partial);
+}
+
+Status run_split(GemmPlan const& plan, GemmArgs const& args, DType a) {
+  std::int64_t const leading = partial_leading(args), stride = leading * args.m;
+  int const slice = split_slice(*plan.kernel, args.k, plan.splits);
+  GemmArgs partial = args;
   partial.c = {};
   partial.d = args.workspace;
   partial.d_leading = leading;
   partial.d_batch_stride = stride;
   partial.alpha = 1;
   partial.beta = 0;
-  partial.splits = 1;
   partial.workspace = nullptr;
-  if (Status const status = launch(*plan.kernel, partial); !status.good()) return status;
-  if (int const rest = args.k - whole * slice; rest > 0) {
-    partial.k = rest;
-    partial.batch = 1;
-    partial.a.data = advance(args.a.data, whole * partial.a.batch_stride, element_bytes(a));
-    partial.b.data = advance(args.b.data, whole * partial.b.batch_stride, element_bytes(a));
-    partial.d = advance(args.workspace, whole * stride, sizeof(float));
-    if (Status const status = launch(*plan.kernel, partial); !status.good()) return status;
-  }
+  if (Status const status = run_slices(*plan.kernel, partial, slice, a); !status.good()) return status;
 
   GemmArgs sum = args;
   sum.a = {args.workspace, leading, stride};

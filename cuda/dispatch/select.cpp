@@ -137,6 +137,22 @@ void add_split_plans(std::vector<GemmPlan>& plans, KernelDescriptor const& kerne
     }
     return;
   }
+  // Slices of any length, and as many as fill the SMs once or twice, by kernels that take them.
+  if (takes_slices(kernel)) {
+    int const k_tiles = ceil_div(request.k, kernel.tile.k), most = std::max(1, request.k / kShortestSlice);
+    int const filling = static_cast<int>(device.sm_count / tiles);
+    std::array<int, 7> counts{2, 3, 4, 6, 8, filling, 2 * filling};
+    std::sort(counts.begin(), counts.end());
+    int last = 1;
+    for (int const wanted : counts) {
+      if (wanted < 2) continue;
+      int const splits = ceil_div(k_tiles, ceil_div(k_tiles, std::min(wanted, most)));
+      if (splits <= last || tiles * splits > 3 * device.sm_count) continue;
+      plans.push_back(split_plan(kernel, *reduce, splits));
+      last = splits;
+    }
+    return;
+  }
   for (int splits : {2, 3, 4, 6, 8}) {
     if (request.k % (splits * kernel.tile.k) || request.k / splits < kShortestSlice ||
         tiles * splits > 3 * device.sm_count) {

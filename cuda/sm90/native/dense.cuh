@@ -21,9 +21,11 @@ struct Sm90Dense : Kernel {
     if (k_tiles < Kernel::kSplits) return {StatusCode::not_implementable, 0};
     int const tiles_m = ceil_div(m, Tile::kM), tiles_n = ceil_div(n, Tile::kN);
     bool const along_m = (args.raster == RasterOrder::along_m) != kSwapAB;
-    TileRaster const order{tiles_m, tiles_n, args.batch, swizzle_width(args.swizzle, along_m ? tiles_n : tiles_m), along_m};
-    return Kernel::launch(args, kernel, attributes, a, b, {PreparedTileRaster::of(order), m, n, k_tiles}, order.count(),
-                          args.batch, args.batch, args.batch);
+    int const slice = args.splits > 1 ? ceil_div(k_tiles, args.splits) : 0;
+    int const batch = slice > 0 ? ceil_div(k_tiles, slice) : args.batch;
+    TileRaster const order{tiles_m, tiles_n, batch, swizzle_width(args.swizzle, along_m ? tiles_n : tiles_m), along_m};
+    return Kernel::launch(args, kernel, attributes, a, b, {PreparedTileRaster::of(order), m, n, k_tiles, slice},
+                          order.count(), args.batch, args.batch, batch);
   }
 };
 
@@ -33,7 +35,8 @@ template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layo
 using Sm90DenseKernel = Sm90PersistentKernel<Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue<d>,
                                                                  swap_ab, splits, schedule == Schedule::pingpong,
                                                                  /*stores_by_tma=*/swap_ab && is_fp8(a) && !fast_accum>,
-                                             Sm90DenseScheduler<Tile>, is_fp8(a) && !fast_accum, block_scales>;
+                                             Sm90DenseScheduler<Tile, takes_slices(d, schedule, splits)>,
+                                             is_fp8(a) && !fast_accum, block_scales>;
 
 template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, Schedule schedule,
           bool swap_ab, int splits, template <DType> class Epilogue, bool fast_accum = false,

@@ -27,8 +27,9 @@ struct Sm90UnalignedTypes : Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b
 
 template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile,
           template <DType> class Epilogue>
-using Sm90UnalignedKernel = Sm90PersistentKernel<Sm90UnalignedTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue<d>>,
-                                                 Sm90DenseScheduler<Tile>, /*promotes_accumulator=*/false>;
+using Sm90UnalignedKernel =
+    Sm90PersistentKernel<Sm90UnalignedTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue<d>>,
+                         Sm90DenseScheduler<Tile, /*takes_slices=*/false>, /*promotes_accumulator=*/false>;
 
 template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile,
           template <DType> class Epilogue>

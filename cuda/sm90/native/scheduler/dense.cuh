@@ -1,18 +1,20 @@
-// The tile scheduler of dense GEMMs: the tiles of a batch of problems of one size.
+// The tile scheduler of dense GEMMs: the tiles of a batch of problems of one size, or of the slices of K of one problem.
 #pragma once
 
 #include "sm90/native/scheduler/work_tile.cuh"
 
 namespace cutwheel::gemm {
 
-template <class Tile>
+template <class Tile, bool takes_slices>
 struct Sm90DenseScheduler {
   struct Params {
     PreparedTileRaster raster;
     int m, n, k_tiles;
+    int slice =
+        0;  // k-tiles of each slice but the last, which has the rest; the raster's batches are slices. 0: they are not
   };
   struct Storage {};
-  static constexpr bool kHasEqualTiles = true;
+  static constexpr bool kHasEqualTiles = !takes_slices;
   static constexpr bool kReadsMemory = false;
   static constexpr bool kStoresUnaligned = true;
   Params const& p;
@@ -28,6 +30,12 @@ struct Sm90DenseScheduler {
     work.end_n = p.n;
     work.a_batch = work.b_batch = work.d_batch = work.batch;
     work.k_tiles = p.k_tiles;
+    if (takes_slices && p.slice > 0) {
+      int const first = work.batch * p.slice;
+      work.k = first * Tile::kK;
+      work.k_tiles = min(p.slice, p.k_tiles - first);
+      work.a_batch = work.b_batch = work.batch = 0;
+    }
     return true;
   }
 
