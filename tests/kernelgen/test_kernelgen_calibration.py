@@ -38,8 +38,10 @@ def test_figures_become_tables(repository: Path) -> None:
     for native in ("true", "false"):
         assert f"{{FigureKind::wide, 128, 128, 128, {native}, Schedule::pingpong, false, 1," in text
     assert f"int const kTileFigureCount = {text.count('{FigureKind::')};" in text
-    # By kind, in the order of the enumerators; there are none for tf32 and columns_of_b.
-    areas = "{{0.3712, 1.6, 3.0}, {0, 0, 0}, {0.35, 2.0, 2.2}, {0.32,"
+    # By kind, in the order of the enumerators; there are none for some.
+    areas = (
+        "{{0.3712, 1.6, 3.0}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, {0.35, 2.0, 2.2}, {0.32,"
+    )
     assert f"kFiguresByArea[] = {areas}" in text
     assert ", {0, 0, 0}};" in text
     assert "{FigureKind::gather_wgrad, 128, 192, 128, true, Schedule::persistent, false, 1," in text
@@ -50,7 +52,7 @@ def test_figures_become_tables(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [
-        ('kind = "int8"', 'kind = "int4"', "unknown kind 'int4'; allowed: wide, tf32"),
+        ('kind = "int8"', 'kind = "int4"', "unknown kind 'int4'; allowed: wide, wide_ttt"),
         (TIMES, "us = [0.6, 1.5]", "expected three times"),
         (TIMES, "us = [-1, 1.5, 4.3]", "expected three times"),
         (TIMES, "us = [1, 2, 3], swap = true", "unknown key 'swap'"),

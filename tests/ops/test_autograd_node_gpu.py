@@ -27,8 +27,7 @@ HAVE_IT = {
     name: case
     for name, case in GRADIENTS.items()
     if name.startswith(("mm-", "addmm-", "linear-2", "linear-4", "matmul-", "linear-None-no_res"))
-    or name.startswith("conv2d-")
-    and "-None-no_residual" in name
+    or (name.startswith("conv2d-") and "-None-no_residual" in name)
 }
 cases = pytest.mark.parametrize("case", HAVE_IT.values(), ids=HAVE_IT)
 dtypes = pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=dtype_id)

@@ -66,6 +66,14 @@ FEW_STEPS, HIDING = 0.74, 7  # of CUTLASS's tiles behind the first, for 128x128,
 Key = tuple[str, int, int, int, bool, str, bool, int]
 
 
+def wide_kind_of(kernel: Mapping[str, Any]) -> str:
+    """Of dense kernels of 16 bits, by what they write and by the layouts that they read."""
+    if kernel["d"] == "f32":
+        return "wide_f32"
+    layout = kernel["layout"]
+    return "wide" if layout[1] == "n" else f"wide_{layout[:2]}t"
+
+
 def key_of(kernel: Mapping[str, Any], step: int = 1) -> Key:
     """The row of figures that a kernel has in common with others.
 
@@ -80,7 +88,7 @@ def key_of(kernel: Mapping[str, Any], step: int = 1) -> Key:
             loads = "strided_"
         splits = kernel["cluster"][2]
         return loads + kernel["direction"], m, n, k * size, True, kernel["schedule"], False, splits
-    kind = {"s8": "int8", "tf32": "tf32"}.get(kernel["a"], "wide")
+    kind = {"s8": "int8", "tf32": "tf32"}.get(kernel["a"]) or wide_kind_of(kernel)
     if kernel["a"] in ("e4m3", "e5m2"):
         kind = "fp8_fast" if kernel["fast_accum"] else "fp8"
     if kernel["scales"]:
@@ -410,11 +418,14 @@ class Model(torch.nn.Module):
         *,
         fits_limits: bool,
         least: Tensor | None = None,
+        is_fitted: Tensor | None = None,
     ) -> None:
-        """least: what no step is below, by tile"""
+        """least: what no step is below, by tile; is_fitted: 0 for tiles that keep their figures"""
         super().__init__()
         self.least = torch.zeros(len(figures), dtype=torch.float64) if least is None else least
         self.figures = torch.nn.Parameter(figures.clamp_min(1e-2).log())
+        if is_fitted is not None:
+            self.figures.register_hook(lambda gradient: gradient * is_fitted[:, None])
         self.start = self.figures.detach().clone()
         self.limits = torch.nn.ParameterDict(
             {
@@ -522,6 +533,8 @@ def start_of(key: Key, known: Mapping[Key, list[float]]) -> list[float]:
     """Figures to begin with: those of the file, of the swapped tile, or 0.85 of the paper rate."""
     kind, m, n, k_bytes, native, schedule, swap, splits = key
     mirrored: Key = (kind, m, n, k_bytes, native, schedule, not swap, splits)
+    if kind.startswith("wide_") and key not in known:
+        return start_of(("wide", *key[1:]), known)
     return known.get(key) or known.get(mirrored) or [m * n * k_bytes / 2 / 2.98e6, 0.7, 2.5]
 
 
@@ -587,6 +600,9 @@ def main() -> int:
     parser.add_argument(
         "--prior", type=float, default=0.03, help="weight of the figures that a fit begins with"
     )
+    parser.add_argument(
+        "--only", nargs="+", metavar="KIND", help="kinds of tiles that are fitted; others are kept"
+    )
     given = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -609,9 +625,12 @@ def main() -> int:
     start = torch.tensor([start_of(key, known) for key in keys], dtype=torch.float64)
     least = torch.tensor([least_step(key) for key in keys], dtype=torch.float64)
     limits = document["limits"][section]
+    only = given.only or {key[0] for key in keys}
+    is_fitted = torch.tensor([float(key[0] in only) for key in keys], dtype=torch.float64)
 
     def model(figures: Tensor = start) -> Model:
-        return Model(figures, limits, fits_limits=fits_limits, least=least)
+        given_all = {"fits_limits": fits_limits, "least": least, "is_fitted": is_fitted}
+        return Model(figures, limits, **given_all)
 
     everything = Plans(problems, keys)
     print(f"{len(problems)} problems, {len(everything.us)} plans, {len(keys)} tiles")
@@ -638,7 +657,7 @@ def main() -> int:
     if given.write:
         figures = fitted.values().detach().tolist()
         rows = known | dict(zip(keys, figures, strict=True))
-        own_kinds = {key[0] for key in keys}
+        own_kinds = {key[0] for key in keys} & set(only)
         rows = {key: us for key, us in rows.items() if key[0] in own_kinds}
         values = {n: v.detach().exp().tolist() for n, v in fitted.limits.items()}
         values["sharpness"] = max(values["sharpness"], LEAST_SHARPNESS)

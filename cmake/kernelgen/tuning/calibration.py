@@ -12,7 +12,8 @@ from kernelgen import cpp
 
 FILE = Path("cuda/dispatch/tuning/calibration.toml")
 KINDS = (
-    *("wide", "tf32", "fp8", "fp8_fast", "int8", "blocks_of_b", "columns_of_b", "unaligned"),
+    *("wide", "wide_ttt", "wide_ntt", "wide_f32"),
+    *("tf32", "fp8", "fp8_fast", "int8", "blocks_of_b", "columns_of_b", "unaligned"),
     *("grouped_rows", "grouped_k"),
     *("fprop", "dgrad", "wgrad", "gather_fprop", "gather_wgrad"),
     *("row_fprop", "row_dgrad", "strided_dgrad"),

@@ -35,7 +35,17 @@ FigureKind kind_of(KernelDescriptor const& kernel) {
   if (kernel.family == Family::sm90_unaligned) return FigureKind::unaligned;
   if (kernel.op == Op::gemm && kernel.a == DType::tf32) return FigureKind::tf32;
   if (is_fp8(kernel.a)) return kernel.fast_accum ? FigureKind::fp8_fast : FigureKind::fp8;
-  return element_bytes(kernel.a) == 1 ? FigureKind::int8 : FigureKind::wide;
+  if (element_bytes(kernel.a) == 1) return FigureKind::int8;
+  if (element_bytes(kernel.a) != 2) return FigureKind::wide;
+  if (kernel.d == DType::f32) return FigureKind::wide_f32;
+  if (kernel.layout_b == Layout::column) return FigureKind::wide;
+  return kernel.layout_a == Layout::row ? FigureKind::wide_ttt : FigureKind::wide_ntt;
+}
+
+// Figures of tiles that this kind has none of its own for.
+FigureKind fallback_of(FigureKind kind) {
+  bool const is_wide = kind == FigureKind::wide_ttt || kind == FigureKind::wide_ntt || kind == FigureKind::wide_f32;
+  return is_wide ? FigureKind::wide : kind;
 }
 
 int k_bytes_of(KernelDescriptor const& kernel) { return kernel.tile.k * element_bytes(kernel.a); }
@@ -73,7 +83,8 @@ Calibration const* find_fitted(KernelDescriptor const& kernel, FigureKind kind) 
            x.is_native == is_native(kernel) && x.schedule == kernel.schedule && x.swap_ab == kernel.swap_ab &&
            x.splits == kernel.cluster.k;
   });
-  return found != end ? &found->figures : nullptr;
+  if (found != end) return &found->figures;
+  return fallback_of(kind) != kind ? find_fitted(kernel, fallback_of(kind)) : nullptr;
 }
 
 }  // namespace

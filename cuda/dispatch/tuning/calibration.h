@@ -26,10 +26,13 @@ struct Limits {
 };
 
 // Kernels of one tile whose figures are alike; operands or scales of another kind cost something else, and so do loads
-// through registers, and groups of 16 bits. From fprop on: convolutions of 16 and 32 bits, by direction and by how they
-// load.
+// through registers, and groups of 16 bits. Of 16 bits, those of dgrad's and of wgrad's layouts and those that write
+// float32 have their own. From fprop on: convolutions of 16 and 32 bits, by direction and by how they load.
 enum class FigureKind : int {
   wide,
+  wide_ttt,
+  wide_ntt,
+  wide_f32,
   tf32,
   fp8,
   fp8_fast,
