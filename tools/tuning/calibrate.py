@@ -425,7 +425,8 @@ class Model(torch.nn.Module):
         self.least = torch.zeros(len(figures), dtype=torch.float64) if least is None else least
         self.figures = torch.nn.Parameter(figures.clamp_min(1e-2).log())
         if is_fitted is not None:
-            self.figures.register_hook(lambda gradient: gradient * is_fitted[:, None])
+            mask = is_fitted[:, None]
+            self.figures.register_hook(lambda x: x * mask)  # type: ignore[no-untyped-call]
         self.start = self.figures.detach().clone()
         self.limits = torch.nn.ParameterDict(
             {
@@ -629,8 +630,7 @@ def main() -> int:
     is_fitted = torch.tensor([float(key[0] in only) for key in keys], dtype=torch.float64)
 
     def model(figures: Tensor = start) -> Model:
-        given_all = {"fits_limits": fits_limits, "least": least, "is_fitted": is_fitted}
-        return Model(figures, limits, **given_all)
+        return Model(figures, limits, fits_limits=fits_limits, least=least, is_fitted=is_fitted)
 
     everything = Plans(problems, keys)
     print(f"{len(problems)} problems, {len(everything.us)} plans, {len(keys)} tiles")
