@@ -250,7 +250,7 @@ def test_unaligned_operands_have_kernels_of_the_order() -> None:
 @needs_all
 def test_split_kernels_are_rejected_with_a_reason() -> None:
     shape = 64, 128, 16384
-    assert ".cluster" in explain(H200, *shape)["plans"][0]["summation"]
+    assert any(".cluster" in plan["summation"] for plan in explain(H200, *shape)["plans"])
     with cutwheel.batch_invariant():
         found = explain(H200, *shape)
     reasons = {x["reason"] for x in found["rejected"] if "cluster" in x["reason"]}

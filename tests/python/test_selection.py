@@ -214,7 +214,7 @@ def test_tiles_of_odd_width_win_where_they_fill_a_wave(shape) -> None:
     assert usual["predicted_us"] > 1.1 * plans[0]["predicted_us"]
 
 
-@pytest.mark.parametrize("shape", [(16, 256, 16384), (16, 512, 32768), (64, 384, 24576)])
+@pytest.mark.parametrize("shape", [(16, 256, 8192), (32, 512, 8192), (8, 256, 4096)])
 @pytest.mark.parametrize("addend", [NONE, VECTOR])
 @pytest.mark.parametrize("dtype", [BF16, F16])
 def test_a_cluster_shares_a_long_k_where_tiles_are_few(shape, addend: str, dtype: str) -> None:
@@ -321,9 +321,9 @@ def test_splits_carry_a_reduce_kernel_and_fill_the_sms(gpu: Gpu, k: int) -> None
     for row, splits in by_row.items():
         tile = rows_by_name()[row]["tile"]
         tiles = -(-64 // tile[0]) * -(-2112 // tile[1])
-        if "_swap_" not in row and 2 * tiles < gpu.sm_count and k // 512 > gpu.sm_count // tiles:
-            # All SMs but those that one slice more for each tile would take.
-            assert any(tiles * (s + 1) > gpu.sm_count >= tiles * s for s in splits), row
+        if "_swap_" not in row and 2 * tiles < gpu.sms and k // 512 > gpu.sms // tiles:
+            # Whole tiles of K: a slice more for each tile might have less than one.
+            assert any(gpu.sms >= tiles * s > 0.8 * gpu.sms for s in splits), row
 
 
 LONG = 1 << 18

@@ -71,11 +71,12 @@ def test_it_predicts_what_the_library_predicts(
         kernel = known[plan["row"]]
         key = calibrate.key_of(kernel)
         # Kernels for a matrix C, which are spares here, are not mirrored.
-        if key not in figures or kernel["epilogue"] == "linear_combination":
+        us = calibrate.figures_of(key, figures)
+        if us is None or kernel["epilogue"] == "linear_combination":
             continue
         terms = calibrate.terms_of(kernel, asked, plan["splits"], GPU)
         problem = calibrate.Problem("any", ((key, terms, 1.0),), H200.sms, H200.bandwidth)
-        start = torch.tensor([figures[key]], dtype=torch.float64)
+        start = torch.tensor([us], dtype=torch.float64)
         model = calibrate.Model(start, document["limits"]["dense"], fits_limits=True)
         predicted = model(calibrate.Plans([problem], [key])).item()
         assert predicted == pytest.approx(plan["predicted_us"], rel=0.01), plan["row"]
@@ -180,6 +181,8 @@ def test_every_row_of_figures_is_of_a_kernel() -> None:
         for step in (1, 4)
         if kernel["family"] in families
     }
+    # Figures of 16 bits stand in for layouts and results that have none of their own.
+    there |= {("wide", *key[1:]) for key in there if key[0].startswith("wide_")}
     assert calibrate.rows_of(document).keys() <= there
 
 

@@ -190,7 +190,7 @@ def test_splits_are_tried_and_forced(machine: Machine) -> None:
     small = Machine(lambda plan: 10.0 / plan[3], 64, 2112, 7168)
     record = small.tune(predicted=None)
     assert {c.splits for c in record.candidates} >= {1, 2, 4, 8}
-    assert record.timed[0].splits == 8
+    assert record.timed[0].splits == max(c.splits for c in record.candidates) > 8
     assert all(c.status != "refused" for c in record.candidates)
 
 

@@ -530,13 +530,21 @@ def section_of(kind: str) -> str:
     return "others" if kind.endswith("_of_b") else "dense"
 
 
+def figures_of(key: Key, known: Mapping[Key, list[float]]) -> list[float] | None:
+    """Those that the library takes, if the file has them."""
+    stand_in = ("wide", *key[1:]) if key[0].startswith("wide_") else key
+    return known.get(key) or known.get(stand_in)
+
+
 def start_of(key: Key, known: Mapping[Key, list[float]]) -> list[float]:
     """Figures to begin with: those of the file, of the swapped tile, or 0.85 of the paper rate."""
     kind, m, n, k_bytes, native, schedule, swap, splits = key
     mirrored: Key = (kind, m, n, k_bytes, native, schedule, not swap, splits)
-    if kind.startswith("wide_") and key not in known:
-        return start_of(("wide", *key[1:]), known)
-    return known.get(key) or known.get(mirrored) or [m * n * k_bytes / 2 / 2.98e6, 0.7, 2.5]
+    return (
+        figures_of(key, known)
+        or figures_of(mirrored, known)
+        or [m * n * k_bytes / 2 / 2.98e6, 0.7, 2.5]
+    )
 
 
 def least_step(key: Key) -> float:
@@ -604,6 +612,9 @@ def main() -> int:
     parser.add_argument(
         "--only", nargs="+", metavar="KIND", help="kinds of tiles that are fitted; others are kept"
     )
+    parser.add_argument(
+        "--largest", type=int, metavar="AREA", help="rows times columns of tiles that are fitted"
+    )
     given = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -627,7 +638,9 @@ def main() -> int:
     least = torch.tensor([least_step(key) for key in keys], dtype=torch.float64)
     limits = document["limits"][section]
     only = given.only or {key[0] for key in keys}
-    is_fitted = torch.tensor([float(key[0] in only) for key in keys], dtype=torch.float64)
+    largest = given.largest or math.inf
+    may_move = [key[0] in only and key[1] * key[2] <= largest for key in keys]
+    is_fitted = torch.tensor(may_move, dtype=torch.float64)
 
     def model(figures: Tensor = start) -> Model:
         return Model(figures, limits, fits_limits=fits_limits, least=least, is_fitted=is_fitted)
@@ -657,7 +670,12 @@ def main() -> int:
     if given.write:
         figures = fitted.values().detach().tolist()
         rows = known | dict(zip(keys, figures, strict=True))
+        # Of a kind whose figures stand in for missing ones, nothing is written twice.
         own_kinds = {key[0] for key in keys} & set(only)
+        kept = {
+            key for key, moved in zip(keys, may_move, strict=True) if not (moved or key in known)
+        }
+        rows = {key: us for key, us in rows.items() if key not in kept}
         rows = {key: us for key, us in rows.items() if key[0] in own_kinds}
         values = {n: v.detach().exp().tolist() for n, v in fitted.limits.items()}
         values["sharpness"] = max(values["sharpness"], LEAST_SHARPNESS)
