@@ -25,6 +25,7 @@ ALLOWED = Error(1e-2, 1e-1)
 ALLOWED_TRAINING = Error(2e-2, 2e-1)
 # The largest of 470 million products of two normally distributed values have large errors.
 ALLOWED_GATED = Error(1e-2, 5e-1)
+ALLOWED_GATED_TRAINING = Error(2e-2, 5e-1)  # both; torch's are up to 0.3 at the worst element
 MODE = "max-autotune-no-cudagraphs"
 ELEMENT = 2  # bytes of bfloat16
 OVERHEAD = (None, "relu", "gelu", "gelu_tanh", "silu")
@@ -233,7 +234,7 @@ def training_gated_silu(setting: Setting) -> Case:
         [Provider("eager", eager), Provider("cutwheel", ours)],
         buffers,
         expected,
-        ALLOWED_TRAINING,
+        ALLOWED_GATED_TRAINING,
         6 * setting.shape.flops,
         2 * (m * k + 2 * n * k + m * n) * ELEMENT,  # also of g, and a gradient of each input
         kernels={"cutwheel": kernel("gated_linear", x[0], packed[0])},
