@@ -37,6 +37,8 @@ _GROUPS = {
     "resnet50": "ResNet-50, 64 images, `cutwheel.fuse`",
 }
 _OF_SECTION = {
+    ("mm", "dgrad"): "`mm`, layouts of dgrad",
+    ("mm", "wgrad"): "`mm`, layouts of wgrad",
     ("grouped", "fp8"): "`scaled_grouped_mm`, fp8, rowwise",
     ("grouped", "fp8_fast"): "`scaled_grouped_mm`, fp8, rowwise, `use_fast_accum=True`",
     ("conv", "dgrad"): "`conv2d`, dgrad",
@@ -140,6 +142,8 @@ def what(section: str, line: Line) -> str:
 
 def against(section: str, line: Line) -> str:
     group, baseline = line["group"], line["baseline"]
+    if section == "mm" and baseline == "torch":
+        return "`torch.mm`"
     if section == "grouped" and baseline == "torch":
         return "`torch._scaled_grouped_mm`" if group.startswith("fp8") else "`torch._grouped_mm`"
     if section in ("conv", "volumes") and group.endswith(("dgrad", "wgrad")):

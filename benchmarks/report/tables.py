@@ -124,7 +124,9 @@ def exceptions(rows: Sequence[Row], name: Callable[[Row], str] = name_of) -> str
     alike: dict[str, list[str]] = {}
     for row in rows:
         if row["status"] == "skipped":
-            alike.setdefault(f"SKIPPED {row['reason']}", []).append(name(row))
+            # How much memory there was differs from case to case.
+            reason = "out of memory" if "out of memory" in row["reason"] else row["reason"]
+            alike.setdefault(f"SKIPPED {reason}", []).append(name(row))
         elif row["status"] == "ok" and row["reason"]:
             alike.setdefault(f"WITHOUT {label(row)}: {row['reason']}", []).append(shape_of(row))
     found += [
