@@ -5,15 +5,13 @@
 // no kernel for it: convolution_overrideable and convolution_backward_overrideable, of devices that torch has no
 // convolutions for. The CUDA kernels of ours stand in nobody's way there.
 //
-// A convolution without spatial dimensions is a linear layer: stride, padding, dilation and output_padding are empty, input
-// is
-// [..., K] and weight [N, K] or, transposed as that of a transposed convolution is, [K, N].
+// A convolution without spatial dimensions is a linear layer: stride, padding, dilation and output_padding are empty, the
+// input is [..., K] and the weight [N, K] or, transposed as that of a transposed convolution is, [K, N].
 #pragma once
 
 namespace cutwheel {
 
-// Registers these kernels, when a function first needs them (python/cutwheel/ops/_common/node.py). false: torch refused
-// one.
+// Registers these kernels when a function first needs them (python/cutwheel/ops/_common/node.py). false: torch refused.
 bool take_node();
 
 }  // namespace cutwheel
