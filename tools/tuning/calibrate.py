@@ -67,7 +67,7 @@ Key = tuple[str, int, int, int, bool, str, bool, int]
 
 
 def wide_kind_of(kernel: Mapping[str, Any]) -> str:
-    """Of dense kernels of 16 bits, by what they write and by the layouts that they read."""
+    """The kind of a dense kernel of 16 bits: by the dtype of its results, and by its layouts."""
     if kernel["d"] == "f32":
         return "wide_f32"
     layout = kernel["layout"]
@@ -670,7 +670,7 @@ def main() -> int:
     if given.write:
         figures = fitted.values().detach().tolist()
         rows = known | dict(zip(keys, figures, strict=True))
-        # Of a kind whose figures stand in for missing ones, nothing is written twice.
+        # What was not fitted and is not in the file has figures of another kind: they stay there.
         own_kinds = {key[0] for key in keys} & set(only)
         kept = {
             key for key, moved in zip(keys, may_move, strict=True) if not (moved or key in known)
