@@ -44,6 +44,7 @@ struct SplitkReduce {
     bool const whole = column + kVector <= p.n;
     for (std::int64_t row = blockIdx.y; row < p.m; row += gridDim.y) {
       float sum[kVector] = {};
+      // The sums of a slice come from L2: eight loads are under way at once.
 #pragma unroll 8
       for (int s = 0; s < p.splits; ++s) {
         float4 const v = *reinterpret_cast<float4 const*>(partial + s * p.split_stride + row * p.leading);

@@ -22,9 +22,12 @@ from fused_cases import (
     PLACES,
     TRAINED,
     Tensors,
+    compare_gradients,
     inputs,
     keywords,
     leaves,
+    present,
+    subsets,
     torch_gated,
     torch_linear,
 )
@@ -52,6 +55,16 @@ class Case:
 
     def lay(self, layout: str, x: torch.Tensor) -> torch.Tensor:
         return self.lays[layout](x) if x.dim() >= self.rank else x
+
+
+def compare_any_gradients(case: Case, cutwheel: Any, device: str, dtype: torch.dtype) -> None:
+    """Gradients of any of the tensors, and of all in other sizes."""
+    for number, given in enumerate(case.variants(dtype, device)):
+        count = len(present(given))
+        for chosen in subsets(count) if number == 0 else [(True,) * count]:
+            rest = iter(chosen)
+            needed = [x is not None and next(rest) for x in given]
+            compare_gradients(*case.both(cutwheel, device), leaves(given, needed), dtype)
 
 
 MATRICES = {

@@ -6,15 +6,12 @@ from types import ModuleType
 
 import pytest
 import torch
-from autograd_cases import GRADIENTS
+from autograd_cases import GRADIENTS, compare_any_gradients
 from fused_cases import (
     assert_near,
-    compare_gradients,
     compare_second_gradients,
     in_double,
-    leaves,
     present,
-    subsets,
     values,
 )
 from gemm_cases import BRAIN, DTYPES, HALF, SINGLE, dtype_id, random_tensor
@@ -30,13 +27,7 @@ dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
 @cases
 def test_gradients(cutwheel: ModuleType, device: str, name: str, dtype: torch.dtype) -> None:
     """Gradients of any of the tensors, and of all in other sizes."""
-    case = GRADIENTS[name]
-    for number, given in enumerate(case.variants(dtype, device)):
-        count = len(present(given))
-        for chosen in subsets(count) if number == 0 else [(True,) * count]:
-            rest = iter(chosen)
-            needed = [x is not None and next(rest) for x in given]
-            compare_gradients(*case.both(cutwheel, device), leaves(given, needed), dtype)
+    compare_any_gradients(GRADIENTS[name], cutwheel, device, dtype)
 
 
 @cases

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from autograd_cases import GRADIENTS, Case, random_leaves
+from autograd_cases import GRADIENTS, Case, compare_any_gradients, random_leaves
 from conv_cases import drawn
 from conv_gradients import STRIDED, both
 from conv_gradients import leaves as conv_leaves
 from conv_reference import Geometry
-from fused_cases import assert_near, compare_gradients, leaves, present, subsets
+from fused_cases import assert_near, compare_gradients, present, subsets
 from gemm_cases import BRAIN, HALF, SINGLE, dtype_id, random_tensor
 
 pytestmark = [pytest.mark.gpu, pytest.mark.no_dispatch_mode]
@@ -87,12 +87,7 @@ def test_what_would_lose_by_it_has_not(cutwheel: ModuleType, cuda: str) -> None:
 @dtypes
 @cases
 def test_gradients(cutwheel: ModuleType, cuda: str, case: Case, dtype: torch.dtype) -> None:
-    for number, given in enumerate(case.variants(dtype, cuda)):
-        count = len(present(given))
-        for chosen in subsets(count) if number == 0 else [(True,) * count]:
-            rest = iter(chosen)
-            needed = [x is not None and next(rest) for x in given]
-            compare_gradients(*case.both(cutwheel, cuda), leaves(given, needed), dtype)
+    compare_any_gradients(case, cutwheel, cuda, dtype)
 
 
 @pytest.mark.parametrize(

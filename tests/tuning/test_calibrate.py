@@ -275,6 +275,30 @@ def test_it_finds_figures_that_choose_the_fastest() -> None:
     assert 1 <= after < 1 + (before - 1) / 4
 
 
+def test_tiles_that_are_not_fitted_keep_their_figures() -> None:
+    document = tomllib.loads(calibrate.FIGURES.read_text(encoding="utf-8"))
+    right = {k: us for k, us in calibrate.rows_of(document).items() if k[0] == "wide" and k[4]}
+    problems, keys = made_up(20, right), list(right)
+    start = torch.tensor([[2 * us[0], *us[1:]] for us in right.values()], dtype=torch.float64)
+    is_small = torch.tensor([float(key[1] * key[2] <= 8192) for key in keys], dtype=torch.float64)
+    given = document["limits"]["dense"]
+    model = calibrate.Model(start, given, fits_limits=False, is_fitted=is_small)
+    before = model.values().detach()
+    calibrate.fit(model, calibrate.Plans(problems, keys), 20)
+    moved = (model.values().detach() != before).any(1)
+    assert torch.equal(moved, is_small.bool())
+    assert 0 < moved.sum() < len(keys)
+
+
+def test_layouts_without_figures_have_those_of_all() -> None:
+    key = ("wide", 128, 256, 128, True, "persistent", False, 1)
+    own = ("wide_ntt", *key[1:])
+    known = {key: [1.0, 2.0, 3.0]}
+    assert calibrate.figures_of(own, known) == known[key]
+    assert calibrate.figures_of(own, known | {own: [4.0, 5.0, 6.0]}) == [4.0, 5.0, 6.0]
+    assert calibrate.figures_of(("fp8", *key[1:]), known) is None
+
+
 def test_no_step_is_faster_than_tensor_cores() -> None:
     limits = tomllib.loads(calibrate.FIGURES.read_text(encoding="utf-8"))["limits"]["dense"]
     figures = torch.tensor([[0.1, 1.0, 2.0], [0.5, 1.0, 2.0]], dtype=torch.float64)

@@ -669,14 +669,9 @@ def main() -> int:
         print(f"  {label}: {summary(excess[own])}")
     if given.write:
         figures = fitted.values().detach().tolist()
-        rows = known | dict(zip(keys, figures, strict=True))
-        # What was not fitted and is not in the file has figures of another kind: they stay there.
-        own_kinds = {key[0] for key in keys} & set(only)
-        kept = {
-            key for key, moved in zip(keys, may_move, strict=True) if not (moved or key in known)
-        }
-        rows = {key: us for key, us in rows.items() if key not in kept}
-        rows = {key: us for key, us in rows.items() if key[0] in own_kinds}
+        moved = {key: us for key, us, may in zip(keys, figures, may_move, strict=True) if may}
+        kinds = {key[0] for key in moved}
+        rows = {key: us for key, us in (known | moved).items() if key[0] in kinds}
         values = {n: v.detach().exp().tolist() for n, v in fitted.limits.items()}
         values["sharpness"] = max(values["sharpness"], LEAST_SHARPNESS)
         values = values if fits_limits else {}

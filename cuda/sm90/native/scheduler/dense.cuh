@@ -10,8 +10,8 @@ struct Sm90DenseScheduler {
   struct Params {
     PreparedTileRaster raster;
     int m, n, k_tiles;
-    int slice =
-        0;  // k-tiles of each slice but the last, which has the rest; the raster's batches are slices. 0: they are not
+    // k-tiles of each slice but the last, which has the rest; the raster's batches are slices then. 0: they are problems.
+    int slice = 0;
   };
   struct Storage {};
   static constexpr bool kHasEqualTiles = !takes_slices;
