@@ -220,7 +220,9 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
                                 columns * (kernel.swap_ab ? lines_a : lines_b) / kernel.cluster.m) *
                                    kernel.tile.k;
   double const slots = slots_of(kernel, device);
-  bool const lone = kernel.cluster.m * kernel.cluster.n == 1 && tiles > slots;
+  bool const is_own = is_native_dense(kernel);
+  // Our own kernels ask L2 at one rate, whether they share what they load or not.
+  bool const lone = (is_own || kernel.cluster.m * kernel.cluster.n == 1) && tiles > slots;
   double const l2_rate = (lone ? limits.lone_l2 : limits.l2) * device.sm_count * 1e6;
   // The planes of a volume leave L2 before the taps along the depth come back to them. Read off 3x3x3 with 128 channels at
   // 480 x 720 on an H100: 4.56 and 3.63 ms by tiles of 128x128 and 256x128, which without this would take 3.39 and 3.74.
@@ -230,7 +232,6 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   double tile = k_tiles * (cost.k_tile_us + beyond_us(kernel, r, limits)) + cost.tile_us;
   // The C tile shortens the pipeline even where beta == 0, and a row that goes through it is loaded for every tile. Our own
   // kernels take 1 us more for a tile where a call leaves C out, fitted on an H100.
-  bool const is_own = is_native_dense(kernel);
   if (info_of(kernel.epilogue).addend == Addend::matrix && kernel.arch == Arch::sm90a) {
     if (is_own) tile += 0.4 * area_of(kernel.tile) + (r.addend == Addend::matrix ? 0 : 1.0);
     if (kernel.family == Family::sm90_warpspecialized) tile *= r.addend == Addend::matrix ? 1.03 : 1.1;
@@ -262,13 +263,16 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   // CUTLASS's kernels from the second tile on.
   // Large clusters that share K take 3 us more for each later tile, by a fit on an H100: nothing overlaps their exchange of
   // sums.
-  constexpr double kSingleStep = 1.4, kFewSteps = 0.74, kLaterSums = 3.0;
-  constexpr int kHiding = 7;
+  // Fewer still hide neither loads nor stores of a tile: read off 108 1x1 convolutions on an H100, most with a K below 321.
+  constexpr double kSingleStep = 1.4, kFewSteps = 0.74, kLaterSums = 3.0, kLaterTile = 1.0;
+  constexpr int kHiding = 7, kHidingTile = 4;
   double const first = is_own && k_tiles <= 1 ? kSingleStep * area_of(kernel.tile) : 0;
   double const exposed = std::max(0.0, (kHiding - k_tiles) / (kHiding - 1));
-  double const later = kernel.family == Family::sm90_warpspecialized ? kFewSteps * area_of(kernel.tile) * exposed
-                       : is_own && kernel.cluster.k > 2              ? kLaterSums
-                                                                     : 0;
+  bool const is_cutlass = kernel.family == Family::sm90_warpspecialized;
+  double const of_tile = is_own || is_cutlass ? kLaterTile * std::max(0.0, (kHidingTile - k_tiles) / kHidingTile) : 0;
+  double const later = of_tile + (is_cutlass                       ? kFewSteps * area_of(kernel.tile) * exposed
+                                  : is_own && kernel.cluster.k > 2 ? kLaterSums
+                                                                   : 0);
   // Threads store an unaligned D, which pingpong hides: read off 4096 x 50257 x 768 on an H100, 691 us and 568.
   if (!r.d_aligned && !hides) tile += 1.3 * area_of(kernel.tile);
   // Behind a short K pingpong does not hide a residual.
@@ -316,6 +320,9 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   // of them with few tiles and a long K 5.4 % for 9.2 %.
   constexpr double kSharedK = 1.15;
   if (is_own && kernel.op == Op::gemm && kernel.cluster.k > 1) time *= kSharedK;
+  // Rows that begin on lines: the same tiles without multicast are as fast, and need no pairs.
+  constexpr double kNeedlessMulticast = 1.05;
+  if (is_own && kernel.cluster.m > 1 && lines_a == 1 && lines_b == 1) time *= kNeedlessMulticast;
   return time * short_rows(kernel, r);
 }
 

@@ -43,7 +43,11 @@ DIRECTIONS = ["fprop", "dgrad", "wgrad"]
             {"direction": ["wgrad"], "dtypes": [SUMS], "tile": [256, 128, 64]},
             "tile M = 256; one or two warpgroups take 64 rows each: 64 or",
         ),
-        ({"tile": [192, 128, 64]}, "tile M = 192; one or two warpgroups take 64 rows each, or two"),
+        ({"tile": [160, 128, 64]}, "tile M = 160; one or two warpgroups take 64 rows each, or two"),
+        (
+            {"direction": ["wgrad"], "dtypes": [SUMS], "tile": [192, 128, 64]},
+            "tile M = 192; one or two warpgroups take 64 rows each: 64 or 128",
+        ),
         ({"tile": [128, 8, 64]}, "tile N = 8; rows of D are made of 16 columns"),
         (
             {"dtypes": [TF32], "tile": [128, 160, 32]},

@@ -59,9 +59,13 @@ def one_error(entry: Table, **values: Any) -> str:
             "tile 192x256; the registers of a warpgroup hold 192 rows of at most 117 columns",
         ),
         (
-            {"tile": [192, 192, 64], "layouts": ["ttt"]},
-            "tile N = 192 with layout ttt; where K is not contiguous one swizzle spans 64 columns:"
-            " N must be a multiple of 128",
+            {"tile": [192, 256, 64], "layouts": ["ttt"]},
+            "tile 192x256; the registers of three warpgroups hold 192 columns each",
+        ),
+        (
+            {"tile": [192, 160, 64], "layouts": ["ttt"]},
+            "tile N = 160 with layout ttt; where K is not contiguous one swizzle spans 64 columns:"
+            " N must be a multiple of 64",
         ),
         (
             {"tile": [256, 192, 64]},
@@ -84,10 +88,22 @@ def one_error(entry: Table, **values: Any) -> str:
             {"dtypes": [TF32], "tile": [64, 48, 32]},
             "no wgmma of tf32 and tf32 in that width here; N is one of 16, 32, 64, 96, 128, 192, 2",
         ),
-        ({"cluster": [2, 1, 1]}, "cluster 2x1x1; it shares K alone: [1, 1, 2], 4 or 8 at the end"),
-        ({"cluster": [1, 2, 2]}, "cluster 1x2x2; it shares K alone"),
-        ({"cluster": [1, 1, 3]}, "cluster 1x1x3; it shares K alone"),
-        ({"cluster": [1, 1, 16]}, "cluster 1x1x16; it shares K alone"),
+        (
+            {"cluster": [1, 2, 2]},
+            "cluster 1x2x2; it is [2, 1, 1], or shares K: [1, 1, 2], 4 or 8 at the end",
+        ),
+        ({"cluster": [1, 1, 3]}, "cluster 1x1x3; it is [2, 1, 1], or shares K"),
+        ({"cluster": [1, 1, 16]}, "cluster 1x1x16; it is [2, 1, 1], or shares K"),
+        ({"cluster": [2, 1, 2]}, "cluster 2x1x2; it is [2, 1, 1], or shares K"),
+        (
+            {"cluster": [2, 1, 1], "tile": [128, 192, 64], "layouts": ["ttt"]},
+            "tile N = 192 with cluster 2x1x1; each of two threadblocks loads half of the columns:"
+            " N must be a multiple of 128",
+        ),
+        (
+            {"cluster": [2, 1, 1], "tile": [128, 128, 64], "schedule": "pingpong"},
+            "cluster 2x1x1 with schedule pingpong; leave one of the two out",
+        ),
         ({"cluster": [1, 1, 0]}, "must be three positive integers [M, N, K], not [1, 1, 0]"),
         ({"cluster": 2}, "must be three positive integers [M, N, K], not 2"),
         (
@@ -281,6 +297,9 @@ def test_names_follow_the_documented_spelling() -> None:
     named = {
         "gemm_sm90a_bf16_bf16_f32_bf16_128x176x64_tnt_persistent_plain": PERSISTENT,
         "gemm_sm90a_bf16_bf16_f32_bf16_64x128x64_tnt_persistent_swap_split4_plain": SPLIT,
+        "gemm_sm90a_bf16_bf16_f32_bf16_128x256x64_tnt_persistent_multicast_plain": changed(
+            SPLIT, tile=[128, 256, 64], layouts=["tnt"], swap_ab=False, cluster=[2, 1, 1]
+        ),
         "gemm_sm90a_bf16_bf16_f32_bf16_64x128x64_tnt_persistent_split2_plain": changed(
             SPLIT, cluster=[1, 1, 2], swap_ab=False
         ),
@@ -306,19 +325,19 @@ def rendered(*entries: Table) -> dict[str, str]:
             changed(PERSISTENT, epilogue=["bias_gelu"]),
             "DType::bf16, DType::bf16, DType::f32, DType::bf16, Layout::row, Layout::column,"
             " Shape3<128, 176, 64>, Schedule::persistent,"
-            " /*swap_ab=*/false, /*splits=*/1, epilogue::bias_gelu",
+            " /*swap_ab=*/false, Shape3<1, 1, 1>, epilogue::bias_gelu",
         ),
         (
             changed(SPLIT, dtypes=[dtypes("f16", "f16")], layouts=["ttt"]),
             "DType::f16, DType::f16, DType::f32, DType::f16, Layout::row, Layout::row,"
             " Shape3<64, 128, 64>, Schedule::persistent,"
-            " /*swap_ab=*/true, /*splits=*/4, epilogue::plain",
+            " /*swap_ab=*/true, Shape3<1, 1, 4>, epilogue::plain",
         ),
         (
             changed(PERSISTENT, layouts=["nnt"], tile=[64, 64, 128], cluster=[1, 1, 2]),
             "DType::bf16, DType::bf16, DType::f32, DType::bf16, Layout::column, Layout::column,"
             " Shape3<64, 64, 128>, Schedule::persistent,"
-            " /*swap_ab=*/false, /*splits=*/2, epilogue::plain",
+            " /*swap_ab=*/false, Shape3<1, 1, 2>, epilogue::plain",
         ),
     ],
 )

@@ -166,7 +166,7 @@ STEMS = {
             "sm90/native/dense.cuh",
             f"Sm90Persistent<Arch::sm90a, {PRODUCT}, Layout::row, Layout::column,"
             " Shape3<128, 160, 128>, Schedule::persistent,"
-            " /*swap_ab=*/false, /*splits=*/1, epilogue::scaled,"
+            " /*swap_ab=*/false, Shape3<1, 1, 1>, epilogue::scaled,"
             " /*fast_accum=*/false>",
         ),
         (

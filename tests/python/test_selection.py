@@ -240,6 +240,19 @@ def test_nobody_shares_k_where_tiles_are_many() -> None:
         assert rows_by_name()[chosen(H200, *shape)["row"]]["cluster"][2] == 1
 
 
+FP8 = {"a": E4M3, "d": BF16, "epilogue": "scaled"}
+
+
+@pytest.mark.parametrize("kind", [{}, {"a": F16}, FP8, {**FP8, "fast_accum": True}], ids=str)
+@pytest.mark.parametrize("shape", [(4096, 4096, 11016), (16384, 1024, 2728), (2048, 4096, 4104)])
+def test_columns_are_shared_where_rows_begin_within_lines(shape, kind: dict[str, Any]) -> None:
+    m, n, k = shape
+    row = rows_by_name()[chosen(H200, m, n, k, **kind)["row"]]
+    assert (row["cluster"], "_multicast_" in row["name"]) == ([2, 1, 1], True)
+    row = rows_by_name()[chosen(H200, m, n, k // 128 * 128, **kind)["row"]]
+    assert "_multicast_" not in row["name"]
+
+
 @pytest.mark.parametrize(("layout_b", "letters"), [(COLUMN, "tnt"), (ROW, "ttt")])
 def test_a_cluster_is_refused_a_k_that_is_too_short_for_it(layout_b: str, letters: str) -> None:
     shared = {

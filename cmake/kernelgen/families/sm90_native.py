@@ -21,6 +21,8 @@ _STAGED_ROW_BYTES = 512
 _MN_COLUMNS = _SWIZZLE_BYTES // 2
 # Rows times columns of a tile that one warpgroup has.
 _WARPGROUP_TILE = 128 * 176
+# Columns of 64 rows that each of three warpgroups has, with 128 registers for a thread.
+_THIRD_COLUMNS = 192
 # Pixels that a tile of sm90_row_conv loads beyond its own: kMostTapLines of core/args/conv.h.
 _TAP_LINES = 8
 # Tiles of K whose block-wise scales are copied together.
@@ -34,14 +36,17 @@ def _check_tile(kernel: Kernel) -> Iterator[str]:
     is_promoted = kernel.is_fp8 and not kernel.tile.fast_accum
     is_tall = kernel.family == "sm90_persistent" or kernel.direction in ("fprop", "dgrad")
     most = 256 if is_tall and not kernel.scales else 128
-    has_halves = kernel.family == "sm90_persistent" and not (is_promoted or kernel.scales)
-    if m not in (64, 128, most) and not (_halves_columns(kernel) and has_halves):
+    can_halve = ("sm90_persistent", "sm90_conv")
+    has_halves = kernel.family in can_halve and is_tall and not (is_promoted or kernel.scales)
+    if m not in (64, 128, most) and not (m == 192 and has_halves):
         allowed = ", or two of them 128: 64, 128 or 256" if most == 256 else ": 64 or 128"
         if has_halves:
-            allowed += ", or all 192 and half of the columns"
+            allowed += ", or all 192 and half of the columns, or three of them 64 each"
         yield f"tile M = {m}; one or two warpgroups take 64 rows each{allowed}"
         return
     parts = 2 if _halves_columns(kernel) else 1  # each warpgroup's own
+    if _warpgroups(kernel) == 3 and n > _THIRD_COLUMNS:
+        yield f"tile {m}x{n}; the registers of three warpgroups hold {_THIRD_COLUMNS} columns each"
     if _rows(kernel) * n > _WARPGROUP_TILE * parts:
         yield (
             f"tile {m}x{n}; the registers of a warpgroup hold {_rows(kernel)} rows of at most"
@@ -133,11 +138,18 @@ def _check_stores(kernel: Kernel) -> Iterator[str]:
 
 
 def _check_cluster(kernel: Kernel) -> Iterator[str]:
-    """The threadblocks that share the K of a tile; each finishes a part of its columns."""
+    """The threadblocks that share the K of a tile, each of which finishes a part of its columns.
+
+    Or two whose tiles lie below each other, and which share their columns by multicast.
+    """
     cluster, n = kernel.tile.cluster, kernel.tile.shape[1]
     splits = cluster[2]
-    if cluster[:2] != (1, 1) or splits not in (1, 2, 4, 8):
-        yield f"cluster {dims(cluster)}; it shares K alone: [1, 1, 2], 4 or 8 at the end"
+    has_multicast = kernel.family == "sm90_persistent"
+    if has_multicast and cluster == (2, 1, 1):
+        yield from _check_multicast(kernel)
+    elif cluster[:2] != (1, 1) or splits not in (1, 2, 4, 8):
+        what = "it is [2, 1, 1], or shares K" if has_multicast else "it shares K alone"
+        yield f"cluster {dims(cluster)}; {what}: [1, 1, 2], 4 or 8 at the end"
     elif splits == 1:
         return
     elif n % (step := (8 if kernel.tile.swap_ab else 16) * splits):
@@ -147,6 +159,20 @@ def _check_cluster(kernel: Kernel) -> Iterator[str]:
         )
     elif kernel.dtypes.acc != "f32":
         yield f"cluster {dims(cluster)} with {kernel.dtypes.acc} sums; clusters add float32 alone"
+
+
+def _check_multicast(kernel: Kernel) -> Iterator[str]:
+    """Each of two threadblocks loads half of the columns."""
+    n = kernel.tile.shape[1]
+    is_row_major = rules.own_layouts(kernel)[1] == "t"
+    step = 2 * (_MN_COLUMNS if is_row_major else 8)
+    if n % step:
+        yield (
+            f"tile N = {n} with cluster {dims(kernel.tile.cluster)}; each of two threadblocks loads"
+            f" half of the columns: N must be a multiple of {step}"
+        )
+    if kernel.scales:
+        yield f"scales {kernel.scales} with cluster [2, 1, 1]; leave one of the two out"
 
 
 def _check_registers(kernel: Kernel) -> Iterator[str]:
@@ -191,7 +217,10 @@ def _check_grouped_rows(kernel: Kernel) -> Iterator[str]:
 
 def _warpgroups(kernel: Kernel) -> int:
     """Warpgroups that multiply."""
-    return 2 if kernel.tile.schedule == "pingpong" else max(1, min(kernel.tile.shape[0] // 64, 2))
+    if kernel.tile.schedule == "pingpong":
+        return 2
+    m = kernel.tile.shape[0]
+    return 3 if m == 192 and not _halves_columns(kernel) else max(1, min(m // 64, 2))
 
 
 def _rows(kernel: Kernel) -> int:
@@ -203,7 +232,7 @@ def _rows(kernel: Kernel) -> int:
 
 def _halves_columns(kernel: Kernel) -> bool:
     """Whether each of two warpgroups has all rows of a tile, and half of its columns."""
-    return kernel.tile.shape[0] == 192
+    return kernel.tile.shape[0] == 192 and rules.own_layouts(kernel)[1] == "n"
 
 
 def _own_columns(kernel: Kernel) -> int:
@@ -345,7 +374,7 @@ SM90_PERSISTENT = _persistent(
     schedules=("persistent", "pingpong"),
     header="sm90/native/dense.cuh",
     template=(
-        "Sm90Persistent<arch, dtypes, layouts, tile, schedule, swap_ab, splits, epilogue,"
+        "Sm90Persistent<arch, dtypes, layouts, tile, schedule, swap_ab, cluster, epilogue,"
         " fast_accum?, scales?>"
     ),
     dtypes={"gemm": GEMM_DTYPES, "scaled_mm": (*FP8_GEMMS, *INT8_GEMMS)},

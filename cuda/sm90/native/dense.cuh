@@ -1,6 +1,7 @@
 // Dense GEMM by the persistent kernel. It has no tile of C, so that tiles may have any width that wgmma has and a problem's
-// fill whole waves. Clusters share K alone: where two threadblocks shared an operand by TMA multicast, the same tiles took
-// 0 to 39 % longer on an H100 (14 problems, M 96 to 6144).
+// fill whole waves. Clusters share K, or load their columns by multicast: that gains where rows begin within lines of L2.
+// Where they begin on lines, tiles whose threadblocks shared an operand took 0 to 39 % longer on an H100 (14 problems, M 96
+// to 6144).
 #pragma once
 
 #include "sm90/native/kernel.cuh"
@@ -19,7 +20,7 @@ struct Sm90Dense : Kernel {
     int const m = kSwapAB ? args.n : args.m, n = kSwapAB ? args.m : args.n;  // of the kernel
     int const k_tiles = ceil_div(args.k, Tile::kK);
     if (k_tiles < Kernel::kSplits) return {StatusCode::not_implementable, 0};
-    int const tiles_m = ceil_div(m, Tile::kM), tiles_n = ceil_div(n, Tile::kN);
+    int const tiles_m = ceil_div(m, Tile::kM * Kernel::kSharing), tiles_n = ceil_div(n, Tile::kN);
     bool const along_m = (args.raster == RasterOrder::along_m) != kSwapAB;
     int const slice = args.splits > 1 ? ceil_div(k_tiles, args.splits) : 0;
     int const batch = slice > 0 ? ceil_div(k_tiles, slice) : args.batch;
@@ -30,18 +31,19 @@ struct Sm90Dense : Kernel {
 };
 
 template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, Schedule schedule,
-          bool swap_ab, int splits, template <DType> class Epilogue, bool fast_accum = false,
+          bool swap_ab, class Cluster, template <DType> class Epilogue, bool fast_accum = false,
           BlockScales block_scales = BlockScales::none>
-using Sm90DenseKernel = Sm90PersistentKernel<Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue<d>,
-                                                                 swap_ab, splits, schedule == Schedule::pingpong,
-                                                                 /*stores_by_tma=*/swap_ab && is_fp8(a) && !fast_accum>,
-                                             Sm90DenseScheduler<Tile, takes_slices(d, schedule, splits)>,
-                                             is_fp8(a) && !fast_accum, block_scales>;
+using Sm90DenseKernel =
+    Sm90PersistentKernel<Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue<d>, swap_ab, Cluster::kK,
+                                             schedule == Schedule::pingpong,
+                                             /*stores_by_tma=*/swap_ab && is_fp8(a) && !fast_accum, Cluster::kM>,
+                         Sm90DenseScheduler<Tile, takes_slices(d, schedule, Cluster::kK)>, is_fp8(a) && !fast_accum,
+                         block_scales>;
 
 template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, Schedule schedule,
-          bool swap_ab, int splits, template <DType> class Epilogue, bool fast_accum = false,
+          bool swap_ab, class Cluster, template <DType> class Epilogue, bool fast_accum = false,
           BlockScales block_scales = BlockScales::none>
-struct Sm90Persistent : Sm90Dense<Sm90DenseKernel<arch, a, b, acc, d, layout_a, layout_b, Tile, schedule, swap_ab, splits,
+struct Sm90Persistent : Sm90Dense<Sm90DenseKernel<arch, a, b, acc, d, layout_a, layout_b, Tile, schedule, swap_ab, Cluster,
                                                   Epilogue, fast_accum, block_scales>,
                                   Tile, a, b> {
   static_assert(arch == Arch::sm90a);

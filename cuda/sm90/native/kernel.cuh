@@ -21,7 +21,7 @@ template <class Types_, class Scheduler, bool promotes_accumulator, BlockScales 
 struct Sm90PersistentKernel {
   static constexpr bool kScaled = block_scales != BlockScales::none;
   static_assert(promotes_accumulator || !kScaled);
-  static constexpr int kSplits = Types_::kSplits;
+  static constexpr int kSplits = Types_::kSplits, kSharing = Types_::kSharing, kCluster = kSplits * kSharing;
   using ScaleShape =
       Sm90BlockScaleShape<cute::size<1>(typename Types_::TileShape{}), block_scales, Types_::kSwapAB, (kSplits > 1)>;
   using ClusterReduction =
@@ -74,7 +74,8 @@ struct Sm90PersistentKernel {
     typename ScaleSource::Params scales;
   };
 
-  static constexpr int kTileK = cute::size<2>(typename Types::TileShape{});
+  static constexpr int kTileM = cute::size<0>(typename Types::TileShape{}),
+                       kTileK = cute::size<2>(typename Types::TileShape{});
   static constexpr int kMaxThreads = 128 * (Types::kWarpGroups + Types::kProducerWarpGroups);
   static constexpr int kMinBlocks = 1;
   static constexpr int kSharedStorageBytes = static_cast<int>(sizeof(SharedStorage));
@@ -89,11 +90,15 @@ struct Sm90PersistentKernel {
 
   // Threadblocks of a cluster follow each other, and take parts of K in this order.
   CUTLASS_DEVICE static int rank() { return kSplits == 1 ? 0 : static_cast<int>(cute::block_rank_in_cluster()); }
-  CUTLASS_DEVICE static int first_tile() { return static_cast<int>(blockIdx.x) / kSplits; }
-  CUTLASS_DEVICE static int tile_step() { return static_cast<int>(gridDim.x) / kSplits; }
+  CUTLASS_DEVICE static int first_tile() { return static_cast<int>(blockIdx.x) / kCluster; }
+  CUTLASS_DEVICE static int tile_step() { return static_cast<int>(gridDim.x) / kCluster; }
 
   CUTLASS_DEVICE static bool find(Scheduler& scheduler, int tile, Sm90WorkTile& work) {
     bool const is_there = scheduler.at(tile, work);
+    if constexpr (kSharing > 1) {
+      // The scheduler's tile is that of a cluster.
+      work.m = work.m * kSharing + static_cast<int>(cute::block_rank_in_cluster()) * kTileM;
+    }
     if constexpr (kSplits > 1) {
       int const first = work.k_tiles * rank() / kSplits, end = work.k_tiles * (rank() + 1) / kSplits;
       work.k = first * kTileK;
@@ -337,26 +342,28 @@ struct Sm90PersistentKernel {
       wait_on_dependent_grids();
       Scheduler::start(p.scheduler, shared.scheduler);
     }
-    if constexpr (kSplits > 1) {
-      if (threadIdx.x == 0) ClusterReduction::initialize(shared.sum);
+    if constexpr (kCluster > 1) {
+      if constexpr (kSplits > 1) {
+        if (threadIdx.x == 0) ClusterReduction::initialize(shared.sum);
+      }
       cute::cluster_sync();
     } else {
       __syncthreads();
     }
     // One warpgroup alone may have all the registers it can name.
-    constexpr bool kShare = Types::kWarpGroups > 1 && Types::kLoadsByTma;
+    constexpr bool kShare = Types::kWarpGroups > 1 && Types::kLoadsByTma, kThree = Types::kWarpGroups == 3;
     if (warpgroup >= Types::kWarpGroups) {
-      if constexpr (kShare) cutlass::arch::warpgroup_reg_dealloc<40>();
+      if constexpr (kShare) cutlass::arch::warpgroup_reg_dealloc<kThree ? 32 : 40>();
       if constexpr (Types::kLoadsByTma) {
         if (threadIdx.x % 128 / 32 == 0 && cute::elect_one_sync()) produce(p, shared);
       } else {
         produce_together(p, shared, static_cast<int>(threadIdx.x) - 128 * Types::kWarpGroups);
       }
     } else {
-      if constexpr (kShare) cutlass::arch::warpgroup_reg_alloc<232>();
+      if constexpr (kShare) cutlass::arch::warpgroup_reg_alloc<kThree ? 160 : 232>();
       consume(p, shared, warpgroup);
     }
-    if constexpr (kSplits > 1) {
+    if constexpr (kCluster > 1) {
       __syncwarp();
       cute::cluster_sync();  // nobody writes into a threadblock that is gone
     }
@@ -370,7 +377,8 @@ struct Sm90PersistentKernel {
     }
   }
 
-  // `tiles` is an upper bound of the scheduler's work tiles; the batches are those of the tensor maps.
+  // `tiles` is an upper bound of the scheduler's work tiles, which are those of whole clusters; the batches are those of
+  // the tensor maps.
   static Status launch(GemmArgs const& args, void const* kernel, KernelAttributes& attributes, DType a, DType b,
                        typename Scheduler::Params const& scheduler, int tiles, int a_batch, int b_batch, int d_batch) {
     auto const meets = [](Operand const& x, int bytes) {
@@ -416,15 +424,15 @@ struct Sm90PersistentKernel {
     shape.shared_memory_bytes = kSharedStorageBytes;
     shape.dependent_launch = true;
     int at_once = args.device->sm_count;
-    if constexpr (kSplits > 1) {
-      shape.cluster = dim3(kSplits);
-      shape.grid = dim3(kSplits);
+    if constexpr (kCluster > 1) {
+      shape.cluster = dim3(kCluster);
+      shape.grid = dim3(kCluster);
       cudaLaunchAttribute launch_attributes[2];
       at_once = attributes.max_active_clusters(kernel, args.device->ordinal,
                                                launch_config(shape, args.stream, launch_attributes));
       if (at_once == 0) return {StatusCode::not_implementable, 0};
     }
-    shape.grid = dim3(static_cast<unsigned>(std::min(tiles, at_once) * kSplits));
+    shape.grid = dim3(static_cast<unsigned>(std::min(tiles, at_once) * kCluster));
     return launch_kernel(kernel, shape, params, args.stream);
   }
 };

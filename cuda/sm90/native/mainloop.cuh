@@ -20,19 +20,28 @@ using Sm90MmaElement = std::conditional_t<type == DType::tf32, cutlass::tfloat32
 // swap_ab: the kernel computes D^T [N, M] = B^T [N, K] A^T [K, M], so that a small M of the user meets the dimension of
 // wgmma that may be as short as 8. Tile is the kernel's; layouts are the user's. splits: threadblocks that share the K of a
 // tile, each of which finishes its part of the columns. pingpong: two warpgroups take whole tiles in turns, so that one
-// multiplies while the other stores; else each owns 64 rows of every tile, of 256 rows every other 64, or of 192 rows all
-// and half of the columns. stores_by_tma: whatever the tile, as images, groups of rows and promoted sums want it.
+// multiplies while the other stores; else each owns 64 rows of every tile, of 256 rows every other 64. Of 192 rows three
+// own 64 each, or, where K is contiguous in B, two have all of them and half of the columns. stores_by_tma: whatever the
+// tile, as images, groups of rows and promoted sums want it. sharing: threadblocks of a cluster whose tiles lie below each
+// other, and which load each other's columns by multicast.
 template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, class Epilogue_,
-          bool swap_ab = false, int splits = 1, bool pingpong = false, bool stores_by_tma = false>
+          bool swap_ab = false, int splits = 1, bool pingpong = false, bool stores_by_tma = false, int sharing = 1>
 struct Sm90PersistentTypes {
   static constexpr bool kSwapAB = swap_ab;
   static constexpr DType kD = d;
   static constexpr bool kLoadsByTma = true, kLoadsByCopies = false;
   static constexpr int kProducerWarpGroups = 1;
-  static constexpr int kSplits = splits;
+  static constexpr int kSplits = splits, kSharing = sharing;
+  static_assert(splits == 1 || sharing == 1);
   static constexpr bool kPingpong = pingpong;
   static constexpr int kK = Tile::kK;
-  static constexpr bool kHalvesColumns = Tile::kM == 192;
+  static constexpr auto kMajorA = (swap_ab ? layout_b == Layout::column : layout_a == Layout::row)
+                                      ? cute::SM90::GMMA::Major::K
+                                      : cute::SM90::GMMA::Major::MN;
+  static constexpr auto kMajorB = (swap_ab ? layout_a == Layout::row : layout_b == Layout::column)
+                                      ? cute::SM90::GMMA::Major::K
+                                      : cute::SM90::GMMA::Major::MN;
+  static constexpr bool kHalvesColumns = Tile::kM == 192 && kMajorB == cute::SM90::GMMA::Major::K;
   // The columns that a warpgroup multiplies, and those that it stores.
   static constexpr int kColumns = kHalvesColumns ? Tile::kN / 2 : Tile::kN, kOwnColumns = kColumns / splits;
   static_assert(Tile::kN % splits == 0 && (!kHalvesColumns || splits == 1));
@@ -40,7 +49,8 @@ struct Sm90PersistentTypes {
   using ElementB = Sm90MmaElement<swap_ab ? a : b>;
   using ElementAccumulator = Element<acc>;
   // Warpgroups of a threadblock that multiply, those of a tile, and the blocks of 64 rows that each of these has.
-  static constexpr int kTileWarpGroups = pingpong || Tile::kM == 64 ? 1 : 2, kWarpGroups = pingpong ? 2 : kTileWarpGroups;
+  static constexpr int kTileWarpGroups = pingpong || Tile::kM == 64 ? 1 : Tile::kM == 192 && !kHalvesColumns ? 3 : 2;
+  static constexpr int kWarpGroups = pingpong ? 2 : kTileWarpGroups;
   static constexpr int kRowGroups = kHalvesColumns ? 1 : kTileWarpGroups;
   static constexpr int kBlocks = Tile::kM / 64 / kRowGroups;
   static_assert(Tile::kM == 64 || Tile::kM == 128 || ((Tile::kM == 192 || Tile::kM == 256) && !pingpong));
@@ -63,15 +73,10 @@ struct Sm90PersistentTypes {
   }
   using Epilogue = typename decltype(epilogue_type())::type;
 
-  static constexpr auto kMajorA = (swap_ab ? layout_b == Layout::column : layout_a == Layout::row)
-                                      ? cute::SM90::GMMA::Major::K
-                                      : cute::SM90::GMMA::Major::MN;
-  static constexpr auto kMajorB = (swap_ab ? layout_a == Layout::row : layout_b == Layout::column)
-                                      ? cute::SM90::GMMA::Major::K
-                                      : cute::SM90::GMMA::Major::MN;
   using OperandA = Sm90TileOperand<ElementA, Tile::kM, Tile::kK, kMajorA>;
   using OperandB = Sm90TileOperand<ElementB, Tile::kN, Tile::kK, kMajorB>;
-  using Loader = Sm90MatrixLoader<OperandA, OperandB, Tile::kK>;
+  using Loader = std::conditional_t<sharing == 1, Sm90MatrixLoader<OperandA, OperandB, Tile::kK>,
+                                    Sm90SharingLoader<OperandA, OperandB, Tile::kK, sharing>>;
   struct LoaderStorage {};
 
   static constexpr int kSharedMemory = 227 * 1024;
@@ -95,7 +100,7 @@ struct Sm90PersistentStages : Types {
     cute::array_aligned<typename Types::ElementA, stages * Types::OperandA::kElements, 1024> smem_A;
     cute::array_aligned<typename Types::ElementB, stages * Types::OperandB::kElements, 1024> smem_B;
   };
-  using MainloopPipeline = Sm90Pipeline<stages, Types::kTileWarpGroups>;
+  using MainloopPipeline = Sm90Pipeline<stages, Types::kTileWarpGroups, Types::kSharing>;
   using PipelineState = typename MainloopPipeline::State;
   struct Params {};
 };

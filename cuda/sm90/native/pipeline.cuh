@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cutlass/arch/barrier.h>
+#include <cute/arch/cluster_sm90.hpp>
 
 #include <cstdint>
 
@@ -24,8 +25,9 @@ struct Sm90PipelineState {
   }
 };
 
-// kConsumers: warpgroups that read a stage.
-template <int stages, int kConsumers>
+// kConsumers: warpgroups of a threadblock that read a stage. kSharing: threadblocks of a cluster that load parts of each
+// other's stages, so that all of them have to be done with a stage before one of them fills it.
+template <int stages, int kConsumers, int kSharing = 1>
 struct Sm90Pipeline {
   using State = Sm90PipelineState<stages>;
   using Barrier = cutlass::arch::ClusterBarrier;
@@ -38,7 +40,7 @@ struct Sm90Pipeline {
   CUTLASS_DEVICE void initialize(int producers) const {
     for (int i = 0; i < stages; ++i) {
       Barrier::init(&storage.full[i], static_cast<std::uint32_t>(producers));
-      Barrier::init(&storage.empty[i], kConsumers);
+      Barrier::init(&storage.empty[i], kConsumers * kSharing);
     }
     cutlass::arch::fence_barrier_init();
   }
@@ -72,7 +74,13 @@ struct Sm90Pipeline {
 
   // By all threads of a warpgroup.
   CUTLASS_DEVICE void consumer_release(State state) const {
-    if (threadIdx.x % 128 == 0) Barrier::arrive(&storage.empty[state.stage]);
+    if (threadIdx.x % 128 != 0) return;
+    if constexpr (kSharing == 1) {
+      Barrier::arrive(&storage.empty[state.stage]);
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (std::uint32_t rank = 0; rank < kSharing; ++rank) Barrier::arrive(&storage.empty[state.stage], rank, 1);
+    }
   }
 };
 

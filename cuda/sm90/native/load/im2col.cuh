@@ -68,7 +68,7 @@ inline void encode_im2col_map(CUtensorMap& map, DType type, void const* data, st
   cuTensorMapEncodeIm2col(&map, gemm::tensor_map_type(type), is_volume ? 5 : 4, const_cast<void*>(data), extents,
                           byte_strides, lower, upper, static_cast<cuuint32_t>(channel_box), static_cast<cuuint32_t>(pixels),
                           steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                          gemm::l2_promotion(strides[2] * element_bytes(type)), CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
 // The pixel that a position begins at: kept by the thread that loads.

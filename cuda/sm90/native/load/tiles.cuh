@@ -1,6 +1,7 @@
 // Tiles of matrices: their layout in shared memory, and how TMA loads them.
 #pragma once
 
+#include <cute/arch/cluster_sm90.hpp>
 #include <cute/arch/copy_sm90_tma.hpp>
 #include <cute/arch/mma_sm90.hpp>
 
@@ -43,9 +44,10 @@ struct Sm90TileOperand {
     return stage * (kBytes / 16) + of_rows + of_k;
   }
 
-  static void encode_map(CUtensorMap& map, DType type, Operand const& x, int rows, int k_extent, int batch) {
+  // parts: threadblocks that load as many parts of the tile's rows.
+  static void encode_map(CUtensorMap& map, DType type, Operand const& x, int rows, int k_extent, int batch, int parts = 1) {
     if constexpr (kIsK) {
-      encode_tensor_map(map, type, x, k_extent, rows, batch, kSwizzled, extent);
+      encode_tensor_map(map, type, x, k_extent, rows, batch, kSwizzled, extent / parts);
     } else {
       encode_tensor_map(map, type, x, rows, k_extent, batch, kSwizzled, k);
     }
@@ -84,6 +86,36 @@ struct Sm90TileOperand {
       if (!kIsK && i >= boxes) break;
       cute::SM90_TMA_LOAD_3D::copy(&map, barrier, kHint, stage + i * kBoxElements, (kIsK ? k_at : row) + i * kSwizzled,
                                    kIsK ? row : k_at, batch);
+    }
+  }
+
+  // The same where each threadblock of a cluster loads one of `parts` parts of the rows, for all of them.
+  template <int parts>
+  CUTLASS_DEVICE static Part shared_part_of(int row, int rows) {
+    static_assert(kIsK ? extent % (8 * parts) == 0 : kBoxes % parts == 0);
+    if constexpr (kIsK) {
+      constexpr int kPartRows = extent / parts;
+      int const loaded = min(parts, (rows - row + kPartRows - 1) / kPartRows);
+      return {false, loaded, loaded * (kBytes / parts)};
+    } else {
+      return part_of(row, rows);
+    }
+  }
+  template <int parts>
+  CUTLASS_DEVICE static void load_shared(CUtensorMap const& map, std::uint64_t* barrier, E* stage, int row, int k_at,
+                                         int batch, int own, int loaded) {
+    constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
+    constexpr auto kAll = static_cast<std::uint16_t>((1 << parts) - 1);
+    constexpr int kPartRows = extent / parts, kPartBoxes = kIsK ? kBoxes : kBoxes / parts;
+    if (kIsK && own >= loaded) return;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kPartBoxes; ++i) {
+      int const box = kIsK ? i : own * kPartBoxes + i;
+      if (!kIsK && box >= loaded) break;
+      E* const to = stage + box * kBoxElements + (kIsK ? own * kPartRows * kSwizzled : 0);
+      int const first_row = kIsK ? row + own * kPartRows : row + box * kSwizzled;
+      cute::SM90_TMA_LOAD_MULTICAST_3D::copy(&map, barrier, kAll, kHint, to, kIsK ? k_at + box * kSwizzled : first_row,
+                                             kIsK ? first_row : k_at, batch);
     }
   }
 
@@ -174,6 +206,58 @@ struct Sm90MatrixLoader {
     int const first_k = work.k + tile * k;
     OperandA::load(part_a.is_tail ? p.a_tail : p.a, barrier, stage_a, work.m, first_k, work.a_batch, part_a.boxes);
     OperandB::load(part_b.is_tail ? p.b_tail : p.b, barrier, stage_b, work.n, first_k, work.b_batch, part_b.boxes);
+  }
+};
+
+// As Sm90MatrixLoader, for the threadblocks of a cluster whose tiles lie below each other: each loads its own tile of A,
+// and a part of their B for all.
+template <class OperandA, class OperandB, int k, int sharing>
+struct Sm90SharingLoader {
+  struct Params {
+    CUtensorMap a, b, a_tail;
+    int a_rows, b_rows;
+
+    void encode_a(DType type, Operand const& x, int rows, int k_extent, int batch) {
+      OperandA::encode_map(a, type, x, a_rows = rows, k_extent, batch);
+      OperandA::encode_tail_map(a_tail, type, x, rows, k_extent, batch);
+    }
+    void encode_b(DType type, Operand const& x, int rows, int k_extent, int batch) {
+      OperandB::encode_map(b, type, x, b_rows = rows, k_extent, batch, sharing);
+    }
+  };
+  Params const& p;
+  int const own = static_cast<int>(cute::block_rank_in_cluster());
+  typename OperandA::Part part_a{};
+  typename OperandB::Part part_b{};
+
+  template <class Scheduler>
+  CUTLASS_DEVICE Sm90SharingLoader(Params const& params, Scheduler const&) : p(params) {}
+
+  CUTLASS_DEVICE static void prefetch(Params const& p) {
+    for (CUtensorMap const* map : {&p.a, &p.b}) {
+      cute::prefetch_tma_descriptor(reinterpret_cast<cute::TmaDescriptor const*>(map));
+    }
+  }
+  CUTLASS_DEVICE void begin(Sm90WorkTile const& work) {
+    // Below the last row there is no tile, and nothing to load but what the others share.
+    part_a = work.m < p.a_rows ? OperandA::part_of(work.m, p.a_rows) : typename OperandA::Part{};
+    part_b = OperandB::template shared_part_of<sharing>(work.n, p.b_rows);
+  }
+  CUTLASS_DEVICE std::uint32_t bytes() const { return static_cast<std::uint32_t>(part_a.bytes + part_b.bytes); }
+
+  // Of A alone, which no other threadblock loads.
+  CUTLASS_DEVICE void prefetch(Sm90WorkTile const& work) const {
+    if (part_a.bytes == 0) return;
+    OperandA::prefetch(part_a.is_tail ? p.a_tail : p.a, work.m, work.k, work.a_batch, part_a.boxes);
+  }
+
+  template <class A, class B>
+  CUTLASS_DEVICE void load(std::uint64_t* barrier, A* stage_a, B* stage_b, Sm90WorkTile const& work, int tile) const {
+    int const first_k = work.k + tile * k;
+    if (part_a.bytes > 0) {
+      OperandA::load(part_a.is_tail ? p.a_tail : p.a, barrier, stage_a, work.m, first_k, work.a_batch, part_a.boxes);
+    }
+    OperandB::template load_shared<sharing>(p.b, barrier, stage_b, work.n, first_k, work.b_batch, own, part_b.boxes);
   }
 };
 
