@@ -87,9 +87,14 @@ def test_only_needed_gradients_are_computed(cutwheel: ModuleType, device: str, n
     result = both(cutwheel, STRIDED[2])[0](*given)
     with torch.profiler.profile() as profile:
         result.backward(torch.ones_like(result))
-    called = {event.key.removeprefix("cutwheel::") for event in profile.key_averages()}
-    assert ("conv2d_input_grad" in called) == (needed == 0)
-    assert ("conv2d_weight_grad" in called) == (needed == 1)
+    called = {event.key for event in profile.key_averages()}
+
+    def computes(operand: str, direction: str) -> bool:
+        """By an op, or within torch's node, where only the kernel has a name."""
+        return any(f"conv2d_{operand}_grad" in x or f"_{direction}_" in x for x in called)
+
+    assert computes("input", "dgrad") == (needed == 0)
+    assert computes("weight", "wgrad") == (needed == 1)
     assert [x is not None and x.grad is not None for x in given] == [i == needed for i in range(3)]
 
 

@@ -59,10 +59,10 @@ SINGLE_STEP = 1.4  # of the first of our own tiles, for 128x128, where K is one 
 WIDE_RESIDUAL = 0.9  # of convolutions whose threads load it, for each 128x128 beyond the first
 WITHIN_TWO = 2.0  # of gathered loads, filters that begin within two sectors
 SHARED_K = 1.15  # of clusters that share K, of 16 bits
-NEEDLESS_MULTICAST = 1.05  # of our own tiles, where rows are whole lines
+NEEDLESS_MULTICAST = 1.3  # of our own tiles, where rows are whole lines
 LATER_SUMS = 3.0  # of clusters of more than two that share K, before each tile behind the first
 FEW_STEPS, HIDING = 0.74, 7  # of CUTLASS's tiles behind the first, for 128x128, where K is one step
-LATER_TILE, HIDING_TILE = 1.0, 4  # of any dense tile behind the first, where K is one step
+LATER_TILE, HIDING_TILE = 1.0, 4  # of tiles behind the first where A is row-major, K one step
 
 # Kind, tile M, N and bytes of K, ours, schedule, swap_ab, splits: as in the file.
 Key = tuple[str, int, int, int, bool, str, bool, int]
@@ -293,7 +293,7 @@ def terms_of(
     k_tiles = math.ceil(k / parts / tile_k)
     first = SINGLE_STEP * area if native and k_tiles == 1 else 0.0
     later = 0.0
-    if kernel["family"] in DENSE:
+    if kernel["family"] in DENSE and layout_a == "t":
         later = LATER_TILE * max(0.0, (HIDING_TILE - k_tiles) / HIDING_TILE)
     if kernel["family"] == "sm90_warpspecialized":
         later += FEW_STEPS * area * max(0.0, (HIDING - k_tiles) / (HIDING - 1))
@@ -318,7 +318,7 @@ def terms_of(
             min(tile_n, n) * tile_k * size / cluster_m,
         ),
         lines=(of_b, of_a) if swap else (of_a, of_b),
-        is_lone=(native or cluster_m * cluster_n == 1) and tiles > slots,
+        is_lone=(native or of_a or of_b or cluster_m * cluster_n == 1) and tiles > slots,
         beyond=0 if native or is_grouped else past * tile_k * size / 128,
         factor=factor,
         added_us=added,
