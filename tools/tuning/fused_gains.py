@@ -37,17 +37,16 @@ CHIPS = ROOT / "benchmarks" / "report" / "chips.toml"
 # With the chip, as CHIPS calls it.
 GEMMS = {
     "h200.json": "h200",
-    "quick/h100.json": "h100_80gb_hbm3",
-    "quick/h100_drawn.json": "h100_80gb_hbm3",
-    "quick/h100_drawn_2.json": "h100_80gb_hbm3",
+    "h100_80gb_hbm3.json": "h100_80gb_hbm3",
+    "quick/h100_drawn_3.json": "h100_80gb_hbm3",
     "quick/h200_drawn.json": "h200",
 }
 # Those of other files are of kernels that are no longer chosen.
 CONVOLUTIONS = {
-    "quick/h100_conv_drawn.json": "h100_80gb_hbm3",
-    "quick/h100_conv_drawn_2.json": "h100_80gb_hbm3",
+    "h100_80gb_hbm3.json": "h100_80gb_hbm3",
+    "quick/h100_drawn_3.json": "h100_80gb_hbm3",
 }
-VOLUMES = {"quick/h100_volumes.json": "h100_80gb_hbm3"}
+VOLUMES = {"h100_80gb_hbm3.json": "h100_80gb_hbm3"}
 ELEMENT = 2  # bytes of bfloat16
 ROWS = (64, 512, 2048)
 LEAST = 3

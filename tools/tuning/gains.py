@@ -30,11 +30,9 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 SOURCES = (
     "h200.json",
-    "quick/h100.json",
-    "quick/h100_drawn.json",
-    "quick/h100_drawn_2.json",
+    "h100_80gb_hbm3.json",
+    "quick/h100_drawn_3.json",
     "quick/h200_drawn.json",
-    *fused_gains.CONVOLUTIONS,
 )
 HEADER = ROOT / "cuda" / "torch" / "intercept" / "gains.h"
 
