@@ -188,6 +188,13 @@ struct Sm90PersistentKernel {
     State read;
     int const thread = threadIdx.x % 128;
     auto& storage = shared.epilogue[warpgroup];
+    auto const prefetch = [&](Sm90WorkTile of) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int block = 0; block < (Epilogue::kPrefetchesAll ? Types::kBlocks : 1); ++block) {
+        Epilogue::prefetch(p.epilogue, storage, of, block, thread);
+        of.m += 64 * Types::kRowGroups;
+      }
+    };
     auto const synchronize = [&] { cutlass::arch::NamedBarrier::sync(128, static_cast<std::uint32_t>(warpgroup)); };
     ScaleSource source{p.scales, shared.scales[warpgroup], thread, warpgroup};
     Turns turns(shared.turns, warpgroup);
@@ -260,7 +267,7 @@ struct Sm90PersistentKernel {
       // products, unless there is a turn to wait for anyway.
       constexpr bool kPrefetchesLate = Epilogue::kHasInPlace && !Types::kPingpong && !promotes_accumulator;
       bool const is_late = kPrefetchesLate && work.k_tiles > 0;
-      if (!is_late) Epilogue::prefetch(p.epilogue, storage, finished, thread);
+      if (!is_late) prefetch(finished);
       Sm90Accumulator<typename Types::ElementAccumulator, Types::kValues> accum{};
       int const own = (Types::kPingpong ? 0 : warpgroup * 128) + thread;
       turns.begin();
@@ -279,7 +286,7 @@ struct Sm90PersistentKernel {
             if constexpr (!Scheduler::kReadsMemory) return;
           }
           if constexpr (kPrefetchesLate) {
-            if (k == (work.k_tiles > 1 ? 1 : 0)) Epilogue::prefetch(p.epilogue, storage, finished, thread);
+            if (k == (work.k_tiles > 1 ? 1 : 0)) prefetch(finished);
           }
           bool const is_last = k == work.k_tiles - 1 && work.k_end != 0, is_first = k == 0 && work.k_begin != 0;
           if (!is_first && !is_last) return;
@@ -302,20 +309,22 @@ struct Sm90PersistentKernel {
         float own[ClusterReduction::kOwn];
         sum.run(accum, own, synchronize);
         Epilogue::store(
-            p.epilogue, p.maps, storage, finished, thread, [&](int i) { return own[i]; }, scheduler.coordinates(work));
+            p.epilogue, p.maps, storage, finished, 0, thread, [&](int i) { return own[i]; }, scheduler.coordinates(work));
       } else {
         CUTLASS_PRAGMA_UNROLL
         for (int block = 0; block < Types::kBlocks; ++block) {
           if (block > 0) {
             work.m += 64 * Types::kRowGroups;
             if (work.m >= work.end_m) break;
-            synchronize();
-            Epilogue::prefetch(p.epilogue, storage, work, thread);
-            Epilogue::wait_for_prefetch();
-            synchronize();
+            if (!Epilogue::kPrefetchesAll || Types::kSwapAB) synchronize();
+            if constexpr (!Epilogue::kPrefetchesAll) {
+              Epilogue::prefetch(p.epilogue, storage, work, block, thread);
+              Epilogue::wait_for_prefetch();
+              synchronize();
+            }
           }
           Epilogue::store(
-              p.epilogue, p.maps, storage, work, thread, [&](int i) { return accum(Mma::index_of(block, i)); },
+              p.epilogue, p.maps, storage, work, block, thread, [&](int i) { return accum(Mma::index_of(block, i)); },
               scheduler.coordinates(work));
         }
       }

@@ -56,19 +56,25 @@ struct Sm90PersistentTypes {
   static_assert(Tile::kM == 64 || Tile::kM == 128 || ((Tile::kM == 192 || Tile::kM == 256) && !pingpong));
   using TileShape = cute::Shape<cute::Int<Tile::kM>, cute::Int<Tile::kN>, cute::Int<Tile::kK>>;
   // TMA reads rows behind the loads that are under way: a warpgroup that stores twice in a tile would wait that long within
-  // it. And rows of 256 columns that are staged whole take a stage from the mainloop. (Groups of rows take 1.03 times as
-  // long in 128x256 by threads, groups of K 0.97 times.)
-  static constexpr bool kStoresByThreads = !stores_by_tma && (kBlocks > 1 || kOwnColumns >= 256);
+  // it for its one place, and rows of 256 columns that are staged whole take a stage from the mainloop. In lines, 128x128
+  // in turns takes 0.87 to 0.94 of the time that it takes by threads, 128x144 in turns with swapped operands 0.75 to 0.98,
+  // 128x256 in the layouts of gradients 0.92; but 256x112 with swapped operands, where both warpgroups store at once, 1.2
+  // times as long with a K of 1024 and less (H100, native_kernels/stores/h100.json).
+  static constexpr bool kStoresInParts =
+      kBlocks > 1 ? pingpong || !stores_by_tma : kOwnColumns >= 256 && !(stores_by_tma && swap_ab);
+  static constexpr RowStores kRowStores = !kStoresInParts        ? RowStores::whole
+                                          : swap_ab && !pingpong ? RowStores::by_threads
+                                                                 : RowStores::in_lines;
   // Lazily: the one's static assertions do not hold for the other's tiles.
   static constexpr auto epilogue_type() {
     using Operands = typename Epilogue_::Operands;
     using Stores = typename Epilogue_::Stores;
     if constexpr (swap_ab) {
       return epilogue::TypeIdentity<
-          Sm90TransposedEpilogue<Epilogue_, d, kOwnColumns, Operands, Stores, kStoresByThreads>>{};
+          Sm90TransposedEpilogue<Epilogue_, d, kOwnColumns, Operands, Stores, kRowStores, kBlocks>>{};
     } else {
       return epilogue::TypeIdentity<
-          Sm90PerWarpgroupEpilogue<Epilogue_, d, kOwnColumns, Operands, Stores, kStoresByThreads>>{};
+          Sm90PerWarpgroupEpilogue<Epilogue_, d, kOwnColumns, Operands, Stores, kRowStores, kBlocks>>{};
     }
   }
   using Epilogue = typename decltype(epilogue_type())::type;

@@ -224,7 +224,7 @@ struct Sm90ImageEpilogue<Epilogue, d, columns, gemm::epilogue::OperandList<Opera
       }
       return gemm::epilogue::widen<V, 2>(pair);
     } else {
-      return Vectors::template load<Operand>(p.vectors, vectors, work, row, 8 * j + column);
+      return Vectors::template load<Operand>(p.vectors, storage, vectors, work, row, 8 * j + column);
     }
   }
 };

@@ -7,15 +7,23 @@
 
 namespace cutwheel::gemm {
 
-template <class Epilogue, DType d, int columns, class Operands, class Stores, bool by_threads = false>
+// How the rows of a tile are staged and stored. Whoever reads matrices stores whole rows all the same (by threads, rows
+// with a matrix in their place took up to 1.1 times as long), and so does who has columns of another width that do not make
+// up lines.
+enum class RowStores {
+  whole,     // by TMA
+  in_lines,  // by TMA, 128 bytes of a row at a time, in places that take turns; by threads where lines do not make up a row
+  by_threads  // 128 bytes of a row at a time
+};
+
+template <class Epilogue, DType d, int columns, class Operands, class Stores, RowStores row_stores = RowStores::whole,
+          int blocks = 1>
 struct Sm90PerWarpgroupEpilogue;
 
-// by_threads: results are stored by the threads and not by TMA, 128 bytes of a row at a time. Whoever reads matrices or has
-// columns of another width stores by TMA all the same: rows with a matrix in their place took up to 1.1 times as long,
-// gated ones 1.01 times.
-template <class Epilogue, DType d, int columns, class... Operands, class... Stores, bool by_threads>
+// blocks: of 64 rows that a warpgroup has in a tile.
+template <class Epilogue, DType d, int columns, class... Operands, class... Stores, RowStores row_stores, int blocks>
 struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>, epilogue::OperandList<Stores...>,
-                                by_threads> {
+                                row_stores, blocks> {
   using Apply = epilogue::Apply<Epilogue, d, epilogue::OperandList<Operands...>, epilogue::OperandList<Stores...>>;
   using ElementD = typename Apply::ElementD;  // for one accumulator column
   using E = Element<d>;                       // of the stores besides D, too
@@ -31,9 +39,15 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
     while (result * kWidest > kMaxRowBytes || columns % result != 0) result -= 16;
     return result;
   }
+  static constexpr bool kHasMatrix = (false || ... || (Operands::kKind == OperandKind::matrix));
+  static constexpr int kLineColumns = 128 / kWidest;
+  static constexpr bool kInLines = row_stores == RowStores::in_lines && !kHasMatrix && columns % kLineColumns == 0;
   static constexpr bool kByThreads =
-      by_threads && Apply::kWidth == Width::same && !(false || ... || (Operands::kKind == OperandKind::matrix));
-  static constexpr int kPassColumns = kByThreads ? std::min(columns, 128 / kWidest) : pass_columns();
+      row_stores != RowStores::whole && !kInLines && Apply::kWidth == Width::same && !kHasMatrix;
+  static constexpr int kPassColumns = kInLines     ? kLineColumns
+                                      : kByThreads ? std::min(columns, kLineColumns)
+                                                   : pass_columns();
+  static constexpr int kPlaces = kInLines ? 2 : 1, kPlaceBytes = 16 * kPassColumns * kWidest;
   using Rows = Sm90StagedRows<kPassColumns, static_cast<int>(sizeof(ElementD)), static_cast<int>(sizeof(E))>;
   using StoreRows = Sm90StagedRows<kPassColumns, static_cast<int>(sizeof(E)), static_cast<int>(sizeof(E))>;
 
@@ -73,10 +87,15 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
   static constexpr int kMatrixBytes = kIsCopied<Operand> && !kIsInPlace<Operand> ? kRows * kMatrixPitch<Operand> : 0;
   static constexpr int kAllMatrixBytes = (0 + ... + kMatrixBytes<Operands>);
 
-  struct alignas(1024) Storage {                          // of a warpgroup
-    std::uint8_t staged[4][16 * kPassColumns * kWidest];  // for each warp
+  // Whether what the epilogue reads of all blocks is there at once.
+  static constexpr bool kPrefetchesAll = !kHasMatrix;
+  struct BlockVectors {
+    alignas(16) std::uint8_t vectors[kAllVectorBytes > 0 ? kAllVectorBytes : 16];
+  };
+  struct alignas(1024) Storage {                    // of a warpgroup
+    std::uint8_t staged[4][kPlaces * kPlaceBytes];  // for each warp
     alignas(128) std::uint8_t matrices[kAllMatrixBytes > 0 ? kAllMatrixBytes : 16];
-    std::uint8_t vectors[kAllVectorBytes > 0 ? kAllVectorBytes : 16];
+    BlockVectors of_block[kPrefetchesAll ? blocks : 1];
   };
 
   struct Params {
@@ -145,7 +164,7 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
   // Starts to copy the vectors of a tile, by all threads of the warpgroup. What lies beyond the problem, or is not given,
   // becomes zeros.
   template <class Operand, class WithVectors>
-  CUTLASS_DEVICE static void prefetch_one(Params const& p, WithVectors& storage, Sm90WorkTile const& work, int thread) {
+  CUTLASS_DEVICE static void prefetch_one(Params const& p, WithVectors& into, Sm90WorkTile const& work, int thread) {
     constexpr int kLength = kVectorLength<Operand>;
     if constexpr (kLength > 0) {
       using V = epilogue::ElementOfOperand<Operand>;
@@ -155,7 +174,7 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
       int const first = is_row ? work.n : work.m, end = is_row ? work.end_n : work.end_m;
       bool const is_one = Operand::kMayBeOne && operand.leading == 0;
       auto const* const source = static_cast<V const*>(operand.data) + work.batch * operand.batch_stride;
-      std::uint32_t const target = cute::cast_smem_ptr_to_uint(storage.vectors + vector_offset<Operand>());
+      std::uint32_t const target = cute::cast_smem_ptr_to_uint(into.vectors + vector_offset<Operand>());
       for (int i = thread * kEach; i < kLength; i += 128 * kEach) {
         int const left = operand.data ? min(max(end - first - i, 0), kEach) : 0;
         V const* const from = left > 0 ? (is_one ? source : source + first + i) : reinterpret_cast<V const*>(p.data);
@@ -167,7 +186,7 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
           V const pair[2] = {*from, V(0)};
           std::uint32_t word;
           memcpy(&word, pair, 4);
-          *reinterpret_cast<std::uint32_t*>(storage.vectors + vector_offset<Operand>() + i * sizeof(V)) = word;
+          *reinterpret_cast<std::uint32_t*>(into.vectors + vector_offset<Operand>() + i * sizeof(V)) = word;
         }
       }
     }
@@ -221,17 +240,22 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
     }
   }
 
-  CUTLASS_DEVICE static void prefetch(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread) {
+  CUTLASS_DEVICE static void prefetch(Params const& p, Storage& storage, Sm90WorkTile const& work, int block, int thread) {
     if constexpr (kHasInPlace) Rows::wait_until_read();
-    (prefetch_one<Operands>(p, storage, work, thread), ...);
+    (prefetch_one<Operands>(p, vectors_of(storage, block), work, thread), ...);
     (prefetch_matrix<Operands>(p, storage, work, thread), ...);
   }
   CUTLASS_DEVICE static void wait_for_prefetch() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
+  template <class S>
+  CUTLASS_DEVICE static auto& vectors_of(S& storage, int block) {
+    return storage.of_block[kPrefetchesAll ? block : 0];
+  }
+
   // Two neighbouring columns of an operand as floats (four of a wide matrix): `row` and `column` in the tile.
-  template <class Operand, class WithVectors>
-  CUTLASS_DEVICE static auto load(Params const& p, WithVectors const& storage, Sm90WorkTile const& work, int row,
-                                  int column) {
+  template <class Operand, class S, class WithVectors>
+  CUTLASS_DEVICE static auto load(Params const& p, S const& storage, WithVectors const& vectors, Sm90WorkTile const& work,
+                                  int row, int column) {
     using V = Element<Operand::kType>;
     EpilogueValue const& operand = p.operands[Operand::kIndex];
     if constexpr (Operand::kKind == OperandKind::scalar) {
@@ -239,11 +263,11 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
       value.fill(operand.value);
       return value;
     } else if constexpr (Operand::kKind == OperandKind::row) {
-      auto const* const vector = reinterpret_cast<V const*>(storage.vectors + vector_offset<Operand>());
+      auto const* const vector = reinterpret_cast<V const*>(vectors.vectors + vector_offset<Operand>());
       return cutlass::NumericArrayConverter<float, V, 2>{}(
           *reinterpret_cast<cutlass::AlignedArray<V, 2> const*>(vector + column));
     } else if constexpr (Operand::kKind == OperandKind::col) {
-      auto const* const vector = reinterpret_cast<V const*>(storage.vectors + vector_offset<Operand>());
+      auto const* const vector = reinterpret_cast<V const*>(vectors.vectors + vector_offset<Operand>());
       cutlass::Array<float, 2> value;
       value.fill(cutlass::NumericConverter<float, V>{}(vector[row]));
       return value;
@@ -272,31 +296,40 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
   // value(c + 2 r + 4 j): the accumulator of row `lane / 4 + 8 r` of the warp's 16 and of column 8 j + 2 (lane % 4) + c.
   // Operands are indexed by the GEMM's rows and columns, whatever the coordinates in D.
   template <class Value, class Frame>
-  CUTLASS_DEVICE static void store(Params const& p, Maps const& maps, Storage& storage, Sm90WorkTile const& work,
+  CUTLASS_DEVICE static void store(Params const& p, Maps const& maps, Storage& storage, Sm90WorkTile const& work, int block,
                                    int thread, Value const& value, Frame const& coordinates) {
     static_assert(Frame::kAlways || kStores == 0);
     int const lane = thread % 32, warp = thread / 32 % 4, first_row = warp * 16;
     if constexpr (kByThreads) {
-      store_by_threads(p, storage, work, first_row, lane, value,
+      store_by_threads(p, storage, work, block, first_row, lane, value,
                        std::make_index_sequence<ceil_div(columns, kPassColumns)>{});
       return;
     }
-    std::uint8_t* const staged = storage.staged[warp];
+    // Both places are free when a tile begins to be stored: its products took longer than TMA has to read rows.
+    int turn = block * (columns / kPassColumns) * (1 + kStores);
+    auto const next_place = [&] {
+      if (turn == 0) {
+        Rows::wait_until_read();
+      } else {
+        Rows::template wait_until_read<kPlaces - 1>();
+      }
+      return storage.staged[warp] + turn++ % kPlaces * kPlaceBytes;
+    };
     CUTLASS_PRAGMA_UNROLL
     for (int pass = 0; pass < columns; pass += kPassColumns) {
       // Compute before storing: loads cannot be hoisted above stores, and what they read may lie in place of the rows.
       cutlass::Array<ElementD, 2> results[kPassColumns / 8][2];
       cutlass::Array<E, 2> stored[kStores > 0 ? kStores : 1][kPassColumns / 8][2];
-      compute<kPassColumns>(p, storage, work, first_row, pass, lane, value, results, stored);
+      compute<kPassColumns>(p, storage, vectors_of(storage, block), work, first_row, pass, lane, value, results, stored);
       int const row = work.m + first_row, column = work.n + pass;
-      Rows::wait_until_read();
+      std::uint8_t* staged = next_place();
       Rows::put(staged, results, lane);
       Rows::send(maps.result, p.by_tma, p.data, p.pitch, p.batch_stride, staged, work, row, column, lane, coordinates);
       CUTLASS_PRAGMA_UNROLL
       for (int s = 0; s < kStores; ++s) {
         constexpr int kBytes = static_cast<int>(sizeof(E));
         EpilogueValue const& target = p.stores[s];
-        StoreRows::wait_until_read();
+        staged = next_place();
         StoreRows::put(staged, stored[s], lane);
         StoreRows::send(maps.stores[s], true, static_cast<std::uint8_t*>(target.data), target.leading * kBytes,
                         target.batch_stride * kBytes, staged, work, row, column, lane, coordinates);
@@ -305,19 +338,19 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
   }
 
   template <class Value, std::size_t... pass>
-  CUTLASS_DEVICE static void store_by_threads(Params const& p, Storage& storage, Sm90WorkTile const& work, int first_row,
-                                              int lane, Value const& value, std::index_sequence<pass...>) {
-    (store_pass<static_cast<int>(pass) * kPassColumns>(p, storage, work, first_row, lane, value), ...);
+  CUTLASS_DEVICE static void store_by_threads(Params const& p, Storage& storage, Sm90WorkTile const& work, int block,
+                                              int first_row, int lane, Value const& value, std::index_sequence<pass...>) {
+    (store_pass<static_cast<int>(pass) * kPassColumns>(p, storage, work, block, first_row, lane, value), ...);
   }
   template <int pass, class Value>
-  CUTLASS_DEVICE static void store_pass(Params const& p, Storage& storage, Sm90WorkTile const& work, int first_row,
-                                        int lane, Value const& value) {
+  CUTLASS_DEVICE static void store_pass(Params const& p, Storage& storage, Sm90WorkTile const& work, int block,
+                                        int first_row, int lane, Value const& value) {
     constexpr int kHere = std::min(kPassColumns, columns - pass);
     using PassRows = Sm90StagedRows<kHere, static_cast<int>(sizeof(ElementD)), static_cast<int>(sizeof(E))>;
     cutlass::Array<ElementD, 2> results[kHere / 8][2];
     constexpr int kBytes = static_cast<int>(sizeof(E));
     cutlass::Array<E, 2> stored[kStores > 0 ? kStores : 1][kHere / 8][2];
-    compute<kHere>(p, storage, work, first_row, pass, lane, value, results, stored);
+    compute<kHere>(p, storage, vectors_of(storage, block), work, first_row, pass, lane, value, results, stored);
     std::uint8_t* const staged = storage.staged[first_row / 16];
     int const row = work.m + first_row, column = work.n + pass;
     __syncwarp();  // the pass before has been read
@@ -336,8 +369,9 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
 
   // The results of a warp's rows, in columns from `first` on. `stored`: what is stored besides, if anything is.
   template <int count, class Value, class Results, class... Stored>
-  CUTLASS_DEVICE static void compute(Params const& p, Storage const& storage, Sm90WorkTile const& work, int first_row,
-                                     int first, int lane, Value const& value, Results& results, Stored&... stored) {
+  CUTLASS_DEVICE static void compute(Params const& p, Storage const& storage, BlockVectors const& vectors,
+                                     Sm90WorkTile const& work, int first_row, int first, int lane, Value const& value,
+                                     Results& results, Stored&... stored) {
     CUTLASS_PRAGMA_UNROLL
     for (int j = 0; j < count / 8; ++j) {
       CUTLASS_PRAGMA_UNROLL
@@ -347,7 +381,7 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
         accum[0] = value(first / 2 + 4 * j + 2 * r);
         accum[1] = value(first / 2 + 4 * j + 2 * r + 1);
         typename Apply::template StoreFragments<2> stores;
-        std::tuple const inputs{load<Operands>(p, storage, work, row, column)...};
+        std::tuple const inputs{load<Operands>(p, storage, vectors, work, row, column)...};
         results[j][r] = Apply::run(accum, inputs, stores);
         auto const keep = [&](auto& of_all) {
           CUTLASS_PRAGMA_UNROLL

@@ -118,9 +118,11 @@ struct Sm90StagedRows {
                            kSwizzle, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   }
 
-  // Until this warp's copies have read their rows, so that others may take their place.
+  // Until this warp's copies, but for those of the last `others` calls of send(), have read their rows, so that others may
+  // take their place.
+  template <int others = 0>
   CUTLASS_DEVICE static void wait_until_read() {
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(others) : "memory");
     __syncwarp();
   }
 
@@ -168,8 +170,8 @@ struct Sm90StagedRows {
     } else if (lane == 0) {
       // One copy for all rows and columns; nothing waits for its arrival.
       cute::SM90_TMA_STORE_4D::copy(&map, staged, 0, row, column / kPieceColumns, work.d_batch);
-      cute::tma_store_arrive();
     }
+    cute::tma_store_arrive();  // a group for each call, if an empty one
   }
 
   // The same by the threads of the warp. `aligned`: rows of D begin on 16 bytes.
@@ -232,8 +234,8 @@ struct Sm90StagedRows {
         cute::SM90_TMA_STORE_5D::copy(coordinates.map, staged + (piece * 16 + lane * kHalf) * kPieceBytes, first, pixel.w,
                                       pixel.h, pixel.d, pixel.image);
       }
-      cute::tma_store_arrive();
     }
+    cute::tma_store_arrive();
     unsigned const stored = __ballot_sync(0xffffffff, whole) & 3;
     if (stored != 3) write_part(data, pitch, staged, work, row, column, lane, coordinates, stored);
   }

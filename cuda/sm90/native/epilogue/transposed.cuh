@@ -6,14 +6,14 @@
 
 namespace cutwheel::gemm {
 
-template <class Epilogue, DType d, int columns, class Operands, class Stores, bool by_threads>
+template <class Epilogue, DType d, int columns, class Operands, class Stores, RowStores row_stores, int blocks>
 struct Sm90TransposedEpilogue;
 
-// `columns` of the kernel: rows of D. by_threads: results are stored by the threads and not by TMA, a few rows at a time,
-// where no matrix lies in their place.
-template <class Epilogue, DType d, int columns, class... Operands, bool by_threads>
-struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>, epilogue::OperandList<>,
-                              by_threads> {
+// `columns` of the kernel: rows of D, of which a warpgroup has 64 columns. Unless they are stored `whole`, or a matrix lies
+// in their place, a few rows are stored at a time.
+template <class Epilogue, DType d, int columns, class... Operands, RowStores row_stores, int blocks>
+struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operands...>, epilogue::OperandList<>, row_stores,
+                              blocks> {
   using Apply = epilogue::Apply<Epilogue, d, epilogue::OperandList<Operands...>, epilogue::OperandList<>>;
   using ElementD = typename Apply::ElementD;
   using E = Element<d>;
@@ -49,14 +49,31 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
   static constexpr int kMatrixBytes = kIsCopied<Operand> && !kIsInPlace<Operand> ? columns * 128 : 0;
   static constexpr int kAllMatrixBytes = (0 + ... + kMatrixBytes<Operands>);
 
-  // Successive passes take turns in two places, so that threads meet once in each.
-  static constexpr bool kByThreads = by_threads && !kHasInPlace;
-  static constexpr int kPassRows = kByThreads ? std::min(columns, 64 / kD) : columns;
+  // Rows of D that are stored at once, in places that successive passes take by turns: of those that the threads store,
+  // two, so that threads meet once in each pass. For TMA three, since the thread that sends a pass knows only at the next
+  // one that the one before has been read.
+  static constexpr int kMostRows = std::min(columns, 64 / kD);
+  static constexpr int pass_rows() {
+    for (int rows = kMostRows; rows >= 16; rows -= 8) {
+      if (columns % rows == 0) return rows;
+    }
+    return 0;
+  }
+  static constexpr bool kInPasses = row_stores != RowStores::whole && !kHasInPlace;
+  static constexpr bool kSendsPasses = kInPasses && row_stores == RowStores::in_lines && pass_rows() > 0;
+  static constexpr bool kByThreads = kInPasses && !kSendsPasses;
+  static constexpr int kPassRows = kSendsPasses ? pass_rows() : kByThreads ? kMostRows : columns;
+  static constexpr int kPlaces = kSendsPasses ? 3 : kByThreads ? 2 : 1;
 
+  // As of Sm90PerWarpgroupEpilogue.
+  static constexpr bool kPrefetchesAll = !(false || ... || (Operands::kKind == OperandKind::matrix));
+  struct BlockVectors {
+    alignas(16) std::uint8_t vectors[kAllVectorBytes > 0 ? kAllVectorBytes : 16];
+  };
   struct alignas(1024) Storage {  // of a warpgroup
-    std::uint8_t staged[kPieces][(kByThreads ? 2 : 1) * kPassRows * 128];
+    std::uint8_t staged[kPieces][kPlaces * kPassRows * 128];
     alignas(128) std::uint8_t matrices[kAllMatrixBytes > 0 ? kAllMatrixBytes : 16];
-    std::uint8_t vectors[kAllVectorBytes > 0 ? kAllVectorBytes : 16];
+    BlockVectors of_block[kPrefetchesAll ? blocks : 1];
   };
   struct Params {
     EpilogueValue operands[sizeof...(Operands) > 0 ? sizeof...(Operands) : 1];
@@ -85,7 +102,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
     cuuint64_t const extents[] = {128, positive(args.m), positive(std::int64_t{args.n} * kD / 128), positive(batch)};
     cuuint64_t const strides[] = {static_cast<cuuint64_t>(args.d_leading * kD), 128,
                                   static_cast<cuuint64_t>(args.d_batch_stride * kD)};
-    cuuint32_t const box[] = {128, columns, kPieces, 1}, steps[] = {1, 1, 1, 1};
+    cuuint32_t const box[] = {128, kPassRows, kPieces, 1}, steps[] = {1, 1, 1, 1};
     cuTensorMapEncodeTiled(&maps.result, CU_TENSOR_MAP_DATA_TYPE_UINT8, 4, args.d, extents, strides, box, steps,
                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -115,7 +132,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
   }
 
   template <class Operand>
-  CUTLASS_DEVICE static void prefetch_one(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread) {
+  CUTLASS_DEVICE static void prefetch_one(Params const& p, BlockVectors& into, Sm90WorkTile const& work, int thread) {
     constexpr int kLength = kVectorLength<Operand>;
     if constexpr (kLength > 0) {
       using V = epilogue::ElementOfOperand<Operand>;
@@ -125,7 +142,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
       int const first = along_m ? work.m : work.n, end = along_m ? work.end_m : work.end_n;
       bool const is_one = Operand::kMayBeOne && operand.leading == 0;
       auto const* const source = static_cast<V const*>(operand.data) + work.batch * operand.batch_stride;
-      std::uint32_t const target = cute::cast_smem_ptr_to_uint(storage.vectors + vector_offset<Operand>());
+      std::uint32_t const target = cute::cast_smem_ptr_to_uint(into.vectors + vector_offset<Operand>());
       for (int i = thread * kEach; i < kLength; i += 128 * kEach) {
         int const left = operand.data ? min(max(end - first - i, 0), kEach) : 0;
         V const* const from = left > 0 ? (is_one ? source : source + first + i) : reinterpret_cast<V const*>(p.data);
@@ -136,7 +153,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
           V const pair[2] = {*from, V(0)};
           std::uint32_t word;
           memcpy(&word, pair, 4);
-          *reinterpret_cast<std::uint32_t*>(storage.vectors + vector_offset<Operand>() + i * sizeof(V)) = word;
+          *reinterpret_cast<std::uint32_t*>(into.vectors + vector_offset<Operand>() + i * sizeof(V)) = word;
         }
       }
     }
@@ -188,20 +205,22 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
     }
   }
 
-  CUTLASS_DEVICE static void prefetch(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread) {
+  CUTLASS_DEVICE static void prefetch(Params const& p, Storage& storage, Sm90WorkTile const& work, int block, int thread) {
     if constexpr (kHasInPlace) wait_until_stored(thread);
-    (prefetch_one<Operands>(p, storage, work, thread), ...);
+    (prefetch_one<Operands>(p, storage.of_block[kPrefetchesAll ? block : 0], work, thread), ...);
     (prefetch_matrix<Operands>(p, storage, work, thread), ...);
   }
   CUTLASS_DEVICE static void wait_for_prefetch() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
   // `row` and `column` of the kernel; two columns, rows of D.
   template <class Operand>
-  CUTLASS_DEVICE static auto load(Params const& p, Storage const& storage, Sm90WorkTile const& work, int row, int column) {
+  CUTLASS_DEVICE static auto load(Params const& p, Storage const& storage, Sm90WorkTile const& work, int block, int row,
+                                  int column) {
     using V = Element<Operand::kType>;
     EpilogueValue const& operand = p.operands[Operand::kIndex];
     cutlass::Array<float, 2> value;
-    auto const* const vector = reinterpret_cast<V const*>(storage.vectors + vector_offset<Operand>());
+    auto const* const vector =
+        reinterpret_cast<V const*>(storage.of_block[kPrefetchesAll ? block : 0].vectors + vector_offset<Operand>());
     if constexpr (Operand::kKind == OperandKind::scalar) {
       value.fill(operand.value);
     } else if constexpr (Operand::kKind == OperandKind::col) {
@@ -234,18 +253,34 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
   }
 
   template <class Value, std::size_t... pass>
-  CUTLASS_DEVICE static void store_by_threads(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread,
-                                              Value const& value, std::index_sequence<pass...>) {
-    (store_pass<static_cast<int>(pass) * kPassRows>(p, storage, work, thread, value), ...);
+  CUTLASS_DEVICE static void store_in_passes(Params const& p, Maps const& maps, Storage& storage, Sm90WorkTile const& work,
+                                             int block, int thread, Value const& value, std::index_sequence<pass...>) {
+    (store_pass<static_cast<int>(pass) * kPassRows>(p, maps, storage, work, block, thread, value), ...);
   }
   template <int pass, class Value>
-  CUTLASS_DEVICE static void store_pass(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread,
-                                        Value const& value) {
+  CUTLASS_DEVICE static void store_pass(Params const& p, Maps const& maps, Storage& storage, Sm90WorkTile const& work,
+                                        int block, int thread, Value const& value) {
     constexpr int kHere = std::min(kPassRows, columns - pass), kChunks = kRowBytes / 16;
-    std::uint8_t* const staged = storage.staged[0] + pass / kPassRows % 2 * (kPassRows * kRowBytes);
+    int const turn = pass / kPassRows + (kSendsPasses ? block * (columns / kPassRows) : 0);
+    std::uint8_t* const staged = storage.staged[0] + turn % kPlaces * (kPassRows * kRowBytes);
     auto const at = [&](int row, int byte) { return staged + offset_of(row, byte); };
-    put<pass, kHere>(p, storage, work, thread, value, at, [] {});
+    bool const whole = kSendsPasses && p.by_tma && work.m + 64 <= work.end_m && work.n + pass + kHere <= work.end_n;
+    put<pass, kHere>(p, storage, work, block, thread, value, at, [&] {
+      if (kSendsPasses && turn == 0) wait_until_stored(thread);
+    });
+    if constexpr (kSendsPasses) {
+      // The place of the next pass is free, and the others know when they have met this thread.
+      if (thread == 0) asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
+      if (whole) cutlass::arch::fence_view_async_shared();
+    }
     cutlass::arch::NamedBarrier::sync(128, thread_barrier());
+    if (kSendsPasses && thread == 0) {
+      if (whole) {
+        cute::SM90_TMA_STORE_4D::copy(&maps.result, staged, 0, work.n + pass, work.m / (128 / kD), work.d_batch);
+      }
+      cute::tma_store_arrive();  // a group for each pass, if an empty one
+    }
+    if (whole) return;
     std::uint8_t* const first =
         p.data + work.d_batch * p.batch_stride + (work.n + pass) * p.pitch + std::int64_t{work.m} * kD;
     int const rows = work.end_n - work.n - pass, row_bytes = min(work.end_m - work.m, 64) * kD;
@@ -269,7 +304,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
 
   // Puts the results of the rows of D from `pass` on into shared memory: at(row, byte).
   template <int pass, int rows, class Value, class At, class BeforePut>
-  CUTLASS_DEVICE static void put(Params const& p, Storage& storage, Sm90WorkTile const& work, int thread,
+  CUTLASS_DEVICE static void put(Params const& p, Storage& storage, Sm90WorkTile const& work, int block, int thread,
                                  Value const& value, At const& at, BeforePut const& before_put) {
     int const lane = thread % 32, warp = thread / 32 % 4;
     cutlass::Array<ElementD, 2> results[rows / 8][2];
@@ -282,7 +317,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
         accum[0] = value(pass / 2 + 4 * j + 2 * r);
         accum[1] = value(pass / 2 + 4 * j + 2 * r + 1);
         typename Apply::template StoreFragments<2> stores;
-        std::tuple const inputs{load<Operands>(p, storage, work, row, column)...};
+        std::tuple const inputs{load<Operands>(p, storage, work, block, row, column)...};
         results[j][r] = Apply::run(accum, inputs, stores);
       }
     }
@@ -314,16 +349,17 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
   }
 
   template <class Value>
-  CUTLASS_DEVICE static void store(Params const& p, Maps const& maps, Storage& storage, Sm90WorkTile const& work,
+  CUTLASS_DEVICE static void store(Params const& p, Maps const& maps, Storage& storage, Sm90WorkTile const& work, int block,
                                    int thread, Value const& value, Sm90IdentityCoordinates) {
-    if constexpr (kByThreads) {
-      store_by_threads(p, storage, work, thread, value, std::make_index_sequence<ceil_div(columns, kPassRows)>{});
+    if constexpr (kInPasses) {
+      store_in_passes(p, maps, storage, work, block, thread, value,
+                      std::make_index_sequence<ceil_div(columns, kPassRows)>{});
       return;
     }
     std::uint8_t* const staged = storage.staged[0];
     std::uint32_t const barrier = thread_barrier();
     put<0, columns>(
-        p, storage, work, thread, value, [&](int row, int byte) { return staged + offset_of(row, byte); },
+        p, storage, work, block, thread, value, [&](int row, int byte) { return staged + offset_of(row, byte); },
         [&] { wait_until_stored(thread); });
     bool const whole = p.by_tma && work.m + 64 <= work.end_m && work.n + columns <= work.end_n;
     if (whole) cutlass::arch::fence_view_async_shared();
