@@ -196,7 +196,7 @@ def test_scaled_mm_is_taken(cutwheel: ModuleType, recipe: str, fast: bool) -> No
 
 @pytest.mark.parametrize("recipe", ["1x128 x 128x128", "1x128 x 1x128"])
 def test_scaled_mm_of_blocks_is_taken(cutwheel: ModuleType, recipe: str) -> None:
-    given = scaled_operands(recipe, m=256)
+    given = scaled_operands(recipe, m=16)  # where both are measured to be faster
     try:
         torch._scaled_mm(*given, out_dtype=BF16)
     except (RuntimeError, ValueError) as error:
