@@ -305,7 +305,7 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
                        std::make_index_sequence<ceil_div(columns, kPassColumns)>{});
       return;
     }
-    // Both places are free when a tile begins to be stored: its products took longer than TMA has to read rows.
+    // A tile begins with both places free, which costs nothing: its products took longer than TMA to read the rows before.
     int turn = block * (columns / kPassColumns) * (1 + kStores);
     auto const next_place = [&] {
       if (turn == 0) {

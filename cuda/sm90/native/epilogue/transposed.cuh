@@ -207,10 +207,15 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
 
   CUTLASS_DEVICE static void prefetch(Params const& p, Storage& storage, Sm90WorkTile const& work, int block, int thread) {
     if constexpr (kHasInPlace) wait_until_stored(thread);
-    (prefetch_one<Operands>(p, storage.of_block[kPrefetchesAll ? block : 0], work, thread), ...);
+    (prefetch_one<Operands>(p, vectors_of(storage, block), work, thread), ...);
     (prefetch_matrix<Operands>(p, storage, work, thread), ...);
   }
   CUTLASS_DEVICE static void wait_for_prefetch() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+  template <class S>
+  CUTLASS_DEVICE static auto& vectors_of(S& storage, int block) {
+    return storage.of_block[kPrefetchesAll ? block : 0];
+  }
 
   // `row` and `column` of the kernel; two columns, rows of D.
   template <class Operand>
@@ -219,8 +224,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
     using V = Element<Operand::kType>;
     EpilogueValue const& operand = p.operands[Operand::kIndex];
     cutlass::Array<float, 2> value;
-    auto const* const vector =
-        reinterpret_cast<V const*>(storage.of_block[kPrefetchesAll ? block : 0].vectors + vector_offset<Operand>());
+    auto const* const vector = reinterpret_cast<V const*>(vectors_of(storage, block).vectors + vector_offset<Operand>());
     if constexpr (Operand::kKind == OperandKind::scalar) {
       value.fill(operand.value);
     } else if constexpr (Operand::kKind == OperandKind::col) {
