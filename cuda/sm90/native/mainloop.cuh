@@ -58,7 +58,7 @@ struct Sm90PersistentTypes {
   // TMA reads rows behind the loads that are under way: a warpgroup that stores twice in a tile would wait that long within
   // it for its one place, and rows of 256 columns that are staged whole take a stage from the mainloop. In lines, 128x128
   // in turns takes 0.94 to 1.01 of the time that it takes by threads, 128x144 in turns with swapped operands 0.92, 128x256
-  // 0.93 to 0.97 (means of 3 to 10 products, H100, native_kernels/stores/h100.json); but 256x112 with swapped operands,
+  // 0.95 to 0.97 (means of 3 to 10 products, H100, native_kernels/stores/h100.json); but 256x112 with swapped operands,
   // where both warpgroups store at once, 1.2 times as long with a K of 1024 and less.
   static constexpr bool kStoresInParts =
       kBlocks > 1 ? pingpong || !stores_by_tma : kOwnColumns >= 256 && !(stores_by_tma && swap_ab);
