@@ -127,7 +127,7 @@ def spelled(plan: Plan) -> str:
 
 
 def rows_of(comparisons: Iterable[Comparison]) -> list[list[Any]]:
-    """Of each problem the fastest plans, then those of changed kernels."""
+    """The fastest plans of each problem, then those of changed kernels."""
     rows = []
     for c in comparisons:
         family, problem = c.job.rsplit(" ", 1)
