@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import math
 import statistics
 import sys
 from collections import defaultdict
@@ -79,10 +78,6 @@ def times_of(journals: Iterable[Journal]) -> Times:
     }
 
 
-def mean(ratios: Sequence[float]) -> float:
-    return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
-
-
 def compare(before: Times, since: Times, changed: Sequence[str]) -> list[Comparison]:
     """The problems that both have, in the order of `since`.
 
@@ -113,7 +108,7 @@ def compare(before: Times, since: Times, changed: Sequence[str]) -> list[Compari
                 job,
                 min(old.items(), key=lambda item: item[1]),
                 min(new.items(), key=lambda item: item[1]),
-                mean(same) if len(same) >= LEAST_CONTROLS else None,
+                statistics.geometric_mean(same) if len(same) >= LEAST_CONTROLS else None,
                 len(same),
                 {plan: (old[plan], new[plan]) for plan in both if has_changed(plan)},
             )
@@ -158,9 +153,9 @@ def summary(comparisons: Sequence[Comparison]) -> list[str]:
             if (ratio := c.adjusted(before, since)) is not None:
                 kernels[spelled(plan)].append(ratio)
     for title, groups in (("fastest plan", families), ("changed kernels", kernels)):
-        lines += ["", f"{title}, since over before: mean (least to most; problems)"]
+        lines += ["", f"{title}, since over before: geometric mean (least to most; problems)"]
         lines += [
-            f"  {name}: {mean(x):.3f} ({min(x):.3f} to {max(x):.3f}; {len(x)})"
+            f"  {name}: {statistics.geometric_mean(x):.3f} ({min(x):.3f} to {max(x):.3f}; {len(x)})"
             for name, x in sorted(groups.items())
         ]
     return lines

@@ -21,9 +21,9 @@ using Sm90MmaElement = std::conditional_t<type == DType::tf32, cutlass::tfloat32
 // wgmma that may be as short as 8. Tile is the kernel's; layouts are the user's. splits: threadblocks that share the K of a
 // tile, each of which finishes its part of the columns. pingpong: two warpgroups take whole tiles in turns, so that one
 // multiplies while the other stores; else each owns 64 rows of every tile, of 256 rows every other 64. Of 192 rows three
-// own 64 each, or, where K is contiguous in B, two have all of them and half of the columns. stores_by_tma: whatever the
-// tile, as images, groups of rows and promoted sums want it. sharing: threadblocks of a cluster whose tiles lie below each
-// other, and which load each other's columns by multicast.
+// own 64 each, or, where K is contiguous in B, two have all of them and half of the columns. stores_by_tma: never by
+// threads, as images, groups of rows and promoted sums want it. sharing: threadblocks of a cluster whose tiles lie below
+// each other, and which load each other's columns by multicast.
 template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, class Epilogue_,
           bool swap_ab = false, int splits = 1, bool pingpong = false, bool stores_by_tma = false, int sharing = 1>
 struct Sm90PersistentTypes {
