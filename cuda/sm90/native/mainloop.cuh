@@ -55,26 +55,29 @@ struct Sm90PersistentTypes {
   static constexpr int kBlocks = Tile::kM / 64 / kRowGroups;
   static_assert(Tile::kM == 64 || Tile::kM == 128 || ((Tile::kM == 192 || Tile::kM == 256) && !pingpong));
   using TileShape = cute::Shape<cute::Int<Tile::kM>, cute::Int<Tile::kN>, cute::Int<Tile::kK>>;
-  // TMA reads rows behind the loads that are under way: a warpgroup that stores twice in a tile would wait that long within
-  // it for its one place, and rows of 256 columns that are staged whole take a stage from the mainloop. In lines, 128x128
-  // in turns takes 0.94 to 1.01 of the time that it takes by threads, 128x144 in turns with swapped operands 0.92, 128x256
-  // 0.95 to 0.97 (means of 3 to 10 products, H100, native_kernels/stores/h100.json); but 256x112 with swapped operands,
-  // where both warpgroups store at once, 1.2 times as long with a K of 1024 and less.
-  static constexpr bool kStoresInParts =
-      kBlocks > 1 ? pingpong || !stores_by_tma : kOwnColumns >= 256 && !(stores_by_tma && swap_ab);
-  static constexpr RowStores kRowStores = !kStoresInParts        ? RowStores::whole
-                                          : swap_ab && !pingpong ? RowStores::by_threads
-                                                                 : RowStores::in_lines;
+  // How results leave. TMA reads rows behind the loads that are under way: a warpgroup that stores twice in a tile would
+  // wait that long within it for its one place, and rows of 256 columns that are staged whole take a stage from the
+  // mainloop. In lines from two places, tiles in turns take 0.9 to 1.0 of the time that they take by threads, but gradients
+  // of weights up to 1.13 where M is wide (each row of an operand's tile is then in another page: slow loads, it seems,
+  // that stores wait for). Of tiles with 256 columns not in turns fp8 ones gain 2 %, others lose up to 6 %. By threads in
+  // place of TMA, groups of rows in 128x256 take 1.03 times as long (H100, native_kernels/stores/h100_sustained.json).
+  static constexpr RowStores row_stores() {
+    constexpr bool kBothAcrossK = kMajorA == cute::SM90::GMMA::Major::MN && kMajorB == cute::SM90::GMMA::Major::MN;
+    if (kBlocks == 1 && kOwnColumns < 256) return RowStores::whole;
+    if (pingpong) return kBlocks > 1 && kBothAcrossK ? RowStores::by_threads : RowStores::in_lines;
+    if (stores_by_tma) return RowStores::whole;
+    return !swap_ab && is_fp8(a) ? RowStores::in_lines : RowStores::by_threads;
+  }
   // Lazily: the one's static assertions do not hold for the other's tiles.
   static constexpr auto epilogue_type() {
     using Operands = typename Epilogue_::Operands;
     using Stores = typename Epilogue_::Stores;
     if constexpr (swap_ab) {
       return epilogue::TypeIdentity<
-          Sm90TransposedEpilogue<Epilogue_, d, kOwnColumns, Operands, Stores, kRowStores, kBlocks>>{};
+          Sm90TransposedEpilogue<Epilogue_, d, kOwnColumns, Operands, Stores, row_stores(), kBlocks>>{};
     } else {
       return epilogue::TypeIdentity<
-          Sm90PerWarpgroupEpilogue<Epilogue_, d, kOwnColumns, Operands, Stores, kRowStores, kBlocks>>{};
+          Sm90PerWarpgroupEpilogue<Epilogue_, d, kOwnColumns, Operands, Stores, row_stores(), kBlocks>>{};
     }
   }
   using Epilogue = typename decltype(epilogue_type())::type;
