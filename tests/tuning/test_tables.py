@@ -14,6 +14,7 @@ from selection import (
     A100,
     BF16,
     COLUMN,
+    DGRAD,
     E4M3,
     E5M2,
     F32,
@@ -131,7 +132,7 @@ def test_a_neighbour_corrects_predictions_and_the_correction_fades() -> None:
             "cost model",
         ),
         (
-            {"direction": FPROP, "layout_b": ROW, "taps": 9},
+            {"direction": DGRAD, "layout_b": ROW, "taps": 9},
             (50176, 128, 1152),
             "tuned (near 50176x128x1152)",
         ),

@@ -58,58 +58,58 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"_scaled_grouped_mm rowwise fast", 128, true},  // 8 problems, mean 1.092, a fifth up to 1.055
     {"_scaled_grouped_mm rowwise fast", 512, true},  // 10 problems, mean 1.333, a fifth up to 1.132
     {"_scaled_grouped_mm rowwise fast", 2048, true},  // 4 problems, mean 1.308, a fifth up to 1.133
-    {"_scaled_mm 1x128 x 128x128", 16, true},  // 21 problems, mean 1.270, a fifth up to 1.106
-    {"_scaled_mm 1x128 x 128x128", 64, true},  // 20 problems, mean 1.350, a fifth up to 1.129
-    {"_scaled_mm 1x128 x 128x128", 128, true},  // 13 problems, mean 1.226, a fifth up to 0.982
-    {"_scaled_mm 1x128 x 128x128", 512, false},  // 32 problems, mean 1.071, a fifth up to 0.959
-    {"_scaled_mm 1x128 x 128x128", 2048, false},  // 24 problems, mean 1.021, a fifth up to 0.968
-    {"_scaled_mm 1x128 x 128x128", 0, false},  // 31 problems, mean 0.964, a fifth up to 0.949
-    {"_scaled_mm 1x128 x 1x128", 1, true},  // 17 problems, mean 1.301, a fifth up to 1.141
-    {"_scaled_mm 1x128 x 1x128", 16, true},  // 23 problems, mean 1.031, a fifth up to 0.981
-    {"_scaled_mm 1x128 x 1x128", 64, false},  // 22 problems, mean 1.051, a fifth up to 0.943
-    {"_scaled_mm 1x128 x 1x128", 128, false},  // 14 problems, mean 1.008, a fifth up to 0.892
-    {"_scaled_mm 1x128 x 1x128", 512, true},  // 38 problems, mean 1.033, a fifth up to 0.977
-    {"_scaled_mm 1x128 x 1x128", 2048, false},  // 28 problems, mean 0.980, a fifth up to 0.963
-    {"_scaled_mm 1x128 x 1x128", 0, false},  // 34 problems, mean 0.984, a fifth up to 0.968
-    {"_scaled_mm rowwise", 1, true},  // 17 problems, mean 1.708, a fifth up to 1.380
-    {"_scaled_mm rowwise", 16, true},  // 46 problems, mean 1.740, a fifth up to 1.298
-    {"_scaled_mm rowwise", 64, true},  // 28 problems, mean 1.574, a fifth up to 1.219
-    {"_scaled_mm rowwise", 128, true},  // 20 problems, mean 1.349, a fifth up to 1.075
-    {"_scaled_mm rowwise", 512, true},  // 49 problems, mean 1.291, a fifth up to 1.000
-    {"_scaled_mm rowwise", 2048, true},  // 32 problems, mean 1.136, a fifth up to 0.990
-    {"_scaled_mm rowwise", 0, false},  // 52 problems, mean 1.031, a fifth up to 0.946
-    {"_scaled_mm rowwise fast", 1, true},  // 17 problems, mean 1.498, a fifth up to 1.242
-    {"_scaled_mm rowwise fast", 16, true},  // 46 problems, mean 1.587, a fifth up to 1.205
-    {"_scaled_mm rowwise fast", 64, true},  // 28 problems, mean 1.508, a fifth up to 1.131
-    {"_scaled_mm rowwise fast", 128, true},  // 20 problems, mean 1.327, a fifth up to 1.095
-    {"_scaled_mm rowwise fast", 512, true},  // 49 problems, mean 1.240, a fifth up to 1.007
-    {"_scaled_mm rowwise fast", 2048, true},  // 32 problems, mean 1.118, a fifth up to 0.989
-    {"_scaled_mm rowwise fast", 0, false},  // 52 problems, mean 1.001, a fifth up to 0.946
-    {"_scaled_mm tensorwise", 1, true},  // 17 problems, mean 1.099, a fifth up to 1.025
-    {"_scaled_mm tensorwise", 16, true},  // 46 problems, mean 1.125, a fifth up to 1.015
-    {"_scaled_mm tensorwise", 64, true},  // 28 problems, mean 1.141, a fifth up to 1.024
-    {"_scaled_mm tensorwise", 128, true},  // 20 problems, mean 1.065, a fifth up to 1.011
-    {"_scaled_mm tensorwise", 512, false},  // 49 problems, mean 1.055, a fifth up to 0.952
-    {"_scaled_mm tensorwise", 2048, false},  // 32 problems, mean 0.988, a fifth up to 0.944
-    {"_scaled_mm tensorwise", 0, false},  // 52 problems, mean 0.950, a fifth up to 0.908
-    {"_scaled_mm tensorwise fast", 1, true},  // 17 problems, mean 1.100, a fifth up to 1.026
-    {"_scaled_mm tensorwise fast", 16, true},  // 46 problems, mean 1.138, a fifth up to 1.026
-    {"_scaled_mm tensorwise fast", 64, true},  // 28 problems, mean 1.135, a fifth up to 1.029
-    {"_scaled_mm tensorwise fast", 128, true},  // 20 problems, mean 1.047, a fifth up to 0.994
-    {"_scaled_mm tensorwise fast", 512, true},  // 49 problems, mean 1.052, a fifth up to 0.973
-    {"_scaled_mm tensorwise fast", 2048, true},  // 32 problems, mean 1.024, a fifth up to 0.983
-    {"_scaled_mm tensorwise fast", 0, false},  // 52 problems, mean 0.984, a fifth up to 0.905
-    {"addmm tn", 1, true},  // 16 problems, mean 1.106, a fifth up to 1.031
-    {"addmm tn", 16, true},  // 37 problems, mean 1.117, a fifth up to 1.028
-    {"addmm tn", 64, true},  // 23 problems, mean 1.095, a fifth up to 1.009
-    {"addmm tn", 128, true},  // 20 problems, mean 1.024, a fifth up to 0.996
-    {"addmm tn", 512, true},  // 39 problems, mean 1.022, a fifth up to 0.982
-    {"addmm tn", 2048, true},  // 27 problems, mean 1.026, a fifth up to 0.995
-    {"addmm tn", 0, false},  // 44 problems, mean 0.995, a fifth up to 0.994
-    {"bmm tn", 512, true},  // 5 problems, mean 1.383, a fifth up to 1.243
-    {"bmm tn", 2048, true},  // 3 problems, mean 1.225, a fifth up to 1.011
-    {"bmm tt", 512, true},  // 5 problems, mean 1.618, a fifth up to 1.277
-    {"bmm tt", 2048, false},  // 3 problems, mean 1.042, a fifth up to 0.966
+    {"_scaled_mm 1x128 x 128x128", 16, true},  // 22 problems, mean 1.313, a fifth up to 1.124
+    {"_scaled_mm 1x128 x 128x128", 64, true},  // 23 problems, mean 1.347, a fifth up to 1.129
+    {"_scaled_mm 1x128 x 128x128", 128, true},  // 14 problems, mean 1.239, a fifth up to 0.983
+    {"_scaled_mm 1x128 x 128x128", 512, false},  // 38 problems, mean 1.101, a fifth up to 0.960
+    {"_scaled_mm 1x128 x 128x128", 2048, false},  // 24 problems, mean 1.035, a fifth up to 0.968
+    {"_scaled_mm 1x128 x 128x128", 0, false},  // 37 problems, mean 0.963, a fifth up to 0.943
+    {"_scaled_mm 1x128 x 1x128", 1, true},  // 22 problems, mean 1.418, a fifth up to 1.142
+    {"_scaled_mm 1x128 x 1x128", 16, false},  // 24 problems, mean 1.033, a fifth up to 0.925
+    {"_scaled_mm 1x128 x 1x128", 64, false},  // 28 problems, mean 1.055, a fifth up to 0.939
+    {"_scaled_mm 1x128 x 1x128", 128, false},  // 16 problems, mean 1.021, a fifth up to 0.897
+    {"_scaled_mm 1x128 x 1x128", 512, false},  // 44 problems, mean 1.040, a fifth up to 0.961
+    {"_scaled_mm 1x128 x 1x128", 2048, false},  // 30 problems, mean 0.970, a fifth up to 0.930
+    {"_scaled_mm 1x128 x 1x128", 0, false},  // 42 problems, mean 0.989, a fifth up to 0.969
+    {"_scaled_mm rowwise", 1, true},  // 22 problems, mean 1.769, a fifth up to 1.414
+    {"_scaled_mm rowwise", 16, true},  // 57 problems, mean 1.802, a fifth up to 1.312
+    {"_scaled_mm rowwise", 64, true},  // 35 problems, mean 1.621, a fifth up to 1.287
+    {"_scaled_mm rowwise", 128, true},  // 21 problems, mean 1.348, a fifth up to 1.080
+    {"_scaled_mm rowwise", 512, true},  // 55 problems, mean 1.304, a fifth up to 1.018
+    {"_scaled_mm rowwise", 2048, true},  // 35 problems, mean 1.160, a fifth up to 0.992
+    {"_scaled_mm rowwise", 0, false},  // 64 problems, mean 1.008, a fifth up to 0.927
+    {"_scaled_mm rowwise fast", 1, true},  // 22 problems, mean 1.617, a fifth up to 1.242
+    {"_scaled_mm rowwise fast", 16, true},  // 57 problems, mean 1.681, a fifth up to 1.208
+    {"_scaled_mm rowwise fast", 64, true},  // 35 problems, mean 1.534, a fifth up to 1.139
+    {"_scaled_mm rowwise fast", 128, true},  // 21 problems, mean 1.326, a fifth up to 1.095
+    {"_scaled_mm rowwise fast", 512, true},  // 55 problems, mean 1.264, a fifth up to 1.031
+    {"_scaled_mm rowwise fast", 2048, true},  // 35 problems, mean 1.145, a fifth up to 0.989
+    {"_scaled_mm rowwise fast", 0, false},  // 64 problems, mean 1.003, a fifth up to 0.946
+    {"_scaled_mm tensorwise", 1, true},  // 22 problems, mean 1.112, a fifth up to 0.997
+    {"_scaled_mm tensorwise", 16, true},  // 57 problems, mean 1.142, a fifth up to 1.001
+    {"_scaled_mm tensorwise", 64, true},  // 35 problems, mean 1.142, a fifth up to 1.029
+    {"_scaled_mm tensorwise", 128, true},  // 21 problems, mean 1.065, a fifth up to 1.003
+    {"_scaled_mm tensorwise", 512, false},  // 55 problems, mean 1.042, a fifth up to 0.943
+    {"_scaled_mm tensorwise", 2048, false},  // 35 problems, mean 0.985, a fifth up to 0.930
+    {"_scaled_mm tensorwise", 0, false},  // 64 problems, mean 0.936, a fifth up to 0.880
+    {"_scaled_mm tensorwise fast", 1, true},  // 22 problems, mean 1.119, a fifth up to 1.005
+    {"_scaled_mm tensorwise fast", 16, true},  // 57 problems, mean 1.167, a fifth up to 1.020
+    {"_scaled_mm tensorwise fast", 64, true},  // 35 problems, mean 1.140, a fifth up to 1.026
+    {"_scaled_mm tensorwise fast", 128, true},  // 21 problems, mean 1.053, a fifth up to 1.006
+    {"_scaled_mm tensorwise fast", 512, true},  // 55 problems, mean 1.045, a fifth up to 0.973
+    {"_scaled_mm tensorwise fast", 2048, true},  // 35 problems, mean 1.025, a fifth up to 0.991
+    {"_scaled_mm tensorwise fast", 0, false},  // 64 problems, mean 0.997, a fifth up to 0.924
+    {"addmm tn", 1, true},  // 21 problems, mean 1.097, a fifth up to 1.006
+    {"addmm tn", 16, true},  // 47 problems, mean 1.172, a fifth up to 1.028
+    {"addmm tn", 64, true},  // 31 problems, mean 1.109, a fifth up to 0.991
+    {"addmm tn", 128, false},  // 20 problems, mean 1.018, a fifth up to 0.976
+    {"addmm tn", 512, false},  // 43 problems, mean 1.024, a fifth up to 0.967
+    {"addmm tn", 2048, true},  // 29 problems, mean 1.042, a fifth up to 0.998
+    {"addmm tn", 0, true},  // 54 problems, mean 1.030, a fifth up to 0.995
+    {"bmm tn", 512, true},  // 5 problems, mean 1.057, a fifth up to 0.999
+    {"bmm tn", 2048, true},  // 3 problems, mean 1.112, a fifth up to 1.011
+    {"bmm tt", 512, true},  // 5 problems, mean 1.610, a fifth up to 1.277
+    {"bmm tt", 2048, false},  // 3 problems, mean 1.009, a fifth up to 0.914
     {"convolution dgrad dense, stride 1", 0, false},  // 75 problems, mean 1.132, a fifth up to 0.969
     {"convolution dgrad dense, stride 2 or more", 0, true},  // 12 problems, mean 1.225, a fifth up to 1.100
     {"convolution dgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.745, a fifth up to 1.043
@@ -135,22 +135,22 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"convolution wgrad pointwise, stride 1", 0, true},  // 33 problems, mean 1.120, a fifth up to 0.979
     {"convolution wgrad pointwise, stride 2 or more", 0, true},  // 4 problems, mean 1.360, a fifth up to 1.127
     {"mm nt", 512, true},  // 7 problems, mean 1.113, a fifth up to 1.017
-    {"mm nt", 2048, true},  // 39 problems, mean 1.078, a fifth up to 0.972
-    {"mm nt", 0, true},  // 131 problems, mean 1.115, a fifth up to 1.012
-    {"mm tn", 1, true},  // 20 problems, mean 1.103, a fifth up to 1.028
-    {"mm tn", 16, true},  // 72 problems, mean 1.132, a fifth up to 1.059
-    {"mm tn", 64, true},  // 38 problems, mean 1.130, a fifth up to 1.044
-    {"mm tn", 128, true},  // 31 problems, mean 1.062, a fifth up to 1.017
-    {"mm tn", 512, false},  // 64 problems, mean 1.045, a fifth up to 0.970
-    {"mm tn", 2048, true},  // 37 problems, mean 1.037, a fifth up to 0.994
-    {"mm tn", 0, false},  // 62 problems, mean 0.989, a fifth up to 0.945
-    {"mm tt", 1, false},  // 9 problems, mean 1.182, a fifth up to 0.959
-    {"mm tt", 16, true},  // 53 problems, mean 1.139, a fifth up to 1.012
-    {"mm tt", 64, true},  // 24 problems, mean 1.133, a fifth up to 0.998
-    {"mm tt", 128, true},  // 17 problems, mean 1.068, a fifth up to 1.003
-    {"mm tt", 512, true},  // 36 problems, mean 1.092, a fifth up to 0.976
-    {"mm tt", 2048, false},  // 16 problems, mean 0.988, a fifth up to 0.960
-    {"mm tt", 0, false},  // 32 problems, mean 0.997, a fifth up to 0.960
+    {"mm nt", 2048, true},  // 58 problems, mean 1.097, a fifth up to 0.990
+    {"mm nt", 0, true},  // 171 problems, mean 1.116, a fifth up to 1.010
+    {"mm tn", 1, true},  // 25 problems, mean 1.096, a fifth up to 1.005
+    {"mm tn", 16, true},  // 82 problems, mean 1.158, a fifth up to 1.058
+    {"mm tn", 64, true},  // 46 problems, mean 1.134, a fifth up to 1.031
+    {"mm tn", 128, true},  // 31 problems, mean 1.055, a fifth up to 1.010
+    {"mm tn", 512, false},  // 68 problems, mean 1.045, a fifth up to 0.959
+    {"mm tn", 2048, true},  // 39 problems, mean 1.040, a fifth up to 0.986
+    {"mm tn", 0, false},  // 72 problems, mean 1.012, a fifth up to 0.965
+    {"mm tt", 1, true},  // 15 problems, mean 1.169, a fifth up to 0.972
+    {"mm tt", 16, true},  // 69 problems, mean 1.150, a fifth up to 1.009
+    {"mm tt", 64, true},  // 33 problems, mean 1.128, a fifth up to 0.996
+    {"mm tt", 128, true},  // 19 problems, mean 1.060, a fifth up to 1.000
+    {"mm tt", 512, true},  // 43 problems, mean 1.079, a fifth up to 0.975
+    {"mm tt", 2048, false},  // 24 problems, mean 1.003, a fifth up to 0.960
+    {"mm tt", 0, false},  // 47 problems, mean 1.000, a fifth up to 0.960
 };
 
 // Problems that differ from their class, or have none.
@@ -175,8 +175,7 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_grouped_mm rowwise fast", {8, 4096, 28672, 4096}, false},  // 0.940
     {"_scaled_grouped_mm rowwise fast", {8, 32768, 7168, 2048}, true},  // 1.038
     {"_scaled_grouped_mm rowwise fast", {4, 32768, 4096, 7168}, true},  // 1.031
-    {"_scaled_mm 1x128 x 128x128", {1, 64, 10240, 8192}, false},  // 0.963
-    {"_scaled_mm 1x128 x 128x128", {1, 128, 57344, 8192}, false},  // 0.953
+    {"_scaled_mm 1x128 x 128x128", {1, 128, 57344, 8192}, false},  // 0.950
     {"_scaled_mm 1x128 x 128x128", {1, 256, 2112, 7168}, true},  // 1.783
     {"_scaled_mm 1x128 x 128x128", {1, 256, 3072, 3072}, true},  // 1.438
     {"_scaled_mm 1x128 x 128x128", {1, 256, 4096, 4096}, true},  // 1.270
@@ -184,105 +183,136 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm 1x128 x 128x128", {1, 256, 4096, 14336}, true},  // 1.384
     {"_scaled_mm 1x128 x 128x128", {1, 256, 6144, 4096}, true},  // 1.058
     {"_scaled_mm 1x128 x 128x128", {1, 256, 7168, 2048}, true},  // 1.048
-    {"_scaled_mm 1x128 x 128x128", {1, 256, 10240, 8192}, true},  // 1.094
+    {"_scaled_mm 1x128 x 128x128", {1, 256, 10240, 8192}, true},  // 1.112
+    {"_scaled_mm 1x128 x 128x128", {1, 308, 36864, 7168}, true},  // 1.042
     {"_scaled_mm 1x128 x 128x128", {1, 328, 8192, 2048}, true},  // 1.034
     {"_scaled_mm 1x128 x 128x128", {1, 448, 32768, 512}, true},  // 1.123
+    {"_scaled_mm 1x128 x 128x128", {1, 496, 9216, 3072}, true},  // 1.061
     {"_scaled_mm 1x128 x 128x128", {1, 512, 512, 512}, true},  // 1.929
+    {"_scaled_mm 1x128 x 128x128", {1, 512, 768, 6144}, true},  // 2.048
+    {"_scaled_mm 1x128 x 128x128", {1, 512, 1024, 7168}, true},  // 1.943
     {"_scaled_mm 1x128 x 128x128", {1, 512, 4096, 4096}, true},  // 1.032
     {"_scaled_mm 1x128 x 128x128", {1, 512, 6144, 4096}, true},  // 1.026
     {"_scaled_mm 1x128 x 128x128", {1, 712, 3072, 8192}, true},  // 1.114
-    {"_scaled_mm 1x128 x 128x128", {1, 880, 9216, 4608}, true},  // 1.039
-    {"_scaled_mm 1x128 x 128x128", {1, 976, 3840, 9728}, true},  // 1.047
-    {"_scaled_mm 1x128 x 128x128", {1, 1024, 1024, 1024}, true},  // 1.387
+    {"_scaled_mm 1x128 x 128x128", {1, 1024, 1024, 1024}, true},  // 1.419
     {"_scaled_mm 1x128 x 128x128", {1, 1024, 6144, 4096}, true},  // 1.038
     {"_scaled_mm 1x128 x 128x128", {1, 1024, 7168, 2048}, true},  // 1.076
+    {"_scaled_mm 1x128 x 128x128", {1, 1044, 896, 18432}, true},  // 1.522
     {"_scaled_mm 1x128 x 128x128", {1, 1136, 128256, 4096}, true},  // 1.035
     {"_scaled_mm 1x128 x 128x128", {1, 1984, 2880, 1024}, true},  // 1.183
     {"_scaled_mm 1x128 x 128x128", {1, 8192, 768, 3072}, true},  // 1.044
-    {"_scaled_mm 1x128 x 1x128", {1, 16, 2112, 7168}, false},  // 0.955
-    {"_scaled_mm 1x128 x 1x128", {1, 16, 4096, 14336}, false},  // 0.911
-    {"_scaled_mm 1x128 x 1x128", {1, 16, 5120, 16384}, false},  // 0.880
+    {"_scaled_mm 1x128 x 1x128", {1, 4, 1280, 5120}, true},  // 1.061
+    {"_scaled_mm 1x128 x 1x128", {1, 4, 32768, 2560}, true},  // 1.096
+    {"_scaled_mm 1x128 x 1x128", {1, 8, 5120, 384}, true},  // 1.399
+    {"_scaled_mm 1x128 x 1x128", {1, 8, 5120, 1536}, true},  // 1.096
+    {"_scaled_mm 1x128 x 1x128", {1, 8, 49152, 3072}, true},  // 1.078
+    {"_scaled_mm 1x128 x 1x128", {1, 16, 1280, 3072}, true},  // 1.414
+    {"_scaled_mm 1x128 x 1x128", {1, 16, 1920, 1280}, true},  // 1.291
+    {"_scaled_mm 1x128 x 1x128", {1, 16, 2048, 8192}, true},  // 1.039
+    {"_scaled_mm 1x128 x 1x128", {1, 16, 2112, 7168}, true},  // 1.093
+    {"_scaled_mm 1x128 x 1x128", {1, 16, 4096, 4096}, true},  // 1.055
+    {"_scaled_mm 1x128 x 1x128", {1, 16, 4096, 7168}, true},  // 1.048
+    {"_scaled_mm 1x128 x 1x128", {1, 16, 7168, 2048}, true},  // 1.127
+    {"_scaled_mm 1x128 x 1x128", {1, 20, 1152, 576}, true},  // 1.424
     {"_scaled_mm 1x128 x 1x128", {1, 32, 384, 3072}, true},  // 1.409
+    {"_scaled_mm 1x128 x 1x128", {1, 32, 640, 1280}, true},  // 1.295
     {"_scaled_mm 1x128 x 1x128", {1, 32, 768, 384}, true},  // 1.491
+    {"_scaled_mm 1x128 x 1x128", {1, 32, 1152, 4304}, true},  // 1.344
     {"_scaled_mm 1x128 x 1x128", {1, 48, 2048, 1024}, true},  // 1.315
-    {"_scaled_mm 1x128 x 1x128", {1, 64, 6144, 4096}, true},  // 1.060
-    {"_scaled_mm 1x128 x 1x128", {1, 64, 7168, 2048}, true},  // 1.070
-    {"_scaled_mm 1x128 x 1x128", {1, 64, 10240, 8192}, true},  // 1.065
+    {"_scaled_mm 1x128 x 1x128", {1, 64, 7168, 2048}, true},  // 1.045
+    {"_scaled_mm 1x128 x 1x128", {1, 64, 10240, 8192}, true},  // 1.076
     {"_scaled_mm 1x128 x 1x128", {1, 64, 16032, 3072}, true},  // 1.166
-    {"_scaled_mm 1x128 x 1x128", {1, 64, 24576, 1536}, true},  // 1.067
-    {"_scaled_mm 1x128 x 1x128", {1, 64, 57344, 8192}, true},  // 1.026
+    {"_scaled_mm 1x128 x 1x128", {1, 64, 32768, 5120}, true},  // 1.032
     {"_scaled_mm 1x128 x 1x128", {1, 64, 128256, 4096}, true},  // 1.066
+    {"_scaled_mm 1x128 x 1x128", {1, 124, 5120, 640}, true},  // 1.244
     {"_scaled_mm 1x128 x 1x128", {1, 128, 6144, 4096}, true},  // 1.075
-    {"_scaled_mm 1x128 x 1x128", {1, 128, 7168, 2048}, true},  // 1.109
+    {"_scaled_mm 1x128 x 1x128", {1, 128, 7168, 2048}, true},  // 1.114
     {"_scaled_mm 1x128 x 1x128", {1, 128, 7168, 16384}, true},  // 1.033
     {"_scaled_mm 1x128 x 1x128", {1, 128, 8192, 8192}, true},  // 1.038
     {"_scaled_mm 1x128 x 1x128", {1, 128, 10240, 8192}, true},  // 1.254
     {"_scaled_mm 1x128 x 1x128", {1, 128, 16384, 256}, true},  // 1.180
     {"_scaled_mm 1x128 x 1x128", {1, 128, 24576, 1536}, true},  // 1.057
-    {"_scaled_mm 1x128 x 1x128", {1, 204, 32768, 5120}, false},  // 0.926
-    {"_scaled_mm 1x128 x 1x128", {1, 256, 2112, 7168}, false},  // 0.762
-    {"_scaled_mm 1x128 x 1x128", {1, 256, 4096, 4096}, false},  // 0.960
-    {"_scaled_mm 1x128 x 1x128", {1, 256, 4096, 7168}, false},  // 0.924
-    {"_scaled_mm 1x128 x 1x128", {1, 256, 4096, 14336}, false},  // 0.882
-    {"_scaled_mm 1x128 x 1x128", {1, 400, 6144, 768}, false},  // 0.969
-    {"_scaled_mm 1x128 x 1x128", {1, 512, 2112, 7168}, false},  // 0.851
-    {"_scaled_mm 1x128 x 1x128", {1, 1024, 1024, 1024}, true},  // 1.103
+    {"_scaled_mm 1x128 x 1x128", {1, 160, 5120, 320}, true},  // 1.404
+    {"_scaled_mm 1x128 x 1x128", {1, 240, 4608, 1792}, true},  // 1.044
+    {"_scaled_mm 1x128 x 1x128", {1, 256, 3072, 3072}, true},  // 1.025
+    {"_scaled_mm 1x128 x 1x128", {1, 256, 6144, 4096}, true},  // 1.304
+    {"_scaled_mm 1x128 x 1x128", {1, 256, 10240, 8192}, true},  // 1.316
+    {"_scaled_mm 1x128 x 1x128", {1, 256, 24576, 1536}, true},  // 1.033
+    {"_scaled_mm 1x128 x 1x128", {1, 352, 576, 768}, true},  // 1.268
+    {"_scaled_mm 1x128 x 1x128", {1, 388, 3840, 320}, true},  // 1.071
+    {"_scaled_mm 1x128 x 1x128", {1, 400, 288, 768}, true},  // 1.405
+    {"_scaled_mm 1x128 x 1x128", {1, 448, 32768, 512}, true},  // 1.073
+    {"_scaled_mm 1x128 x 1x128", {1, 496, 9216, 3072}, true},  // 1.346
+    {"_scaled_mm 1x128 x 1x128", {1, 512, 512, 512}, true},  // 1.408
+    {"_scaled_mm 1x128 x 1x128", {1, 512, 3072, 24576}, true},  // 1.311
+    {"_scaled_mm 1x128 x 1x128", {1, 512, 6144, 4096}, true},  // 1.294
+    {"_scaled_mm 1x128 x 1x128", {1, 1024, 1024, 1024}, true},  // 1.109
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 2048, 256}, true},  // 1.157
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 2304, 768}, true},  // 1.385
+    {"_scaled_mm 1x128 x 1x128", {1, 1024, 7168, 2048}, true},  // 1.023
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 24576, 384}, true},  // 1.078
     {"_scaled_mm 1x128 x 1x128", {1, 1984, 2880, 1024}, true},  // 1.042
     {"_scaled_mm 1x128 x 1x128", {1, 4128, 32768, 640}, true},  // 1.093
     {"_scaled_mm 1x128 x 1x128", {1, 6496, 2048, 256}, true},  // 1.334
     {"_scaled_mm 1x128 x 1x128", {1, 8192, 768, 3072}, true},  // 1.025
+    {"_scaled_mm 1x128 x 1x128", {1, 9400, 128256, 4096}, true},  // 1.048
+    {"_scaled_mm 1x128 x 1x128", {1, 16384, 768, 384}, true},  // 1.146
     {"_scaled_mm rowwise", {1, 256, 8192, 28672}, false},  // 0.950
     {"_scaled_mm rowwise", {1, 512, 8192, 28672}, false},  // 0.963
-    {"_scaled_mm rowwise", {1, 1024, 4096, 4096}, false},  // 0.929
-    {"_scaled_mm rowwise", {1, 1024, 4096, 14336}, false},  // 0.956
+    {"_scaled_mm rowwise", {1, 512, 24576, 1536}, false},  // 0.960
+    {"_scaled_mm rowwise", {1, 512, 57344, 8192}, false},  // 0.959
+    {"_scaled_mm rowwise", {1, 1024, 4096, 14336}, false},  // 0.932
     {"_scaled_mm rowwise", {1, 1024, 28672, 4096}, false},  // 0.951
     {"_scaled_mm rowwise", {1, 1024, 57344, 8192}, false},  // 0.947
-    {"_scaled_mm rowwise", {1, 2158, 7168, 3840}, true},  // 1.059
     {"_scaled_mm rowwise", {1, 2496, 24576, 384}, true},  // 1.138
     {"_scaled_mm rowwise", {1, 2510, 3072, 2048}, true},  // 1.142
-    {"_scaled_mm rowwise", {1, 2758, 448, 2560}, true},  // 1.300
+    {"_scaled_mm rowwise", {1, 2570, 6144, 512}, true},  // 1.227
     {"_scaled_mm rowwise", {1, 3635, 4304, 1152}, true},  // 1.043
     {"_scaled_mm rowwise", {1, 3706, 1536, 4096}, true},  // 1.064
-    {"_scaled_mm rowwise", {1, 4011, 1600, 24576}, true},  // 1.189
     {"_scaled_mm rowwise", {1, 4096, 2112, 7168}, true},  // 1.180
     {"_scaled_mm rowwise", {1, 4128, 32768, 640}, true},  // 1.166
     {"_scaled_mm rowwise", {1, 4144, 16384, 2048}, true},  // 1.041
     {"_scaled_mm rowwise", {1, 6082, 49152, 6144}, true},  // 1.081
+    {"_scaled_mm rowwise", {1, 6135, 4304, 1152}, true},  // 1.031
     {"_scaled_mm rowwise", {1, 6496, 2048, 256}, true},  // 1.612
     {"_scaled_mm rowwise", {1, 7965, 36864, 7168}, true},  // 1.124
     {"_scaled_mm rowwise", {1, 8192, 768, 3072}, true},  // 1.079
     {"_scaled_mm rowwise", {1, 8192, 1056, 7168}, true},  // 1.425
-    {"_scaled_mm rowwise", {1, 8192, 2112, 7168}, true},  // 1.057
-    {"_scaled_mm rowwise", {1, 8192, 24576, 1536}, true},  // 1.023
+    {"_scaled_mm rowwise", {1, 8192, 2112, 7168}, true},  // 1.049
     {"_scaled_mm rowwise", {1, 10891, 1152, 4304}, true},  // 1.128
     {"_scaled_mm rowwise", {1, 13429, 528, 7168}, true},  // 1.389
-    {"_scaled_mm rowwise fast", {1, 512, 4096, 7168}, false},  // 0.888
-    {"_scaled_mm rowwise fast", {1, 880, 9216, 4608}, false},  // 0.924
+    {"_scaled_mm rowwise", {1, 16384, 768, 384}, true},  // 1.349
+    {"_scaled_mm rowwise fast", {1, 512, 4096, 14336}, false},  // 0.969
+    {"_scaled_mm rowwise fast", {1, 512, 28672, 4096}, false},  // 0.917
     {"_scaled_mm rowwise fast", {1, 1897, 24576, 6144}, false},  // 0.970
     {"_scaled_mm rowwise fast", {1, 2510, 3072, 2048}, true},  // 1.040
-    {"_scaled_mm rowwise fast", {1, 2758, 448, 2560}, true},  // 1.309
+    {"_scaled_mm rowwise fast", {1, 2520, 3072, 8192}, true},  // 1.028
+    {"_scaled_mm rowwise fast", {1, 2570, 6144, 512}, true},  // 1.244
     {"_scaled_mm rowwise fast", {1, 3635, 4304, 1152}, true},  // 1.130
-    {"_scaled_mm rowwise fast", {1, 4011, 1600, 24576}, true},  // 1.108
     {"_scaled_mm rowwise fast", {1, 4096, 2112, 7168}, true},  // 1.090
     {"_scaled_mm rowwise fast", {1, 4128, 32768, 640}, true},  // 1.030
     {"_scaled_mm rowwise fast", {1, 6082, 49152, 6144}, true},  // 1.034
     {"_scaled_mm rowwise fast", {1, 6496, 2048, 256}, true},  // 1.387
     {"_scaled_mm rowwise fast", {1, 8192, 768, 3072}, true},  // 1.040
     {"_scaled_mm rowwise fast", {1, 8192, 1056, 7168}, true},  // 1.029
-    {"_scaled_mm rowwise fast", {1, 8192, 2112, 7168}, true},  // 1.036
     {"_scaled_mm rowwise fast", {1, 13429, 528, 7168}, true},  // 1.444
+    {"_scaled_mm rowwise fast", {1, 16384, 768, 384}, true},  // 1.456
     {"_scaled_mm tensorwise", {1, 1, 4096, 7168}, false},  // 0.940
+    {"_scaled_mm tensorwise", {1, 1, 4608, 3584}, false},  // 0.895
+    {"_scaled_mm tensorwise", {1, 1, 28672, 4096}, false},  // 0.970
     {"_scaled_mm tensorwise", {1, 2, 384, 24576}, false},  // 0.617
     {"_scaled_mm tensorwise", {1, 2, 4096, 4096}, false},  // 0.962
     {"_scaled_mm tensorwise", {1, 2, 4608, 3584}, false},  // 0.958
+    {"_scaled_mm tensorwise", {1, 2, 32768, 256}, false},  // 0.862
+    {"_scaled_mm tensorwise", {1, 3, 28672, 4096}, false},  // 0.958
+    {"_scaled_mm tensorwise", {1, 4, 5120, 8192}, false},  // 0.855
     {"_scaled_mm tensorwise", {1, 11, 4096, 4096}, false},  // 0.942
     {"_scaled_mm tensorwise", {1, 16, 4096, 4096}, false},  // 0.945
-    {"_scaled_mm tensorwise", {1, 64, 4096, 4096}, false},  // 0.966
-    {"_scaled_mm tensorwise", {1, 64, 4096, 14336}, false},  // 0.961
-    {"_scaled_mm tensorwise", {1, 128, 8192, 28672}, false},  // 0.966
+    {"_scaled_mm tensorwise", {1, 32, 7168, 18432}, false},  // 0.960
+    {"_scaled_mm tensorwise", {1, 43, 7168, 16384}, false},  // 0.954
+    {"_scaled_mm tensorwise", {1, 64, 4096, 7168}, false},  // 0.961
+    {"_scaled_mm tensorwise", {1, 64, 4096, 14336}, false},  // 0.936
+    {"_scaled_mm tensorwise", {1, 128, 8192, 8192}, false},  // 0.931
     {"_scaled_mm tensorwise", {1, 134, 5120, 3072}, true},  // 1.049
     {"_scaled_mm tensorwise", {1, 146, 4608, 3584}, true},  // 1.101
     {"_scaled_mm tensorwise", {1, 147, 1152, 1152}, true},  // 1.437
@@ -292,8 +322,7 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm tensorwise", {1, 182, 3072, 2048}, true},  // 1.206
     {"_scaled_mm tensorwise", {1, 240, 4608, 1792}, true},  // 1.056
     {"_scaled_mm tensorwise", {1, 256, 3072, 3072}, true},  // 1.090
-    {"_scaled_mm tensorwise", {1, 256, 10240, 8192}, true},  // 1.041
-    {"_scaled_mm tensorwise", {1, 256, 24576, 1536}, true},  // 1.070
+    {"_scaled_mm tensorwise", {1, 256, 24576, 1536}, true},  // 1.072
     {"_scaled_mm tensorwise", {1, 270, 4096, 4096}, true},  // 1.068
     {"_scaled_mm tensorwise", {1, 352, 576, 768}, true},  // 1.361
     {"_scaled_mm tensorwise", {1, 352, 9216, 3072}, true},  // 1.057
@@ -303,104 +332,139 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm tensorwise", {1, 400, 6144, 768}, true},  // 1.085
     {"_scaled_mm tensorwise", {1, 427, 3840, 1280}, true},  // 1.033
     {"_scaled_mm tensorwise", {1, 448, 32768, 512}, true},  // 1.090
+    {"_scaled_mm tensorwise", {1, 481, 2048, 14336}, true},  // 1.068
     {"_scaled_mm tensorwise", {1, 512, 512, 512}, true},  // 1.523
-    {"_scaled_mm tensorwise", {1, 512, 24576, 1536}, true},  // 1.042
-    {"_scaled_mm tensorwise", {1, 718, 3072, 960}, true},  // 1.067
-    {"_scaled_mm tensorwise", {1, 765, 8192, 1024}, true},  // 1.102
-    {"_scaled_mm tensorwise", {1, 880, 9216, 4608}, true},  // 1.025
+    {"_scaled_mm tensorwise", {1, 512, 768, 6144}, true},  // 1.221
+    {"_scaled_mm tensorwise", {1, 512, 1024, 7168}, true},  // 1.035
+    {"_scaled_mm tensorwise", {1, 843, 2304, 768}, true},  // 1.262
     {"_scaled_mm tensorwise", {1, 1024, 1024, 1024}, true},  // 1.080
     {"_scaled_mm tensorwise", {1, 1024, 2048, 256}, true},  // 1.251
     {"_scaled_mm tensorwise", {1, 1024, 2304, 768}, true},  // 1.026
     {"_scaled_mm tensorwise", {1, 1024, 24576, 384}, true},  // 1.119
+    {"_scaled_mm tensorwise", {1, 1044, 896, 18432}, true},  // 1.148
     {"_scaled_mm tensorwise", {1, 1936, 2304, 768}, true},  // 1.042
     {"_scaled_mm tensorwise", {1, 1984, 2880, 1024}, true},  // 1.221
-    {"_scaled_mm tensorwise", {1, 2758, 448, 2560}, true},  // 1.110
+    {"_scaled_mm tensorwise", {1, 2048, 1152, 1152}, true},  // 1.035
+    {"_scaled_mm tensorwise", {1, 2570, 6144, 512}, true},  // 1.118
     {"_scaled_mm tensorwise", {1, 3706, 1536, 4096}, true},  // 1.051
     {"_scaled_mm tensorwise", {1, 6496, 2048, 256}, true},  // 1.268
     {"_scaled_mm tensorwise", {1, 8192, 768, 3072}, true},  // 1.051
     {"_scaled_mm tensorwise", {1, 8192, 1056, 7168}, true},  // 1.227
     {"_scaled_mm tensorwise", {1, 9508, 896, 16384}, true},  // 1.044
+    {"_scaled_mm tensorwise", {1, 16384, 768, 384}, true},  // 1.204
+    {"_scaled_mm tensorwise fast", {1, 1, 4608, 3584}, false},  // 0.907
+    {"_scaled_mm tensorwise fast", {1, 1, 28672, 4096}, false},  // 0.967
     {"_scaled_mm tensorwise fast", {1, 2, 384, 24576}, false},  // 0.623
     {"_scaled_mm tensorwise fast", {1, 2, 4608, 3584}, false},  // 0.968
-    {"_scaled_mm tensorwise fast", {1, 64, 4096, 14336}, false},  // 0.956
-    {"_scaled_mm tensorwise fast", {1, 128, 7168, 16384}, false},  // 0.941
-    {"_scaled_mm tensorwise fast", {1, 128, 8192, 28672}, false},  // 0.969
+    {"_scaled_mm tensorwise fast", {1, 3, 28672, 4096}, false},  // 0.956
+    {"_scaled_mm tensorwise fast", {1, 4, 5120, 8192}, false},  // 0.866
+    {"_scaled_mm tensorwise fast", {1, 43, 7168, 16384}, false},  // 0.958
+    {"_scaled_mm tensorwise fast", {1, 64, 4096, 7168}, false},  // 0.946
+    {"_scaled_mm tensorwise fast", {1, 128, 7168, 16384}, false},  // 0.938
     {"_scaled_mm tensorwise fast", {1, 256, 7168, 2048}, false},  // 0.964
-    {"_scaled_mm tensorwise fast", {1, 256, 57344, 8192}, false},  // 0.962
     {"_scaled_mm tensorwise fast", {1, 270, 4096, 4096}, false},  // 0.920
+    {"_scaled_mm tensorwise fast", {1, 308, 36864, 7168}, false},  // 0.866
     {"_scaled_mm tensorwise fast", {1, 358, 8192, 3584}, false},  // 0.931
-    {"_scaled_mm tensorwise fast", {1, 482, 4544, 3456}, false},  // 0.946
-    {"_scaled_mm tensorwise fast", {1, 512, 4096, 7168}, false},  // 0.885
-    {"_scaled_mm tensorwise fast", {1, 512, 6144, 4096}, false},  // 0.940
-    {"_scaled_mm tensorwise fast", {1, 512, 7168, 2048}, false},  // 0.897
+    {"_scaled_mm tensorwise fast", {1, 512, 1024, 7168}, false},  // 0.910
+    {"_scaled_mm tensorwise fast", {1, 512, 3072, 24576}, false},  // 0.877
+    {"_scaled_mm tensorwise fast", {1, 512, 4096, 7168}, false},  // 0.912
+    {"_scaled_mm tensorwise fast", {1, 512, 6144, 4096}, false},  // 0.967
+    {"_scaled_mm tensorwise fast", {1, 512, 7168, 2048}, false},  // 0.901
+    {"_scaled_mm tensorwise fast", {1, 512, 28672, 4096}, false},  // 0.923
     {"_scaled_mm tensorwise fast", {1, 712, 3072, 8192}, false},  // 0.950
-    {"_scaled_mm tensorwise fast", {1, 880, 9216, 4608}, false},  // 0.957
+    {"_scaled_mm tensorwise fast", {1, 898, 49152, 768}, false},  // 0.947
     {"_scaled_mm tensorwise fast", {1, 940, 4608, 7168}, false},  // 0.881
     {"_scaled_mm tensorwise fast", {1, 1024, 2112, 7168}, false},  // 0.949
     {"_scaled_mm tensorwise fast", {1, 2048, 32768, 512}, false},  // 0.871
-    {"_scaled_mm tensorwise fast", {1, 2758, 448, 2560}, true},  // 1.068
+    {"_scaled_mm tensorwise fast", {1, 2570, 6144, 512}, true},  // 1.063
+    {"_scaled_mm tensorwise fast", {1, 3072, 4096, 7168}, true},  // 1.034
+    {"_scaled_mm tensorwise fast", {1, 3548, 49152, 1536}, true},  // 1.142
     {"_scaled_mm tensorwise fast", {1, 3635, 4304, 1152}, true},  // 1.059
     {"_scaled_mm tensorwise fast", {1, 4096, 4096, 4096}, true},  // 1.042
-    {"_scaled_mm tensorwise fast", {1, 4096, 4096, 7168}, true},  // 1.037
+    {"_scaled_mm tensorwise fast", {1, 4096, 4096, 7168}, true},  // 1.042
     {"_scaled_mm tensorwise fast", {1, 4096, 7168, 2048}, true},  // 1.096
-    {"_scaled_mm tensorwise fast", {1, 4096, 10240, 8192}, true},  // 1.028
+    {"_scaled_mm tensorwise fast", {1, 4096, 7168, 16384}, true},  // 1.033
+    {"_scaled_mm tensorwise fast", {1, 4096, 10240, 8192}, true},  // 1.036
     {"_scaled_mm tensorwise fast", {1, 4096, 24576, 1536}, true},  // 1.070
-    {"_scaled_mm tensorwise fast", {1, 4096, 57344, 8192}, true},  // 1.036
+    {"_scaled_mm tensorwise fast", {1, 4096, 57344, 8192}, true},  // 1.021
     {"_scaled_mm tensorwise fast", {1, 4144, 16384, 2048}, true},  // 1.096
     {"_scaled_mm tensorwise fast", {1, 5567, 4096, 3584}, true},  // 1.030
+    {"_scaled_mm tensorwise fast", {1, 6135, 4304, 1152}, true},  // 1.055
     {"_scaled_mm tensorwise fast", {1, 8192, 768, 3072}, true},  // 1.026
-    {"_scaled_mm tensorwise fast", {1, 8192, 2112, 7168}, true},  // 1.051
     {"_scaled_mm tensorwise fast", {1, 8192, 4096, 7168}, true},  // 1.023
-    {"_scaled_mm tensorwise fast", {1, 8192, 7168, 2048}, true},  // 1.029
+    {"_scaled_mm tensorwise fast", {1, 8192, 7168, 2048}, true},  // 1.104
     {"_scaled_mm tensorwise fast", {1, 8192, 8192, 8192}, true},  // 1.026
     {"_scaled_mm tensorwise fast", {1, 8192, 9216, 3072}, true},  // 1.083
     {"_scaled_mm tensorwise fast", {1, 8192, 24576, 1536}, true},  // 1.073
     {"_scaled_mm tensorwise fast", {1, 8192, 28672, 4096}, true},  // 1.062
-    {"_scaled_mm tensorwise fast", {1, 8192, 57344, 8192}, true},  // 1.036
+    {"_scaled_mm tensorwise fast", {1, 8192, 57344, 8192}, true},  // 1.026
+    {"_scaled_mm tensorwise fast", {1, 8896, 4096, 4096}, true},  // 1.116
+    {"_scaled_mm tensorwise fast", {1, 9355, 28672, 8192}, true},  // 1.028
+    {"_scaled_mm tensorwise fast", {1, 9400, 128256, 4096}, true},  // 1.091
     {"_scaled_mm tensorwise fast", {1, 9508, 896, 16384}, true},  // 1.070
+    {"_scaled_mm tensorwise fast", {1, 10976, 4096, 1792}, true},  // 1.163
+    {"_scaled_mm tensorwise fast", {1, 11447, 14336, 4096}, true},  // 1.020
     {"_scaled_mm tensorwise fast", {1, 15469, 3072, 1536}, true},  // 1.037
-    {"addmm tn", {1, 2, 6144, 2584}, false},  // 0.938
-    {"addmm tn", {1, 128, 7168, 16384}, false},  // 0.965
-    {"addmm tn", {1, 128, 8192, 8192}, false},  // 0.948
-    {"addmm tn", {1, 128, 8192, 28672}, false},  // 0.962
-    {"addmm tn", {1, 185, 9728, 3048}, false},  // 0.760
-    {"addmm tn", {1, 256, 4096, 7168}, false},  // 0.967
-    {"addmm tn", {1, 256, 8192, 28672}, false},  // 0.967
-    {"addmm tn", {1, 303, 768, 2440}, false},  // 0.908
-    {"addmm tn", {1, 328, 8192, 2048}, false},  // 0.926
-    {"addmm tn", {1, 512, 2112, 7168}, false},  // 0.880
-    {"addmm tn", {1, 616, 4608, 5608}, false},  // 0.937
-    {"addmm tn", {1, 765, 8192, 1024}, false},  // 0.936
-    {"addmm tn", {1, 2496, 24576, 384}, true},  // 1.064
-    {"addmm tn", {1, 2758, 448, 2560}, true},  // 1.072
-    {"addmm tn", {1, 3635, 4304, 1152}, true},  // 1.080
-    {"addmm tn", {1, 4096, 7168, 2048}, true},  // 1.021
-    {"addmm tn", {1, 4096, 28672, 4096}, true},  // 1.022
-    {"addmm tn", {1, 4096, 57344, 8192}, true},  // 1.035
-    {"addmm tn", {1, 8192, 9216, 3072}, true},  // 1.064
-    {"addmm tn", {1, 8192, 24576, 1536}, true},  // 1.031
-    {"addmm tn", {1, 8192, 28672, 4096}, true},  // 1.021
-    {"addmm tn", {1, 9508, 896, 16384}, true},  // 1.065
-    {"addmm tn", {1, 10594, 5120, 3072}, true},  // 1.030
-    {"addmm tn", {1, 15469, 3072, 1536}, true},  // 1.118
+    {"_scaled_mm tensorwise fast", {1, 16384, 768, 384}, true},  // 1.164
+    {"addmm tn", {1, 1, 28672, 4096}, false},  // 0.947
+    {"addmm tn", {1, 3, 28672, 4096}, false},  // 0.942
+    {"addmm tn", {1, 16, 28672, 4096}, false},  // 0.959
+    {"addmm tn", {1, 32, 7168, 18432}, false},  // 0.952
+    {"addmm tn", {1, 43, 7168, 16384}, false},  // 0.950
+    {"addmm tn", {1, 86, 3072, 8192}, true},  // 1.023
+    {"addmm tn", {1, 87, 4304, 1152}, true},  // 1.087
+    {"addmm tn", {1, 105, 49152, 6144}, true},  // 1.066
+    {"addmm tn", {1, 124, 5120, 640}, true},  // 1.091
+    {"addmm tn", {1, 128, 4096, 4096}, true},  // 1.061
+    {"addmm tn", {1, 128, 7168, 2048}, true},  // 1.042
+    {"addmm tn", {1, 128, 16384, 256}, true},  // 1.049
+    {"addmm tn", {1, 128, 24576, 1536}, true},  // 1.066
+    {"addmm tn", {1, 128, 28672, 4096}, true},  // 1.047
+    {"addmm tn", {1, 128, 57344, 8192}, true},  // 1.049
+    {"addmm tn", {1, 160, 5120, 320}, true},  // 1.314
+    {"addmm tn", {1, 165, 4096, 28672}, true},  // 1.044
+    {"addmm tn", {1, 240, 4608, 1792}, true},  // 1.045
+    {"addmm tn", {1, 256, 3072, 3072}, true},  // 1.036
+    {"addmm tn", {1, 256, 4096, 4096}, true},  // 1.027
+    {"addmm tn", {1, 256, 6144, 4096}, true},  // 1.023
+    {"addmm tn", {1, 256, 7168, 2048}, true},  // 1.032
+    {"addmm tn", {1, 256, 10240, 8192}, true},  // 1.026
+    {"addmm tn", {1, 256, 24576, 1536}, true},  // 1.021
+    {"addmm tn", {1, 256, 28672, 4096}, true},  // 1.043
+    {"addmm tn", {1, 352, 9216, 3072}, true},  // 1.165
+    {"addmm tn", {1, 388, 3840, 320}, true},  // 1.178
+    {"addmm tn", {1, 400, 288, 768}, true},  // 1.424
+    {"addmm tn", {1, 400, 6144, 768}, true},  // 1.091
+    {"addmm tn", {1, 427, 3840, 1280}, true},  // 1.041
+    {"addmm tn", {1, 496, 9216, 3072}, true},  // 1.055
+    {"addmm tn", {1, 512, 768, 6144}, true},  // 1.036
+    {"addmm tn", {1, 512, 6144, 4096}, true},  // 1.039
+    {"addmm tn", {1, 512, 10240, 8192}, true},  // 1.065
+    {"addmm tn", {1, 512, 24576, 1536}, true},  // 1.118
+    {"addmm tn", {1, 512, 28672, 4096}, true},  // 1.031
+    {"addmm tn", {1, 722, 3072, 2048}, false},  // 0.939
+    {"addmm tn", {1, 1044, 896, 18432}, false},  // 0.913
+    {"addmm tn", {1, 2733, 201088, 720}, false},  // 0.927
+    {"addmm tn", {1, 10891, 1152, 4304}, false},  // 0.728
     {"bmm tn", {16, 1, 1023, 576}, true},  // 1.610
     {"bmm tn", {64, 1, 4096, 128}, false},  // 0.961
     {"bmm tn", {128, 16, 512, 128}, true},  // 1.075
     {"bmm tn", {256, 49, 49, 32}, false},  // 0.791
     {"bmm tn", {128, 96, 512, 128}, true},  // 1.052
     {"bmm tn", {384, 128, 128, 64}, true},  // 1.324
-    {"bmm tn", {16, 4096, 77, 40}, true},  // 1.497
+    {"bmm tn", {192, 197, 197, 64}, false},  // 0.848
+    {"bmm tn", {16, 4096, 77, 40}, true},  // 1.150
     {"bmm tn", {16, 4096, 4096, 40}, false},  // 0.794
     {"bmm tt", {16, 1, 576, 1023}, true},  // 1.268
-    {"bmm tt", {64, 1, 128, 4096}, true},  // 1.031
+    {"bmm tt", {64, 1, 128, 4096}, false},  // 0.993
     {"bmm tt", {128, 16, 128, 512}, true},  // 1.121
     {"bmm tt", {256, 49, 32, 49}, false},  // 0.562
-    {"bmm tt", {128, 96, 128, 512}, true},  // 1.124
-    {"bmm tt", {384, 128, 64, 128}, true},  // 1.298
-    {"bmm tt", {32, 1024, 80, 1024}, true},  // 1.070
+    {"bmm tt", {128, 96, 128, 512}, true},  // 1.039
+    {"bmm tt", {384, 128, 64, 128}, true},  // 1.098
+    {"bmm tt", {32, 1024, 80, 1024}, true},  // 1.027
     {"bmm tt", {40, 1024, 128, 1024}, true},  // 1.095
     {"bmm tt", {16, 4096, 40, 77}, false},  // 0.862
-    {"bmm tt", {16, 4096, 40, 4096}, true},  // 1.066
+    {"bmm tt", {16, 4096, 40, 4096}, false},  // 0.999
     {"convolution dgrad dense, stride 1", {1, 64, 224, 299, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.388
     {"convolution dgrad dense, stride 1", {1, 128, 256, 455, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.277
     {"convolution dgrad dense, stride 1", {1, 320, 73, 73, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.162
@@ -503,6 +567,7 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"convolution wgrad pointwise, stride 1", {54, 112, 28, 28, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.793
     {"mm nt", {1, 384, 3072, 6102}, false},  // 0.907
     {"mm nt", {1, 528, 7168, 13429}, false},  // 0.942
+    {"mm nt", {1, 768, 384, 16384}, false},  // 0.918
     {"mm nt", {1, 768, 3072, 8192}, false},  // 0.834
     {"mm nt", {1, 896, 2048, 7}, false},  // 0.893
     {"mm nt", {1, 1024, 8192, 2256}, false},  // 0.956
@@ -516,16 +581,20 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm nt", {1, 3840, 1280, 2}, false},  // 0.859
     {"mm nt", {1, 4304, 1152, 7}, false},  // 0.873
     {"mm nt", {1, 4304, 1152, 3635}, false},  // 0.921
+    {"mm nt", {1, 4304, 1152, 6135}, false},  // 0.839
     {"mm nt", {1, 6144, 768, 400}, false},  // 0.935
     {"mm nt", {1, 6144, 4096, 1413}, false},  // 0.806
     {"mm nt", {1, 9216, 3072, 8192}, false},  // 0.969
     {"mm nt", {1, 10240, 8192, 1113}, false},  // 0.909
     {"mm nt", {1, 32768, 640, 4128}, false},  // 0.960
     {"mm nt", {1, 57344, 8192, 62}, false},  // 0.942
+    {"mm tn", {1, 1, 28672, 4096}, false},  // 0.942
     {"mm tn", {1, 2, 384, 24576}, false},  // 0.629
-    {"mm tn", {1, 2, 6144, 2584}, false},  // 0.947
+    {"mm tn", {1, 3, 28672, 4096}, false},  // 0.937
+    {"mm tn", {1, 16, 28672, 4096}, false},  // 0.949
+    {"mm tn", {1, 104, 5120, 3072}, false},  // 0.913
     {"mm tn", {1, 128, 6144, 4096}, false},  // 0.904
-    {"mm tn", {1, 128, 8192, 8192}, false},  // 0.956
+    {"mm tn", {1, 128, 8192, 8192}, false},  // 0.954
     {"mm tn", {1, 136, 14336, 4096}, true},  // 1.043
     {"mm tn", {1, 137, 32064, 3072}, true},  // 1.067
     {"mm tn", {1, 146, 4608, 3584}, true},  // 1.055
@@ -538,8 +607,6 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm tn", {1, 208, 2304, 768}, true},  // 1.135
     {"mm tn", {1, 240, 4608, 1792}, true},  // 1.021
     {"mm tn", {1, 256, 1000, 512}, true},  // 1.321
-    {"mm tn", {1, 256, 4096, 4096}, true},  // 1.044
-    {"mm tn", {1, 256, 4096, 14336}, true},  // 1.022
     {"mm tn", {1, 256, 10240, 8192}, true},  // 1.022
     {"mm tn", {1, 256, 28672, 4096}, true},  // 1.025
     {"mm tn", {1, 270, 4096, 4096}, true},  // 1.037
@@ -552,53 +619,85 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm tn", {1, 448, 9216, 384}, true},  // 1.413
     {"mm tn", {1, 448, 32768, 512}, true},  // 1.535
     {"mm tn", {1, 512, 512, 512}, true},  // 1.429
+    {"mm tn", {1, 512, 768, 6144}, true},  // 1.054
+    {"mm tn", {1, 512, 3072, 24576}, true},  // 1.118
+    {"mm tn", {1, 512, 6144, 4096}, true},  // 1.029
     {"mm tn", {1, 512, 24576, 1536}, true},  // 1.074
-    {"mm tn", {1, 616, 4608, 5608}, false},  // 0.933
+    {"mm tn", {1, 722, 3072, 2048}, false},  // 0.932
     {"mm tn", {1, 1136, 128256, 4096}, false},  // 0.928
     {"mm tn", {1, 1413, 6144, 4096}, false},  // 0.959
+    {"mm tn", {1, 2048, 1152, 1152}, false},  // 0.960
     {"mm tn", {1, 2496, 24576, 384}, true},  // 1.135
     {"mm tn", {1, 2510, 3072, 2048}, true},  // 1.020
-    {"mm tn", {1, 2758, 448, 2560}, true},  // 1.051
+    {"mm tn", {1, 2570, 6144, 512}, true},  // 1.258
+    {"mm tn", {1, 3548, 49152, 1536}, true},  // 1.096
     {"mm tn", {1, 3635, 4304, 1152}, true},  // 1.024
-    {"mm tn", {1, 3838, 24552, 6656}, true},  // 1.021
     {"mm tn", {1, 4096, 24576, 1536}, true},  // 1.075
-    {"mm tn", {1, 4096, 28672, 4096}, true},  // 1.030
-    {"mm tn", {1, 4096, 57344, 8192}, true},  // 1.030
+    {"mm tn", {1, 4096, 28672, 4096}, true},  // 1.031
+    {"mm tn", {1, 4096, 57344, 8192}, true},  // 1.020
     {"mm tn", {1, 4128, 32768, 640}, true},  // 1.020
     {"mm tn", {1, 4144, 16384, 2048}, true},  // 1.027
+    {"mm tn", {1, 5494, 24576, 768}, true},  // 1.208
+    {"mm tn", {1, 6135, 4304, 1152}, true},  // 1.094
     {"mm tn", {1, 6496, 2048, 256}, true},  // 1.152
     {"mm tn", {1, 8192, 768, 3072}, true},  // 1.049
     {"mm tn", {1, 8192, 7168, 2048}, true},  // 1.040
     {"mm tn", {1, 8192, 9216, 3072}, true},  // 1.043
+    {"mm tn", {1, 8192, 10240, 8192}, true},  // 1.037
     {"mm tn", {1, 8192, 24576, 1536}, true},  // 1.051
+    {"mm tn", {1, 8192, 57344, 8192}, true},  // 1.022
+    {"mm tn", {1, 8896, 4096, 4096}, true},  // 1.040
+    {"mm tn", {1, 9400, 128256, 4096}, true},  // 1.045
     {"mm tn", {1, 9508, 896, 16384}, true},  // 1.093
     {"mm tn", {1, 10594, 5120, 3072}, true},  // 1.026
+    {"mm tn", {1, 10976, 4096, 1792}, true},  // 1.083
     {"mm tn", {1, 11111, 32768, 512}, true},  // 1.123
+    {"mm tn", {1, 11447, 14336, 4096}, true},  // 1.036
+    {"mm tn", {1, 11475, 1024, 8192}, true},  // 1.023
+    {"mm tn", {1, 15136, 5120, 1536}, true},  // 1.128
     {"mm tn", {1, 15469, 3072, 1536}, true},  // 1.078
     {"mm tn", {1, 16169, 5120, 1280}, true},  // 1.039
-    {"mm tt", {1, 1, 448, 4608}, true},  // 1.507
-    {"mm tt", {1, 1, 768, 2304}, true},  // 1.318
-    {"mm tt", {1, 1, 1152, 1152}, true},  // 1.330
-    {"mm tt", {1, 1, 2048, 3072}, true},  // 1.471
-    {"mm tt", {1, 1, 3072, 5120}, true},  // 1.271
-    {"mm tt", {1, 1, 6144, 24576}, true},  // 1.020
+    {"mm tn", {1, 16384, 768, 384}, true},  // 1.281
+    {"mm tt", {1, 1, 4096, 4096}, false},  // 0.927
+    {"mm tt", {1, 1, 4096, 28672}, false},  // 0.959
+    {"mm tt", {1, 1, 4096, 128256}, false},  // 0.934
+    {"mm tt", {1, 2, 6144, 12288}, false},  // 0.858
+    {"mm tt", {1, 2, 28672, 8192}, false},  // 0.912
     {"mm tt", {1, 3, 512, 32768}, false},  // 0.918
+    {"mm tt", {1, 3, 4096, 28672}, false},  // 0.917
     {"mm tt", {1, 16, 16384, 5120}, false},  // 0.967
+    {"mm tt", {1, 32, 18432, 7168}, false},  // 0.958
+    {"mm tt", {1, 43, 16384, 7168}, false},  // 0.951
     {"mm tt", {1, 134, 3072, 5120}, false},  // 0.948
     {"mm tt", {1, 214, 18432, 1792}, false},  // 0.924
     {"mm tt", {1, 272, 16384, 7168}, false},  // 0.891
+    {"mm tt", {1, 308, 7168, 36864}, false},  // 0.950
     {"mm tt", {1, 328, 2048, 8192}, false},  // 0.850
     {"mm tt", {1, 427, 1280, 3840}, false},  // 0.830
+    {"mm tt", {1, 496, 3072, 9216}, false},  // 0.851
+    {"mm tt", {1, 722, 2048, 3072}, true},  // 1.024
+    {"mm tt", {1, 843, 768, 2304}, true},  // 1.215
     {"mm tt", {1, 940, 7168, 4608}, true},  // 1.038
     {"mm tt", {1, 1024, 256, 2048}, true},  // 1.140
+    {"mm tt", {1, 1044, 18432, 896}, true},  // 1.101
+    {"mm tt", {1, 1887, 14336, 4096}, true},  // 1.021
+    {"mm tt", {1, 1944, 24576, 3072}, true},  // 1.050
     {"mm tt", {1, 1984, 1024, 2880}, true},  // 1.028
     {"mm tt", {1, 2256, 8192, 1024}, true},  // 1.102
+    {"mm tt", {1, 2520, 8192, 3072}, true},  // 1.049
     {"mm tt", {1, 4840, 768, 1152}, true},  // 1.020
     {"mm tt", {1, 6102, 3072, 384}, true},  // 1.201
     {"mm tt", {1, 8192, 3072, 768}, true},  // 1.155
+    {"mm tt", {1, 8896, 4096, 4096}, true},  // 1.045
+    {"mm tt", {1, 9355, 8192, 28672}, true},  // 1.030
+    {"mm tt", {1, 9400, 4096, 128256}, true},  // 1.023
     {"mm tt", {1, 9508, 16384, 896}, true},  // 1.089
     {"mm tt", {1, 10891, 4304, 1152}, true},  // 1.038
+    {"mm tt", {1, 10976, 1792, 4096}, true},  // 1.028
+    {"mm tt", {1, 11475, 8192, 1024}, true},  // 1.152
+    {"mm tt", {1, 15136, 1536, 5120}, true},  // 1.038
     {"mm tt", {1, 15469, 1536, 3072}, true},  // 1.046
+    {"mm tt", {1, 16384, 384, 768}, true},  // 1.063
 };
 
 constexpr std::int64_t kClassRows[] = {1, 16, 64, 128, 512, 2048};
