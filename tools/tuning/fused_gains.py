@@ -39,10 +39,9 @@ GEMMS = {
     "h200.json": "h200",
     "h100_80gb_hbm3.json": "h100_80gb_hbm3",
     "quick/h100_drawn_3.json": "h100_80gb_hbm3",
-    "quick/h200_drawn.json": "h200",
 }
-# Those of other files are of kernels that are no longer chosen.
 CONVOLUTIONS = {
+    "h200.json": "h200",
     "h100_80gb_hbm3.json": "h100_80gb_hbm3",
     "quick/h100_drawn_3.json": "h100_80gb_hbm3",
 }

@@ -32,7 +32,6 @@ SOURCES = (
     "h200.json",
     "h100_80gb_hbm3.json",
     "quick/h100_drawn_3.json",
-    "quick/h200_drawn.json",
 )
 HEADER = ROOT / "cuda" / "torch" / "intercept" / "gains.h"
 

@@ -61,44 +61,44 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"_scaled_mm 1x128 x 128x128", 16, true},  // 22 problems, mean 1.313, a fifth up to 1.124
     {"_scaled_mm 1x128 x 128x128", 64, true},  // 23 problems, mean 1.347, a fifth up to 1.129
     {"_scaled_mm 1x128 x 128x128", 128, true},  // 14 problems, mean 1.239, a fifth up to 0.983
-    {"_scaled_mm 1x128 x 128x128", 512, false},  // 38 problems, mean 1.101, a fifth up to 0.960
+    {"_scaled_mm 1x128 x 128x128", 512, false},  // 37 problems, mean 1.084, a fifth up to 0.960
     {"_scaled_mm 1x128 x 128x128", 2048, false},  // 24 problems, mean 1.035, a fifth up to 0.968
-    {"_scaled_mm 1x128 x 128x128", 0, false},  // 37 problems, mean 0.963, a fifth up to 0.943
-    {"_scaled_mm 1x128 x 1x128", 1, true},  // 22 problems, mean 1.418, a fifth up to 1.142
+    {"_scaled_mm 1x128 x 128x128", 0, false},  // 36 problems, mean 0.962, a fifth up to 0.943
+    {"_scaled_mm 1x128 x 1x128", 1, true},  // 21 problems, mean 1.416, a fifth up to 1.142
     {"_scaled_mm 1x128 x 1x128", 16, false},  // 24 problems, mean 1.033, a fifth up to 0.925
-    {"_scaled_mm 1x128 x 1x128", 64, false},  // 28 problems, mean 1.055, a fifth up to 0.939
-    {"_scaled_mm 1x128 x 1x128", 128, false},  // 16 problems, mean 1.021, a fifth up to 0.897
-    {"_scaled_mm 1x128 x 1x128", 512, false},  // 44 problems, mean 1.040, a fifth up to 0.961
+    {"_scaled_mm 1x128 x 1x128", 64, false},  // 27 problems, mean 1.057, a fifth up to 0.939
+    {"_scaled_mm 1x128 x 1x128", 128, false},  // 16 problems, mean 1.023, a fifth up to 0.897
+    {"_scaled_mm 1x128 x 1x128", 512, false},  // 43 problems, mean 1.032, a fifth up to 0.961
     {"_scaled_mm 1x128 x 1x128", 2048, false},  // 30 problems, mean 0.970, a fifth up to 0.930
-    {"_scaled_mm 1x128 x 1x128", 0, false},  // 42 problems, mean 0.989, a fifth up to 0.969
-    {"_scaled_mm rowwise", 1, true},  // 22 problems, mean 1.769, a fifth up to 1.414
-    {"_scaled_mm rowwise", 16, true},  // 57 problems, mean 1.802, a fifth up to 1.312
-    {"_scaled_mm rowwise", 64, true},  // 35 problems, mean 1.621, a fifth up to 1.287
+    {"_scaled_mm 1x128 x 1x128", 0, false},  // 39 problems, mean 0.979, a fifth up to 0.968
+    {"_scaled_mm rowwise", 1, true},  // 21 problems, mean 1.766, a fifth up to 1.414
+    {"_scaled_mm rowwise", 16, true},  // 53 problems, mean 1.742, a fifth up to 1.298
+    {"_scaled_mm rowwise", 64, true},  // 34 problems, mean 1.614, a fifth up to 1.277
     {"_scaled_mm rowwise", 128, true},  // 21 problems, mean 1.348, a fifth up to 1.080
-    {"_scaled_mm rowwise", 512, true},  // 55 problems, mean 1.304, a fifth up to 1.018
+    {"_scaled_mm rowwise", 512, true},  // 52 problems, mean 1.272, a fifth up to 1.003
     {"_scaled_mm rowwise", 2048, true},  // 35 problems, mean 1.160, a fifth up to 0.992
-    {"_scaled_mm rowwise", 0, false},  // 64 problems, mean 1.008, a fifth up to 0.927
-    {"_scaled_mm rowwise fast", 1, true},  // 22 problems, mean 1.617, a fifth up to 1.242
-    {"_scaled_mm rowwise fast", 16, true},  // 57 problems, mean 1.681, a fifth up to 1.208
-    {"_scaled_mm rowwise fast", 64, true},  // 35 problems, mean 1.534, a fifth up to 1.139
+    {"_scaled_mm rowwise", 0, false},  // 61 problems, mean 0.997, a fifth up to 0.927
+    {"_scaled_mm rowwise fast", 1, true},  // 21 problems, mean 1.618, a fifth up to 1.242
+    {"_scaled_mm rowwise fast", 16, true},  // 53 problems, mean 1.624, a fifth up to 1.208
+    {"_scaled_mm rowwise fast", 64, true},  // 34 problems, mean 1.524, a fifth up to 1.138
     {"_scaled_mm rowwise fast", 128, true},  // 21 problems, mean 1.326, a fifth up to 1.095
-    {"_scaled_mm rowwise fast", 512, true},  // 55 problems, mean 1.264, a fifth up to 1.031
+    {"_scaled_mm rowwise fast", 512, true},  // 52 problems, mean 1.237, a fifth up to 1.013
     {"_scaled_mm rowwise fast", 2048, true},  // 35 problems, mean 1.145, a fifth up to 0.989
-    {"_scaled_mm rowwise fast", 0, false},  // 64 problems, mean 1.003, a fifth up to 0.946
-    {"_scaled_mm tensorwise", 1, true},  // 22 problems, mean 1.112, a fifth up to 0.997
-    {"_scaled_mm tensorwise", 16, true},  // 57 problems, mean 1.142, a fifth up to 1.001
-    {"_scaled_mm tensorwise", 64, true},  // 35 problems, mean 1.142, a fifth up to 1.029
+    {"_scaled_mm rowwise fast", 0, false},  // 61 problems, mean 0.997, a fifth up to 0.946
+    {"_scaled_mm tensorwise", 1, true},  // 21 problems, mean 1.118, a fifth up to 1.025
+    {"_scaled_mm tensorwise", 16, true},  // 53 problems, mean 1.142, a fifth up to 1.001
+    {"_scaled_mm tensorwise", 64, true},  // 34 problems, mean 1.139, a fifth up to 1.021
     {"_scaled_mm tensorwise", 128, true},  // 21 problems, mean 1.065, a fifth up to 1.003
-    {"_scaled_mm tensorwise", 512, false},  // 55 problems, mean 1.042, a fifth up to 0.943
+    {"_scaled_mm tensorwise", 512, false},  // 52 problems, mean 1.028, a fifth up to 0.941
     {"_scaled_mm tensorwise", 2048, false},  // 35 problems, mean 0.985, a fifth up to 0.930
-    {"_scaled_mm tensorwise", 0, false},  // 64 problems, mean 0.936, a fifth up to 0.880
-    {"_scaled_mm tensorwise fast", 1, true},  // 22 problems, mean 1.119, a fifth up to 1.005
-    {"_scaled_mm tensorwise fast", 16, true},  // 57 problems, mean 1.167, a fifth up to 1.020
-    {"_scaled_mm tensorwise fast", 64, true},  // 35 problems, mean 1.140, a fifth up to 1.026
+    {"_scaled_mm tensorwise", 0, false},  // 61 problems, mean 0.931, a fifth up to 0.880
+    {"_scaled_mm tensorwise fast", 1, true},  // 21 problems, mean 1.125, a fifth up to 1.026
+    {"_scaled_mm tensorwise fast", 16, true},  // 53 problems, mean 1.167, a fifth up to 1.020
+    {"_scaled_mm tensorwise fast", 64, true},  // 34 problems, mean 1.137, a fifth up to 1.012
     {"_scaled_mm tensorwise fast", 128, true},  // 21 problems, mean 1.053, a fifth up to 1.006
-    {"_scaled_mm tensorwise fast", 512, true},  // 55 problems, mean 1.045, a fifth up to 0.973
+    {"_scaled_mm tensorwise fast", 512, true},  // 52 problems, mean 1.034, a fifth up to 0.973
     {"_scaled_mm tensorwise fast", 2048, true},  // 35 problems, mean 1.025, a fifth up to 0.991
-    {"_scaled_mm tensorwise fast", 0, false},  // 64 problems, mean 0.997, a fifth up to 0.924
+    {"_scaled_mm tensorwise fast", 0, false},  // 61 problems, mean 0.998, a fifth up to 0.941
     {"addmm tn", 1, true},  // 21 problems, mean 1.097, a fifth up to 1.006
     {"addmm tn", 16, true},  // 47 problems, mean 1.172, a fifth up to 1.028
     {"addmm tn", 64, true},  // 31 problems, mean 1.109, a fifth up to 0.991
@@ -110,47 +110,50 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"bmm tn", 2048, true},  // 3 problems, mean 1.112, a fifth up to 1.011
     {"bmm tt", 512, true},  // 5 problems, mean 1.610, a fifth up to 1.277
     {"bmm tt", 2048, false},  // 3 problems, mean 1.009, a fifth up to 0.914
-    {"convolution dgrad dense, stride 1", 0, false},  // 75 problems, mean 1.132, a fifth up to 0.969
-    {"convolution dgrad dense, stride 2 or more", 0, true},  // 12 problems, mean 1.225, a fifth up to 1.100
-    {"convolution dgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.745, a fifth up to 1.043
-    {"convolution dgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 3.465, a fifth up to 2.724
-    {"convolution dgrad grouped, stride 1", 0, true},  // 9 problems, mean 2.113, a fifth up to 1.214
-    {"convolution dgrad of few channels, stride 2 or more", 0, true},  // 22 problems, mean 2.730, a fifth up to 1.427
-    {"convolution dgrad pointwise, stride 1", 0, true},  // 34 problems, mean 1.169, a fifth up to 0.991
-    {"convolution dgrad pointwise, stride 2 or more", 0, true},  // 4 problems, mean 1.617, a fifth up to 1.228
-    {"convolution fprop dense, stride 1", 0, true},  // 75 problems, mean 1.245, a fifth up to 1.004
-    {"convolution fprop dense, stride 2 or more", 0, false},  // 12 problems, mean 1.065, a fifth up to 0.902
-    {"convolution fprop depthwise, stride 1", 0, true},  // 9 problems, mean 1.354, a fifth up to 1.075
+    {"convolution dgrad dense, stride 1", 0, true},  // 104 problems, mean 1.133, a fifth up to 0.975
+    {"convolution dgrad dense, stride 2 or more", 0, true},  // 22 problems, mean 1.230, a fifth up to 1.006
+    {"convolution dgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.744, a fifth up to 1.043
+    {"convolution dgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 3.323, a fifth up to 2.724
+    {"convolution dgrad grouped, stride 1", 0, true},  // 9 problems, mean 2.027, a fifth up to 1.200
+    {"convolution dgrad of few channels, stride 1", 0, true},  // 4 problems, mean 1.806, a fifth up to 1.437
+    {"convolution dgrad of few channels, stride 2 or more", 0, true},  // 28 problems, mean 2.858, a fifth up to 1.427
+    {"convolution dgrad pointwise, stride 1", 0, true},  // 44 problems, mean 1.174, a fifth up to 0.989
+    {"convolution dgrad pointwise, stride 2 or more", 0, true},  // 5 problems, mean 1.544, a fifth up to 1.284
+    {"convolution fprop dense, stride 1", 0, true},  // 104 problems, mean 1.227, a fifth up to 1.004
+    {"convolution fprop dense, stride 2 or more", 0, false},  // 22 problems, mean 1.162, a fifth up to 0.960
+    {"convolution fprop depthwise, stride 1", 0, true},  // 9 problems, mean 1.249, a fifth up to 1.052
     {"convolution fprop depthwise, stride 2 or more", 0, true},  // 3 problems, mean 1.078, a fifth up to 1.011
-    {"convolution fprop grouped, stride 1", 0, true},  // 9 problems, mean 2.069, a fifth up to 1.218
-    {"convolution fprop of few channels, stride 2 or more", 0, true},  // 22 problems, mean 2.500, a fifth up to 1.448
-    {"convolution fprop pointwise, stride 1", 0, true},  // 34 problems, mean 1.250, a fifth up to 1.008
-    {"convolution fprop pointwise, stride 2 or more", 0, true},  // 4 problems, mean 1.540, a fifth up to 1.398
-    {"convolution wgrad dense, stride 1", 0, true},  // 75 problems, mean 1.221, a fifth up to 1.033
-    {"convolution wgrad dense, stride 2 or more", 0, true},  // 12 problems, mean 1.146, a fifth up to 0.998
-    {"convolution wgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.322, a fifth up to 1.096
-    {"convolution wgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 2.828, a fifth up to 1.243
-    {"convolution wgrad grouped, stride 1", 0, false},  // 9 problems, mean 1.856, a fifth up to 0.969
-    {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 22 problems, mean 1.917, a fifth up to 1.449
-    {"convolution wgrad pointwise, stride 1", 0, true},  // 33 problems, mean 1.120, a fifth up to 0.979
-    {"convolution wgrad pointwise, stride 2 or more", 0, true},  // 4 problems, mean 1.360, a fifth up to 1.127
-    {"mm nt", 512, true},  // 7 problems, mean 1.113, a fifth up to 1.017
-    {"mm nt", 2048, true},  // 58 problems, mean 1.097, a fifth up to 0.990
-    {"mm nt", 0, true},  // 171 problems, mean 1.116, a fifth up to 1.010
-    {"mm tn", 1, true},  // 25 problems, mean 1.096, a fifth up to 1.005
-    {"mm tn", 16, true},  // 82 problems, mean 1.158, a fifth up to 1.058
-    {"mm tn", 64, true},  // 46 problems, mean 1.134, a fifth up to 1.031
-    {"mm tn", 128, true},  // 31 problems, mean 1.055, a fifth up to 1.010
-    {"mm tn", 512, false},  // 68 problems, mean 1.045, a fifth up to 0.959
+    {"convolution fprop grouped, stride 1", 0, true},  // 9 problems, mean 1.974, a fifth up to 1.091
+    {"convolution fprop of few channels, stride 1", 0, true},  // 4 problems, mean 2.038, a fifth up to 1.930
+    {"convolution fprop of few channels, stride 2 or more", 0, true},  // 28 problems, mean 2.482, a fifth up to 1.516
+    {"convolution fprop pointwise, stride 1", 0, true},  // 44 problems, mean 1.258, a fifth up to 1.063
+    {"convolution fprop pointwise, stride 2 or more", 0, true},  // 5 problems, mean 1.540, a fifth up to 1.408
+    {"convolution wgrad dense, stride 1", 0, true},  // 104 problems, mean 1.236, a fifth up to 1.009
+    {"convolution wgrad dense, stride 2 or more", 0, true},  // 22 problems, mean 1.193, a fifth up to 1.034
+    {"convolution wgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.295, a fifth up to 1.031
+    {"convolution wgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 2.721, a fifth up to 1.243
+    {"convolution wgrad grouped, stride 1", 0, false},  // 9 problems, mean 1.778, a fifth up to 0.883
+    {"convolution wgrad of few channels, stride 1", 0, true},  // 4 problems, mean 1.406, a fifth up to 1.306
+    {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 28 problems, mean 1.862, a fifth up to 1.487
+    {"convolution wgrad pointwise, stride 1", 0, true},  // 43 problems, mean 1.103, a fifth up to 0.979
+    {"convolution wgrad pointwise, stride 2 or more", 0, true},  // 5 problems, mean 1.440, a fifth up to 1.258
+    {"mm nt", 512, true},  // 6 problems, mean 1.130, a fifth up to 1.091
+    {"mm nt", 2048, true},  // 54 problems, mean 1.107, a fifth up to 0.993
+    {"mm nt", 0, true},  // 162 problems, mean 1.109, a fifth up to 1.008
+    {"mm tn", 1, true},  // 24 problems, mean 1.098, a fifth up to 0.998
+    {"mm tn", 16, true},  // 78 problems, mean 1.158, a fifth up to 1.058
+    {"mm tn", 64, true},  // 45 problems, mean 1.134, a fifth up to 1.031
+    {"mm tn", 128, true},  // 31 problems, mean 1.057, a fifth up to 1.010
+    {"mm tn", 512, false},  // 64 problems, mean 1.037, a fifth up to 0.960
     {"mm tn", 2048, true},  // 39 problems, mean 1.040, a fifth up to 0.986
-    {"mm tn", 0, false},  // 72 problems, mean 1.012, a fifth up to 0.965
-    {"mm tt", 1, true},  // 15 problems, mean 1.169, a fifth up to 0.972
-    {"mm tt", 16, true},  // 69 problems, mean 1.150, a fifth up to 1.009
-    {"mm tt", 64, true},  // 33 problems, mean 1.128, a fifth up to 0.996
-    {"mm tt", 128, true},  // 19 problems, mean 1.060, a fifth up to 1.000
-    {"mm tt", 512, true},  // 43 problems, mean 1.079, a fifth up to 0.975
+    {"mm tn", 0, false},  // 69 problems, mean 1.010, a fifth up to 0.959
+    {"mm tt", 1, false},  // 14 problems, mean 1.163, a fifth up to 0.959
+    {"mm tt", 16, true},  // 65 problems, mean 1.141, a fifth up to 1.009
+    {"mm tt", 64, true},  // 32 problems, mean 1.123, a fifth up to 0.996
+    {"mm tt", 128, true},  // 18 problems, mean 1.059, a fifth up to 1.000
+    {"mm tt", 512, true},  // 39 problems, mean 1.075, a fifth up to 0.973
     {"mm tt", 2048, false},  // 24 problems, mean 1.003, a fifth up to 0.960
-    {"mm tt", 0, false},  // 47 problems, mean 1.000, a fifth up to 0.960
+    {"mm tt", 0, false},  // 44 problems, mean 1.001, a fifth up to 0.955
 };
 
 // Problems that differ from their class, or have none.
@@ -188,7 +191,6 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm 1x128 x 128x128", {1, 328, 8192, 2048}, true},  // 1.034
     {"_scaled_mm 1x128 x 128x128", {1, 448, 32768, 512}, true},  // 1.123
     {"_scaled_mm 1x128 x 128x128", {1, 496, 9216, 3072}, true},  // 1.061
-    {"_scaled_mm 1x128 x 128x128", {1, 512, 512, 512}, true},  // 1.929
     {"_scaled_mm 1x128 x 128x128", {1, 512, 768, 6144}, true},  // 2.048
     {"_scaled_mm 1x128 x 128x128", {1, 512, 1024, 7168}, true},  // 1.943
     {"_scaled_mm 1x128 x 128x128", {1, 512, 4096, 4096}, true},  // 1.032
@@ -225,7 +227,7 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm 1x128 x 1x128", {1, 64, 32768, 5120}, true},  // 1.032
     {"_scaled_mm 1x128 x 1x128", {1, 64, 128256, 4096}, true},  // 1.066
     {"_scaled_mm 1x128 x 1x128", {1, 124, 5120, 640}, true},  // 1.244
-    {"_scaled_mm 1x128 x 1x128", {1, 128, 6144, 4096}, true},  // 1.075
+    {"_scaled_mm 1x128 x 1x128", {1, 128, 6144, 4096}, true},  // 1.116
     {"_scaled_mm 1x128 x 1x128", {1, 128, 7168, 2048}, true},  // 1.114
     {"_scaled_mm 1x128 x 1x128", {1, 128, 7168, 16384}, true},  // 1.033
     {"_scaled_mm 1x128 x 1x128", {1, 128, 8192, 8192}, true},  // 1.038
@@ -243,7 +245,6 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm 1x128 x 1x128", {1, 400, 288, 768}, true},  // 1.405
     {"_scaled_mm 1x128 x 1x128", {1, 448, 32768, 512}, true},  // 1.073
     {"_scaled_mm 1x128 x 1x128", {1, 496, 9216, 3072}, true},  // 1.346
-    {"_scaled_mm 1x128 x 1x128", {1, 512, 512, 512}, true},  // 1.408
     {"_scaled_mm 1x128 x 1x128", {1, 512, 3072, 24576}, true},  // 1.311
     {"_scaled_mm 1x128 x 1x128", {1, 512, 6144, 4096}, true},  // 1.294
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 1024, 1024}, true},  // 1.109
@@ -252,8 +253,6 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 7168, 2048}, true},  // 1.023
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 24576, 384}, true},  // 1.078
     {"_scaled_mm 1x128 x 1x128", {1, 1984, 2880, 1024}, true},  // 1.042
-    {"_scaled_mm 1x128 x 1x128", {1, 4128, 32768, 640}, true},  // 1.093
-    {"_scaled_mm 1x128 x 1x128", {1, 6496, 2048, 256}, true},  // 1.334
     {"_scaled_mm 1x128 x 1x128", {1, 8192, 768, 3072}, true},  // 1.025
     {"_scaled_mm 1x128 x 1x128", {1, 9400, 128256, 4096}, true},  // 1.048
     {"_scaled_mm 1x128 x 1x128", {1, 16384, 768, 384}, true},  // 1.146
@@ -270,11 +269,8 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm rowwise", {1, 3635, 4304, 1152}, true},  // 1.043
     {"_scaled_mm rowwise", {1, 3706, 1536, 4096}, true},  // 1.064
     {"_scaled_mm rowwise", {1, 4096, 2112, 7168}, true},  // 1.180
-    {"_scaled_mm rowwise", {1, 4128, 32768, 640}, true},  // 1.166
-    {"_scaled_mm rowwise", {1, 4144, 16384, 2048}, true},  // 1.041
     {"_scaled_mm rowwise", {1, 6082, 49152, 6144}, true},  // 1.081
     {"_scaled_mm rowwise", {1, 6135, 4304, 1152}, true},  // 1.031
-    {"_scaled_mm rowwise", {1, 6496, 2048, 256}, true},  // 1.612
     {"_scaled_mm rowwise", {1, 7965, 36864, 7168}, true},  // 1.124
     {"_scaled_mm rowwise", {1, 8192, 768, 3072}, true},  // 1.079
     {"_scaled_mm rowwise", {1, 8192, 1056, 7168}, true},  // 1.425
@@ -290,9 +286,7 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm rowwise fast", {1, 2570, 6144, 512}, true},  // 1.244
     {"_scaled_mm rowwise fast", {1, 3635, 4304, 1152}, true},  // 1.130
     {"_scaled_mm rowwise fast", {1, 4096, 2112, 7168}, true},  // 1.090
-    {"_scaled_mm rowwise fast", {1, 4128, 32768, 640}, true},  // 1.030
     {"_scaled_mm rowwise fast", {1, 6082, 49152, 6144}, true},  // 1.034
-    {"_scaled_mm rowwise fast", {1, 6496, 2048, 256}, true},  // 1.387
     {"_scaled_mm rowwise fast", {1, 8192, 768, 3072}, true},  // 1.040
     {"_scaled_mm rowwise fast", {1, 8192, 1056, 7168}, true},  // 1.029
     {"_scaled_mm rowwise fast", {1, 13429, 528, 7168}, true},  // 1.444
@@ -300,7 +294,6 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm tensorwise", {1, 1, 4096, 7168}, false},  // 0.940
     {"_scaled_mm tensorwise", {1, 1, 4608, 3584}, false},  // 0.895
     {"_scaled_mm tensorwise", {1, 1, 28672, 4096}, false},  // 0.970
-    {"_scaled_mm tensorwise", {1, 2, 384, 24576}, false},  // 0.617
     {"_scaled_mm tensorwise", {1, 2, 4096, 4096}, false},  // 0.962
     {"_scaled_mm tensorwise", {1, 2, 4608, 3584}, false},  // 0.958
     {"_scaled_mm tensorwise", {1, 2, 32768, 256}, false},  // 0.862
@@ -315,7 +308,6 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm tensorwise", {1, 128, 8192, 8192}, false},  // 0.931
     {"_scaled_mm tensorwise", {1, 134, 5120, 3072}, true},  // 1.049
     {"_scaled_mm tensorwise", {1, 146, 4608, 3584}, true},  // 1.101
-    {"_scaled_mm tensorwise", {1, 147, 1152, 1152}, true},  // 1.437
     {"_scaled_mm tensorwise", {1, 160, 5120, 320}, true},  // 1.383
     {"_scaled_mm tensorwise", {1, 165, 4096, 28672}, true},  // 1.063
     {"_scaled_mm tensorwise", {1, 169, 3072, 512}, true},  // 1.397
@@ -323,7 +315,6 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm tensorwise", {1, 240, 4608, 1792}, true},  // 1.056
     {"_scaled_mm tensorwise", {1, 256, 3072, 3072}, true},  // 1.090
     {"_scaled_mm tensorwise", {1, 256, 24576, 1536}, true},  // 1.072
-    {"_scaled_mm tensorwise", {1, 270, 4096, 4096}, true},  // 1.068
     {"_scaled_mm tensorwise", {1, 352, 576, 768}, true},  // 1.361
     {"_scaled_mm tensorwise", {1, 352, 9216, 3072}, true},  // 1.057
     {"_scaled_mm tensorwise", {1, 358, 8192, 3584}, true},  // 1.103
@@ -333,7 +324,6 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm tensorwise", {1, 427, 3840, 1280}, true},  // 1.033
     {"_scaled_mm tensorwise", {1, 448, 32768, 512}, true},  // 1.090
     {"_scaled_mm tensorwise", {1, 481, 2048, 14336}, true},  // 1.068
-    {"_scaled_mm tensorwise", {1, 512, 512, 512}, true},  // 1.523
     {"_scaled_mm tensorwise", {1, 512, 768, 6144}, true},  // 1.221
     {"_scaled_mm tensorwise", {1, 512, 1024, 7168}, true},  // 1.035
     {"_scaled_mm tensorwise", {1, 843, 2304, 768}, true},  // 1.262
@@ -347,14 +337,12 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm tensorwise", {1, 2048, 1152, 1152}, true},  // 1.035
     {"_scaled_mm tensorwise", {1, 2570, 6144, 512}, true},  // 1.118
     {"_scaled_mm tensorwise", {1, 3706, 1536, 4096}, true},  // 1.051
-    {"_scaled_mm tensorwise", {1, 6496, 2048, 256}, true},  // 1.268
     {"_scaled_mm tensorwise", {1, 8192, 768, 3072}, true},  // 1.051
     {"_scaled_mm tensorwise", {1, 8192, 1056, 7168}, true},  // 1.227
     {"_scaled_mm tensorwise", {1, 9508, 896, 16384}, true},  // 1.044
     {"_scaled_mm tensorwise", {1, 16384, 768, 384}, true},  // 1.204
     {"_scaled_mm tensorwise fast", {1, 1, 4608, 3584}, false},  // 0.907
     {"_scaled_mm tensorwise fast", {1, 1, 28672, 4096}, false},  // 0.967
-    {"_scaled_mm tensorwise fast", {1, 2, 384, 24576}, false},  // 0.623
     {"_scaled_mm tensorwise fast", {1, 2, 4608, 3584}, false},  // 0.968
     {"_scaled_mm tensorwise fast", {1, 3, 28672, 4096}, false},  // 0.956
     {"_scaled_mm tensorwise fast", {1, 4, 5120, 8192}, false},  // 0.866
@@ -362,7 +350,6 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm tensorwise fast", {1, 64, 4096, 7168}, false},  // 0.946
     {"_scaled_mm tensorwise fast", {1, 128, 7168, 16384}, false},  // 0.938
     {"_scaled_mm tensorwise fast", {1, 256, 7168, 2048}, false},  // 0.964
-    {"_scaled_mm tensorwise fast", {1, 270, 4096, 4096}, false},  // 0.920
     {"_scaled_mm tensorwise fast", {1, 308, 36864, 7168}, false},  // 0.866
     {"_scaled_mm tensorwise fast", {1, 358, 8192, 3584}, false},  // 0.931
     {"_scaled_mm tensorwise fast", {1, 512, 1024, 7168}, false},  // 0.910
@@ -387,7 +374,6 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm tensorwise fast", {1, 4096, 10240, 8192}, true},  // 1.036
     {"_scaled_mm tensorwise fast", {1, 4096, 24576, 1536}, true},  // 1.070
     {"_scaled_mm tensorwise fast", {1, 4096, 57344, 8192}, true},  // 1.021
-    {"_scaled_mm tensorwise fast", {1, 4144, 16384, 2048}, true},  // 1.096
     {"_scaled_mm tensorwise fast", {1, 5567, 4096, 3584}, true},  // 1.030
     {"_scaled_mm tensorwise fast", {1, 6135, 4304, 1152}, true},  // 1.055
     {"_scaled_mm tensorwise fast", {1, 8192, 768, 3072}, true},  // 1.026
@@ -465,82 +451,73 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"bmm tt", {40, 1024, 128, 1024}, true},  // 1.095
     {"bmm tt", {16, 4096, 40, 77}, false},  // 0.862
     {"bmm tt", {16, 4096, 40, 4096}, false},  // 0.999
-    {"convolution dgrad dense, stride 1", {1, 64, 224, 299, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.388
-    {"convolution dgrad dense, stride 1", {1, 128, 256, 455, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.277
-    {"convolution dgrad dense, stride 1", {1, 320, 73, 73, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.162
-    {"convolution dgrad dense, stride 1", {1, 512, 64, 64, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.430
-    {"convolution dgrad dense, stride 1", {1, 512, 128, 228, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.059
-    {"convolution dgrad dense, stride 1", {2, 48, 35, 47, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.098
-    {"convolution dgrad dense, stride 1", {2, 256, 28, 37, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.206
-    {"convolution dgrad dense, stride 1", {2, 320, 73, 130, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.162
-    {"convolution dgrad dense, stride 1", {2, 512, 7, 7, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.473
-    {"convolution dgrad dense, stride 1", {2, 512, 128, 228, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.058
-    {"convolution dgrad dense, stride 1", {2, 960, 55, 98, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.130
-    {"convolution dgrad dense, stride 1", {3, 256, 14, 14, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.111
-    {"convolution dgrad dense, stride 1", {4, 128, 256, 256, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.441
-    {"convolution dgrad dense, stride 1", {4, 128, 293, 293, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.396
-    {"convolution dgrad dense, stride 1", {4, 320, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.137
-    {"convolution dgrad dense, stride 1", {4, 320, 64, 114, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.152
-    {"convolution dgrad dense, stride 1", {4, 512, 128, 128, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.041
-    {"convolution dgrad dense, stride 1", {6, 320, 73, 98, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.113
-    {"convolution dgrad dense, stride 1", {6, 512, 32, 32, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, true},  // 1.258
-    {"convolution dgrad dense, stride 1", {8, 320, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.139
-    {"convolution dgrad dense, stride 1", {8, 960, 37, 65, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.337
-    {"convolution dgrad dense, stride 1", {9, 48, 35, 62, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.580
-    {"convolution dgrad dense, stride 1", {12, 64, 224, 224, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.312
-    {"convolution dgrad dense, stride 1", {13, 64, 112, 149, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.256
-    {"convolution dgrad dense, stride 1", {15, 128, 293, 293, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.329
-    {"convolution dgrad dense, stride 1", {15, 320, 64, 64, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.177
-    {"convolution dgrad dense, stride 1", {16, 320, 110, 110, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.446
-    {"convolution dgrad dense, stride 1", {23, 64, 224, 398, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.265
-    {"convolution dgrad dense, stride 1", {23, 512, 128, 171, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.039
-    {"convolution dgrad dense, stride 1", {24, 512, 146, 146, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.039
-    {"convolution dgrad dense, stride 1", {28, 64, 112, 112, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.289
-    {"convolution dgrad dense, stride 1", {32, 128, 256, 256, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.616
-    {"convolution dgrad dense, stride 1", {35, 1280, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.038
-    {"convolution dgrad dense, stride 1", {36, 48, 70, 70, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.564
-    {"convolution dgrad dense, stride 1", {38, 64, 224, 224, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.345
-    {"convolution dgrad dense, stride 1", {38, 320, 64, 114, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.438
-    {"convolution dgrad dense, stride 1", {64, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.798
-    {"convolution dgrad dense, stride 1", {64, 128, 28, 28, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.194
-    {"convolution dgrad dense, stride 1", {64, 512, 7, 7, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.119
-    {"convolution dgrad dense, stride 1", {87, 320, 64, 64, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.408
-    {"convolution dgrad dense, stride 1", {136, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.750
-    {"convolution dgrad dense, stride 1", {144, 48, 35, 47, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.559
-    {"convolution dgrad dense, stride 1", {249, 128, 56, 75, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.024
-    {"convolution dgrad dense, stride 1", {256, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.723
+    {"convolution dgrad dense, stride 1", {1, 2560, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.911
+    {"convolution dgrad dense, stride 1", {4, 128, 112, 149, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
+    {"convolution dgrad dense, stride 1", {4, 256, 256, 256, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.897
+    {"convolution dgrad dense, stride 1", {4, 256, 512, 512, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.906
+    {"convolution dgrad dense, stride 1", {8, 320, 64, 85, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.948
+    {"convolution dgrad dense, stride 1", {8, 1280, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.770
+    {"convolution dgrad dense, stride 1", {9, 256, 256, 455, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.895
+    {"convolution dgrad dense, stride 1", {9, 512, 48, 85, 512, 3, 3, 1, 1, 4, 4, 4, 4, 1}, false},  // 0.969
+    {"convolution dgrad dense, stride 1", {11, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.912
+    {"convolution dgrad dense, stride 1", {14, 640, 128, 128, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.947
+    {"convolution dgrad dense, stride 1", {15, 2560, 32, 32, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.926
+    {"convolution dgrad dense, stride 1", {16, 256, 256, 256, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.955
+    {"convolution dgrad dense, stride 1", {16, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.960
+    {"convolution dgrad dense, stride 1", {32, 128, 56, 56, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.900
+    {"convolution dgrad dense, stride 1", {32, 320, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.959
+    {"convolution dgrad dense, stride 1", {34, 640, 110, 110, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.900
+    {"convolution dgrad dense, stride 1", {38, 128, 96, 96, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.959
+    {"convolution dgrad dense, stride 1", {40, 256, 56, 56, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.844
+    {"convolution dgrad dense, stride 1", {60, 1280, 18, 18, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.918
+    {"convolution dgrad dense, stride 1", {116, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.923
     {"convolution dgrad dense, stride 2 or more", {14, 232, 56, 100, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.894
-    {"convolution dgrad depthwise, stride 1", {1, 480, 14, 14, 480, 5, 5, 1, 1, 2, 2, 1, 1, 480}, false},  // 0.788
-    {"convolution dgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.857
-    {"convolution dgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 3.237
-    {"convolution dgrad of few channels, stride 1", {16, 3, 224, 224, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.834
-    {"convolution dgrad of few channels, stride 1", {32, 4, 110, 110, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 2.118
+    {"convolution dgrad depthwise, stride 1", {1, 480, 14, 14, 480, 5, 5, 1, 1, 2, 2, 1, 1, 480}, false},  // 0.787
+    {"convolution dgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.796
+    {"convolution dgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 3.223
     {"convolution dgrad pointwise, stride 1", {2, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.593
     {"convolution dgrad pointwise, stride 1", {2, 40, 32, 43, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.851
     {"convolution dgrad pointwise, stride 1", {4, 144, 56, 75, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.880
+    {"convolution dgrad pointwise, stride 1", {9, 24, 64, 64, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.882
     {"convolution dgrad pointwise, stride 1", {16, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.935
     {"convolution dgrad pointwise, stride 1", {26, 40, 48, 48, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.874
     {"convolution dgrad pointwise, stride 1", {58, 40, 28, 50, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.834
+    {"convolution dgrad pointwise, stride 1", {128, 320, 14, 14, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.874
     {"convolution fprop dense, stride 1", {4, 128, 112, 149, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.951
+    {"convolution fprop dense, stride 1", {8, 320, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.946
     {"convolution fprop dense, stride 1", {11, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.968
     {"convolution fprop dense, stride 1", {23, 512, 128, 171, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.966
     {"convolution fprop dense, stride 1", {24, 512, 146, 146, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
     {"convolution fprop dense, stride 1", {32, 512, 128, 128, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.927
     {"convolution fprop dense, stride 1", {35, 1280, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.949
+    {"convolution fprop dense, stride 1", {60, 1280, 18, 18, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.932
     {"convolution fprop dense, stride 1", {116, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.950
+    {"convolution fprop dense, stride 1", {128, 512, 48, 48, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.885
+    {"convolution fprop dense, stride 2 or more", {1, 96, 64, 85, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 2.218
+    {"convolution fprop dense, stride 2 or more", {2, 320, 110, 146, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.556
+    {"convolution fprop dense, stride 2 or more", {4, 128, 96, 96, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.261
+    {"convolution fprop dense, stride 2 or more", {4, 320, 110, 195, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.191
     {"convolution fprop dense, stride 2 or more", {7, 96, 56, 56, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.695
     {"convolution fprop dense, stride 2 or more", {7, 320, 128, 128, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.154
+    {"convolution fprop dense, stride 2 or more", {8, 128, 96, 96, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.296
+    {"convolution fprop dense, stride 2 or more", {12, 128, 56, 56, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.282
     {"convolution fprop dense, stride 2 or more", {16, 96, 64, 64, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.729
+    {"convolution fprop dense, stride 2 or more", {32, 128, 96, 96, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.075
+    {"convolution fprop dense, stride 2 or more", {37, 320, 110, 195, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.150
     {"convolution fprop dense, stride 2 or more", {64, 128, 56, 56, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.027
     {"convolution fprop dense, stride 2 or more", {64, 512, 14, 14, 512, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.188
-    {"convolution fprop grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.886
+    {"convolution fprop dense, stride 2 or more", {148, 320, 73, 73, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.228
+    {"convolution fprop grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.872
     {"convolution fprop grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.272
-    {"convolution fprop of few channels, stride 1", {16, 3, 224, 224, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 2.090
-    {"convolution fprop of few channels, stride 1", {32, 4, 110, 110, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 2.183
-    {"convolution fprop of few channels, stride 2 or more", {1, 3, 224, 224, 96, 4, 4, 4, 4, 0, 0, 1, 1, 1}, false},  // 0.831
+    {"convolution fprop of few channels, stride 2 or more", {1, 3, 224, 224, 96, 4, 4, 4, 4, 0, 0, 1, 1, 1}, false},  // 0.815
     {"convolution fprop pointwise, stride 1", {54, 112, 28, 28, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.966
     {"convolution fprop pointwise, stride 1", {200, 112, 24, 24, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.783
+    {"convolution wgrad dense, stride 1", {1, 2560, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.966
     {"convolution wgrad dense, stride 1", {2, 512, 64, 85, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.963
+    {"convolution wgrad dense, stride 1", {4, 640, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.967
+    {"convolution wgrad dense, stride 1", {5, 2560, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.967
+    {"convolution wgrad dense, stride 1", {6, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.961
+    {"convolution wgrad dense, stride 1", {7, 256, 28, 28, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.915
     {"convolution wgrad dense, stride 1", {8, 640, 32, 32, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.913
     {"convolution wgrad dense, stride 1", {14, 640, 128, 128, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.902
     {"convolution wgrad dense, stride 1", {16, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.945
@@ -548,32 +525,32 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"convolution wgrad dense, stride 1", {136, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.907
     {"convolution wgrad dense, stride 1", {169, 512, 32, 32, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.901
     {"convolution wgrad dense, stride 1", {256, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.855
+    {"convolution wgrad dense, stride 1", {256, 512, 7, 12, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.933
     {"convolution wgrad dense, stride 2 or more", {2, 232, 56, 56, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.723
     {"convolution wgrad dense, stride 2 or more", {3, 232, 56, 56, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.720
-    {"convolution wgrad grouped, stride 1", {1, 224, 56, 56, 224, 3, 3, 1, 1, 1, 1, 1, 1, 4}, true},  // 2.333
-    {"convolution wgrad grouped, stride 1", {64, 104, 28, 28, 104, 3, 3, 1, 1, 1, 1, 1, 1, 13}, true},  // 2.701
-    {"convolution wgrad grouped, stride 1", {64, 224, 56, 56, 224, 3, 3, 1, 1, 1, 1, 1, 1, 4}, true},  // 2.862
+    {"convolution wgrad dense, stride 2 or more", {76, 232, 64, 114, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.673
+    {"convolution wgrad grouped, stride 1", {1, 224, 56, 56, 224, 3, 3, 1, 1, 1, 1, 1, 1, 4}, true},  // 2.199
+    {"convolution wgrad grouped, stride 1", {64, 104, 28, 28, 104, 3, 3, 1, 1, 1, 1, 1, 1, 13}, true},  // 2.578
+    {"convolution wgrad grouped, stride 1", {64, 224, 56, 56, 224, 3, 3, 1, 1, 1, 1, 1, 1, 4}, true},  // 2.744
     {"convolution wgrad grouped, stride 1", {64, 256, 56, 56, 256, 3, 3, 1, 1, 1, 1, 1, 1, 32}, true},  // 1.411
-    {"convolution wgrad grouped, stride 1", {64, 448, 28, 28, 448, 3, 3, 1, 1, 1, 1, 1, 1, 8}, true},  // 2.660
+    {"convolution wgrad grouped, stride 1", {64, 448, 28, 28, 448, 3, 3, 1, 1, 1, 1, 1, 1, 8}, true},  // 2.355
     {"convolution wgrad grouped, stride 1", {64, 512, 28, 28, 512, 3, 3, 1, 1, 1, 1, 1, 1, 32}, true},  // 1.591
-    {"convolution wgrad grouped, stride 1", {64, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 16}, true},  // 4.169
+    {"convolution wgrad grouped, stride 1", {64, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 16}, true},  // 4.160
     {"convolution wgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.381
-    {"convolution wgrad of few channels, stride 1", {16, 3, 224, 224, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.306
-    {"convolution wgrad of few channels, stride 1", {32, 4, 110, 110, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.312
     {"convolution wgrad pointwise, stride 1", {4, 144, 56, 75, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.872
+    {"convolution wgrad pointwise, stride 1", {9, 24, 64, 64, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.870
     {"convolution wgrad pointwise, stride 1", {10, 144, 56, 56, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.803
     {"convolution wgrad pointwise, stride 1", {16, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.771
     {"convolution wgrad pointwise, stride 1", {29, 24, 56, 75, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.837
     {"convolution wgrad pointwise, stride 1", {54, 112, 28, 28, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.793
+    {"convolution wgrad pointwise, stride 1", {64, 2048, 7, 7, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.893
     {"mm nt", {1, 384, 3072, 6102}, false},  // 0.907
     {"mm nt", {1, 528, 7168, 13429}, false},  // 0.942
     {"mm nt", {1, 768, 384, 16384}, false},  // 0.918
     {"mm nt", {1, 768, 3072, 8192}, false},  // 0.834
-    {"mm nt", {1, 896, 2048, 7}, false},  // 0.893
     {"mm nt", {1, 1024, 8192, 2256}, false},  // 0.956
     {"mm nt", {1, 1152, 4304, 10891}, false},  // 0.640
     {"mm nt", {1, 1536, 4096, 3706}, false},  // 0.968
-    {"mm nt", {1, 2048, 2048, 13}, false},  // 0.933
     {"mm nt", {1, 2880, 1024, 1984}, false},  // 0.842
     {"mm nt", {1, 3072, 1536, 15469}, false},  // 0.942
     {"mm nt", {1, 3072, 8192, 5343}, false},  // 0.963
@@ -586,19 +563,16 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm nt", {1, 6144, 4096, 1413}, false},  // 0.806
     {"mm nt", {1, 9216, 3072, 8192}, false},  // 0.969
     {"mm nt", {1, 10240, 8192, 1113}, false},  // 0.909
-    {"mm nt", {1, 32768, 640, 4128}, false},  // 0.960
     {"mm nt", {1, 57344, 8192, 62}, false},  // 0.942
     {"mm tn", {1, 1, 28672, 4096}, false},  // 0.942
-    {"mm tn", {1, 2, 384, 24576}, false},  // 0.629
     {"mm tn", {1, 3, 28672, 4096}, false},  // 0.937
     {"mm tn", {1, 16, 28672, 4096}, false},  // 0.949
     {"mm tn", {1, 104, 5120, 3072}, false},  // 0.913
-    {"mm tn", {1, 128, 6144, 4096}, false},  // 0.904
+    {"mm tn", {1, 128, 6144, 4096}, false},  // 0.962
     {"mm tn", {1, 128, 8192, 8192}, false},  // 0.954
     {"mm tn", {1, 136, 14336, 4096}, true},  // 1.043
     {"mm tn", {1, 137, 32064, 3072}, true},  // 1.067
     {"mm tn", {1, 146, 4608, 3584}, true},  // 1.055
-    {"mm tn", {1, 147, 1152, 1152}, true},  // 1.425
     {"mm tn", {1, 147, 28672, 4096}, true},  // 1.070
     {"mm tn", {1, 160, 5120, 320}, true},  // 1.231
     {"mm tn", {1, 169, 3072, 512}, true},  // 1.066
@@ -609,7 +583,6 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm tn", {1, 256, 1000, 512}, true},  // 1.321
     {"mm tn", {1, 256, 10240, 8192}, true},  // 1.022
     {"mm tn", {1, 256, 28672, 4096}, true},  // 1.025
-    {"mm tn", {1, 270, 4096, 4096}, true},  // 1.037
     {"mm tn", {1, 315, 384, 8192}, true},  // 1.215
     {"mm tn", {1, 352, 576, 768}, true},  // 1.367
     {"mm tn", {1, 352, 9216, 3072}, true},  // 1.152
@@ -618,7 +591,6 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm tn", {1, 410, 1152, 768}, true},  // 1.151
     {"mm tn", {1, 448, 9216, 384}, true},  // 1.413
     {"mm tn", {1, 448, 32768, 512}, true},  // 1.535
-    {"mm tn", {1, 512, 512, 512}, true},  // 1.429
     {"mm tn", {1, 512, 768, 6144}, true},  // 1.054
     {"mm tn", {1, 512, 3072, 24576}, true},  // 1.118
     {"mm tn", {1, 512, 6144, 4096}, true},  // 1.029
@@ -635,11 +607,8 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm tn", {1, 4096, 24576, 1536}, true},  // 1.075
     {"mm tn", {1, 4096, 28672, 4096}, true},  // 1.031
     {"mm tn", {1, 4096, 57344, 8192}, true},  // 1.020
-    {"mm tn", {1, 4128, 32768, 640}, true},  // 1.020
-    {"mm tn", {1, 4144, 16384, 2048}, true},  // 1.027
     {"mm tn", {1, 5494, 24576, 768}, true},  // 1.208
     {"mm tn", {1, 6135, 4304, 1152}, true},  // 1.094
-    {"mm tn", {1, 6496, 2048, 256}, true},  // 1.152
     {"mm tn", {1, 8192, 768, 3072}, true},  // 1.049
     {"mm tn", {1, 8192, 7168, 2048}, true},  // 1.040
     {"mm tn", {1, 8192, 9216, 3072}, true},  // 1.043
@@ -658,9 +627,15 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm tn", {1, 15469, 3072, 1536}, true},  // 1.078
     {"mm tn", {1, 16169, 5120, 1280}, true},  // 1.039
     {"mm tn", {1, 16384, 768, 384}, true},  // 1.281
-    {"mm tt", {1, 1, 4096, 4096}, false},  // 0.927
-    {"mm tt", {1, 1, 4096, 28672}, false},  // 0.959
-    {"mm tt", {1, 1, 4096, 128256}, false},  // 0.934
+    {"mm tt", {1, 1, 448, 4608}, true},  // 1.507
+    {"mm tt", {1, 1, 768, 2304}, true},  // 1.318
+    {"mm tt", {1, 1, 1152, 1152}, true},  // 1.330
+    {"mm tt", {1, 1, 1152, 4304}, true},  // 1.377
+    {"mm tt", {1, 1, 2048, 2048}, true},  // 1.257
+    {"mm tt", {1, 1, 2048, 3072}, true},  // 1.471
+    {"mm tt", {1, 1, 3584, 4608}, true},  // 1.177
+    {"mm tt", {1, 1, 4096, 2048}, true},  // 1.254
+    {"mm tt", {1, 1, 6144, 24576}, true},  // 1.020
     {"mm tt", {1, 2, 6144, 12288}, false},  // 0.858
     {"mm tt", {1, 2, 28672, 8192}, false},  // 0.912
     {"mm tt", {1, 3, 512, 32768}, false},  // 0.918
