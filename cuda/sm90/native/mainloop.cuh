@@ -59,8 +59,8 @@ struct Sm90PersistentTypes {
   // wait that long within it for its one place, and rows of 256 columns that are staged whole take a stage from the
   // mainloop. In lines from two places, tiles in turns take 0.9 to 1.0 of the time that they take by threads, but gradients
   // of weights up to 1.13 where M is wide (each row of an operand's tile is then in another page: slow loads, it seems,
-  // that stores wait for). Of tiles with 256 columns not in turns fp8 ones gain 2 %, others lose up to 6 % (H100,
-  // native_kernels/stores/h100_sustained.json). Groups of rows take 1.03 times as long by threads as by TMA.
+  // that stores wait for). Tiles with 256 columns that are not in turns gain 2 % in fp8 and lose up to 6 % in other types
+  // (H100, native_kernels/stores/h100_sustained.json). Groups of rows take 1.03 times as long by threads as by TMA.
   static constexpr RowStores row_stores() {
     constexpr bool kBothAcrossK = kMajorA == cute::SM90::GMMA::Major::MN && kMajorB == cute::SM90::GMMA::Major::MN;
     if (kBlocks == 1 && kOwnColumns < 256) return RowStores::whole;
