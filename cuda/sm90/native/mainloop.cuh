@@ -62,10 +62,10 @@ struct Sm90PersistentTypes {
   // that stores wait for). Tiles with 256 columns that are not in turns gain 2 % in fp8 and lose up to 6 % in other types
   // (H100, native_kernels/stores/h100_sustained.json). Groups of rows take 1.03 times as long by threads as by TMA.
   static constexpr RowStores row_stores() {
-    constexpr bool kBothAcrossK = kMajorA == cute::SM90::GMMA::Major::MN && kMajorB == cute::SM90::GMMA::Major::MN;
+    constexpr bool kBothMnMajor = kMajorA == cute::SM90::GMMA::Major::MN && kMajorB == cute::SM90::GMMA::Major::MN;
     if (kBlocks == 1 && kOwnColumns < 256) return RowStores::whole;
-    if (pingpong) return kBlocks > 1 && kBothAcrossK ? RowStores::by_threads : RowStores::in_lines;
-    if (stores_by_tma) return RowStores::whole;
+    if (stores_by_tma) return pingpong ? RowStores::in_lines : RowStores::whole;
+    if (pingpong) return kBlocks > 1 && kBothMnMajor ? RowStores::by_threads : RowStores::in_lines;
     return !swap_ab && is_fp8(a) ? RowStores::in_lines : RowStores::by_threads;
   }
   // Lazily: the one's static assertions do not hold for the other's tiles.
