@@ -194,14 +194,15 @@ def test_scaled_mm_is_taken(cutwheel: ModuleType, recipe: str, fast: bool) -> No
         assert cutwheel.report().passed_on == 0, str(cutwheel.report())
 
 
-@pytest.mark.parametrize(("recipe", "rows"), [("1x128 x 128x128", 16), ("1x128 x 1x128", 1)])
-def test_scaled_mm_of_blocks_is_taken(cutwheel: ModuleType, recipe: str, rows: int) -> None:
-    given = scaled_operands(recipe, m=rows)  # where it was measured to be faster
+@pytest.mark.parametrize("recipe", ["1x128 x 128x128", "1x128 x 1x128"])
+def test_scaled_mm_of_blocks_is_taken(cutwheel: ModuleType, recipe: str) -> None:
+    given = scaled_operands(recipe)
     try:
         torch._scaled_mm(*given, out_dtype=BF16)
     except (RuntimeError, ValueError) as error:
         pytest.skip(f"torch has none: {error}")
-    compare(cutwheel, lambda: torch._scaled_mm(*given, out_dtype=BF16), taken=1)
+    with cutwheel.batch_invariant():  # takes them whatever was measured
+        compare(cutwheel, lambda: torch._scaled_mm(*given, out_dtype=BF16), taken=1)
 
 
 def test_what_of_scaled_mm_goes_on_to_torch(cutwheel: ModuleType) -> None:
