@@ -48,8 +48,10 @@ Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request,
   bool const is_conv = request.direction != Direction::none;
   bool const same_layouts = kernel.layout_a == request.layout_a && kernel.layout_b == request.layout_b;
   if (!is_conv && !same_layouts) return Reason::layouts;
+  // Partial sums have no addend yet, and beta == 0 leaves C out.
+  Addend const adds = info_of(kernel.epilogue).addend;
   bool const serves =
-      partial && !is_conv ? info_of(kernel.epilogue).addend != Addend::other : has_epilogue_for(kernel, request);
+      partial && !is_conv ? adds == Addend::none || adds == Addend::matrix : has_epilogue_for(kernel, request);
   if (!serves) return Reason::epilogue;
   if (kernel.scales != request.scales) return Reason::scales;
   // A kernel with accumulator promotion also serves callers who allow fast accumulation.

@@ -39,16 +39,16 @@ double operand_elements(GemmRequest const& r) {
   return image + n * k;
 }
 
-// DRAM traffic besides A and B, in bytes for each element of the GEMM: D, and the matrices that the epilogue reads and
-// stores. An operand counts even where a call leaves it out; rows and columns are too little to count.
-double epilogue_bytes(GemmPlan const& plan, GemmRequest const& r) {
-  double const d_bytes = element_bytes(plan.kernel->d);
-  if (r.addend != Addend::other) return r.addend == Addend::matrix && !plan.reduce ? 2 * d_bytes : d_bytes;
+// DRAM traffic besides A and B, in bytes for each element of the GEMM: D, in a type, and the matrices that the epilogue
+// reads and stores. An operand counts even where a call leaves it out; rows and columns are too little to count.
+double epilogue_bytes(GemmRequest const& r, DType d) {
+  double const d_bytes = element_bytes(d);
+  if (r.addend != Addend::other) return r.addend == Addend::matrix ? 2 * d_bytes : d_bytes;
   EpilogueInfo const& info = info_of(r.epilogue);
   double bytes = d_bytes * (info.width == Width::half ? 0.5 : info.width == Width::twice ? 2 : 1);
   for (int i = 0; i < info.count; ++i) {
     EpilogueOperandInfo const& operand = info.operands[i];
-    double const one = element_bytes(operand, plan.kernel->d);
+    double const one = element_bytes(operand, d);
     if (operand.kind == OperandKind::matrix || operand.kind == OperandKind::store) bytes += one;
     if (operand.kind == OperandKind::wide_matrix) bytes += 2 * one;
   }
@@ -144,7 +144,7 @@ double predict_thin_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo co
   constexpr int kWide = 64;
   double const more = groups > 1 ? cost.narrow * (static_cast<double>(kWide) / kernel.tile.n - 1) : 0;
   double const work = waves * fitting / 2 * (cost.strip_us * loads + cost.piece_us * (1 + more) * groups * blocks);
-  double const bytes = operand_elements(r) * element_bytes(kernel.a) + epilogue_bytes(plan, r) * r.m * r.n;
+  double const bytes = operand_elements(r) * element_bytes(kernel.a) + epilogue_bytes(r, kernel.d) * r.m * r.n;
   double const dram = bytes / (cost.dram * device.memory_gb_per_s * 1e3);
   return cost.launch_us + (kernel.tile.n < kWide ? kNarrowUs : 0) + cost.weight_us * weight / 1024 +
          combine(work, dram, 0, cost.sharpness);
@@ -205,7 +205,9 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   double const operand_bytes = element_bytes(kernel.a);
 
   double const results = static_cast<double>(r.m) * r.n * plan.splits;  // each split writes its own
-  double const bytes = r.batch * (operand_bytes * operand_elements(r) + epilogue_bytes(plan, r) * results);
+  // Partial sums have no epilogue yet.
+  double const of_results = plan.reduce ? element_bytes(kernel.d) : epilogue_bytes(r, kernel.d);
+  double const bytes = r.batch * (operand_bytes * operand_elements(r) + of_results * results);
   double const dram = bytes / (limits.dram * device.memory_gb_per_s * 1e3);
   // Clusters fetch a tile's operands once for all their members. Groups are laid out otherwise.
   auto const [lines_a, lines_b] = lines_of_l2(kernel, r);
@@ -243,7 +245,7 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   // Time that an activation or a residual adds to a wave of tiles, fitted with the figures of the tiles: pingpong hides
   // most of it behind the next tile. In our own kernel it is in proportion to the area. The figures of scaled_mm's tiles
   // were measured with the scales.
-  bool const is_fused = kernel.op == Op::gemm && r.addend == Addend::other;
+  bool const is_fused = kernel.op == Op::gemm && r.addend == Addend::other && !plan.reduce;
   bool const hides = kernel.schedule == Schedule::pingpong;
   if (kernel.family == Family::sm90_warpspecialized && is_fused) tile += hides ? 0.0 : 5.7;
   if (is_own && is_fused) {
@@ -283,7 +285,7 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   // Threads store an unaligned D, which pingpong hides: read off 4096 x 50257 x 768 on an H100, 691 us and 568.
   if (!r.d_aligned && !hides) tile += 1.3 * area_of(kernel.tile);
   // Behind a short K pingpong does not hide a residual.
-  bool const is_named = r.addend == Addend::other || r.op == Op::conv2d;
+  bool const is_named = (r.addend == Addend::other && !plan.reduce) || r.op == Op::conv2d;
   bool const reads_matrix = is_named && has_matrix(r.epilogue);
   if (kernel.family == Family::sm90_warpspecialized && kernel.op == Op::gemm && reads_matrix) {
     tile += 2.0 * std::max(0.0, 1 - k_tiles / 12);
@@ -317,7 +319,8 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   if (plan.reduce) {
     // The partial sums are written and read once more, in L2 as far as they fit; a second launch overlaps the first one's
     // end. L2 holds nothing of sums as large as itself when they are read.
-    double const out = static_cast<double>(r.m) * r.n, sums = 4 * out * plan.splits, result = out * element_bytes(r.d);
+    double const out = static_cast<double>(r.m) * r.n, sums = 4 * out * plan.splits;
+    double const result = out * (r.addend == Addend::other ? epilogue_bytes(r, r.d) : element_bytes(r.d));
     double const missing = std::clamp(2 * sums / device.l2_bytes - 1, 0.0, 1.0);
     time += limits.reduce_us + (2 * sums + result) / (limits.reduce_tb_per_s * 1e6);
     time += missing * (sums + result) / (limits.dram * device.memory_gb_per_s * 1e3);

@@ -54,12 +54,14 @@ KernelDescriptor const* find_remembered(Key const& key, DeviceInfo const& device
 
 }  // namespace
 
-KernelDescriptor const* find_reduce_kernel(DeviceInfo const& device, DType d, std::optional<Arch> arch) {
+KernelDescriptor const* find_reduce_kernel(DeviceInfo const& device, DType d, std::optional<Arch> arch,
+                                           std::optional<Epilogue> epilogue) {
+  Family const family = epilogue ? Family::splitk_epilogue : Family::splitk_reduce;
   for (bool ptx : {false, true}) {
     for (int i = 0; i < kKernelCount; ++i) {
       KernelDescriptor const& kernel = kKernels[i];
-      if (kernel.family == Family::splitk_reduce && kernel.d == d && (!arch || kernel.arch == *arch) &&
-          can_run_on(kernel, device, ptx) == Reason::none) {
+      if (kernel.family == family && kernel.d == d && (!arch || kernel.arch == *arch) &&
+          (!epilogue || kernel.epilogue == *epilogue) && can_run_on(kernel, device, ptx) == Reason::none) {
         return &kernel;
       }
     }

@@ -120,9 +120,9 @@ Status run(GemmPlan const& plan, GemmArgs args) {
   args.raster = plan.raster;
   args.swizzle = std::clamp(plan.swizzle, 1, kMaxSwizzle);
   args.splits = plan.splits;
-  KernelDescriptor const& kernel = *plan.kernel;
-  EpilogueInfo const& epilogue = info_of(kernel.epilogue);
-  DType const a = kernel.a, d = (plan.reduce ? plan.reduce : plan.kernel)->d;
+  KernelDescriptor const &kernel = *plan.kernel, &last = plan.reduce ? *plan.reduce : kernel;
+  EpilogueInfo const& epilogue = info_of(last.epilogue);
+  DType const a = kernel.a, d = last.d;
   if (plan.reduce) {
     // One problem after the other, in the same workspace.
     for (int i = 0; i < args.batch; ++i) {

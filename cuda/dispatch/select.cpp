@@ -34,16 +34,19 @@ Scope scope_of(GemmRequest const& request, DeviceInfo const& device) {
 // The reduce kernels that one ranking needs: looked up once for each architecture, not for each kernel.
 class ReduceKernels {
  public:
-  ReduceKernels(DeviceInfo const& device, DType d) : device_(device), d_(d) {}
+  ReduceKernels(DeviceInfo const& device, GemmRequest const& request) : device_(device), d_(request.d) {
+    bool const is_product = request.direction == Direction::none;
+    if (is_product && request.addend == Addend::other) epilogue_ = request.epilogue;
+  }
 
   KernelDescriptor const* of(Arch arch) {
     for (Entry& entry : entries_) {
       if (entry.arch == arch) return entry.kernel;
       if (entry.arch) continue;
-      entry = {arch, find_reduce_kernel(device_, d_, arch)};
+      entry = {arch, find_reduce_kernel(device_, d_, arch, epilogue_)};
       return entry.kernel;
     }
-    return find_reduce_kernel(device_, d_, arch);
+    return find_reduce_kernel(device_, d_, arch, epilogue_);
   }
 
  private:
@@ -53,6 +56,7 @@ class ReduceKernels {
   };
   DeviceInfo const& device_;
   DType d_;
+  std::optional<Epilogue> epilogue_;
   std::array<Entry, 3> entries_;
 };
 
@@ -98,8 +102,13 @@ void add_wgrad_split_plans(std::vector<GemmPlan>& plans, KernelDescriptor const&
 void add_split_plans(std::vector<GemmPlan>& plans, KernelDescriptor const& kernel, GemmRequest const& request,
                      DeviceInfo const& device, ReduceKernels& reduce_kernels) {
   constexpr int kShortestSlice = 512;
-  // The reduction has the epilogues of mm and addmm only.
-  if (request.addend == Addend::other || request.grouping != Grouping::none || !request.d_aligned) return;
+  if (request.grouping != Grouping::none || !request.d_aligned) return;
+  if (request.addend == Addend::other) {
+    // An epilogue takes four columns at once. Rows of another N lie on 16 bytes only where the caller has padded them.
+    if (request.op != Op::gemm || request.n % 4 != 0) return;
+    // Of 16 bits in float32: nothing serves them unsplit, and K is not to decide whether they are served.
+    if (request.d == DType::f32 && request.a != DType::tf32) return;
+  }
   int const fewest = fewest_splits(request);
   if (request.batch != 1 && fewest == 1) return;
   if (kernel.d != DType::f32) return;
@@ -204,7 +213,7 @@ std::vector<GemmPlan> rank_plans(GemmRequest const& asked, DeviceInfo const& dev
   Scope const scope = scope_of(asked, device);
   GemmRequest request = asked;
   if (request.batch_invariant) request.summation = invariant_order(asked, device);
-  ReduceKernels reduce_kernels(device, request.d);
+  ReduceKernels reduce_kernels(device, request);
   std::vector<GemmPlan> plans;
   for (int i = 0; i < kKernelCount; ++i) {
     KernelDescriptor const& kernel = kKernels[i];

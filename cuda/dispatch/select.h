@@ -132,8 +132,10 @@ std::vector<GemmPlan> rank_plans(GemmRequest const& request, DeviceInfo const& d
 // The cheapest plan, remembered per thread; nothing when no kernel can run.
 std::optional<GemmPlan> choose_plan(GemmRequest const& request);
 
-// The kernel that adds partial sums up and writes `d`, of one architecture or of the best that the device runs.
-KernelDescriptor const* find_reduce_kernel(DeviceInfo const& device, DType d, std::optional<Arch> arch = std::nullopt);
+// The kernel that adds partial sums up and writes `d`, of one architecture or of the best that the device runs: with an
+// epilogue, or with alpha, beta and C.
+KernelDescriptor const* find_reduce_kernel(DeviceInfo const& device, DType d, std::optional<Arch> arch = std::nullopt,
+                                           std::optional<Epilogue> epilogue = std::nullopt);
 
 // The elementwise kernel of an epilogue that writes `d`, remembered per thread: native code of the newest architecture,
 // else PTX; nullptr when there is none.

@@ -5,16 +5,12 @@
 #include <algorithm>
 #include <tuple>
 
-#include "epilogue/apply.cuh"
+#include "epilogue/row_vectors.cuh"
 
 namespace cutwheel::gemm {
 
 // A warp's part of a problem.
-struct Sm80WarpPart {
-  int row, column;          // the first ones
-  int end_row, end_column;  // of the problem, or of the group
-  std::int64_t batch;       // which problem of a batch, or group
-};
+using Sm80WarpPart = epilogue::VectorRegion;
 
 // Rows of D follow each other with its leading dimension.
 struct Sm80FollowingRows {
@@ -45,94 +41,7 @@ struct Sm80Epilogue<Epilogue, d, Warp, epilogue::OperandList<Operands...>, epilo
   static constexpr int kBytesPerWarp = kRows * kPitch;
   static constexpr int kPasses = kRows / kRowsAtOnce;
 
-  template <class Operand>
-  using Raw = cutlass::Array<epilogue::ElementOfOperand<Operand>, kVector>;
-
-  // In pieces of 16 bytes, to which everything is aligned.
-  template <class X, int N>
-  CUTLASS_DEVICE static void load(cutlass::Array<X, N>& values, X const* from) {
-    constexpr int kEach = std::min(N, 16 / static_cast<int>(sizeof(X)));
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < N; i += kEach) {
-      using Piece = cutlass::AlignedArray<X, kEach>;
-      *reinterpret_cast<Piece*>(values.data() + i) = *reinterpret_cast<Piece const*>(from + i);
-    }
-  }
-  template <class X, int N>
-  CUTLASS_DEVICE static void save(X* to, cutlass::Array<X, N> const& values) {
-    constexpr int kEach = std::min(N, 16 / static_cast<int>(sizeof(X)));
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < N; i += kEach) {
-      using Piece = cutlass::AlignedArray<X, kEach>;
-      *reinterpret_cast<Piece*>(to + i) = *reinterpret_cast<Piece const*>(values.data() + i);
-    }
-  }
-
-  // Address in a matrix, a store or D of the element that belongs to an accumulator column.
-  template <class X, class User>
-  CUTLASS_DEVICE static X* element_at(EpilogueValue const& value, std::int64_t batch, std::int64_t row_offset, int column) {
-    return reinterpret_cast<X*>(static_cast<User*>(value.data) + batch * value.batch_stride + row_offset) + column;
-  }
-
-  // Row operands are loaded once for all rows of D, the others for each row. Scalars stay in the kernel's parameters.
-  template <class Operand>
-  CUTLASS_DEVICE static auto along_row(EpilogueValue const* operands, Sm80WarpPart const& part, int column) {
-    Raw<Operand> values;
-    values.clear();
-    if constexpr (Operand::kKind == OperandKind::row) {
-      EpilogueValue const& value = operands[Operand::kIndex];
-      auto const* const data = static_cast<Element<Operand::kType> const*>(value.data) + part.batch * value.batch_stride;
-      if (value.data && column < part.end_column) {
-        if (Operand::kMayBeOne && value.leading == 0) {
-          values.fill(*data);
-        } else {
-          load(values, data + column);
-        }
-      }
-    }
-    return values;
-  }
-  template <class Operand>
-  CUTLASS_DEVICE static auto of_row(EpilogueValue const* operands, Sm80WarpPart const& part, int row, int column,
-                                    Raw<Operand> const& along_row) {
-    EpilogueValue const& value = operands[Operand::kIndex];
-    if constexpr (Operand::kKind == OperandKind::row) {
-      return along_row;
-    } else if constexpr (Operand::kKind == OperandKind::scalar) {
-      return value.value;
-    } else {
-      Raw<Operand> values;
-      values.clear();
-      if (value.data && row < part.end_row && column < part.end_column) {
-        using User = Element<Operand::kType>;
-        if constexpr (Operand::kKind == OperandKind::col) {
-          bool const is_one = Operand::kMayBeOne && value.leading == 0;
-          values.fill(static_cast<User const*>(value.data)[part.batch * value.batch_stride + (is_one ? 0 : row)]);
-        } else {
-          load(values,
-               element_at<epilogue::ElementOfOperand<Operand> const, User>(value, part.batch, row * value.leading, column));
-        }
-      }
-      return values;
-    }
-  }
-  template <class Operand>
-  CUTLASS_DEVICE static auto widened(float value) {
-    cutlass::Array<float, kVector> values;
-    values.fill(value);
-    return values;
-  }
-  template <class Operand>
-  CUTLASS_DEVICE static auto widened(Raw<Operand> const& values) {
-    return epilogue::to_float<Operand>(values);
-  }
-
-  template <class Operand>
-  CUTLASS_DEVICE static void save_store(EpilogueValue const* operands, Sm80WarpPart const& part, int row, int column,
-                                        cutlass::Array<float, kVector> const& values) {
-    EpilogueValue const& value = operands[Operand::kIndex];
-    save(element_at<E, E>(value, part.batch, row * value.leading, column), epilogue::round_to<E>(values));
-  }
+  using Vectors = epilogue::RowVectors<Epilogue, d, kVector>;
 
   // `shared`: kBytesPerWarp of the warp's own; `d_rows`: where rows of D lie. Overwrites the sums.
   template <class Sums, class Rows = Sm80FollowingRows>
@@ -149,17 +58,20 @@ struct Sm80Epilogue<Epilogue, d, Warp, epilogue::OperandList<Operands...>, epilo
                                    std::index_sequence<I...>, std::index_sequence<S...>) {
     static_assert(kMmaM * 16 == Warp::kM && kMmaN * 8 == Warp::kN && sizeof(Accumulator) == 4);
     int const lane = threadIdx.x % 32, vector = lane % kVectors, column = part.column + vector * kVector;
-    std::tuple const row_values{along_row<Operands>(operands, part, column)...};
+    std::tuple const row_values{Vectors::template along_row<Operands>(operands, part, column)...};
     int first = part.row;
     // Not unrolled: the sums move up, so that there is one copy of an epilogue that may be long.
 #pragma unroll 1
     for (int i = 0; i < kMmaM && first < part.end_row; i += kMmasAtOnce, first += kRows) {
       // Loads are under way while sums go through shared memory.
-      std::tuple<decltype(of_row<Operands>(operands, part, 0, 0, std::get<I>(row_values)))...> values[kPasses];
+      std::tuple<decltype(Vectors::template of_row<Operands>(operands, part, 0, 0, std::get<I>(row_values)))...>
+          values[kPasses];
       CUTLASS_PRAGMA_UNROLL
       for (int pass = 0; pass < kPasses; ++pass) {
         int const row = first + pass * kRowsAtOnce + lane / kVectors;
-        ((std::get<I>(values[pass]) = of_row<Operands>(operands, part, row, column, std::get<I>(row_values))), ...);
+        ((std::get<I>(values[pass]) =
+              Vectors::template of_row<Operands>(operands, part, row, column, std::get<I>(row_values))),
+         ...);
       }
 
       __syncwarp();
@@ -172,10 +84,12 @@ struct Sm80Epilogue<Epilogue, d, Warp, epilogue::OperandList<Operands...>, epilo
         cutlass::Array<Accumulator, kVector> accum;
         get(accum, shared + in_part * kPitch, vector);
         typename Apply::template StoreFragments<kVector> stores;
-        std::tuple const inputs{widened<Operands>(std::get<I>(values[pass]))...};
+        std::tuple const inputs{Vectors::template widened<Operands>(std::get<I>(values[pass]))...};
         auto const d_fragment = Apply::run(accum, inputs, stores);
-        save(element_at<ElementD, E>(result, part.batch, d_rows.at(row, result.leading), column), d_fragment);
-        (save_store<Stores>(operands, part, row, column, stores[S]), ...);
+        epilogue::save_vector(
+            Vectors::template element_at<ElementD, E>(result, part.batch, d_rows.at(row, result.leading), column),
+            d_fragment);
+        (Vectors::template save_store<Stores>(operands, part, row, column, stores[S]), ...);
       }
       CUTLASS_PRAGMA_UNROLL
       for (int next = kMmasAtOnce; next < kMmaM; ++next) {

@@ -119,7 +119,7 @@ struct Sm80Grouped {
     for (int i = threadIdx.x; i < Tile::kM * kVectors; i += kMaxThreads) {
       int const row = work.row + i / kVectors, column = work.tile_n * Tile::kN + i % kVectors * kVector;
       if (row < work.end_row && column < p.n) {
-        Epilogue::save(reinterpret_cast<E*>(static_cast<char*>(data) + row * pitch) + column, zeros);
+        epilogue::save_vector(reinterpret_cast<E*>(static_cast<char*>(data) + row * pitch) + column, zeros);
       }
     }
   }

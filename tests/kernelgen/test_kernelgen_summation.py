@@ -78,8 +78,8 @@ def declared() -> tuple[Kernel, ...]:
 def test_what_is_chosen_for_a_product_has_a_key() -> None:
     for kernel in declared():
         is_other = kernel.family in (
-            *("splitk_reduce", "elementwise", "quantize", "pad_rows", "col2im"),
-            *("depthwise", "grouped_conv"),
+            *("splitk_reduce", "splitk_epilogue", "elementwise", "quantize", "pad_rows"),
+            *("col2im", "depthwise", "grouped_conv"),
             *("route", "permute", "unpermute", "permute_dots"),
         )
         assert (summation_order(kernel) is None) == is_other, kernel.family

@@ -11,6 +11,7 @@ import torch
 from epilogue_reference import BOUND_FUNCTIONS, Bound, Epilogue, evaluate, placed
 from gemm_cases import (
     ARCHS,
+    SINGLE,
     TORCH_DTYPE,
     manifest,
     manifest_kernels,
@@ -59,7 +60,7 @@ def served(epilogues: list[Epilogue], dtype: torch.dtype | None = None) -> list[
     rows = {
         (row["epilogue"], row["arch"], TORCH_DTYPE[row["a"]], TORCH_DTYPE[row["d"]])
         for row in manifest_kernels()
-        if row["family"] not in ("splitk_reduce", "pad_rows")
+        if row["family"] not in ("splitk_reduce", "splitk_epilogue", "pad_rows")
     }
     found = []
     for epilogue in epilogues:
@@ -250,6 +251,35 @@ def check_kernel(
         epilogue, 136, 326, short_k, dtype, device, d, (2,), (2,), lay_a=lay_a, lay_b=lay_b
     )
     call.check(cutwheel)
+
+
+def check_splitk_epilogue(
+    cutwheel: Any, device: str, environment: Callable[..., None], row: Mapping[str, Any]
+) -> None:
+    """An epilogue behind the sums of split-K, whose slices are of any length."""
+    d = TORCH_DTYPE[row["d"]]
+    operand = "tf32" if d == SINGLE else row["d"]
+    epilogue = declared()[row["epilogue"]]
+    # It stores float32 without an epilogue: what is left to it are partial sums.
+    partial = next(
+        x["name"]
+        for x in manifest_kernels()
+        if (x["arch"], x["family"], x["epilogue"]) == (row["arch"], "sm90_persistent", "plain")
+        and (x["layout"], x["a"], x["d"], x["schedule"]) == ("tnt", operand, "f32", "persistent")
+    )
+    environment(CUTWHEEL_KERNEL=partial)
+    lay_b: Lay = lambda x: x.mT.contiguous().mT  # noqa: E731
+    # The last are problems of a batch with operands of their own, which only a long K splits.
+    problems: tuple[tuple[int, int, int, tuple[int, ...]], ...] = (
+        *((1, 136, 4096, ()), (24, 328, 4104, ()), (264, 72, 8192, ())),
+        (5, 16, 2**18 + 72, (2,)),
+    )
+    for m, n, k, batch in problems:
+        call = Call.random(epilogue, m, n, k, d, device, d, batch, batch, lay_b=lay_b)
+        parameters = call.explain(cutwheel).parameters
+        assert (parameters["reduce"], parameters["splits"] > 1) == (row["name"], True)
+        call.check(cutwheel)
+        call.with_operands(**dict.fromkeys(call.operands)).check(cutwheel)
 
 
 def nan_outs(call: Call, lay: Lay = lambda x: x) -> list[torch.Tensor]:

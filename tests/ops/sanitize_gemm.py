@@ -41,7 +41,7 @@ def rows() -> list[Row]:
         row
         for row in manifest_kernels()
         if row["arch"] == "sm90a"
-        and row["family"] not in ("elementwise", "splitk_reduce", "pad_rows")
+        and row["family"] not in ("elementwise", "splitk_reduce", "splitk_epilogue", "pad_rows")
         and TORCH_DTYPE[row["a"]].itemsize == 2
     ]
     # Those of our own first.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from elementwise_cases import check_elementwise
-from epilogue_cases import CLASSIC, check_kernel
+from epilogue_cases import CLASSIC, check_kernel, check_splitk_epilogue
 from gemm_cases import (
     ARCHS,
     BRAIN,
@@ -96,6 +96,9 @@ def test_every_kernel(
     require_arch(kernel["arch"])
     if kernel["family"] == "splitk_reduce":
         check_splitk(cutwheel, device, environment, kernel)
+        return
+    if kernel["family"] == "splitk_epilogue":
+        check_splitk_epilogue(cutwheel, device, environment, kernel)
         return
     if kernel["family"] == "pad_rows":
         check_copies(cutwheel, device, environment, kernel)

@@ -292,10 +292,13 @@ def test_raster_order_is_along_m_where_a_stays_in_l2() -> None:
     # Not beside a smaller B.
     assert chosen(H200, 16384, 2048, 256)["raster"] == "along_n"
     # Of CUTLASS's tiles, those of 8 bits.
-    fp8 = {"a": E4M3, "d": BF16, "epilogue": "scaled", "fast_accum": True}
-    for given, raster in ((fp8, "along_m"), ({"addend": MATRIX}, "along_n")):
+    fp8 = {"a": E4M3, "d": BF16, "epilogue": "block_bias", "scales": "1x128_1x128"}
+    for given, cluster, raster in (
+        (fp8, "1x1x1", "along_m"),
+        ({"addend": MATRIX}, "2x1x1", "along_n"),
+    ):
         plans = explain(H200, 2048, 201088, 1440, **given)["plans"]
-        assert {plan["raster"] for plan in plans if "2x1x1" in plan["row"]} == {raster}
+        assert {plan["raster"] for plan in plans if cluster in plan["row"]} == {raster}
 
 
 def test_tiles_of_cutlass_that_fill_no_band_are_walked_in_bands_of_one() -> None:
@@ -337,6 +340,28 @@ def test_splits_carry_a_reduce_kernel_and_fill_the_sms(gpu: Gpu, k: int) -> None
         if "_swap_" not in row and 2 * tiles < gpu.sms and k // 512 > gpu.sms // tiles:
             # Whole tiles of K: a slice more for each tile might have less than one.
             assert any(gpu.sms >= tiles * s > 0.8 * gpu.sms for s in splits), row
+
+
+@pytest.mark.parametrize("epilogue", ["bias_gelu", "gated_silu", "bias_tanh", "bias_residual_relu"])
+@pytest.mark.parametrize("a", [BF16, TF32])
+def test_a_fused_product_of_few_tiles_is_split(a: str, epilogue: str) -> None:
+    """By the kernels that store float32, with a reduction of the epilogue's own."""
+    plans = explain(H200, 481, 2048, 14336, a=a, epilogue=epilogue)["plans"]
+    best = plans[0]
+    assert best["splits"] > 1
+    d = F32 if a == TF32 else a
+    assert best["reduce"] == f"gemm_sm90a_f32_f32_f32_{d}_splitk_epilogue_{epilogue}"
+    assert best["row"].endswith("_plain")
+    us = min(p["predicted_us"] for p in plans if not p["reduce"])
+    assert best["predicted_us"] < 0.9 * us
+
+
+def test_only_what_is_served_unsplit_is_split() -> None:
+    """Else K would decide whether float32 results of 16 bits have an epilogue."""
+    assert not explain(H200, 64, 2048, 14336, d=F32, epilogue="bias_gelu")["plans"]
+    odd = explain(H200, 481, 2046, 14336, epilogue="bias_gelu")["plans"]
+    assert odd
+    assert not any(plan["reduce"] for plan in odd)
 
 
 LONG = 1 << 18

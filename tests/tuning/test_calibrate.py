@@ -50,10 +50,16 @@ def request(m: int, n: int, k: int, **changes: Any) -> dict[str, Any]:
         (request(30000, 2048, 40, layouts="nt"), {"layout_a": COLUMN, "layout_b": ROW}),
         (request(300, 4096, 1024, layouts="tt"), {"layout_b": ROW}),
         (request(300, 4096, 1000, layouts="nt"), {"layout_a": COLUMN, "layout_b": ROW}),
-        (request(900, 3072, 2048, addend="other"), {"epilogue": "bias_gelu"}),
-        (request(900, 3072, 2048, addend="other"), {"epilogue": "gated_silu"}),
+        (request(900, 3072, 2048, addend="other", epilogue="bias_gelu"), {"epilogue": "bias_gelu"}),
+        (
+            request(900, 3072, 2048, addend="other", epilogue="gated_silu"),
+            {"epilogue": "gated_silu"},
+        ),
         (request(100, 512, 8192), {}),  # clusters that share K among them
-        (request(900, 3072, 512, addend="other"), {"epilogue": "bias_residual"}),
+        (
+            request(900, 3072, 512, addend="other", epilogue="bias_residual"),
+            {"epilogue": "bias_residual"},
+        ),
         (request(900, 3072, 2048, a="e4m3", addend="other"), {"epilogue": "scaled"}),
     ],
 )

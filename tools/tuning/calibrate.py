@@ -244,7 +244,11 @@ def sums_of(
     if splits == 1 and kernel["d"] == request["d"]:
         return 0.0, 0.0
     results = request["m"] * request["n"]
-    sums, written = 4.0 * results * splits, float(results * BYTES[request["d"]])
+    epilogue = request.get("epilogue", "") if request["addend"] == "other" else ""
+    # D, half as wide as the product where units are gated, and what the epilogue reads and stores.
+    elements = (0.5 if epilogue.startswith("gated") else 1) + ("residual" in epilogue)
+    elements += epilogue.endswith("_aux")
+    sums, written = 4.0 * results * splits, results * elements * BYTES[request["d"]]
     missing = min(max(2 * sums / gpu["l2_bytes"] - 1, 0.0), 1.0)
     return 2 * sums + written, missing * (sums + written)
 
@@ -279,7 +283,7 @@ def terms_of(
     operands = size * k * (rows + columns)
     area = tile_m * tile_n / 128**2
     added, factor = 0.0, 1.0
-    if request["addend"] == "other" and kernel["op"] == "gemm":
+    if request["addend"] == "other" and kernel["op"] == "gemm" and not reduced:
         stores = epilogue.endswith("_aux") and not reads_matrix
         of_area = STORED[pingpong] if stores else FUSED[reads_matrix, pingpong]
         added = area * of_area if native else FUSED_CUTLASS[pingpong]

@@ -25,6 +25,7 @@ FAMILIES: dict[str, Family] = {
         sm80.SM80_MULTISTAGE,
         sm90_cutlass.SM90_WARPSPECIALIZED,
         elementwise.SPLITK_REDUCE,
+        elementwise.SPLITK_EPILOGUE,
         elementwise.ELEMENTWISE,
         sm80.SM89_BLOCKWISE,
         sm90_cutlass.SM90_BLOCKWISE,

@@ -27,6 +27,19 @@ def _check_operands(kernel: Kernel) -> Iterator[str]:
             )
 
 
+def _check_sums(kernel: Kernel) -> Iterator[str]:
+    epilogue = kernel.epilogue
+    if epilogue is None:
+        return
+    if not epilogue.has_accum:
+        yield f"epilogue {epilogue.name} does not use accum; there are sums of a product here"
+    if epilogue.addend != "other":
+        yield (
+            f"epilogue {epilogue.name} is one of mm and addmm, with alpha or beta: the family"
+            " splitk_reduce applies it"
+        )
+
+
 def _check_recipe(kernel: Kernel) -> Iterator[str]:
     recipe, d = kernel.recipe or "", kernel.dtypes.d
     if recipe.endswith("_asymmetric") and d != "s8":
@@ -51,6 +64,18 @@ SPLITK_REDUCE = _untiled(
     layouts=("ttt",),
     dtypes={"gemm": tuple(DTypes("f32", "f32", "f32", d) for d in _FLOATS)},
     lists=(),
+)
+
+# The same, for epilogues that are more than alpha, beta and C.
+SPLITK_EPILOGUE = _untiled(
+    name="splitk_epilogue",
+    seconds=(4, 0.15),
+    header="elementwise/splitk_epilogue.cuh",
+    template="SplitkEpilogue<arch, d, epilogue>",
+    layouts=("ttt",),
+    dtypes={"gemm": tuple(DTypes("f32", "f32", "f32", d) for d in _FLOATS)},
+    lists=("epilogue",),
+    checks=(_check_sums,),
 )
 
 # Copies rows of bytes that begin anywhere to rows on 16 bytes.

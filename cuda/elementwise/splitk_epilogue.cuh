@@ -1,0 +1,93 @@
+// D = epilogue(sum over splits of partial): the second half of split-K where the epilogue is more than alpha, beta and C.
+#pragma once
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "core/launch.h"
+#include "epilogue/row_vectors.cuh"
+
+namespace cutwheel::gemm {
+
+// In GemmArgs: a is the partial sums, [splits, M, N] float32, a.batch_stride from split to split, a.leading from row to
+// row; the batch is 1. N is a multiple of four columns, which a thread takes at once.
+template <Arch arch_, DType d_, template <DType> class Epilogue_, class Operands = typename Epilogue_<d_>::Operands,
+          class Stores = typename Epilogue_<d_>::Stores>
+struct SplitkEpilogue;
+
+template <Arch arch_, DType d_, template <DType> class Epilogue_, class... Operands, class... Stores>
+struct SplitkEpilogue<arch_, d_, Epilogue_, epilogue::OperandList<Operands...>, epilogue::OperandList<Stores...>> {
+  static constexpr int kVector = 4;
+  static constexpr int kMaxThreads = 256;
+  static constexpr int kMinBlocks = 4;
+  static constexpr int kSharedStorageBytes = 0;
+  using Apply = epilogue::Apply<Epilogue_<d_>, d_, epilogue::OperandList<Operands...>, epilogue::OperandList<Stores...>>;
+  using Vectors = epilogue::RowVectors<Epilogue_<d_>, d_, kVector>;
+  using ElementD = typename Vectors::ElementD;
+
+  struct Params {
+    EpilogueValue operands[kMaxEpilogueOperands];
+    EpilogueValue result;
+    float const* partial;
+    std::int64_t split_stride, leading;
+    int m, n, splits;
+  };
+
+  CUTLASS_DEVICE static void device(Params const& p) {
+    device(p, std::index_sequence_for<Operands...>{}, std::index_sequence_for<Stores...>{});
+  }
+
+  static std::int64_t workspace_bytes(GemmArgs const&) { return 0; }
+
+  static Status launch(GemmArgs const& args, void const* kernel) {
+    Params params{};
+    std::copy(std::begin(args.epilogue), std::end(args.epilogue), params.operands);
+    params.result = {args.d, args.d_leading, 0, 0};
+    params.partial = static_cast<float const*>(args.a.data);
+    params.split_stride = args.a.batch_stride;
+    params.leading = args.a.leading;
+    params.m = args.m;
+    params.n = args.n;
+    params.splits = args.splits;
+    LaunchShape shape;
+    shape.grid = dim3(static_cast<unsigned>(ceil_div(args.n, kMaxThreads * kVector)),
+                      static_cast<unsigned>(std::min(args.m, 65535)));
+    shape.block = dim3(kMaxThreads);
+    shape.dependent_launch = arch_ == Arch::sm90a;
+    return launch_kernel(kernel, shape, params, args.stream);
+  }
+
+ private:
+  template <std::size_t... I, std::size_t... S>
+  CUTLASS_DEVICE static void device(Params const& p, std::index_sequence<I...>, std::index_sequence<S...>) {
+    if constexpr (arch_ == Arch::sm90a) asm volatile("griddepcontrol.wait;" ::: "memory");
+    int const column = (blockIdx.x * kMaxThreads + threadIdx.x) * kVector;
+    if (column >= p.n) return;
+    epilogue::VectorRegion const whole{0, 0, p.m, p.n, 0};
+    std::tuple const along_row{Vectors::template along_row<Operands>(p.operands, whole, column)...};
+    for (int row = blockIdx.y; row < p.m; row += gridDim.y) {
+      std::tuple const inputs{Vectors::template widened<Operands>(
+          Vectors::template of_row<Operands>(p.operands, whole, row, column, std::get<I>(along_row)))...};
+      cutlass::Array<float, kVector> sum;
+      sum.clear();
+      // The sums of a slice come from L2: eight loads are under way at once.
+#pragma unroll 8
+      for (int s = 0; s < p.splits; ++s) {
+        float4 const v = *reinterpret_cast<float4 const*>(p.partial + s * p.split_stride + row * p.leading + column);
+        sum[0] += v.x;
+        sum[1] += v.y;
+        sum[2] += v.z;
+        sum[3] += v.w;
+      }
+      typename Apply::template StoreFragments<kVector> stores;
+      auto const d_fragment = Apply::run(sum, inputs, stores);
+      auto* const to =
+          Vectors::template element_at<ElementD, typename Vectors::E>(p.result, 0, row * p.result.leading, column);
+      epilogue::save_vector(to, d_fragment);
+      (Vectors::template save_store<Stores>(p.operands, whole, row, column, stores[S]), ...);
+    }
+  }
+};
+
+}  // namespace cutwheel::gemm
