@@ -150,6 +150,20 @@ def test_a_tile_has_any_width(x: str) -> None:
         assert only(changed(PERSISTENT, dtypes=[dtypes(x, x)], tile=[64, n, 64], swap_ab=True))
 
 
+@pytest.mark.parametrize("n", [24, 40, 56, 88])
+def test_few_rows_may_have_an_odd_number_of_eights(n: int) -> None:
+    """Stored in pieces of 16 bytes, where nothing is stored or paired besides."""
+    kernel = only(changed(PERSISTENT, tile=[64, n, 64]))
+    _, arithmetic = FAMILIES[kernel.family].shared_memory(kernel)
+    assert f"staged rows 64 x {2 * n}" in arithmetic
+    for values in (
+        {"tile": [128, n, 64]},
+        {"tile": [64, n, 64], "cluster": [1, 1, 2]},
+        {"tile": [64, n, 64], "dtypes": [{"a": "bf16", "b": "bf16", "acc": "f32", "d": "f32"}]},
+    ):
+        assert "rows of D are made of 16 columns" in errors(changed(PERSISTENT, **values))[0][1]
+
+
 @pytest.mark.parametrize("splits", [1, 2, 4, 8])
 def test_a_cluster_shares_k_alone(splits: int) -> None:
     for n in range(16, 257, 16):

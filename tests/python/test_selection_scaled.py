@@ -135,9 +135,12 @@ def test_a_request_names_what_is_asked_of_scaled_mm() -> None:
     assert request["scales"] == "1x128_1x128"
 
 
-def test_small_m_on_hopper_swaps_operands_of_fp8() -> None:
+def test_small_m_on_hopper_has_narrow_tiles_of_fp8() -> None:
+    """Those of 128 columns and more would leave three SMs of four without any."""
+    tiles = {kernel.name: kernel.tile for kernel in cutwheel.kernels()}
     for m in (1, 16, 32):
-        assert "_swap_" in chosen(H200, m, 4096, 4096, **SCALED_FP8)["row"]
+        row = chosen(H200, m, 4096, 4096, **SCALED_FP8)["row"]
+        assert "_swap_" in row or tiles[row][1] <= 48
 
 
 def test_unaligned_extents_rule_out_cp_async_rows_only() -> None:

@@ -53,9 +53,11 @@ def _check_tile(kernel: Kernel) -> Iterator[str]:
             f" {_WARPGROUP_TILE // _rows(kernel)} columns"
         )
     # A swapped tile's columns are rows of D.
-    step = (8 if kernel.tile.swap_ab else 16) * parts
+    each = 8 if kernel.tile.swap_ab or _may_end_in_eight(kernel) else 16
+    step = each * parts
     if n % step or n > 256:
-        why = "columns are rows of D" if kernel.tile.swap_ab else "rows of D are made of 16 columns"
+        why = f"rows of D are made of {each} columns"
+        why = "columns are rows of D" if kernel.tile.swap_ab else why
         why += ", and a warpgroup has half of them" if parts > 1 else ""
         yield f"tile N = {n}; {why}: a multiple of {step} up to 256"
     elif (width := _wgmma_columns(n // parts, is_promoted, _rows(kernel))) not in _wgmma_widths(
@@ -74,11 +76,29 @@ def _check_tile(kernel: Kernel) -> Iterator[str]:
             f"tile N = {n} is multiplied {width} columns at a time, which must divide the"
             f" {SCALE_BLOCK} columns that share a scale"
         )
-    elif kernel.epilogue and (row := _row_bytes(kernel)) % 32:
+    elif kernel.epilogue and n % 16 == 0 and (row := _row_bytes(kernel)) % 32:
         yield (
             f"tile N = {n}; with epilogue {kernel.epilogue.name} a row of D is {row} bytes, and"
             " TMA stores pieces of 32: N must be a multiple of 32"
         )
+
+
+def _may_end_in_eight(kernel: Kernel) -> bool:
+    """Whether rows of D may be 24 or 40 columns, which are stored in pieces of 16 bytes.
+
+    They serve few rows of D, where a wave of tiles is to have a weight's columns.
+    """
+    epilogue, dtypes = kernel.epilogue, kernel.dtypes
+    return (
+        kernel.family == "sm90_persistent"
+        and kernel.tile.shape[0] == 64
+        and kernel.tile.cluster == (1, 1, 1)
+        and dtypes.a == dtypes.b
+        and dtypes.a in wgmma.OPERANDS
+        and DTYPE_BYTES[dtypes.d] == 2
+        and not kernel.scales
+        and (epilogue is None or (epilogue.width == "same" and not epilogue.aux))
+    )
 
 
 def _check_k(*swizzles: int) -> Check:
@@ -272,7 +292,9 @@ def _row_bytes(kernel: Kernel) -> int:
 def _staged_columns(kernel: Kernel) -> int:
     """Columns of a row of results in shared memory: those of a tile, or an even part of them."""
     n, size = _own_columns(kernel), _staged_bytes(kernel)
-    parts = (x for x in range(16, n + 1, 16) if n % x == 0 and x * size <= _STAGED_ROW_BYTES)
+    first = n % 16 if _may_end_in_eight(kernel) else 0
+    steps = range(first or 16, n + 1, 16)
+    parts = (x for x in steps if n % x == 0 and x * size <= _STAGED_ROW_BYTES)
     return max(parts, default=16)  # no part: N is refused
 
 
@@ -364,6 +386,7 @@ _persistent = partial(
     tile_keys=("tile",),
     schedules=("persistent",),
     memory=_memory,
+    kernels_per_source=128,  # CUTLASS's headers cost as much as twenty kernels
 )
 
 # A cluster along K shares out the K of a tile. With pingpong two warpgroups take whole tiles in

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 HEADER = "wgmma_widths.cuh"
 PLAIN = (8, 16, 32, 64, 96, 128, 192, 256)  # mma_sm90_gmma.hpp
-EXTRA = (48, 56, 72, 80, 88, 104, 112, 120, 136, 144, 152, 160, 176, 200, 208, 224, 240)
+EXTRA = (24, 40, 48, 56, 72, 80, 88, 104, 112, 120, 136, 144, 152, 160, 176, 200, 208, 224, 240)
 # Operands that have these widths, float32 sums: PTX's name, C++'s, elements of K, and whether
 # either may lie with K not contiguous.
 _TYPES = {

@@ -13,7 +13,8 @@ namespace cutwheel::gemm {
 
 // The widths that CUTLASS's plain headers declare; others are our own.
 constexpr bool sm90_is_plain_width(int columns) {
-  return columns <= 32 || columns == 64 || columns == 96 || columns == 128 || columns == 192 || columns == 256;
+  return columns == 8 || columns == 16 || columns == 32 || columns == 64 || columns == 96 || columns == 128 ||
+         columns == 192 || columns == 256;
 }
 
 template <class A, class B, class Accumulator, class Tile, cute::SM90::GMMA::Major major_a = cute::SM90::GMMA::Major::K,

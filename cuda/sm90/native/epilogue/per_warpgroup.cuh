@@ -28,7 +28,7 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
   using ElementD = typename Apply::ElementD;  // for one accumulator column
   using E = Element<d>;                       // of the stores besides D, too
   static constexpr int kStores = sizeof...(Stores);
-  static_assert(columns % 16 == 0);
+  static_assert(columns % 8 == 0);
 
   static constexpr int kRows = 64;  // of a warpgroup, 16 of each warp
   // Rows of a tile are staged whole, or in passes of at most so many bytes.

@@ -41,7 +41,7 @@ inline bool is_tma_storable(GemmArgs const& args, int element_bytes) {
 template <int rows, int kRowBytes, int unit, int threads, class Staged>
 CUTLASS_DEVICE void store_unaligned_rows(std::uint8_t* data, std::int64_t pitch, int rows_left, int row_bytes, int thread,
                                          Staged const& staged) {
-  constexpr int kLine = kRowBytes % 128 == 0 ? 128 : kRowBytes % 64 == 0 ? 64 : 32, kLanes = kLine / 4;
+  constexpr int kLine = std::min(kRowBytes & -kRowBytes, 128), kLanes = kLine / 4;
   constexpr int kAtOnce = threads / kLanes, kLines = kRowBytes / kLine;
   int const lane = thread % kLanes;
   CUTLASS_PRAGMA_UNROLL
@@ -78,18 +78,20 @@ CUTLASS_DEVICE void store_unaligned_rows(std::uint8_t* data, std::int64_t pitch,
 }
 
 // Rows of `columns` accumulator columns, `column_bytes` of the result for each; `unit` bytes are one element of it. Their
-// layout is TMA's: pieces of kPieceBytes, one row below the other, swizzled against bank conflicts.
+// layout is TMA's: pieces of kPieceBytes, one row below the other, swizzled against bank conflicts (those of 16 bytes have
+// none).
 template <int columns, int column_bytes, int unit>
 struct Sm90StagedRows {
   static constexpr int kRowBytes = columns * column_bytes;
   static constexpr int kBytes = 16 * kRowBytes;
-  static constexpr int kPieceBytes = kRowBytes % 128 == 0 ? 128 : kRowBytes % 64 == 0 ? 64 : 32;
+  static constexpr int kPieceBytes = std::min(kRowBytes & -kRowBytes, 128);
   static constexpr int kPieces = kRowBytes / kPieceBytes;
-  static_assert(kRowBytes % kPieceBytes == 0 && kPieceBytes % column_bytes == 0 && (unit == 1 || unit == 2 || unit == 4));
+  static_assert(kRowBytes % kPieceBytes == 0 && kPieceBytes >= 16 && (unit == 1 || unit == 2 || unit == 4));
   static constexpr int kPieceColumns = kPieceBytes / column_bytes, kHalf = 8;
   static constexpr auto kSwizzle = kPieceBytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
                                    : kPieceBytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
-                                                       : CU_TENSOR_MAP_SWIZZLE_32B;
+                                   : kPieceBytes == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
+                                                       : CU_TENSOR_MAP_SWIZZLE_NONE;
 
   // The result as bytes: [batch, pieces of a row, rows, bytes of a piece].
   static void encode_map(CUtensorMap& map, void* data, std::int64_t pitch, std::int64_t batch_stride, int m, int n,
@@ -132,7 +134,15 @@ struct Sm90StagedRows {
     static_assert(sizeof(Result) == 2 * column_bytes);
     CUTLASS_PRAGMA_UNROLL
     for (int j = 0; j < columns / 8; j += 2) {
+      bool const is_pair = columns % 16 == 0 || j + 1 < columns / 8;
       if constexpr (column_bytes == 2) {
+        if (!is_pair) {
+          std::uint32_t words[2];
+          memcpy(words, results[j], sizeof(words));
+          auto* const to = staged + offset_of(lane % 16, 16 * j, 0);
+          cute::SM90_U32x2_STSM_N::copy(words[0], words[1], *reinterpret_cast<cute::uint128_t*>(to));
+          continue;
+        }
         std::uint32_t words[4];
         memcpy(words, results[j], sizeof(words));
         // Lanes name rows: 0 to 15 those of the first 8 columns, 16 to 31 of the next 8.
@@ -140,7 +150,7 @@ struct Sm90StagedRows {
         cute::SM90_U32x4_STSM_N::copy(words[0], words[1], words[2], words[3], *reinterpret_cast<cute::uint128_t*>(to));
       } else {
         CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < (is_pair ? 4 : 2); ++i) {
           auto* const to =
               staged + offset_of(8 * (i % 2) + lane / 4, 8 * (j + i / 2) * column_bytes, 2 * (lane % 4) * column_bytes);
           memcpy(__builtin_assume_aligned(to, 2 * column_bytes), &results[j + i / 2][i % 2], 2 * column_bytes);
@@ -211,9 +221,10 @@ struct Sm90StagedRows {
     }
   }
 
-  // Offset of byte `first + rest` of a row, where `first` is known to the compiler.
+  // Offset of byte `first + rest` of a row, where `first` is known to the compiler. Both lie in one piece, unless these
+  // have 16 bytes.
   CUTLASS_DEVICE static int offset_of(int row, int first, int rest) {
-    int const at = first + rest, piece = first / kPieceBytes;
+    int const at = first + rest, piece = (kPieceBytes == 16 ? at : first) / kPieceBytes;
     int const swizzle = row * kPieceBytes / 128 % (kPieceBytes / 16) * 16;
     return (piece * 16 + row) * kPieceBytes + ((at - piece * kPieceBytes) ^ swizzle);
   }
