@@ -28,36 +28,36 @@ struct MeasuredProblem {
 
 // Ratios: torch's time to ours.
 constexpr MeasuredClass kMeasuredClasses[] = {
-    {"_grouped_mm nt", 1, true},  // 15 problems, mean 1.086, a fifth up to 0.994
-    {"_grouped_mm nt", 16, true},  // 11 problems, mean 1.119, a fifth up to 0.998
-    {"_grouped_mm nt", 64, true},  // 11 problems, mean 1.108, a fifth up to 0.990
-    {"_grouped_mm nt", 128, true},  // 8 problems, mean 1.079, a fifth up to 1.012
-    {"_grouped_mm nt", 512, true},  // 10 problems, mean 1.125, a fifth up to 1.065
-    {"_grouped_mm nt", 2048, true},  // 4 problems, mean 1.073, a fifth up to 1.010
-    {"_grouped_mm tn", 1, true},  // 16 problems, mean 1.147, a fifth up to 1.095
-    {"_grouped_mm tn", 16, true},  // 15 problems, mean 1.157, a fifth up to 1.107
-    {"_grouped_mm tn", 64, true},  // 12 problems, mean 1.137, a fifth up to 1.053
-    {"_grouped_mm tn", 128, true},  // 8 problems, mean 1.094, a fifth up to 1.048
-    {"_grouped_mm tn", 512, true},  // 10 problems, mean 1.065, a fifth up to 1.019
-    {"_grouped_mm tn", 2048, true},  // 4 problems, mean 1.148, a fifth up to 1.050
-    {"_grouped_mm tt", 1, true},  // 16 problems, mean 1.109, a fifth up to 1.066
-    {"_grouped_mm tt", 16, true},  // 15 problems, mean 1.163, a fifth up to 1.085
-    {"_grouped_mm tt", 64, true},  // 12 problems, mean 1.122, a fifth up to 1.043
-    {"_grouped_mm tt", 128, true},  // 8 problems, mean 1.080, a fifth up to 1.027
-    {"_grouped_mm tt", 512, true},  // 10 problems, mean 1.086, a fifth up to 1.010
-    {"_grouped_mm tt", 2048, true},  // 4 problems, mean 1.193, a fifth up to 0.985
-    {"_scaled_grouped_mm rowwise", 1, true},  // 16 problems, mean 1.227, a fifth up to 1.196
-    {"_scaled_grouped_mm rowwise", 16, true},  // 15 problems, mean 1.245, a fifth up to 1.161
-    {"_scaled_grouped_mm rowwise", 64, true},  // 12 problems, mean 1.218, a fifth up to 1.117
-    {"_scaled_grouped_mm rowwise", 128, true},  // 8 problems, mean 1.154, a fifth up to 1.101
-    {"_scaled_grouped_mm rowwise", 512, true},  // 10 problems, mean 1.738, a fifth up to 1.153
-    {"_scaled_grouped_mm rowwise", 2048, true},  // 4 problems, mean 1.704, a fifth up to 1.178
-    {"_scaled_grouped_mm rowwise fast", 1, true},  // 16 problems, mean 1.148, a fifth up to 1.110
-    {"_scaled_grouped_mm rowwise fast", 16, true},  // 15 problems, mean 1.131, a fifth up to 1.087
-    {"_scaled_grouped_mm rowwise fast", 64, true},  // 12 problems, mean 1.111, a fifth up to 1.045
-    {"_scaled_grouped_mm rowwise fast", 128, true},  // 8 problems, mean 1.092, a fifth up to 1.055
-    {"_scaled_grouped_mm rowwise fast", 512, true},  // 10 problems, mean 1.333, a fifth up to 1.132
-    {"_scaled_grouped_mm rowwise fast", 2048, true},  // 4 problems, mean 1.308, a fifth up to 1.133
+    {"_grouped_mm nt", 1, true},  // 20 problems, mean 1.070, a fifth up to 0.994
+    {"_grouped_mm nt", 16, true},  // 26 problems, mean 1.119, a fifth up to 1.015
+    {"_grouped_mm nt", 64, true},  // 19 problems, mean 1.138, a fifth up to 1.028
+    {"_grouped_mm nt", 128, true},  // 9 problems, mean 1.046, a fifth up to 1.012
+    {"_grouped_mm nt", 512, true},  // 17 problems, mean 1.134, a fifth up to 1.065
+    {"_grouped_mm nt", 2048, true},  // 4 problems, mean 1.027, a fifth up to 1.010
+    {"_grouped_mm tn", 1, true},  // 20 problems, mean 1.211, a fifth up to 1.098
+    {"_grouped_mm tn", 16, true},  // 29 problems, mean 1.289, a fifth up to 1.111
+    {"_grouped_mm tn", 64, true},  // 20 problems, mean 1.215, a fifth up to 1.075
+    {"_grouped_mm tn", 128, true},  // 9 problems, mean 1.112, a fifth up to 1.048
+    {"_grouped_mm tn", 512, true},  // 17 problems, mean 1.141, a fifth up to 1.026
+    {"_grouped_mm tn", 2048, true},  // 4 problems, mean 1.087, a fifth up to 1.047
+    {"_grouped_mm tt", 1, true},  // 20 problems, mean 1.158, a fifth up to 1.073
+    {"_grouped_mm tt", 16, true},  // 29 problems, mean 1.272, a fifth up to 1.095
+    {"_grouped_mm tt", 64, true},  // 20 problems, mean 1.182, a fifth up to 1.073
+    {"_grouped_mm tt", 128, true},  // 9 problems, mean 1.094, a fifth up to 1.027
+    {"_grouped_mm tt", 512, true},  // 17 problems, mean 1.127, a fifth up to 1.035
+    {"_grouped_mm tt", 2048, true},  // 4 problems, mean 1.073, a fifth up to 0.985
+    {"_scaled_grouped_mm rowwise", 1, true},  // 20 problems, mean 1.281, a fifth up to 1.197
+    {"_scaled_grouped_mm rowwise", 16, true},  // 29 problems, mean 1.411, a fifth up to 1.181
+    {"_scaled_grouped_mm rowwise", 64, true},  // 20 problems, mean 1.353, a fifth up to 1.129
+    {"_scaled_grouped_mm rowwise", 128, true},  // 9 problems, mean 1.183, a fifth up to 1.101
+    {"_scaled_grouped_mm rowwise", 512, true},  // 17 problems, mean 1.806, a fifth up to 1.244
+    {"_scaled_grouped_mm rowwise", 2048, true},  // 4 problems, mean 1.244, a fifth up to 1.178
+    {"_scaled_grouped_mm rowwise fast", 1, true},  // 20 problems, mean 1.176, a fifth up to 1.115
+    {"_scaled_grouped_mm rowwise fast", 16, true},  // 29 problems, mean 1.227, a fifth up to 1.094
+    {"_scaled_grouped_mm rowwise fast", 64, true},  // 20 problems, mean 1.195, a fifth up to 1.066
+    {"_scaled_grouped_mm rowwise fast", 128, true},  // 9 problems, mean 1.088, a fifth up to 1.046
+    {"_scaled_grouped_mm rowwise fast", 512, true},  // 17 problems, mean 1.427, a fifth up to 1.142
+    {"_scaled_grouped_mm rowwise fast", 2048, true},  // 4 problems, mean 1.223, a fifth up to 1.133
     {"_scaled_mm 1x128 x 128x128", 16, true},  // 22 problems, mean 1.313, a fifth up to 1.124
     {"_scaled_mm 1x128 x 128x128", 64, true},  // 23 problems, mean 1.347, a fifth up to 1.129
     {"_scaled_mm 1x128 x 128x128", 128, true},  // 14 problems, mean 1.239, a fifth up to 0.983
@@ -165,19 +165,19 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_grouped_mm nt", {8, 4096, 14336, 164}, false},  // 0.946
     {"_grouped_mm nt", {160, 3072, 5120, 4096}, false},  // 0.965
     {"_grouped_mm nt", {8, 4096, 14336, 4096}, false},  // 0.940
-    {"_grouped_mm nt", {8, 7168, 2048, 32768}, true},  // 1.028
+    {"_grouped_mm nt", {8, 7168, 2048, 32768}, false},  // 1.017
     {"_grouped_mm nt", {4, 4096, 7168, 32768}, false},  // 1.001
     {"_grouped_mm tn", {8, 32768, 7168, 2048}, false},  // 0.945
     {"_grouped_mm tn", {4, 32768, 4096, 7168}, false},  // 0.999
     {"_grouped_mm tt", {8, 696, 4096, 28672}, false},  // 0.880
     {"_grouped_mm tt", {8, 4096, 4096, 28672}, false},  // 0.960
-    {"_grouped_mm tt", {8, 32768, 2048, 7168}, true},  // 1.023
-    {"_grouped_mm tt", {4, 32768, 7168, 4096}, true},  // 1.025
-    {"_scaled_grouped_mm rowwise", {8, 32768, 7168, 2048}, true},  // 1.275
-    {"_scaled_grouped_mm rowwise", {4, 32768, 4096, 7168}, true},  // 1.254
+    {"_grouped_mm tt", {8, 32768, 2048, 7168}, true},  // 1.027
+    {"_grouped_mm tt", {4, 32768, 7168, 4096}, true},  // 1.023
+    {"_scaled_grouped_mm rowwise", {8, 32768, 7168, 2048}, true},  // 1.239
+    {"_scaled_grouped_mm rowwise", {4, 32768, 4096, 7168}, true},  // 1.253
     {"_scaled_grouped_mm rowwise fast", {8, 4096, 28672, 4096}, false},  // 0.940
-    {"_scaled_grouped_mm rowwise fast", {8, 32768, 7168, 2048}, true},  // 1.038
-    {"_scaled_grouped_mm rowwise fast", {4, 32768, 4096, 7168}, true},  // 1.031
+    {"_scaled_grouped_mm rowwise fast", {8, 32768, 7168, 2048}, true},  // 1.032
+    {"_scaled_grouped_mm rowwise fast", {4, 32768, 4096, 7168}, true},  // 1.022
     {"_scaled_mm 1x128 x 128x128", {1, 128, 57344, 8192}, false},  // 0.950
     {"_scaled_mm 1x128 x 128x128", {1, 256, 2112, 7168}, true},  // 1.783
     {"_scaled_mm 1x128 x 128x128", {1, 256, 3072, 3072}, true},  // 1.438
