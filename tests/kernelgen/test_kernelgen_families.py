@@ -116,6 +116,37 @@ def test_rules_of_elementwise(body: Table, reason: str) -> None:
     assert caught.value.errors[0].entry == "[[kernel]] #1 (family elementwise)"
 
 
+SUMS = {"family": "splitk_epilogue", "arch": ["90a"], "epilogue": ["mine"]} | {
+    "dtypes": [{"a": "f32", "b": "f32", "acc": "f32", "d": "bf16"}]
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (
+            {"expr": "c", "operands": {"c": "matrix[M,N]"}},
+            "epilogue mine does not use accum; there",
+        ),
+        ({"expr": "alpha * accum"}, "epilogue mine is one of mm and addmm, with alpha or beta"),
+    ],
+)
+def test_rules_of_what_follows_sums(body: Table, reason: str) -> None:
+    with pytest.raises(InvalidManifestError) as caught:
+        parse(declared(document(SUMS), mine=body))
+    assert [error.reason[: len(reason)] for error in caught.value.errors] == [reason]
+
+
+def test_sums_are_followed_by_any_other_epilogue() -> None:
+    for body in (
+        {"expr": "silu(even(accum)) * odd(accum)"},
+        {"expr": "relu(z)", "aux": {"z": "accum + bias"}, "operands": {"bias": "row[N]"}},
+        {"expr": "accum * scale", "operands": {"scale": "col[M] f32"}},
+    ):
+        (kernel,) = parse(declared(document(SUMS), mine=body)).kernels
+        assert kernel.layout == "ttt"
+
+
 def test_elementwise_chooses_an_epilogue_and_nothing_else() -> None:
     found = errors({**ELEMENTWISE, "layouts": ["tnt"]})
     assert found[0][1] == "unknown key 'layouts'; allowed: family, arch, dtypes, epilogue"
