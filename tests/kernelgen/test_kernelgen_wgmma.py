@@ -30,6 +30,14 @@ def structs() -> dict[tuple[str, int], re.Match[str]]:
     return by_type
 
 
+def test_the_library_takes_the_same_widths_from_cutlass() -> None:
+    """A width that is in both would be multiplied as a narrower one that divides it."""
+    path = Path(__file__).parents[2] / "cuda" / "sm90" / "native" / "wgmma.cuh"
+    (body,) = re.findall(r"sm90_is_plain_width\(int columns\) {(.*?)}", path.read_text(), re.DOTALL)
+    comparisons = re.findall(r"columns (\S+) (\d+)", body)
+    assert [("==", str(columns)) for columns in wgmma.PLAIN] == comparisons
+
+
 def test_there_is_an_instruction_for_each_type_and_width(
     structs: dict[tuple[str, int], re.Match[str]],
 ) -> None:

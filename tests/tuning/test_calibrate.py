@@ -60,6 +60,11 @@ def request(m: int, n: int, k: int, **changes: Any) -> dict[str, Any]:
             request(900, 3072, 512, addend="other", epilogue="bias_residual"),
             {"epilogue": "bias_residual"},
         ),
+        # Split, with the epilogue behind the sums.
+        *(
+            (request(481, 2048, 14336, addend="other", epilogue=name), {"epilogue": name})
+            for name in ("bias_gelu", "gated_silu", "bias_residual")
+        ),
         (request(900, 3072, 2048, a="e4m3", addend="other"), {"epilogue": "scaled"}),
     ],
 )

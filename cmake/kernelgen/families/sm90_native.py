@@ -56,8 +56,8 @@ def _check_tile(kernel: Kernel) -> Iterator[str]:
     each = 8 if kernel.tile.swap_ab or _may_end_in_eight(kernel) else 16
     step = each * parts
     if n % step or n > 256:
-        why = f"rows of D are made of {each} columns"
-        why = "columns are rows of D" if kernel.tile.swap_ab else why
+        own = f"rows of D are made of {each} columns"
+        why = "columns are rows of D" if kernel.tile.swap_ab else own
         why += ", and a warpgroup has half of them" if parts > 1 else ""
         yield f"tile N = {n}; {why}: a multiple of {step} up to 256"
     elif (width := _wgmma_columns(n // parts, is_promoted, _rows(kernel))) not in _wgmma_widths(
