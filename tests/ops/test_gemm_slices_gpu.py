@@ -24,6 +24,7 @@ ROWS = [
     and row["schedule"] == "persistent"
     and row["cluster"][2] == 1
     and row["d"] == "f32"
+    and row["epilogue"] in ("plain", "linear_combination")
 ]
 
 

@@ -25,9 +25,10 @@ struct Form {
   }
 };
 
-void check_form(Form const& form, Tensor const& weight) {
-  bool const is_image = weight.dim() == 4 && !form.transposed && form.stride.is_pair(1) && form.padding.is_pair(0) &&
-                        form.dilation.is_pair(1) && form.output_padding.is_zero() && form.groups >= 1;
+// Of images come two numbers each: their convolution says which argument is wrong.
+void check_form(Form const& form) {
+  bool const has_pairs = form.stride.size() == 2 && form.padding.size() == 2 && form.dilation.size() == 2;
+  bool const is_image = !form.transposed && has_pairs && form.output_padding.is_zero() && form.groups >= 1;
   if (form.is_product() || is_image) return;
   fail(ErrorKind::not_implemented,
        "convolution_overrideable: cutwheel calls it for its own convolutions of images and linear layers; "
@@ -38,7 +39,7 @@ Tensor forward(Tensor const& input, Tensor const& weight, std::optional<Tensor> 
                StableListHandle padding, StableListHandle dilation, bool transposed, StableListHandle output_padding,
                std::int64_t groups) {
   Form const form{Numbers(stride), Numbers(padding), Numbers(dilation), Numbers(output_padding), transposed, groups};
-  check_form(form, weight);
+  check_form(form);
   Tensor const* const row = bias && bias->defined() ? &*bias : nullptr;
   if (!form.is_product()) return run_conv2d({Direction::fprop, input, weight, row, {}, form.geometry(), groups});
   GemmCall call = make_call(!transposed ? kLinear : row ? kAddmm : kMm, input, weight, std::nullopt, /*allow_tf32=*/false);
@@ -107,7 +108,7 @@ Gradients backward(Tensor const& grad, Tensor const& input, Tensor const& weight
                    std::int64_t groups, StableListHandle mask) {
   Form const form{Numbers(stride), Numbers(padding), Numbers(dilation), Numbers(output_padding), transposed, groups};
   Numbers const wanted(mask);
-  check_form(form, weight);
+  check_form(form);
   return with_torchs_memory_error([&] {
     return form.is_product() ? gradients_of_product(grad, input, weight, transposed, wanted)
                              : gradients_of_conv(grad, input, weight, form, wanted);
