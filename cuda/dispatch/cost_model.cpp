@@ -314,7 +314,12 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
     double const wave = std::max(tile * together, lone_tile) + (full > 0 ? later : first);
     double const received = static_cast<double>(rows) / kernel.cluster.n + static_cast<double>(columns) / kernel.cluster.m;
     double const one_sm = is_dense ? k_tiles * received * kernel.tile.k * operand_bytes / (limits.sm * 1e6) : 0;
-    time += combine(wave, dram * rest / tiles, std::max(l2 * rest / tiles, one_sm), limits.sharpness);
+    // Where M is one tile, each threadblock has a part of the weight to itself, and some share a TPC.
+    constexpr int kSmsOfTpc = 2;
+    bool const shares_tpc = is_dense && r.batch == 1 && r.m <= rows_of_m && rest * kSmsOfTpc > device.sm_count;
+    double const of_weight = k_tiles * (kernel.swap_ab ? rows : columns) * kernel.tile.k * operand_bytes;
+    double const of_dram = std::max(dram * rest / tiles, shares_tpc ? of_weight / (limits.paired * 1e6) : 0);
+    time += combine(wave, of_dram, std::max(l2 * rest / tiles, one_sm), limits.sharpness);
   }
   if (plan.reduce) {
     // The partial sums are written and read once more, in L2 as far as they fit; a second launch overlaps the first one's

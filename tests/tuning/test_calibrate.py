@@ -60,6 +60,9 @@ def request(m: int, n: int, k: int, **changes: Any) -> dict[str, Any]:
             request(900, 3072, 512, addend="other", epilogue="bias_residual"),
             {"epilogue": "bias_residual"},
         ),
+        # In one wave, of more tiles than there are TPCs and of fewer.
+        *((request(m, 5120, 8192), {}) for m in (1, 24, 100)),
+        (request(1, 1024, 8192), {}),
         # Split, with the epilogue behind the sums.
         *(
             (request(481, 2048, 14336, addend="other", epilogue=name), {"epilogue": name})

@@ -44,7 +44,7 @@ LEAST_SHARPNESS = 1.5
 # would stand for a limit of memory, and be wrong wherever that does not rule.
 LEAST_STEP = 0.8 * 0.28
 REDUCE = ("reduce_us", "reduce_tb_per_s")
-LIMITS = ("l2", "lone_l2", "sm", "dram", "sharpness", "split_lines", "beyond_us")
+LIMITS = ("l2", "lone_l2", "sm", "paired", "dram", "sharpness", "split_lines", "beyond_us")
 # Few of the problems that are drawn are large, and they take most of the time.
 LARGE_US, LARGE_WEIGHT = 250.0, 3.0
 # Constants of cuda/dispatch/cost_model.cpp: microseconds for 128x128 of our own tiles, by whether
@@ -131,6 +131,8 @@ class Terms:
     """bytes of the sums of split-K that its second kernel reads and writes; 0: there is none"""
     missed: float = 0.0
     """those that are not in L2"""
+    streamed: float = 0.0
+    """bytes of the weight that a tile reads and no other does; 0: others do"""
     longest: float = 0.0
     """k-tiles of the longest tile where these differ and are shared out evenly; else 0"""
 
@@ -307,6 +309,8 @@ def terms_of(
     slower = SHARED_K if native and of_cluster > 1 and kernel["op"] == "gemm" else 1.0
     if native and cluster_m > 1 and not (of_a or of_b):
         slower = NEEDLESS_MULTICAST
+    rows_of_m = tile_n if swap else tile_m
+    streams = request["batch"] == 1 and rows <= rows_of_m and kernel["family"] in DENSE
     past = (tile_m - m % tile_m) % tile_m + (tile_n - n % tile_n) % tile_n
     if is_grouped := kernel["family"] == GROUPED:
         # The model counts whole tiles, in whole lines: only the device knows where groups begin.
@@ -331,6 +335,7 @@ def terms_of(
         slower=slower,
         reduced=reduced,
         missed=missed,
+        streamed=k_tiles * min(tile_m if swap else tile_n, columns) * tile_k * size * streams,
     )
 
 
@@ -358,6 +363,7 @@ class Plans:
         self.factor, self.added = of(x.factor for x in terms), of(x.added_us for x in terms)
         self.first, self.later = of(x.first_us for x in terms), of(x.later_us for x in terms)
         self.reduced, self.missed = of(x.reduced for x in terms), of(x.missed for x in terms)
+        self.streamed = of(x.streamed for x in terms)
         self.longest = of(x.longest for x in terms)
         self.slower = of(x.slower for x in terms)
         self.sm_count = of(problems[row[0]].sm_count for row in rows)
@@ -477,7 +483,10 @@ class Model(torch.nn.Module):
         last = own + torch.where(full > 0, plans.later, plans.first)
         one_sm = plans.k_tiles * plans.fetched.sum(1) / (limit["sm"] * 1e6)
         of_l2 = torch.maximum(l2 * (1 - whole), one_sm)
-        rest = torch.where(whole < 1, combine(last, dram * (1 - whole), of_l2), 0.0)
+        shares_tpc = (plans.tiles - full * plans.slots) * 2 > plans.sm_count
+        paired = torch.where(shares_tpc, plans.streamed / (limit["paired"] * 1e6), 0.0)
+        of_dram = torch.maximum(dram * (1 - whole), paired)
+        rest = torch.where(whole < 1, combine(last, of_dram, of_l2), 0.0)
         even = torch.maximum(plans.tiles / plans.slots * own, plans.longest * k_tile + tile)
         shared = combine(even, dram, l2)
         second = limit["reduce_us"] + plans.reduced / (limit["reduce_tb_per_s"] * 1e6)
@@ -486,8 +495,14 @@ class Model(torch.nn.Module):
         return (launch + found + torch.where(plans.reduced > 0, second, 0.0)) * plans.slower
 
 
-def fit(model: Model, plans: Plans, steps: int, weight_of_start: float = 0.03) -> None:
-    softness, near, weight_of_times = 0.03, 0.15, 1.0
+def fit(
+    model: Model,
+    plans: Plans,
+    steps: int,
+    weight_of_start: float = 0.03,
+    weight_of_times: float = 1.0,
+) -> None:
+    softness, near = 0.03, 0.15
     excess = (plans.us / plans.least(plans.us)[plans.problem]).log()
     weight = torch.exp(-excess / near)
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.02)
@@ -621,6 +636,13 @@ def main() -> int:
         "--prior", type=float, default=0.03, help="weight of the figures that a fit begins with"
     )
     parser.add_argument(
+        "--times",
+        type=float,
+        default=1.0,
+        help="weight of the errors of single times; little of it where some tiles are kept, so"
+        " that the others do not move against them",
+    )
+    parser.add_argument(
         "--only", nargs="+", metavar="KIND", help="kinds of tiles that are fitted; others are kept"
     )
     parser.add_argument(
@@ -666,12 +688,12 @@ def main() -> int:
         for i in range(given.hold_out):
             others = [p for at, p in enumerate(problems) if at % given.hold_out != i]
             fitted = model(begin)
-            fit(fitted, Plans(others, keys), given.steps, given.prior)
+            fit(fitted, Plans(others, keys), given.steps, given.prior, given.times)
             left_out = Plans(problems[i :: given.hold_out], keys)
             parts.append(excess_of(fitted, left_out))
         print(f"chosen / best, held out: {summary(torch.cat(parts))}")
     fitted = model()
-    fit(fitted, everything, given.steps, given.prior)
+    fit(fitted, everything, given.steps, given.prior, given.times)
     excess = excess_of(fitted, everything)
     print(f"chosen / best, fitted:   {summary(excess)}")
     labels = [f"{problem.gpu} {problem.family}" for problem in problems]

@@ -19,7 +19,7 @@ KINDS = (
     *("row_fprop", "row_dgrad", "strided_dgrad"),
 )
 _LIMITS = (
-    *("l2", "lone_l2", "sm", "dram", "sharpness", "split_lines"),
+    *("l2", "lone_l2", "sm", "paired", "dram", "sharpness", "split_lines"),
     *("reduce_us", "reduce_tb_per_s", "beyond_us", "padding_counts"),
 )
 

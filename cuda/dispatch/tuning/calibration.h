@@ -17,6 +17,7 @@ struct Calibration {
 struct Limits {
   double l2, lone_l2;
   double sm;
+  double paired;
   double dram;
   double sharpness;
   double split_lines[3];
