@@ -289,8 +289,10 @@ def _json_row(kernel: Kernel, source: str) -> dict[str, Any]:
 def _manifest_cmake(plan: dict[str, list[Kernel]], output_dir: Path) -> str:
     root = output_dir.resolve()
     lists = []
+    # Builds begin in this order: what takes long is not to be last, when cores have nothing else.
+    order = sorted(plan, key=lambda name: -seconds(plan[name]))
     for arch in ARCHS:
-        paths = [_quote(root / name) for name, group in plan.items() if group[0].arch.name == arch]
+        paths = [_quote(root / name) for name in order if plan[name][0].arch.name == arch]
         # The empty string keeps the variable defined: set() without a value would unset it.
         lines = "\n  ".join(paths) if paths else '""'
         lists.append(f"set(CUTWHEEL_KERNEL_SOURCES_{arch}\n  {lines})\n")

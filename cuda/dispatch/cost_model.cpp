@@ -247,7 +247,6 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   // were measured with the scales.
   bool const is_fused = kernel.op == Op::gemm && r.addend == Addend::other && !plan.reduce;
   bool const hides = kernel.schedule == Schedule::pingpong;
-  if (kernel.family == Family::sm90_warpspecialized && is_fused) tile += hides ? 0.0 : 5.7;
   if (is_own && is_fused) {
     // With z stored besides: read off six products on an H100.
     bool const has_store = has_operand(r.epilogue, OperandKind::store);
@@ -284,12 +283,6 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
                                                                    : 0);
   // Threads store an unaligned D, which pingpong hides: read off 4096 x 50257 x 768 on an H100, 691 us and 568.
   if (!r.d_aligned && !hides) tile += 1.3 * area_of(kernel.tile);
-  // Behind a short K pingpong does not hide a residual.
-  bool const is_named = (r.addend == Addend::other && !plan.reduce) || r.op == Op::conv2d;
-  bool const reads_matrix = is_named && has_matrix(r.epilogue);
-  if (kernel.family == Family::sm90_warpspecialized && kernel.op == Op::gemm && reads_matrix) {
-    tile += 2.0 * std::max(0.0, 1 - k_tiles / 12);
-  }
   // Where figures come from tiles that M fills at least by half: far larger ones spend their stages on padding.
   double const rows_of_m = kernel.swap_ab ? kernel.tile.n : kernel.tile.m, filled = 2.0 * std::max(r.m, 8);
   if (!limits.padding_counts && rows_of_m > filled) tile *= rows_of_m / filled;

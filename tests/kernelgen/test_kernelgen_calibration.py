@@ -36,7 +36,7 @@ def test_figures_become_tables(repository: Path) -> None:
     assert f"{row} {{{float(first)!r}," in text
     # Of two kernels with the same tile and schedule, ours and CUTLASS's.
     for native in ("true", "false"):
-        assert f"{{FigureKind::wide, 128, 128, 128, {native}, Schedule::pingpong, false, 1," in text
+        assert f"{{FigureKind::tf32, 128, 128, 128, {native}, Schedule::pingpong, false, 1," in text
     assert f"int const kTileFigureCount = {text.count('{FigureKind::')};" in text
     # By kind, in the order of the enumerators; there are none for some.
     areas = (

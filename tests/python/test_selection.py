@@ -292,20 +292,22 @@ def test_raster_order_is_along_m_where_a_stays_in_l2() -> None:
     # Not beside a smaller B.
     assert chosen(H200, 16384, 2048, 256)["raster"] == "along_n"
     # Of CUTLASS's tiles, those of 8 bits.
+    tf32 = {"a": TF32, "d": F32, "layout_a": COLUMN, "layout_b": ROW}
     fp8 = {"a": E4M3, "d": BF16, "epilogue": "block_bias", "scales": "1x128_1x128"}
     for given, cluster, raster in (
         (fp8, "1x1x1", "along_m"),
-        ({"addend": MATRIX}, "2x1x1", "along_n"),
+        (tf32, "2x1x1", "along_n"),
     ):
         plans = explain(H200, 2048, 201088, 1440, **given)["plans"]
         assert {plan["raster"] for plan in plans if cluster in plan["row"]} == {raster}
 
 
 def test_tiles_of_cutlass_that_fill_no_band_are_walked_in_bands_of_one() -> None:
-    name = "gemm_sm90a_bf16_bf16_f32_bf16_128x128x64_2x1x1_tnt_pingpong_linear_combination"
+    name = "gemm_sm90a_tf32_tf32_f32_f32_128x128x32_2x1x1_ntt_pingpong_linear_combination"
+    given = {"a": TF32, "d": F32, "layout_a": COLUMN, "layout_b": ROW}
     # 33 columns of tiles would count as 34; eight are few.
     for n, swizzle in ((4224, 1), (4096, 2), (1024, 1)):
-        plans = explain(H200, 4096, n, 7168, addend=MATRIX)["plans"]
+        plans = explain(H200, 4096, n, 7168, **given)["plans"]
         assert [plan["swizzle"] for plan in plans if plan["row"] == name] == [swizzle]
 
 

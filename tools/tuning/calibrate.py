@@ -52,7 +52,6 @@ LARGE_US, LARGE_WEIGHT = 250.0, 3.0
 # they do.
 FUSED = {(False, False): 1.5, (False, True): 0.6, (True, False): 1.2, (True, True): 1.6}
 STORED = {False: 0.8, True: 2.0}  # z besides, and no matrix is read
-FUSED_CUTLASS = {True: 0.0, False: 5.7}
 MATRIX_C, MATRIX_C_CUTLASS = 0.4, 1.03
 SPARE_C, SPARE_C_CUTLASS = 1.0, 1.1  # of any tile, where a call leaves out the matrix C
 SINGLE_STEP = 1.4  # of the first of our own tiles, for 128x128, where K is one step
@@ -288,9 +287,7 @@ def terms_of(
     if request["addend"] == "other" and kernel["op"] == "gemm" and not reduced:
         stores = epilogue.endswith("_aux") and not reads_matrix
         of_area = STORED[pingpong] if stores else FUSED[reads_matrix, pingpong]
-        added = area * of_area if native else FUSED_CUTLASS[pingpong]
-        if reads_matrix and not native:  # behind a short K pingpong does not hide a residual
-            added += 2 * max(0.0, 1 - math.ceil(k / parts / tile_k) / 12)
+        added = area * of_area if native else 0.0
     if epilogue == "linear_combination":
         # These serve calls without a matrix, too.
         is_spare = request["addend"] != "matrix"
