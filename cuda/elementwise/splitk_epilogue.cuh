@@ -5,7 +5,7 @@
 #include <tuple>
 #include <utility>
 
-#include "core/launch.h"
+#include "elementwise/partial_sums.cuh"
 #include "epilogue/row_vectors.cuh"
 
 namespace cutwheel::gemm {
@@ -17,10 +17,8 @@ template <Arch arch_, DType d_, template <DType> class Epilogue_, class Operands
 struct SplitkEpilogue;
 
 template <Arch arch_, DType d_, template <DType> class Epilogue_, class... Operands, class... Stores>
-struct SplitkEpilogue<arch_, d_, Epilogue_, epilogue::OperandList<Operands...>, epilogue::OperandList<Stores...>> {
-  static constexpr int kVector = 4;
-  static constexpr int kMaxThreads = 256;
-  static constexpr int kMinBlocks = 4;
+struct SplitkEpilogue<arch_, d_, Epilogue_, epilogue::OperandList<Operands...>, epilogue::OperandList<Stores...>>
+    : PartialSums {
   static constexpr int kSharedStorageBytes = 0;
   using Apply = epilogue::Apply<Epilogue_<d_>, d_, epilogue::OperandList<Operands...>, epilogue::OperandList<Stores...>>;
   using Vectors = epilogue::RowVectors<Epilogue_<d_>, d_, kVector>;
@@ -50,12 +48,7 @@ struct SplitkEpilogue<arch_, d_, Epilogue_, epilogue::OperandList<Operands...>, 
     params.m = args.m;
     params.n = args.n;
     params.splits = args.splits;
-    LaunchShape shape;
-    shape.grid = dim3(static_cast<unsigned>(ceil_div(args.n, kMaxThreads * kVector)),
-                      static_cast<unsigned>(std::min(args.m, 65535)));
-    shape.block = dim3(kMaxThreads);
-    shape.dependent_launch = arch_ == Arch::sm90a;
-    return launch_kernel(kernel, shape, params, args.stream);
+    return launch_kernel(kernel, shape(args, /*batch=*/1, arch_), params, args.stream);
   }
 
  private:
@@ -71,15 +64,7 @@ struct SplitkEpilogue<arch_, d_, Epilogue_, epilogue::OperandList<Operands...>, 
           Vectors::template of_row<Operands>(p.operands, whole, row, column, std::get<I>(along_row)))...};
       cutlass::Array<float, kVector> sum;
       sum.clear();
-      // The sums of a slice come from L2: eight loads are under way at once.
-#pragma unroll 8
-      for (int s = 0; s < p.splits; ++s) {
-        float4 const v = *reinterpret_cast<float4 const*>(p.partial + s * p.split_stride + row * p.leading + column);
-        sum[0] += v.x;
-        sum[1] += v.y;
-        sum[2] += v.z;
-        sum[3] += v.w;
-      }
+      add(p.partial + row * p.leading + column, p.split_stride, p.splits, sum);
       typename Apply::template StoreFragments<kVector> stores;
       auto const d_fragment = Apply::run(sum, inputs, stores);
       auto* const to =

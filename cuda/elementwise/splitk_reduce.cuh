@@ -2,22 +2,17 @@
 // float32 output run as a batch over slices of K. With no splits at all it is the GEMM of K = 0.
 #pragma once
 
-#include <algorithm>
-
 #include "core/cutlass_types.cuh"
-#include "core/launch.h"
+#include "elementwise/partial_sums.cuh"
 
 namespace cutwheel::gemm {
 
 // In GemmArgs: a is the partial sums, [splits, batch, M, N] float32, a.batch_stride from split to split,
 // b.batch_stride from batch item to batch item, a.leading from row to row (a multiple of 4).
 template <Arch arch_, DType partial_, DType d_>
-struct SplitkReduce {
+struct SplitkReduce : PartialSums {
   static_assert(partial_ == DType::f32);
   using ElementD = Element<d_>;
-  static constexpr int kVector = 4;
-  static constexpr int kMaxThreads = 256;
-  static constexpr int kMinBlocks = 4;
   static constexpr int kSharedStorageBytes = 0;
 
   struct Params {
@@ -44,15 +39,7 @@ struct SplitkReduce {
     bool const whole = column + kVector <= p.n;
     for (std::int64_t row = blockIdx.y; row < p.m; row += gridDim.y) {
       float sum[kVector] = {};
-      // The sums of a slice come from L2: eight loads are under way at once.
-#pragma unroll 8
-      for (int s = 0; s < p.splits; ++s) {
-        float4 const v = *reinterpret_cast<float4 const*>(partial + s * p.split_stride + row * p.leading);
-        sum[0] += v.x;
-        sum[1] += v.y;
-        sum[2] += v.z;
-        sum[3] += v.w;
-      }
+      add(partial + row * p.leading, p.split_stride, p.splits, sum);
       Vector out;
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
@@ -89,12 +76,7 @@ struct SplitkReduce {
                         args.splits,
                         args.alpha,
                         args.beta};
-    LaunchShape shape;
-    shape.grid = dim3(static_cast<unsigned>(ceil_div(args.n, kMaxThreads * kVector)),
-                      static_cast<unsigned>(std::min(args.m, 65535)), static_cast<unsigned>(args.batch));
-    shape.block = dim3(kMaxThreads);
-    shape.dependent_launch = arch_ == Arch::sm90a;
-    return launch_kernel(kernel, shape, params, args.stream);
+    return launch_kernel(kernel, shape(args, args.batch, arch_), params, args.stream);
   }
 };
 
