@@ -58,58 +58,58 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"_scaled_grouped_mm rowwise fast", 128, true},  // 9 problems, mean 1.088, a fifth up to 1.046
     {"_scaled_grouped_mm rowwise fast", 512, true},  // 17 problems, mean 1.427, a fifth up to 1.142
     {"_scaled_grouped_mm rowwise fast", 2048, true},  // 4 problems, mean 1.223, a fifth up to 1.133
-    {"_scaled_mm 1x128 x 128x128", 16, true},  // 22 problems, mean 1.313, a fifth up to 1.124
-    {"_scaled_mm 1x128 x 128x128", 64, true},  // 23 problems, mean 1.347, a fifth up to 1.129
-    {"_scaled_mm 1x128 x 128x128", 128, true},  // 14 problems, mean 1.239, a fifth up to 0.983
-    {"_scaled_mm 1x128 x 128x128", 512, false},  // 37 problems, mean 1.084, a fifth up to 0.960
-    {"_scaled_mm 1x128 x 128x128", 2048, false},  // 24 problems, mean 1.035, a fifth up to 0.968
-    {"_scaled_mm 1x128 x 128x128", 0, false},  // 36 problems, mean 0.962, a fifth up to 0.943
-    {"_scaled_mm 1x128 x 1x128", 1, true},  // 21 problems, mean 1.416, a fifth up to 1.142
-    {"_scaled_mm 1x128 x 1x128", 16, false},  // 24 problems, mean 1.033, a fifth up to 0.925
-    {"_scaled_mm 1x128 x 1x128", 64, false},  // 27 problems, mean 1.057, a fifth up to 0.939
-    {"_scaled_mm 1x128 x 1x128", 128, false},  // 16 problems, mean 1.023, a fifth up to 0.897
-    {"_scaled_mm 1x128 x 1x128", 512, false},  // 43 problems, mean 1.032, a fifth up to 0.961
-    {"_scaled_mm 1x128 x 1x128", 2048, false},  // 30 problems, mean 0.970, a fifth up to 0.930
-    {"_scaled_mm 1x128 x 1x128", 0, false},  // 39 problems, mean 0.979, a fifth up to 0.968
-    {"_scaled_mm rowwise", 1, true},  // 21 problems, mean 1.766, a fifth up to 1.414
-    {"_scaled_mm rowwise", 16, true},  // 53 problems, mean 1.742, a fifth up to 1.298
-    {"_scaled_mm rowwise", 64, true},  // 34 problems, mean 1.614, a fifth up to 1.277
-    {"_scaled_mm rowwise", 128, true},  // 21 problems, mean 1.348, a fifth up to 1.080
-    {"_scaled_mm rowwise", 512, true},  // 52 problems, mean 1.272, a fifth up to 1.003
-    {"_scaled_mm rowwise", 2048, true},  // 35 problems, mean 1.160, a fifth up to 0.992
-    {"_scaled_mm rowwise", 0, false},  // 61 problems, mean 0.997, a fifth up to 0.927
-    {"_scaled_mm rowwise fast", 1, true},  // 21 problems, mean 1.618, a fifth up to 1.242
-    {"_scaled_mm rowwise fast", 16, true},  // 53 problems, mean 1.624, a fifth up to 1.208
-    {"_scaled_mm rowwise fast", 64, true},  // 34 problems, mean 1.524, a fifth up to 1.138
-    {"_scaled_mm rowwise fast", 128, true},  // 21 problems, mean 1.326, a fifth up to 1.095
-    {"_scaled_mm rowwise fast", 512, true},  // 52 problems, mean 1.237, a fifth up to 1.013
-    {"_scaled_mm rowwise fast", 2048, true},  // 35 problems, mean 1.145, a fifth up to 0.989
-    {"_scaled_mm rowwise fast", 0, false},  // 61 problems, mean 0.997, a fifth up to 0.946
-    {"_scaled_mm tensorwise", 1, true},  // 21 problems, mean 1.118, a fifth up to 1.025
-    {"_scaled_mm tensorwise", 16, true},  // 53 problems, mean 1.142, a fifth up to 1.001
-    {"_scaled_mm tensorwise", 64, true},  // 34 problems, mean 1.139, a fifth up to 1.021
-    {"_scaled_mm tensorwise", 128, true},  // 21 problems, mean 1.065, a fifth up to 1.003
-    {"_scaled_mm tensorwise", 512, false},  // 52 problems, mean 1.028, a fifth up to 0.941
-    {"_scaled_mm tensorwise", 2048, false},  // 35 problems, mean 0.985, a fifth up to 0.930
-    {"_scaled_mm tensorwise", 0, false},  // 61 problems, mean 0.931, a fifth up to 0.880
-    {"_scaled_mm tensorwise fast", 1, true},  // 21 problems, mean 1.125, a fifth up to 1.026
-    {"_scaled_mm tensorwise fast", 16, true},  // 53 problems, mean 1.167, a fifth up to 1.020
-    {"_scaled_mm tensorwise fast", 64, true},  // 34 problems, mean 1.137, a fifth up to 1.012
-    {"_scaled_mm tensorwise fast", 128, true},  // 21 problems, mean 1.053, a fifth up to 1.006
-    {"_scaled_mm tensorwise fast", 512, true},  // 52 problems, mean 1.034, a fifth up to 0.973
-    {"_scaled_mm tensorwise fast", 2048, true},  // 35 problems, mean 1.025, a fifth up to 0.991
-    {"_scaled_mm tensorwise fast", 0, false},  // 61 problems, mean 0.998, a fifth up to 0.941
-    {"addmm tn", 1, true},  // 21 problems, mean 1.097, a fifth up to 1.006
-    {"addmm tn", 16, true},  // 47 problems, mean 1.172, a fifth up to 1.028
-    {"addmm tn", 64, true},  // 31 problems, mean 1.109, a fifth up to 0.991
-    {"addmm tn", 128, false},  // 20 problems, mean 1.018, a fifth up to 0.976
-    {"addmm tn", 512, false},  // 43 problems, mean 1.024, a fifth up to 0.967
-    {"addmm tn", 2048, true},  // 29 problems, mean 1.042, a fifth up to 0.998
-    {"addmm tn", 0, true},  // 54 problems, mean 1.030, a fifth up to 0.995
-    {"bmm tn", 512, true},  // 5 problems, mean 1.057, a fifth up to 0.999
-    {"bmm tn", 2048, true},  // 3 problems, mean 1.112, a fifth up to 1.011
-    {"bmm tt", 512, true},  // 5 problems, mean 1.610, a fifth up to 1.277
-    {"bmm tt", 2048, false},  // 3 problems, mean 1.009, a fifth up to 0.914
+    {"_scaled_mm 1x128 x 128x128", 16, true},  // 23 problems, mean 1.296, a fifth up to 1.132
+    {"_scaled_mm 1x128 x 128x128", 64, true},  // 21 problems, mean 1.355, a fifth up to 1.129
+    {"_scaled_mm 1x128 x 128x128", 128, true},  // 13 problems, mean 1.226, a fifth up to 0.981
+    {"_scaled_mm 1x128 x 128x128", 512, false},  // 36 problems, mean 1.061, a fifth up to 0.959
+    {"_scaled_mm 1x128 x 128x128", 2048, false},  // 28 problems, mean 1.034, a fifth up to 0.968
+    {"_scaled_mm 1x128 x 128x128", 0, false},  // 36 problems, mean 0.972, a fifth up to 0.949
+    {"_scaled_mm 1x128 x 1x128", 1, true},  // 17 problems, mean 1.291, a fifth up to 1.108
+    {"_scaled_mm 1x128 x 1x128", 16, false},  // 26 problems, mean 1.034, a fifth up to 0.959
+    {"_scaled_mm 1x128 x 1x128", 64, false},  // 24 problems, mean 1.045, a fifth up to 0.935
+    {"_scaled_mm 1x128 x 1x128", 128, false},  // 14 problems, mean 1.008, a fifth up to 0.869
+    {"_scaled_mm 1x128 x 1x128", 512, true},  // 42 problems, mean 1.027, a fifth up to 0.977
+    {"_scaled_mm 1x128 x 1x128", 2048, false},  // 35 problems, mean 0.985, a fifth up to 0.963
+    {"_scaled_mm 1x128 x 1x128", 0, false},  // 39 problems, mean 0.988, a fifth up to 0.969
+    {"_scaled_mm rowwise", 1, true},  // 17 problems, mean 1.786, a fifth up to 1.380
+    {"_scaled_mm rowwise", 16, true},  // 57 problems, mean 1.739, a fifth up to 1.367
+    {"_scaled_mm rowwise", 64, true},  // 32 problems, mean 1.626, a fifth up to 1.277
+    {"_scaled_mm rowwise", 128, true},  // 21 problems, mean 1.370, a fifth up to 1.092
+    {"_scaled_mm rowwise", 512, true},  // 53 problems, mean 1.280, a fifth up to 1.018
+    {"_scaled_mm rowwise", 2048, true},  // 39 problems, mean 1.165, a fifth up to 0.993
+    {"_scaled_mm rowwise", 0, false},  // 59 problems, mean 1.017, a fifth up to 0.932
+    {"_scaled_mm rowwise fast", 1, true},  // 17 problems, mean 1.563, a fifth up to 1.212
+    {"_scaled_mm rowwise fast", 16, true},  // 57 problems, mean 1.591, a fifth up to 1.208
+    {"_scaled_mm rowwise fast", 64, true},  // 32 problems, mean 1.543, a fifth up to 1.138
+    {"_scaled_mm rowwise fast", 128, true},  // 21 problems, mean 1.337, a fifth up to 1.095
+    {"_scaled_mm rowwise fast", 512, true},  // 53 problems, mean 1.232, a fifth up to 1.013
+    {"_scaled_mm rowwise fast", 2048, true},  // 39 problems, mean 1.143, a fifth up to 1.001
+    {"_scaled_mm rowwise fast", 0, false},  // 59 problems, mean 1.005, a fifth up to 0.946
+    {"_scaled_mm tensorwise", 1, true},  // 17 problems, mean 1.126, a fifth up to 1.024
+    {"_scaled_mm tensorwise", 16, true},  // 57 problems, mean 1.138, a fifth up to 1.014
+    {"_scaled_mm tensorwise", 64, true},  // 32 problems, mean 1.150, a fifth up to 1.026
+    {"_scaled_mm tensorwise", 128, true},  // 21 problems, mean 1.058, a fifth up to 0.993
+    {"_scaled_mm tensorwise", 512, false},  // 53 problems, mean 1.045, a fifth up to 0.952
+    {"_scaled_mm tensorwise", 2048, false},  // 39 problems, mean 0.989, a fifth up to 0.930
+    {"_scaled_mm tensorwise", 0, false},  // 59 problems, mean 0.946, a fifth up to 0.888
+    {"_scaled_mm tensorwise fast", 1, true},  // 17 problems, mean 1.128, a fifth up to 1.027
+    {"_scaled_mm tensorwise fast", 16, true},  // 57 problems, mean 1.160, a fifth up to 1.026
+    {"_scaled_mm tensorwise fast", 64, true},  // 32 problems, mean 1.152, a fifth up to 1.029
+    {"_scaled_mm tensorwise fast", 128, true},  // 21 problems, mean 1.056, a fifth up to 1.004
+    {"_scaled_mm tensorwise fast", 512, true},  // 53 problems, mean 1.040, a fifth up to 0.971
+    {"_scaled_mm tensorwise fast", 2048, true},  // 39 problems, mean 1.020, a fifth up to 0.975
+    {"_scaled_mm tensorwise fast", 0, false},  // 59 problems, mean 1.002, a fifth up to 0.967
+    {"addmm tn", 1, true},  // 18 problems, mean 1.175, a fifth up to 1.014
+    {"addmm tn", 16, true},  // 50 problems, mean 1.144, a fifth up to 1.028
+    {"addmm tn", 64, true},  // 28 problems, mean 1.104, a fifth up to 1.002
+    {"addmm tn", 128, true},  // 20 problems, mean 1.043, a fifth up to 0.990
+    {"addmm tn", 512, true},  // 44 problems, mean 1.039, a fifth up to 0.976
+    {"addmm tn", 2048, true},  // 33 problems, mean 1.039, a fifth up to 0.998
+    {"addmm tn", 0, true},  // 52 problems, mean 1.020, a fifth up to 0.996
+    {"bmm tn", 512, true},  // 5 problems, mean 1.054, a fifth up to 0.996
+    {"bmm tn", 2048, true},  // 3 problems, mean 1.119, a fifth up to 1.011
+    {"bmm tt", 512, true},  // 5 problems, mean 1.618, a fifth up to 1.277
+    {"bmm tt", 2048, false},  // 3 problems, mean 1.020, a fifth up to 0.918
     {"convolution dgrad dense, stride 1", 0, true},  // 104 problems, mean 1.133, a fifth up to 0.975
     {"convolution dgrad dense, stride 2 or more", 0, true},  // 22 problems, mean 1.230, a fifth up to 1.006
     {"convolution dgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.744, a fifth up to 1.043
@@ -138,22 +138,22 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"convolution wgrad pointwise, stride 1", 0, true},  // 43 problems, mean 1.103, a fifth up to 0.979
     {"convolution wgrad pointwise, stride 2 or more", 0, true},  // 5 problems, mean 1.440, a fifth up to 1.258
     {"mm nt", 512, true},  // 6 problems, mean 1.130, a fifth up to 1.091
-    {"mm nt", 2048, true},  // 54 problems, mean 1.107, a fifth up to 0.993
-    {"mm nt", 0, true},  // 162 problems, mean 1.109, a fifth up to 1.008
-    {"mm tn", 1, true},  // 24 problems, mean 1.098, a fifth up to 0.998
-    {"mm tn", 16, true},  // 78 problems, mean 1.158, a fifth up to 1.058
-    {"mm tn", 64, true},  // 45 problems, mean 1.134, a fifth up to 1.031
-    {"mm tn", 128, true},  // 31 problems, mean 1.057, a fifth up to 1.010
-    {"mm tn", 512, false},  // 64 problems, mean 1.037, a fifth up to 0.960
-    {"mm tn", 2048, true},  // 39 problems, mean 1.040, a fifth up to 0.986
-    {"mm tn", 0, false},  // 69 problems, mean 1.010, a fifth up to 0.959
-    {"mm tt", 1, false},  // 14 problems, mean 1.163, a fifth up to 0.959
-    {"mm tt", 16, true},  // 65 problems, mean 1.141, a fifth up to 1.009
-    {"mm tt", 64, true},  // 32 problems, mean 1.123, a fifth up to 0.996
-    {"mm tt", 128, true},  // 18 problems, mean 1.059, a fifth up to 1.000
-    {"mm tt", 512, true},  // 39 problems, mean 1.075, a fifth up to 0.973
-    {"mm tt", 2048, false},  // 24 problems, mean 1.003, a fifth up to 0.960
-    {"mm tt", 0, false},  // 44 problems, mean 1.001, a fifth up to 0.955
+    {"mm nt", 2048, true},  // 47 problems, mean 1.091, a fifth up to 0.972
+    {"mm nt", 0, true},  // 172 problems, mean 1.091, a fifth up to 1.004
+    {"mm tn", 1, true},  // 21 problems, mean 1.160, a fifth up to 1.011
+    {"mm tn", 16, true},  // 81 problems, mean 1.141, a fifth up to 1.051
+    {"mm tn", 64, true},  // 42 problems, mean 1.129, a fifth up to 1.044
+    {"mm tn", 128, true},  // 31 problems, mean 1.076, a fifth up to 1.017
+    {"mm tn", 512, false},  // 65 problems, mean 1.043, a fifth up to 0.970
+    {"mm tn", 2048, true},  // 43 problems, mean 1.035, a fifth up to 0.993
+    {"mm tn", 0, false},  // 67 problems, mean 1.002, a fifth up to 0.965
+    {"mm tt", 1, false},  // 11 problems, mean 1.202, a fifth up to 0.964
+    {"mm tt", 16, true},  // 68 problems, mean 1.131, a fifth up to 1.001
+    {"mm tt", 64, true},  // 29 problems, mean 1.134, a fifth up to 0.998
+    {"mm tt", 128, true},  // 18 problems, mean 1.073, a fifth up to 1.003
+    {"mm tt", 512, true},  // 40 problems, mean 1.075, a fifth up to 0.975
+    {"mm tt", 2048, false},  // 29 problems, mean 1.004, a fifth up to 0.960
+    {"mm tt", 0, false},  // 42 problems, mean 1.011, a fifth up to 0.968
 };
 
 // Problems that differ from their class, or have none.
@@ -178,7 +178,9 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_grouped_mm rowwise fast", {8, 4096, 28672, 4096}, false},  // 0.940
     {"_scaled_grouped_mm rowwise fast", {8, 32768, 7168, 2048}, true},  // 1.032
     {"_scaled_grouped_mm rowwise fast", {4, 32768, 4096, 7168}, true},  // 1.022
-    {"_scaled_mm 1x128 x 128x128", {1, 128, 57344, 8192}, false},  // 0.950
+    {"_scaled_mm 1x128 x 128x128", {1, 128, 57344, 8192}, false},  // 0.954
+    {"_scaled_mm 1x128 x 128x128", {1, 144, 3072, 1024}, true},  // 1.537
+    {"_scaled_mm 1x128 x 128x128", {1, 192, 24576, 1536}, true},  // 1.075
     {"_scaled_mm 1x128 x 128x128", {1, 256, 2112, 7168}, true},  // 1.783
     {"_scaled_mm 1x128 x 128x128", {1, 256, 3072, 3072}, true},  // 1.438
     {"_scaled_mm 1x128 x 128x128", {1, 256, 4096, 4096}, true},  // 1.270
@@ -187,46 +189,46 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm 1x128 x 128x128", {1, 256, 6144, 4096}, true},  // 1.058
     {"_scaled_mm 1x128 x 128x128", {1, 256, 7168, 2048}, true},  // 1.048
     {"_scaled_mm 1x128 x 128x128", {1, 256, 10240, 8192}, true},  // 1.112
-    {"_scaled_mm 1x128 x 128x128", {1, 308, 36864, 7168}, true},  // 1.042
     {"_scaled_mm 1x128 x 128x128", {1, 328, 8192, 2048}, true},  // 1.034
     {"_scaled_mm 1x128 x 128x128", {1, 448, 32768, 512}, true},  // 1.123
-    {"_scaled_mm 1x128 x 128x128", {1, 496, 9216, 3072}, true},  // 1.061
-    {"_scaled_mm 1x128 x 128x128", {1, 512, 768, 6144}, true},  // 2.048
-    {"_scaled_mm 1x128 x 128x128", {1, 512, 1024, 7168}, true},  // 1.943
+    {"_scaled_mm 1x128 x 128x128", {1, 496, 7168, 2048}, true},  // 1.043
     {"_scaled_mm 1x128 x 128x128", {1, 512, 4096, 4096}, true},  // 1.032
     {"_scaled_mm 1x128 x 128x128", {1, 512, 6144, 4096}, true},  // 1.026
+    {"_scaled_mm 1x128 x 128x128", {1, 512, 10240, 2048}, true},  // 1.107
     {"_scaled_mm 1x128 x 128x128", {1, 712, 3072, 8192}, true},  // 1.114
+    {"_scaled_mm 1x128 x 128x128", {1, 892, 720, 4096}, true},  // 1.577
     {"_scaled_mm 1x128 x 128x128", {1, 1024, 1024, 1024}, true},  // 1.419
     {"_scaled_mm 1x128 x 128x128", {1, 1024, 6144, 4096}, true},  // 1.038
     {"_scaled_mm 1x128 x 128x128", {1, 1024, 7168, 2048}, true},  // 1.076
-    {"_scaled_mm 1x128 x 128x128", {1, 1044, 896, 18432}, true},  // 1.522
     {"_scaled_mm 1x128 x 128x128", {1, 1136, 128256, 4096}, true},  // 1.035
+    {"_scaled_mm 1x128 x 128x128", {1, 1504, 1024, 2048}, true},  // 1.090
     {"_scaled_mm 1x128 x 128x128", {1, 1984, 2880, 1024}, true},  // 1.183
+    {"_scaled_mm 1x128 x 128x128", {1, 2608, 3072, 1024}, true},  // 1.126
+    {"_scaled_mm 1x128 x 128x128", {1, 4096, 768, 3072}, true},  // 1.100
     {"_scaled_mm 1x128 x 128x128", {1, 8192, 768, 3072}, true},  // 1.044
     {"_scaled_mm 1x128 x 1x128", {1, 4, 1280, 5120}, true},  // 1.061
     {"_scaled_mm 1x128 x 1x128", {1, 4, 32768, 2560}, true},  // 1.096
+    {"_scaled_mm 1x128 x 1x128", {1, 4, 32768, 5120}, true},  // 1.030
+    {"_scaled_mm 1x128 x 1x128", {1, 8, 640, 1280}, true},  // 1.313
+    {"_scaled_mm 1x128 x 1x128", {1, 8, 3840, 1280}, true},  // 1.230
     {"_scaled_mm 1x128 x 1x128", {1, 8, 5120, 384}, true},  // 1.399
     {"_scaled_mm 1x128 x 1x128", {1, 8, 5120, 1536}, true},  // 1.096
     {"_scaled_mm 1x128 x 1x128", {1, 8, 49152, 3072}, true},  // 1.078
-    {"_scaled_mm 1x128 x 1x128", {1, 16, 1280, 3072}, true},  // 1.414
-    {"_scaled_mm 1x128 x 1x128", {1, 16, 1920, 1280}, true},  // 1.291
     {"_scaled_mm 1x128 x 1x128", {1, 16, 2048, 8192}, true},  // 1.039
-    {"_scaled_mm 1x128 x 1x128", {1, 16, 2112, 7168}, true},  // 1.093
+    {"_scaled_mm 1x128 x 1x128", {1, 16, 2112, 7168}, true},  // 1.095
     {"_scaled_mm 1x128 x 1x128", {1, 16, 4096, 4096}, true},  // 1.055
     {"_scaled_mm 1x128 x 1x128", {1, 16, 4096, 7168}, true},  // 1.048
     {"_scaled_mm 1x128 x 1x128", {1, 16, 7168, 2048}, true},  // 1.127
-    {"_scaled_mm 1x128 x 1x128", {1, 20, 1152, 576}, true},  // 1.424
+    {"_scaled_mm 1x128 x 1x128", {1, 16, 14336, 4096}, true},  // 1.025
     {"_scaled_mm 1x128 x 1x128", {1, 32, 384, 3072}, true},  // 1.409
-    {"_scaled_mm 1x128 x 1x128", {1, 32, 640, 1280}, true},  // 1.295
     {"_scaled_mm 1x128 x 1x128", {1, 32, 768, 384}, true},  // 1.491
-    {"_scaled_mm 1x128 x 1x128", {1, 32, 1152, 4304}, true},  // 1.344
     {"_scaled_mm 1x128 x 1x128", {1, 48, 2048, 1024}, true},  // 1.315
+    {"_scaled_mm 1x128 x 1x128", {1, 52, 32768, 256}, true},  // 1.036
+    {"_scaled_mm 1x128 x 1x128", {1, 64, 576, 768}, true},  // 1.502
     {"_scaled_mm 1x128 x 1x128", {1, 64, 7168, 2048}, true},  // 1.045
     {"_scaled_mm 1x128 x 1x128", {1, 64, 10240, 8192}, true},  // 1.076
     {"_scaled_mm 1x128 x 1x128", {1, 64, 16032, 3072}, true},  // 1.166
-    {"_scaled_mm 1x128 x 1x128", {1, 64, 32768, 5120}, true},  // 1.032
     {"_scaled_mm 1x128 x 1x128", {1, 64, 128256, 4096}, true},  // 1.066
-    {"_scaled_mm 1x128 x 1x128", {1, 124, 5120, 640}, true},  // 1.244
     {"_scaled_mm 1x128 x 1x128", {1, 128, 6144, 4096}, true},  // 1.116
     {"_scaled_mm 1x128 x 1x128", {1, 128, 7168, 2048}, true},  // 1.114
     {"_scaled_mm 1x128 x 1x128", {1, 128, 7168, 16384}, true},  // 1.033
@@ -234,87 +236,92 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm 1x128 x 1x128", {1, 128, 10240, 8192}, true},  // 1.254
     {"_scaled_mm 1x128 x 1x128", {1, 128, 16384, 256}, true},  // 1.180
     {"_scaled_mm 1x128 x 1x128", {1, 128, 24576, 1536}, true},  // 1.057
-    {"_scaled_mm 1x128 x 1x128", {1, 160, 5120, 320}, true},  // 1.404
-    {"_scaled_mm 1x128 x 1x128", {1, 240, 4608, 1792}, true},  // 1.044
-    {"_scaled_mm 1x128 x 1x128", {1, 256, 3072, 3072}, true},  // 1.025
-    {"_scaled_mm 1x128 x 1x128", {1, 256, 6144, 4096}, true},  // 1.304
-    {"_scaled_mm 1x128 x 1x128", {1, 256, 10240, 8192}, true},  // 1.316
-    {"_scaled_mm 1x128 x 1x128", {1, 256, 24576, 1536}, true},  // 1.033
-    {"_scaled_mm 1x128 x 1x128", {1, 352, 576, 768}, true},  // 1.268
-    {"_scaled_mm 1x128 x 1x128", {1, 388, 3840, 320}, true},  // 1.071
-    {"_scaled_mm 1x128 x 1x128", {1, 400, 288, 768}, true},  // 1.405
-    {"_scaled_mm 1x128 x 1x128", {1, 448, 32768, 512}, true},  // 1.073
-    {"_scaled_mm 1x128 x 1x128", {1, 496, 9216, 3072}, true},  // 1.346
-    {"_scaled_mm 1x128 x 1x128", {1, 512, 3072, 24576}, true},  // 1.311
-    {"_scaled_mm 1x128 x 1x128", {1, 512, 6144, 4096}, true},  // 1.294
+    {"_scaled_mm 1x128 x 1x128", {1, 204, 32768, 5120}, false},  // 0.926
+    {"_scaled_mm 1x128 x 1x128", {1, 256, 2112, 7168}, false},  // 0.761
+    {"_scaled_mm 1x128 x 1x128", {1, 256, 4096, 4096}, false},  // 0.960
+    {"_scaled_mm 1x128 x 1x128", {1, 256, 4096, 7168}, false},  // 0.924
+    {"_scaled_mm 1x128 x 1x128", {1, 256, 4096, 14336}, false},  // 0.882
+    {"_scaled_mm 1x128 x 1x128", {1, 300, 128256, 4096}, false},  // 0.900
+    {"_scaled_mm 1x128 x 1x128", {1, 400, 6144, 768}, false},  // 0.969
+    {"_scaled_mm 1x128 x 1x128", {1, 512, 2112, 7168}, false},  // 0.850
+    {"_scaled_mm 1x128 x 1x128", {1, 704, 3840, 1280}, true},  // 1.234
+    {"_scaled_mm 1x128 x 1x128", {1, 892, 720, 4096}, true},  // 1.077
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 1024, 1024}, true},  // 1.109
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 2048, 256}, true},  // 1.157
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 2304, 768}, true},  // 1.385
-    {"_scaled_mm 1x128 x 1x128", {1, 1024, 7168, 2048}, true},  // 1.023
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 24576, 384}, true},  // 1.078
     {"_scaled_mm 1x128 x 1x128", {1, 1984, 2880, 1024}, true},  // 1.042
+    {"_scaled_mm 1x128 x 1x128", {1, 2608, 3072, 1024}, true},  // 1.286
+    {"_scaled_mm 1x128 x 1x128", {1, 4096, 768, 3072}, true},  // 1.300
     {"_scaled_mm 1x128 x 1x128", {1, 8192, 768, 3072}, true},  // 1.025
-    {"_scaled_mm 1x128 x 1x128", {1, 9400, 128256, 4096}, true},  // 1.048
-    {"_scaled_mm 1x128 x 1x128", {1, 16384, 768, 384}, true},  // 1.146
+    {"_scaled_mm 1x128 x 1x128", {1, 8376, 128256, 4096}, true},  // 1.037
     {"_scaled_mm rowwise", {1, 256, 8192, 28672}, false},  // 0.950
+    {"_scaled_mm rowwise", {1, 256, 57344, 8192}, false},  // 0.965
     {"_scaled_mm rowwise", {1, 512, 8192, 28672}, false},  // 0.963
-    {"_scaled_mm rowwise", {1, 512, 24576, 1536}, false},  // 0.960
-    {"_scaled_mm rowwise", {1, 512, 57344, 8192}, false},  // 0.959
-    {"_scaled_mm rowwise", {1, 1024, 4096, 14336}, false},  // 0.932
+    {"_scaled_mm rowwise", {1, 512, 57344, 8192}, false},  // 0.958
+    {"_scaled_mm rowwise", {1, 1024, 4096, 7168}, false},  // 0.962
+    {"_scaled_mm rowwise", {1, 1024, 4096, 14336}, false},  // 0.936
     {"_scaled_mm rowwise", {1, 1024, 28672, 4096}, false},  // 0.951
     {"_scaled_mm rowwise", {1, 1024, 57344, 8192}, false},  // 0.947
+    {"_scaled_mm rowwise", {1, 2219, 4096, 3584}, true},  // 1.137
     {"_scaled_mm rowwise", {1, 2496, 24576, 384}, true},  // 1.138
     {"_scaled_mm rowwise", {1, 2510, 3072, 2048}, true},  // 1.142
-    {"_scaled_mm rowwise", {1, 2570, 6144, 512}, true},  // 1.227
+    {"_scaled_mm rowwise", {1, 2608, 3072, 1024}, true},  // 1.333
+    {"_scaled_mm rowwise", {1, 3264, 6144, 1536}, true},  // 1.033
     {"_scaled_mm rowwise", {1, 3635, 4304, 1152}, true},  // 1.043
     {"_scaled_mm rowwise", {1, 3706, 1536, 4096}, true},  // 1.064
+    {"_scaled_mm rowwise", {1, 4096, 640, 2880}, true},  // 1.519
+    {"_scaled_mm rowwise", {1, 4096, 768, 3072}, true},  // 1.323
     {"_scaled_mm rowwise", {1, 4096, 2112, 7168}, true},  // 1.180
+    {"_scaled_mm rowwise", {1, 4956, 3840, 1280}, true},  // 1.087
     {"_scaled_mm rowwise", {1, 6082, 49152, 6144}, true},  // 1.081
-    {"_scaled_mm rowwise", {1, 6135, 4304, 1152}, true},  // 1.031
     {"_scaled_mm rowwise", {1, 7965, 36864, 7168}, true},  // 1.124
     {"_scaled_mm rowwise", {1, 8192, 768, 3072}, true},  // 1.079
     {"_scaled_mm rowwise", {1, 8192, 1056, 7168}, true},  // 1.425
-    {"_scaled_mm rowwise", {1, 8192, 2112, 7168}, true},  // 1.049
+    {"_scaled_mm rowwise", {1, 8192, 2112, 7168}, true},  // 1.037
     {"_scaled_mm rowwise", {1, 10891, 1152, 4304}, true},  // 1.128
     {"_scaled_mm rowwise", {1, 13429, 528, 7168}, true},  // 1.389
-    {"_scaled_mm rowwise", {1, 16384, 768, 384}, true},  // 1.349
-    {"_scaled_mm rowwise fast", {1, 512, 4096, 14336}, false},  // 0.969
-    {"_scaled_mm rowwise fast", {1, 512, 28672, 4096}, false},  // 0.917
+    {"_scaled_mm rowwise fast", {1, 1024, 8192, 28672}, false},  // 0.969
     {"_scaled_mm rowwise fast", {1, 1897, 24576, 6144}, false},  // 0.970
+    {"_scaled_mm rowwise fast", {1, 2219, 4096, 3584}, true},  // 1.129
     {"_scaled_mm rowwise fast", {1, 2510, 3072, 2048}, true},  // 1.040
-    {"_scaled_mm rowwise fast", {1, 2520, 3072, 8192}, true},  // 1.028
-    {"_scaled_mm rowwise fast", {1, 2570, 6144, 512}, true},  // 1.244
+    {"_scaled_mm rowwise fast", {1, 2608, 3072, 1024}, true},  // 1.224
+    {"_scaled_mm rowwise fast", {1, 3264, 6144, 1536}, true},  // 1.062
     {"_scaled_mm rowwise fast", {1, 3635, 4304, 1152}, true},  // 1.130
-    {"_scaled_mm rowwise fast", {1, 4096, 2112, 7168}, true},  // 1.090
+    {"_scaled_mm rowwise fast", {1, 3919, 2880, 4096}, true},  // 1.111
+    {"_scaled_mm rowwise fast", {1, 4096, 640, 2880}, true},  // 1.401
+    {"_scaled_mm rowwise fast", {1, 4096, 768, 3072}, true},  // 1.256
+    {"_scaled_mm rowwise fast", {1, 4096, 2112, 7168}, true},  // 1.079
+    {"_scaled_mm rowwise fast", {1, 4956, 3840, 1280}, true},  // 1.039
     {"_scaled_mm rowwise fast", {1, 6082, 49152, 6144}, true},  // 1.034
     {"_scaled_mm rowwise fast", {1, 8192, 768, 3072}, true},  // 1.040
     {"_scaled_mm rowwise fast", {1, 8192, 1056, 7168}, true},  // 1.029
     {"_scaled_mm rowwise fast", {1, 13429, 528, 7168}, true},  // 1.444
-    {"_scaled_mm rowwise fast", {1, 16384, 768, 384}, true},  // 1.456
     {"_scaled_mm tensorwise", {1, 1, 4096, 7168}, false},  // 0.940
-    {"_scaled_mm tensorwise", {1, 1, 4608, 3584}, false},  // 0.895
     {"_scaled_mm tensorwise", {1, 1, 28672, 4096}, false},  // 0.970
     {"_scaled_mm tensorwise", {1, 2, 4096, 4096}, false},  // 0.962
     {"_scaled_mm tensorwise", {1, 2, 4608, 3584}, false},  // 0.958
-    {"_scaled_mm tensorwise", {1, 2, 32768, 256}, false},  // 0.862
-    {"_scaled_mm tensorwise", {1, 3, 28672, 4096}, false},  // 0.958
-    {"_scaled_mm tensorwise", {1, 4, 5120, 8192}, false},  // 0.855
     {"_scaled_mm tensorwise", {1, 11, 4096, 4096}, false},  // 0.942
     {"_scaled_mm tensorwise", {1, 16, 4096, 4096}, false},  // 0.945
-    {"_scaled_mm tensorwise", {1, 32, 7168, 18432}, false},  // 0.960
-    {"_scaled_mm tensorwise", {1, 43, 7168, 16384}, false},  // 0.954
-    {"_scaled_mm tensorwise", {1, 64, 4096, 7168}, false},  // 0.961
-    {"_scaled_mm tensorwise", {1, 64, 4096, 14336}, false},  // 0.936
-    {"_scaled_mm tensorwise", {1, 128, 8192, 8192}, false},  // 0.931
+    {"_scaled_mm tensorwise", {1, 20, 7168, 18432}, false},  // 0.967
+    {"_scaled_mm tensorwise", {1, 64, 4096, 7168}, false},  // 0.958
+    {"_scaled_mm tensorwise", {1, 64, 4096, 14336}, false},  // 0.926
+    {"_scaled_mm tensorwise", {1, 128, 7168, 16384}, false},  // 0.965
+    {"_scaled_mm tensorwise", {1, 128, 8192, 8192}, false},  // 0.941
     {"_scaled_mm tensorwise", {1, 134, 5120, 3072}, true},  // 1.049
+    {"_scaled_mm tensorwise", {1, 144, 3072, 1024}, true},  // 1.220
+    {"_scaled_mm tensorwise", {1, 146, 2112, 7168}, true},  // 1.135
     {"_scaled_mm tensorwise", {1, 146, 4608, 3584}, true},  // 1.101
     {"_scaled_mm tensorwise", {1, 160, 5120, 320}, true},  // 1.383
     {"_scaled_mm tensorwise", {1, 165, 4096, 28672}, true},  // 1.063
     {"_scaled_mm tensorwise", {1, 169, 3072, 512}, true},  // 1.397
     {"_scaled_mm tensorwise", {1, 182, 3072, 2048}, true},  // 1.206
+    {"_scaled_mm tensorwise", {1, 192, 24576, 1536}, true},  // 1.101
     {"_scaled_mm tensorwise", {1, 240, 4608, 1792}, true},  // 1.056
     {"_scaled_mm tensorwise", {1, 256, 3072, 3072}, true},  // 1.090
     {"_scaled_mm tensorwise", {1, 256, 24576, 1536}, true},  // 1.072
+    {"_scaled_mm tensorwise", {1, 269, 28672, 1024}, true},  // 1.058
+    {"_scaled_mm tensorwise", {1, 343, 3072, 384}, true},  // 1.393
     {"_scaled_mm tensorwise", {1, 352, 576, 768}, true},  // 1.361
     {"_scaled_mm tensorwise", {1, 352, 9216, 3072}, true},  // 1.057
     {"_scaled_mm tensorwise", {1, 358, 8192, 3584}, true},  // 1.103
@@ -323,114 +330,83 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm tensorwise", {1, 400, 6144, 768}, true},  // 1.085
     {"_scaled_mm tensorwise", {1, 427, 3840, 1280}, true},  // 1.033
     {"_scaled_mm tensorwise", {1, 448, 32768, 512}, true},  // 1.090
-    {"_scaled_mm tensorwise", {1, 481, 2048, 14336}, true},  // 1.068
-    {"_scaled_mm tensorwise", {1, 512, 768, 6144}, true},  // 1.221
-    {"_scaled_mm tensorwise", {1, 512, 1024, 7168}, true},  // 1.035
-    {"_scaled_mm tensorwise", {1, 843, 2304, 768}, true},  // 1.262
+    {"_scaled_mm tensorwise", {1, 512, 24576, 1536}, true},  // 1.034
+    {"_scaled_mm tensorwise", {1, 704, 3840, 1280}, true},  // 1.055
+    {"_scaled_mm tensorwise", {1, 892, 720, 4096}, true},  // 1.168
     {"_scaled_mm tensorwise", {1, 1024, 1024, 1024}, true},  // 1.080
     {"_scaled_mm tensorwise", {1, 1024, 2048, 256}, true},  // 1.251
     {"_scaled_mm tensorwise", {1, 1024, 2304, 768}, true},  // 1.026
     {"_scaled_mm tensorwise", {1, 1024, 24576, 384}, true},  // 1.119
-    {"_scaled_mm tensorwise", {1, 1044, 896, 18432}, true},  // 1.148
+    {"_scaled_mm tensorwise", {1, 1088, 5120, 2880}, true},  // 1.072
+    {"_scaled_mm tensorwise", {1, 1504, 1024, 2048}, true},  // 1.085
     {"_scaled_mm tensorwise", {1, 1936, 2304, 768}, true},  // 1.042
     {"_scaled_mm tensorwise", {1, 1984, 2880, 1024}, true},  // 1.221
-    {"_scaled_mm tensorwise", {1, 2048, 1152, 1152}, true},  // 1.035
-    {"_scaled_mm tensorwise", {1, 2570, 6144, 512}, true},  // 1.118
+    {"_scaled_mm tensorwise", {1, 2001, 4304, 288}, true},  // 1.166
+    {"_scaled_mm tensorwise", {1, 2219, 4096, 3584}, true},  // 1.024
+    {"_scaled_mm tensorwise", {1, 2608, 3072, 1024}, true},  // 1.231
     {"_scaled_mm tensorwise", {1, 3706, 1536, 4096}, true},  // 1.051
+    {"_scaled_mm tensorwise", {1, 4096, 768, 3072}, true},  // 1.045
+    {"_scaled_mm tensorwise", {1, 4956, 3840, 1280}, true},  // 1.024
     {"_scaled_mm tensorwise", {1, 8192, 768, 3072}, true},  // 1.051
     {"_scaled_mm tensorwise", {1, 8192, 1056, 7168}, true},  // 1.227
     {"_scaled_mm tensorwise", {1, 9508, 896, 16384}, true},  // 1.044
-    {"_scaled_mm tensorwise", {1, 16384, 768, 384}, true},  // 1.204
-    {"_scaled_mm tensorwise fast", {1, 1, 4608, 3584}, false},  // 0.907
-    {"_scaled_mm tensorwise fast", {1, 1, 28672, 4096}, false},  // 0.967
     {"_scaled_mm tensorwise fast", {1, 2, 4608, 3584}, false},  // 0.968
-    {"_scaled_mm tensorwise fast", {1, 3, 28672, 4096}, false},  // 0.956
-    {"_scaled_mm tensorwise fast", {1, 4, 5120, 8192}, false},  // 0.866
-    {"_scaled_mm tensorwise fast", {1, 43, 7168, 16384}, false},  // 0.958
-    {"_scaled_mm tensorwise fast", {1, 64, 4096, 7168}, false},  // 0.946
-    {"_scaled_mm tensorwise fast", {1, 128, 7168, 16384}, false},  // 0.938
+    {"_scaled_mm tensorwise fast", {1, 64, 4096, 7168}, false},  // 0.948
+    {"_scaled_mm tensorwise fast", {1, 128, 7168, 16384}, false},  // 0.957
+    {"_scaled_mm tensorwise fast", {1, 128, 8192, 28672}, false},  // 0.950
+    {"_scaled_mm tensorwise fast", {1, 192, 24576, 1536}, false},  // 0.901
+    {"_scaled_mm tensorwise fast", {1, 256, 6144, 4096}, false},  // 0.968
     {"_scaled_mm tensorwise fast", {1, 256, 7168, 2048}, false},  // 0.964
-    {"_scaled_mm tensorwise fast", {1, 308, 36864, 7168}, false},  // 0.866
+    {"_scaled_mm tensorwise fast", {1, 269, 28672, 1024}, false},  // 0.946
+    {"_scaled_mm tensorwise fast", {1, 300, 128256, 4096}, false},  // 0.755
     {"_scaled_mm tensorwise fast", {1, 358, 8192, 3584}, false},  // 0.931
-    {"_scaled_mm tensorwise fast", {1, 512, 1024, 7168}, false},  // 0.910
-    {"_scaled_mm tensorwise fast", {1, 512, 3072, 24576}, false},  // 0.877
+    {"_scaled_mm tensorwise fast", {1, 496, 7168, 2048}, false},  // 0.944
     {"_scaled_mm tensorwise fast", {1, 512, 4096, 7168}, false},  // 0.912
-    {"_scaled_mm tensorwise fast", {1, 512, 6144, 4096}, false},  // 0.967
     {"_scaled_mm tensorwise fast", {1, 512, 7168, 2048}, false},  // 0.901
-    {"_scaled_mm tensorwise fast", {1, 512, 28672, 4096}, false},  // 0.923
+    {"_scaled_mm tensorwise fast", {1, 512, 7168, 16384}, false},  // 0.958
     {"_scaled_mm tensorwise fast", {1, 712, 3072, 8192}, false},  // 0.950
-    {"_scaled_mm tensorwise fast", {1, 898, 49152, 768}, false},  // 0.947
     {"_scaled_mm tensorwise fast", {1, 940, 4608, 7168}, false},  // 0.881
     {"_scaled_mm tensorwise fast", {1, 1024, 2112, 7168}, false},  // 0.949
+    {"_scaled_mm tensorwise fast", {1, 1024, 8192, 28672}, false},  // 0.968
+    {"_scaled_mm tensorwise fast", {1, 2001, 4304, 288}, false},  // 0.935
     {"_scaled_mm tensorwise fast", {1, 2048, 32768, 512}, false},  // 0.871
-    {"_scaled_mm tensorwise fast", {1, 2570, 6144, 512}, true},  // 1.063
-    {"_scaled_mm tensorwise fast", {1, 3072, 4096, 7168}, true},  // 1.034
-    {"_scaled_mm tensorwise fast", {1, 3548, 49152, 1536}, true},  // 1.142
+    {"_scaled_mm tensorwise fast", {1, 2219, 4096, 3584}, true},  // 1.048
+    {"_scaled_mm tensorwise fast", {1, 2608, 3072, 1024}, true},  // 1.071
+    {"_scaled_mm tensorwise fast", {1, 3264, 6144, 1536}, true},  // 1.164
+    {"_scaled_mm tensorwise fast", {1, 3276, 5120, 8192}, true},  // 1.037
     {"_scaled_mm tensorwise fast", {1, 3635, 4304, 1152}, true},  // 1.059
-    {"_scaled_mm tensorwise fast", {1, 4096, 4096, 4096}, true},  // 1.042
-    {"_scaled_mm tensorwise fast", {1, 4096, 4096, 7168}, true},  // 1.042
+    {"_scaled_mm tensorwise fast", {1, 3919, 2880, 4096}, true},  // 1.025
+    {"_scaled_mm tensorwise fast", {1, 4096, 640, 2880}, true},  // 1.044
+    {"_scaled_mm tensorwise fast", {1, 4096, 768, 3072}, true},  // 1.051
     {"_scaled_mm tensorwise fast", {1, 4096, 7168, 2048}, true},  // 1.096
     {"_scaled_mm tensorwise fast", {1, 4096, 7168, 16384}, true},  // 1.033
-    {"_scaled_mm tensorwise fast", {1, 4096, 10240, 8192}, true},  // 1.036
     {"_scaled_mm tensorwise fast", {1, 4096, 24576, 1536}, true},  // 1.070
-    {"_scaled_mm tensorwise fast", {1, 4096, 57344, 8192}, true},  // 1.021
+    {"_scaled_mm tensorwise fast", {1, 4096, 57344, 8192}, true},  // 1.036
+    {"_scaled_mm tensorwise fast", {1, 4956, 3840, 1280}, true},  // 1.129
     {"_scaled_mm tensorwise fast", {1, 5567, 4096, 3584}, true},  // 1.030
-    {"_scaled_mm tensorwise fast", {1, 6135, 4304, 1152}, true},  // 1.055
     {"_scaled_mm tensorwise fast", {1, 8192, 768, 3072}, true},  // 1.026
+    {"_scaled_mm tensorwise fast", {1, 8192, 2112, 7168}, true},  // 1.020
     {"_scaled_mm tensorwise fast", {1, 8192, 4096, 7168}, true},  // 1.023
+    {"_scaled_mm tensorwise fast", {1, 8192, 6144, 4096}, true},  // 1.082
     {"_scaled_mm tensorwise fast", {1, 8192, 7168, 2048}, true},  // 1.104
     {"_scaled_mm tensorwise fast", {1, 8192, 8192, 8192}, true},  // 1.026
     {"_scaled_mm tensorwise fast", {1, 8192, 9216, 3072}, true},  // 1.083
     {"_scaled_mm tensorwise fast", {1, 8192, 24576, 1536}, true},  // 1.073
     {"_scaled_mm tensorwise fast", {1, 8192, 28672, 4096}, true},  // 1.062
-    {"_scaled_mm tensorwise fast", {1, 8192, 57344, 8192}, true},  // 1.026
-    {"_scaled_mm tensorwise fast", {1, 8896, 4096, 4096}, true},  // 1.116
-    {"_scaled_mm tensorwise fast", {1, 9355, 28672, 8192}, true},  // 1.028
-    {"_scaled_mm tensorwise fast", {1, 9400, 128256, 4096}, true},  // 1.091
+    {"_scaled_mm tensorwise fast", {1, 8192, 57344, 8192}, true},  // 1.036
+    {"_scaled_mm tensorwise fast", {1, 8376, 128256, 4096}, true},  // 1.109
+    {"_scaled_mm tensorwise fast", {1, 9461, 2880, 4096}, true},  // 1.125
     {"_scaled_mm tensorwise fast", {1, 9508, 896, 16384}, true},  // 1.070
-    {"_scaled_mm tensorwise fast", {1, 10976, 4096, 1792}, true},  // 1.163
-    {"_scaled_mm tensorwise fast", {1, 11447, 14336, 4096}, true},  // 1.020
     {"_scaled_mm tensorwise fast", {1, 15469, 3072, 1536}, true},  // 1.037
-    {"_scaled_mm tensorwise fast", {1, 16384, 768, 384}, true},  // 1.164
-    {"addmm tn", {1, 1, 28672, 4096}, false},  // 0.947
-    {"addmm tn", {1, 3, 28672, 4096}, false},  // 0.942
-    {"addmm tn", {1, 16, 28672, 4096}, false},  // 0.959
-    {"addmm tn", {1, 32, 7168, 18432}, false},  // 0.952
-    {"addmm tn", {1, 43, 7168, 16384}, false},  // 0.950
-    {"addmm tn", {1, 86, 3072, 8192}, true},  // 1.023
-    {"addmm tn", {1, 87, 4304, 1152}, true},  // 1.087
-    {"addmm tn", {1, 105, 49152, 6144}, true},  // 1.066
-    {"addmm tn", {1, 124, 5120, 640}, true},  // 1.091
-    {"addmm tn", {1, 128, 4096, 4096}, true},  // 1.061
-    {"addmm tn", {1, 128, 7168, 2048}, true},  // 1.042
-    {"addmm tn", {1, 128, 16384, 256}, true},  // 1.049
-    {"addmm tn", {1, 128, 24576, 1536}, true},  // 1.066
-    {"addmm tn", {1, 128, 28672, 4096}, true},  // 1.047
-    {"addmm tn", {1, 128, 57344, 8192}, true},  // 1.049
-    {"addmm tn", {1, 160, 5120, 320}, true},  // 1.314
-    {"addmm tn", {1, 165, 4096, 28672}, true},  // 1.044
-    {"addmm tn", {1, 240, 4608, 1792}, true},  // 1.045
-    {"addmm tn", {1, 256, 3072, 3072}, true},  // 1.036
-    {"addmm tn", {1, 256, 4096, 4096}, true},  // 1.027
-    {"addmm tn", {1, 256, 6144, 4096}, true},  // 1.023
-    {"addmm tn", {1, 256, 7168, 2048}, true},  // 1.032
-    {"addmm tn", {1, 256, 10240, 8192}, true},  // 1.026
-    {"addmm tn", {1, 256, 24576, 1536}, true},  // 1.021
-    {"addmm tn", {1, 256, 28672, 4096}, true},  // 1.043
-    {"addmm tn", {1, 352, 9216, 3072}, true},  // 1.165
-    {"addmm tn", {1, 388, 3840, 320}, true},  // 1.178
-    {"addmm tn", {1, 400, 288, 768}, true},  // 1.424
-    {"addmm tn", {1, 400, 6144, 768}, true},  // 1.091
-    {"addmm tn", {1, 427, 3840, 1280}, true},  // 1.041
-    {"addmm tn", {1, 496, 9216, 3072}, true},  // 1.055
-    {"addmm tn", {1, 512, 768, 6144}, true},  // 1.036
-    {"addmm tn", {1, 512, 6144, 4096}, true},  // 1.039
-    {"addmm tn", {1, 512, 10240, 8192}, true},  // 1.065
-    {"addmm tn", {1, 512, 24576, 1536}, true},  // 1.118
-    {"addmm tn", {1, 512, 28672, 4096}, true},  // 1.031
-    {"addmm tn", {1, 722, 3072, 2048}, false},  // 0.939
-    {"addmm tn", {1, 1044, 896, 18432}, false},  // 0.913
-    {"addmm tn", {1, 2733, 201088, 720}, false},  // 0.927
+    {"addmm tn", {1, 128, 8192, 28672}, false},  // 0.924
+    {"addmm tn", {1, 256, 4096, 7168}, false},  // 0.967
+    {"addmm tn", {1, 256, 4096, 14336}, false},  // 0.909
+    {"addmm tn", {1, 256, 8192, 28672}, false},  // 0.967
+    {"addmm tn", {1, 328, 8192, 2048}, false},  // 0.926
+    {"addmm tn", {1, 496, 7168, 2048}, false},  // 0.964
+    {"addmm tn", {1, 512, 2112, 7168}, false},  // 0.880
+    {"addmm tn", {1, 892, 720, 4096}, false},  // 0.906
+    {"addmm tn", {1, 3276, 5120, 8192}, false},  // 0.957
     {"addmm tn", {1, 10891, 1152, 4304}, false},  // 0.728
     {"bmm tn", {16, 1, 1023, 576}, true},  // 1.610
     {"bmm tn", {64, 1, 4096, 128}, false},  // 0.961
@@ -438,19 +414,19 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"bmm tn", {256, 49, 49, 32}, false},  // 0.791
     {"bmm tn", {128, 96, 512, 128}, true},  // 1.052
     {"bmm tn", {384, 128, 128, 64}, true},  // 1.324
-    {"bmm tn", {192, 197, 197, 64}, false},  // 0.848
+    {"bmm tn", {192, 197, 197, 64}, false},  // 0.845
     {"bmm tn", {16, 4096, 77, 40}, true},  // 1.150
     {"bmm tn", {16, 4096, 4096, 40}, false},  // 0.794
     {"bmm tt", {16, 1, 576, 1023}, true},  // 1.268
-    {"bmm tt", {64, 1, 128, 4096}, false},  // 0.993
+    {"bmm tt", {64, 1, 128, 4096}, true},  // 1.031
     {"bmm tt", {128, 16, 128, 512}, true},  // 1.121
     {"bmm tt", {256, 49, 32, 49}, false},  // 0.562
-    {"bmm tt", {128, 96, 128, 512}, true},  // 1.039
-    {"bmm tt", {384, 128, 64, 128}, true},  // 1.098
-    {"bmm tt", {32, 1024, 80, 1024}, true},  // 1.027
+    {"bmm tt", {128, 96, 128, 512}, true},  // 1.053
+    {"bmm tt", {384, 128, 64, 128}, true},  // 1.116
+    {"bmm tt", {32, 1024, 80, 1024}, true},  // 1.053
     {"bmm tt", {40, 1024, 128, 1024}, true},  // 1.095
     {"bmm tt", {16, 4096, 40, 77}, false},  // 0.862
-    {"bmm tt", {16, 4096, 40, 4096}, false},  // 0.999
+    {"bmm tt", {16, 4096, 40, 4096}, false},  // 0.991
     {"convolution dgrad dense, stride 1", {1, 2560, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.911
     {"convolution dgrad dense, stride 1", {4, 128, 112, 149, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
     {"convolution dgrad dense, stride 1", {4, 256, 256, 256, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.897
@@ -546,32 +522,38 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"convolution wgrad pointwise, stride 1", {64, 2048, 7, 7, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.893
     {"mm nt", {1, 384, 3072, 6102}, false},  // 0.907
     {"mm nt", {1, 528, 7168, 13429}, false},  // 0.942
-    {"mm nt", {1, 768, 384, 16384}, false},  // 0.918
+    {"mm nt", {1, 640, 1280, 8}, false},  // 0.908
+    {"mm nt", {1, 640, 2880, 4096}, false},  // 0.945
+    {"mm nt", {1, 768, 3072, 4096}, false},  // 0.879
     {"mm nt", {1, 768, 3072, 8192}, false},  // 0.834
     {"mm nt", {1, 1024, 8192, 2256}, false},  // 0.956
     {"mm nt", {1, 1152, 4304, 10891}, false},  // 0.640
+    {"mm nt", {1, 1280, 5120, 6}, false},  // 0.885
     {"mm nt", {1, 1536, 4096, 3706}, false},  // 0.968
     {"mm nt", {1, 2880, 1024, 1984}, false},  // 0.842
     {"mm nt", {1, 3072, 1536, 15469}, false},  // 0.942
     {"mm nt", {1, 3072, 8192, 5343}, false},  // 0.963
     {"mm nt", {1, 3840, 320, 388}, false},  // 0.914
     {"mm nt", {1, 3840, 1280, 2}, false},  // 0.859
+    {"mm nt", {1, 3840, 1280, 8}, false},  // 0.797
+    {"mm nt", {1, 3840, 1280, 704}, false},  // 0.911
+    {"mm nt", {1, 3840, 1280, 4956}, false},  // 0.865
+    {"mm nt", {1, 4304, 288, 2001}, false},  // 0.857
     {"mm nt", {1, 4304, 1152, 7}, false},  // 0.873
     {"mm nt", {1, 4304, 1152, 3635}, false},  // 0.921
-    {"mm nt", {1, 4304, 1152, 6135}, false},  // 0.839
     {"mm nt", {1, 6144, 768, 400}, false},  // 0.935
     {"mm nt", {1, 6144, 4096, 1413}, false},  // 0.806
+    {"mm nt", {1, 7168, 512, 7}, false},  // 0.786
+    {"mm nt", {1, 7168, 2048, 496}, false},  // 0.968
     {"mm nt", {1, 9216, 3072, 8192}, false},  // 0.969
     {"mm nt", {1, 10240, 8192, 1113}, false},  // 0.909
     {"mm nt", {1, 57344, 8192, 62}, false},  // 0.942
-    {"mm tn", {1, 1, 28672, 4096}, false},  // 0.942
-    {"mm tn", {1, 3, 28672, 4096}, false},  // 0.937
-    {"mm tn", {1, 16, 28672, 4096}, false},  // 0.949
-    {"mm tn", {1, 104, 5120, 3072}, false},  // 0.913
-    {"mm tn", {1, 128, 6144, 4096}, false},  // 0.962
-    {"mm tn", {1, 128, 8192, 8192}, false},  // 0.954
+    {"mm nt", {1, 128256, 4096, 300}, false},  // 0.930
+    {"mm tn", {1, 128, 6144, 4096}, false},  // 0.968
+    {"mm tn", {1, 128, 8192, 8192}, false},  // 0.961
     {"mm tn", {1, 136, 14336, 4096}, true},  // 1.043
     {"mm tn", {1, 137, 32064, 3072}, true},  // 1.067
+    {"mm tn", {1, 146, 2112, 7168}, true},  // 1.088
     {"mm tn", {1, 146, 4608, 3584}, true},  // 1.055
     {"mm tn", {1, 147, 28672, 4096}, true},  // 1.070
     {"mm tn", {1, 160, 5120, 320}, true},  // 1.231
@@ -584,6 +566,7 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm tn", {1, 256, 10240, 8192}, true},  // 1.022
     {"mm tn", {1, 256, 28672, 4096}, true},  // 1.025
     {"mm tn", {1, 315, 384, 8192}, true},  // 1.215
+    {"mm tn", {1, 343, 3072, 384}, true},  // 1.285
     {"mm tn", {1, 352, 576, 768}, true},  // 1.367
     {"mm tn", {1, 352, 9216, 3072}, true},  // 1.152
     {"mm tn", {1, 388, 3840, 320}, true},  // 1.120
@@ -591,88 +574,82 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm tn", {1, 410, 1152, 768}, true},  // 1.151
     {"mm tn", {1, 448, 9216, 384}, true},  // 1.413
     {"mm tn", {1, 448, 32768, 512}, true},  // 1.535
-    {"mm tn", {1, 512, 768, 6144}, true},  // 1.054
-    {"mm tn", {1, 512, 3072, 24576}, true},  // 1.118
     {"mm tn", {1, 512, 6144, 4096}, true},  // 1.029
+    {"mm tn", {1, 512, 10240, 2048}, true},  // 1.047
     {"mm tn", {1, 512, 24576, 1536}, true},  // 1.074
-    {"mm tn", {1, 722, 3072, 2048}, false},  // 0.932
+    {"mm tn", {1, 892, 720, 4096}, false},  // 0.894
     {"mm tn", {1, 1136, 128256, 4096}, false},  // 0.928
     {"mm tn", {1, 1413, 6144, 4096}, false},  // 0.959
-    {"mm tn", {1, 2048, 1152, 1152}, false},  // 0.960
     {"mm tn", {1, 2496, 24576, 384}, true},  // 1.135
     {"mm tn", {1, 2510, 3072, 2048}, true},  // 1.020
-    {"mm tn", {1, 2570, 6144, 512}, true},  // 1.258
-    {"mm tn", {1, 3548, 49152, 1536}, true},  // 1.096
+    {"mm tn", {1, 2608, 3072, 1024}, true},  // 1.074
+    {"mm tn", {1, 3128, 3072, 3072}, true},  // 1.024
+    {"mm tn", {1, 3264, 6144, 1536}, true},  // 1.103
     {"mm tn", {1, 3635, 4304, 1152}, true},  // 1.024
+    {"mm tn", {1, 3919, 2880, 4096}, true},  // 1.035
+    {"mm tn", {1, 4096, 768, 3072}, true},  // 1.046
     {"mm tn", {1, 4096, 24576, 1536}, true},  // 1.075
-    {"mm tn", {1, 4096, 28672, 4096}, true},  // 1.031
-    {"mm tn", {1, 4096, 57344, 8192}, true},  // 1.020
-    {"mm tn", {1, 5494, 24576, 768}, true},  // 1.208
-    {"mm tn", {1, 6135, 4304, 1152}, true},  // 1.094
+    {"mm tn", {1, 4956, 3840, 1280}, true},  // 1.106
     {"mm tn", {1, 8192, 768, 3072}, true},  // 1.049
     {"mm tn", {1, 8192, 7168, 2048}, true},  // 1.040
     {"mm tn", {1, 8192, 9216, 3072}, true},  // 1.043
-    {"mm tn", {1, 8192, 10240, 8192}, true},  // 1.037
+    {"mm tn", {1, 8192, 10240, 8192}, true},  // 1.026
     {"mm tn", {1, 8192, 24576, 1536}, true},  // 1.051
-    {"mm tn", {1, 8192, 57344, 8192}, true},  // 1.022
-    {"mm tn", {1, 8896, 4096, 4096}, true},  // 1.040
-    {"mm tn", {1, 9400, 128256, 4096}, true},  // 1.045
+    {"mm tn", {1, 8376, 128256, 4096}, true},  // 1.043
+    {"mm tn", {1, 9461, 2880, 4096}, true},  // 1.077
     {"mm tn", {1, 9508, 896, 16384}, true},  // 1.093
     {"mm tn", {1, 10594, 5120, 3072}, true},  // 1.026
-    {"mm tn", {1, 10976, 4096, 1792}, true},  // 1.083
     {"mm tn", {1, 11111, 32768, 512}, true},  // 1.123
-    {"mm tn", {1, 11447, 14336, 4096}, true},  // 1.036
-    {"mm tn", {1, 11475, 1024, 8192}, true},  // 1.023
-    {"mm tn", {1, 15136, 5120, 1536}, true},  // 1.128
     {"mm tn", {1, 15469, 3072, 1536}, true},  // 1.078
     {"mm tn", {1, 16169, 5120, 1280}, true},  // 1.039
-    {"mm tn", {1, 16384, 768, 384}, true},  // 1.281
+    {"mm tt", {1, 1, 384, 768}, true},  // 1.455
     {"mm tt", {1, 1, 448, 4608}, true},  // 1.507
+    {"mm tt", {1, 1, 512, 1000}, true},  // 1.522
     {"mm tt", {1, 1, 768, 2304}, true},  // 1.318
     {"mm tt", {1, 1, 1152, 1152}, true},  // 1.330
-    {"mm tt", {1, 1, 1152, 4304}, true},  // 1.377
-    {"mm tt", {1, 1, 2048, 2048}, true},  // 1.257
     {"mm tt", {1, 1, 2048, 3072}, true},  // 1.471
-    {"mm tt", {1, 1, 3584, 4608}, true},  // 1.177
-    {"mm tt", {1, 1, 4096, 2048}, true},  // 1.254
     {"mm tt", {1, 1, 6144, 24576}, true},  // 1.020
-    {"mm tt", {1, 2, 6144, 12288}, false},  // 0.858
-    {"mm tt", {1, 2, 28672, 8192}, false},  // 0.912
     {"mm tt", {1, 3, 512, 32768}, false},  // 0.918
-    {"mm tt", {1, 3, 4096, 28672}, false},  // 0.917
+    {"mm tt", {1, 4, 5120, 32768}, false},  // 0.932
+    {"mm tt", {1, 5, 8192, 57344}, false},  // 0.950
+    {"mm tt", {1, 6, 3072, 32064}, false},  // 0.922
+    {"mm tt", {1, 9, 4096, 128256}, false},  // 0.948
+    {"mm tt", {1, 13, 4096, 64128}, false},  // 0.966
     {"mm tt", {1, 16, 16384, 5120}, false},  // 0.967
-    {"mm tt", {1, 32, 18432, 7168}, false},  // 0.958
-    {"mm tt", {1, 43, 16384, 7168}, false},  // 0.951
+    {"mm tt", {1, 20, 18432, 7168}, false},  // 0.959
     {"mm tt", {1, 134, 3072, 5120}, false},  // 0.948
     {"mm tt", {1, 214, 18432, 1792}, false},  // 0.924
+    {"mm tt", {1, 269, 1024, 28672}, false},  // 0.813
     {"mm tt", {1, 272, 16384, 7168}, false},  // 0.891
-    {"mm tt", {1, 308, 7168, 36864}, false},  // 0.950
+    {"mm tt", {1, 300, 4096, 128256}, false},  // 0.779
     {"mm tt", {1, 328, 2048, 8192}, false},  // 0.850
     {"mm tt", {1, 427, 1280, 3840}, false},  // 0.830
-    {"mm tt", {1, 496, 3072, 9216}, false},  // 0.851
-    {"mm tt", {1, 722, 2048, 3072}, true},  // 1.024
-    {"mm tt", {1, 843, 768, 2304}, true},  // 1.215
+    {"mm tt", {1, 704, 1280, 3840}, true},  // 1.041
+    {"mm tt", {1, 892, 4096, 720}, true},  // 1.028
     {"mm tt", {1, 940, 7168, 4608}, true},  // 1.038
     {"mm tt", {1, 1024, 256, 2048}, true},  // 1.140
-    {"mm tt", {1, 1044, 18432, 896}, true},  // 1.101
-    {"mm tt", {1, 1887, 14336, 4096}, true},  // 1.021
-    {"mm tt", {1, 1944, 24576, 3072}, true},  // 1.050
+    {"mm tt", {1, 1024, 7168, 4096}, true},  // 1.085
+    {"mm tt", {1, 1064, 1792, 4096}, true},  // 1.046
+    {"mm tt", {1, 1088, 2880, 5120}, true},  // 1.292
+    {"mm tt", {1, 1376, 18432, 7168}, true},  // 1.030
+    {"mm tt", {1, 1504, 2048, 1024}, true},  // 1.055
+    {"mm tt", {1, 1552, 1024, 14336}, true},  // 1.049
     {"mm tt", {1, 1984, 1024, 2880}, true},  // 1.028
+    {"mm tt", {1, 2219, 3584, 4096}, true},  // 1.053
     {"mm tt", {1, 2256, 8192, 1024}, true},  // 1.102
-    {"mm tt", {1, 2520, 8192, 3072}, true},  // 1.049
+    {"mm tt", {1, 3276, 8192, 5120}, true},  // 1.031
+    {"mm tt", {1, 3919, 4096, 2880}, true},  // 1.021
+    {"mm tt", {1, 4096, 2880, 640}, true},  // 1.235
+    {"mm tt", {1, 4096, 3072, 768}, true},  // 1.186
     {"mm tt", {1, 4840, 768, 1152}, true},  // 1.020
+    {"mm tt", {1, 4956, 1280, 3840}, true},  // 1.052
     {"mm tt", {1, 6102, 3072, 384}, true},  // 1.201
     {"mm tt", {1, 8192, 3072, 768}, true},  // 1.155
-    {"mm tt", {1, 8896, 4096, 4096}, true},  // 1.045
-    {"mm tt", {1, 9355, 8192, 28672}, true},  // 1.030
-    {"mm tt", {1, 9400, 4096, 128256}, true},  // 1.023
+    {"mm tt", {1, 9461, 4096, 2880}, true},  // 1.052
     {"mm tt", {1, 9508, 16384, 896}, true},  // 1.089
+    {"mm tt", {1, 10743, 16384, 7168}, true},  // 1.021
     {"mm tt", {1, 10891, 4304, 1152}, true},  // 1.038
-    {"mm tt", {1, 10976, 1792, 4096}, true},  // 1.028
-    {"mm tt", {1, 11475, 8192, 1024}, true},  // 1.152
-    {"mm tt", {1, 15136, 1536, 5120}, true},  // 1.038
     {"mm tt", {1, 15469, 1536, 3072}, true},  // 1.046
-    {"mm tt", {1, 16384, 384, 768}, true},  // 1.063
 };
 
 constexpr std::int64_t kClassRows[] = {1, 16, 64, 128, 512, 2048};
