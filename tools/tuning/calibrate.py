@@ -48,8 +48,7 @@ LIMITS = ("l2", "lone_l2", "sm", "paired", "dram", "sharpness", "split_lines", "
 # Few of the problems that are drawn are large, and they take most of the time.
 LARGE_US, LARGE_WEIGHT = 250.0, 3.0
 # Constants of cuda/dispatch/cost_model.cpp: microseconds for 128x128 of our own tiles, by whether
-# the epilogue reads a matrix and whether warpgroups take turns; for a tile of CUTLASS's, whether
-# they do.
+# the epilogue reads a matrix and whether warpgroups take turns.
 FUSED = {(False, False): 1.5, (False, True): 0.6, (True, False): 1.2, (True, True): 1.6}
 STORED = {False: 0.8, True: 2.0}  # z besides, and no matrix is read
 MATRIX_C, MATRIX_C_CUTLASS = 0.4, 1.03
