@@ -283,10 +283,10 @@ def terms_of(
     operands = size * k * (rows + columns)
     area = tile_m * tile_n / 128**2
     added, factor = 0.0, 1.0
-    if request["addend"] == "other" and kernel["op"] == "gemm" and not reduced:
+    if native and request["addend"] == "other" and kernel["op"] == "gemm" and not reduced:
         stores = epilogue.endswith("_aux") and not reads_matrix
         of_area = STORED[pingpong] if stores else FUSED[reads_matrix, pingpong]
-        added = area * of_area if native else 0.0
+        added = area * of_area
     if epilogue == "linear_combination":
         # These serve calls without a matrix, too.
         is_spare = request["addend"] != "matrix"

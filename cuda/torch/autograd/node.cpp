@@ -25,8 +25,7 @@ struct Form {
   }
 };
 
-// An image has its stride, padding and dilation in pairs. What else is wrong is left to run_conv2d, which names the
-// argument.
+// An image has its stride, padding and dilation in pairs. Their values are run_conv2d's to check: it names the argument.
 void check_form(Form const& form) {
   bool const has_pairs = form.stride.size() == 2 && form.padding.size() == 2 && form.dilation.size() == 2;
   bool const is_image = !form.transposed && has_pairs && form.output_padding.is_zero() && form.groups >= 1;
