@@ -114,6 +114,36 @@ def test_many_tiles_of_one_step(
     assert (first.float() - exact).norm() <= 4e-3 * exact.norm()
 
 
+SHORT = [
+    row
+    for row in persistent_rows()
+    if row["family"] == "sm90_persistent"
+    and row["layout"][:2] == "nt"
+    and row["epilogue"] in ("plain", "linear_combination")
+    and splits_of(row) == 1
+]
+
+
+@pytest.mark.parametrize("row", SHORT, ids=lambda row: row["name"])
+def test_a_k_shorter_than_the_tile(
+    cutwheel: ModuleType, device: str, force: Callable[[Row], None], row: Row
+) -> None:
+    """Stages keep their zeros behind it, tile after tile and in batches; NaN lies beyond K."""
+    force(row)
+    dtype, d = TORCH_DTYPE[row["a"]], TORCH_DTYPE[row["d"]]
+    m, n = (3000, 4096) if torch.device(device).type == "cuda" else (264, 136)
+    for k, batch in ((1, ()), (3, ()), (16, ()), (row["tile"][2] - 1, ()), (8, (3,))):
+        whole = [random_tensor((*batch, k + 64, x), dtype, device) for x in (m, n)]
+        for operand in whole:
+            operand[..., k:, :] = float("nan")
+        a, b = whole[0][..., :k, :].mT, whole[1][..., :k, :]
+        out = torch.full((*batch, m, n), float("nan"), dtype=d, device=device)
+        product = cutwheel.bmm if batch else cutwheel.mm
+        product(a, b, None if d == dtype else d, out=out)
+        exact = a.float() @ b.float()
+        assert (out.float() - exact).norm() <= 4e-3 * exact.norm(), (k, batch)
+
+
 @pytest.mark.parametrize("row", persistent_rows(is_fused=True), ids=lambda row: row["name"])
 def test_every_persistent_kernel_with_a_fused_epilogue(
     cutwheel: ModuleType, device: str, force: Callable[[Row], None], row: Row

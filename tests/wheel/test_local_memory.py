@@ -17,10 +17,10 @@ USAGE = re.compile(r"Function (\w+):\s+REG:\d+ STACK:(\d+)")
 SPILLED = {
     r"gemm_sm80_\w+_f32_f32_\w+_multistage\d_linear_combination": 168,
     r"gemm_sm90a_\w+_thin_\w+": 16,
-    r"gemm_sm90a_\w+_256x176x64_tnt_persistent_swap_\w+": 8,
+    r"gemm_sm90a_\w+_256x176x64_tnt_persistent_swap_\w+": 24,
     r"gemm_sm90a_tf32_\w+": 56,
     r"gemm_sm90a_\w+_unaligned_linear_combination": 24,
-    r"grouped_mm_sm90a_\w+_128x256x64_\w+_aux": 48,
+    r"grouped_mm_sm90a_\w+_128x256x64_\w+_aux": 64,
     r"conv2d_sm(80|90a)_\w+_grouped": 40,
     r"scaled_mm_sm90a_\w+_swap_1x128_1x128_block_bias": 24,
 }

@@ -81,6 +81,16 @@ struct Sm90PersistentKernel {
   static constexpr int kSharedStorageBytes = static_cast<int>(sizeof(SharedStorage));
   static_assert(kSharedStorageBytes <= Types::kSharedMemory && kStages >= 2);
 
+  template <class L>
+  static constexpr auto may_leave_zeros(int) -> decltype(L::kMayLeaveZeros) {
+    return L::kMayLeaveZeros;
+  }
+  template <class>
+  static constexpr bool may_leave_zeros(...) {
+    return false;
+  }
+  static constexpr bool kMayLeaveZeros = may_leave_zeros<Loader>(0) && !Scheduler::kReadsMemory;
+
   CUTLASS_DEVICE static auto stage_a(SharedStorage& shared, int stage) {
     return shared.tensors.smem_A.data() + stage * OperandA::kBoxes * OperandA::kBoxElements;
   }
@@ -333,6 +343,19 @@ struct Sm90PersistentKernel {
     Epilogue::wait_until_read();
   }
 
+  // By all threads: zeros in the stages that this threadblock comes to, for those that TMA leaves.
+  CUTLASS_DEVICE static void clear_stages(Params const& p, SharedStorage& shared) {
+    int const tiles = (p.scheduler.raster.order.count() - first_tile() + tile_step() - 1) / tile_step();
+    auto const clear = [&](auto* elements, int bytes) {
+      auto* const vectors = reinterpret_cast<uint4*>(elements);
+      for (int i = threadIdx.x; i < bytes / 16; i += kMaxThreads) vectors[i] = uint4{};
+    };
+    int const stages = min(tiles, static_cast<int>(kStages));
+    clear(shared.tensors.smem_A.data(), stages * OperandA::kBytes);
+    clear(shared.tensors.smem_B.data(), stages * OperandB::kBytes);
+    cutlass::arch::fence_view_async_shared();
+  }
+
   CUTLASS_DEVICE static void device(Params const& p) {
     // TMA's swizzle needs it, and the runtime gives it: dynamic shared memory begins at 0, as there is no other.
     extern __shared__ __align__(1024) char shared_memory[];
@@ -345,6 +368,9 @@ struct Sm90PersistentKernel {
       if (p.epilogue.by_tma) {
         cute::prefetch_tma_descriptor(reinterpret_cast<cute::TmaDescriptor const*>(&p.maps.result));
       }
+    }
+    if constexpr (kMayLeaveZeros) {
+      if (p.operands.lines < kTileK) clear_stages(p, shared);
     }
     // The set-up before the first load reads parameters alone, so it overlaps with the preceding kernel.
     if constexpr (Scheduler::kReadsMemory) {
@@ -398,6 +424,7 @@ struct Sm90PersistentKernel {
       return {StatusCode::not_implementable, 0};
     }
     typename Loader::Params operands;
+    if constexpr (kMayLeaveZeros) operands.lines = std::clamp(args.k, 1, kTileK);
     if constexpr (Types::kSwapAB) {
       operands.encode_a(b, args.b, args.n, args.k, b_batch);
       operands.encode_b(a, args.a, args.m, args.k, a_batch);

@@ -3,6 +3,7 @@
 // written, and tiles may have any width that wgmma has.
 #pragma once
 
+#include "sm90/native/epilogue/prefetch.cuh"
 #include "sm90/native/epilogue/staged_rows.cuh"
 
 namespace cutwheel::gemm {
@@ -167,28 +168,10 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
   CUTLASS_DEVICE static void prefetch_one(Params const& p, WithVectors& into, Sm90WorkTile const& work, int thread) {
     constexpr int kLength = kVectorLength<Operand>;
     if constexpr (kLength > 0) {
-      using V = epilogue::ElementOfOperand<Operand>;
-      constexpr int kEach = 4 / static_cast<int>(sizeof(V));
-      EpilogueValue const& operand = p.operands[Operand::kIndex];
       bool const is_row = Operand::kKind == OperandKind::row;
-      int const first = is_row ? work.n : work.m, end = is_row ? work.end_n : work.end_m;
-      bool const is_one = Operand::kMayBeOne && operand.leading == 0;
-      auto const* const source = static_cast<V const*>(operand.data) + work.batch * operand.batch_stride;
-      std::uint32_t const target = cute::cast_smem_ptr_to_uint(into.vectors + vector_offset<Operand>());
-      for (int i = thread * kEach; i < kLength; i += 128 * kEach) {
-        int const left = operand.data ? min(max(end - first - i, 0), kEach) : 0;
-        V const* const from = left > 0 ? (is_one ? source : source + first + i) : reinterpret_cast<V const*>(p.data);
-        if (kEach == 1 || left != 1) {
-          asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target + i * static_cast<int>(sizeof(V))),
-                       "l"(from), "r"(left > 0 ? 4 : 0));
-        } else {
-          // Four bytes would end behind the vector.
-          V const pair[2] = {*from, V(0)};
-          std::uint32_t word;
-          memcpy(&word, pair, 4);
-          *reinterpret_cast<std::uint32_t*>(into.vectors + vector_offset<Operand>() + i * sizeof(V)) = word;
-        }
-      }
+      prefetch_vector<Operand, kLength>(p.operands[Operand::kIndex], into.vectors + vector_offset<Operand>(),
+                                        is_row ? work.n : work.m, is_row ? work.end_n : work.end_m, work.batch, p.data,
+                                        thread);
     }
   }
 
@@ -226,16 +209,7 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
         int const left = is_there ? work.end_n - work.n - chunk * kEach : 0;
         V const* const from = source + (first_row + row) * operand.leading + work.n + chunk * kEach;
         std::uint8_t* const to = reinterpret_cast<std::uint8_t*>(&storage) + matrix_offset<Operand>(warp, row, chunk);
-        if (left <= 0 || left >= kEach) {
-          asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(cute::cast_smem_ptr_to_uint(to)),
-                       "l"(left > 0 ? static_cast<void const*>(from) : p.data), "r"(left > 0 ? 16 : 0));
-        } else {
-          // Sixteen bytes would end behind the row.
-          cutlass::AlignedArray<V, kEach> values;
-          CUTLASS_PRAGMA_UNROLL
-          for (int e = 0; e < kEach; ++e) values[e] = e < left ? from[e] : V(0);
-          *reinterpret_cast<cutlass::AlignedArray<V, kEach>*>(to) = values;
-        }
+        copy_ahead<16>(cute::cast_smem_ptr_to_uint(to), from, min(left, kEach) * static_cast<int>(sizeof(V)), p.data);
       }
     }
   }
@@ -245,7 +219,7 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
     (prefetch_one<Operands>(p, vectors_of(storage, block), work, thread), ...);
     (prefetch_matrix<Operands>(p, storage, work, thread), ...);
   }
-  CUTLASS_DEVICE static void wait_for_prefetch() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+  CUTLASS_DEVICE static void wait_for_prefetch() { wait_for_copies_ahead(); }
 
   template <class S>
   CUTLASS_DEVICE static auto& vectors_of(S& storage, int block) {
@@ -408,6 +382,7 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
         if (!Frame::kAlways || at + 16 <= end) {
           *reinterpret_cast<uint4*>(to) = uint4{};
         } else {
+#pragma unroll 1
           for (int b = 0; b < end - at; ++b) to[b] = 0;
         }
       }

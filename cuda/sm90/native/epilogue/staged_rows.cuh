@@ -37,42 +37,49 @@ inline bool is_tma_storable(GemmArgs const& args, int element_bytes) {
 
 // Stores rows that begin anywhere, in words of four bytes, which follow each other in memory. `data`: of the first row;
 // `staged(row, byte)`: where four bytes lie in shared memory. A warp stores 128 bytes of a row at once, or less rows of
-// less.
+// less. Loops are unrolled as far as latencies ask for it: whatever stands here a kernel has once for each block of its
+// results, and a build compiles.
 template <int rows, int kRowBytes, int unit, int threads, class Staged>
 CUTLASS_DEVICE void store_unaligned_rows(std::uint8_t* data, std::int64_t pitch, int rows_left, int row_bytes, int thread,
                                          Staged const& staged) {
   constexpr int kLine = std::min(kRowBytes & -kRowBytes, 128), kLanes = kLine / 4;
-  constexpr int kAtOnce = threads / kLanes, kLines = kRowBytes / kLine;
+  constexpr int kAtOnce = threads / kLanes, kLines = kRowBytes / kLine, kSteps = rows / kAtOnce;
+  constexpr int kTogether = std::min(kSteps & -kSteps, 8);
+  static_assert(rows % kAtOnce == 0);
   int const lane = thread % kLanes;
-  CUTLASS_PRAGMA_UNROLL
-  for (int first = 0; first < rows; first += kAtOnce) {
-    int const row = first + thread / kLanes;
-    if (row >= rows_left || (rows % kAtOnce != 0 && row >= rows)) continue;
-    std::uint8_t* const to = data + row * pitch;
-    // Where rows of 16-bit elements begin between two words, each word has the end of one pair and the start of the next.
-    bool const odd = unit == 2 && reinterpret_cast<std::uintptr_t>(to) % 4 != 0;
-    CUTLASS_PRAGMA_UNROLL
-    for (int line = 0; line < kLines; ++line) {
-      int const at = line * kLine + lane * 4;
-      if (at >= row_bytes) continue;
-      std::uint32_t const own = *reinterpret_cast<std::uint32_t const*>(staged(row, at));
-      bool const is_whole = unit == 4 || at + 4 <= row_bytes;
-      if (!odd) {
-        if (is_whole) {
-          *reinterpret_cast<std::uint32_t*>(to + at) = own;
+#pragma unroll 1
+  for (int line = 0; line < kLines; ++line) {
+    int const at = line * kLine + lane * 4;
+    if (at >= row_bytes) break;
+    bool const is_first = at == 0, is_whole = unit == 4 || at + 4 <= row_bytes;
+    bool const is_last = is_whole && (at + 4 >= row_bytes || at + 4 == kRowBytes);
+#pragma unroll 1
+    for (int first = 0; first < kSteps * kAtOnce; first += kTogether * kAtOnce) {
+      std::uint32_t own[kTogether], before[kTogether];
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kTogether; ++i) {
+        int const row = first + i * kAtOnce + thread / kLanes;
+        own[i] = *reinterpret_cast<std::uint32_t const*>(staged(row, at));
+        if (unit == 2) before[i] = *reinterpret_cast<std::uint32_t const*>(staged(row, is_first ? 0 : at - 4));
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kTogether; ++i) {
+        int const row = first + i * kAtOnce + thread / kLanes;
+        std::uint8_t* const to = data + row * pitch + at;
+        if (row >= rows_left) continue;
+        if constexpr (unit == 4) {
+          *reinterpret_cast<std::uint32_t*>(to) = own[i];
         } else {
-          *reinterpret_cast<std::uint16_t*>(to + at) = static_cast<std::uint16_t>(own);
+          // Where a row begins between two words, each word has the end of one pair of elements and the start of the next.
+          bool const odd = reinterpret_cast<std::uintptr_t>(to) % 4 != 0;
+          if (odd ? !is_first : is_whole) {
+            *reinterpret_cast<std::uint32_t*>(to - 2 * odd) = odd ? __funnelshift_r(before[i], own[i], 16) : own[i];
+          } else {
+            *reinterpret_cast<std::uint16_t*>(to) = static_cast<std::uint16_t>(own[i]);
+          }
+          if (odd && is_last) *reinterpret_cast<std::uint16_t*>(to + 2) = static_cast<std::uint16_t>(own[i] >> 16);
         }
-        continue;
       }
-      if (at == 0) {
-        *reinterpret_cast<std::uint16_t*>(to) = static_cast<std::uint16_t>(own);
-      } else {
-        std::uint32_t const before = *reinterpret_cast<std::uint32_t const*>(staged(row, at - 4));
-        *reinterpret_cast<std::uint32_t*>(to + at - 2) = __funnelshift_r(before, own, 16);
-      }
-      bool const is_last = at + 4 >= row_bytes || at + 4 == kRowBytes;
-      if (is_last && is_whole) *reinterpret_cast<std::uint16_t*>(to + at + 2) = static_cast<std::uint16_t>(own >> 16);
     }
   }
 }
@@ -263,27 +270,39 @@ struct Sm90StagedRows {
     // Each of sixteen lanes asks for a row: where rows move, that takes divisions.
     int moved = 0;
     if constexpr (!Frame::kAlways) moved = coordinates.row(first_row + lane % 16);
-    for (int first = 0; first < 16 * kChunks; first += 32) {
-      int const i = first + lane, row = i / kChunks, at = i % kChunks * 16, left = row_bytes - at;
-      int d_row = first_row + row;
-      if constexpr (!Frame::kAlways) d_row = __shfl_sync(0xffffffff, moved, row);
-      bool const is_there = row < 16 && first_row + row < work.end_m && left > 0 && !(stored >> (row / kHalf) & 1);
-      if (!is_there || d_row < 0) continue;
-      int const piece = at / kPieceBytes * kPieceBytes;
-      auto const* const from = staged + offset_of(row, piece, at - piece);
-      std::int64_t d_byte = first_byte + at;
-      if constexpr (!Frame::kAlways) {
-        int const d_column = coordinates.column(static_cast<int>(d_byte / column_bytes));
-        if (d_column < 0) continue;
-        d_byte = std::int64_t{d_column} * column_bytes;
+    int const rows = min(16, work.end_m - first_row);
+    constexpr int kTogether = std::min(kChunks / 2 + kChunks % 2, 4);
+#pragma unroll 1
+    for (int first = lane; first - lane < rows * kChunks; first += 32 * kTogether) {
+      uint4 values[kTogether];
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < kTogether; ++j) {
+        int const i = first + 32 * j, at = i % kChunks * 16, piece = at / kPieceBytes * kPieceBytes;
+        values[j] = *reinterpret_cast<uint4 const*>(staged + offset_of(min(i / kChunks, 15), piece, at - piece));
       }
-      std::uint8_t* const to = data + d_row * pitch + d_byte;
-      if (!Frame::kAlways || left >= 16) {
-        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<uint4 const*>(from);
-      } else {
-        using Bits =
-            std::conditional_t<unit == 4, std::uint32_t, std::conditional_t<unit == 2, std::uint16_t, std::uint8_t>>;
-        for (int b = 0; b < left; b += unit) *reinterpret_cast<Bits*>(to + b) = *reinterpret_cast<Bits const*>(from + b);
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < kTogether; ++j) {
+        int const i = first + 32 * j, row = i / kChunks, at = i % kChunks * 16, left = row_bytes - at;
+        int d_row = first_row + row;
+        if constexpr (!Frame::kAlways) d_row = __shfl_sync(0xffffffff, moved, row);
+        if (row >= rows || left <= 0 || (stored >> (row / kHalf) & 1) || d_row < 0) continue;
+        std::int64_t d_byte = first_byte + at;
+        if constexpr (!Frame::kAlways) {
+          int const d_column = coordinates.column(static_cast<int>(d_byte / column_bytes));
+          if (d_column < 0) continue;
+          d_byte = std::int64_t{d_column} * column_bytes;
+        }
+        std::uint8_t* const to = data + d_row * pitch + d_byte;
+        if (!Frame::kAlways || left >= 16) {
+          *reinterpret_cast<uint4*>(to) = values[j];
+        } else {
+          using Bits =
+              std::conditional_t<unit == 4, std::uint32_t, std::conditional_t<unit == 2, std::uint16_t, std::uint8_t>>;
+          int const piece = at / kPieceBytes * kPieceBytes;
+          auto const* const from = staged + offset_of(row, piece, at - piece);
+#pragma unroll 1
+          for (int b = 0; b < left; b += unit) *reinterpret_cast<Bits*>(to + b) = *reinterpret_cast<Bits const*>(from + b);
+        }
       }
     }
   }

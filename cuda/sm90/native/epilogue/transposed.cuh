@@ -135,27 +135,10 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
   CUTLASS_DEVICE static void prefetch_one(Params const& p, BlockVectors& into, Sm90WorkTile const& work, int thread) {
     constexpr int kLength = kVectorLength<Operand>;
     if constexpr (kLength > 0) {
-      using V = epilogue::ElementOfOperand<Operand>;
-      constexpr int kEach = 4 / static_cast<int>(sizeof(V));
-      EpilogueValue const& operand = p.operands[Operand::kIndex];
       bool const along_m = Operand::kKind == OperandKind::row;  // of the kernel
-      int const first = along_m ? work.m : work.n, end = along_m ? work.end_m : work.end_n;
-      bool const is_one = Operand::kMayBeOne && operand.leading == 0;
-      auto const* const source = static_cast<V const*>(operand.data) + work.batch * operand.batch_stride;
-      std::uint32_t const target = cute::cast_smem_ptr_to_uint(into.vectors + vector_offset<Operand>());
-      for (int i = thread * kEach; i < kLength; i += 128 * kEach) {
-        int const left = operand.data ? min(max(end - first - i, 0), kEach) : 0;
-        V const* const from = left > 0 ? (is_one ? source : source + first + i) : reinterpret_cast<V const*>(p.data);
-        if (kEach == 1 || left != 1) {
-          asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target + i * static_cast<int>(sizeof(V))),
-                       "l"(from), "r"(left > 0 ? 4 : 0));
-        } else {
-          V const pair[2] = {*from, V(0)};
-          std::uint32_t word;
-          memcpy(&word, pair, 4);
-          *reinterpret_cast<std::uint32_t*>(into.vectors + vector_offset<Operand>() + i * sizeof(V)) = word;
-        }
-      }
+      prefetch_vector<Operand, kLength>(p.operands[Operand::kIndex], into.vectors + vector_offset<Operand>(),
+                                        along_m ? work.m : work.n, along_m ? work.end_m : work.end_n, work.batch, p.data,
+                                        thread);
     }
   }
 
@@ -191,16 +174,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
         int const left = is_there ? work.end_m - work.m - chunk * kEach : 0;
         V const* const from = source + (work.n + row) * operand.leading + work.m + chunk * kEach;
         std::uint8_t* const to = target + offset_of(row, chunk * 16);
-        if (left <= 0 || left >= kEach) {
-          asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(cute::cast_smem_ptr_to_uint(to)),
-                       "l"(left > 0 ? static_cast<void const*>(from) : p.data), "r"(left > 0 ? 16 : 0));
-        } else {
-          // Sixteen bytes would end behind the row.
-          cutlass::AlignedArray<V, kEach> values;
-          CUTLASS_PRAGMA_UNROLL
-          for (int e = 0; e < kEach; ++e) values[e] = e < left ? from[e] : V(0);
-          *reinterpret_cast<cutlass::AlignedArray<V, kEach>*>(to) = values;
-        }
+        copy_ahead<16>(cute::cast_smem_ptr_to_uint(to), from, min(left, kEach) * static_cast<int>(sizeof(V)), p.data);
       }
     }
   }
@@ -210,7 +184,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
     (prefetch_one<Operands>(p, vectors_of(storage, block), work, thread), ...);
     (prefetch_matrix<Operands>(p, storage, work, thread), ...);
   }
-  CUTLASS_DEVICE static void wait_for_prefetch() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+  CUTLASS_DEVICE static void wait_for_prefetch() { wait_for_copies_ahead(); }
 
   template <class S>
   CUTLASS_DEVICE static auto& vectors_of(S& storage, int block) {
@@ -300,6 +274,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
           *reinterpret_cast<uint4*>(to) = *reinterpret_cast<uint4 const*>(at(row, byte));
         } else {
           auto const* const from = reinterpret_cast<E const*>(at(row, byte));
+#pragma unroll 1
           for (int e = 0; e < (row_bytes - byte) / kD; ++e) reinterpret_cast<E*>(to)[e] = from[e];
         }
       }
@@ -415,6 +390,7 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
         *reinterpret_cast<uint4*>(to) = *reinterpret_cast<uint4 const*>(from);
       } else {
         using Bits = std::conditional_t<kD == 4, std::uint32_t, std::uint16_t>;
+#pragma unroll 1
         for (int b = 0; b < left; b += kD) *reinterpret_cast<Bits*>(to + b) = *reinterpret_cast<Bits const*>(from + b);
       }
     }

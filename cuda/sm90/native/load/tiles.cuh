@@ -44,12 +44,14 @@ struct Sm90TileOperand {
     return stage * (kBytes / 16) + of_rows + of_k;
   }
 
-  // parts: threadblocks that load as many parts of the tile's rows.
-  static void encode_map(CUtensorMap& map, DType type, Operand const& x, int rows, int k_extent, int batch, int parts = 1) {
+  // parts: threadblocks that load as many parts of the tile's rows. lines: elements of K that are loaded, where K is not
+  // contiguous.
+  static void encode_map(CUtensorMap& map, DType type, Operand const& x, int rows, int k_extent, int batch, int parts = 1,
+                         int lines = k) {
     if constexpr (kIsK) {
       encode_tensor_map(map, type, x, k_extent, rows, batch, kSwizzled, extent / parts);
     } else {
-      encode_tensor_map(map, type, x, rows, k_extent, batch, kSwizzled, k);
+      encode_tensor_map(map, type, x, rows, k_extent, batch, kSwizzled, lines);
     }
   }
 
@@ -67,14 +69,14 @@ struct Sm90TileOperand {
     bool is_tail;
     int boxes, bytes;
   };
-  CUTLASS_DEVICE static Part part_of(int row, int rows) {
+  CUTLASS_DEVICE static Part part_of(int row, int rows, int lines = k) {
     int const left = rows - row;
     if constexpr (kIsK) {
       bool const is_tail = left < extent && left == tail_of(rows);
       return {is_tail, kBoxes, is_tail ? left * k * static_cast<int>(sizeof(E)) : kBytes};
     } else {
       int const boxes = min(kBoxes, (left + kSwizzled - 1) / kSwizzled);
-      return {false, boxes, boxes * kBoxElements * static_cast<int>(sizeof(E))};
+      return {false, boxes, boxes * lines * 128};
     }
   }
 
@@ -159,19 +161,23 @@ struct Sm90TileOperand {
   }
 };
 
-// Loads both operands as batches of matrices. begin(work) precedes the k-tiles of a work tile, which load() takes in order.
+// Loads both operands as batches of matrices. Where none has a contiguous K, which is shorter than the tile's, TMA brings
+// the elements of K that there are (`lines`), and stages keep the zeros behind them that the kernel writes first: TMA takes
+// longer for zeros than for memory, above. begin(work) precedes the k-tiles of a work tile, which load() takes in order.
 template <class OperandA, class OperandB, int k>
 struct Sm90MatrixLoader {
+  static constexpr bool kMayLeaveZeros = !OperandA::kIsK && !OperandB::kIsK;
   struct Params {
     CUtensorMap a, b, a_tail, b_tail;
     int a_rows, b_rows;
+    int lines = k;  // fewer where K has no more (kMayLeaveZeros)
 
     void encode_a(DType type, Operand const& x, int rows, int k_extent, int batch) {
-      OperandA::encode_map(a, type, x, a_rows = rows, k_extent, batch);
+      OperandA::encode_map(a, type, x, a_rows = rows, k_extent, batch, 1, lines);
       OperandA::encode_tail_map(a_tail, type, x, rows, k_extent, batch);
     }
     void encode_b(DType type, Operand const& x, int rows, int k_extent, int batch) {
-      OperandB::encode_map(b, type, x, b_rows = rows, k_extent, batch);
+      OperandB::encode_map(b, type, x, b_rows = rows, k_extent, batch, 1, lines);
       OperandB::encode_tail_map(b_tail, type, x, rows, k_extent, batch);
     }
   };
@@ -188,8 +194,8 @@ struct Sm90MatrixLoader {
     }
   }
   CUTLASS_DEVICE void begin(Sm90WorkTile const& work) {
-    part_a = OperandA::part_of(work.m, p.a_rows);
-    part_b = OperandB::part_of(work.n, p.b_rows);
+    part_a = OperandA::part_of(work.m, p.a_rows, p.lines);
+    part_b = OperandB::part_of(work.n, p.b_rows, p.lines);
   }
   // Bytes that arrive on the barrier for each k-tile, including zeros beyond the ends of operands.
   CUTLASS_DEVICE std::uint32_t bytes() const { return static_cast<std::uint32_t>(part_a.bytes + part_b.bytes); }
