@@ -1,6 +1,6 @@
 """Which lines of the sources a kernel's instructions come from.
 
-    python tools/ptx_lines.py gemm_sm90a_persistent_part2.cu [--kernel 'gemm_*_plain'] [--build build/auto]
+    python tools/ptx_lines.py gemm_sm90a_persistent_part2.cu [--kernel 'gemm_*_plain']
 
 Compiles a generated source again to PTX with line numbers, and counts instructions by the line they
 were written on, however deep it was inlined. A build spends its time on them: a line that stands
