@@ -77,7 +77,7 @@ def compile_ptx(source: str, build: Path, to: Path) -> None:
     if not entries:
         sys.exit(f"{build} has no source {source!r}: expected the name of one in {build}/generated")
     command = shlex.split(entries[0]["command"])
-    # Of what goes to object files alone, nvcc warns.
+    # nvcc warns where it writes PTX with options for object files.
     kept = [x for x in command[: command.index("-o")] if x != "-c" and "compress" not in x]
     if Path(kept[0]).name == "ccache":
         kept = kept[1:]

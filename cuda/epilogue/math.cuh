@@ -2,7 +2,8 @@
 //
 // For 16-bit results the hardware's approximations of 2^x, 1/x and tanh are used, in forms that lose nothing where the
 // function is small: their error stays below the rounding of the result everywhere, tails included, at two special-function
-// instructions an element. For float32 results CUDA's own functions are used. NaN spreads through all of them as in torch.
+// instructions an element. For float32 results they are accurate to a few units of float32. NaN spreads through all of them
+// as in torch.
 #pragma once
 
 #include <cutlass/cutlass.h>
@@ -149,8 +150,8 @@ struct AccurateFunctions : ExactFunctions {
   static constexpr float kFar = 40.f;  // no density is left there
 
   // The normal distribution's upper tail at a >= 0, where e is exp(-a^2 / 2): the form of Abramowitz and Stegun 7.1.26 with
-  // eight degrees, within 1.6e-7 of it in relation (minimax, found by linear programming). normcdff() is as accurate and
-  // six times as long, in instructions and to compile.
+  // eight degrees, whose relative error is 1.6e-7 (minimax, found by linear programming). normcdff() branches, and is
+  // several times as many instructions.
   CUTLASS_DEVICE static float normal_tail(float a, float e) {
     float const t = reciprocal_approx(1.f + 0.28f * a);
     float const start =

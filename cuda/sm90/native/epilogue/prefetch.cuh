@@ -6,8 +6,8 @@
 
 namespace cutwheel::gemm {
 
-// Starts to copy the `bytes` of which `there` exist, none if negative; the rest becomes zeros and is not read. `anywhere`
-// is any address in memory.
+// Starts a copy of `bytes`, of which the first `there` exist (none if negative). The rest becomes zeros and is not read, as
+// an operand may end where its memory does. `anywhere` is an address that exists, for a copy that reads nothing.
 template <int bytes>
 CUTLASS_DEVICE void copy_ahead(std::uint32_t to, void const* from, int there, void const* anywhere) {
   static_assert(bytes == 4 || bytes == 16);
@@ -20,8 +20,8 @@ CUTLASS_DEVICE void copy_ahead(std::uint32_t to, void const* from, int there, vo
   }
 }
 
-// Starts to copy `length` elements of a vector from `first` on, by all threads of a warpgroup. What lies at `end` and
-// behind it, or is not given, becomes zeros.
+// All threads of a warpgroup start to copy `length` elements of a vector, which begin at `first`. Elements from `end` on
+// are zeros, and all are where a call gives no vector.
 template <class Operand, int length>
 CUTLASS_DEVICE void prefetch_vector(EpilogueValue const& operand, std::uint8_t* into, int first, int end, int batch,
                                     void const* anywhere, int thread) {
