@@ -146,11 +146,12 @@ void add_split_plans(std::vector<GemmPlan>& plans, KernelDescriptor const& kerne
     }
     return;
   }
-  // Slices of any length, and as many as fill the SMs once or twice, by kernels that take them.
+  // Slices of any length, and as many as fill the SMs once, twice or three times, by kernels that take them.
   if (takes_slices(kernel)) {
     int const k_tiles = ceil_div(request.k, kernel.tile.k), most = std::max(1, request.k / kShortestSlice);
     int const filling = static_cast<int>(device.sm_count / tiles);
-    std::array<int, 7> counts{2, 3, 4, 6, 8, filling, 2 * filling};
+    int const filling_thrice = static_cast<int>(3 * device.sm_count / tiles);  // 23 tiles: 17 slices, one SM idle in 99
+    std::array<int, 8> counts{2, 3, 4, 6, 8, filling, 2 * filling, filling_thrice};
     std::sort(counts.begin(), counts.end());
     int last = 1;
     for (int const wanted : counts) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ import torch
 
 cutwheel = pytest.importorskip("cutwheel", reason="needs the built package (make test builds it)")
 
-from cutwheel.tuning import cli, journal, shapes  # noqa: E402
+from cutwheel.tuning import cli, journal, search, shapes  # noqa: E402
 from cutwheel.tuning.journal import JournalError, Setup  # noqa: E402
 from cutwheel.tuning.table import Gpu  # noqa: E402
 
@@ -91,6 +92,24 @@ def tune(*arguments: str | Path) -> int:
     parser = argparse.ArgumentParser()
     cli.add_arguments(parser)
     return cli.run(parser.parse_args([*map(str, arguments), "--shape", "1x2x3"]))
+
+
+def test_the_effort_is_that_of_the_options() -> None:
+    parser = argparse.ArgumentParser()
+    cli.add_arguments(parser)
+    usual = search.Effort()
+    assert cli._effort(parser.parse_args([])) == usual
+    effort = cli._effort(parser.parse_args(["--exhaustive", "--rounds", "60"]))
+    assert effort == dataclasses.replace(usual, predicted=None, rounds=60)
+
+
+@pytest.mark.parametrize("rounds", ["0", "-1", "2.5", "many"])
+def test_a_number_of_rounds_that_means_nothing_is_refused(
+    rounds: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        tune("--rounds", rounds)
+    assert f"{rounds} is no number of replays" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -11,14 +11,18 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import jobs, journal, report
 from .jobs import Job
 from .journal import Journal, JournalError, Record, Setup
 from .shapes import read_toml
 from .table import Gpu, dump
+
+if TYPE_CHECKING:
+    from .search import Effort
 
 DESCRIPTION = """\
 Measures which kernel is fastest for given shapes on this GPU, and writes a table of what it found.
@@ -67,12 +71,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--exhaustive", action="store_true", help="all plans, whatever is predicted of them"
     )
+    how.add_argument(
+        "--rounds",
+        type=_rounds,
+        metavar="N",
+        help="replays of each fast plan, in turns (default: 7; 60 let clocks fall as under load)",
+    )
     how.add_argument("--seconds", type=float, help="begin no job after so many seconds")
     how.add_argument("--device", type=int, default=0, help="number of the GPU")
     how.add_argument("--list", action="store_true", help="name the jobs and measure none")
     parser.add_argument(
         "--report", type=Path, metavar="JOURNAL", help="print what a journal says, and end"
     )
+
+
+def _rounds(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of replays, which is 1 or more")
+    return int(text)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -168,6 +184,17 @@ def _table_path(options: argparse.Namespace) -> Path:
     return path
 
 
+def _effort(options: argparse.Namespace) -> Effort:
+    from .search import Effort
+
+    effort = Effort()
+    if options.exhaustive:
+        effort = replace(effort, predicted=None)
+    if options.rounds is not None:
+        effort = replace(effort, rounds=options.rounds)
+    return effort
+
+
 def _measurer(options: argparse.Namespace, gpu: Gpu, device: Any) -> Callable[[Job], Record]:
     import torch
 
@@ -175,7 +202,7 @@ def _measurer(options: argparse.Namespace, gpu: Gpu, device: Any) -> Callable[[J
     from .cases import make_case
     from .measure import GraphClock
 
-    effort = search.Effort(predicted=None) if options.exhaustive else search.Effort()
+    effort = _effort(options)
     forcing = search.TableForcing(gpu)
 
     def one(job: Job) -> Record:

@@ -202,15 +202,21 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
       EpilogueValue const& operand = p.operands[Operand::kIndex];
       auto const* const source = static_cast<V const*>(operand.data) + work.batch * operand.batch_stride;
       int const lane = thread % 32, warp = thread / 32 % 4, first_row = work.m + warp * 16;
+      auto const from = [&](int row, int chunk) {
+        return source + (first_row + row) * operand.leading + work.n + chunk * kEach;
+      };
+      auto const to = [&](int row, int chunk) {
+        return reinterpret_cast<std::uint8_t*>(&storage) + matrix_offset<Operand>(warp, row, chunk);
+      };
+      int const rows = operand.data ? work.end_m - first_row : 0, whole = (work.end_n - work.n) / kEach;
+      int const part = (work.end_n - work.n) % kEach;  // of the chunk at which a row of the matrix ends
       CUTLASS_PRAGMA_UNROLL
       for (int first = 0; first < 16 * kChunks; first += 32) {
-        int const i = first + lane, row = i / kChunks, chunk = i % kChunks;
-        bool const is_there = operand.data && first_row + row < work.end_m;
-        int const left = is_there ? work.end_n - work.n - chunk * kEach : 0;
-        V const* const from = source + (first_row + row) * operand.leading + work.n + chunk * kEach;
-        std::uint8_t* const to = reinterpret_cast<std::uint8_t*>(&storage) + matrix_offset<Operand>(warp, row, chunk);
-        copy_ahead<16>(cute::cast_smem_ptr_to_uint(to), from, min(left, kEach) * static_cast<int>(sizeof(V)), p.data);
+        int const row = (first + lane) / kChunks, chunk = (first + lane) % kChunks;
+        if (chunk == whole && part > 0) continue;
+        copy_ahead<16>(cute::cast_smem_ptr_to_uint(to(row, chunk)), from(row, chunk), row < rows && chunk < whole, p.data);
       }
+      if (part > 0 && whole < kChunks && lane < 16) load_part(to(lane, whole), from(lane, whole), lane < rows ? part : 0);
     }
   }
 

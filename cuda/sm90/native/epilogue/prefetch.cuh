@@ -6,17 +6,28 @@
 
 namespace cutwheel::gemm {
 
-// Starts a copy of `bytes`, of which the first `there` exist (none if negative). The rest becomes zeros and is not read, as
-// an operand may end where its memory does. `anywhere` is an address that exists, for a copy that reads nothing.
+// Starts a copy of `bytes`, zeros if they are not there. `anywhere` exists, for a copy that reads nothing.
+//
+// cp.async could copy a part and fill up with zeros, but the low bits of the address tell how much is left out, which
+// compute-sanitizer does not know: it reports a read beyond an operand that ends there. So parts are loaded.
 template <int bytes>
-CUTLASS_DEVICE void copy_ahead(std::uint32_t to, void const* from, int there, void const* anywhere) {
+CUTLASS_DEVICE void copy_ahead(std::uint32_t to, void const* from, bool is_there, void const* anywhere) {
   static_assert(bytes == 4 || bytes == 16);
-  int const size = min(max(there, 0), bytes);
-  void const* const source = size > 0 ? from : anywhere;
+  void const* const source = is_there ? from : anywhere;
+  int const size = is_there ? bytes : 0;
   if constexpr (bytes == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(source), "r"(size));
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(source), "r"(size));
+  }
+}
+
+// The first `there` of sixteen bytes' elements, and zeros behind them. In a loop, as it happens once a row.
+template <class V>
+CUTLASS_DEVICE void load_part(std::uint8_t* to, V const* from, int there) {
+  CUTLASS_PRAGMA_NO_UNROLL
+  for (int e = 0; e < 16 / static_cast<int>(sizeof(V)); ++e) {
+    reinterpret_cast<V*>(to)[e] = e < there ? from[e] : V(0);
   }
 }
 
@@ -32,7 +43,14 @@ CUTLASS_DEVICE void prefetch_vector(EpilogueValue const& operand, std::uint8_t* 
   std::uint32_t const to = cute::cast_smem_ptr_to_uint(into);
   for (int i = thread * kEach; i < length; i += 128 * kEach) {
     int const left = operand.data ? end - first - i : 0;
-    copy_ahead<4>(to + i * kBytes, is_one ? source : source + first + i, min(left, kEach) * kBytes, anywhere);
+    V const* const from = is_one ? source : source + first + i;
+    if (kEach == 2 && left == 1) {
+      V* const pair = reinterpret_cast<V*>(into + i * kBytes);
+      pair[0] = *from;
+      pair[1] = V(0);
+    } else {
+      copy_ahead<4>(to + i * kBytes, from, left > 0, anywhere);
+    }
   }
 }
 

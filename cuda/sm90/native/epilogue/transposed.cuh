@@ -166,15 +166,23 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
       EpilogueValue const& operand = p.operands[Operand::kIndex];
       auto const* const source = static_cast<V const*>(operand.data) + work.batch * operand.batch_stride;
       std::uint8_t* const target = matrix_of<Operand>(storage);
+      auto const from = [&](int row, int chunk) {  // of D
+        return source + (work.n + row) * operand.leading + work.m + chunk * kEach;
+      };
+      int const rows = operand.data ? work.end_n - work.n : 0, whole = (work.end_m - work.m) / kEach;
+      int const part = (work.end_m - work.m) % kEach;  // of the chunk at which a row of the matrix ends
       CUTLASS_PRAGMA_UNROLL
       for (int first = 0; first < columns * kChunks; first += 128) {
-        int const row = (first + thread) / kChunks, chunk = (first + thread) % kChunks;  // of D
+        int const row = (first + thread) / kChunks, chunk = (first + thread) % kChunks;
         if (columns % 16 != 0 && row >= columns) break;
-        bool const is_there = operand.data && work.n + row < work.end_n;
-        int const left = is_there ? work.end_m - work.m - chunk * kEach : 0;
-        V const* const from = source + (work.n + row) * operand.leading + work.m + chunk * kEach;
-        std::uint8_t* const to = target + offset_of(row, chunk * 16);
-        copy_ahead<16>(cute::cast_smem_ptr_to_uint(to), from, min(left, kEach) * static_cast<int>(sizeof(V)), p.data);
+        if (chunk == whole && part > 0) continue;
+        copy_ahead<16>(cute::cast_smem_ptr_to_uint(target + offset_of(row, chunk * 16)), from(row, chunk),
+                       row < rows && chunk < whole, p.data);
+      }
+      if (part > 0 && whole < kChunks) {
+        for (int row = thread; row < columns; row += 128) {
+          load_part(target + offset_of(row, whole * 16), from(row, whole), row < rows ? part : 0);
+        }
       }
     }
   }
