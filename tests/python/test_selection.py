@@ -140,6 +140,13 @@ def test_every_combination_is_served(
         assert plan["reduce"] or plan["row"].endswith((*fit, "_linear_combination"))
 
 
+@needs_all
+@pytest.mark.parametrize(("m", "n", "k"), [(2048, 512, 8192), (512, 2112, 7168)])
+def test_a_bias_is_not_read_as_a_matrix(m: int, n: int, k: int) -> None:
+    """Its rows would be one, whose lines of L2 all threadblocks ask for."""
+    assert chosen(H200, m, n, k, addend=VECTOR)["row"].endswith("_bias")
+
+
 @pytest.mark.parametrize("dtype", [BF16, F16, TF32])
 @pytest.mark.parametrize(
     "gpu", [A100, RTX3090, L40S, H200, B200], ids=lambda g: f"cc{g.major}{g.minor}"

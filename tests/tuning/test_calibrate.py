@@ -56,6 +56,7 @@ def request(m: int, n: int, k: int, **changes: Any) -> dict[str, Any]:
             {"epilogue": "gated_silu"},
         ),
         (request(100, 512, 8192), {}),  # clusters that share K among them
+        (request(512, 2112, 7168, addend="row"), {"addend": "row"}),  # a bias, also read as C
         (
             request(900, 3072, 512, addend="other", epilogue="bias_residual"),
             {"epilogue": "bias_residual"},

@@ -53,6 +53,7 @@ FUSED = {(False, False): 1.5, (False, True): 0.6, (True, False): 1.2, (True, Tru
 STORED = {False: 0.8, True: 2.0}  # z besides, and no matrix is read
 MATRIX_C, MATRIX_C_CUTLASS = 0.4, 1.03
 SPARE_C, SPARE_C_CUTLASS = 1.0, 1.1  # of any tile, where a call leaves out the matrix C
+SAME_LINE = 0.0045  # of a row of results, where a bias is read as a matrix
 SINGLE_STEP = 1.4  # of the first of our own tiles, for 128x128, where K is one step
 WIDE_RESIDUAL = 1.8  # of convolutions whose threads load it, for each 128x128 beyond the first
 WITHIN_TWO = 2.0  # of gathered loads, filters that begin within two sectors
@@ -294,6 +295,8 @@ def terms_of(
         factor = 1 if native else SPARE_C_CUTLASS if is_spare else MATRIX_C_CUTLASS
     k_tiles = math.ceil(k / parts / tile_k)
     first = SINGLE_STEP * area if native and k_tiles == 1 else 0.0
+    if native and epilogue == "linear_combination" and request["addend"] == "row":
+        first += SAME_LINE * rows * request["batch"]
     later = 0.0
     if kernel["family"] in DENSE and layout_a == "t":
         later = LATER_TILE * max(0.0, (HIDING_TILE - k_tiles) / HIDING_TILE)
