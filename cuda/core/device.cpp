@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 
+#include "core/context.h"
 #include "core/driver.h"
 #include "core/error.h"
 #include "core/sm_limit.h"
@@ -26,7 +27,13 @@ std::unique_ptr<DeviceInfo> query(int ordinal) {
   info->ordinal = ordinal;
   info->major = attribute(cudaDevAttrComputeCapabilityMajor, ordinal);
   info->minor = attribute(cudaDevAttrComputeCapabilityMinor, ordinal);
-  info->sm_count = attribute(cudaDevAttrMultiProcessorCount, ordinal);
+  {
+    // With the runtime of CUDA 12, grids fitted the SMs of the green context in which the first call was made. The primary
+    // context has all.
+    ContextScope const scope;
+    if (has_context_of(ordinal)) ContextScope::set_primary(ordinal);
+    info->sm_count = attribute(cudaDevAttrMultiProcessorCount, ordinal);
+  }
   info->shared_memory_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
   info->l2_bytes = attribute(cudaDevAttrL2CacheSize, ordinal);
   info->sm_clock_ghz = attribute(cudaDevAttrClockRate, ordinal) * 1e-6;

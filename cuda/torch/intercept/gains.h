@@ -99,13 +99,13 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"_scaled_mm tensorwise fast", 512, true},  // 53 problems, mean 1.040, a fifth up to 0.971
     {"_scaled_mm tensorwise fast", 2048, true},  // 39 problems, mean 1.020, a fifth up to 0.975
     {"_scaled_mm tensorwise fast", 0, false},  // 59 problems, mean 1.002, a fifth up to 0.967
-    {"addmm tn", 1, true},  // 18 problems, mean 1.175, a fifth up to 1.014
-    {"addmm tn", 16, true},  // 50 problems, mean 1.144, a fifth up to 1.028
-    {"addmm tn", 64, true},  // 28 problems, mean 1.104, a fifth up to 1.002
-    {"addmm tn", 128, true},  // 20 problems, mean 1.043, a fifth up to 0.990
-    {"addmm tn", 512, true},  // 44 problems, mean 1.039, a fifth up to 0.976
-    {"addmm tn", 2048, true},  // 33 problems, mean 1.039, a fifth up to 0.998
-    {"addmm tn", 0, true},  // 52 problems, mean 1.020, a fifth up to 0.996
+    {"addmm tn", 1, true},  // 17 problems, mean 1.117, a fifth up to 1.015
+    {"addmm tn", 16, true},  // 46 problems, mean 1.149, a fifth up to 1.030
+    {"addmm tn", 64, true},  // 31 problems, mean 1.101, a fifth up to 1.006
+    {"addmm tn", 128, true},  // 27 problems, mean 1.061, a fifth up to 0.989
+    {"addmm tn", 512, true},  // 44 problems, mean 1.041, a fifth up to 0.986
+    {"addmm tn", 2048, true},  // 29 problems, mean 1.055, a fifth up to 0.982
+    {"addmm tn", 0, false},  // 48 problems, mean 1.017, a fifth up to 0.994
     {"bmm tn", 512, true},  // 5 problems, mean 1.054, a fifth up to 0.996
     {"bmm tn", 2048, true},  // 3 problems, mean 1.119, a fifth up to 1.011
     {"bmm tt", 512, true},  // 5 problems, mean 1.618, a fifth up to 1.277
@@ -137,23 +137,23 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 28 problems, mean 1.862, a fifth up to 1.487
     {"convolution wgrad pointwise, stride 1", 0, true},  // 43 problems, mean 1.103, a fifth up to 0.979
     {"convolution wgrad pointwise, stride 2 or more", 0, true},  // 5 problems, mean 1.440, a fifth up to 1.258
-    {"mm nt", 512, true},  // 8 problems, mean 1.163, a fifth up to 1.091
-    {"mm nt", 2048, true},  // 45 problems, mean 1.129, a fifth up to 0.993
-    {"mm nt", 0, true},  // 172 problems, mean 1.134, a fifth up to 1.006
-    {"mm tn", 1, true},  // 19 problems, mean 1.123, a fifth up to 1.003
-    {"mm tn", 16, true},  // 79 problems, mean 1.150, a fifth up to 1.051
-    {"mm tn", 64, true},  // 47 problems, mean 1.166, a fifth up to 1.047
-    {"mm tn", 128, true},  // 33 problems, mean 1.058, a fifth up to 1.010
-    {"mm tn", 512, false},  // 69 problems, mean 1.039, a fifth up to 0.970
-    {"mm tn", 2048, true},  // 37 problems, mean 1.046, a fifth up to 0.989
-    {"mm tn", 0, false},  // 65 problems, mean 1.007, a fifth up to 0.959
-    {"mm tt", 1, true},  // 10 problems, mean 1.157, a fifth up to 1.009
-    {"mm tt", 16, true},  // 66 problems, mean 1.137, a fifth up to 1.008
-    {"mm tt", 64, true},  // 34 problems, mean 1.177, a fifth up to 0.998
-    {"mm tt", 128, true},  // 20 problems, mean 1.054, a fifth up to 1.000
-    {"mm tt", 512, false},  // 44 problems, mean 1.033, a fifth up to 0.891
-    {"mm tt", 2048, false},  // 22 problems, mean 0.984, a fifth up to 0.943
-    {"mm tt", 0, false},  // 40 problems, mean 0.997, a fifth up to 0.974
+    {"mm nt", 512, true},  // 9 problems, mean 1.092, a fifth up to 0.996
+    {"mm nt", 2048, true},  // 49 problems, mean 1.150, a fifth up to 0.998
+    {"mm nt", 0, true},  // 167 problems, mean 1.129, a fifth up to 1.013
+    {"mm tn", 1, true},  // 20 problems, mean 1.104, a fifth up to 0.995
+    {"mm tn", 16, true},  // 77 problems, mean 1.138, a fifth up to 1.051
+    {"mm tn", 64, true},  // 45 problems, mean 1.119, a fifth up to 1.023
+    {"mm tn", 128, true},  // 38 problems, mean 1.075, a fifth up to 1.004
+    {"mm tn", 512, true},  // 65 problems, mean 1.048, a fifth up to 0.974
+    {"mm tn", 2048, true},  // 39 problems, mean 1.044, a fifth up to 0.985
+    {"mm tn", 0, false},  // 63 problems, mean 0.998, a fifth up to 0.959
+    {"mm tt", 1, true},  // 10 problems, mean 1.187, a fifth up to 1.009
+    {"mm tt", 16, true},  // 65 problems, mean 1.130, a fifth up to 1.009
+    {"mm tt", 64, true},  // 32 problems, mean 1.124, a fifth up to 0.983
+    {"mm tt", 128, true},  // 25 problems, mean 1.095, a fifth up to 1.003
+    {"mm tt", 512, false},  // 40 problems, mean 1.074, a fifth up to 0.966
+    {"mm tt", 2048, false},  // 24 problems, mean 1.009, a fifth up to 0.964
+    {"mm tt", 0, false},  // 39 problems, mean 1.012, a fifth up to 0.974
 };
 
 // Problems that differ from their class, or have none.
@@ -398,16 +398,37 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm tensorwise fast", {1, 9461, 2880, 4096}, true},  // 1.125
     {"_scaled_mm tensorwise fast", {1, 9508, 896, 16384}, true},  // 1.070
     {"_scaled_mm tensorwise fast", {1, 15469, 3072, 1536}, true},  // 1.037
-    {"addmm tn", {1, 128, 8192, 28672}, false},  // 0.924
+    {"addmm tn", {1, 128, 8192, 8192}, false},  // 0.957
+    {"addmm tn", {1, 128, 8192, 28672}, false},  // 0.945
     {"addmm tn", {1, 256, 4096, 7168}, false},  // 0.967
-    {"addmm tn", {1, 256, 4096, 14336}, false},  // 0.909
+    {"addmm tn", {1, 256, 4096, 14336}, false},  // 0.961
     {"addmm tn", {1, 256, 8192, 28672}, false},  // 0.967
     {"addmm tn", {1, 328, 8192, 2048}, false},  // 0.926
-    {"addmm tn", {1, 496, 7168, 2048}, false},  // 0.964
-    {"addmm tn", {1, 512, 2112, 7168}, false},  // 0.880
-    {"addmm tn", {1, 892, 720, 4096}, false},  // 0.906
-    {"addmm tn", {1, 3276, 5120, 8192}, false},  // 0.957
-    {"addmm tn", {1, 10891, 1152, 4304}, false},  // 0.728
+    {"addmm tn", {1, 512, 2112, 7168}, false},  // 0.847
+    {"addmm tn", {1, 1485, 6144, 4096}, false},  // 0.970
+    {"addmm tn", {1, 2048, 512, 8192}, false},  // 0.969
+    {"addmm tn", {1, 2496, 24576, 384}, true},  // 1.064
+    {"addmm tn", {1, 3635, 4304, 1152}, true},  // 1.080
+    {"addmm tn", {1, 4096, 4096, 4096}, true},  // 1.025
+    {"addmm tn", {1, 4096, 7168, 2048}, true},  // 1.064
+    {"addmm tn", {1, 4096, 24576, 1536}, true},  // 1.041
+    {"addmm tn", {1, 4096, 28672, 4096}, true},  // 1.046
+    {"addmm tn", {1, 4096, 57344, 8192}, true},  // 1.038
+    {"addmm tn", {1, 5226, 28672, 2048}, true},  // 1.089
+    {"addmm tn", {1, 8192, 4096, 4096}, true},  // 1.023
+    {"addmm tn", {1, 8192, 6144, 4096}, true},  // 1.045
+    {"addmm tn", {1, 8192, 7168, 2048}, true},  // 1.054
+    {"addmm tn", {1, 8192, 9216, 3072}, true},  // 1.064
+    {"addmm tn", {1, 8192, 10240, 8192}, true},  // 1.046
+    {"addmm tn", {1, 8192, 24576, 1536}, true},  // 1.085
+    {"addmm tn", {1, 8192, 28672, 4096}, true},  // 1.026
+    {"addmm tn", {1, 8192, 201088, 2880}, true},  // 1.059
+    {"addmm tn", {1, 9508, 896, 16384}, true},  // 1.065
+    {"addmm tn", {1, 9568, 3072, 2048}, true},  // 1.109
+    {"addmm tn", {1, 9750, 57344, 8192}, true},  // 1.027
+    {"addmm tn", {1, 10594, 5120, 3072}, true},  // 1.030
+    {"addmm tn", {1, 15469, 3072, 1536}, true},  // 1.118
+    {"addmm tn", {1, 16384, 2880, 4096}, true},  // 1.045
     {"bmm tn", {16, 1, 1023, 576}, true},  // 1.610
     {"bmm tn", {64, 1, 4096, 128}, false},  // 0.961
     {"bmm tn", {128, 16, 512, 128}, true},  // 1.075
@@ -523,11 +544,10 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm nt", {1, 384, 3072, 6102}, false},  // 0.907
     {"mm nt", {1, 528, 7168, 13429}, false},  // 0.942
     {"mm nt", {1, 768, 3072, 8192}, false},  // 0.834
+    {"mm nt", {1, 1000, 2048, 509}, false},  // 0.957
     {"mm nt", {1, 1024, 8192, 2256}, false},  // 0.956
-    {"mm nt", {1, 1152, 4304, 7876}, false},  // 0.848
     {"mm nt", {1, 1152, 4304, 10891}, false},  // 0.640
     {"mm nt", {1, 1536, 4096, 3706}, false},  // 0.968
-    {"mm nt", {1, 1920, 1280, 2066}, false},  // 0.903
     {"mm nt", {1, 2880, 1024, 1984}, false},  // 0.842
     {"mm nt", {1, 3072, 1536, 15469}, false},  // 0.942
     {"mm nt", {1, 3072, 8192, 5343}, false},  // 0.963
@@ -535,118 +555,110 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm nt", {1, 3840, 1280, 2}, false},  // 0.859
     {"mm nt", {1, 4304, 1152, 7}, false},  // 0.873
     {"mm nt", {1, 4304, 1152, 3635}, false},  // 0.921
-    {"mm nt", {1, 4304, 1152, 9844}, false},  // 0.836
+    {"mm nt", {1, 4608, 448, 64}, false},  // 0.951
     {"mm nt", {1, 6144, 768, 400}, false},  // 0.935
     {"mm nt", {1, 6144, 4096, 1413}, false},  // 0.806
     {"mm nt", {1, 9216, 3072, 8192}, false},  // 0.969
     {"mm nt", {1, 10240, 8192, 1113}, false},  // 0.909
     {"mm nt", {1, 57344, 8192, 62}, false},  // 0.942
-    {"mm tn", {1, 90, 4096, 4096}, false},  // 0.944
-    {"mm tn", {1, 136, 14336, 4096}, true},  // 1.043
-    {"mm tn", {1, 137, 32064, 3072}, true},  // 1.067
-    {"mm tn", {1, 144, 49152, 1536}, true},  // 1.055
-    {"mm tn", {1, 146, 4608, 3584}, true},  // 1.055
-    {"mm tn", {1, 147, 28672, 4096}, true},  // 1.070
-    {"mm tn", {1, 153, 2048, 8192}, true},  // 1.110
-    {"mm tn", {1, 160, 5120, 320}, true},  // 1.231
-    {"mm tn", {1, 169, 3072, 512}, true},  // 1.066
-    {"mm tn", {1, 182, 3072, 2048}, true},  // 1.153
-    {"mm tn", {1, 206, 2304, 768}, true},  // 1.133
-    {"mm tn", {1, 208, 2304, 768}, true},  // 1.135
-    {"mm tn", {1, 240, 4608, 1792}, true},  // 1.021
-    {"mm tn", {1, 256, 1000, 512}, true},  // 1.321
-    {"mm tn", {1, 256, 10240, 8192}, true},  // 1.022
-    {"mm tn", {1, 256, 28672, 4096}, true},  // 1.025
-    {"mm tn", {1, 256, 201088, 2880}, true},  // 1.029
-    {"mm tn", {1, 288, 128256, 4096}, true},  // 1.057
-    {"mm tn", {1, 302, 4096, 512}, true},  // 1.034
-    {"mm tn", {1, 315, 384, 8192}, true},  // 1.215
-    {"mm tn", {1, 317, 2880, 512}, true},  // 1.141
-    {"mm tn", {1, 352, 576, 768}, true},  // 1.367
-    {"mm tn", {1, 352, 9216, 3072}, true},  // 1.152
-    {"mm tn", {1, 388, 3840, 320}, true},  // 1.120
-    {"mm tn", {1, 400, 288, 768}, true},  // 1.351
-    {"mm tn", {1, 410, 1152, 768}, true},  // 1.151
-    {"mm tn", {1, 448, 9216, 384}, true},  // 1.413
-    {"mm tn", {1, 448, 32768, 512}, true},  // 1.535
-    {"mm tn", {1, 480, 16384, 2048}, true},  // 1.057
-    {"mm tn", {1, 496, 3072, 2048}, true},  // 1.077
-    {"mm tn", {1, 512, 6144, 4096}, true},  // 1.029
-    {"mm tn", {1, 512, 24576, 1536}, true},  // 1.074
+    {"mm nt", {1, 201088, 2880, 47}, false},  // 0.954
+    {"mm tn", {1, 1, 8192, 28672}, false},  // 0.969
+    {"mm tn", {1, 1, 28672, 4096}, false},  // 0.967
+    {"mm tn", {1, 1, 57344, 8192}, false},  // 0.963
+    {"mm tn", {1, 64, 10240, 8192}, false},  // 0.970
+    {"mm tn", {1, 91, 5120, 1280}, false},  // 0.934
+    {"mm tn", {1, 165, 4096, 28672}, false},  // 0.957
+    {"mm tn", {1, 214, 1792, 18432}, false},  // 0.938
+    {"mm tn", {1, 256, 2112, 7168}, false},  // 0.950
+    {"mm tn", {1, 256, 4096, 7168}, false},  // 0.967
+    {"mm tn", {1, 256, 7168, 16384}, false},  // 0.965
+    {"mm tn", {1, 256, 57344, 8192}, false},  // 0.970
+    {"mm tn", {1, 328, 8192, 2048}, false},  // 0.914
+    {"mm tn", {1, 358, 8192, 3584}, false},  // 0.913
+    {"mm tn", {1, 505, 3072, 4096}, false},  // 0.934
+    {"mm tn", {1, 512, 2112, 7168}, false},  // 0.944
+    {"mm tn", {1, 512, 7168, 2048}, false},  // 0.914
+    {"mm tn", {1, 512, 28672, 4096}, false},  // 0.966
+    {"mm tn", {1, 630, 1152, 3584}, false},  // 0.934
     {"mm tn", {1, 1136, 128256, 4096}, false},  // 0.928
     {"mm tn", {1, 1413, 6144, 4096}, false},  // 0.959
-    {"mm tn", {1, 2066, 1920, 1280}, true},  // 1.051
+    {"mm tn", {1, 1485, 6144, 4096}, false},  // 0.968
+    {"mm tn", {1, 2048, 512, 8192}, false},  // 0.879
     {"mm tn", {1, 2496, 24576, 384}, true},  // 1.135
     {"mm tn", {1, 2510, 3072, 2048}, true},  // 1.020
-    {"mm tn", {1, 2767, 7168, 18432}, true},  // 1.063
-    {"mm tn", {1, 3200, 100544, 2880}, true},  // 1.069
-    {"mm tn", {1, 3553, 2880, 2048}, true},  // 1.075
     {"mm tn", {1, 3635, 4304, 1152}, true},  // 1.024
     {"mm tn", {1, 4096, 24576, 1536}, true},  // 1.075
-    {"mm tn", {1, 4096, 57344, 8192}, true},  // 1.020
-    {"mm tn", {1, 6564, 24576, 1536}, true},  // 1.070
-    {"mm tn", {1, 8112, 32768, 256}, true},  // 1.145
+    {"mm tn", {1, 5226, 28672, 2048}, true},  // 1.066
+    {"mm tn", {1, 5808, 4096, 7168}, true},  // 1.020
     {"mm tn", {1, 8192, 768, 3072}, true},  // 1.049
     {"mm tn", {1, 8192, 7168, 2048}, true},  // 1.040
     {"mm tn", {1, 8192, 9216, 3072}, true},  // 1.043
     {"mm tn", {1, 8192, 10240, 8192}, true},  // 1.042
     {"mm tn", {1, 8192, 24576, 1536}, true},  // 1.051
+    {"mm tn", {1, 8192, 201088, 2880}, true},  // 1.059
     {"mm tn", {1, 9508, 896, 16384}, true},  // 1.093
-    {"mm tn", {1, 9844, 4304, 1152}, true},  // 1.122
+    {"mm tn", {1, 9568, 3072, 2048}, true},  // 1.093
+    {"mm tn", {1, 9750, 57344, 8192}, true},  // 1.031
     {"mm tn", {1, 10594, 5120, 3072}, true},  // 1.026
-    {"mm tn", {1, 10917, 32064, 3072}, true},  // 1.044
     {"mm tn", {1, 11111, 32768, 512}, true},  // 1.123
-    {"mm tn", {1, 11114, 14336, 4096}, true},  // 1.022
-    {"mm tn", {1, 13000, 9216, 384}, true},  // 1.248
     {"mm tn", {1, 15469, 3072, 1536}, true},  // 1.078
     {"mm tn", {1, 16169, 5120, 1280}, true},  // 1.039
     {"mm tt", {1, 1, 4096, 4096}, false},  // 0.927
     {"mm tt", {1, 1, 4096, 28672}, false},  // 0.959
     {"mm tt", {1, 3, 512, 32768}, false},  // 0.918
-    {"mm tt", {1, 3, 6144, 24576}, false},  // 0.936
-    {"mm tt", {1, 4, 3072, 32064}, false},  // 0.928
-    {"mm tt", {1, 6, 3072, 32064}, false},  // 0.933
-    {"mm tt", {1, 8, 4096, 32064}, false},  // 0.920
+    {"mm tt", {1, 3, 4096, 16032}, false},  // 0.952
+    {"mm tt", {1, 4, 512, 14336}, false},  // 0.955
+    {"mm tt", {1, 7, 2048, 57344}, false},  // 0.920
+    {"mm tt", {1, 15, 14336, 4096}, false},  // 0.914
+    {"mm tt", {1, 16, 2880, 201088}, false},  // 0.945
+    {"mm tt", {1, 16, 4096, 128256}, false},  // 0.931
     {"mm tt", {1, 16, 16384, 5120}, false},  // 0.967
-    {"mm tt", {1, 22, 4096, 128256}, false},  // 0.953
-    {"mm tt", {1, 90, 4096, 4096}, false},  // 0.945
+    {"mm tt", {1, 33, 4096, 128256}, false},  // 0.949
+    {"mm tt", {1, 54, 4096, 3072}, false},  // 0.927
+    {"mm tt", {1, 57, 16384, 7168}, false},  // 0.965
     {"mm tt", {1, 136, 4096, 14336}, true},  // 1.079
     {"mm tt", {1, 160, 320, 5120}, true},  // 1.279
     {"mm tt", {1, 169, 512, 3072}, true},  // 1.166
     {"mm tt", {1, 182, 2048, 3072}, true},  // 1.128
     {"mm tt", {1, 206, 768, 2304}, true},  // 1.426
     {"mm tt", {1, 208, 768, 2304}, true},  // 1.462
+    {"mm tt", {1, 220, 512, 3072}, true},  // 1.463
+    {"mm tt", {1, 224, 3072, 8016}, true},  // 1.088
     {"mm tt", {1, 240, 1792, 4608}, true},  // 1.029
     {"mm tt", {1, 252, 768, 32064}, true},  // 1.031
     {"mm tt", {1, 256, 512, 1000}, true},  // 1.275
     {"mm tt", {1, 256, 3072, 3072}, true},  // 1.055
-    {"mm tt", {1, 302, 512, 4096}, true},  // 1.103
     {"mm tt", {1, 315, 8192, 384}, true},  // 1.063
-    {"mm tt", {1, 317, 512, 2880}, true},  // 1.178
     {"mm tt", {1, 352, 768, 576}, true},  // 1.179
     {"mm tt", {1, 352, 3072, 9216}, true},  // 1.426
     {"mm tt", {1, 358, 3584, 8192}, true},  // 1.139
+    {"mm tt", {1, 368, 3072, 9216}, true},  // 1.081
     {"mm tt", {1, 388, 320, 3840}, true},  // 1.142
     {"mm tt", {1, 400, 768, 288}, true},  // 1.210
     {"mm tt", {1, 400, 768, 6144}, true},  // 1.307
     {"mm tt", {1, 410, 768, 1152}, true},  // 1.224
     {"mm tt", {1, 448, 384, 9216}, true},  // 1.057
     {"mm tt", {1, 448, 512, 32768}, true},  // 1.165
-    {"mm tt", {1, 496, 2048, 3072}, true},  // 1.048
+    {"mm tt", {1, 630, 3584, 1152}, true},  // 1.153
+    {"mm tt", {1, 704, 5120, 1280}, true},  // 1.088
     {"mm tt", {1, 940, 7168, 4608}, true},  // 1.038
     {"mm tt", {1, 1024, 256, 2048}, true},  // 1.140
-    {"mm tt", {1, 1280, 8192, 8192}, true},  // 1.025
-    {"mm tt", {1, 1795, 1024, 2880}, true},  // 1.067
+    {"mm tt", {1, 1485, 4096, 6144}, true},  // 1.034
     {"mm tt", {1, 1984, 1024, 2880}, true},  // 1.028
+    {"mm tt", {1, 2048, 8192, 512}, true},  // 1.236
     {"mm tt", {1, 2256, 8192, 1024}, true},  // 1.102
     {"mm tt", {1, 4840, 768, 1152}, true},  // 1.020
+    {"mm tt", {1, 5808, 7168, 4096}, true},  // 1.033
     {"mm tt", {1, 6102, 3072, 384}, true},  // 1.201
-    {"mm tt", {1, 7876, 4304, 1152}, true},  // 1.038
-    {"mm tt", {1, 8112, 256, 32768}, true},  // 1.075
+    {"mm tt", {1, 7987, 14336, 4096}, true},  // 1.021
     {"mm tt", {1, 8192, 3072, 768}, true},  // 1.155
+    {"mm tt", {1, 8192, 8192, 57344}, true},  // 1.030
     {"mm tt", {1, 9508, 16384, 896}, true},  // 1.089
+    {"mm tt", {1, 10271, 8192, 256}, true},  // 1.123
     {"mm tt", {1, 10891, 4304, 1152}, true},  // 1.038
+    {"mm tt", {1, 14896, 24576, 384}, true},  // 1.239
     {"mm tt", {1, 15469, 1536, 3072}, true},  // 1.046
+    {"mm tt", {1, 16384, 4096, 2880}, true},  // 1.095
 };
 
 constexpr std::int64_t kClassRows[] = {1, 16, 64, 128, 512, 2048};
