@@ -1,5 +1,6 @@
 #include "core/device.h"
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <memory>
@@ -21,19 +22,24 @@ int attribute(cudaDeviceAttr which, int ordinal) {
   return value;
 }
 
+// All of the device. The driver is asked, with the primary context current: with the runtime of CUDA 12, grids fitted the
+// SMs of the green context in which the first call was made.
+int sms_of_device(int ordinal) {
+  ContextScope const scope;
+  if (has_context_of(ordinal)) ContextScope::set_primary(ordinal);
+  int sms = 0;
+  auto* const ask = driver_function<CUresult(int*, CUdevice_attribute, CUdevice)>("cuDeviceGetAttribute");
+  if (ask(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal) == CUDA_SUCCESS && sms > 0) return sms;
+  return attribute(cudaDevAttrMultiProcessorCount, ordinal);
+}
+
 std::unique_ptr<DeviceInfo> query(int ordinal) {
   require_driver();
   auto info = std::make_unique<DeviceInfo>();
   info->ordinal = ordinal;
   info->major = attribute(cudaDevAttrComputeCapabilityMajor, ordinal);
   info->minor = attribute(cudaDevAttrComputeCapabilityMinor, ordinal);
-  {
-    // With the runtime of CUDA 12, grids fitted the SMs of the green context in which the first call was made. The primary
-    // context has all.
-    ContextScope const scope;
-    if (has_context_of(ordinal)) ContextScope::set_primary(ordinal);
-    info->sm_count = attribute(cudaDevAttrMultiProcessorCount, ordinal);
-  }
+  info->sm_count = sms_of_device(ordinal);
   info->shared_memory_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
   info->l2_bytes = attribute(cudaDevAttrL2CacheSize, ordinal);
   info->sm_clock_ghz = attribute(cudaDevAttrClockRate, ordinal) * 1e-6;
