@@ -80,9 +80,7 @@ def test_a_narrower_selection_deletes_the_other_sources(root: Path) -> None:
     arguments = ["--source-dir", str(root), "--output-dir", str(root / "out")]
     assert generate.main(arguments) == 0
     assert generate.main([*arguments, "--archs", "90a"]) == 0
-    assert [p.name for p in (root / "out").glob("*.cu")] == [
-        "gemm_sm90a_128x128x64_2x1x1_pingpong.cu"
-    ]
+    assert [p.name for p in (root / "out").glob("*.cu")] == ["gemm_sm90a_warpspecialized.cu"]
     text = (root / "out" / "manifest.cmake").read_text("utf-8")
     assert 'set(CUTWHEEL_KERNEL_SOURCES_80\n  "")' in text
 

@@ -122,7 +122,7 @@ def test_names_follow_the_documented_spelling() -> None:
 PRODUCT = "DType::e4m3, DType::e4m3, DType::f32, DType::bf16"
 INTEGERS = "DType::s8, DType::s8, DType::s32, DType::bf16"
 STEMS = {
-    "sm90_warpspecialized": "scaled_mm_sm90a_128x128x128_2x1x1_pingpong",
+    "sm90_warpspecialized": "scaled_mm_sm90a_warpspecialized",
     "sm80_multistage": "scaled_mm_sm89_multistage",
     "sm90_blockwise": "scaled_mm_sm90a_128x128x128_2x1x1_pingpong_blockwise",
     "sm90_persistent": "scaled_mm_sm90a_persistent",
@@ -191,7 +191,7 @@ def test_a_source(entry: Table, header: str, spelled: str) -> None:
 def test_fast_accum_is_spelled() -> None:
     files = rendered(FP8_SM90, changed(FP8_SM90, fast_accum=True))
     stem = STEMS["sm90_warpspecialized"]
-    assert "epilogue::scaled, /*fast_accum=*/true>;" in files[f"{stem}_fast.cu"]
+    assert "epilogue::scaled, /*fast_accum=*/true>;" in files[f"{stem}.cu"]
     assert "/*fast_accum=*/false>;" in files[f"{stem}.cu"]
     files = rendered(PERSISTENT_SM90, changed(PERSISTENT_SM90, fast_accum=True))
     stem = STEMS["sm90_persistent"]
