@@ -35,7 +35,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def sources(kernels: Iterable[Kernel], epilogues: Sequence[Epilogue]) -> dict[str, list[Kernel]]:
-    """File name -> its kernels, all of one family and architecture.
+    """File name -> its kernels, of one architecture, and of families that share a source.
 
     A crowded source is split between epilogues, in the order of their declaration: one that is
     declared behind the others lands in one source and leaves the rest as they are.
@@ -67,9 +67,10 @@ def sources(kernels: Iterable[Kernel], epilogues: Sequence[Epilogue]) -> dict[st
 
 def seconds(kernels: Sequence[Kernel]) -> float:
     """Estimated time of a core that the source of these kernels takes to compile."""
-    first, further = FAMILIES[kernels[0].family].seconds
+    each = [FAMILIES[kernel.family].seconds for kernel in kernels]
+    headers = max(first - further for first, further in each)
     again = 1 + ASSEMBLY * len(kernels[0].assembled)
-    return round((first + further * (len(kernels) - 1)) * again, 1)
+    return round((headers + sum(further for _, further in each)) * again, 1)
 
 
 def render(
@@ -160,7 +161,10 @@ def _source(kernels: Sequence[Kernel], epilogues: Sequence[Epilogue]) -> str:
     return _fill(
         "kernels.cu.in",
         op=first.op,
-        header=FAMILIES[first.family].header,
+        headers="".join(
+            f'#include "{name}"\n'
+            for name in dict.fromkeys(FAMILIES[kernel.family].header for kernel in kernels)
+        ),
         using=_using(first.op),
         defines="#define CUTLASS_ENABLE_GDC_FOR_SM90 1\n" if first.arch.name == "90a" else "",
         includes="".join(

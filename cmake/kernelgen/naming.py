@@ -32,13 +32,13 @@ def source_stem(kernel: Kernel) -> str:
     """Name of the source without part and extension; kernels that share it share the source.
 
     Headers are parsed four times for each source, which takes as long as ten kernels: so kernels of
-    a family share one. Where the templates of a tile cost more than the headers, those of a tile
-    do, which differ in types, layouts and epilogues only. The compiler's options are those of a
-    source: what is assembled for newer GPUs has its own.
+    a family share one, and those of small families one of all. Where the templates of a tile cost
+    more than the headers, those of a tile do, which differ in types, layouts and epilogues only.
+    The compiler's options are those of a source: what is assembled for newer GPUs has its own.
     """
-    parts = [kernel.op, kernel.arch.sm]
-    if FAMILIES[kernel.family].tiles_share_source:
-        parts.append(re.sub(r"^sm\d+_", "", kernel.family))
+    parts, family = [kernel.op, kernel.arch.sm], FAMILIES[kernel.family]
+    if family.tiles_share_source:
+        parts.append(family.source or re.sub(r"^sm\d+_", "", kernel.family))
     else:
         parts += [*_shapes(kernel), _mode(kernel)]
         # Two families may have the same tiles, one of them with scales in its mainloop.

@@ -83,11 +83,36 @@ def test_a_source_of_sm80() -> None:
 
 def test_a_source_of_splitk_reduce() -> None:
     entry = changed(REDUCE, dtypes=[dtypes("f32", d) for d in ("bf16", "f16", "f32")])
-    text = rendered(entry)["gemm_sm80_splitk_reduce.cu"]
+    text = rendered(entry)["gemm_sm80_memory_bound.cu"]
     for d in ("bf16", "f16", "f32"):
         assert f"SplitkReduce<Arch::sm80, DType::f32, DType::{d}>;" in text
         assert f"\ngemm_sm80_f32_f32_f32_{d}_splitk_reduce(" in text
     assert text.count("using K") == len({*re.findall(r"using (K\d)", text)}) == 3
+
+
+def test_small_families_share_a_source() -> None:
+    """What they include is theirs together, and no kernel of another family is there."""
+    pad = {"family": "pad_rows", "arch": ["80"], "dtypes": [dtypes("s8", "s8", "s32")]}
+    files = rendered(REDUCE, pad, ELEMENTWISE)
+    assert [name for name in files if name.endswith(".cu")] == [
+        "gemm_sm80_elementwise.cu",
+        "gemm_sm80_memory_bound.cu",
+    ]
+    text = files["gemm_sm80_memory_bound.cu"]
+    assert sorted(re.findall(r'#include "(.*)"', text)) == [
+        "elementwise/pad_rows.cuh",
+        "elementwise/splitk_reduce.cuh",
+    ]
+    assert sorted(re.findall(r"using (K\d) = (\w+)<", text)) == [
+        ("K0", "SplitkReduce"),
+        ("K1", "PadRows"),
+    ]
+    # The headers once, and each kernel's own time.
+    estimates = json.loads(files[emit.ESTIMATES])
+    (first, further), (other, own) = (FAMILIES[x].seconds for x in ("splitk_reduce", "pad_rows"))
+    longest = max(first - further, other - own)
+    expected = pytest.approx(longest + further + own, abs=0.06)
+    assert estimates["gemm_sm80_memory_bound.cu"] == expected
 
 
 def test_a_source_of_elementwise() -> None:
@@ -107,7 +132,7 @@ def test_a_source_includes_the_epilogues_that_it_uses() -> None:
         "epilogue_plain.cuh",
         "epilogue_gated_aux.cuh",
     ]
-    assert "epilogue" not in files["gemm_sm80_splitk_reduce.cu"]
+    assert "epilogue" not in files["gemm_sm80_memory_bound.cu"]
     # Declared epilogues that no kernel uses have no header.
     assert [name for name in files if name.startswith("epilogue_")] == [
         "epilogue_plain.cuh",

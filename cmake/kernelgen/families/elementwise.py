@@ -54,9 +54,10 @@ def _check_dgrad(kernel: Kernel) -> Iterator[str]:
 
 
 _untiled = partial(Family, archs=tuple(ARCHS), schedules=("none",))
+_small = partial(_untiled, source="memory_bound")
 
 # Sums float32 partial results of split-K kernels; the output type is the only choice.
-SPLITK_REDUCE = _untiled(
+SPLITK_REDUCE = _small(
     name="splitk_reduce",
     seconds=(3, 0.3),
     header="elementwise/splitk_reduce.cuh",
@@ -70,6 +71,7 @@ SPLITK_REDUCE = _untiled(
 SPLITK_EPILOGUE = _untiled(
     name="splitk_epilogue",
     seconds=(4, 0.15),
+    kernels_per_source=128,
     header="elementwise/splitk_epilogue.cuh",
     template="SplitkEpilogue<arch, d, epilogue>",
     layouts=("ttt",),
@@ -79,7 +81,7 @@ SPLITK_EPILOGUE = _untiled(
 )
 
 # Copies rows of bytes that begin anywhere to rows on 16 bytes.
-PAD_ROWS = _untiled(
+PAD_ROWS = _small(
     name="pad_rows",
     seconds=(3, 0.5),
     header="elementwise/pad_rows.cuh",
@@ -90,7 +92,7 @@ PAD_ROWS = _untiled(
 )
 
 # Sorts the rows of a mixture of experts, and moves them.
-ROUTE = _untiled(
+ROUTE = _small(
     name="route",
     seconds=(3, 0.5),
     header="routing/route.cuh",
@@ -100,7 +102,7 @@ ROUTE = _untiled(
     lists=(),
 )
 PERMUTE, UNPERMUTE, PERMUTE_DOTS = (
-    _untiled(
+    _small(
         name=name,
         seconds=(3, 0.3),
         header="routing/permute.cuh",
