@@ -17,9 +17,9 @@ from builds import ROOT, checked, configure_command, failure, run
 from shards import Shard, ShardError
 
 # Three sources that compile quickly, for two architectures.
-SOURCES = [f"gemm_sm80_{name}_assembled.cu" for name in ("pad_rows", "splitk_reduce")]
-SOURCES += ["gemm_sm90a_pad_rows.cu"]
-NARROW = ["-DCUTWHEEL_KERNELS=gemm_*_pad_rows;gemm_sm80_*_splitk_reduce"]
+SOURCES = [f"gemm_{name}.cu" for name in ("sm80_memory_bound", "sm80_memory_bound_assembled")]
+SOURCES += ["gemm_sm90a_memory_bound.cu"]
+NARROW = ["-DCUTWHEEL_KERNELS=gemm_*_pad_rows;gemm_sm80_*_route"]
 NARROW += ["-DCUTWHEEL_ARCHS=80;90a", "-DCUTWHEEL_COMPILER_CACHE="]
 
 
