@@ -74,8 +74,7 @@ class Family:
     schedules: tuple[str, ...]
     mode: str = ""  # in names, instead of the schedule
     tiles_share_source: bool = True  # False: a tile's templates cost more than the headers
-    # Of families whose kernels cost less than the headers, the name of the source that they share.
-    source: str = ""
+    source: str = ""  # shared by families whose kernels take less time than the headers
     # More in one would be the long pole of a parallel build.
     kernels_per_source: int = 64
     epilogues_share_kernel: bool = False  # one kernel has all that an entry lists
