@@ -274,8 +274,9 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   constexpr double kSingleStep = 1.4, kFewSteps = 0.74, kLaterSums = 3.0, kLaterTile = 1.0;
   constexpr int kHiding = 7, kHidingTile = 4;
   // A bias read as a matrix whose rows are one: all rows ask L2 for the same lines, which answer one by one. Of 64x128
-  // with a place for C, 2048 x 512 x 8192 takes 42 us with a bias and 34 without, 512 x 2112 x 7168 30.5 and 28.5, where
-  // a tile for a bias takes 33 (H200).
+  // with a place for C, 2048 x 512 x 8192 takes 42 us with a bias and 34 without, 512 x 2112 x 7168 30.5 and 28.5, which
+  // is 0.004 us for a row. Less, as the best tile for a bias is predicted to be faster than it is there: 27.5 for 33
+  // (H200).
   constexpr double kSameLine = 0.0035;
   bool const same_lines = by_tma && info_of(kernel.epilogue).addend == Addend::matrix && r.addend == Addend::row;
   double const first = (is_own && k_tiles <= 1 ? kSingleStep * area_of(kernel.tile) : 0) +

@@ -196,9 +196,10 @@ def test_every_row_of_figures_is_of_a_kernel() -> None:
         for step in (1, 4)
         if kernel["family"] in families
     }
+    rows = calibrate.rows_of(document).keys()
     # Figures of 16 bits stand in for layouts and results that have none of their own.
-    there |= {("wide", *key[1:]) for key in there if key[0].startswith("wide_")}
-    assert calibrate.rows_of(document).keys() <= there
+    there |= {("wide", *key[1:]) for key in there - rows if key[0].startswith("wide_")}
+    assert rows <= there
 
 
 def test_each_problem_counts_with_its_own_gpu() -> None:
