@@ -20,7 +20,7 @@ import pytest
 from builds import checked, configure_command, run
 
 # Two sources that compile quickly, the first for newer GPUs as well.
-SOURCES = ["gemm_sm80_splitk_reduce{}.cu", "gemm_sm90a_pad_rows.cu"]
+SOURCES = ["gemm_sm80_memory_bound{}.cu", "gemm_sm90a_memory_bound.cu"]
 NARROW = ["-DCUTWHEEL_KERNELS=gemm_sm80_*_splitk_reduce;gemm_sm90a_*_pad_rows"]
 NARROW += ["-DCUTWHEEL_ARCHS=80;90a"]
 
