@@ -13,6 +13,12 @@ cudaError_t permit_shared_memory(void const* kernel, int bytes) {
   return bytes > 48 * 1024 ? cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) : cudaSuccess;
 }
 
+// cudaGetLastError, or torch would report it at its next call.
+Status failure(cudaError_t error) {
+  cudaGetLastError();
+  return {StatusCode::cuda_error, static_cast<int>(error)};
+}
+
 // Of so many clusters, those that the SMs which are left hold; at least 1.
 int clusters_left(int clusters, int device, cudaLaunchConfig_t const& config) {
   int const sms = device_info(device).sm_count;
@@ -28,10 +34,12 @@ int clusters_left(int clusters, int device, cudaLaunchConfig_t const& config) {
 
 }  // namespace
 
-cudaError_t KernelAttributes::raise_limit(void const* kernel, int device, int shared_memory_bytes) {
-  if (cudaError_t const error = permit_shared_memory(kernel, shared_memory_bytes); error != cudaSuccess) return error;
+Status KernelAttributes::raise_limit(void const* kernel, int device, int shared_memory_bytes) {
+  if (cudaError_t const error = permit_shared_memory(kernel, shared_memory_bytes); error != cudaSuccess) {
+    return failure(error);
+  }
   prepared_.fetch_or(std::uint64_t{1} << device, std::memory_order_release);
-  return cudaSuccess;
+  return {};
 }
 
 int KernelAttributes::max_active_clusters(void const* kernel, int device, cudaLaunchConfig_t const& config) {
@@ -95,11 +103,23 @@ Status launch_kernel_with(void const* kernel, LaunchShape const& shape, void con
     cudaGetLastError();
     error = cudaLaunchKernelExC(&config, kernel, arguments);
   }
-  if (error != cudaSuccess) {
-    cudaGetLastError();  // or torch would report it at its next call
-    return {StatusCode::cuda_error, static_cast<int>(error)};
+  return error == cudaSuccess ? Status{} : failure(error);
+}
+
+Status launch_persistent_with(void const* kernel, KernelAttributes& attributes, LaunchShape const& shape, int tiles,
+                              void const* params, GemmArgs const& args) {
+  int const device = args.device->ordinal;
+  if (Status const status = attributes.prepare(kernel, device, shape.shared_memory_bytes); !status.good()) return status;
+  LaunchShape whole = shape;
+  int at_once = args.device->sm_count;
+  if (shape.cluster.x > 1) {
+    whole.grid = shape.cluster;
+    cudaLaunchAttribute launch_attributes[2];
+    at_once = attributes.max_active_clusters(kernel, device, launch_config(whole, args.stream, launch_attributes));
+    if (at_once == 0) return {StatusCode::not_implementable, 0};
   }
-  return {};
+  whole.grid = dim3(static_cast<unsigned>(std::min(tiles, at_once)) * shape.cluster.x);
+  return launch_kernel_with(kernel, whole, params, args.stream);
 }
 
 }  // namespace cutwheel::gemm

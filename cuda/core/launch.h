@@ -23,9 +23,9 @@ class KernelAttributes {
  public:
   // Raises the limit of dynamic shared memory on the first call for a device. In another context than that call's,
   // launch_kernel does it.
-  cudaError_t prepare(void const* kernel, int device, int shared_memory_bytes) {
+  Status prepare(void const* kernel, int device, int shared_memory_bytes) {
     bool const is_prepared = prepared_.load(std::memory_order_acquire) >> device & 1;
-    return is_prepared ? cudaSuccess : raise_limit(kernel, device, shared_memory_bytes);
+    return is_prepared ? Status{} : raise_limit(kernel, device, shared_memory_bytes);
   }
 
   // How many clusters of this kernel fit on the device at once: GPCs with an odd number of SMs make it less than the
@@ -37,7 +37,7 @@ class KernelAttributes {
   int max_active_blocks(void const* kernel, int device, LaunchShape const& shape);
 
  private:
-  cudaError_t raise_limit(void const* kernel, int device, int shared_memory_bytes);
+  Status raise_limit(void const* kernel, int device, int shared_memory_bytes);
 
   std::atomic<std::uint64_t> prepared_;
   std::atomic<int> clusters_[kMaxDevices];
@@ -52,6 +52,17 @@ Status launch_kernel_with(void const* kernel, LaunchShape const& shape, void con
 template <class Params>
 Status launch_kernel(void const* kernel, LaunchShape const& shape, Params const& params, cudaStream_t stream) {
   return launch_kernel_with(kernel, shape, &params, stream);
+}
+
+// A kernel of whose threadblocks, or clusters, each takes one of `tiles` after another: as many as the device holds at
+// once, of `shape` but for its grid. Clusters are along x.
+Status launch_persistent_with(void const* kernel, KernelAttributes& attributes, LaunchShape const& shape, int tiles,
+                              void const* params, GemmArgs const& args);
+
+template <class Params>
+Status launch_persistent(void const* kernel, KernelAttributes& attributes, LaunchShape const& shape, int tiles,
+                         Params const& params, GemmArgs const& args) {
+  return launch_persistent_with(kernel, attributes, shape, tiles, &params, args);
 }
 
 }  // namespace cutwheel::gemm

@@ -21,7 +21,7 @@ struct TileRaster {
     batch_index = index / plane;
     index -= batch_index * plane;
     int const first = index / (length * swizzle) * swizzle;
-    int const width_here = min(swizzle, width - first);
+    int const width_here = std::min(swizzle, width - first);
     index -= first * length;
     int const major = index / width_here, minor = first + index % width_here;
     m = along_m ? major : minor;

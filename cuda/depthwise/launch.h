@@ -15,9 +15,8 @@ gemm::Status launch_blocks(gemm::KernelAttributes& attributes, GroupedConvArgs c
                            bool dependent_launch) {
   if (blocks > std::numeric_limits<int>::max()) return {StatusCode::not_implementable};
   DeviceInfo const& device = *args.device;
-  if (cudaError_t const error = attributes.prepare(kernel, device.ordinal, device.shared_memory_bytes);
-      error != cudaSuccess) {
-    return {StatusCode::cuda_error, error};
+  if (gemm::Status const status = attributes.prepare(kernel, device.ordinal, device.shared_memory_bytes); !status.good()) {
+    return status;
   }
   gemm::LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(blocks));

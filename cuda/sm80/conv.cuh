@@ -253,10 +253,8 @@ struct Sm80Conv {
     Params params{};
     std::int64_t const blocks = fill(args, params);
     if (blocks > std::numeric_limits<int>::max()) return {StatusCode::not_implementable, 0};
-    if (cudaError_t const error = attributes.prepare(kernel, args.device->ordinal, kSharedStorageBytes);
-        error != cudaSuccess) {
-      cudaGetLastError();
-      return {StatusCode::cuda_error, static_cast<int>(error)};
+    if (Status const status = attributes.prepare(kernel, args.device->ordinal, kSharedStorageBytes); !status.good()) {
+      return status;
     }
     LaunchShape shape;
     shape.grid = dim3(static_cast<unsigned>(blocks));

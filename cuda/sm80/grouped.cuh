@@ -169,10 +169,8 @@ struct Sm80Grouped {
     static KernelAttributes attributes;
     std::int64_t const tiles = max_tiles(args);
     if (tiles == 0) return {};
-    if (cudaError_t const error = attributes.prepare(kernel, args.device->ordinal, kSharedStorageBytes);
-        error != cudaSuccess) {
-      cudaGetLastError();
-      return {StatusCode::cuda_error, static_cast<int>(error)};
+    if (Status const status = attributes.prepare(kernel, args.device->ordinal, kSharedStorageBytes); !status.good()) {
+      return status;
     }
     LaunchShape shape;
     shape.block = dim3(kMaxThreads);

@@ -61,10 +61,8 @@ struct Sm80Multistage {
   // `params`: a type derived from Params, whose own members the caller has set.
   template <class P>
   static Status launch(GemmArgs const& args, void const* kernel, KernelAttributes& attributes, P& params) {
-    if (cudaError_t const error = attributes.prepare(kernel, args.device->ordinal, kSharedStorageBytes);
-        error != cudaSuccess) {
-      cudaGetLastError();
-      return {StatusCode::cuda_error, static_cast<int>(error)};
+    if (Status const status = attributes.prepare(kernel, args.device->ordinal, kSharedStorageBytes); !status.good()) {
+      return status;
     }
     int const tiles_m = ceil_div(args.m, Tile::kM), tiles_n = ceil_div(args.n, Tile::kN);
     if (std::int64_t{tiles_m} * tiles_n * args.batch > std::numeric_limits<int>::max()) {

@@ -298,9 +298,8 @@ struct Thin {
     if (args.batch != 1 || !Out::meets_alignment(args) || shape.shared_memory_bytes > device.shared_memory_bytes) {
       return {StatusCode::not_implementable};
     }
-    if (cudaError_t const error = attributes.prepare(kernel, device.ordinal, device.shared_memory_bytes);
-        error != cudaSuccess) {
-      return {StatusCode::cuda_error, error};
+    if (Status const status = attributes.prepare(kernel, device.ordinal, device.shared_memory_bytes); !status.good()) {
+      return status;
     }
     constexpr int kReserved = 1024;  // of shared memory, for each threadblock
     int const fitting = (device.shared_memory_bytes + kReserved) / (shape.shared_memory_bytes + kReserved);

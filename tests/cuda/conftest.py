@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import cuda_toolchain
+
 # In the place of CUTLASS's headers, which need CUDA's.
 CUTLASS = """
 #include <algorithm>
@@ -56,6 +58,28 @@ def compiled(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
         checks = ["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"]
         command = [compiler, "-std=c++17", *includes, *checks, str(folder / "main.cpp")]
         subprocess.run([*command, "-o", str(folder / "program")], check=True)
+        return folder / "program"
+
+    return program
+
+
+@pytest.fixture(scope="session")
+def compiled_with_cutlass(repository: Path) -> Callable[..., Path]:
+    """The program, in `folder`, of a source and of others that include headers of CUDA and CUTLASS."""
+    cutlass_library = pytest.importorskip("cutlass_library", reason="brings CUTLASS's headers")
+    try:
+        nvcc = cuda_toolchain.find_nvcc().path
+    except cuda_toolchain.ToolchainError as error:
+        pytest.skip(f"needs the headers of CUDA: {error}")
+    cutlass = Path(cutlass_library.__path__[0], "source", "include")
+
+    def program(source: str, folder: Path, *others: Path) -> Path:
+        (folder / "main.cpp").write_text(source)
+        includes = [f"-I{path}" for path in (repository / "cuda", folder, cutlass)]
+        # Without assertions: on the host, CuTe has no address of shared memory.
+        options = ["-std=c++17", "-DNDEBUG", "-include", "cuda_runtime.h", *includes]
+        sources = [folder / "main.cpp", *others]
+        subprocess.run([nvcc, *options, *sources, "-o", folder / "program"], check=True)
         return folder / "program"
 
     return program

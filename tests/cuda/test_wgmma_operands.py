@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-import cuda_toolchain
-
-cutlass_library = pytest.importorskip("cutlass_library", reason="brings CUTLASS's headers")
 
 PROGRAM = r"""
 #include <cstdio>
@@ -96,21 +93,13 @@ int main() {
 
 
 @pytest.mark.slow
-def test_descriptors_and_offsets_are_those_of_cute(repository: Path, tmp_path: Path) -> None:
-    try:
-        nvcc = cuda_toolchain.find_nvcc().path
-    except cuda_toolchain.ToolchainError as error:
-        pytest.skip(f"needs the headers of CUDA: {error}")
+def test_descriptors_and_offsets_are_those_of_cute(
+    repository: Path, compiled_with_cutlass: Callable[..., Path], tmp_path: Path
+) -> None:
     generate = [sys.executable, repository / "cmake" / "kernelgen" / "generate.py"]
     generate += ["--source-dir", repository, "--output-dir", tmp_path]
     subprocess.run([*generate, "--kernels", "gemm_sm90a_*_pad_rows"], check=True)
-    source, program = tmp_path / "main.cpp", tmp_path / "main"
-    source.write_text(PROGRAM)
-    cutlass = Path(cutlass_library.__path__[0], "source", "include")
-    includes = [f"-I{folder}" for folder in (repository / "cuda", tmp_path, cutlass)]
-    # On the host, CuTe has no address of shared memory: an assertion, unless it is left out.
-    options = ["-std=c++17", "-DNDEBUG", *includes]
-    subprocess.run([nvcc, *options, source, "-o", program], check=True)
+    program = compiled_with_cutlass(PROGRAM, tmp_path)
     done = subprocess.run([program], check=True, capture_output=True, text=True)
     found = [line.split(" = ") for line in done.stdout.splitlines() if " = " in line]
     # Two stages of so many instructions, and a descriptor for each warpgroup.

@@ -129,10 +129,7 @@ struct Sm90Kernel {
         meets_tma({args.d, args.d_leading, args.d_batch_stride}, 16 / static_cast<int>(sizeof(Element<Types::kD>)));
     if (!meets || !Visitor::meets_tma(args.epilogue)) return {StatusCode::not_implementable, 0};
     int const device = args.device->ordinal;
-    if (cudaError_t const error = attributes.prepare(kernel, device, kSharedStorageBytes); error != cudaSuccess) {
-      cudaGetLastError();
-      return {StatusCode::cuda_error, static_cast<int>(error)};
-    }
+    if (Status const status = attributes.prepare(kernel, device, kSharedStorageBytes); !status.good()) return status;
     typename Kernel::Arguments kernel_arguments = arguments(args);
     LaunchShape shape;
     shape.block = dim3(kMaxThreads);

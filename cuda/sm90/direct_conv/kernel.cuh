@@ -270,10 +270,8 @@ struct Sm90DirectConv {
     }
     params.epilogue = Epilogue::params(args, shape, x);
     if (int const error = take_tensor_map_error()) return {StatusCode::tensor_map_error, error};
-    if (cudaError_t const error = attributes.prepare(kernel, args.device->ordinal, kSharedStorageBytes);
-        error != cudaSuccess) {
-      cudaGetLastError();
-      return {StatusCode::cuda_error, static_cast<int>(error)};
+    if (gemm::Status const status = attributes.prepare(kernel, args.device->ordinal, kSharedStorageBytes); !status.good()) {
+      return status;
     }
     gemm::LaunchShape launch;
     launch.block = dim3(kMaxThreads);

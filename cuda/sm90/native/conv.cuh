@@ -94,7 +94,7 @@ struct Sm90Conv : gemm::Sm90PersistentKernel<
     gemm::Operand const filter{args.b.data, args.filter_pitch, args.b.leading};
     OperandB::encode_map(operands.b, b, filter, args.n, scheduler.channels, taps);
     OperandB::encode_tail_map(operands.b_tail, b, filter, args.n, scheduler.channels, taps);
-    std::int64_t const tiles = Scheduler::count_tiles(scheduler, args);
+    std::int64_t const tiles = scheduler.count_tiles(args, Tile::kM, Tile::kN);
     if (tiles > kMaxTiles || (splits > 1 && scheduler.classes[0].k_tiles < splits)) {
       take_tensor_map_error();
       return {StatusCode::not_implementable, 0};
@@ -124,55 +124,17 @@ struct Sm90Conv : gemm::Sm90PersistentKernel<
     DgradAxes sides;
     Operands operands{};
     SchedulerParams scheduler{};
-    if (!plan_dgrad(scheduler, x, sides, Scheduler::kMaxResidueClasses) ||
-        !is_tma_aligned(args.a.data, args.y_strides, a)) {
+    if (!plan_dgrad(scheduler, x, sides) || !is_tma_aligned(args.a.data, args.y_strides, a)) {
       return {StatusCode::not_implementable, 0};
     }
     // Residue classes may have fewer k-tiles than a cluster has threadblocks.
     if (splits > 1 && scheduler.count > 1) return {StatusCode::not_implementable, 0};
-    bool has_map[Scheduler::kMaps] = {};
-    for (int i = 0; i < scheduler.count; ++i) {
-      ConvResidueClass& residue = scheduler.classes[i];
-      residue.map = sides.map(residue);
-      residue.k_tiles = residue.taps * ceil_div(x.k_out, Tile::kK);
-      // Without a tap there is one tile of zeros, for the epilogue.
-      if (kHasBias && residue.taps == 0) residue.k_tiles = 1;
-      Im2colAxes const axes = sides.im2col(x, residue);
-      if (!axes.is_encodable()) {
-        take_tensor_map_error();
-        return {StatusCode::not_implementable, 0};
-      }
-      auto const encode = [&](CUtensorMap& map, int pixels) {
-        encode_im2col_map(map, a, args.a.data, args.y_strides, args.y_depth_stride, x.images, x.k_out, axes, kChannelBox,
-                          pixels);
-      };
-      if (!has_map[residue.map]) encode(operands.a[residue.map], Tile::kM);
-      has_map[residue.map] = true;
-      if (scheduler.count == 1 && args.m % Tile::kM) {
-        operands.a_tail_rows = args.m % Tile::kM;
-        encode(operands.a_tail, operands.a_tail_rows);
-      }
-    }
+    bool const encoded = encode_dgrad_pixels(scheduler, args, sides, a, kChannelBox, Tile::kM, Tile::kK, kHasBias,
+                                             operands.a, operands.a_tail, operands.a_tail_rows);
+    if (!encoded) return {StatusCode::not_implementable, 0};
     sort_classes(scheduler);
-    encode_results(args, scheduler, sides);
+    encode_results(scheduler, args, sides, d, Base::Epilogue::Rows::kImageBox);
     return launch_taps(args, kernel, attributes, operands, scheduler, x.taps());
-  }
-
-  // Behind a stride a class has every so many pixels of D.
-  static void encode_results(ConvArgs const& args, SchedulerParams& scheduler, DgradAxes const& sides) {
-    ConvProblem const& x = args.conv;
-    scheduler.has_results = scheduler.count > 1 && scheduler.count <= Scheduler::kStoredClasses &&
-                            gemm::is_tma_storable(args, element_bytes(d));
-    for (int i = 0; scheduler.has_results && i < scheduler.count; ++i) {
-      ConvResidueClass const& residue = scheduler.classes[i];
-      std::int64_t const pixel = args.d_leading, row = pixel * x.w, slice = row * x.h;
-      std::int64_t const first = residue.first_d * slice + residue.first_h * row + residue.first_w * pixel;
-      int const extents[] = {sides.w.classes[residue.first_w].positions, sides.h.classes[residue.first_h].positions,
-                             sides.d.classes[residue.first_d].positions, x.images};
-      std::int64_t const strides[] = {pixel * x.stride_w, row * x.stride_h, slice * x.stride_d, slice * x.d};
-      Base::Epilogue::Rows::encode_image_map(
-          scheduler.results[i], d, static_cast<std::uint8_t*>(args.d) + first * element_bytes(d), args.n, extents, strides);
-    }
   }
 
   static Status launch_wgrad(ConvArgs const& args, void const* kernel, gemm::KernelAttributes& attributes) {
@@ -181,7 +143,7 @@ struct Sm90Conv : gemm::Sm90PersistentKernel<
     int const parts = std::max(args.splits, 1);
     SchedulerParams scheduler{};
     scheduler.columns = FilterColumns::of(x.c, x.taps());
-    std::int64_t const tiles = plan_wgrad<Tile>(scheduler, args, scheduler.columns.count(), parts);
+    std::int64_t const tiles = scheduler.plan(args, Tile::kM, Tile::kN, Tile::kK, parts);
     if (!axes.is_encodable() || !is_matrix(args) || tiles > kMaxTiles || (parts > 1 && d != DType::f32) ||
         !is_tma_aligned(args.a.data, args.y_strides, a) || !is_tma_aligned(args.b.data, args.x_strides, b)) {
       return {StatusCode::not_implementable, 0};

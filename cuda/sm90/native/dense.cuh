@@ -16,17 +16,10 @@ struct Sm90Dense : Kernel {
 
   static Status launch(GemmArgs const& args, void const* kernel) {
     static KernelAttributes attributes;
-    constexpr bool kSwapAB = Kernel::Types::kSwapAB;
-    int const m = kSwapAB ? args.n : args.m, n = kSwapAB ? args.m : args.n;  // of the kernel
-    int const k_tiles = ceil_div(args.k, Tile::kK);
-    if (k_tiles < Kernel::kSplits) return {StatusCode::not_implementable, 0};
-    int const tiles_m = ceil_div(m, Tile::kM * Kernel::kSharing), tiles_n = ceil_div(n, Tile::kN);
-    bool const along_m = (args.raster == RasterOrder::along_m) != kSwapAB;
-    int const slice = args.splits > 1 ? ceil_div(k_tiles, args.splits) : 0;
-    int const batch = slice > 0 ? ceil_div(k_tiles, slice) : args.batch;
-    TileRaster const order{tiles_m, tiles_n, batch, swizzle_width(args.swizzle, along_m ? tiles_n : tiles_m), along_m};
-    return Kernel::launch(args, kernel, attributes, a, b, {PreparedTileRaster::of(order), m, n, k_tiles, slice},
-                          order.count(), args.batch, args.batch, batch);
+    Sm90DenseTiles const tiles = dense_tiles(args, Tile::kM * Kernel::kSharing, Tile::kN, Tile::kK, Kernel::Types::kSwapAB);
+    if (tiles.k_tiles < Kernel::kSplits) return {StatusCode::not_implementable, 0};
+    TileRaster const& order = tiles.raster.order;
+    return Kernel::launch(args, kernel, attributes, a, b, tiles, order.count(), args.batch, args.batch, order.batch);
   }
 };
 

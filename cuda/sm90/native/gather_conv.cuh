@@ -70,7 +70,7 @@ struct Sm90GatherConv : Sm90GatherConvKernel<Sm90GatherConvTypes<a, b, acc, d, T
     operands.taps_d = x.t, operands.taps_h = x.r, operands.taps_w = x.s;
     bool const fits = has_bits(x) && is_tma_aligned(args.a.data, args.x_strides, a) &&
                       operands.a.encode(args.a.data, args.x_strides, args.x_depth_stride, x);
-    std::int64_t const tiles = fits ? Scheduler::count_tiles(scheduler, args) : 0;
+    std::int64_t const tiles = fits ? scheduler.count_tiles(args, Tile::kM, Tile::kN) : 0;
     if (!fits || tiles > kMaxTiles) return {StatusCode::not_implementable, 0};
     gemm::Operand const filter{args.b.data, args.filter_pitch, 0};
     Base::OperandB::encode_map(operands.b, b, filter, args.n, args.k, 1);
@@ -83,7 +83,7 @@ struct Sm90GatherConv : Sm90GatherConvKernel<Sm90GatherConvTypes<a, b, acc, d, T
     int const splits = std::max(args.splits, 1);
     SchedulerParams scheduler{};
     scheduler.columns = {args.n};
-    std::int64_t const tiles = plan_wgrad<Tile>(scheduler, args, args.n, splits);
+    std::int64_t const tiles = scheduler.plan(args, Tile::kM, Tile::kN, Tile::kK, splits);
     Operands operands{};
     bool const fits = is_matrix(args) && tiles <= kMaxTiles && (splits == 1 || d == DType::f32) &&
                       is_tma_aligned(args.a.data, args.y_strides, a) && is_tma_aligned(args.b.data, args.x_strides, b) &&

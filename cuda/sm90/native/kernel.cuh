@@ -416,11 +416,7 @@ struct Sm90PersistentKernel {
   // the tensor maps.
   static Status launch(GemmArgs const& args, void const* kernel, KernelAttributes& attributes, DType a, DType b,
                        typename Scheduler::Params const& scheduler, int tiles, int a_batch, int b_batch, int d_batch) {
-    auto const meets = [](Operand const& x, int bytes) {
-      return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.leading * bytes % 16 == 0 &&
-             x.batch_stride * bytes % 16 == 0;
-    };
-    if (Types::kLoadsByTma && (!meets(args.a, element_bytes(a)) || !meets(args.b, element_bytes(b)))) {
+    if (Types::kLoadsByTma && !(is_tma_loadable(args.a, a) && is_tma_loadable(args.b, b))) {
       return {StatusCode::not_implementable, 0};
     }
     typename Loader::Params operands;
@@ -443,11 +439,6 @@ struct Sm90PersistentKernel {
     bool const storable = Scheduler::kStoresUnaligned || is_tma_storable(args, element_bytes(Types::kD));
     if (!storable || !Epilogue::meets_alignment(args)) return {StatusCode::not_implementable, 0};
     if (encode_error) return {StatusCode::tensor_map_error, encode_error};
-    if (cudaError_t const error = attributes.prepare(kernel, args.device->ordinal, kSharedStorageBytes);
-        error != cudaSuccess) {
-      cudaGetLastError();
-      return {StatusCode::cuda_error, static_cast<int>(error)};
-    }
     Params params;
     params.operands = operands;
     Epilogue::encode_maps(params.maps, args, d_batch);
@@ -459,17 +450,8 @@ struct Sm90PersistentKernel {
     shape.block = dim3(kMaxThreads);
     shape.shared_memory_bytes = kSharedStorageBytes;
     shape.dependent_launch = true;
-    int at_once = args.device->sm_count;
-    if constexpr (kCluster > 1) {
-      shape.cluster = dim3(kCluster);
-      shape.grid = dim3(kCluster);
-      cudaLaunchAttribute launch_attributes[2];
-      at_once = attributes.max_active_clusters(kernel, args.device->ordinal,
-                                               launch_config(shape, args.stream, launch_attributes));
-      if (at_once == 0) return {StatusCode::not_implementable, 0};
-    }
-    shape.grid = dim3(static_cast<unsigned>(std::min(tiles, at_once) * kCluster));
-    return launch_kernel(kernel, shape, params, args.stream);
+    shape.cluster = dim3(kCluster);
+    return launch_persistent(kernel, attributes, shape, tiles, params, args);
   }
 };
 

@@ -235,7 +235,7 @@ struct Sm90RowConv {
       axes = im2col_axes(x);
     } else {
       DgradAxes sides;
-      if (!plan_dgrad(scheduler, x, sides, Scheduler::kMaxResidueClasses)) return {StatusCode::not_implementable, 0};
+      if (!plan_dgrad(scheduler, x, sides)) return {StatusCode::not_implementable, 0};
       axes = sides.im2col(x, scheduler.classes[0]);
     }
     auto const& strides = kIsForward ? conv.x_strides : conv.y_strides;
@@ -266,20 +266,14 @@ struct Sm90RowConv {
     OperandB::encode_map(operands.b, b, filter, args.n, scheduler.channels, x.taps());
     OperandB::encode_tail_map(operands.b_tail, b, filter, args.n, scheduler.channels, x.taps());
     Epilogue::encode(params.epilogue, params.maps, args, image);
-    std::int64_t const tiles = Scheduler::count_tiles(scheduler, conv);
+    std::int64_t const tiles = scheduler.count_tiles(conv, Tile::kM, Tile::kN);
     if (int const error = take_tensor_map_error()) return {StatusCode::tensor_map_error, error};
     if (tiles > kMaxTiles) return {StatusCode::not_implementable, 0};
-    if (cudaError_t const error = attributes.prepare(kernel, args.device->ordinal, kSharedStorageBytes);
-        error != cudaSuccess) {
-      cudaGetLastError();
-      return {StatusCode::cuda_error, static_cast<int>(error)};
-    }
     gemm::LaunchShape shape;
     shape.block = dim3(kMaxThreads);
     shape.shared_memory_bytes = kSharedStorageBytes;
     shape.dependent_launch = true;
-    shape.grid = dim3(static_cast<unsigned>(std::min<std::int64_t>(tiles, args.device->sm_count)));
-    return gemm::launch_kernel(kernel, shape, params, args.stream);
+    return gemm::launch_persistent(kernel, attributes, shape, static_cast<int>(tiles), params, args);
   }
 };
 

@@ -29,12 +29,6 @@ CUTLASS_DEVICE std::uint8_t* place_in_frame(Frame const& coordinates, std::uint8
   }
 }
 
-// Whether TMA can store D: its rows begin on 16 bytes.
-inline bool is_tma_storable(GemmArgs const& args, int element_bytes) {
-  return reinterpret_cast<std::uintptr_t>(args.d) % 16 == 0 && args.d_leading * element_bytes % 16 == 0 &&
-         args.d_batch_stride * element_bytes % 16 == 0;
-}
-
 // Stores rows that begin anywhere, in words of four bytes, which follow each other in memory. `data`: of the first row;
 // `staged(row, byte)`: where four bytes lie in shared memory. A warp stores 128 bytes of a row at once, or less rows of
 // less. Loops are unrolled as far as latencies ask for it: whatever stands here a kernel has once for each block of its
@@ -100,32 +94,15 @@ struct Sm90StagedRows {
                                    : kPieceBytes == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
                                                        : CU_TENSOR_MAP_SWIZZLE_NONE;
 
-  // The result as bytes: [batch, pieces of a row, rows, bytes of a piece].
+  // Of a result of m x n accumulators.
   static void encode_map(CUtensorMap& map, void* data, std::int64_t pitch, std::int64_t batch_stride, int m, int n,
                          int batch) {
-    auto const positive = [](std::int64_t x) { return static_cast<cuuint64_t>(std::max<std::int64_t>(x, 1)); };
-    cuuint64_t const extents[] = {kPieceBytes, positive(m), positive(std::int64_t{n} * column_bytes / kPieceBytes),
-                                  positive(batch)};
-    cuuint64_t const strides[] = {static_cast<cuuint64_t>(pitch), kPieceBytes, static_cast<cuuint64_t>(batch_stride)};
-    cuuint32_t const box[] = {kPieceBytes, 16, kPieces, 1}, steps[] = {1, 1, 1, 1};
-    cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 4, data, extents, strides, box, steps,
-                           CU_TENSOR_MAP_INTERLEAVE_NONE, kSwizzle, CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    encode_stored_map(map, data, pitch, batch_stride, m, std::int64_t{n} * column_bytes, batch,
+                      {kPieceBytes, 16, kPieces, kSwizzle});
   }
 
-  // A part of an image, or of a volume, whose pixels are those of D or every so many of them: [images, d, h, w, channels],
-  // in boxes of half of the rows, which are successive pixels, and of one piece of their channels. Strides are of elements.
-  static void encode_image_map(CUtensorMap& map, DType d, void* data, int channels, int const (&extents)[4],
-                               std::int64_t const (&strides)[4]) {
-    cuuint64_t sizes[5] = {static_cast<cuuint64_t>(channels)}, steps[4];
-    for (int i = 0; i < 4; ++i) {
-      sizes[i + 1] = static_cast<cuuint64_t>(extents[i]);
-      steps[i] = static_cast<cuuint64_t>(strides[i]) * unit;
-    }
-    cuuint32_t const box[] = {kPieceColumns, kHalf, 1, 1, 1}, ones[] = {1, 1, 1, 1, 1};
-    cuTensorMapEncodeTiled(&map, tensor_map_type(d), 5, data, sizes, steps, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                           kSwizzle, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  }
+  // For encode_image_map(): half of the rows, which are successive pixels, and one piece of their channels.
+  static constexpr StoredBox kImageBox{kPieceBytes, kHalf, 1, kSwizzle};
 
   // Until this warp's copies, but for those of the last `others` calls of send(), have read their rows, so that others may
   // take their place.

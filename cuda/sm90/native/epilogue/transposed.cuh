@@ -95,17 +95,10 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
     return result;
   }
 
-  // As bytes: [batch, pieces of a row, rows, bytes of a piece].
   static void encode_maps(Maps& maps, GemmArgs const& args, int batch) {
     if (!is_tma_storable(args, kD)) return;
-    auto const positive = [](std::int64_t x) { return static_cast<cuuint64_t>(std::max<std::int64_t>(x, 1)); };
-    cuuint64_t const extents[] = {128, positive(args.m), positive(std::int64_t{args.n} * kD / 128), positive(batch)};
-    cuuint64_t const strides[] = {static_cast<cuuint64_t>(args.d_leading * kD), 128,
-                                  static_cast<cuuint64_t>(args.d_batch_stride * kD)};
-    cuuint32_t const box[] = {128, kPassRows, kPieces, 1}, steps[] = {1, 1, 1, 1};
-    cuTensorMapEncodeTiled(&maps.result, CU_TENSOR_MAP_DATA_TYPE_UINT8, 4, args.d, extents, strides, box, steps,
-                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    encode_stored_map(maps.result, args.d, args.d_leading * kD, args.d_batch_stride * kD, args.m, std::int64_t{args.n} * kD,
+                      batch, {128, kPassRows, kPieces, CU_TENSOR_MAP_SWIZZLE_128B});
   }
 
   static bool meets_alignment(GemmArgs const& args) {

@@ -12,7 +12,7 @@ template <class OperandA, class OperandB, class Tile, Direction direction, bool 
 struct Sm90ConvLoader {
   using Scheduler = Sm90ConvScheduler<Tile, direction>;
   struct Params {
-    CUtensorMap a[Scheduler::kMaps], a_tail, b, b_tail;
+    CUtensorMap a[Scheduler::Params::kMaps], a_tail, b, b_tail;
     int a_tail_rows;  // of the last tile, which has a map of its own; else 0
   };
   Params const& p;

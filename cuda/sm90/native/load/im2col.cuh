@@ -24,14 +24,6 @@ struct Im2colAxis {
 
   // Corner of the last position, counted from the image's last pixel.
   int upper_corner() const { return corner + (positions - 1) * stride - (extent - 1); }
-
-  // Whether the bit fields of a tensor map can hold the values: two such axes have 8 bits each, three of them 5.
-  bool is_encodable(bool is_volume) const {
-    int const most = is_volume ? 15 : 127, most_offset = is_volume ? 31 : 254;
-    auto const is_corner = [&](int x) { return x >= -most - 1 && x <= most; };
-    return is_corner(corner) && is_corner(upper_corner()) && stride >= 1 && stride <= 8 && last_offset >= 0 &&
-           last_offset <= most_offset;
-  }
 };
 
 // The sides of an image, or of a volume.
@@ -39,37 +31,16 @@ struct Im2colAxes {
   Im2colAxis h, w, d = {1, 0, 1, 1, 0};
   bool is_volume = false;
 
-  bool is_encodable() const {
-    return h.is_encodable(is_volume) && w.is_encodable(is_volume) && (!is_volume || d.is_encodable(is_volume));
-  }
+  // Whether the bit fields of a tensor map can hold the values: two such axes have 8 bits each, three of them 5.
+  bool is_encodable() const;
 };
 
 // [images, h, w, channels], or [images, d, h, w, channels], in boxes of `channel_box` channels (128 bytes, swizzled) of
 // `pixels` successive positions, which go from row to row, from slice to slice and from image to image. A failure is kept
 // for take_tensor_map_error(). `depth_stride`: of slices.
-inline void encode_im2col_map(CUtensorMap& map, DType type, void const* data, std::int64_t const (&strides)[3],
-                              std::int64_t depth_stride, int images, int channels, Im2colAxes const& axes, int channel_box,
-                              int pixels) {
-  auto const bytes = static_cast<cuuint64_t>(element_bytes(type));
-  auto const extent = [](int x) { return static_cast<cuuint64_t>(x); };
-  auto const stride = [&](std::int64_t x) { return static_cast<cuuint64_t>(x) * bytes; };
-  auto const step = [](Im2colAxis const& axis) { return static_cast<cuuint32_t>(axis.stride); };
-  auto const& [h, w, d, is_volume] = axes;
-  // Width comes first, as everywhere in a tensor map, and images come last.
-  cuuint64_t extents[5] = {extent(channels), extent(w.extent), extent(h.extent), extent(images)};
-  cuuint64_t byte_strides[4] = {stride(strides[2]), stride(strides[1]), stride(strides[0])};
-  cuuint32_t steps[5] = {1, step(w), step(h), 1};
-  int const lower[] = {w.corner, h.corner, d.corner}, upper[] = {w.upper_corner(), h.upper_corner(), d.upper_corner()};
-  if (is_volume) {
-    extents[3] = extent(d.extent), extents[4] = extent(images);
-    byte_strides[2] = stride(depth_stride), byte_strides[3] = stride(strides[0]);
-    steps[3] = step(d), steps[4] = 1;
-  }
-  cuTensorMapEncodeIm2col(&map, gemm::tensor_map_type(type), is_volume ? 5 : 4, const_cast<void*>(data), extents,
-                          byte_strides, lower, upper, static_cast<cuuint32_t>(channel_box), static_cast<cuuint32_t>(pixels),
-                          steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                          gemm::l2_promotion(strides[2] * element_bytes(type)), CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-}
+void encode_im2col_map(CUtensorMap& map, DType type, void const* data, std::int64_t const (&strides)[3],
+                       std::int64_t depth_stride, int images, int channels, Im2colAxes const& axes, int channel_box,
+                       int pixels);
 
 // The pixel that a position begins at: kept by the thread that loads.
 struct Im2colPixel {
@@ -102,26 +73,8 @@ struct Im2colGrid {
   }
 };
 
-inline Im2colAxis im2col_axis(int extent, int positions, int taps, int pad, int stride, int dilation) {
-  return {extent, -pad, positions, stride, (taps - 1) * dilation};
-}
-inline Im2colAxes im2col_axes(ConvProblem const& x) {
-  return {im2col_axis(x.h, x.p, x.r, x.pad_h, x.stride_h, x.dilation_h),
-          im2col_axis(x.w, x.q, x.s, x.pad_w, x.stride_w, x.dilation_w),
-          im2col_axis(x.d, x.o, x.t, x.pad_d, x.stride_d, x.dilation_d), x.is_volume()};
-}
-inline Im2colGrid im2col_grid(Im2colAxes const& axes) {
-  auto const& [h, w, d, is_volume] = axes;
-  return {cutlass::FastDivmod(h.positions),
-          cutlass::FastDivmod(w.positions),
-          h.corner,
-          w.corner,
-          h.stride,
-          w.stride,
-          cutlass::FastDivmod(d.positions),
-          d.corner,
-          d.stride};
-}
+Im2colAxes im2col_axes(ConvProblem const& x);
+Im2colGrid im2col_grid(Im2colAxes const& axes);
 
 // Offset that a tap adds to a pixel.
 struct Im2colOffset {
@@ -141,10 +94,6 @@ CUTLASS_DEVICE void load_im2col(CUtensorMap const& map, bool is_volume, std::uin
 }
 
 // Whether pointers and strides are those that TMA takes.
-inline bool is_tma_aligned(void const* data, std::int64_t const (&strides)[3], DType type) {
-  bool result = reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
-  for (std::int64_t const stride : strides) result = result && stride * element_bytes(type) % 16 == 0;
-  return result;
-}
+bool is_tma_aligned(void const* data, std::int64_t const (&strides)[3], DType type);
 
 }  // namespace cutwheel::conv2d

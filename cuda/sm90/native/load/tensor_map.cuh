@@ -1,4 +1,4 @@
-// Tensor maps of GEMM operands.
+// Tensor maps of GEMM operands and results.
 #pragma once
 
 #include <cuda.h>
@@ -26,19 +26,28 @@ inline CUtensorMapL2promotion l2_promotion(std::int64_t pitch_bytes) {
   return pitch_bytes % 128 ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
 }
 
+// Whether TMA can load an operand, and store D: rows and problems begin on 16 bytes.
+bool is_tma_loadable(Operand const& x, DType type);
+bool is_tma_storable(GemmArgs const& args, int element_bytes);
+
 // [batch, rows, contiguous] in boxes of [1, box_rows, box], swizzled over 128 bytes; zeros beyond the ends. A failure is
 // kept for take_tensor_map_error().
-inline void encode_tensor_map(CUtensorMap& map, DType type, Operand const& x, int contiguous, int rows, int batch, int box,
-                              int box_rows) {
-  auto const bytes = static_cast<cuuint64_t>(element_bytes(type));
-  cuuint64_t const extents[] = {static_cast<cuuint64_t>(contiguous), static_cast<cuuint64_t>(rows),
-                                static_cast<cuuint64_t>(batch)};
-  cuuint64_t const strides[] = {static_cast<cuuint64_t>(x.leading) * bytes,
-                                static_cast<cuuint64_t>(x.batch_stride) * bytes};
-  cuuint32_t const boxes[] = {static_cast<cuuint32_t>(box), static_cast<cuuint32_t>(box_rows), 1}, steps[] = {1, 1, 1};
-  cuTensorMapEncodeTiled(&map, tensor_map_type(type), 3, const_cast<void*>(x.data), extents, strides, boxes, steps,
-                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                         l2_promotion(x.leading * element_bytes(type)), CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-}
+void encode_tensor_map(CUtensorMap& map, DType type, Operand const& x, int contiguous, int rows, int batch, int box,
+                       int box_rows);
+
+struct StoredBox {
+  int piece_bytes, rows, pieces;
+  CUtensorMapSwizzle swizzle;
+};
+
+// A matrix that is stored, as bytes: [batch, pieces of a row, rows, bytes of a piece]. Strides are in bytes. A failure is
+// kept, too.
+void encode_stored_map(CUtensorMap& map, void* data, std::int64_t pitch, std::int64_t batch_stride, int rows,
+                       std::int64_t row_bytes, int batch, StoredBox const& box);
+
+// A part of an image, or of a volume, whose pixels are those of D or every so many of them: [images, d, h, w, channels].
+// `extents`: from the width on; strides are of elements.
+void encode_image_map(CUtensorMap& map, DType d, void* data, int channels, int const (&extents)[4],
+                      std::int64_t const (&strides)[4], StoredBox const& box);
 
 }  // namespace cutwheel::gemm

@@ -1,18 +1,24 @@
 // The tile scheduler of dense GEMMs: the tiles of a batch of problems of one size, or of the slices of K of one problem.
 #pragma once
 
+#include "core/args/gemm.h"
 #include "sm90/native/scheduler/work_tile.cuh"
 
 namespace cutwheel::gemm {
 
+struct Sm90DenseTiles {
+  PreparedTileRaster raster;
+  int m, n, k_tiles;
+  // k-tiles of each slice but the last, which has the rest; the raster's batches are slices then. 0: they are problems.
+  int slice = 0;
+};
+
+// Of a kernel whose clusters have tiles of tile_m x tile_n x tile_k, of D transposed if `swap_ab`.
+Sm90DenseTiles dense_tiles(GemmArgs const& args, int tile_m, int tile_n, int tile_k, bool swap_ab);
+
 template <class Tile, bool takes_slices>
 struct Sm90DenseScheduler {
-  struct Params {
-    PreparedTileRaster raster;
-    int m, n, k_tiles;
-    // k-tiles of each slice but the last, which has the rest; the raster's batches are slices then. 0: they are problems.
-    int slice = 0;
-  };
+  using Params = Sm90DenseTiles;
   struct Storage {};
   static constexpr bool kHasEqualTiles = !takes_slices;
   static constexpr bool kReadsMemory = false;
@@ -33,7 +39,7 @@ struct Sm90DenseScheduler {
     if (takes_slices && p.slice > 0) {
       int const first = work.batch * p.slice;
       work.k = first * Tile::kK;
-      work.k_tiles = min(p.slice, p.k_tiles - first);
+      work.k_tiles = std::min(p.slice, p.k_tiles - first);
       work.a_batch = work.b_batch = work.batch = 0;
     }
     return true;

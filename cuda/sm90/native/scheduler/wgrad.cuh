@@ -47,18 +47,24 @@ struct PackedColumns {
   CUTLASS_DEVICE static auto coordinates(PackedColumns const&) { return gemm::Sm90IdentityCoordinates{}; }
 };
 
+template <class Columns>
+struct Sm90WgradTiles {
+  TileRaster order;  // its batch: the splits
+  int m, k_tiles;    // k_tiles: of all splits
+  Columns columns;
+  Im2colGrid grid;
+  cutlass::FastDivmod taps_w, taps_h;  // taps of a row, rows of a slice
+  int dilation_h, dilation_w, dilation_d;
+  bool is_volume;
+
+  // Fills all but the columns, which are there. Returns the number of tiles.
+  std::int64_t plan(ConvArgs const& args, int tile_m, int tile_n, int tile_k, int splits);
+};
+
 // Tiles of one split are consecutive, so that concurrent threadblocks read the same pixels.
 template <class Tile, class Columns = FilterColumns>
 struct Sm90WgradScheduler {
-  struct Params {
-    TileRaster order;  // its batch: the splits
-    int m, k_tiles;    // k_tiles: of all splits
-    Columns columns;
-    Im2colGrid grid;
-    cutlass::FastDivmod taps_w, taps_h;  // taps of a row, rows of a slice
-    int dilation_h, dilation_w, dilation_d;
-    bool is_volume;
-  };
+  using Params = Sm90WgradTiles<Columns>;
   struct Storage {};
   static constexpr bool kHasEqualTiles = false;
   static constexpr bool kReadsMemory = false;
@@ -75,7 +81,7 @@ struct Sm90WgradScheduler {
     work.end_m = p.m;
     work.end_n = p.columns.count();
     int const each = p.k_tiles / p.order.batch, more = p.k_tiles - each * p.order.batch;
-    work.k = (each * work.d_batch + min(work.d_batch, more)) * Tile::kK;
+    work.k = (each * work.d_batch + std::min(work.d_batch, more)) * Tile::kK;
     work.k_tiles = each + (work.d_batch < more ? 1 : 0);
     work.is_zero = work.k_tiles == 0;
     return true;
@@ -84,41 +90,10 @@ struct Sm90WgradScheduler {
   CUTLASS_DEVICE auto coordinates(Sm90WorkTile const&) const { return Columns::coordinates(p.columns); }
 };
 
-// Fills all of `params` but its columns, of which there are `columns`. Returns the number of tiles.
-template <class Tile, class Params>
-std::int64_t plan_wgrad(Params& params, ConvArgs const& args, int columns, int splits) {
-  ConvProblem const& x = args.conv;
-  int const tiles_m = ceil_div(args.m, Tile::kM), tiles_n = ceil_div(columns, Tile::kN);
-  bool const along_m = args.raster == RasterOrder::along_m;
-  params.order = {tiles_m, tiles_n, splits, gemm::swizzle_width(args.swizzle, along_m ? tiles_n : tiles_m), along_m};
-  params.m = args.m;
-  params.k_tiles = ceil_div(args.k, Tile::kK);
-  params.grid = im2col_grid(im2col_axes(x));
-  params.taps_w = cutlass::FastDivmod(x.s);
-  params.taps_h = cutlass::FastDivmod(x.r);
-  params.dilation_h = x.dilation_h;
-  params.dilation_w = x.dilation_w;
-  params.dilation_d = x.dilation_d;
-  params.is_volume = x.is_volume();
-  return std::int64_t{tiles_m} * tiles_n * splits;
-}
-
 // The arguments of the launch: with more than one split D is the workspace.
-inline gemm::GemmArgs args_of_splits(ConvArgs const& args, int splits) {
-  gemm::GemmArgs result = args;
-  if (splits > 1) {
-    result.d = args.workspace;
-    result.d_leading = args.n;
-    result.d_batch_stride = std::int64_t{args.m} * args.n;
-  }
-  return result;
-}
+gemm::GemmArgs args_of_splits(ConvArgs const& args, int splits);
 
 // Whether all pixels of the output's gradient are the rows of one matrix.
-inline bool is_matrix(ConvArgs const& args) {
-  std::int64_t const pitch = args.y_strides[2], slice = args.y_strides[1] * args.conv.p;
-  bool const are_slices = !args.conv.is_volume() || args.y_depth_stride == slice;
-  return args.y_strides[1] == pitch * args.conv.q && are_slices && args.y_strides[0] == slice * args.conv.o;
-}
+bool is_matrix(ConvArgs const& args);
 
 }  // namespace cutwheel::conv2d
