@@ -65,7 +65,7 @@ def compiled(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
 
 @pytest.fixture(scope="session")
 def compiled_with_cutlass(repository: Path) -> Callable[..., Path]:
-    """The program, in `folder`, of a source and of others that include headers of CUDA and CUTLASS."""
+    """The program, in `folder`, of sources that include headers of CUDA and CUTLASS."""
     cutlass_library = pytest.importorskip("cutlass_library", reason="brings CUTLASS's headers")
     try:
         nvcc = cuda_toolchain.find_nvcc().path

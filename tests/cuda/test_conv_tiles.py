@@ -41,7 +41,8 @@ template <class Tiles, class Place>
 void print_rows(Tiles const& tiles, int const (&image)[3], Place const& place) {
   for (int i = 0; i < tiles.count; ++i) {
     ConvResidueClass const& residue = tiles.classes[i];
-    int const per_row = std::max(residue.taps_w, 1), per_slice = per_row * std::max(residue.taps_h, 1);
+    int const per_row = std::max(residue.taps_w, 1);
+    int const per_slice = per_row * std::max(residue.taps_h, 1);
     for (int m = 0; m < residue.m; ++m) {
       Im2colPixel const at = residue.grid.at(m);
       std::printf("row %d:", place(i, m));
@@ -50,8 +51,9 @@ void print_rows(Tiles const& tiles, int const (&image)[3], Place const& place) {
         auto const& step = tiles.offset_step;
         int const tap =
             residue.tap + d * tiles.tap_step_d + h * tiles.tap_step_h + w * tiles.tap_step_w;
-        int const x = at.w + residue.offset.w + w * step.w, y = at.h + residue.offset.h + h * step.h,
-                  z = at.d + residue.offset.d + d * step.d;
+        int const x = at.w + residue.offset.w + w * step.w;
+        int const y = at.h + residue.offset.h + h * step.h;
+        int const z = at.d + residue.offset.d + d * step.d;
         bool const inside =
             x >= 0 && x < image[2] && y >= 0 && y < image[1] && z >= 0 && z < image[0];
         int const pixel = ((at.image * image[0] + z) * image[1] + y) * image[2] + x;
@@ -124,7 +126,9 @@ int main() {
 Extents = tuple[int, int, int]
 
 
-def output(extents: Extents, taps: Extents, pads: Extents, strides: Extents, steps: Extents):
+def output(
+    extents: Extents, taps: Extents, pads: Extents, strides: Extents, steps: Extents
+) -> tuple[int, ...]:
     return tuple(
         (extent + 2 * pad - (tap - 1) * step - 1) // stride + 1
         for extent, tap, pad, stride, step in zip(extents, taps, pads, strides, steps, strict=True)
@@ -233,7 +237,8 @@ def test_every_tile_and_every_sum_is_there_once(program: Path) -> None:
             numbers = list(map(int, taps.split()))
             pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
             inside = [pair for pair in pairs if pair[1] >= 0]
-            assert int(row) not in rows and len(set(inside)) == len(inside), problem
+            assert int(row) not in rows, problem
+            assert len(set(inside)) == len(inside), problem
             rows[int(row)] = set(inside)
         (images,) = problem["images"]
         d, h, w = problem["extents" if is_dgrad else "outputs"]

@@ -70,7 +70,7 @@ SPLITK_REDUCE = _small(
 # The same, for epilogues that are more than alpha, beta and C.
 SPLITK_EPILOGUE = _untiled(
     name="splitk_epilogue",
-    seconds=(4, 0.15),
+    seconds=(3, 0.07),
     kernels_per_source=128,
     header="elementwise/splitk_epilogue.cuh",
     template="SplitkEpilogue<arch, d, epilogue>",

@@ -118,7 +118,7 @@ SM80_MULTISTAGE = _multistage(
 
 SM80_GROUPED = _multistage(
     name="sm80_grouped",
-    seconds=(5, 0.7),
+    seconds=(5, 0.6),
     header="sm80/grouped.cuh",
     template=(
         "Sm80Grouped<arch, dtypes, layouts, tile, warp, stages, grouping, epilogue, fast_accum?,"
@@ -136,7 +136,7 @@ SM80_GROUPED = _multistage(
 # Implicit GEMMs: threads find the elements of A and B in images.
 SM80_CONV = _multistage(
     name="sm80_conv",
-    seconds=(6, 0.9),
+    seconds=(5, 0.4),
     header="sm80/conv.cuh",
     template="Sm80Conv<arch, dtypes, tile, warp, stages, direction, epilogue>",
     dtypes={"conv2d": rules.CONV_DTYPES},

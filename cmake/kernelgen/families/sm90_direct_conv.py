@@ -63,7 +63,7 @@ _CHECKS = (
 # M of a tile is filters, N positions in rows of an output tile, K channels.
 SM90_DIRECT_CONV = Family(
     name="sm90_direct_conv",
-    seconds=(5, 0.8),
+    seconds=(8, 0.8),
     header="sm90/direct_conv/kernel.cuh",
     template="Sm90DirectConv<arch, dtypes, tile, direction, epilogue>",
     archs=("90a",),
@@ -81,7 +81,7 @@ SM90_DIRECT_CONV = Family(
 SM90_STRIDED_DGRAD = replace(
     SM90_DIRECT_CONV,
     name="sm90_strided_dgrad",
-    seconds=(7, 1),
+    seconds=(10, 1),
     header="sm90/direct_conv/strided_dgrad.cuh",
     template="Sm90StridedDgrad<arch, dtypes, tile, direction, epilogue>",
     mode="strided",
@@ -96,7 +96,7 @@ SM90_STRIDED_DGRAD = replace(
 SM90_SPACE_TO_DEPTH = replace(
     SM90_DIRECT_CONV,
     name="sm90_space_to_depth",
-    seconds=(5, 0.8),
+    seconds=(7, 0.8),
     header="sm90/direct_conv/space_to_depth.cuh",
     template="Sm90SpaceToDepth<arch, dtypes, tile, direction, epilogue>",
     mode="space_to_depth",

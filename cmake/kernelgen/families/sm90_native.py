@@ -386,14 +386,14 @@ _persistent = partial(
     tile_keys=("tile",),
     schedules=("persistent",),
     memory=_memory,
-    kernels_per_source=128,  # CUTLASS's headers cost as much as twenty kernels
+    kernels_per_source=128,  # CUTLASS's headers cost as much as ten kernels
 )
 
 # A cluster along K shares out the K of a tile. With pingpong two warpgroups take whole tiles in
 # turns.
 SM90_PERSISTENT = _persistent(
     name="sm90_persistent",
-    seconds=(12, 0.6),
+    seconds=(6, 0.6),
     schedules=("persistent", "pingpong"),
     header="sm90/native/dense.cuh",
     template=(
@@ -412,7 +412,7 @@ SM90_PERSISTENT = _persistent(
 # Rows of A and B begin anywhere: two warpgroups load them through registers.
 SM90_UNALIGNED = _persistent(
     name="sm90_unaligned",
-    seconds=(12, 0.7),
+    seconds=(6, 0.6),
     mode="unaligned",
     header="sm90/native/unaligned.cuh",
     template="Sm90Unaligned<arch, dtypes, layouts, tile, epilogue>",
@@ -426,7 +426,7 @@ SM90_UNALIGNED = _persistent(
 # The kernel reads the extents of groups from the device.
 SM90_GROUPED = _persistent(
     name="sm90_grouped",
-    seconds=(12, 0.7),
+    seconds=(6, 0.7),
     header="sm90/native/grouped.cuh",
     template=(
         "Sm90Grouped<arch, dtypes, layouts, tile, schedule, grouping, epilogue, fast_accum,"
@@ -447,7 +447,7 @@ SM90_GROUPED = _persistent(
 # The rows of A are found by their numbers.
 SM90_GATHERED_GROUPED = _persistent(
     name="sm90_gathered_grouped",
-    seconds=(8, 2),
+    seconds=(6, 0.5),
     mode="gathered",
     header="sm90/native/gathered_grouped.cuh",
     template="Sm90GatheredGrouped<arch, dtypes, layouts, tile, epilogue>",
@@ -460,7 +460,7 @@ SM90_GATHERED_GROUPED = _persistent(
 # Implicit GEMMs: TMA finds the elements of A and B in images.
 SM90_CONV = _persistent(
     name="sm90_conv",
-    seconds=(12, 0.7),
+    seconds=(6, 0.5),
     header="sm90/native/conv.cuh",
     template="Sm90Conv<arch, dtypes, tile, direction, schedule, splits, epilogue>",
     schedules=("persistent", "pingpong"),
@@ -484,7 +484,7 @@ def _check_gather(kernel: Kernel) -> Iterator[str]:
 # Implicit GEMMs whose pixels one or two warpgroups gather by cp.async.
 SM90_GATHER_CONV = _persistent(
     name="sm90_gather_conv",
-    seconds=(12, 0.6),
+    seconds=(6, 0.5),
     mode="gather",
     header="sm90/native/gather_conv.cuh",
     template="Sm90GatherConv<arch, dtypes, tile, direction, epilogue>",
@@ -516,7 +516,7 @@ def _check_rows(kernel: Kernel) -> Iterator[str]:
 # Implicit GEMMs whose taps of a row share their pixels.
 SM90_ROW_CONV = _persistent(
     name="sm90_row_conv",
-    seconds=(12, 0.7),
+    seconds=(6, 0.4),
     mode="rows",
     header="sm90/native/row_conv.cuh",
     template="Sm90RowConv<arch, dtypes, tile, direction, epilogue>",

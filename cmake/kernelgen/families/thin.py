@@ -43,7 +43,7 @@ def _check_epilogue(kernel: Kernel) -> Iterator[str]:
 
 THIN = Family(
     name="thin",
-    seconds=(4, 0.4),
+    seconds=(3, 0.2),
     header="sm80/thin.cuh",
     template="Thin<arch, dtypes, layouts, tile, epilogue>",
     archs=("80", "89", "90a"),
