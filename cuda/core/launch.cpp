@@ -13,7 +13,7 @@ cudaError_t permit_shared_memory(void const* kernel, int bytes) {
   return bytes > 48 * 1024 ? cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) : cudaSuccess;
 }
 
-// cudaGetLastError, or torch would report it at its next call.
+// Clears the error, which torch would report at its next call.
 Status failure(cudaError_t error) {
   cudaGetLastError();
   return {StatusCode::cuda_error, static_cast<int>(error)};

@@ -54,8 +54,8 @@ Status launch_kernel(void const* kernel, LaunchShape const& shape, Params const&
   return launch_kernel_with(kernel, shape, &params, stream);
 }
 
-// A kernel of whose threadblocks, or clusters, each takes one of `tiles` after another: as many as the device holds at
-// once, of `shape` but for its grid. Clusters are along x.
+// For a kernel whose threadblocks, or clusters along x, take one of `tiles` after another: the grid is as many of them as
+// the device holds at once. `shape`: all the rest.
 Status launch_persistent_with(void const* kernel, KernelAttributes& attributes, LaunchShape const& shape, int tiles,
                               void const* params, GemmArgs const& args);
 

@@ -186,8 +186,8 @@ void plan_fprop(Sm90FpropTiles& tiles, ConvProblem const& x);
 bool plan_dgrad(Sm90DgradTiles& tiles, ConvProblem const& x, DgradAxes& axes);
 
 // The k-tiles of each class, and its pixels: `maps` by map(), and where the last tile of the only class has a map of its
-// own, `tail` with `tail_rows`. `has_bias`: a class without taps is no zeros. False if the bit fields of a map are too
-// small.
+// own, `tail` with `tail_rows`. `has_bias`: a class that no tap reaches is not zeros. False if the bit fields of a map are
+// too small.
 bool encode_dgrad_pixels(Sm90DgradTiles& tiles, ConvArgs const& args, DgradAxes const& sides, DType type, int channel_box,
                          int tile_m, int tile_k, bool has_bias, CUtensorMap* maps, CUtensorMap& tail, int& tail_rows);
 
