@@ -218,6 +218,26 @@ def test_even_its_own_error_is_reported(
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_read_enough_is_no_error(cutwheel: ModuleType, unbuffered: str) -> None:
+    assert cutwheel.__file__ is not None
+    reader, writer = os.pipe()
+    os.close(reader)
+    path = str(Path(cutwheel.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-m", "cutwheel", "doctor"],
+        env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": unbuffered},
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writer)
+    assert done.returncode in (0, 1)
+    assert "Error" not in done.stderr
+    assert "ignored" not in done.stderr
+
+
 def test_exit_status_and_json(
     doctor: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -359,9 +359,14 @@ def run(as_json: bool = False) -> int:
         usable = not any(problem.fatal for problem in problems)
         if as_json:
             data = {"usable": usable, **asdict(facts), "problems": list(map(asdict, problems))}
-            print(json.dumps(data, indent=2))
+            text = json.dumps(data, indent=2)
         else:
-            print(report(facts, problems))
+            text = report(facts, problems)
+        try:
+            print(text, flush=True)
+        except BrokenPipeError:
+            # `| head` has read enough. Python flushes once more as it ends, and would fail again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0 if usable else 1
     except Exception as error:
         print(f"doctor failed: {type(error).__name__}: {error}", file=sys.stderr)
