@@ -94,7 +94,7 @@ struct Sm90StagedRows {
                                    : kPieceBytes == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
                                                        : CU_TENSOR_MAP_SWIZZLE_NONE;
 
-  // Of a result of m x n accumulators.
+  // The tensor map of a result of m x n accumulators.
   static void encode_map(CUtensorMap& map, void* data, std::int64_t pitch, std::int64_t batch_stride, int m, int n,
                          int batch) {
     encode_stored_map(map, data, pitch, batch_stride, m, std::int64_t{n} * column_bytes, batch,

@@ -13,7 +13,7 @@ struct Sm90DenseTiles {
   int slice = 0;
 };
 
-// Of a kernel whose clusters have tiles of tile_m x tile_n x tile_k, of D transposed if `swap_ab`.
+// The tiles of a kernel whose clusters take tile_m x tile_n x tile_k each; with `swap_ab` it computes D transposed.
 Sm90DenseTiles dense_tiles(GemmArgs const& args, int tile_m, int tile_n, int tile_k, bool swap_ab);
 
 template <class Tile, bool takes_slices>
