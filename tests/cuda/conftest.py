@@ -14,7 +14,6 @@ import cuda_toolchain
 # In the place of CUTLASS's headers, which need CUDA's.
 CUTLASS = """
 #include <algorithm>
-using std::min;
 #define CUTLASS_DEVICE inline
 #define CUTLASS_HOST_DEVICE inline
 #define CUTLASS_PRAGMA_UNROLL

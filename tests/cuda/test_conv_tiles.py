@@ -198,8 +198,8 @@ def program(
 
 
 @pytest.mark.slow
-def test_every_tile_and_every_sum_is_there_once(program: Path) -> None:
-    random = Random(20)
+def test_every_tile_and_every_sum_is_there_once(program: Path, seed: int) -> None:
+    random = Random(seed)
     problems = [(drawn(random), index % 2 == 1) for index in range(300)]
     lines = []
     for problem, is_dgrad in problems:
