@@ -228,13 +228,15 @@ def test_what_an_epilogue_stores_besides_d() -> None:
 
 def test_rows_of_d_are_stored_in_pieces_of_32_bytes() -> None:
     half = {"expr": "even(accum) * odd(accum)"}
-    assert errors_of(with_epilogue(half, tile=[64, 80, 128])) == [
+    assert errors_of(with_epilogue(half, tile=[128, 80, 128])) == [
         (
             TILE,
             "tile N = 80; with epilogue mine a row of D is 80 bytes, and TMA stores pieces of 32:"
             " N must be a multiple of 32",
         )
     ]
+    # Tiles of few rows store pieces of 16.
+    assert parse(with_epilogue(half, tile=[64, 80, 128]))
     wider = with_epilogue(half, tile=[64, 80, 128], dtypes=[dtypes("e4m3", "f32")])
     assert parse(wider)
     assert parse(with_epilogue(half, tile=[64, 96, 128]))

@@ -355,7 +355,7 @@ def test_splits_carry_a_reduce_kernel_and_fill_the_sms(gpu: Gpu, k: int) -> None
 @pytest.mark.parametrize("a", [BF16, TF32])
 def test_a_fused_product_of_few_tiles_is_split(a: str, epilogue: str) -> None:
     """By the kernels that store float32, with a reduction of the epilogue's own."""
-    plans = explain(H200, 481, 2048, 14336, a=a, epilogue=epilogue)["plans"]
+    plans = explain(H200, 200, 1024, 14336, a=a, epilogue=epilogue)["plans"]
     best = plans[0]
     assert best["splits"] > 1
     d = F32 if a == TF32 else a

@@ -76,7 +76,12 @@ def _check_tile(kernel: Kernel) -> Iterator[str]:
             f"tile N = {n} is multiplied {width} columns at a time, which must divide the"
             f" {SCALE_BLOCK} columns that share a scale"
         )
-    elif kernel.epilogue and n % 16 == 0 and (row := _row_bytes(kernel)) % 32:
+    elif (
+        kernel.epilogue
+        and n % 16 == 0
+        and (row := _row_bytes(kernel)) % 32
+        and not _stores_small_pieces(kernel)
+    ):
         yield (
             f"tile N = {n}; with epilogue {kernel.epilogue.name} a row of D is {row} bytes, and"
             " TMA stores pieces of 32: N must be a multiple of 32"
@@ -84,7 +89,13 @@ def _check_tile(kernel: Kernel) -> Iterator[str]:
 
 
 def _may_end_in_eight(kernel: Kernel) -> bool:
-    """Whether rows of D may be 24 or 40 columns, which are stored in pieces of 16 bytes.
+    """Whether rows of D may be 24 or 40 columns."""
+    epilogue = kernel.epilogue
+    return _stores_small_pieces(kernel) and (epilogue is None or epilogue.width == "same")
+
+
+def _stores_small_pieces(kernel: Kernel) -> bool:
+    """Whether rows of D that are no multiple of 32 bytes are stored in pieces of 16.
 
     They serve few rows of D, where a wave of tiles is to have a weight's columns.
     """
@@ -97,7 +108,7 @@ def _may_end_in_eight(kernel: Kernel) -> bool:
         and dtypes.a in wgmma.OPERANDS
         and DTYPE_BYTES[dtypes.d] == 2
         and not kernel.scales
-        and (epilogue is None or (epilogue.width == "same" and not epilogue.aux))
+        and (epilogue is None or not epilogue.aux)
     )
 
 
