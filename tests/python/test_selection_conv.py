@@ -173,14 +173,18 @@ def test_few_channels_are_convolved_directly(options: dict[str, int]) -> None:
 
 # 8 images of 256x256 pixels, 3x3: two positions more in each row, whose taps share three pixels.
 @pytest.mark.parametrize("options", [OF_INPUT, OF_GRADIENT], ids=["fprop", "dgrad"])
-@pytest.mark.parametrize("channels", [64, 128])
+@pytest.mark.parametrize("channels", [32, 64])
 def test_taps_of_large_images_share_pixels(options: dict[str, int], channels: int) -> None:
-    m, k = 8 * 256 * 256, 9 * 128
+    m, k, shared_pixels = 8 * 256 * 256, 9 * 128, (8 * 256 * 258, 3)
     alone = chosen(H200, m, channels, k, **options)
-    shared = chosen(H200, m, channels, k, **options, shared_pixels=(8 * 256 * 258, 3))
+    shared = chosen(H200, m, channels, k, **options, shared_pixels=shared_pixels)
     assert "_rows_" not in alone["row"]
     assert "_rows_" in shared["row"]
-    assert shared["predicted_us"] < (0.8 if channels == 64 else 0.95) * alone["predicted_us"]
+    assert shared["predicted_us"] < 0.8 * alone["predicted_us"]
+    # Of 128 the tensor cores are the limit, and two warpgroups in turns keep them busier.
+    wide = chosen(H200, m, 128, k, **options, shared_pixels=shared_pixels)
+    assert "_128x128x64_" in wide["row"]
+    assert "_pingpong_" in wide["row"]
     # In rows of 7 pixels two of nine positions are none.
     small = chosen(H200, 256 * 7 * 7, 512, 9 * 512, **options, shared_pixels=(256 * 7 * 9, 3))
     assert "_rows_" not in small["row"]
