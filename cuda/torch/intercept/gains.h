@@ -110,50 +110,50 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"bmm tn", 2048, true},  // 3 problems, mean 1.119, a fifth up to 1.011
     {"bmm tt", 512, true},  // 5 problems, mean 1.618, a fifth up to 1.277
     {"bmm tt", 2048, false},  // 3 problems, mean 1.020, a fifth up to 0.918
-    {"convolution dgrad dense, stride 1", 0, true},  // 104 problems, mean 1.133, a fifth up to 0.975
-    {"convolution dgrad dense, stride 2 or more", 0, true},  // 22 problems, mean 1.230, a fifth up to 1.006
-    {"convolution dgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.744, a fifth up to 1.043
-    {"convolution dgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 3.323, a fifth up to 2.724
-    {"convolution dgrad grouped, stride 1", 0, true},  // 9 problems, mean 2.027, a fifth up to 1.200
-    {"convolution dgrad of few channels, stride 1", 0, true},  // 4 problems, mean 1.806, a fifth up to 1.437
-    {"convolution dgrad of few channels, stride 2 or more", 0, true},  // 28 problems, mean 2.858, a fifth up to 1.427
-    {"convolution dgrad pointwise, stride 1", 0, true},  // 44 problems, mean 1.174, a fifth up to 0.989
-    {"convolution dgrad pointwise, stride 2 or more", 0, true},  // 5 problems, mean 1.544, a fifth up to 1.284
-    {"convolution fprop dense, stride 1", 0, true},  // 104 problems, mean 1.227, a fifth up to 1.004
-    {"convolution fprop dense, stride 2 or more", 0, false},  // 22 problems, mean 1.162, a fifth up to 0.960
+    {"convolution dgrad dense, stride 1", 0, true},  // 108 problems, mean 1.130, a fifth up to 0.982
+    {"convolution dgrad dense, stride 2 or more", 0, true},  // 21 problems, mean 1.210, a fifth up to 0.999
+    {"convolution dgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.745, a fifth up to 1.043
+    {"convolution dgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 3.321, a fifth up to 2.724
+    {"convolution dgrad grouped, stride 1", 0, true},  // 9 problems, mean 2.022, a fifth up to 1.195
+    {"convolution dgrad of few channels, stride 1", 0, true},  // 3 problems, mean 1.805, a fifth up to 1.512
+    {"convolution dgrad of few channels, stride 2 or more", 0, true},  // 29 problems, mean 2.827, a fifth up to 1.394
+    {"convolution dgrad pointwise, stride 1", 0, true},  // 43 problems, mean 1.156, a fifth up to 0.996
+    {"convolution dgrad pointwise, stride 2 or more", 0, true},  // 6 problems, mean 1.652, a fifth up to 1.383
+    {"convolution fprop dense, stride 1", 0, true},  // 108 problems, mean 1.232, a fifth up to 1.004
+    {"convolution fprop dense, stride 2 or more", 0, false},  // 21 problems, mean 1.144, a fifth up to 0.915
     {"convolution fprop depthwise, stride 1", 0, true},  // 9 problems, mean 1.249, a fifth up to 1.052
     {"convolution fprop depthwise, stride 2 or more", 0, true},  // 3 problems, mean 1.078, a fifth up to 1.011
-    {"convolution fprop grouped, stride 1", 0, true},  // 9 problems, mean 1.974, a fifth up to 1.091
-    {"convolution fprop of few channels, stride 1", 0, true},  // 4 problems, mean 2.038, a fifth up to 1.930
-    {"convolution fprop of few channels, stride 2 or more", 0, true},  // 28 problems, mean 2.482, a fifth up to 1.516
-    {"convolution fprop pointwise, stride 1", 0, true},  // 44 problems, mean 1.258, a fifth up to 1.063
-    {"convolution fprop pointwise, stride 2 or more", 0, true},  // 5 problems, mean 1.540, a fifth up to 1.408
-    {"convolution wgrad dense, stride 1", 0, true},  // 104 problems, mean 1.236, a fifth up to 1.009
-    {"convolution wgrad dense, stride 2 or more", 0, true},  // 22 problems, mean 1.193, a fifth up to 1.034
-    {"convolution wgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.295, a fifth up to 1.031
-    {"convolution wgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 2.721, a fifth up to 1.243
-    {"convolution wgrad grouped, stride 1", 0, false},  // 9 problems, mean 1.778, a fifth up to 0.883
-    {"convolution wgrad of few channels, stride 1", 0, true},  // 4 problems, mean 1.406, a fifth up to 1.306
-    {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 28 problems, mean 1.862, a fifth up to 1.487
-    {"convolution wgrad pointwise, stride 1", 0, true},  // 43 problems, mean 1.103, a fifth up to 0.979
-    {"convolution wgrad pointwise, stride 2 or more", 0, true},  // 5 problems, mean 1.440, a fifth up to 1.258
-    {"mm nt", 512, true},  // 9 problems, mean 1.092, a fifth up to 0.996
-    {"mm nt", 2048, true},  // 49 problems, mean 1.150, a fifth up to 0.998
-    {"mm nt", 0, true},  // 167 problems, mean 1.129, a fifth up to 1.013
-    {"mm tn", 1, true},  // 20 problems, mean 1.104, a fifth up to 0.995
-    {"mm tn", 16, true},  // 77 problems, mean 1.138, a fifth up to 1.051
-    {"mm tn", 64, true},  // 45 problems, mean 1.119, a fifth up to 1.023
-    {"mm tn", 128, true},  // 38 problems, mean 1.075, a fifth up to 1.004
-    {"mm tn", 512, true},  // 65 problems, mean 1.048, a fifth up to 0.974
-    {"mm tn", 2048, true},  // 39 problems, mean 1.044, a fifth up to 0.985
-    {"mm tn", 0, false},  // 63 problems, mean 0.998, a fifth up to 0.959
-    {"mm tt", 1, true},  // 10 problems, mean 1.187, a fifth up to 1.009
-    {"mm tt", 16, true},  // 65 problems, mean 1.130, a fifth up to 1.009
-    {"mm tt", 64, true},  // 32 problems, mean 1.124, a fifth up to 0.983
-    {"mm tt", 128, true},  // 25 problems, mean 1.095, a fifth up to 1.003
-    {"mm tt", 512, false},  // 40 problems, mean 1.074, a fifth up to 0.966
-    {"mm tt", 2048, false},  // 24 problems, mean 1.009, a fifth up to 0.964
-    {"mm tt", 0, false},  // 39 problems, mean 1.012, a fifth up to 0.974
+    {"convolution fprop grouped, stride 1", 0, true},  // 9 problems, mean 1.963, a fifth up to 1.096
+    {"convolution fprop of few channels, stride 1", 0, true},  // 3 problems, mean 2.132, a fifth up to 2.090
+    {"convolution fprop of few channels, stride 2 or more", 0, true},  // 29 problems, mean 2.546, a fifth up to 1.448
+    {"convolution fprop pointwise, stride 1", 0, true},  // 43 problems, mean 1.268, a fifth up to 1.042
+    {"convolution fprop pointwise, stride 2 or more", 0, true},  // 6 problems, mean 1.590, a fifth up to 1.408
+    {"convolution wgrad dense, stride 1", 0, true},  // 108 problems, mean 1.247, a fifth up to 1.032
+    {"convolution wgrad dense, stride 2 or more", 0, true},  // 21 problems, mean 1.208, a fifth up to 1.066
+    {"convolution wgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.295, a fifth up to 1.041
+    {"convolution wgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 2.700, a fifth up to 1.243
+    {"convolution wgrad grouped, stride 1", 0, false},  // 9 problems, mean 1.766, a fifth up to 0.949
+    {"convolution wgrad of few channels, stride 1", 0, true},  // 3 problems, mean 1.400, a fifth up to 1.306
+    {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 29 problems, mean 1.840, a fifth up to 1.454
+    {"convolution wgrad pointwise, stride 1", 0, true},  // 42 problems, mean 1.115, a fifth up to 0.973
+    {"convolution wgrad pointwise, stride 2 or more", 0, true},  // 6 problems, mean 1.294, a fifth up to 1.127
+    {"mm nt", 512, true},  // 7 problems, mean 1.138, a fifth up to 1.091
+    {"mm nt", 2048, true},  // 50 problems, mean 1.134, a fifth up to 1.006
+    {"mm nt", 0, true},  // 168 problems, mean 1.141, a fifth up to 1.022
+    {"mm tn", 1, true},  // 19 problems, mean 1.099, a fifth up to 0.998
+    {"mm tn", 16, true},  // 84 problems, mean 1.151, a fifth up to 1.059
+    {"mm tn", 64, true},  // 45 problems, mean 1.133, a fifth up to 1.039
+    {"mm tn", 128, true},  // 35 problems, mean 1.072, a fifth up to 1.017
+    {"mm tn", 512, false},  // 64 problems, mean 1.041, a fifth up to 0.970
+    {"mm tn", 2048, true},  // 42 problems, mean 1.047, a fifth up to 0.992
+    {"mm tn", 0, false},  // 61 problems, mean 1.007, a fifth up to 0.959
+    {"mm tt", 1, false},  // 9 problems, mean 1.144, a fifth up to 0.946
+    {"mm tt", 16, true},  // 72 problems, mean 1.120, a fifth up to 1.009
+    {"mm tt", 64, true},  // 32 problems, mean 1.158, a fifth up to 1.003
+    {"mm tt", 128, true},  // 22 problems, mean 1.077, a fifth up to 1.000
+    {"mm tt", 512, false},  // 39 problems, mean 1.068, a fifth up to 0.937
+    {"mm tt", 2048, false},  // 27 problems, mean 1.009, a fifth up to 0.960
+    {"mm tt", 0, false},  // 36 problems, mean 1.006, a fifth up to 0.974
 };
 
 // Problems that differ from their class, or have none.
@@ -448,12 +448,12 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"bmm tt", {40, 1024, 128, 1024}, true},  // 1.095
     {"bmm tt", {16, 4096, 40, 77}, false},  // 0.862
     {"bmm tt", {16, 4096, 40, 4096}, false},  // 0.991
-    {"convolution dgrad dense, stride 1", {1, 2560, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.911
     {"convolution dgrad dense, stride 1", {4, 128, 112, 149, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
-    {"convolution dgrad dense, stride 1", {4, 256, 256, 256, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.897
     {"convolution dgrad dense, stride 1", {4, 256, 512, 512, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.906
-    {"convolution dgrad dense, stride 1", {8, 320, 64, 85, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.948
+    {"convolution dgrad dense, stride 1", {5, 320, 73, 98, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.963
+    {"convolution dgrad dense, stride 1", {7, 256, 32, 57, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.957
     {"convolution dgrad dense, stride 1", {8, 1280, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.770
+    {"convolution dgrad dense, stride 1", {9, 128, 112, 112, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.945
     {"convolution dgrad dense, stride 1", {9, 256, 256, 455, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.895
     {"convolution dgrad dense, stride 1", {9, 512, 48, 85, 512, 3, 3, 1, 1, 4, 4, 4, 4, 1}, false},  // 0.969
     {"convolution dgrad dense, stride 1", {11, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.912
@@ -466,85 +466,78 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"convolution dgrad dense, stride 1", {34, 640, 110, 110, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.900
     {"convolution dgrad dense, stride 1", {38, 128, 96, 96, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.959
     {"convolution dgrad dense, stride 1", {40, 256, 56, 56, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.844
-    {"convolution dgrad dense, stride 1", {60, 1280, 18, 18, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.918
     {"convolution dgrad dense, stride 1", {116, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.923
+    {"convolution dgrad dense, stride 1", {128, 256, 24, 43, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.955
+    {"convolution dgrad dense, stride 1", {256, 256, 14, 14, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.968
     {"convolution dgrad dense, stride 2 or more", {14, 232, 56, 100, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.894
-    {"convolution dgrad depthwise, stride 1", {1, 480, 14, 14, 480, 5, 5, 1, 1, 2, 2, 1, 1, 480}, false},  // 0.787
-    {"convolution dgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.796
-    {"convolution dgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 3.223
+    {"convolution dgrad dense, stride 2 or more", {32, 320, 110, 110, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.950
+    {"convolution dgrad depthwise, stride 1", {1, 480, 14, 14, 480, 5, 5, 1, 1, 2, 2, 1, 1, 480}, false},  // 0.788
+    {"convolution dgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.791
+    {"convolution dgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 3.217
+    {"convolution dgrad of few channels, stride 2 or more", {7, 3, 256, 455, 64, 7, 7, 2, 2, 3, 3, 1, 1, 1}, false},  // 0.882
     {"convolution dgrad pointwise, stride 1", {2, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.593
     {"convolution dgrad pointwise, stride 1", {2, 40, 32, 43, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.851
     {"convolution dgrad pointwise, stride 1", {4, 144, 56, 75, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.880
-    {"convolution dgrad pointwise, stride 1", {9, 24, 64, 64, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.882
     {"convolution dgrad pointwise, stride 1", {16, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.935
+    {"convolution dgrad pointwise, stride 1", {21, 24, 56, 75, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.902
     {"convolution dgrad pointwise, stride 1", {26, 40, 48, 48, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.874
     {"convolution dgrad pointwise, stride 1", {58, 40, 28, 50, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.834
-    {"convolution dgrad pointwise, stride 1", {128, 320, 14, 14, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.874
     {"convolution fprop dense, stride 1", {4, 128, 112, 149, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.951
-    {"convolution fprop dense, stride 1", {8, 320, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.946
     {"convolution fprop dense, stride 1", {11, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.968
     {"convolution fprop dense, stride 1", {23, 512, 128, 171, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.966
     {"convolution fprop dense, stride 1", {24, 512, 146, 146, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
     {"convolution fprop dense, stride 1", {32, 512, 128, 128, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.927
     {"convolution fprop dense, stride 1", {35, 1280, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.949
-    {"convolution fprop dense, stride 1", {60, 1280, 18, 18, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.932
     {"convolution fprop dense, stride 1", {116, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.950
-    {"convolution fprop dense, stride 1", {128, 512, 48, 48, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.885
-    {"convolution fprop dense, stride 2 or more", {1, 96, 64, 85, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 2.218
-    {"convolution fprop dense, stride 2 or more", {2, 320, 110, 146, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.556
-    {"convolution fprop dense, stride 2 or more", {4, 128, 96, 96, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.261
-    {"convolution fprop dense, stride 2 or more", {4, 320, 110, 195, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.191
+    {"convolution fprop dense, stride 1", {128, 256, 24, 43, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.969
+    {"convolution fprop dense, stride 2 or more", {1, 128, 64, 64, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.683
     {"convolution fprop dense, stride 2 or more", {7, 96, 56, 56, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.695
+    {"convolution fprop dense, stride 2 or more", {7, 320, 64, 64, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.595
     {"convolution fprop dense, stride 2 or more", {7, 320, 128, 128, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.154
-    {"convolution fprop dense, stride 2 or more", {8, 128, 96, 96, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.296
-    {"convolution fprop dense, stride 2 or more", {12, 128, 56, 56, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.282
     {"convolution fprop dense, stride 2 or more", {16, 96, 64, 64, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.729
-    {"convolution fprop dense, stride 2 or more", {32, 128, 96, 96, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.075
-    {"convolution fprop dense, stride 2 or more", {37, 320, 110, 195, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.150
+    {"convolution fprop dense, stride 2 or more", {20, 96, 56, 56, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.986
+    {"convolution fprop dense, stride 2 or more", {32, 320, 110, 110, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.163
+    {"convolution fprop dense, stride 2 or more", {51, 320, 128, 128, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.136
     {"convolution fprop dense, stride 2 or more", {64, 128, 56, 56, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.027
-    {"convolution fprop dense, stride 2 or more", {64, 512, 14, 14, 512, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.188
-    {"convolution fprop dense, stride 2 or more", {148, 320, 73, 73, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.228
-    {"convolution fprop grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.872
+    {"convolution fprop dense, stride 2 or more", {64, 512, 14, 14, 512, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.151
+    {"convolution fprop dense, stride 2 or more", {80, 96, 56, 56, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.291
+    {"convolution fprop grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.871
     {"convolution fprop grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.272
-    {"convolution fprop of few channels, stride 2 or more", {1, 3, 224, 224, 96, 4, 4, 4, 4, 0, 0, 1, 1, 1}, false},  // 0.815
+    {"convolution fprop of few channels, stride 2 or more", {1, 3, 224, 224, 96, 4, 4, 4, 4, 0, 0, 1, 1, 1}, false},  // 0.831
+    {"convolution fprop of few channels, stride 2 or more", {2, 3, 224, 224, 96, 4, 4, 4, 4, 0, 0, 1, 1, 1}, false},  // 0.898
     {"convolution fprop pointwise, stride 1", {54, 112, 28, 28, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.966
     {"convolution fprop pointwise, stride 1", {200, 112, 24, 24, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.783
-    {"convolution wgrad dense, stride 1", {1, 2560, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.966
     {"convolution wgrad dense, stride 1", {2, 512, 64, 85, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.963
-    {"convolution wgrad dense, stride 1", {4, 640, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.967
-    {"convolution wgrad dense, stride 1", {5, 2560, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.967
-    {"convolution wgrad dense, stride 1", {6, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.961
-    {"convolution wgrad dense, stride 1", {7, 256, 28, 28, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.915
+    {"convolution wgrad dense, stride 1", {4, 1280, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.966
     {"convolution wgrad dense, stride 1", {8, 640, 32, 32, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.913
+    {"convolution wgrad dense, stride 1", {11, 512, 64, 64, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.968
     {"convolution wgrad dense, stride 1", {14, 640, 128, 128, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.902
     {"convolution wgrad dense, stride 1", {16, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.945
     {"convolution wgrad dense, stride 1", {132, 2560, 16, 21, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.953
     {"convolution wgrad dense, stride 1", {136, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.907
     {"convolution wgrad dense, stride 1", {169, 512, 32, 32, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.901
     {"convolution wgrad dense, stride 1", {256, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.855
-    {"convolution wgrad dense, stride 1", {256, 512, 7, 12, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.933
     {"convolution wgrad dense, stride 2 or more", {2, 232, 56, 56, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.723
     {"convolution wgrad dense, stride 2 or more", {3, 232, 56, 56, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.720
-    {"convolution wgrad dense, stride 2 or more", {76, 232, 64, 114, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.673
-    {"convolution wgrad grouped, stride 1", {1, 224, 56, 56, 224, 3, 3, 1, 1, 1, 1, 1, 1, 4}, true},  // 2.199
-    {"convolution wgrad grouped, stride 1", {64, 104, 28, 28, 104, 3, 3, 1, 1, 1, 1, 1, 1, 13}, true},  // 2.578
-    {"convolution wgrad grouped, stride 1", {64, 224, 56, 56, 224, 3, 3, 1, 1, 1, 1, 1, 1, 4}, true},  // 2.744
+    {"convolution wgrad grouped, stride 1", {1, 224, 56, 56, 224, 3, 3, 1, 1, 1, 1, 1, 1, 4}, true},  // 2.192
+    {"convolution wgrad grouped, stride 1", {64, 104, 28, 28, 104, 3, 3, 1, 1, 1, 1, 1, 1, 13}, true},  // 2.593
+    {"convolution wgrad grouped, stride 1", {64, 224, 56, 56, 224, 3, 3, 1, 1, 1, 1, 1, 1, 4}, true},  // 2.739
     {"convolution wgrad grouped, stride 1", {64, 256, 56, 56, 256, 3, 3, 1, 1, 1, 1, 1, 1, 32}, true},  // 1.411
-    {"convolution wgrad grouped, stride 1", {64, 448, 28, 28, 448, 3, 3, 1, 1, 1, 1, 1, 1, 8}, true},  // 2.355
+    {"convolution wgrad grouped, stride 1", {64, 448, 28, 28, 448, 3, 3, 1, 1, 1, 1, 1, 1, 8}, true},  // 2.364
     {"convolution wgrad grouped, stride 1", {64, 512, 28, 28, 512, 3, 3, 1, 1, 1, 1, 1, 1, 32}, true},  // 1.591
-    {"convolution wgrad grouped, stride 1", {64, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 16}, true},  // 4.160
+    {"convolution wgrad grouped, stride 1", {64, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 16}, true},  // 3.604
     {"convolution wgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.381
     {"convolution wgrad pointwise, stride 1", {4, 144, 56, 75, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.872
-    {"convolution wgrad pointwise, stride 1", {9, 24, 64, 64, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.870
     {"convolution wgrad pointwise, stride 1", {10, 144, 56, 56, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.803
     {"convolution wgrad pointwise, stride 1", {16, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.771
+    {"convolution wgrad pointwise, stride 1", {20, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.847
+    {"convolution wgrad pointwise, stride 1", {21, 24, 56, 75, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.831
     {"convolution wgrad pointwise, stride 1", {29, 24, 56, 75, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.837
     {"convolution wgrad pointwise, stride 1", {54, 112, 28, 28, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.793
-    {"convolution wgrad pointwise, stride 1", {64, 2048, 7, 7, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.893
+    {"convolution wgrad pointwise, stride 1", {64, 2048, 7, 7, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.902
     {"mm nt", {1, 384, 3072, 6102}, false},  // 0.907
     {"mm nt", {1, 528, 7168, 13429}, false},  // 0.942
     {"mm nt", {1, 768, 3072, 8192}, false},  // 0.834
-    {"mm nt", {1, 1000, 2048, 509}, false},  // 0.957
     {"mm nt", {1, 1024, 8192, 2256}, false},  // 0.956
     {"mm nt", {1, 1152, 4304, 10891}, false},  // 0.640
     {"mm nt", {1, 1536, 4096, 3706}, false},  // 0.968
@@ -555,75 +548,84 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm nt", {1, 3840, 1280, 2}, false},  // 0.859
     {"mm nt", {1, 4304, 1152, 7}, false},  // 0.873
     {"mm nt", {1, 4304, 1152, 3635}, false},  // 0.921
-    {"mm nt", {1, 4608, 448, 64}, false},  // 0.951
     {"mm nt", {1, 6144, 768, 400}, false},  // 0.935
     {"mm nt", {1, 6144, 4096, 1413}, false},  // 0.806
     {"mm nt", {1, 9216, 3072, 8192}, false},  // 0.969
     {"mm nt", {1, 10240, 8192, 1113}, false},  // 0.909
     {"mm nt", {1, 57344, 8192, 62}, false},  // 0.942
-    {"mm nt", {1, 201088, 2880, 47}, false},  // 0.954
-    {"mm tn", {1, 1, 8192, 28672}, false},  // 0.969
-    {"mm tn", {1, 1, 28672, 4096}, false},  // 0.967
-    {"mm tn", {1, 1, 57344, 8192}, false},  // 0.963
-    {"mm tn", {1, 64, 10240, 8192}, false},  // 0.970
-    {"mm tn", {1, 91, 5120, 1280}, false},  // 0.934
-    {"mm tn", {1, 165, 4096, 28672}, false},  // 0.957
-    {"mm tn", {1, 214, 1792, 18432}, false},  // 0.938
-    {"mm tn", {1, 256, 2112, 7168}, false},  // 0.950
-    {"mm tn", {1, 256, 4096, 7168}, false},  // 0.967
-    {"mm tn", {1, 256, 7168, 16384}, false},  // 0.965
-    {"mm tn", {1, 256, 57344, 8192}, false},  // 0.970
-    {"mm tn", {1, 328, 8192, 2048}, false},  // 0.914
-    {"mm tn", {1, 358, 8192, 3584}, false},  // 0.913
-    {"mm tn", {1, 505, 3072, 4096}, false},  // 0.934
-    {"mm tn", {1, 512, 2112, 7168}, false},  // 0.944
-    {"mm tn", {1, 512, 7168, 2048}, false},  // 0.914
-    {"mm tn", {1, 512, 28672, 4096}, false},  // 0.966
-    {"mm tn", {1, 630, 1152, 3584}, false},  // 0.934
+    {"mm tn", {1, 125, 1152, 4304}, false},  // 0.965
+    {"mm tn", {1, 128, 6144, 4096}, false},  // 0.961
+    {"mm tn", {1, 136, 14336, 4096}, true},  // 1.043
+    {"mm tn", {1, 137, 32064, 3072}, true},  // 1.067
+    {"mm tn", {1, 146, 4608, 3584}, true},  // 1.055
+    {"mm tn", {1, 147, 28672, 4096}, true},  // 1.070
+    {"mm tn", {1, 156, 2560, 2880}, true},  // 1.085
+    {"mm tn", {1, 160, 5120, 320}, true},  // 1.231
+    {"mm tn", {1, 169, 3072, 512}, true},  // 1.066
+    {"mm tn", {1, 182, 3072, 2048}, true},  // 1.153
+    {"mm tn", {1, 206, 2304, 768}, true},  // 1.133
+    {"mm tn", {1, 208, 2304, 768}, true},  // 1.135
+    {"mm tn", {1, 240, 4608, 1792}, true},  // 1.021
+    {"mm tn", {1, 256, 1000, 512}, true},  // 1.321
+    {"mm tn", {1, 256, 4096, 4096}, true},  // 1.044
+    {"mm tn", {1, 256, 4096, 14336}, true},  // 1.022
+    {"mm tn", {1, 256, 10240, 8192}, true},  // 1.022
+    {"mm tn", {1, 256, 28672, 4096}, true},  // 1.025
+    {"mm tn", {1, 315, 384, 8192}, true},  // 1.215
+    {"mm tn", {1, 352, 576, 768}, true},  // 1.367
+    {"mm tn", {1, 352, 9216, 3072}, true},  // 1.152
+    {"mm tn", {1, 369, 1536, 3072}, true},  // 1.029
+    {"mm tn", {1, 388, 3840, 320}, true},  // 1.120
+    {"mm tn", {1, 400, 288, 768}, true},  // 1.351
+    {"mm tn", {1, 410, 1152, 768}, true},  // 1.151
+    {"mm tn", {1, 448, 9216, 384}, true},  // 1.413
+    {"mm tn", {1, 448, 32768, 512}, true},  // 1.535
+    {"mm tn", {1, 512, 6144, 4096}, true},  // 1.029
+    {"mm tn", {1, 512, 24576, 1536}, true},  // 1.074
     {"mm tn", {1, 1136, 128256, 4096}, false},  // 0.928
+    {"mm tn", {1, 1219, 6144, 4096}, false},  // 0.967
     {"mm tn", {1, 1413, 6144, 4096}, false},  // 0.959
-    {"mm tn", {1, 1485, 6144, 4096}, false},  // 0.968
-    {"mm tn", {1, 2048, 512, 8192}, false},  // 0.879
     {"mm tn", {1, 2496, 24576, 384}, true},  // 1.135
     {"mm tn", {1, 2510, 3072, 2048}, true},  // 1.020
+    {"mm tn", {1, 3265, 32064, 384}, true},  // 1.233
     {"mm tn", {1, 3635, 4304, 1152}, true},  // 1.024
     {"mm tn", {1, 4096, 24576, 1536}, true},  // 1.075
-    {"mm tn", {1, 5226, 28672, 2048}, true},  // 1.066
-    {"mm tn", {1, 5808, 4096, 7168}, true},  // 1.020
+    {"mm tn", {1, 7136, 3584, 2048}, true},  // 1.124
     {"mm tn", {1, 8192, 768, 3072}, true},  // 1.049
+    {"mm tn", {1, 8192, 2304, 768}, true},  // 1.244
     {"mm tn", {1, 8192, 7168, 2048}, true},  // 1.040
     {"mm tn", {1, 8192, 9216, 3072}, true},  // 1.043
-    {"mm tn", {1, 8192, 10240, 8192}, true},  // 1.042
+    {"mm tn", {1, 8192, 10240, 8192}, true},  // 1.035
     {"mm tn", {1, 8192, 24576, 1536}, true},  // 1.051
-    {"mm tn", {1, 8192, 201088, 2880}, true},  // 1.059
+    {"mm tn", {1, 8192, 57344, 8192}, true},  // 1.022
     {"mm tn", {1, 9508, 896, 16384}, true},  // 1.093
-    {"mm tn", {1, 9568, 3072, 2048}, true},  // 1.093
-    {"mm tn", {1, 9750, 57344, 8192}, true},  // 1.031
     {"mm tn", {1, 10594, 5120, 3072}, true},  // 1.026
     {"mm tn", {1, 11111, 32768, 512}, true},  // 1.123
+    {"mm tn", {1, 12386, 2304, 768}, true},  // 1.208
+    {"mm tn", {1, 14456, 16032, 3072}, true},  // 1.057
     {"mm tn", {1, 15469, 3072, 1536}, true},  // 1.078
     {"mm tn", {1, 16169, 5120, 1280}, true},  // 1.039
-    {"mm tt", {1, 1, 4096, 4096}, false},  // 0.927
-    {"mm tt", {1, 1, 4096, 28672}, false},  // 0.959
+    {"mm tn", {1, 16384, 7168, 8192}, true},  // 1.036
+    {"mm tt", {1, 1, 448, 4608}, true},  // 1.507
+    {"mm tt", {1, 1, 768, 2304}, true},  // 1.318
+    {"mm tt", {1, 1, 1152, 1152}, true},  // 1.330
+    {"mm tt", {1, 1, 2048, 3072}, true},  // 1.471
+    {"mm tt", {1, 1, 6144, 24576}, true},  // 1.020
     {"mm tt", {1, 3, 512, 32768}, false},  // 0.918
-    {"mm tt", {1, 3, 4096, 16032}, false},  // 0.952
-    {"mm tt", {1, 4, 512, 14336}, false},  // 0.955
-    {"mm tt", {1, 7, 2048, 57344}, false},  // 0.920
-    {"mm tt", {1, 15, 14336, 4096}, false},  // 0.914
-    {"mm tt", {1, 16, 2880, 201088}, false},  // 0.945
-    {"mm tt", {1, 16, 4096, 128256}, false},  // 0.931
+    {"mm tt", {1, 3, 6144, 6144}, false},  // 0.733
+    {"mm tt", {1, 3, 8192, 57344}, false},  // 0.953
+    {"mm tt", {1, 3, 14336, 4096}, false},  // 0.941
+    {"mm tt", {1, 14, 7168, 36864}, false},  // 0.969
     {"mm tt", {1, 16, 16384, 5120}, false},  // 0.967
-    {"mm tt", {1, 33, 4096, 128256}, false},  // 0.949
-    {"mm tt", {1, 54, 4096, 3072}, false},  // 0.927
-    {"mm tt", {1, 57, 16384, 7168}, false},  // 0.965
+    {"mm tt", {1, 16, 28672, 8192}, false},  // 0.923
+    {"mm tt", {1, 49, 2048, 10240}, false},  // 0.958
     {"mm tt", {1, 136, 4096, 14336}, true},  // 1.079
+    {"mm tt", {1, 156, 2880, 2560}, true},  // 1.029
     {"mm tt", {1, 160, 320, 5120}, true},  // 1.279
     {"mm tt", {1, 169, 512, 3072}, true},  // 1.166
     {"mm tt", {1, 182, 2048, 3072}, true},  // 1.128
     {"mm tt", {1, 206, 768, 2304}, true},  // 1.426
     {"mm tt", {1, 208, 768, 2304}, true},  // 1.462
-    {"mm tt", {1, 220, 512, 3072}, true},  // 1.463
-    {"mm tt", {1, 224, 3072, 8016}, true},  // 1.088
     {"mm tt", {1, 240, 1792, 4608}, true},  // 1.029
     {"mm tt", {1, 252, 768, 32064}, true},  // 1.031
     {"mm tt", {1, 256, 512, 1000}, true},  // 1.275
@@ -632,33 +634,33 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm tt", {1, 352, 768, 576}, true},  // 1.179
     {"mm tt", {1, 352, 3072, 9216}, true},  // 1.426
     {"mm tt", {1, 358, 3584, 8192}, true},  // 1.139
-    {"mm tt", {1, 368, 3072, 9216}, true},  // 1.081
+    {"mm tt", {1, 369, 3072, 1536}, true},  // 1.195
     {"mm tt", {1, 388, 320, 3840}, true},  // 1.142
     {"mm tt", {1, 400, 768, 288}, true},  // 1.210
     {"mm tt", {1, 400, 768, 6144}, true},  // 1.307
     {"mm tt", {1, 410, 768, 1152}, true},  // 1.224
     {"mm tt", {1, 448, 384, 9216}, true},  // 1.057
     {"mm tt", {1, 448, 512, 32768}, true},  // 1.165
-    {"mm tt", {1, 630, 3584, 1152}, true},  // 1.153
-    {"mm tt", {1, 704, 5120, 1280}, true},  // 1.088
+    {"mm tt", {1, 576, 3072, 49152}, true},  // 1.127
+    {"mm tt", {1, 664, 1536, 32064}, true},  // 1.038
     {"mm tt", {1, 940, 7168, 4608}, true},  // 1.038
+    {"mm tt", {1, 1008, 2048, 2048}, true},  // 1.078
     {"mm tt", {1, 1024, 256, 2048}, true},  // 1.140
-    {"mm tt", {1, 1485, 4096, 6144}, true},  // 1.034
+    {"mm tt", {1, 1051, 256, 2048}, true},  // 1.229
     {"mm tt", {1, 1984, 1024, 2880}, true},  // 1.028
-    {"mm tt", {1, 2048, 8192, 512}, true},  // 1.236
+    {"mm tt", {1, 2048, 7168, 2112}, true},  // 1.173
     {"mm tt", {1, 2256, 8192, 1024}, true},  // 1.102
     {"mm tt", {1, 4840, 768, 1152}, true},  // 1.020
-    {"mm tt", {1, 5808, 7168, 4096}, true},  // 1.033
     {"mm tt", {1, 6102, 3072, 384}, true},  // 1.201
-    {"mm tt", {1, 7987, 14336, 4096}, true},  // 1.021
+    {"mm tt", {1, 7136, 2048, 3584}, true},  // 1.058
+    {"mm tt", {1, 7321, 6144, 3072}, true},  // 1.070
+    {"mm tt", {1, 8192, 768, 2304}, true},  // 1.042
     {"mm tt", {1, 8192, 3072, 768}, true},  // 1.155
-    {"mm tt", {1, 8192, 8192, 57344}, true},  // 1.030
     {"mm tt", {1, 9508, 16384, 896}, true},  // 1.089
-    {"mm tt", {1, 10271, 8192, 256}, true},  // 1.123
     {"mm tt", {1, 10891, 4304, 1152}, true},  // 1.038
-    {"mm tt", {1, 14896, 24576, 384}, true},  // 1.239
+    {"mm tt", {1, 12386, 768, 2304}, true},  // 1.029
     {"mm tt", {1, 15469, 1536, 3072}, true},  // 1.046
-    {"mm tt", {1, 16384, 4096, 2880}, true},  // 1.095
+    {"mm tt", {1, 16384, 8192, 7168}, true},  // 1.070
 };
 
 constexpr std::int64_t kClassRows[] = {1, 16, 64, 128, 512, 2048};
