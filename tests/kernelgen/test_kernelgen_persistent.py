@@ -237,7 +237,7 @@ def test_rows_of_d_are_stored_in_pieces_of_32_bytes() -> None:
     ]
     # Tiles of few rows store pieces of 16.
     assert parse(with_epilogue(half, tile=[64, 80, 128]))
-    wider = with_epilogue(half, tile=[64, 80, 128], dtypes=[dtypes("e4m3", "f32")])
+    wider = with_epilogue(half, tile=[128, 80, 128], dtypes=[dtypes("e4m3", "f32")])
     assert parse(wider)
     assert parse(with_epilogue(half, tile=[64, 96, 128]))
 
