@@ -212,7 +212,9 @@ def test_each_problem_counts_with_its_own_gpu() -> None:
     model = calibrate.Model(start, document["limits"]["dense"], fits_limits=False)
     alone = [model(calibrate.Plans([problem], keys)) for problem in (faster, slower)]
     assert not torch.equal(*alone)
-    assert torch.equal(model(calibrate.Plans([faster, slower], keys)), torch.cat(alone))
+    # Vectorised arithmetic may differ in the last bit by where an element stands.
+    together = model(calibrate.Plans([faster, slower], keys))
+    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-14, atol=0)
 
 
 @narrow

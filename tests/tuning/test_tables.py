@@ -125,7 +125,7 @@ def test_a_neighbour_corrects_predictions_and_the_correction_fades() -> None:
 @pytest.mark.parametrize(
     ("options", "extents", "choice"),
     [
-        ({}, (8192, 8192, 8192), "cost model"),
+        ({}, (8192, 8192, 28672), "cost model"),
         (
             {"a": E4M3, "d": BF16, "epilogue": "scaled", "fast_accum": True},
             (8192, 7168, 16384),
