@@ -23,6 +23,7 @@ from fused_cases import (
     TRAINED,
     Tensors,
     compare_gradients,
+    gated_of,
     inputs,
     keywords,
     leaves,
@@ -147,12 +148,16 @@ def _linear(activation: str | None, place: str, k: int) -> Case:
 def _gated(activation: str) -> Case:
     def variants(dtype: torch.dtype, device: str) -> list[Tensors]:
         sizes = (((24,), 28, 40), ((33,), 65, 320), ((2, 3, 5), 56, 40), ((24,), 28, 320))
-        return [leaves(inputs(rows, 2 * f, k, dtype, device)[:2]) for rows, f, k in sizes]
+        return [
+            leaves(inputs(rows, 2 * f, k, dtype, device, bias)[:3])
+            for rows, f, k in sizes
+            for bias in (True, False)
+        ]
 
     return Case(
         lambda cutwheel, device: (
-            functools.partial(cutwheel.gated_linear, activation=activation),
-            functools.partial(torch_gated, activation=activation),
+            gated_of(cutwheel.gated_linear, activation),
+            gated_of(torch_gated, activation),
         ),
         variants,
         {},

@@ -45,8 +45,13 @@ def torch_linear(
     return y if residual is None else y + residual
 
 
-def torch_gated(x: torch.Tensor, weight: torch.Tensor, activation: str = "silu") -> torch.Tensor:
-    z = torch.nn.functional.linear(x, weight)
+def torch_gated(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    activation: str = "silu",
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    z = torch.nn.functional.linear(x, weight, bias)
     return activate(activation, z[..., 0::2]) * z[..., 1::2]
 
 
@@ -111,14 +116,27 @@ def check_linear(
 
 
 def check_gated(
-    result: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, activation: str
+    result: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    activation: str,
+    bias: torch.Tensor | None = None,
 ) -> None:
     expr = f"{activation}(even(accum)) * odd(accum)"
-    epilogue = Epilogue("gated", expr, {}, {}, "half")
+    operands = {}
+    if bias is not None:
+        expr = f"{activation}(even(accum) + even(bias)) * (odd(accum) + odd(bias))"
+        operands["bias"] = bias.detach()
+    epilogue = Epilogue("gated", expr, {}, dict.fromkeys(operands, "row[N]"), "half")
     assert result.shape == (*x.shape[:-1], weight.shape[0] // 2)
     assert result.is_contiguous()
-    call = Call(epilogue, _rows(x), weight.detach().t(), x.dtype, {}, {})
+    call = Call(epilogue, _rows(x), weight.detach().t(), x.dtype, operands, {})
     call.judge([_rows(result)])
+
+
+def gated_of(op: Callable[..., torch.Tensor], activation: str = "silu") -> Any:
+    """(x, weight, bias) -> result"""
+    return lambda x, weight, bias=None: op(x, weight, activation, bias)
 
 
 def leaves(tensors: Tensors, needed: Sequence[bool] | None = None) -> Tensors:

@@ -30,8 +30,8 @@ def full_precision(tf32: None) -> Iterator[None]:
     conv.fp32_precision = before
 
 
-def gated(x: Tensor, w: Tensor) -> Tensor:
-    return F.silu(x @ w[0::2].t()) * (x @ w[1::2].t())
+def gated(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.silu(F.linear(x, w[0::2], b[0::2])) * F.linear(x, w[1::2], b[1::2])
 
 
 # name: (cutwheel's function, torch's, shapes)
@@ -60,7 +60,11 @@ CASES: dict[str, tuple[Function, Function, tuple[tuple[int, ...], ...]]] = {
         lambda x, y: F.softplus(F.linear(x, y)),
         ((65, 257), (131, 257)),
     ),
-    "gated_linear": (lambda w: w.gated_linear, gated, ((65, 257), (132, 257))),
+    "gated_linear": (
+        lambda w: lambda x, y, b: w.gated_linear(x, y, bias=b),
+        gated,
+        ((65, 257), (132, 257), (132,)),
+    ),
     "conv2d": (
         lambda w: lambda *t: w.conv2d(*t, padding=1, activation="silu"),
         lambda *t: F.silu(F.conv2d(*t, padding=1)),

@@ -15,6 +15,7 @@ from fused_cases import (
     assert_near,
     check_gated,
     compare_gradients,
+    gated_of,
     inputs,
     leaves,
     torch_gated,
@@ -31,10 +32,16 @@ def operands(leading: tuple[int, ...], f: int, k: int, dtype: torch.dtype, devic
     return inputs(leading, 2 * f, k, dtype, device)[:2]
 
 
-def test_packed_weights(cutwheel: ModuleType, device: str) -> None:
-    gate, up = values((7, 16), BRAIN, device), values((7, 16), BRAIN, device)
+def biased(leading: tuple[int, ...], f: int, k: int, dtype: torch.dtype, device: str) -> Any:
+    """x, a packed weight and a packed bias [2F]"""
+    return inputs(leading, 2 * f, k, dtype, device)[:3]
+
+
+@pytest.mark.parametrize("shape", [(7, 16), (7,)])
+def test_packed_weights(cutwheel: ModuleType, device: str, shape: tuple[int, ...]) -> None:
+    gate, up = values(shape, BRAIN, device), values(shape, BRAIN, device)
     packed = cutwheel.pack_gated_weight(gate, up)
-    assert packed.shape == (14, 16)
+    assert packed.shape == (14, *shape[1:])
     assert torch.equal(packed[0::2], gate)
     assert torch.equal(packed[1::2], up)
     for one, other in zip(cutwheel.unpack_gated_weight(packed), (gate, up), strict=True):
@@ -51,11 +58,13 @@ def test_packed_weights(cutwheel: ModuleType, device: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
 @pytest.mark.parametrize("activation", TRAINED)
 def test_forward(cutwheel: ModuleType, device: str, activation: str, dtype: torch.dtype) -> None:
-    for m, f, k in ((72, 136, 200), (67, 131, 77), (1, 1, 24), (300, 500, 512)):
-        x, weight = operands((m,), f, k, dtype, device)
-        check_gated(cutwheel.gated_linear(x, weight, activation), x, weight, activation)
+    for m, f, k in ((72, 136, 200), (67, 131, 77), (1, 1, 24), (300, 500, 512), (24, 64, 4096)):
+        x, weight, packed = biased((m,), f, k, dtype, device)
         wanting = weight.detach().clone().requires_grad_()  # stores z besides
-        check_gated(cutwheel.gated_linear(x, wanting, activation), x, weight, activation)
+        for bias in (None, packed):
+            for given in (weight, wanting):
+                result = cutwheel.gated_linear(x, given, activation, bias)
+                check_gated(result, x, weight, activation, bias)
 
 
 def test_it_is_the_two_products(cutwheel: ModuleType, device: str) -> None:
@@ -66,11 +75,25 @@ def test_it_is_the_two_products(cutwheel: ModuleType, device: str) -> None:
     assert_near(result, silu(wide @ gate.double().t()) * (wide @ up.double().t()), BRAIN)
 
 
+@pytest.mark.parametrize("lay", ["every_second", "offset", "expanded"])
+def test_biases_may_lie_anyhow(cutwheel: ModuleType, device: str, lay: str) -> None:
+    for f in (36, 33):
+        x, weight, bias = biased((40,), f, 64, BRAIN, device)
+        variant = {
+            "every_second": lambda b: torch.stack((b, b), 1).flatten()[::2],
+            "offset": lambda b: torch.cat((b[:1], b))[1:],
+            "expanded": lambda b: b[:1].expand(len(b)),
+        }[lay](bias)
+        check_gated(cutwheel.gated_linear(x, weight, "gelu", variant), x, weight, "gelu", variant)
+
+
 @pytest.mark.parametrize("leading", [(), (37,), (3, 5), (2, 3, 4), (2, 1, 3, 2), (0,), (2, 0)])
 def test_leading_extents(cutwheel: ModuleType, device: str, leading: tuple[int, ...]) -> None:
-    given = operands(leading, 36, 64, BRAIN, device)
-    check_gated(cutwheel.gated_linear(*given), *given, "silu")
-    compare_gradients(cutwheel.gated_linear, torch_gated, leaves(given), BRAIN)
+    x, weight, bias = biased(leading, 36, 64, BRAIN, device)
+    ours, theirs = gated_of(cutwheel.gated_linear), gated_of(torch_gated)
+    for given in ([x, weight], [x, weight, bias]):
+        check_gated(ours(*given), x, weight, "silu", *given[2:])
+        compare_gradients(ours, theirs, leaves(given), BRAIN)
 
 
 @pytest.mark.parametrize("lay", ["column", "row_padded_3", "row_offset", "every_second"])
@@ -88,14 +111,15 @@ def test_inputs_may_lie_anyhow(cutwheel: ModuleType, device: str, lay: str) -> N
 @pytest.mark.no_dispatch_mode
 @pytest.mark.parametrize("dtype", [BRAIN, SINGLE], ids=dtype_id)
 def test_compile_fullgraph(cutwheel: ModuleType, device: str, dtype: torch.dtype) -> None:
-    given = leaves(operands((6, 4), 28, 40, dtype, device))
+    given = leaves(biased((6, 4), 28, 40, dtype, device))
     backend = "inductor" if device != "cpu" else "aot_eager"
-    compiled = torch.compile(cutwheel.gated_linear, fullgraph=True, backend=backend)
+    ours = gated_of(cutwheel.gated_linear)
+    compiled = torch.compile(ours, fullgraph=True, backend=backend)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        compare_gradients(compiled, torch_gated, given, dtype)
+        compare_gradients(compiled, gated_of(torch_gated), given, dtype)
     with torch.no_grad():
-        assert_near(compiled(*given), cutwheel.gated_linear(*given), dtype)
+        assert_near(compiled(*given), ours(*given), dtype)
 
 
 @pytest.mark.no_dispatch_mode
@@ -103,20 +127,30 @@ def test_compile_fullgraph(cutwheel: ModuleType, device: str, dtype: torch.dtype
 def test_opcheck(cutwheel: ModuleType, device: str, activation: str) -> None:
     ops = torch.ops.cutwheel
     for leading in ((24,), (2, 3)):
-        x, weight = operands(leading, 28, 40, HALF, device)
+        x, weight, packed = biased(leading, 28, 40, HALF, device)
         name = f"gated_{activation}"
-        torch.library.opcheck(ops.linear_fused.default, (x, weight, None, None, name))
-        torch.library.opcheck(ops.linear_fused_aux.default, (x, weight, None, None, f"{name}_aux"))
+        for bias in (None, packed):
+            given = x, weight, bias, None
+            torch.library.opcheck(ops.linear_fused.default, (*given, name))
+            torch.library.opcheck(ops.linear_fused_aux.default, (*given, f"{name}_aux"))
 
 
 def test_bad_input(cutwheel: ModuleType, device: str) -> None:
-    x, weight = operands((8,), 8, 24, BRAIN, device)
+    x, weight, bias = biased((8,), 8, 24, BRAIN, device)
     gated = cutwheel.gated_linear
     for error, words, call in (
         (ValueError, "activation", lambda: gated(x, weight, "gelo")),
         (ValueError, "weight", lambda: gated(x, weight[:15])),  # no pairs of rows
         (ValueError, "weight", lambda: gated(x, weight[:, :5])),
         (TypeError, "weight", lambda: gated(x, weight.half())),
+        (
+            ValueError,
+            r"gated_linear: bias has shape \[8\]",
+            lambda: gated(x, weight, "silu", bias[:8]),
+        ),
+        (TypeError, "gated_linear: bias has dtype", lambda: gated(x, weight, bias=bias.half())),
+        (TypeError, "gated_linear: bias is of type", lambda: gated(x, weight, bias=1.0)),
+        (ValueError, "bias", lambda: gated(x, weight, bias=bias.to("meta"))),
     ):
         with pytest.raises(error, match=words):
             call()

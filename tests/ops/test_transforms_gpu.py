@@ -21,8 +21,8 @@ Function = Callable[..., Any]
 TOLERANCE = {HALF: 8e-3, BRAIN: 6e-2, SINGLE: 8e-3}
 
 
-def gated(x: Tensor, w: Tensor) -> Tensor:
-    return F.silu(x @ w[0::2].t()) * (x @ w[1::2].t())
+def gated(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.silu(F.linear(x, w[0::2], b[0::2])) * F.linear(x, w[1::2], b[1::2])
 
 
 # name: (cutwheel's function, torch's, shapes)
@@ -36,7 +36,11 @@ CASES: dict[str, tuple[Function, Function, tuple[tuple[int, ...], ...]]] = {
         lambda x, y, b, r: F.gelu(F.linear(x, y, b) + r),
         ((24, 40), (56, 40), (56,), (24, 56)),
     ),
-    "gated_linear": (lambda w: w.gated_linear, gated, ((24, 40), (56, 40))),
+    "gated_linear": (
+        lambda w: lambda x, y, b: w.gated_linear(x, y, bias=b),
+        gated,
+        ((24, 40), (56, 40), (56,)),
+    ),
     "conv2d": (
         lambda w: lambda *t: w.conv2d(*t, padding=1, activation="relu"),
         lambda *t: F.relu(F.conv2d(*t, padding=1)),

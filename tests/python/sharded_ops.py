@@ -97,6 +97,11 @@ def calls(cutwheel: Any) -> dict[str, Call]:
     found["gated_linear"] = Call(
         cutwheel.gated_linear, {"input": random(b, s, k), "weight": random(2 * n, k)}, both
     )
+    found["gated_linear_bias"] = Call(
+        cutwheel.gated_linear,
+        {"input": random(b, s, k), "weight": random(2 * n, k), "bias": random(2 * n)},
+        both,
+    )
     # 3 pairs of rows of gate and up cannot be shared by 4 processes.
     found["gated_linear_odd"] = Call(
         cutwheel.gated_linear, {"input": random(m, k), "weight": random(6, k)}

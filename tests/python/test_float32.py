@@ -155,6 +155,12 @@ CASES: dict[str, tuple[str, Call, Callable[[Make], Any], set[str]]] = {
         lambda m: (lambda z: F.gelu(z[:, ::2]) * z[:, 1::2])(m(4, 6) @ m(8, 6).t()),
         {"mm", "gelu", "mul"},
     ),
+    "gated_linear_bias": (
+        "gated_linear",
+        lambda w, m: w.gated_linear(m(4, 6), m(8, 6), "gelu", m(8)),
+        lambda m: (lambda z: F.gelu(z[:, ::2]) * z[:, 1::2])(F.linear(m(4, 6), m(8, 6), m(8))),
+        {"addmm", "gelu", "mul"},
+    ),
     "gemm": (
         "gemm",
         lambda w, m: w.gemm(m(4, 6), m(6, 8), "bias_gelu_residual", bias=m(8), residual=m(4, 8)),
@@ -305,6 +311,16 @@ def test_what_a_call_refuses_it_still_refuses(cutwheel: ModuleType) -> None:
             lambda: cutwheel.linear(fake(4, 6), fake(8, 6), activation="x"),
         ),
         (ValueError, "weight makes 7", lambda: cutwheel.gated_linear(fake(4, 6), fake(7, 6))),
+        (
+            ValueError,
+            "bias has shape",
+            lambda: cutwheel.gated_linear(fake(4, 6), fake(8, 6), bias=fake(1)),
+        ),
+        (
+            TypeError,
+            "bias has dtype",
+            lambda: cutwheel.gated_linear(fake(4, 6), fake(8, 6), bias=fake(8).half()),
+        ),
         (
             ValueError,
             "bias has shape",

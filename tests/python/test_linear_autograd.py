@@ -37,8 +37,11 @@ def of_torch(
     return y + residual if residual is not None and last else y
 
 
-def gated_of_torch(x: Tensor, weight: Tensor, activation: str) -> Tensor:
-    return ACTIVATIONS[activation](F.linear(x, weight[0::2])) * F.linear(x, weight[1::2])
+def gated_of_torch(
+    x: Tensor, weight: Tensor, activation: str, bias: Tensor | None = None
+) -> Tensor:
+    z = F.linear(x, weight, bias)
+    return ACTIVATIONS[activation](z[..., 0::2]) * z[..., 1::2]
 
 
 def tensors(
@@ -293,25 +296,31 @@ def test_dtypes_of_gradients(cutwheel: ModuleType, cpu_ops: CpuOps, dtype: torch
             assert error < tolerance
 
 
+@pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("activation", FUSED)
-def test_gated(cutwheel: ModuleType, cpu_ops: CpuOps, activation: str) -> None:
+def test_gated(cutwheel: ModuleType, cpu_ops: CpuOps, activation: str, with_bias: bool) -> None:
     for rows, k in itertools.product(((5,), (2, 3), ()), (SMALL_K, LARGE_K)):
         x = torch.randn(*rows, k, dtype=torch.float64, requires_grad=True)
         # Scaled: torch's third derivative of gelu_tanh is NaN from about 20.
         gate, up = (
             (torch.randn(4, k, dtype=torch.float64) * k**-0.5).requires_grad_() for _ in range(2)
         )
+        biases = [torch.randn(4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+        biases = biases if with_bias else []
         with torch.no_grad():
             weight = cutwheel.pack_gated_weight(gate, up)
-            result = cutwheel.gated_linear(x, weight, activation)
-            torch.testing.assert_close(result, gated_of_torch(x, weight, activation))
+            bias = cutwheel.pack_gated_weight(*biases) if with_bias else None
+            result = cutwheel.gated_linear(x, weight, activation, bias)
+            torch.testing.assert_close(result, gated_of_torch(x, weight, activation, bias))
             assert cpu_ops.names("linear_fused") == [f"gated_{activation}"]
         weight = cutwheel.pack_gated_weight(gate, up)
-        leaves = (x, gate, up)
+        bias = cutwheel.pack_gated_weight(*biases) if with_bias else None
+        leaves = (x, gate, up, *biases)
+        b, c = biases if with_bias else (None, None)
         results = []
         for y in (
-            cutwheel.gated_linear(x, weight, activation),
-            ACTIVATIONS[activation](F.linear(x, gate)) * F.linear(x, up),
+            cutwheel.gated_linear(x, weight, activation, bias),
+            ACTIVATIONS[activation](F.linear(x, gate, b)) * F.linear(x, up, c),
         ):
             grads = torch.autograd.grad(y.pow(2).sum(), leaves, create_graph=True)
             loss = sum(g.square().sum() for g in grads)
@@ -328,14 +337,18 @@ def test_gated(cutwheel: ModuleType, cpu_ops: CpuOps, activation: str) -> None:
             torch.testing.assert_close(got, want)
 
 
-@pytest.mark.parametrize("needed", [0, 1])
+@pytest.mark.parametrize("needed", [0, 1, 2])
 def test_gated_with_one_gradient(cutwheel: ModuleType, cpu_ops: CpuOps, needed: int) -> None:
-    leaves = [torch.randn(shape, dtype=torch.float64) for shape in ((5, 8), (6, 8))]
+    leaves = [torch.randn(shape, dtype=torch.float64) for shape in ((5, 8), (6, 8), (6,))]
     leaves[needed].requires_grad_()
-    y, expected = cutwheel.gated_linear(*leaves), gated_of_torch(*leaves, "silu")
+    x, weight, bias = leaves
+    y = cutwheel.gated_linear(x, weight, bias=bias)
+    expected = gated_of_torch(x, weight, "silu", bias)
     cpu_ops.calls.clear()
     (got,) = torch.autograd.grad(y.sum(), leaves[needed])
-    assert [call[0] for call in cpu_ops.calls] == ["elementwise", "mm"]
+    # The gradient of the bias comes from the kernel of the derivative, which then stores no dz.
+    assert [call[0] for call in cpu_ops.calls] == ["elementwise", "mm"][: 2 - (needed == 2)]
+    assert cpu_ops.calls[0][2:] == (needed != 2, needed == 2)
     torch.testing.assert_close(got, torch.autograd.grad(expected.sum(), leaves[needed])[0])
 
 

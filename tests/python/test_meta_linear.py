@@ -84,17 +84,19 @@ def test_gradients_of_linear_with_an_epilogue(
 def test_gated_linear(
     cutwheel: ModuleType, fake: Make, activation: str, rows: tuple[int, ...], k: int
 ) -> None:
-    result = cutwheel.gated_linear(fake(*rows, k), fake(10, k), activation)
-    assert same_as(result, fake(*rows, 5))
+    for bias in (None, fake(10)):
+        result = cutwheel.gated_linear(fake(*rows, k), fake(10, k), activation, bias)
+        assert same_as(result, fake(*rows, 5))
 
 
 @pytest.mark.parametrize(("rows", "k"), ROWS)
 def test_gradients_of_gated_linear(cutwheel: ModuleType, rows: tuple[int, ...], k: int) -> None:
-    inputs = (on_meta(*rows, k), on_meta(10, k))
-    y = cutwheel.gated_linear(*inputs)
-    assert y.shape == (*rows, 5)
-    for tensor, grad in zip(inputs, torch.autograd.grad(y.sum(), inputs), strict=True):
-        assert same_as(grad, tensor)
+    inputs = (on_meta(*rows, k), on_meta(10, k), on_meta(10))
+    for needed in (inputs[:2], inputs, inputs[2:]):
+        y = cutwheel.gated_linear(*inputs[:2], bias=inputs[2] if needed[-1] is inputs[2] else None)
+        assert y.shape == (*rows, 5)
+        for tensor, grad in zip(needed, torch.autograd.grad(y.sum(), needed), strict=True):
+            assert same_as(grad, tensor)
 
 
 def test_elementwise(cutwheel: ModuleType, fake: Make) -> None:
@@ -180,6 +182,16 @@ def bad_calls(make: Make) -> dict[str, tuple[type[Exception], str, Callable[[Any
             "gated_linear: weight is None",
             lambda w: w.gated_linear(a, None),
         ),
+        "gated_bias": (
+            TypeError,
+            "gated_linear: bias has dtype float32",
+            lambda w: w.gated_linear(a, b.t(), bias=make(8, dtype=SINGLE)),
+        ),
+        "gated_bias_no_tensor": (
+            TypeError,
+            "gated_linear: bias is of type float; expected a Tensor",
+            lambda w: w.gated_linear(a, b.t(), "silu", 1.0),
+        ),
     }
 
 
@@ -187,7 +199,7 @@ def maker(device: str) -> Make:
     return lambda *shape, dtype=HALF: torch.empty(shape, dtype=dtype, device=device)
 
 
-ONLY_LIBRARY = ("residual_dtype", "fused_bias", "gated_odd")
+ONLY_LIBRARY = ("residual_dtype", "fused_bias", "gated_odd", "gated_bias")
 
 
 @pytest.mark.parametrize(("name", "where"), places(bad_calls(maker("meta")), ONLY_LIBRARY))
@@ -208,6 +220,7 @@ def test_compile_with_epilogues(cutwheel: ModuleType, k: int) -> None:
         x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, residual: torch.Tensor
     ) -> torch.Tensor:
         total = cutwheel.gated_linear(x, weight, "gelu").sum()
+        total = total + cutwheel.gated_linear(x, weight, "silu", bias).sum()
         for activation in (None, *FUSED, "tanh", "leaky_relu"):
             for last in (False, True):
                 for added in (None, residual):

@@ -31,8 +31,8 @@ def ops(opaque_ops: CpuOps) -> Iterator[CpuOps]:
         yield opaque_ops
 
 
-def gated(x: Tensor, w: Tensor) -> Tensor:
-    return F.gelu(x @ w[0::2].t()) * (x @ w[1::2].t())
+def gated(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.gelu(F.linear(x, w[0::2], b[0::2])) * F.linear(x, w[1::2], b[1::2])
 
 
 def evaluated(a: Tensor, b: Tensor, bias: Tensor, c: Tensor) -> Tensor:
@@ -91,9 +91,9 @@ CASES: dict[str, tuple[Function, Function, tuple[tuple[int, ...], ...]]] = {
         ((4, 5), (6, 5), (4, 6)),
     ),
     "gated_linear": (
-        lambda w: lambda *t: w.gated_linear(*t, activation="gelu"),
+        lambda w: lambda x, y, b: w.gated_linear(x, y, "gelu", b),
         gated,
-        ((4, 5), (6, 5)),
+        ((4, 5), (6, 5), (6,)),
     ),
     "conv1d": (
         lambda w: lambda *t: w.conv1d(*t, padding=1),

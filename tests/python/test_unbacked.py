@@ -93,6 +93,7 @@ FLOATS: dict[str, tuple[Bind, tuple[Operand, ...]]] = {
         (BATCH, WEIGHT, BIAS, RESULTS),
     ),
     "gated_linear": (of("gated_linear"), (BATCH, WEIGHT)),
+    "gated_linear, bias": (named("gated_linear", "bias"), (BATCH, WEIGHT, BIAS)),
     "matmul, 3 and 2": (of("matmul"), (BATCH, RIGHT)),
     "matmul, transposed": (lambda cw: lambda a, b: cw.matmul(a.transpose(0, 1), b), (BATCH, RIGHT)),
     "matmul, 2 and 3": (lambda cw: lambda a, b: cw.matmul(a, b.mT), (WEIGHT, BATCH)),
@@ -151,6 +152,10 @@ FLOATS: dict[str, tuple[Bind, tuple[Operand, ...]]] = {
     ),
     "pack_gated_weight": (of("pack_gated_weight"), (ROWS, ROWS)),
     "unpack_gated_weight": (of("unpack_gated_weight"), (normal(6, K, unknown=(0,)),)),
+    "pack_gated_weight, biases": (
+        of("pack_gated_weight"),
+        (normal(6, unknown=(0,)), normal(6, unknown=(0,))),
+    ),
     "Linear": (
         lambda cw: cw.nn.Linear(K, N, activation="gelu"),
         (BATCH, RESULTS),

@@ -34,6 +34,8 @@ def dense(a: Tensor, b: Tensor, weight: Tensor, bias: Tensor) -> None:
     assert_type(packed, Tensor)
     assert_type(cutwheel.unpack_gated_weight(packed), tuple[Tensor, Tensor])
     assert_type(cutwheel.gated_linear(a, packed, activation="silu"), Tensor)
+    both = cutwheel.pack_gated_weight(bias, bias)
+    assert_type(cutwheel.gated_linear(a, packed, "gelu", both), Tensor)
 
 
 def scaled(a: Tensor, weight: Tensor, ends: Tensor) -> None:

@@ -252,11 +252,11 @@ def _layer_request(operands: list[Any], fused: str) -> Request:
 
 
 def _gated_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Request | ByTorch:
-    input, weight = tensors.values()
+    input, weight, bias = tensors.values()
     activation = given.get("activation", "silu")
-    fused = gated_epilogue_of(input, weight, activation)
+    fused = gated_epilogue_of(input, weight, bias, activation)
     served = served_by_torch(op, input, activation, "gate")
-    return served or _layer_request([input, weight, None, None], fused)
+    return served or _layer_request([input, weight, bias, None], fused)
 
 
 def _named_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Request | ByTorch:
@@ -304,7 +304,7 @@ _OPS: dict[str, tuple[Arguments, _RequestOf]] = {
         _linear_request,
     ),
     "gated_linear": (
-        Arguments(("input", "weight", "activation"), ("input", "weight")),
+        Arguments(("input", "weight", "activation", "bias"), _LINEAR, ("bias",)),
         _gated_request,
     ),
     "gemm": (

@@ -294,18 +294,25 @@ def linear(
     return result
 
 
-def gated_linear(input: Tensor, weight: Tensor, activation: Activation) -> Tensor:
-    fits = weight.dtype == input.dtype and weight.dim() == 2 and weight.shape[0] % 2 == 0
+def gated_linear(
+    input: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation
+) -> Tensor:
+    dtype, columns = input.dtype, weight.shape[:1]
+    fits = weight.dtype == dtype and weight.dim() == 2 and weight.shape[0] % 2 == 0
+    if bias is not None:  # which torch would broadcast
+        fits = fits and bias.shape == columns and bias.dtype == dtype
 
     def compute() -> Tensor:
-        z = F.linear(input, weight)
+        z = F.linear(input, weight, bias)
         return activation(z[..., 0::2]) * z[..., 1::2]
 
     def refuse() -> None:
-        op, tensors = "gated_linear", {"input": input, "weight": weight}
+        op, tensors = "gated_linear", {"input": input, "weight": weight, "bias": bias}
         *_, n = _infer(op, tensors, _ops.linear.default, input, weight, None, True).shape
-        _check_dtypes(op, ("input", "weight"), input, weight, input.dtype, "")
+        _check_dtypes(op, ("input", "weight"), input, weight, dtype, "")
         _check_even(op, "weight", n)
+        if bias is not None:
+            _check_operand(op, "bias", bias, dtype, columns)
 
     result: Tensor = _compute(compute, fits, refuse)
     return result

@@ -98,8 +98,10 @@ def reduced_product(multiply: Call) -> Call:
     return lambda a, b: reduced(multiply(a, b, torch.float32))
 
 
-def gated(multiply: Call, input: Tensor, weight: Tensor, activation: str) -> Any:
-    z = reduced(multiply(input, weight))
+def gated(
+    multiply: Call, input: Tensor, weight: Tensor, bias: Tensor | None, activation: str
+) -> Any:
+    z = reduced(multiply(input, weight, bias))
     return ALL_ACTIVATIONS[activation](z[..., 0::2]) * z[..., 1::2]
 
 

@@ -31,14 +31,18 @@ _EPILOGUES = {name: f"gated_{name}" for name in ACTIVATIONS}
 _TRAINED = {name: (f"gated_{name}_aux", f"gated_{name}_backward") for name in ACTIVATIONS}
 
 
-def gated_linear(input: Tensor, weight: Tensor, activation: str = "silu") -> Tensor:
-    """Gated linear unit: act(input @ gate.T) * (input @ up.T), as in arXiv:2002.05202.
+def gated_linear(
+    input: Tensor, weight: Tensor, activation: str = "silu", bias: Tensor | None = None
+) -> Tensor:
+    """Gated linear unit: act(input @ gate.T + b) * (input @ up.T + c), as in arXiv:2002.05202.
 
     Args:
         input: [..., K]
         weight: [2F, K], dtype of input: the rows of gate and up in turn, as
             pack_gated_weight(gate, up) makes it
         activation: "relu" (ReGLU), "gelu" (of erf, GEGLU), "gelu_tanh" or "silu" (SwiGLU)
+        bias: [2F], dtype of input: those of gate and up in turn, as pack_gated_weight(b, c) makes
+            it
 
     Returns:
         [..., F]. The two are not rounded before they are multiplied, unless a gradient is
@@ -46,61 +50,69 @@ def gated_linear(input: Tensor, weight: Tensor, activation: str = "silu") -> Ten
 
     Raises:
         ValueError: an activation that is not known, or shapes that do not fit
-        TypeError, NotImplementedError, RuntimeError: as mm
+        TypeError: a bias of another dtype than input
+        NotImplementedError, RuntimeError: as mm
     """
     check_activation(activation, GATED_ACTIVATIONS, "gated_linear")
     try:
         if is_autocast_enabled():
-            input, weight = autocast_operands(input, weight)
+            input, weight, bias = autocast_operands(input, weight, bias)
         allow_tf32 = input.dtype == torch.float32
         if (allow_tf32 or is_transformed()) and by_torch.serves("gated_linear", input):
-            return by_torch.gated_linear(input, weight, ACTIVATIONS[activation])
+            return by_torch.gated_linear(input, weight, bias, ACTIVATIONS[activation])
         if sharding.calls is not None and sharding.calls.has_split_k(weight):
-            gated: Tensor = sharding.calls.gated(_public.linear, input, weight, activation)
+            gated: Tensor = sharding.calls.gated(_public.linear, input, weight, bias, activation)
             return gated
-        if is_grad_enabled() and (input.requires_grad or weight.requires_grad):
+        if _needs_grad(input, weight, bias):
             if is_tracing():
-                input, weight = distinct(input, weight)
+                input, weight, bias = distinct(input, weight, bias)
             z_from = SAVED if is_tracing() else OUTPUT
             how = *_TRAINED[activation], False, z_from, allow_tf32
-            made = _with_grad(input, weight, None, None, *how)
+            made = _with_grad(input, weight, bias, None, *how)
             result: Tensor = made[0] if z_from == OUTPUT else made
             return result
         epilogue = _EPILOGUES[activation]
         call = _linear_fused if is_tracing() else _linear_fused_direct
         if allow_tf32:
-            return call(input, weight, None, None, epilogue, True)
-        return call(input, weight, None, None, epilogue)
+            return call(input, weight, bias, None, epilogue, True)
+        return call(input, weight, bias, None, epilogue)
     except RAISED as error:
-        reraise("gated_linear", error, (), input=input, weight=weight)
+        reraise("gated_linear", error, ("bias",), input=input, weight=weight, bias=bias)
 
 
-def epilogue_of(input: Tensor, weight: Tensor, activation: str) -> str:
+def _needs_grad(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    return is_grad_enabled() and (
+        input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+    )
+
+
+def epilogue_of(input: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> str:
     """The epilogue of gated_linear's GEMM for these arguments."""
     check_activation(activation, GATED_ACTIVATIONS, "gated_linear")
-    if is_grad_enabled() and (input.requires_grad or weight.requires_grad):
+    if _needs_grad(input, weight, bias):
         return _TRAINED[activation][0]
     return _EPILOGUES[activation]
 
 
 def pack_gated_weight(gate: Tensor, up: Tensor) -> Tensor:
-    """The weight of gated_linear from those of the two linear layers it stands for.
+    """The weight of gated_linear from those of the two linear layers it stands for, or its bias.
 
     Args:
-        gate: [F, K], what the activation is applied to; or [G, F, K], of grouped_gated_linear
+        gate: [F, K], what the activation is applied to; or [G, F, K], of grouped_gated_linear; or
+            [F], a bias
         up: the shape, dtype and device of gate
 
     Returns:
         [2F, K] with the rows gate[0], up[0], gate[1], up[1], ..., or [G, 2F, K], each of its
-        matrices so; a copy, and differentiable
+        matrices so, or [2F]; a copy, and differentiable
 
     Raises:
         TypeError: an argument that is no tensor, or of another dtype than gate
-        ValueError: shapes that differ or are not [F, K] or [G, F, K], or another device
+        ValueError: shapes that differ or are not [F, K], [G, F, K] or [F], or another device
     """
     check_tensors("pack_gated_weight", {"gate": gate, "up": up})
-    if gate.dim() not in (2, 3):
-        raise wrong_shape("pack_gated_weight", "gate", gate, "[F, K] or [G, F, K]")
+    if gate.dim() not in (1, 2, 3):
+        raise wrong_shape("pack_gated_weight", "gate", gate, "[F, K], [G, F, K] or [F]")
     if shapes_differ(up.shape, gate.shape):
         raise wrong_shape("pack_gated_weight", "up", up, gate.shape, " as gate has")
     if up.dtype != gate.dtype:
@@ -112,6 +124,8 @@ def pack_gated_weight(gate: Tensor, up: Tensor) -> Tensor:
             f"pack_gated_weight: up is on {up.device} and gate is on {gate.device}; both must be "
             "on the same device"
         )
+    if gate.dim() == 1:
+        return torch.stack((gate, up), dim=1).flatten()
     return torch.stack((gate, up), dim=-2).flatten(-3, -2)
 
 
@@ -119,16 +133,19 @@ def unpack_gated_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Takes apart what pack_gated_weight has made.
 
     Args:
-        weight: [2F, K] or [G, 2F, K]
+        weight: [2F, K] or [G, 2F, K], or a bias, [2F]
 
     Returns:
-        gate and up, [F, K] or [G, F, K] each: views of every second row, differentiable
+        gate and up, [F, K] or [G, F, K] each, or [F]: views of every second row, differentiable
 
     Raises:
         TypeError: weight is no tensor
-        ValueError: weight is neither [2F, K] nor [G, 2F, K]
+        ValueError: weight is neither [2F, K] nor [G, 2F, K] nor [2F]
     """
     check_tensors("unpack_gated_weight", {"weight": weight})
-    if weight.dim() not in (2, 3) or differ(weight.shape[-2] % 2, 0):
-        raise wrong_shape("unpack_gated_weight", "weight", weight, "[2F, K] or [G, 2F, K]")
+    dims = weight.dim()
+    if dims not in (1, 2, 3) or differ(weight.shape[max(dims - 2, 0)] % 2, 0):
+        raise wrong_shape("unpack_gated_weight", "weight", weight, "[2F, K], [G, 2F, K] or [2F]")
+    if dims == 1:
+        return weight[0::2], weight[1::2]
     return weight[..., 0::2, :], weight[..., 1::2, :]
