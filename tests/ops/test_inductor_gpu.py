@@ -165,12 +165,13 @@ def test_max_autotune(cutwheel: ModuleType, device: str) -> None:
     torch.testing.assert_close(found, a @ b, rtol=2e-2, atol=2e-1)
 
 
-def test_frozen_gates_are_packed(cutwheel: ModuleType, device: str) -> None:
+@pytest.mark.parametrize("bias", [False, True])
+def test_frozen_gates_are_packed(cutwheel: ModuleType, device: str, bias: bool) -> None:
     class Mlp(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.gate = torch.nn.Linear(256, 512, bias=False)
-            self.up = torch.nn.Linear(256, 512, bias=False)
+            self.gate = torch.nn.Linear(256, 512, bias)
+            self.up = torch.nn.Linear(256, 512, bias)
 
         def forward(self, x: Tensor) -> Tensor:
             return F.silu(self.gate(x)) * self.up(x)
@@ -182,6 +183,21 @@ def test_frozen_gates_are_packed(cutwheel: ModuleType, device: str) -> None:
         found = torch.compile(model, options=options)(x)
         torch.testing.assert_close(found, model(x), rtol=2e-2, atol=2e-2)
     assert "gated_silu" in str(cutwheel.inductor.report())
+
+
+def test_gates_behind_a_bias(cutwheel: ModuleType, device: str) -> None:
+    """Which Inductor adds by itself, where operations on elements follow."""
+    layer = torch.nn.Linear(256, 1024).to(device, BRAIN).requires_grad_(False)
+
+    def unit(x: Tensor) -> Tensor:
+        z = layer(x)
+        return F.gelu(z[..., ::2]) * z[..., 1::2]
+
+    x = torch.randn(2, 32, 256, device=device, dtype=BRAIN)
+    with torch.no_grad():
+        found = torch.compile(unit, options=cutwheel.inductor_options(only_faster=False))(x)
+        torch.testing.assert_close(found, unit(x), rtol=2e-2, atol=2e-2)
+    assert "gated_gelu" in str(cutwheel.inductor.report(clear=True))
 
 
 TORCHS_OWN = """

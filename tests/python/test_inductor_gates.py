@@ -35,16 +35,25 @@ def close(got: Any, wanted: Any) -> None:
     torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2)
 
 
-def test_alternating_gate(inductor_graphs: Graphs, cutwheel: ModuleType) -> None:
+@pytest.mark.parametrize("how", ["none", "addmm", "added", "residual"])
+def test_alternating_gate(inductor_graphs: Graphs, cutwheel: ModuleType, how: str) -> None:
+    """With a bias of the product, or added to it as Inductor does it on GPUs."""
     x, w = make(2, 8, 32), weight(64, 32)
+    b = make(2, 8, 64) if how == "residual" else make(64)
 
     def layer(x: Tensor) -> Tensor:
-        z = F.linear(x, w)
+        z = F.linear(x, w, b if how == "addmm" else None)
+        if how in ("added", "residual"):
+            z = z + b
         return F.silu(z[..., ::2]) * z[..., 1::2]
 
     compiled = inductor_graphs(layer)
     close(compiled(x), layer(x))
+    if how == "residual":  # for which the epilogue has no operand
+        assert ("linear_fused", "gated_silu") not in compiled.ops.calls
+        return
     assert compiled.ops.calls == [("linear_fused", "gated_silu")]
+    assert "add" not in " ".join(compiled.targets())
     (graph,) = cutwheel.inductor.report().graphs
     assert graph.replaced == 1
 
@@ -71,25 +80,36 @@ def test_gates_of_parameters_are_not_packed_at_each_call(
     assert "replace_layers" in str(cutwheel.inductor.report())
 
 
+@pytest.mark.parametrize("biases", ["none", "addmm", "added", "of gate"])
 @pytest.mark.parametrize("layout", ["apart", "halves", "joined", "swapped"])
-def test_gates_of_constants_are_packed_once(inductor_graphs: Graphs, layout: str) -> None:
-    """As Inductor's freezing leaves them: the weights are attributes of the graph."""
+def test_gates_of_constants_are_packed_once(
+    inductor_graphs: Graphs, layout: str, biases: str
+) -> None:
+    """As Inductor's freezing leaves them: weights and biases are attributes of the graph."""
     from inductor_on_cpu import constant_graph
 
+    if biases == "of gate" and layout != "apart":
+        pytest.skip("halves have one bias")
     x, gate, up = make(8, 32), weight(32, 32), weight(32, 32)
-    both = torch.cat((gate, up)).t()
+    b, c = make(32), make(32)
+    both, bias = torch.cat((gate, up)).t(), torch.cat((b, c))
     if layout == "joined":  # by freezing, on GPUs
         both = both.contiguous()
 
+    def multiply(x: Tensor, w: Tensor, row: Tensor) -> Tensor:
+        if biases == "none" or (biases == "of gate" and row is c):
+            return torch.mm(x, w)
+        return torch.mm(x, w) + row if biases == "added" else torch.addmm(row, x, w)
+
     def apart(x: Tensor) -> Tensor:
-        return F.silu(torch.mm(x, gate.t())) * torch.mm(x, up.t())
+        return F.silu(multiply(x, gate.t(), b)) * multiply(x, up.t(), c)
 
     def halves(x: Tensor) -> Tensor:
-        first, second = torch.mm(x, both).split(32, -1)
+        first, second = multiply(x, both, bias).split(32, -1)
         return F.silu(first) * second
 
     def swapped(x: Tensor) -> Tensor:
-        z = torch.mm(x, both)
+        z = multiply(x, both, bias)
         return z[:, :32] * F.silu(z[:, 32:])
 
     function = {"apart": apart, "swapped": swapped}.get(layout, halves)

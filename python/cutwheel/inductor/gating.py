@@ -1,8 +1,9 @@
-"""Gated linear units: act(x @ gate.T) * (x @ up.T) of one kernel.
+"""Gated linear units: act(x @ gate.T + b) * (x @ up.T + c) of one kernel.
 
 The kernel wants the rows of gate and up in turn. A model may hold them so. If it holds them apart,
 or in halves, they are packed once, where Inductor knows them as constants
 (`torch._inductor.config.freezing`): to pack parameters at each call would cost more than it saves.
+So are the biases.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from .chains import Chain, is_reshape
 from .consumers import end_of
 from .formulas import applied_to, before_casts, is_cast
 from .gains import Target
+from .gemms import form_of
 from .products import Product, product_of, why_not
 from .report import Replacement
 from .sizes import is_same, static, value_of
@@ -29,6 +31,19 @@ ALTERNATING, HALVES, APART = "alternating", "halves", "apart"
 
 
 _NOT_PACKED = "gate and up are to be packed first: cutwheel.replace_layers does, or freezing"
+
+
+class _Layer(NamedTuple):
+    """A product, and the bias that is added to it."""
+
+    product: Product
+    bias: fx.Node | None
+    node: fx.Node
+    """the sum; without a bias, or where the product adds it, the product"""
+    inner: frozenset[fx.Node]
+    """what computes the sum of the product"""
+    shape: Any = None
+    """in which the bias is added; None: the product's"""
 
 
 class _Gate(NamedTuple):
@@ -43,7 +58,7 @@ class _Gate(NamedTuple):
     """what computes them of the product's value"""
     is_swapped: bool = False
     """whether the gate is the second half"""
-    other: Product | None = None
+    other: _Layer | None = None
     """of `up`, where they are apart"""
 
 
@@ -55,6 +70,33 @@ def _views(node: fx.Node, columns: Any) -> list[fx.Node]:
             if is_reshape(user) and value is not None and is_same(value.shape[-1], columns):
                 group.append(user)
     return group
+
+
+def _layers(product: Product) -> list[_Layer]:
+    """The product with the bias that follows it, and as it is; none, if it adds what is no bias."""
+    form, none = form_of(product), frozenset[fx.Node]()
+    if product.c is not None:
+        is_row = product.is_plain_sum and form.is_bias(product.c)
+        return [_Layer(product, product.c, product.node, none)] if is_row else []
+    found = [_Layer(product, None, product.node, none)]
+    group = _views(product.node, value_of(product.node).shape[-1])  # type: ignore[union-attr]
+    users = {user for node in group for user in node.users} - set(group)
+    if len(users) != 1:
+        return found
+    (add,) = users
+    value = value_of(add)
+    if add.target is not aten.add.Tensor or add.kwargs or value is None:
+        return found
+    before = [each for each in add.args if each in group]
+    biases = [each for each in add.args if each not in group and form.is_bias(each)]
+    if len(before) == 1 == len(biases) and value.dtype == product.dtype:
+        (operand,), (bias,) = before, biases
+        assert isinstance(operand, fx.Node)
+        assert isinstance(bias, fx.Node)
+        shape = None if operand is product.node else operand.args[1]
+        inner = frozenset({*group, add} - {product.node})
+        found.insert(0, _Layer(product, bias, add, inner, shape))
+    return found
 
 
 def _part(node: fx.Node, columns: int) -> tuple[str, int] | None:
@@ -88,12 +130,13 @@ def _is_last(node: fx.Node, position: int) -> bool:
     return value is not None and dim in (-1, value.dim() - 1)
 
 
-def _gates(product: Product) -> list[_Gate]:
-    """The ways to take a product for a gate and what it gates."""
-    columns = static(product.n)
+def _gates(layer: _Layer) -> list[_Gate]:
+    """The ways to take a layer's result for a gate and what it gates."""
+    columns, product = static(layer.product.n), layer.product.node
     if columns is None:
         return []
-    group = _views(product.node, columns)
+    group = _views(layer.node, columns)
+    own = frozenset({*layer.inner, *group} - {product})
     users = {user for node in group for user in node.users} - set(group)
     splits = {user for user in users if user.target in _SPLITS}
     if len(splits) == 1 == len(users):
@@ -106,14 +149,14 @@ def _gates(product: Product) -> list[_Gate]:
         (how, first), (same, second) = found  # type: ignore[misc]
         viewed = (next(iter(splits)) if splits else parts[0]).args[0]
         if how == same and {first, second} == {0, 1} and isinstance(viewed, fx.Node):
-            inner = frozenset({*group, *splits, *parts} - {product.node})
+            inner = own | {*splits, *parts}
             ordered = parts if first == 0 else parts[::-1]
             halves = how == HALVES
             gates = [_Gate(how, ordered[0], ordered[1], viewed, inner)]
             if halves:
                 gates.append(_Gate(how, ordered[1], ordered[0], viewed, inner, True))
             return gates
-    return [_Gate(APART, view, view, view, frozenset(group) - {product.node}) for view in group]
+    return [_Gate(APART, view, view, view, own) for view in group]
 
 
 def _tail_of(gate: _Gate, dtype: torch.dtype) -> list[tuple[str, Chain, fx.Node]]:
@@ -154,7 +197,7 @@ def _may_be_gated(product: Product) -> bool:
     """Freezing joins the weights of CUDA tensors into one that is row-major; packed anew, it is
     column-major as the kernel wants it."""
     layouts = ("tn",) if _constant_of(product.b) is None else ("tn", "tt")
-    return product.op == "mm" and product.layout in layouts and not why_not(product)
+    return product.op in ("mm", "addmm") and product.layout in layouts and not why_not(product)
 
 
 def _is_alone(chain: Chain, *nodes: fx.Node) -> bool:
@@ -172,14 +215,30 @@ def replace_gated(graph: fx.Graph, node: fx.Node, context: Any) -> list[Replacem
     target = context.target(product.device)
     if isinstance(target, str):
         return []
-    for gate in _gates(product):
-        for name, chain, up in _tail_of(gate, product.dtype):
-            found = _complete(product, gate, chain, up)
-            if found is None:
-                continue
-            gate, chain = found
-            return _judge(graph, product, gate, name, chain, target, context)
+    for layer in _layers(product):
+        for gate in _gates(layer):
+            for name, chain, up in _tail_of(gate, product.dtype):
+                found = _complete(product, gate, chain, up)
+                if found is None:
+                    continue
+                gate, chain = found
+                return _judge(graph, layer, gate, name, chain, target, context)
     return []
+
+
+def _layer_before(node: Any) -> _Layer | None:
+    """The layer whose result a node is."""
+    candidates = [node]
+    if isinstance(node, fx.Node) and node.target is aten.add.Tensor:
+        candidates = list(node.args)
+    for candidate in candidates:
+        while isinstance(candidate, fx.Node) and is_reshape(candidate):
+            candidate = candidate.args[0]
+        product = product_of(candidate) if isinstance(candidate, fx.Node) else None
+        for layer in [] if product is None else _layers(product):
+            if layer.node is node:
+                return layer
+    return None
 
 
 def _complete(
@@ -193,51 +252,65 @@ def _complete(
     while is_reshape(up):
         views.append(up)
         up = up.args[0]  # type: ignore[assignment]
-    other = product_of(up) if isinstance(up, fx.Node) else None
-    if other is None or other.node is product.node or other.a is not product.a:
+    other = _layer_before(up)
+    if other is None or other.product.node is product.node or other.product.a is not product.a:
         return None
-    if not _may_be_gated(other) or static(other.n) != static(product.n):
+    if not _may_be_gated(other.product) or static(other.product.n) != static(product.n):
         return None
-    inner = chain.inner | set(views)
+    inner = chain.inner | set(views) | other.inner
     whole = Chain(chain.tail, inner, activation=chain.activation)
-    if not _is_alone(whole, product.node, other.node):
+    if not _is_alone(whole, product.node, other.product.node):
         return None
     return gate._replace(other=other), whole
 
 
 def _judge(
     graph: fx.Graph,
-    product: Product,
+    layer: _Layer,
     gate: _Gate,
     name: str,
     chain: Chain,
     target: Target,
     context: Any,
 ) -> list[Replacement]:
-    epilogue = f"gated_{name}"
-    weights = [product.b] + ([gate.other.b] if gate.other is not None else [])
+    epilogue, product = f"gated_{name}", layer.product
+    layers = [layer] if gate.other is None else [layer, gate.other]
+    # What is packed: gate's, then up's, or both in halves.
+    weights = [each.product.b for each in layers]
+    biases = [each.bias for each in layers]
+    is_known = all(_constant_of(each) is not None for each in weights) and all(
+        each is None or _constant_of(each, 1) is not None for each in biases
+    )
     if not target.has_kernel("gemm", product.dtype, "tnt", epilogue):
         return []
     if target.why_not_fused(f"gated{end_of(chain.tail)}", name, product.m) is not None:
         return []
     if context.is_written_between(product.node, chain.tail):
         return []
-    if gate.how != ALTERNATING and not all(_constant_of(each) is not None for each in weights):
-        for each in (product, gate.other):
-            if each is not None:
-                context.notes[each.node] = _NOT_PACKED
+    if gate.how != ALTERNATING and not is_known:
+        for each in layers:
+            context.notes[each.product.node] = _NOT_PACKED
         return []
     if gate.how == ALTERNATING and product.layout != "tn":
         return []
     with graph.inserting_before(chain.tail):
         if gate.how == ALTERNATING:
-            weight = rewriting.transposed(graph, product.b, product.node)
+            weight, bias = rewriting.transposed(graph, product.b, product.node), layer.bias
         else:
-            weight = _packed(graph, weights, gate.is_swapped, product.node)
-        args = product.a, weight, None, None, epilogue
+            rows = [x.t() for x in map(_constant_of, weights) if x is not None]
+            weight, bias = _packed(graph, rows, gate.is_swapped, product.node), None
+            if any(each is not None for each in biases):
+                # A bias that is not there counts as zeros.
+                known = [None if each is None else _constant_of(each, 1) for each in biases]
+                parts = [
+                    w.new_zeros(len(w)) if b is None else b
+                    for w, b in zip(rows, known, strict=True)
+                ]
+                bias = _packed(graph, parts, gate.is_swapped, product.node)
+        args = product.a, weight, bias, None, epilogue
+    sizes = gate.viewed.args[1] if is_reshape(gate.viewed) else layer.shape
     shape = None
-    if is_reshape(gate.viewed):
-        sizes = gate.viewed.args[1]
+    if sizes is not None:
         columns = static(product.n)
         assert isinstance(sizes, (list, tuple))
         assert columns is not None
@@ -247,14 +320,16 @@ def _judge(
     text = f"linear_fused({epilogue})"
     entries = [Replacement(product.op, str(product), text)]
     if gate.other is not None:
-        rewriting.erase_unused(graph, [gate.other.node])
-        entries.append(Replacement(gate.other.op, str(gate.other), text))
+        other = gate.other.product
+        rewriting.erase_unused(graph, [other.node])
+        entries.append(Replacement(other.op, str(other), text))
     return entries
 
 
-def _constant_of(node: fx.Node) -> Tensor | None:
-    """A weight [K, N] that Inductor has frozen, maybe transposed; None: another. Constants of a
-    graph that is not frozen may be exchanged later, as those of a package of AOTInductor."""
+def _constant_of(node: fx.Node, dims: int = 2) -> Tensor | None:
+    """A weight [K, N] that Inductor has frozen, maybe transposed, or of one dimension a bias;
+    None: another. Constants of a graph that is not frozen may be exchanged later, as those of a
+    package of AOTInductor."""
     from torch._inductor import config
 
     if not config.freezing:
@@ -267,14 +342,16 @@ def _constant_of(node: fx.Node) -> Tensor | None:
     value: Any = node.graph.owning_module
     for part in str(node.target).split("."):
         value = getattr(value, part, None)
-    return value if isinstance(value, Tensor) and value.dim() == 2 else None
+    return value if isinstance(value, Tensor) and value.dim() == dims else None
 
 
-def _packed(graph: fx.Graph, weights: list[fx.Node], is_swapped: bool, like: fx.Node) -> fx.Node:
-    """A constant [2F, K] of the graph: the rows of gate and up in turn."""
-    constants = [_constant_of(each) for each in weights]
-    rows = torch.cat([each.t() for each in constants if each is not None])  # gate, then up
-    gate, up = rows.chunk(2)
+def _packed(graph: fx.Graph, parts: list[Tensor], is_swapped: bool, like: fx.Node) -> fx.Node:
+    """A constant [2F, K], or [2F], of the graph: the rows of gate and up in turn.
+
+    Args:
+        parts: those of gate and of up, or of both in halves
+    """
+    gate, up = torch.cat(parts).chunk(2)
     if is_swapped:
         gate, up = up, gate
     value = torch.stack((gate, up), 1).flatten(0, 1)

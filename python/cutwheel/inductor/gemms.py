@@ -18,7 +18,8 @@ from .sizes import is_contiguous, is_same, same_shape, static, value_of
 ops = torch.ops.cutwheel
 
 
-def _form(product: Product) -> Form:
+def form_of(product: Product) -> Form:
+    """What may follow a product in its kernel."""
     like = value_of(product.node)
     assert like is not None
     columns = like.shape[-1]
@@ -83,7 +84,7 @@ def _fused(
     """What a fused kernel was put in as, and why nothing more is in it."""
     if product.op not in ("mm", "addmm") or product.layout != "tn" or not product.is_plain_sum:
         return None, ""
-    form = _form(product)
+    form = form_of(product)
     bias = residual = None
     if product.c is not None:
         if form.is_bias(product.c):
