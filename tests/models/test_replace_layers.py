@@ -268,6 +268,241 @@ def test_layers_of_any_model(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
     ]
 
 
+# --- gated linear units
+
+
+class GEGLU(torch.nn.Module):
+    """As in diffusers."""
+
+    def __init__(self, dim_in: int, dim_out: int, bias: bool = True) -> None:
+        super().__init__()
+        self.proj = torch.nn.Linear(dim_in, 2 * dim_out, bias)
+
+    def gelu(self, gate: Tensor) -> Tensor:
+        return torch.nn.functional.gelu(gate)
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        values, gate = self.proj(hidden_states).chunk(2, dim=-1)
+        result: Tensor = values * self.gelu(gate)
+        return result
+
+
+class SwiGLU(torch.nn.Module):
+    """As in diffusers."""
+
+    def __init__(self, dim_in: int, dim_out: int, bias: bool = True) -> None:
+        super().__init__()
+        self.proj = torch.nn.Linear(dim_in, 2 * dim_out, bias)
+        self.activation = torch.nn.SiLU()
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        values, gate = self.proj(hidden_states).chunk(2, dim=-1)
+        result: Tensor = values * self.activation(gate)
+        return result
+
+
+class GateFirst(GEGLU):
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        gate, values = self.proj(x).chunk(2, dim=-1)
+        result: Tensor = torch.nn.functional.gelu(gate, approximate="tanh") * values
+        return result
+
+
+class Clamped(GEGLU):
+    def gelu(self, gate: Tensor) -> Tensor:
+        return super().gelu(gate.clamp(max=7))
+
+
+class Bilinear(GEGLU):
+    def gelu(self, gate: Tensor) -> Tensor:
+        return gate
+
+
+class Normed(GEGLU):
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        x = torch.nn.functional.layer_norm(x, x.shape[-1:])
+        values, gate = self.proj(x).chunk(2, dim=-1)
+        result: Tensor = values * self.gelu(gate)
+        return result
+
+
+class Dropping(GEGLU):
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.dropout = torch.nn.Dropout()
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        result: Tensor = self.dropout(super().forward(x))
+        return result
+
+
+class Masked(GEGLU):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        result = super().forward(x)
+        return result if mask is None else result * mask
+
+
+GateFirst.__name__ = "GEGLU"
+for _kind in (Clamped, Bilinear, Normed, Dropping, Masked):
+    _kind.__name__ = "SwiGLU"
+
+
+def feed_forward(unit: torch.nn.Module) -> torch.nn.Sequential:
+    return torch.nn.Sequential(unit, torch.nn.Linear(24, 16)).eval()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "activation"), [(GEGLU, "gelu"), (SwiGLU, "silu"), (GateFirst, "gelu_tanh")]
+)
+def test_gated_linear_units(
+    cutwheel: ModuleType, cpu_ops: CpuOps, kind: type[Any], activation: str, bias: bool
+) -> None:
+    model, x = feed_forward(kind(16, 24, bias)), torch.randn(2, 5, 16)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    parameters = list(model.parameters())
+    want = model(x)
+    grads = torch.autograd.grad(want.square().sum(), parameters)
+    of_torch = dict(zip(state, grads, strict=True))
+    report = cutwheel.replace_layers(model)
+    unit = report.replaced[0]
+    assert unit[:4] == ("0", kind.__name__, "gated_linear", ("proj",))
+    assert isinstance(model[0], kind)
+    cpu_ops.calls.clear()
+    found = model(x)
+    torch.testing.assert_close(found, want)
+    assert cpu_ops.names("linear_fused_aux") == [f"gated_{activation}_aux"]
+    found.square().sum().backward()
+    of_ours = cases.gradients_of(model)
+    for name, grad in of_torch.items():
+        torch.testing.assert_close(of_ours[name], grad, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        file = io.BytesIO()
+        torch.save(model, file)
+        file.seek(0)
+        for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+            assert torch.equal(other(x), found)
+        assert cpu_ops.names("linear_fused") == [f"gated_{activation}"] * 2
+        saved = model.state_dict()
+        assert [*saved] == [*state]
+        for name, value in state.items():
+            assert torch.equal(saved[name], value), name
+        for parameter in model.parameters():
+            parameter.zero_()
+        loaded = model.load_state_dict(state)
+        assert (loaded.missing_keys, loaded.unexpected_keys) == ([], [])
+        torch.testing.assert_close(model(x), want)
+    assert cutwheel.replace_layers(model).replaced == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (Clamped, "its forward is not the activation of a half"),
+        (Bilinear, "its forward is not the activation of a half"),
+        (Normed, "proj is called with another input than forward"),
+        (Dropping, "it has more than proj and an activation"),
+        (Masked, "its forward takes more than x"),
+    ],
+)
+def test_units_that_do_other_things_stay(
+    cutwheel: ModuleType, cpu_ops: CpuOps, kind: type[Any], reason: str
+) -> None:
+    model, x = feed_forward(kind(16, 24)), torch.randn(5, 16)
+    with torch.no_grad():
+        want = model(x)
+        report = cutwheel.replace_layers(model)
+        torch.testing.assert_close(model(x), want)
+    assert reason in left(report, "0")
+    assert isinstance(model[0].proj, cutwheel.nn.Linear)
+
+
+class LlamaMLP(torch.nn.Module):
+    """As in Transformers, with `mlp_bias`."""
+
+    def __init__(self, gate_bias: bool, up_bias: bool) -> None:
+        super().__init__()
+        self.gate_proj = torch.nn.Linear(16, 24, gate_bias)
+        self.up_proj = torch.nn.Linear(16, 24, up_bias)
+        self.down_proj = torch.nn.Linear(24, 16, up_bias)
+        self.act_fn = torch.nn.SiLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+        return result
+
+
+LlamaMLP.__module__ = "transformers.models.llama.modeling_llama"
+
+
+@pytest.mark.parametrize("quantize", [None, "fp8"])
+@pytest.mark.parametrize(("gate_bias", "up_bias"), [(True, True), (False, True)])
+def test_gated_mlps_with_biases(
+    cutwheel: ModuleType, cpu_ops: CpuOps, quantize: str | None, gate_bias: bool, up_bias: bool
+) -> None:
+    model, x = torch.nn.Sequential(LlamaMLP(gate_bias, up_bias)), torch.randn(5, 16)
+    with torch.no_grad():
+        want, state = model(x), {k: v.clone() for k, v in model.state_dict().items()}
+        report = cutwheel.replace_layers(model, quantize)
+        found = model(x)
+    if gate_bias:
+        assert report.replaced[0].by == ("gated_linear" if quantize is None else "one ScaledLinear")
+    else:
+        assert left(report, "0").endswith("only one of gate and up has a bias")
+    if quantize is None:
+        torch.testing.assert_close(found, want)
+        saved = model.state_dict()
+        assert {*saved} == {*state}
+        assert all(torch.equal(saved[name], value) for name, value in state.items())
+    else:
+        assert float((found - want).norm() / want.norm()) < 0.3
+
+
+def test_units_with_hooks_stay(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
+    model = feed_forward(GEGLU(16, 24))
+    model[0].proj.register_forward_hook(lambda *_: None)
+    assert "proj: it has hooks" in left(cutwheel.replace_layers(model), "0")
+
+
+def test_quantised_units_keep_their_gate(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
+    model = feed_forward(GEGLU(16, 24)).to(BRAIN)
+    report = cutwheel.replace_layers(model, "fp8")
+    assert {entry.name for entry in report.replaced} == {"0.proj", "1"}
+    assert isinstance(model[0].proj, cutwheel.nn.ScaledLinear)
+
+
+def test_units_on_meta_and_compiled(cutwheel: ModuleType, traced_on_cpu: CpuOps) -> None:
+    model, x = feed_forward(SwiGLU(16, 24)), torch.randn(5, 16)
+    with torch.no_grad():
+        want, state = model(x), model.state_dict()
+        made = copy.deepcopy(model).to("meta")
+        assert cutwheel.replace_layers(made).left == ()
+        made.load_state_dict(state, assign=True)
+        compiled = torch.compile(made, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(x), want)
+
+
+def test_units_in_fused_models(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
+    """fuse leaves them whole, so that they are found behind it, too."""
+
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = GEGLU(16, 24), torch.nn.Linear(24, 16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = x + self.down(self.up(x))
+            return result
+
+    model, x = Block().eval(), torch.randn(5, 16)
+    fused = cutwheel.fuse(model)
+    assert [each.parts for each in fused.fusion_report.replaced] == [("linear", "bias", "residual")]
+    report = cutwheel.replace_layers(fused)
+    assert [(entry.name, entry.by) for entry in report.replaced] == [("up", "gated_linear")]
+    with torch.no_grad():
+        torch.testing.assert_close(fused(x), model(x))
+
+
 def test_mismatches_while_loading(cutwheel: ModuleType, cpu_ops: CpuOps, llama: Any) -> None:
     state = llama.state_dict()
     cutwheel.replace_layers(llama)

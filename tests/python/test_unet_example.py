@@ -38,8 +38,10 @@ def test_same_results_by_cutwheel(
     printed = capsys.readouterr().out.splitlines()
     convolutions = sum(isinstance(each, torch.nn.Conv2d) for each in model.modules())
     linear = sum(isinstance(each, torch.nn.Linear) for each in model.modules())
+    units = sum(isinstance(each, example.GEGLU) for each in model.modules())
+    assert sum(isinstance(each, example.GEGLU) for each in ours.modules()) == units
     replaced = sum(isinstance(each, sys.modules["cutwheel"].nn.Linear) for each in ours.modules())
-    assert replaced == linear
+    assert replaced == linear - units
     assert f"{len(ours.fusion_report.replaced)} of " in printed[0]
     assert "0 left" in printed[1]
     residuals = [each for each in ours.fusion_report.replaced if "residual" in each.parts]
@@ -52,6 +54,7 @@ def test_same_results_by_cutwheel(
     called = [call[0] for call in cpu_ops.calls]
     assert sum(str(name).startswith("conv2d") for name in called) == convolutions
     assert sum(str(name).startswith("linear") for name in called) == linear
+    assert cpu_ops.names("linear_fused").count("gated_gelu") == units
 
 
 @pytest.mark.parametrize("part", WIDTHS)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import torch
 
+from ..models.families import is_unit
+
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def is_leaf(module: torch.nn.Module) -> bool:
-    """Whether a module's class is known: its forward need not be looked into."""
+    """Whether a module's class is known: its forward need not be looked into. Gated linear units
+    stay whole, so that replace_layers finds them."""
     package = type(module).__module__
-    is_known = package.startswith(("torch.nn.", "torch.ao.nn.", "cutwheel."))
+    is_known = package.startswith(("torch.nn.", "torch.ao.nn.", "cutwheel.")) or is_unit(module)
     return is_known and not isinstance(module, (torch.nn.Sequential, torch.fx.GraphModule))
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..nn.scaled import ScaledLinear
 from ..ops._common.activations import ACTIVATIONS
-from ..ops.linear import gated_linear, linear, pack_gated_weight
+from ..ops.linear import gated_linear, linear, pack_gated_weight, unpack_gated_weight
 
 
 class Packing(NamedTuple):
@@ -276,20 +276,12 @@ def _layer_of(weight: Tensor, bias: Tensor | None) -> torch.nn.Linear:
     return layer
 
 
-# --- gated MLPs
+# --- gated MLPs and gated linear units
 
 
-def interleave(halves: Tensor) -> Tensor:
-    """The rows of gate and up in turn, as gated_linear takes them, of gate's rows, then up's.
-
-    [..., 2F, K] -> [..., 2F, K], a copy.
-    """
-    return pack_gated_weight(*halves.chunk(2, dim=-2))
-
-
-def deinterleave(packed: Tensor) -> Tensor:
-    """The reverse of interleave."""
-    return torch.cat((packed[..., 0::2, :], packed[..., 1::2, :]), dim=-2)
+def _rows_of(tensor: Tensor) -> int:
+    """The dimension of rows: that of a weight [..., N, K], or of a bias [N]."""
+    return max(tensor.dim() - 2, 0)
 
 
 def _pack_two(parts: Sequence[Tensor]) -> Tensor:
@@ -298,26 +290,48 @@ def _pack_two(parts: Sequence[Tensor]) -> Tensor:
 
 def _unpack_two(packed: Tensor) -> list[Tensor]:
     # Copies: who saves them wants tensors without gaps, as Transformers and safetensors do.
-    return [packed[0::2].contiguous(), packed[1::2].contiguous()]
+    return [part.contiguous() for part in unpack_gated_weight(packed)]
 
 
-def pack_halves(parts: Sequence[Tensor]) -> Tensor:
-    return interleave(parts[0])
+def pack_halves(parts: Sequence[Tensor], gate_is_last: bool = False) -> Tensor:
+    """The rows of gate and up in turn, as gated_linear takes them, of one tensor with gate's rows,
+    then up's; or up's, then gate's.
+
+    [..., 2F, K] -> [..., 2F, K], or [2F] -> [2F], a copy.
+    """
+    (halves,) = parts
+    first, second = halves.chunk(2, dim=_rows_of(halves))
+    return pack_gated_weight(second, first) if gate_is_last else pack_gated_weight(first, second)
 
 
-def unpack_halves(packed: Tensor) -> list[Tensor]:
-    return [deinterleave(packed)]
+def unpack_halves(packed: Tensor, gate_is_last: bool = False) -> list[Tensor]:
+    """The reverse of pack_halves."""
+    gate, up = unpack_gated_weight(packed)
+    return [torch.cat((up, gate) if gate_is_last else (gate, up), dim=_rows_of(packed))]
+
+
+class PackedUnit(Joined):
+    """A gated linear unit: gate, up and the activation in one kernel."""
+
+    _activation: str
+    gate_up_weight: torch.nn.Parameter
+    gate_up_bias: torch.nn.Parameter | None
+
+    def forward(self, input: Tensor, *_: Any, **__: Any) -> Tensor:
+        """diffusers' GEGLU takes more arguments, which it ignores."""
+        return gated_linear(input, self.gate_up_weight, self._activation, self.gate_up_bias)
 
 
 class PackedGate(Joined):
-    """A gated MLP: gate, up and the activation in one kernel."""
+    """A gated MLP: a gated linear unit, and the layer behind it."""
 
     _activation: str
     _down: str
     gate_up_weight: torch.nn.Parameter
+    gate_up_bias: torch.nn.Parameter | None
 
     def forward(self, input: Tensor) -> Tensor:
-        hidden = gated_linear(input, self.gate_up_weight, self._activation)
+        hidden = gated_linear(input, self.gate_up_weight, self._activation, self.gate_up_bias)
         result: Tensor = getattr(self, self._down)(hidden)
         return result
 
@@ -343,22 +357,50 @@ def merge_gate(
     scaled: Callable[[torch.nn.Linear], ScaledLinear] | None,
 ) -> None:
     """Makes one product of gate and up, which are the layers `names`, or one layer's halves."""
-    layers = [getattr(module, name) for name in names]
-    weights = [layer.weight.detach() for layer in layers]
-    packings: list[Packing] = []
-    module._activation, module._down = activation, down
-    if scaled is not None:
-        merged = scaled(_layer_of(torch.cat(weights), None))
-        for name in names:
-            delattr(module, name)
-        module.gate_up = merged
-        become(module, ScaledGate)
+    module._down = down
+    if scaled is None:
+        pack, unpack = (_pack_two, _unpack_two) if len(names) == 2 else (pack_halves, unpack_halves)
+        become(module, PackedGate, _pack_gate(module, names, activation, pack, unpack))
         return
-    pack, unpack = (_pack_two, _unpack_two) if len(names) == 2 else (pack_halves, unpack_halves)
-    packed = torch.nn.Parameter(pack(weights), layers[0].weight.requires_grad)
+    layers = [getattr(module, name) for name in names]
+    weight = torch.cat([layer.weight.detach() for layer in layers])
+    module._activation = activation
+    merged = scaled(_layer_of(weight, _joined_biases(layers)[0]))
     for name in names:
         delattr(module, name)
-    module.gate_up_weight = packed
-    of_weights = tuple(f"{name}.weight" for name in names)
-    packings.append(Packing("gate_up_weight", of_weights, pack, unpack))
-    become(module, PackedGate, packings)
+    module.gate_up = merged
+    become(module, ScaledGate)
+
+
+def pack_unit(module: Any, name: str, activation: str, gate_is_last: bool) -> None:
+    """Lets one kernel compute a gated linear unit of the halves of a layer's results."""
+    pack = functools.partial(pack_halves, gate_is_last=gate_is_last)
+    unpack = functools.partial(unpack_halves, gate_is_last=gate_is_last)
+    become(module, PackedUnit, _pack_gate(module, (name,), activation, pack, unpack))
+
+
+def _pack_gate(
+    module: Any,
+    names: tuple[str, ...],
+    activation: str,
+    pack: Callable[[Sequence[Tensor]], Tensor],
+    unpack: Callable[[Tensor], Sequence[Tensor]],
+) -> list[Packing]:
+    """Puts the weights of the layers `names`, and the biases if they have some, into a parameter
+    each."""
+    layers = [getattr(module, name) for name in names]
+    requires_grad = layers[0].weight.requires_grad
+    module._activation = activation
+    for name in names:
+        delattr(module, name)
+    packings = []
+    for what in ("weight", "bias"):
+        packed, parts = f"gate_up_{what}", [getattr(layer, what) for layer in layers]
+        if parts[0] is None:
+            module.register_parameter(packed, None)
+            continue
+        joined = pack([part.detach() for part in parts])
+        setattr(module, packed, torch.nn.Parameter(joined, requires_grad))
+        of_parts = tuple(f"{name}.{what}" for name in names)
+        packings.append(Packing(packed, of_parts, pack, unpack))
+    return packings

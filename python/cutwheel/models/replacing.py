@@ -13,8 +13,19 @@ from ..nn.scaled import ScaledLinear
 from ..ops._common.errors import dtype_name
 from ..ops._common.precision import DTYPES
 from . import experts
-from .families import CROSS, Activated, Attention, Gated, activation_of, is_experts, kind_of
-from .joined import Joined, merge_gate, merge_projections
+from .families import (
+    CROSS,
+    UNIT_LAYER,
+    Activated,
+    Attention,
+    Gated,
+    activation_of,
+    gate_of,
+    is_experts,
+    is_unit,
+    kind_of,
+)
+from .joined import Joined, merge_gate, merge_projections, pack_unit
 from .report import Left, Replaced, ReplacementReport
 
 QUANTIZATIONS: dict[str, tuple[str, torch.dtype]] = {
@@ -41,6 +52,8 @@ def replace_layers(
     - the query, key and value projections of an attention block: one product, and one parameter
     - a linear layer and the activation behind it (BERT, ViT, Whisper, Phi): one kernel
     - experts: grouped products, with the gate in the first where the weights allow it
+    - a gated linear unit, of any model (the classes GEGLU and SwiGLU, as diffusers has them): one
+      kernel, and the weight and the bias of its layer are repacked once
     - every other torch.nn.Linear, of any model: cutwheel.nn.Linear, which shares the parameters
 
     With `quantize` the weights of linear layers are quantised once, and inputs at each call:
@@ -121,6 +134,8 @@ class _Replacement:
                 self._attention(name, module, kind)
             elif isinstance(kind, Activated):
                 self._activated(name, module, kind)
+            elif is_unit(module):
+                self._unit(name, module)
         for name, module in modules:
             for child_name, child in list(module.named_children()):
                 if isinstance(child, torch.nn.Linear) and not isinstance(child, Linear):
@@ -137,8 +152,8 @@ class _Replacement:
         if reason is None and activation is None:
             function = getattr(module, kind.activation, None)
             reason = f"no kernel has the activation {type(function).__name__}"
-        if reason is None and any(layer.bias is not None for layer in layers):  # type: ignore[union-attr]
-            reason = "gate and up have biases, which the kernel with a gate has no place for"
+        if reason is None and len({layer.bias is None for layer in layers}) > 1:  # type: ignore[union-attr]
+            reason = "only one of gate and up has a bias"
         if reason is not None:
             self._leave(name, module, f"gate and up are products of their own: {reason}")
             return
@@ -187,6 +202,19 @@ class _Replacement:
         setattr(module, kind.activation, torch.nn.Identity())
         by = f"cutwheel.nn.Linear with {activation}"
         self.replaced.append(Replaced(full, "Linear", by))
+
+    def _unit(self, name: str, module: Any) -> None:
+        if self._recipe is not None:
+            return  # the linear layer alone
+        layers = [getattr(module, UNIT_LAYER)]
+        reason = _why_not_bare(module) or self._why_not_merged(module, (UNIT_LAYER,), layers)
+        gate = gate_of(module) if reason is None else reason
+        if isinstance(gate, str):
+            self._leave(name, module, f"the gate is a kernel of its own: {gate}")
+            return
+        before = type(module).__name__
+        pack_unit(module, UNIT_LAYER, gate.activation, gate.is_last)
+        self.replaced.append(Replaced(name, before, "gated_linear", (UNIT_LAYER,), "repacked once"))
 
     def _experts(self, name: str, module: Any) -> None:
         reason = _why_not_forwarded(module)
