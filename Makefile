@@ -97,11 +97,13 @@ build/options: FORCE
 	@mkdir -p build
 	@cmp -s $@ <<<'$(OPTIONS)' || cat >$@ <<<'$(OPTIONS)'
 
+# The stamp is as old as the start: what is edited during a build is in the next one.
 build/.wheel: $(VENV)/.cuda-$(CUTWHEEL_CUDA) build/options $(SOURCES)
+	@touch $@.started
 	rm -rf build/dist
 	$(BUILD) --wheel --outdir build/dist -Cbuild-dir=build/$(CUTWHEEL_CUDA) \
 	  '-Ccmake.define.CUTWHEEL_KERNELS=$(KERNELS)' '-Ccmake.define.CUTWHEEL_ARCHS=$(ARCHS)'
-	touch $@
+	@mv $@.started $@
 
 # torch brings libtorch and libc10; nothing is grafted, and auditwheel finds out the tag.
 build/.repaired: build/.wheel

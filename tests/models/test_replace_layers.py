@@ -365,13 +365,14 @@ def test_gated_linear_units(
     grads = torch.autograd.grad(want.square().sum(), parameters)
     of_torch = dict(zip(state, grads, strict=True))
     report = cutwheel.replace_layers(model)
+    epilogue = f"gated_bias_{activation}" if bias else f"gated_{activation}"
     unit = report.replaced[0]
     assert unit[:4] == ("0", kind.__name__, "gated_linear", ("proj",))
     assert isinstance(model[0], kind)
     cpu_ops.calls.clear()
     found = model(x)
     torch.testing.assert_close(found, want)
-    assert cpu_ops.names("linear_fused_aux") == [f"gated_{activation}_aux"]
+    assert cpu_ops.names("linear_fused_aux") == [f"{epilogue}_aux"]
     found.square().sum().backward()
     of_ours = cases.gradients_of(model)
     for name, grad in of_torch.items():
@@ -382,7 +383,7 @@ def test_gated_linear_units(
         file.seek(0)
         for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
             assert torch.equal(other(x), found)
-        assert cpu_ops.names("linear_fused") == [f"gated_{activation}"] * 2
+        assert cpu_ops.names("linear_fused") == [epilogue] * 2
         saved = model.state_dict()
         assert [*saved] == [*state]
         for name, value in state.items():

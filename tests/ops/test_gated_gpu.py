@@ -128,8 +128,7 @@ def test_opcheck(cutwheel: ModuleType, device: str, activation: str) -> None:
     ops = torch.ops.cutwheel
     for leading in ((24,), (2, 3)):
         x, weight, packed = biased(leading, 28, 40, HALF, device)
-        name = f"gated_{activation}"
-        for bias in (None, packed):
+        for name, bias in ((f"gated_{activation}", None), (f"gated_bias_{activation}", packed)):
             given = x, weight, bias, None
             torch.library.opcheck(ops.linear_fused.default, (*given, name))
             torch.library.opcheck(ops.linear_fused_aux.default, (*given, f"{name}_aux"))

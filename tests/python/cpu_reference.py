@@ -161,7 +161,9 @@ class CpuOps(ConvOps):
         name = epilogue.removesuffix("_aux")
         z = F.linear(x, weight, bias)
         if name.startswith("gated_"):
-            return ACTIVATIONS[name.removeprefix("gated_")](z[..., 0::2]) * z[..., 1::2], z
+            assert name.startswith("gated_bias_") == (bias is not None)
+            activation = name.removeprefix("gated_").removeprefix("bias_")
+            return ACTIVATIONS[activation](z[..., 0::2]) * z[..., 1::2], z
         assert ("residual" in name) == (residual is not None)
         if name == "bias_residual":
             return z + residual, z

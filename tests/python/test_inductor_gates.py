@@ -49,10 +49,11 @@ def test_alternating_gate(inductor_graphs: Graphs, cutwheel: ModuleType, how: st
 
     compiled = inductor_graphs(layer)
     close(compiled(x), layer(x))
-    if how == "residual":  # for which the epilogue has no operand
-        assert ("linear_fused", "gated_silu") not in compiled.ops.calls
+    if how == "residual":  # for which no gated epilogue has an operand
+        assert not any("gated" in epilogue for _, epilogue in compiled.ops.calls)
         return
-    assert compiled.ops.calls == [("linear_fused", "gated_silu")]
+    epilogue = "gated_silu" if how == "none" else "gated_bias_silu"
+    assert compiled.ops.calls == [("linear_fused", epilogue)]
     assert "add" not in " ".join(compiled.targets())
     (graph,) = cutwheel.inductor.report().graphs
     assert graph.replaced == 1
@@ -117,14 +118,15 @@ def test_gates_of_constants_are_packed_once(
     ops = inductor_graphs(function).ops
     ops.calls.clear()
     close(graph(x), function(x))
-    assert ops.calls == [("linear_fused", "gated_silu")]
+    epilogue = "gated_silu" if biases == "none" else "gated_bias_silu"
+    assert ops.calls == [("linear_fused", epilogue)]
     # No weight is packed, or joined, when the graph runs.
     targets = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
     assert targets == ["cutwheel.linear_fused.default"]
     # Constants that are not frozen may be exchanged.
     ops.calls.clear()
     close(constant_graph(function, x, freezing=False)(x), function(x))
-    assert ("linear_fused", "gated_silu") not in ops.calls
+    assert ("linear_fused", epilogue) not in ops.calls
 
 
 def fp8(*shape: int) -> Tensor:

@@ -307,12 +307,13 @@ def test_gated(cutwheel: ModuleType, cpu_ops: CpuOps, activation: str, with_bias
         )
         biases = [torch.randn(4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
         biases = biases if with_bias else []
+        epilogue = f"gated_bias_{activation}" if with_bias else f"gated_{activation}"
         with torch.no_grad():
             weight = cutwheel.pack_gated_weight(gate, up)
             bias = cutwheel.pack_gated_weight(*biases) if with_bias else None
             result = cutwheel.gated_linear(x, weight, activation, bias)
             torch.testing.assert_close(result, gated_of_torch(x, weight, activation, bias))
-            assert cpu_ops.names("linear_fused") == [f"gated_{activation}"]
+            assert cpu_ops.names("linear_fused") == [epilogue]
         weight = cutwheel.pack_gated_weight(gate, up)
         bias = cutwheel.pack_gated_weight(*biases) if with_bias else None
         leaves = (x, gate, up, *biases)
@@ -328,7 +329,7 @@ def test_gated(cutwheel: ModuleType, cpu_ops: CpuOps, activation: str, with_bias
             seconds = torch.autograd.grad(loss, leaves, create_graph=True)
             third = sum(g.square().sum() for g in seconds)
             results.append((y, *grads, *seconds, *torch.autograd.grad(third, leaves)))  # type: ignore[arg-type]
-        assert ("linear_fused_aux", f"gated_{activation}_aux") in cpu_ops.calls
+        assert ("linear_fused_aux", f"{epilogue}_aux") in cpu_ops.calls
         assert any(
             call[:2] == ("elementwise", f"gated_{activation}_backward") for call in cpu_ops.calls
         )

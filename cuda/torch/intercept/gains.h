@@ -137,23 +137,23 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 29 problems, mean 1.840, a fifth up to 1.454
     {"convolution wgrad pointwise, stride 1", 0, true},  // 42 problems, mean 1.115, a fifth up to 0.973
     {"convolution wgrad pointwise, stride 2 or more", 0, true},  // 6 problems, mean 1.294, a fifth up to 1.127
-    {"mm nt", 512, true},  // 7 problems, mean 1.138, a fifth up to 1.091
-    {"mm nt", 2048, true},  // 50 problems, mean 1.134, a fifth up to 1.006
-    {"mm nt", 0, true},  // 168 problems, mean 1.141, a fifth up to 1.022
-    {"mm tn", 1, true},  // 19 problems, mean 1.099, a fifth up to 0.998
-    {"mm tn", 16, true},  // 84 problems, mean 1.151, a fifth up to 1.059
-    {"mm tn", 64, true},  // 45 problems, mean 1.133, a fifth up to 1.039
-    {"mm tn", 128, true},  // 35 problems, mean 1.072, a fifth up to 1.017
-    {"mm tn", 512, false},  // 64 problems, mean 1.041, a fifth up to 0.970
-    {"mm tn", 2048, true},  // 42 problems, mean 1.047, a fifth up to 0.992
-    {"mm tn", 0, false},  // 61 problems, mean 1.007, a fifth up to 0.959
-    {"mm tt", 1, false},  // 9 problems, mean 1.144, a fifth up to 0.946
-    {"mm tt", 16, true},  // 72 problems, mean 1.120, a fifth up to 1.009
-    {"mm tt", 64, true},  // 32 problems, mean 1.158, a fifth up to 1.003
-    {"mm tt", 128, true},  // 22 problems, mean 1.077, a fifth up to 1.000
-    {"mm tt", 512, false},  // 39 problems, mean 1.068, a fifth up to 0.937
-    {"mm tt", 2048, false},  // 27 problems, mean 1.009, a fifth up to 0.960
-    {"mm tt", 0, false},  // 36 problems, mean 1.006, a fifth up to 0.974
+    {"mm nt", 512, true},  // 9 problems, mean 1.159, a fifth up to 1.076
+    {"mm nt", 2048, true},  // 48 problems, mean 1.118, a fifth up to 0.998
+    {"mm nt", 0, true},  // 167 problems, mean 1.144, a fifth up to 1.021
+    {"mm tn", 1, true},  // 21 problems, mean 1.093, a fifth up to 0.998
+    {"mm tn", 16, true},  // 73 problems, mean 1.141, a fifth up to 1.055
+    {"mm tn", 64, true},  // 45 problems, mean 1.144, a fifth up to 1.039
+    {"mm tn", 128, true},  // 29 problems, mean 1.062, a fifth up to 1.006
+    {"mm tn", 512, false},  // 68 problems, mean 1.041, a fifth up to 0.970
+    {"mm tn", 2048, true},  // 42 problems, mean 1.057, a fifth up to 0.992
+    {"mm tn", 0, false},  // 67 problems, mean 1.002, a fifth up to 0.962
+    {"mm tt", 1, false},  // 12 problems, mean 1.155, a fifth up to 0.960
+    {"mm tt", 16, true},  // 60 problems, mean 1.127, a fifth up to 1.008
+    {"mm tt", 64, true},  // 32 problems, mean 1.159, a fifth up to 0.998
+    {"mm tt", 128, true},  // 16 problems, mean 1.068, a fifth up to 1.003
+    {"mm tt", 512, true},  // 43 problems, mean 1.072, a fifth up to 0.975
+    {"mm tt", 2048, false},  // 29 problems, mean 1.044, a fifth up to 0.965
+    {"mm tt", 0, false},  // 42 problems, mean 1.010, a fifth up to 0.975
 };
 
 // Problems that differ from their class, or have none.
@@ -540,6 +540,7 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm nt", {1, 768, 3072, 8192}, false},  // 0.834
     {"mm nt", {1, 1024, 8192, 2256}, false},  // 0.956
     {"mm nt", {1, 1152, 4304, 10891}, false},  // 0.640
+    {"mm nt", {1, 1536, 4096, 1664}, false},  // 0.962
     {"mm nt", {1, 1536, 4096, 3706}, false},  // 0.968
     {"mm nt", {1, 2880, 1024, 1984}, false},  // 0.842
     {"mm nt", {1, 3072, 1536, 15469}, false},  // 0.942
@@ -553,13 +554,15 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm nt", {1, 9216, 3072, 8192}, false},  // 0.969
     {"mm nt", {1, 10240, 8192, 1113}, false},  // 0.909
     {"mm nt", {1, 57344, 8192, 62}, false},  // 0.942
-    {"mm tn", {1, 125, 1152, 4304}, false},  // 0.965
-    {"mm tn", {1, 128, 6144, 4096}, false},  // 0.961
+    {"mm nt", {1, 201088, 2880, 40}, false},  // 0.958
+    {"mm tn", {1, 1, 28672, 4096}, false},  // 0.968
+    {"mm tn", {1, 1, 57344, 8192}, false},  // 0.959
+    {"mm tn", {1, 128, 6144, 4096}, false},  // 0.962
+    {"mm tn", {1, 128, 8192, 8192}, false},  // 0.962
     {"mm tn", {1, 136, 14336, 4096}, true},  // 1.043
     {"mm tn", {1, 137, 32064, 3072}, true},  // 1.067
     {"mm tn", {1, 146, 4608, 3584}, true},  // 1.055
     {"mm tn", {1, 147, 28672, 4096}, true},  // 1.070
-    {"mm tn", {1, 156, 2560, 2880}, true},  // 1.085
     {"mm tn", {1, 160, 5120, 320}, true},  // 1.231
     {"mm tn", {1, 169, 3072, 512}, true},  // 1.066
     {"mm tn", {1, 182, 3072, 2048}, true},  // 1.153
@@ -567,100 +570,101 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm tn", {1, 208, 2304, 768}, true},  // 1.135
     {"mm tn", {1, 240, 4608, 1792}, true},  // 1.021
     {"mm tn", {1, 256, 1000, 512}, true},  // 1.321
-    {"mm tn", {1, 256, 4096, 4096}, true},  // 1.044
     {"mm tn", {1, 256, 4096, 14336}, true},  // 1.022
     {"mm tn", {1, 256, 10240, 8192}, true},  // 1.022
     {"mm tn", {1, 256, 28672, 4096}, true},  // 1.025
+    {"mm tn", {1, 311, 24576, 768}, true},  // 1.058
     {"mm tn", {1, 315, 384, 8192}, true},  // 1.215
+    {"mm tn", {1, 320, 1280, 2560}, true},  // 1.116
+    {"mm tn", {1, 343, 24576, 384}, true},  // 1.021
     {"mm tn", {1, 352, 576, 768}, true},  // 1.367
     {"mm tn", {1, 352, 9216, 3072}, true},  // 1.152
-    {"mm tn", {1, 369, 1536, 3072}, true},  // 1.029
     {"mm tn", {1, 388, 3840, 320}, true},  // 1.120
+    {"mm tn", {1, 394, 2112, 7168}, true},  // 1.086
     {"mm tn", {1, 400, 288, 768}, true},  // 1.351
     {"mm tn", {1, 410, 1152, 768}, true},  // 1.151
     {"mm tn", {1, 448, 9216, 384}, true},  // 1.413
     {"mm tn", {1, 448, 32768, 512}, true},  // 1.535
-    {"mm tn", {1, 512, 6144, 4096}, true},  // 1.029
+    {"mm tn", {1, 491, 7168, 16384}, true},  // 1.097
+    {"mm tn", {1, 512, 1152, 576}, true},  // 1.203
+    {"mm tn", {1, 512, 6144, 4096}, true},  // 1.026
     {"mm tn", {1, 512, 24576, 1536}, true},  // 1.074
     {"mm tn", {1, 1136, 128256, 4096}, false},  // 0.928
-    {"mm tn", {1, 1219, 6144, 4096}, false},  // 0.967
     {"mm tn", {1, 1413, 6144, 4096}, false},  // 0.959
+    {"mm tn", {1, 2062, 5120, 2880}, true},  // 1.023
     {"mm tn", {1, 2496, 24576, 384}, true},  // 1.135
     {"mm tn", {1, 2510, 3072, 2048}, true},  // 1.020
-    {"mm tn", {1, 3265, 32064, 384}, true},  // 1.233
+    {"mm tn", {1, 3200, 2048, 8192}, true},  // 1.071
+    {"mm tn", {1, 3456, 3072, 4096}, true},  // 1.022
     {"mm tn", {1, 3635, 4304, 1152}, true},  // 1.024
+    {"mm tn", {1, 4096, 6144, 4096}, true},  // 1.021
     {"mm tn", {1, 4096, 24576, 1536}, true},  // 1.075
-    {"mm tn", {1, 7136, 3584, 2048}, true},  // 1.124
+    {"mm tn", {1, 4096, 28672, 4096}, true},  // 1.032
+    {"mm tn", {1, 4096, 57344, 8192}, true},  // 1.027
+    {"mm tn", {1, 4198, 7168, 2304}, true},  // 1.074
+    {"mm tn", {1, 4453, 1280, 640}, true},  // 1.078
     {"mm tn", {1, 8192, 768, 3072}, true},  // 1.049
-    {"mm tn", {1, 8192, 2304, 768}, true},  // 1.244
+    {"mm tn", {1, 8192, 3072, 2048}, true},  // 1.082
+    {"mm tn", {1, 8192, 6144, 4096}, true},  // 1.044
     {"mm tn", {1, 8192, 7168, 2048}, true},  // 1.040
     {"mm tn", {1, 8192, 9216, 3072}, true},  // 1.043
-    {"mm tn", {1, 8192, 10240, 8192}, true},  // 1.035
+    {"mm tn", {1, 8192, 10240, 8192}, true},  // 1.042
     {"mm tn", {1, 8192, 24576, 1536}, true},  // 1.051
-    {"mm tn", {1, 8192, 57344, 8192}, true},  // 1.022
+    {"mm tn", {1, 8192, 57344, 8192}, true},  // 1.023
     {"mm tn", {1, 9508, 896, 16384}, true},  // 1.093
     {"mm tn", {1, 10594, 5120, 3072}, true},  // 1.026
     {"mm tn", {1, 11111, 32768, 512}, true},  // 1.123
-    {"mm tn", {1, 12386, 2304, 768}, true},  // 1.208
-    {"mm tn", {1, 14456, 16032, 3072}, true},  // 1.057
+    {"mm tn", {1, 14592, 3072, 3072}, true},  // 1.063
     {"mm tn", {1, 15469, 3072, 1536}, true},  // 1.078
     {"mm tn", {1, 16169, 5120, 1280}, true},  // 1.039
-    {"mm tn", {1, 16384, 7168, 8192}, true},  // 1.036
     {"mm tt", {1, 1, 448, 4608}, true},  // 1.507
+    {"mm tt", {1, 1, 512, 32768}, true},  // 1.049
     {"mm tt", {1, 1, 768, 2304}, true},  // 1.318
     {"mm tt", {1, 1, 1152, 1152}, true},  // 1.330
+    {"mm tt", {1, 1, 1280, 5120}, true},  // 1.563
     {"mm tt", {1, 1, 2048, 3072}, true},  // 1.471
     {"mm tt", {1, 1, 6144, 24576}, true},  // 1.020
     {"mm tt", {1, 3, 512, 32768}, false},  // 0.918
-    {"mm tt", {1, 3, 6144, 6144}, false},  // 0.733
-    {"mm tt", {1, 3, 8192, 57344}, false},  // 0.953
-    {"mm tt", {1, 3, 14336, 4096}, false},  // 0.941
-    {"mm tt", {1, 14, 7168, 36864}, false},  // 0.969
+    {"mm tt", {1, 3, 28672, 2048}, false},  // 0.936
+    {"mm tt", {1, 5, 6144, 6144}, false},  // 0.911
+    {"mm tt", {1, 10, 18432, 7168}, false},  // 0.959
+    {"mm tt", {1, 14, 5120, 32768}, false},  // 0.950
     {"mm tt", {1, 16, 16384, 5120}, false},  // 0.967
-    {"mm tt", {1, 16, 28672, 8192}, false},  // 0.923
-    {"mm tt", {1, 49, 2048, 10240}, false},  // 0.958
-    {"mm tt", {1, 136, 4096, 14336}, true},  // 1.079
-    {"mm tt", {1, 156, 2880, 2560}, true},  // 1.029
-    {"mm tt", {1, 160, 320, 5120}, true},  // 1.279
-    {"mm tt", {1, 169, 512, 3072}, true},  // 1.166
-    {"mm tt", {1, 182, 2048, 3072}, true},  // 1.128
-    {"mm tt", {1, 206, 768, 2304}, true},  // 1.426
-    {"mm tt", {1, 208, 768, 2304}, true},  // 1.462
-    {"mm tt", {1, 240, 1792, 4608}, true},  // 1.029
-    {"mm tt", {1, 252, 768, 32064}, true},  // 1.031
-    {"mm tt", {1, 256, 512, 1000}, true},  // 1.275
-    {"mm tt", {1, 256, 3072, 3072}, true},  // 1.055
-    {"mm tt", {1, 315, 8192, 384}, true},  // 1.063
-    {"mm tt", {1, 352, 768, 576}, true},  // 1.179
-    {"mm tt", {1, 352, 3072, 9216}, true},  // 1.426
-    {"mm tt", {1, 358, 3584, 8192}, true},  // 1.139
-    {"mm tt", {1, 369, 3072, 1536}, true},  // 1.195
-    {"mm tt", {1, 388, 320, 3840}, true},  // 1.142
-    {"mm tt", {1, 400, 768, 288}, true},  // 1.210
-    {"mm tt", {1, 400, 768, 6144}, true},  // 1.307
-    {"mm tt", {1, 410, 768, 1152}, true},  // 1.224
-    {"mm tt", {1, 448, 384, 9216}, true},  // 1.057
-    {"mm tt", {1, 448, 512, 32768}, true},  // 1.165
-    {"mm tt", {1, 576, 3072, 49152}, true},  // 1.127
-    {"mm tt", {1, 664, 1536, 32064}, true},  // 1.038
+    {"mm tt", {1, 134, 3072, 5120}, false},  // 0.948
+    {"mm tt", {1, 183, 8192, 8192}, false},  // 0.948
+    {"mm tt", {1, 195, 3072, 32064}, false},  // 0.833
+    {"mm tt", {1, 214, 18432, 1792}, false},  // 0.924
+    {"mm tt", {1, 272, 16384, 7168}, false},  // 0.891
+    {"mm tt", {1, 328, 2048, 8192}, false},  // 0.850
+    {"mm tt", {1, 427, 1280, 3840}, false},  // 0.830
+    {"mm tt", {1, 594, 768, 2304}, true},  // 1.096
+    {"mm tt", {1, 673, 5120, 320}, true},  // 1.404
+    {"mm tt", {1, 690, 1280, 640}, true},  // 1.234
     {"mm tt", {1, 940, 7168, 4608}, true},  // 1.038
-    {"mm tt", {1, 1008, 2048, 2048}, true},  // 1.078
     {"mm tt", {1, 1024, 256, 2048}, true},  // 1.140
-    {"mm tt", {1, 1051, 256, 2048}, true},  // 1.229
+    {"mm tt", {1, 1024, 1152, 1152}, true},  // 1.160
+    {"mm tt", {1, 1024, 2048, 3072}, true},  // 1.046
+    {"mm tt", {1, 1024, 6144, 24576}, true},  // 1.037
+    {"mm tt", {1, 1664, 4096, 1536}, true},  // 1.241
     {"mm tt", {1, 1984, 1024, 2880}, true},  // 1.028
-    {"mm tt", {1, 2048, 7168, 2112}, true},  // 1.173
+    {"mm tt", {1, 2048, 7168, 512}, true},  // 1.348
+    {"mm tt", {1, 2062, 2880, 5120}, true},  // 1.032
     {"mm tt", {1, 2256, 8192, 1024}, true},  // 1.102
+    {"mm tt", {1, 3200, 8192, 2048}, true},  // 1.098
+    {"mm tt", {1, 3456, 4096, 3072}, true},  // 1.032
+    {"mm tt", {1, 3988, 6144, 6144}, true},  // 1.030
+    {"mm tt", {1, 4096, 6144, 6144}, true},  // 1.020
+    {"mm tt", {1, 4453, 640, 1280}, true},  // 1.065
     {"mm tt", {1, 4840, 768, 1152}, true},  // 1.020
     {"mm tt", {1, 6102, 3072, 384}, true},  // 1.201
-    {"mm tt", {1, 7136, 2048, 3584}, true},  // 1.058
-    {"mm tt", {1, 7321, 6144, 3072}, true},  // 1.070
-    {"mm tt", {1, 8192, 768, 2304}, true},  // 1.042
+    {"mm tt", {1, 7316, 4096, 2048}, true},  // 1.026
+    {"mm tt", {1, 7920, 14336, 4096}, true},  // 1.051
+    {"mm tt", {1, 8192, 2048, 3072}, true},  // 1.052
     {"mm tt", {1, 8192, 3072, 768}, true},  // 1.155
     {"mm tt", {1, 9508, 16384, 896}, true},  // 1.089
     {"mm tt", {1, 10891, 4304, 1152}, true},  // 1.038
-    {"mm tt", {1, 12386, 768, 2304}, true},  // 1.029
+    {"mm tt", {1, 14592, 3072, 3072}, true},  // 1.063
     {"mm tt", {1, 15469, 1536, 3072}, true},  // 1.046
-    {"mm tt", {1, 16384, 8192, 7168}, true},  // 1.070
 };
 
 constexpr std::int64_t kClassRows[] = {1, 16, 64, 128, 512, 2048};

@@ -273,11 +273,13 @@ def _judge(
     target: Target,
     context: Any,
 ) -> list[Replacement]:
-    epilogue, product = f"gated_{name}", layer.product
+    product = layer.product
     layers = [layer] if gate.other is None else [layer, gate.other]
     # What is packed: gate's, then up's, or both in halves.
     weights = [each.product.b for each in layers]
     biases = [each.bias for each in layers]
+    has_bias = any(each is not None for each in biases)
+    epilogue = f"gated_bias_{name}" if has_bias else f"gated_{name}"
     is_known = all(_constant_of(each) is not None for each in weights) and all(
         each is None or _constant_of(each, 1) is not None for each in biases
     )
@@ -299,7 +301,7 @@ def _judge(
         else:
             rows = [x.t() for x in map(_constant_of, weights) if x is not None]
             weight, bias = _packed(graph, rows, gate.is_swapped, product.node), None
-            if any(each is not None for each in biases):
+            if has_bias:
                 # A bias that is not there counts as zeros.
                 known = [None if each is None else _constant_of(each, 1) for each in biases]
                 parts = [

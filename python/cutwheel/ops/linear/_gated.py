@@ -26,9 +26,15 @@ _linear_fused, _linear_fused_direct = overloads("linear_fused")
 _with_grad: Callable[..., Any] = fast_apply(LinearFused, 4)
 
 GATED_ACTIVATIONS = tuple(ACTIVATIONS)
-_EPILOGUES = {name: f"gated_{name}" for name in ACTIVATIONS}
+# By activation, and whether there is a bias.
+_EPILOGUES = {
+    **{(name, False): f"gated_{name}" for name in ACTIVATIONS},
+    **{(name, True): f"gated_bias_{name}" for name in ACTIVATIONS},
+}
 # The epilogue that stores z for backward, and that of backward itself.
-_TRAINED = {name: (f"gated_{name}_aux", f"gated_{name}_backward") for name in ACTIVATIONS}
+_TRAINED = {
+    key: (f"{epilogue}_aux", f"gated_{key[0]}_backward") for key, epilogue in _EPILOGUES.items()
+}
 
 
 def gated_linear(
@@ -67,11 +73,11 @@ def gated_linear(
             if is_tracing():
                 input, weight, bias = distinct(input, weight, bias)
             z_from = SAVED if is_tracing() else OUTPUT
-            how = *_TRAINED[activation], False, z_from, allow_tf32
+            how = *_TRAINED[activation, bias is not None], False, z_from, allow_tf32
             made = _with_grad(input, weight, bias, None, *how)
             result: Tensor = made[0] if z_from == OUTPUT else made
             return result
-        epilogue = _EPILOGUES[activation]
+        epilogue = _EPILOGUES[activation, bias is not None]
         call = _linear_fused if is_tracing() else _linear_fused_direct
         if allow_tf32:
             return call(input, weight, bias, None, epilogue, True)
@@ -89,9 +95,8 @@ def _needs_grad(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 def epilogue_of(input: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> str:
     """The epilogue of gated_linear's GEMM for these arguments."""
     check_activation(activation, GATED_ACTIVATIONS, "gated_linear")
-    if _needs_grad(input, weight, bias):
-        return _TRAINED[activation][0]
-    return _EPILOGUES[activation]
+    key = activation, bias is not None
+    return _TRAINED[key][0] if _needs_grad(input, weight, bias) else _EPILOGUES[key]
 
 
 def pack_gated_weight(gate: Tensor, up: Tensor) -> Tensor:
