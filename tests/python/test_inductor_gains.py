@@ -67,7 +67,8 @@ def test_plain_products_go_by_the_figures_of_enable(all_kernels: None) -> None:
     assert ask(product(4097, layout="nt")) is None
     assert "torch was measured" in ask(product(4097, layout="tt"))
     # It was measured itself.
-    assert "torch was measured" in ask(product(4096, 6144, 4096))
+    assert "torch was measured" in ask(product(8192, 2112, 7168))
+    assert ask(product(4096, 6144, 4096)) is None
     assert "no measurement" in ask(product(4097, layout="nn"))
 
 

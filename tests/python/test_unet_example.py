@@ -54,7 +54,7 @@ def test_same_results_by_cutwheel(
     called = [call[0] for call in cpu_ops.calls]
     assert sum(str(name).startswith("conv2d") for name in called) == convolutions
     assert sum(str(name).startswith("linear") for name in called) == linear
-    assert cpu_ops.names("linear_fused").count("gated_gelu") == units
+    assert cpu_ops.names("linear_fused").count("gated_bias_gelu") == units
 
 
 @pytest.mark.parametrize("part", WIDTHS)
