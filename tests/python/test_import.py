@@ -220,7 +220,7 @@ def test_parameters_are_named_as_torchs(cutwheel: ModuleType) -> None:
             *("input", "weight", "bias", "activation", "residual", "residual_after_activation"),
         ],
         "matmul": ["input", "other"],
-        "gated_linear": ["input", "weight", "activation"],
+        "gated_linear": ["input", "weight", "activation", "bias"],
         "gemm": ["a", "b", "epilogue", "out_dtype", "out", "operands"],
         "pack_gated_weight": ["gate", "up"],
         "unpack_gated_weight": ["weight"],
