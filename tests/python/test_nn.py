@@ -99,8 +99,8 @@ def test_wrong_weights_are_refused(cutwheel: ModuleType) -> None:
     weight = torch.ones(3, 4)
     with pytest.raises(TypeError, match="pack_gated_weight: up is None"):
         pack(weight, None)
-    with pytest.raises(ValueError, match=r"gate has shape \[4\]; expected \[F, K\]"):
-        pack(weight[0], weight[0])
+    with pytest.raises(ValueError, match=r"gate has shape \[1, 1, 3, 4\]; expected \[F, K\]"):
+        pack(weight[None, None], weight[None, None])
     with pytest.raises(ValueError, match=r"up has shape \[2, 4\]; expected \[3, 4\]"):
         pack(weight, weight[:2])
     with pytest.raises(TypeError, match=r"up has dtype torch\.float16"):
