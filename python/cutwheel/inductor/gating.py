@@ -275,7 +275,7 @@ def _judge(
 ) -> list[Replacement]:
     product = layer.product
     layers = [layer] if gate.other is None else [layer, gate.other]
-    # What is packed: gate's, then up's, or both in halves.
+    # Where gate and up are apart, gate comes first; in halves, one tensor has both.
     weights = [each.product.b for each in layers]
     biases = [each.bias for each in layers]
     has_bias = any(each is not None for each in biases)

@@ -19,7 +19,7 @@ ops = torch.ops.cutwheel
 
 
 def form_of(product: Product) -> Form:
-    """What may follow a product in its kernel."""
+    """Which views, biases and residuals an epilogue of the product can take."""
     like = value_of(product.node)
     assert like is not None
     columns = like.shape[-1]

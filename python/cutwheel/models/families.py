@@ -118,7 +118,7 @@ def is_unit(module: torch.nn.Module) -> bool:
 
 
 def gate_of(module: torch.nn.Module) -> Gate | str:
-    """What a unit does between its layer and its result, or why no kernel does it."""
+    """The activation of a gated linear unit and its half, or why no kernel computes the unit."""
     others = [child for name, child in module._modules.items() if name != UNIT_LAYER]
     has_more = any(activation_of(child) is None for child in others)
     if has_more or module._buffers or any(p is not None for p in module._parameters.values()):
