@@ -40,6 +40,20 @@ bool is_thin(GemmRequest const& request) {
          std::int64_t{round_up(request.n, kPiece)} * round_up(request.k, kPiece) * 2 <= kMostBytes;
 }
 
+// Whether B may be two matrices (gemm::Operand::pair_stride).
+bool reads_pairs(KernelDescriptor const& kernel, GemmRequest const& request, bool partial) {
+  if (kernel.cluster.m > 1) return false;
+  if (kernel.layout_b == Layout::row) {
+    // Tiles of K lie in one half; slices are no batch, as that is what the halves are.
+    bool const in_halves = kernel.family == Family::sm90_persistent && kernel.layout_a == Layout::row;
+    return in_halves && request.batch == 1 && request.k % (2 * kernel.tile.k) == 0 && (!partial || takes_slices(kernel));
+  }
+  // Partial sums are those of kernels that know no pairs of columns.
+  bool const in_pairs = kernel.family == Family::sm90_persistent || kernel.family == Family::sm90_grouped ||
+                        kernel.family == Family::sm80_multistage || kernel.family == Family::sm80_grouped;
+  return in_pairs && !partial && !kernel.swap_ab;
+}
+
 Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request, bool partial) {
   if (kernel.a != request.a || kernel.b != request.b) return Reason::operands;
   if (kernel.d != (partial ? DType::f32 : request.d)) return Reason::output;
@@ -65,6 +79,7 @@ Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request,
   if (!loads_any && !loads_aligned(request)) return Reason::unaligned;
   bool const stores_any = is_native_dense(kernel) && !has_operand(kernel.epilogue, OperandKind::store);
   if (!request.d_aligned && !stores_any) return Reason::unaligned_d;
+  if (request.pairs_apart && !reads_pairs(kernel, request, partial)) return Reason::pairs_apart;
   if (kernel.cluster.k > 1 && request.k < kernel.cluster.k * kernel.tile.k) return Reason::short_k;
   if (kernel.cluster.k > 1 && request.direction == Direction::dgrad && request.step > 1) return Reason::strided_cluster;
   bool const gathers = kernel.family == Family::sm90_gather_conv;
@@ -122,6 +137,7 @@ std::string text_of(Reason reason, KernelDescriptor const& kernel, GemmRequest c
     case Reason::unaligned: return "A or B does not lie on 16 bytes";
     case Reason::aligned: return "A and B lie on 16 bytes, which others read faster";
     case Reason::unaligned_d: return "D does not lie on 16 bytes";
+    case Reason::pairs_apart: return "B is two matrices, which it does not read where they lie";
     case Reason::short_k:
       return concat("K = ", request.k, ", and a cluster shares ", kernel.cluster.k * kernel.tile.k, " or more");
     case Reason::strided_cluster: return "a stride makes several products of few taps, whose K a cluster does not share";

@@ -26,6 +26,7 @@ enum class Reason {
   unaligned,
   aligned,
   unaligned_d,
+  pairs_apart,
   short_k,
   strided_cluster,
   volume,

@@ -190,8 +190,8 @@ std::size_t hash_of(GemmRequest const& r, int sm_count) {
       static_cast<unsigned>(r.a) << 12 | static_cast<unsigned>(r.d) << 8 | static_cast<unsigned>(r.layout_a) << 4 |
       static_cast<unsigned>(r.layout_b) << 3 | static_cast<unsigned>(r.addend) << 1 |
       static_cast<unsigned>(r.extents_aligned));
-  mix(static_cast<std::uint64_t>(r.a_aligned) << 2 | static_cast<std::uint64_t>(r.b_aligned) << 1 |
-      static_cast<std::uint64_t>(r.d_aligned));
+  mix(static_cast<std::uint64_t>(r.pairs_apart) << 3 | static_cast<std::uint64_t>(r.a_aligned) << 2 |
+      static_cast<std::uint64_t>(r.b_aligned) << 1 | static_cast<std::uint64_t>(r.d_aligned));
   mix(static_cast<std::uint64_t>(r.groups) << 32 | static_cast<std::uint64_t>(r.grouping) << 24 |
       static_cast<std::uint64_t>(r.op) << 16 | static_cast<std::uint64_t>(r.b) << 8 |
       static_cast<std::uint64_t>(r.scales) << 1 | static_cast<std::uint64_t>(r.fast_accum));

@@ -61,16 +61,17 @@ struct GemmRequest {
   // invariant_order() has for it.
   bool batch_invariant = false;
   char const* summation = nullptr;
+  bool pairs_apart = false;  // B is two matrices: gemm::Operand::pair_stride
 
   bool operator==(GemmRequest const& o) const {
     return op == o.op && device == o.device && a == o.a && b == o.b && d == o.d && layout_a == o.layout_a &&
            layout_b == o.layout_b && addend == o.addend && epilogue == o.epilogue && fast_accum == o.fast_accum &&
            scales == o.scales && extents_aligned == o.extents_aligned && a_aligned == o.a_aligned &&
-           b_aligned == o.b_aligned && d_aligned == o.d_aligned && m == o.m && n == o.n && k == o.k && batch == o.batch &&
-           grouping == o.grouping && groups == o.groups && direction == o.direction && taps == o.taps && step == o.step &&
-           is_volume == o.is_volume && tensor_maps == o.tensor_maps && padded_filter == o.padded_filter &&
-           direct_conv == o.direct_conv && space_to_depth == o.space_to_depth && shared_pixels == o.shared_pixels &&
-           batch_invariant == o.batch_invariant && summation == o.summation;
+           b_aligned == o.b_aligned && d_aligned == o.d_aligned && pairs_apart == o.pairs_apart && m == o.m && n == o.n &&
+           k == o.k && batch == o.batch && grouping == o.grouping && groups == o.groups && direction == o.direction &&
+           taps == o.taps && step == o.step && is_volume == o.is_volume && tensor_maps == o.tensor_maps &&
+           padded_filter == o.padded_filter && direct_conv == o.direct_conv && space_to_depth == o.space_to_depth &&
+           shared_pixels == o.shared_pixels && batch_invariant == o.batch_invariant && summation == o.summation;
   }
 };
 

@@ -35,7 +35,7 @@ struct Elementwise {
     E* d;
     E* sums;
     float* partial;  // [row blocks, columns of D]
-    std::int64_t d_leading;
+    std::int64_t d_leading, d_odd;
     int m, n, rows_per_block, row_blocks, stage;
   };
 
@@ -92,6 +92,20 @@ struct Elementwise {
     }
   }
 
+  // Even columns, and odd ones behind them all; n is a multiple of kVector.
+  CUTLASS_DEVICE static void store_apart(E* even, E* odd, Values const& values) {
+    cutlass::Array<float, kVector> halves[2];
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kVector; ++i) {
+      halves[0][i] = values[2 * i];
+      halves[1][i] = values[2 * i + 1];
+    }
+    auto const first = cutlass::NumericArrayConverter<E, float, kVector>{}(halves[0]),
+               second = cutlass::NumericArrayConverter<E, float, kVector>{}(halves[1]);
+    *reinterpret_cast<uint4*>(even) = epilogue::bit_cast<uint4>(first);
+    *reinterpret_cast<uint4*>(odd) = epilogue::bit_cast<uint4>(second);
+  }
+
   template <class Source, int N>
   CUTLASS_DEVICE static auto to_float(cutlass::Array<Source, N> const& fragment) {
     return cutlass::NumericArrayConverter<float, Source, N>{}(fragment);
@@ -133,7 +147,11 @@ struct Elementwise {
         std::int64_t const at = row + i * kWarps;
         if (at >= end) break;
         Values const values = compute(list, inputs[i], std::index_sequence_for<Operands...>{});
-        if (p.d) store(p.d + at * p.d_leading, values, column, p.n);
+        E* const d = p.d + at * p.d_leading;
+        if constexpr (kWide) {
+          if (p.d && p.d_odd) store_apart(d + column, d + p.d_odd + column, values);
+        }
+        if (p.d && !p.d_odd) store(d, values, column, p.n);
         CUTLASS_PRAGMA_UNROLL
         for (int j = 0; j < kValues; ++j) sum[j] += values[j];
       }
@@ -209,7 +227,8 @@ struct Elementwise {
     Params params{};
     std::copy(std::begin(args.epilogue), std::end(args.epilogue), params.operands);
     params.d = static_cast<E*>(args.d);
-    params.d_leading = args.d_leading;
+    params.d_leading = args.d_leading, params.d_odd = args.d_odd;
+    if (params.d_odd && (!kWide || args.n % kVector != 0)) return {StatusCode::not_implementable, 0};
     params.sums = static_cast<E*>(const_cast<void*>(args.c.data));
     params.partial = params.sums ? static_cast<float*>(args.workspace) : nullptr;
     params.m = args.m;

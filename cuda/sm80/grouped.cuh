@@ -35,6 +35,7 @@ struct Sm80Grouped {
   using EpilogueD = Epilogue_<d_>;
   using Epilogue = Sm80Epilogue<EpilogueD, d_, Warp>;
 
+  static constexpr bool kInPairs = EpilogueD::kWidth == Width::half;
   static constexpr int kMaxThreads = Mainloop::kThreads;
   static constexpr int kMinBlocks = 1;
 
@@ -98,7 +99,8 @@ struct Sm80Grouped {
     if constexpr (kRows) b += work.group * p.b.batch_stride;
     Sm80MatrixLoader<typename Mainloop::TileA, kMaxThreads, kVectorBytes> load_a(a, p.a.leading, work.row, work.end_row,
                                                                                  work.k);
-    Sm80MatrixLoader<typename Mainloop::TileB, kMaxThreads, kVectorBytes> load_b(b, p.b.leading, column, p.n, work.k);
+    Sm80MatrixLoader<typename Mainloop::TileB, kMaxThreads, kVectorBytes> load_b(b, p.b.leading, column, p.n, work.k,
+                                                                                 kInPairs ? p.b.pair_stride : 0);
     int const k_tiles = tiles_of(work.k, Tile::kK);
     if constexpr (kBlockwise) {
       Sm89BlockScales<Warp, scales_> scales{
@@ -108,6 +110,7 @@ struct Sm80Grouped {
     } else {
       Mainloop::run(shared, k_tiles, load_a, load_b, sums);
     }
+    if (kInPairs && p.b.odd_first) Mainloop::exchange_pairs(sums);
   }
 
   // E stands for one accumulator column; `pitch` counts bytes.

@@ -57,6 +57,18 @@ struct Sm80Mainloop : Sm80WarpTiles<acc, Tile, Warp> {
     }
   }
 
+  // The columns of pairs that lie the other way round in memory (Operand::odd_first).
+  CUTLASS_DEVICE static void exchange_pairs(Sums& sums) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kMmaM; ++i) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < kMmaN; ++j) {
+        cutlass::swap(sums[i][j][0], sums[i][j][1]);
+        cutlass::swap(sums[i][j][2], sums[i][j][3]);
+      }
+    }
+  }
+
   // Adds `k_tiles` tiles of K to the sums, by all threads. Afterwards no copy is under way, but other warps may still read
   // shared memory. A loader has copy<part, parts>(shared), which starts a part of its copies of a tile, and advance();
   // beyond K it copies zeros, or what nobody reads. Scales are of one tile, by the instructions and values of Sums.
@@ -175,14 +187,24 @@ class Sm80MatrixLoader {
 
  public:
   // `data`: at K = 0, of row 0 of A or column 0 of B; `first` and `end`: of these. Nothing from `end` or `k` on is read.
-  CUTLASS_DEVICE Sm80MatrixLoader(void const* data, std::int64_t leading, int first, int end, int k)
+  // `pair_stride`: as Operand has it, where K is contiguous.
+  CUTLASS_DEVICE Sm80MatrixLoader(void const* data, std::int64_t leading, int first, int end, int k,
+                                  std::int64_t pair_stride = 0)
       : offset_(Map::offset(threadIdx.x)) {
     int const row = Map::row(threadIdx.x), element = Map::element(threadIdx.x);
     std::int64_t const pitch = leading * kBytes;
     auto const* const bytes = static_cast<char const*>(data);
     row_step_ = pitch * Map::kRowsApart;
     if constexpr (kIsKContiguous) {
-      pointer_ = bytes + (first + row) * pitch + element * kBytes;
+      int const at = first + row;
+      pointer_ = bytes + element * kBytes;
+      if (pair_stride == 0) {
+        pointer_ += at * pitch;
+      } else {
+        static_assert(Map::kRowsApart % 2 == 0, "a thread's rows are of one half");
+        pointer_ += at / 2 * pitch + at % 2 * pair_stride * kBytes;
+        row_step_ /= 2;
+      }
       tile_step_ = OperandTile::kRowBytes;
       k_left_ = k - element;
       CUTLASS_PRAGMA_UNROLL

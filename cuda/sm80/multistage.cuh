@@ -18,6 +18,7 @@ struct Sm80Multistage {
   static_assert(arch_ == Arch::sm80 || arch_ == Arch::sm89);
   using Mainloop = Sm80Mainloop<a_, b_, acc_, layout_a_, layout_b_, Tile, Warp, stages_, is_fp8(a_) && !fast_accum>;
   using Epilogue = Sm80Epilogue<Epilogue_<d_>, d_, Warp>;
+  static constexpr bool kInPairs = Epilogue_<d_>::kWidth == Width::half;
   static constexpr int kMaxThreads = Mainloop::kThreads;
   static constexpr int kMinBlocks = 1;
   static constexpr int kSharedStorageBytes = std::max(Mainloop::kSharedBytes, kMaxThreads / 32 * Epilogue::kBytesPerWarp);
@@ -42,11 +43,13 @@ struct Sm80Multistage {
     Sm80MatrixLoader<typename Mainloop::TileA, kMaxThreads> load_a(
         static_cast<Element<a_> const*>(p.a.data) + batch * p.a.batch_stride, p.a.leading, row, p.m, p.k);
     Sm80MatrixLoader<typename Mainloop::TileB, kMaxThreads> load_b(
-        static_cast<Element<b_> const*>(p.b.data) + batch * p.b.batch_stride, p.b.leading, column, p.n, p.k);
+        static_cast<Element<b_> const*>(p.b.data) + batch * p.b.batch_stride, p.b.leading, column, p.n, p.k,
+        kInPairs ? p.b.pair_stride : 0);
     typename Mainloop::Sums sums;
     Mainloop::clear(sums);
     Mainloop::run(static_cast<unsigned>(__cvta_generic_to_shared(shared_memory)), ceil_div(p.k, Tile::kK), load_a, load_b,
                   sums, scales_of(row, column));
+    if (kInPairs && p.b.odd_first) Mainloop::exchange_pairs(sums);
     __syncthreads();
     Epilogue::store(p.operands, p.d, shared_memory + threadIdx.x / 32 * Epilogue::kBytesPerWarp, sums,
                     {row + Mainloop::warp_row(), column + Mainloop::warp_column(), p.m, p.n, batch});

@@ -85,7 +85,7 @@ Tensor make_result(Problem const& problem, std::int64_t cols) {
   return empty_like_rows(like, cols, problem.type, problem.device);
 }
 
-void run(Problem const& problem, Epilogue epilogue, Output& result, std::optional<Tensor>& sums) {
+void run(Problem const& problem, Epilogue epilogue, Output& result, std::optional<Tensor>& sums, bool in_halves) {
   EpilogueInfo const& info = problem.info;
   DeviceInfo const& device = device_info(problem.device);
   DType const d = dtype_of(problem.type);
@@ -112,6 +112,7 @@ void run(Problem const& problem, Epilogue epilogue, Output& result, std::optiona
     Matrix const target{result.tensor->data_ptr(), 1, problem.rows, cols, 0, cols, 1};
     place_d(args, prepare_result(result, target, problem.type, pitch, /*force_temporary=*/false, problem.device));
   }
+  if (in_halves) args.d_odd = problem.n;
   if (sums) args.c.data = sums->data_ptr();
   args.device = &device;
   if (!launch_kernel(*kernel, args, "elementwise")) {
@@ -121,11 +122,18 @@ void run(Problem const& problem, Epilogue epilogue, Output& result, std::optiona
   finish_output(result);
 }
 
-std::tuple<Tensor, Tensor> compute(Epilogue epilogue, std::vector<Tensor> const& operands, bool with_result,
-                                   bool with_sums) {
+std::tuple<Tensor, Tensor> compute(Epilogue epilogue, std::vector<Tensor> const& operands, bool with_result, bool with_sums,
+                                   bool in_halves = false) {
   Problem problem{info_of(epilogue)};
   place_operands(problem, operands);
   check_problem(problem);
+  if (in_halves && problem.info.width != Width::twice) {
+    fail(ErrorKind::value, "elementwise: in_halves is given, and epilogue \"", problem.info.name, "\" makes no pairs");
+  }
+  if (in_halves && problem.n % access_elements(problem.type) != 0) {
+    fail(ErrorKind::value, "elementwise: in_halves is given for ", problem.n, " pairs of columns; expected a multiple of ",
+         access_elements(problem.type));
+  }
   DeviceScope const scope(problem.device);
   std::int64_t const cols = columns_of(problem.info.width, problem.n), none = 0;
   Output result;
@@ -135,7 +143,7 @@ std::tuple<Tensor, Tensor> compute(Epilogue epilogue, std::vector<Tensor> const&
   if (problem.rows == 0 || problem.n == 0) {
     if (sums) torch::stable::zero_(*sums);
   } else if (with_result || with_sums) {
-    run(problem, epilogue, result, sums);
+    run(problem, epilogue, result, sums, in_halves);
   }
   auto const or_empty = [&](std::optional<Tensor>& tensor) {
     return tensor ? *std::move(tensor) : empty_contiguous(&none, 1, problem.type, problem.device);
@@ -145,12 +153,13 @@ std::tuple<Tensor, Tensor> compute(Epilogue epilogue, std::vector<Tensor> const&
 }
 
 // operands [..., N] or [..., 2N], by position. Returns the result and its sums over all but the last dimension; what was
-// not asked for is empty, [0].
+// not asked for is empty, [0]. in_halves: of a result [..., 2N], even columns are followed by odd ones, those of the sums
+// alternate.
 std::tuple<Tensor, Tensor> elementwise(std::vector<Tensor> const& operands, StringHandle epilogue_name, bool with_result,
-                                       bool with_sums) {
+                                       bool with_sums, bool in_halves) {
   TextArgument const name(epilogue_name);
   Epilogue const epilogue = named_epilogue("elementwise", name.view(), /*has_accum=*/false);
-  return compute(epilogue, operands, with_result, with_sums);
+  return compute(epilogue, operands, with_result, with_sums, in_halves);
 }
 
 constexpr OpNames kElementwise{"elementwise", "nn.functional", nullptr, nullptr, nullptr, 0};
@@ -164,7 +173,8 @@ Tensor sum_rows(Tensor const& rows) {
 Ops elementwise_ops() {
   return {
       op<&elementwise, kElementwise>(
-          "elementwise(Tensor[] operands, str epilogue, bool with_result=True, bool with_sums=False) -> (Tensor, Tensor)"),
+          "elementwise(Tensor[] operands, str epilogue, bool with_result=True, bool with_sums=False, bool in_halves=False) "
+          "-> (Tensor, Tensor)"),
   };
 }
 

@@ -66,6 +66,7 @@ void use_classic_form(GemmCall& call) {
 
 void check_epilogue(GemmCall& call) {
   EpilogueInfo const& info = call.epilogue->info();
+  if (call.up) check_up(call, info, *call.up);
   check_pairs(call, info);
   for (int i = 0; i < info.count; ++i) {
     if (info.operands[i].kind == OperandKind::store || !call.epilogue->tensors[static_cast<std::size_t>(i)]) continue;
@@ -294,7 +295,8 @@ void gemm_named_out(Tensor const& a, Tensor const& b, StringHandle epilogue_name
 }
 
 void run_linear(PreparedGemm& prepared, Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
-                std::optional<Tensor> const& residual, StringHandle name, bool allow_tf32, int stores) {
+                std::optional<Tensor> const& residual, StringHandle name, bool allow_tf32, std::optional<Tensor> const& up,
+                int stores) {
   TextArgument const text(name);
   EpilogueCall epilogue;
   epilogue.id = named_epilogue("linear", text.view(), /*has_accum=*/true);
@@ -302,23 +304,26 @@ void run_linear(PreparedGemm& prepared, Tensor const& input, Tensor const& weigh
   check_stores("linear", "linear_fused", epilogue.info(), stores);
   GemmCall call = make_call(kLinear, input, weight, std::nullopt, allow_tf32);
   call.linear = true;
+  call.up = up ? &*up : nullptr;
   call.epilogue = &epilogue;
   run_call(prepared, call);
 }
 
-// input [..., K], weight [N, K], bias [N], residual [..., N].
+// input [..., K], weight [N, K], bias [N], residual [..., N]. With up, both are [N / 2, K], for even columns and odd ones.
 Tensor linear_fused(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
-                    std::optional<Tensor> const& residual, StringHandle epilogue, bool allow_tf32) {
+                    std::optional<Tensor> const& residual, StringHandle epilogue, bool allow_tf32,
+                    std::optional<Tensor> const& up) {
   PreparedGemm prepared;
-  run_linear(prepared, input, weight, bias, residual, epilogue, allow_tf32, /*stores=*/0);
+  run_linear(prepared, input, weight, bias, residual, epilogue, allow_tf32, up, /*stores=*/0);
   return *std::move(prepared.d.tensor);
 }
 
 // And what the epilogue stores, [..., N].
 std::tuple<Tensor, Tensor> linear_fused_aux(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
-                                            std::optional<Tensor> const& residual, StringHandle epilogue, bool allow_tf32) {
+                                            std::optional<Tensor> const& residual, StringHandle epilogue, bool allow_tf32,
+                                            std::optional<Tensor> const& up) {
   PreparedGemm prepared;
-  run_linear(prepared, input, weight, bias, residual, epilogue, allow_tf32, /*stores=*/1);
+  run_linear(prepared, input, weight, bias, residual, epilogue, allow_tf32, up, /*stores=*/1);
   return {*std::move(prepared.d.tensor), *std::move(prepared.stores[0].tensor)};
 }
 
@@ -345,6 +350,7 @@ Explanation explain_linear(Question const& asked) {
   bind_layer("linear", epilogue, asked.optional(2), asked.optional(3));
   GemmCall call = make_call(kLinear, asked.tensor(0), asked.tensor(1), std::nullopt, asked.allow_tf32);
   call.linear = true;
+  call.up = asked.optional(4);
   call.epilogue = &epilogue;
   return explain_call(call);
 }
@@ -361,13 +367,13 @@ Ops fused_ops() {
           "gemm.out(Tensor a, Tensor b, str epilogue, Tensor?[] operands, float[] scalars, bool allow_tf32=False, *, "
           "Tensor(a!)[] out) -> ()"),
       op<&linear_fused, kLinear>(
-          "linear_fused(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, str epilogue, bool allow_tf32=False) "
-          "-> Tensor",
-          {2, 4, explain_linear}),
+          "linear_fused(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, str epilogue, bool allow_tf32=False, "
+          "Tensor? up=None) -> Tensor",
+          {2, 5, explain_linear}),
       op<&linear_fused_aux, kLinear>(
           "linear_fused_aux(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, str epilogue, "
-          "bool allow_tf32=False) -> (Tensor, Tensor)",
-          {2, 4, explain_linear}),
+          "bool allow_tf32=False, Tensor? up=None) -> (Tensor, Tensor)",
+          {2, 5, explain_linear}),
   };
 }
 

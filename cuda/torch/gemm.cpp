@@ -58,7 +58,7 @@ void check_extents(GemmCall& call) {
     call.m = 1;
     for (std::size_t i = 0; i + 1 < sizes.size(); ++i) call.m *= sizes[i];
     call.k = sizes[sizes.size() - 1];
-    call.n = b.size(0);
+    call.n = b.size(0) * (call.up ? 2 : 1);
     if (b.size(1) != call.k) {
       fail_shape(names.op, names.b, b, "[N, ", call.k, "] as ", names.a, " has shape ", shape_text(a));
     }
@@ -137,12 +137,17 @@ Tensor make_result(GemmCall const& call, std::int64_t cols) {
   return empty_contiguous(call.names.dims == 3 ? shape : shape + 1, call.names.dims, call.d_type, call.device);
 }
 
-GemmOperands operands_of(GemmCall const& call, std::vector<Tensor>& keep) {
+GemmOperands operands_of(GemmCall const& call, CopyPolicy copy_policy, std::vector<Tensor>& keep) {
   if (call.k == 0 && call.epilogue) return zero_operands(call, keep);
   if (call.operands) return *call.operands;
   Matrix const b = matrix_of(*call.b);
   if (!call.linear) return {{matrix_of(*call.a), *call.a}, {b, *call.b}, call.k};
-  return {flatten_rows(*call.a, call.m, call.k, keep), {b.transposed(), *call.b}, call.k};
+  View const a = flatten_rows(*call.a, call.m, call.k, keep);
+  if (!call.up) return {a, {b.transposed(), *call.b}, call.k};
+  View const even{b, *call.b}, odd{matrix_of(*call.up), *call.up};
+  // Partial sums are those of plain products, whose columns alternate.
+  bool const may_be_apart = call.k <= kLongestSum;
+  return {a, pairs_of(even, odd, call.type, copy_policy, may_be_apart, call.device, keep), call.k};
 }
 
 }  // namespace
@@ -175,7 +180,8 @@ void prepare(PreparedGemm& prepared, GemmCall const& call, CopyPolicy copy_polic
   bool const transpose = call.out && !call.epilogue && result.col_stride != 1 && result.row_stride == 1 && result.cols > 1;
   if (transpose) result = result.transposed();
   // K contiguous in both operands is the layout with the most kernels.
-  PreparedOperands const operands = prepare_operands(call, operands_of(call, keep), kContiguousK, copy_policy, keep);
+  PreparedOperands const operands =
+      prepare_operands(call, operands_of(call, copy_policy, keep), kContiguousK, copy_policy, keep);
   PreparedOperand const &left = operands.a, &right = operands.b;
 
   gemm::GemmArgs& args = prepared.args;
@@ -213,6 +219,7 @@ void prepare(PreparedGemm& prepared, GemmCall const& call, CopyPolicy copy_polic
     // is a matrix: then there is one epilogue for all.
     if (request.batch_invariant && call.alpha != 1) request.addend = Addend::matrix;
   }
+  request.pairs_apart = args.b.pair_stride != 0;
   request.layout_a = transpose ? flip(right.layout) : left.layout;
   request.layout_b = transpose ? flip(left.layout) : right.layout;
   request.extents_aligned = operands.extents_aligned && (copy_policy.extents || args.n == whole_n);
@@ -343,6 +350,81 @@ std::tuple<Tensor, Tensor> both_gradients(Tensor const& grad, Tensor const& inpu
   return {std::move(both.of_input), std::move(both.of_weight)};
 }
 
+constexpr OpNames kGatedGradient{"gated_input_gradient", nullptr, nullptr, "grad", "weight", 2};
+
+// grad [..., 2F], weight and up [F, K]: fills types and extents of grad @ [weight; up].
+void check_gated_gradient(GemmCall& call, Tensor const& up) {
+  Tensor const &grad = *call.a, &weight = *call.b;
+  OpNames const& names = call.names;
+  check_devices(call);
+  check_dims(names, names.b, weight, 2);
+  check_float_types(call, call.allow_tf32);
+  check_as_weight(call, "up", up);
+  std::int64_t const n = 2 * weight.size(0);
+  if (grad.dim() < 1 || grad.dim() > kMaxDims || grad.size(grad.dim() - 1) != n) {
+    fail_shape(names.op, names.a, grad, "[..., ", n, "] as ", names.b, " has shape ", shape_text(weight));
+  }
+  auto const sizes = grad.sizes();
+  call.m = 1, call.n = weight.size(1), call.k = n;
+  for (std::size_t i = 0; i + 1 < sizes.size(); ++i) call.m *= sizes[i];
+  for (std::int64_t const extent : {call.m, call.n, n}) check_extent(names.op, extent);
+}
+
+// One product, whose kernel reads both weights where they lie. False: there is no such kernel.
+bool run_over_halves(Tensor const& result, GemmCall& call, View const& dy, Matrix const& first, Matrix const& second,
+                     Tensor const& up) {
+  std::int64_t const distance = distance_between(first, second, call.type, /*whole_accesses=*/false);
+  if (distance == 0 || call.k > kLongestSum) return false;
+  bool const second_first = distance < 0;
+  Matrix const& at = second_first ? second : first;
+  GemmOperands const operands{dy,
+                              {{at.data, 1, call.k, call.n, 0, at.row_stride, 1},
+                               second_first ? up : *call.b,
+                               second_first ? -distance : distance,
+                               second_first},
+                              call.k};
+  call.operands = &operands;
+  PreparedGemm prepared;
+  prepared.d.tensor = result;
+  prepared.args.device = &device_info(call.device);
+  CopyPolicy none;
+  none.operands = none.result = false;
+  prepare(prepared, call, none);
+  GemmRequest const& request = prepared.request;
+  if (!prepared.keep.empty() || request.layout_b != Layout::row || !loads_aligned(request)) return false;
+  std::optional<GemmPlan> const plan = choose_plan(request);
+  return plan && is_native(*plan, *prepared.args.device) && launch(prepared, call.names.op, *plan);
+}
+
+// The gradient of a gated unit's input, whose weight is two matrices.
+Tensor gated_input_gradient(Tensor const& grad, Tensor const& weight, Tensor const& up, bool allow_tf32) {
+  GemmCall call = make_call(kGatedGradient, grad, weight, std::nullopt, allow_tf32);
+  check_gated_gradient(call, up);
+  DeviceScope const scope(call.device);
+  Tensor const result = empty_like_rows(grad, call.n, call.type, call.device);
+  if (call.empty()) return result;
+  if (call.k == 0) {
+    Tensor zeros = result;
+    torch::stable::zero_(zeros);
+    return result;
+  }
+  std::vector<Tensor> keep;
+  View const dy = flatten_rows(grad, call.m, call.k, keep);
+  Matrix const first = matrix_of(weight), second = matrix_of(up);
+  if (run_over_halves(result, call, dy, first, second, up)) return result;
+  // Else one product after the other.
+  auto const half_of = [&](std::int64_t column) {
+    Matrix half = dy.matrix;
+    half.data = static_cast<char*>(half.data) + column * half.col_stride * element_bytes_of(call.type);
+    half.cols = call.k / 2;
+    return matrix_view(dy.owner, half);
+  };
+  Tensor const rows = matrix_view(result, {result.data_ptr(), 1, call.m, call.n, 0, call.n, 1});
+  multiply_out<kMm>(half_of(0), weight, allow_tf32, rows);
+  multiply_add_out<kAddmm>(rows, half_of(call.k / 2), up, 1, 1, allow_tf32, rows);
+  return result;
+}
+
 Explanation explain_gemm(Question const& asked) {
   std::size_t const first = asked.names.c ? 1 : 0;
   GemmCall call = make_call(asked.names, asked.tensor(first), asked.tensor(first + 1), asked.out_dtype, asked.allow_tf32);
@@ -387,6 +469,8 @@ Ops gemm_ops() {
       op<&both_gradients, kLinearGradients>(
           "linear_gradients(Tensor grad, Tensor input, Tensor weight, bool weight_is_column_major, bool allow_tf32=False) "
           "-> (Tensor, Tensor)"),
+      op<&gated_input_gradient, kGatedGradient>(
+          "gated_input_gradient(Tensor grad, Tensor weight, Tensor up, bool allow_tf32=False) -> Tensor"),
       op<&linear, kLinear>("linear(Tensor input, Tensor weight, Tensor? bias=None, bool allow_tf32=False) -> Tensor",
                            {2, 3, explain_linear}),
   };

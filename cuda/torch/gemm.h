@@ -32,7 +32,8 @@ struct GemmCall : GemmCallBase {
   Tensor const* c = nullptr;
   double alpha = 1, beta = 1;
   bool allow_tf32 = false;
-  bool linear = false;               // b is [N, K]
+  bool linear = false;         // b is [N, K]
+  Tensor const* up = nullptr;  // of pairs of columns the weight of the odd ones, [N / 2, K], as b is that of the even ones
   EpilogueCall* epilogue = nullptr;  // else alpha, beta and c describe the epilogue
   // Set for a GEMM that its caller has checked, with types and extents: a and b may have other shapes than these, and so
   // may D's tensor, if its rows are adjacent.

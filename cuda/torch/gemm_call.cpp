@@ -212,6 +212,24 @@ void check_stores(char const* op, char const* fused, EpilogueInfo const& info, i
        " takes one that stores none, ", fused, "_aux one that stores one");
 }
 
+void check_as_weight(GemmCallBase const& call, char const* argument, Tensor const& tensor) {
+  OpNames const& names = call.names;
+  check_device(names.op, argument, tensor, call.device, names.a);
+  check_type(names.op, argument, tensor, call.b_type, concat(" as ", names.b, " has").c_str());
+  auto const own = tensor.sizes(), wanted = call.b->sizes();
+  if (own.size() != wanted.size() || !std::equal(own.begin(), own.end(), wanted.begin())) {
+    fail_shape(names.op, argument, tensor, shape_text(*call.b), " as ", names.b, " has");
+  }
+}
+
+void check_up(GemmCallBase const& call, EpilogueInfo const& info, Tensor const& up) {
+  OpNames const& names = call.names;
+  check_as_weight(call, "up", up);
+  if (info.width != Width::half) {
+    fail(ErrorKind::value, names.op, ": up is given, and epilogue \"", info.name, "\" combines no pairs of columns");
+  }
+}
+
 void check_pairs(GemmCallBase const& call, EpilogueInfo const& info) {
   if (info.width != Width::half || call.n % 2 == 0) return;
   fail(ErrorKind::shape, call.names.op, ": ", call.names.b, " has shape ", shape_text(*call.b), "; epilogue \"", info.name,
@@ -250,7 +268,8 @@ PreparedOperands prepare_operands(GemmCallBase const& call, GemmOperands const& 
     return prepare_operand(x.matrix, x.owner, type, layout, copy_policy, pad_k, call.device, keep);
   };
   PreparedOperand const a = prepared(operands.a, call.type, preferred.a);
-  PreparedOperand const b = prepared(operands.b, call.b_type, preferred.b);
+  PreparedOperand b = prepared(operands.b, call.b_type, preferred.b);
+  b.operand.pair_stride = operands.b.pair_stride, b.operand.odd_first = operands.b.odd_first;
   return {a, b, static_cast<int>(pad_k ? whole_k : operands.k), a.extent_aligned && b.extent_aligned};
 }
 

@@ -122,6 +122,10 @@ void check_takes(char const* op, EpilogueInfo const& info, char const* argument,
 [[noreturn]] void fail_operand(char const* op, EpilogueInfo const& info, int position, char const* expected);
 // For ops `fused`, which takes epilogues without stores, and `fused`_aux, which takes those with one.
 void check_stores(char const* op, char const* fused, EpilogueInfo const& info, int stores);
+// Checks a tensor that is to be as B is.
+void check_as_weight(GemmCallBase const& call, char const* argument, Tensor const& tensor);
+// The weight of the odd columns, where B is that of the even ones alone.
+void check_up(GemmCallBase const& call, EpilogueInfo const& info, Tensor const& up);
 // An epilogue that combines pairs of columns needs an even number of them.
 void check_pairs(GemmCallBase const& call, EpilogueInfo const& info);
 

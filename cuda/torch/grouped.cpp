@@ -35,6 +35,7 @@ struct GroupedCall : GemmCallBase {
   bool use_fast_accum = false;
   bool is_scaled = false;
   bool linear = false;                              // b is [G, N, K]
+  Tensor const* up = nullptr;                       // [G, N / 2, K]: as GemmCall has it
   Tensor const* sources = nullptr;                  // [T], the row of a for each row; null: a is in the order of groups
   bool accumulates = false;                         // out += A @ B
   std::int64_t first_k = 0;                         // of groups along K: that of the operands, from which ends are counted
@@ -94,7 +95,7 @@ void check_extents(GroupedCall& call) {
   OpNames const& names = call.names;
   Tensor const &a = *call.a, &b = *call.b;
   Matrix const left = matrix_of(a), right = call.linear ? matrix_of(b).transposed() : matrix_of(b);
-  call.m = call.sources ? call.sources->numel() : left.rows, call.k = left.cols, call.n = right.cols;
+  call.m = call.sources ? call.sources->numel() : left.rows, call.k = left.cols, call.n = right.cols * (call.up ? 2 : 1);
   if (right.rows != call.k) {
     char const* const open = call.grouping == Grouping::rows ? "[G, " : "[";
     fail_shape(names.op, names.b, b, open, call.linear ? concat("N, ", call.k) : concat(call.k, ", N"), "] as ", names.a,
@@ -212,6 +213,7 @@ void check(GroupedCall& call) {
   check_ends(call);
   if (call.epilogue) {
     EpilogueInfo const& info = info_of(*call.epilogue);
+    if (call.up) check_up(call, info, *call.up);
     check_pairs(call, info);
     check_takes(call.names.op, info, "bias", call.bias);
     // Those of grouped_mm know a bias of another dtype.
@@ -255,10 +257,13 @@ ScaledForm choose_form(GroupedCall const& call) {
 }
 
 // All groups have the same B of zeros.
-GemmOperands operands_of(GroupedCall const& call, std::vector<Tensor>& keep) {
+GemmOperands operands_of(GroupedCall const& call, CopyPolicy copy_policy, std::vector<Tensor>& keep) {
   if (call.k == 0) return zero_operands(call, keep);
   Matrix const b = matrix_of(*call.b);
-  return {{matrix_of(*call.a), *call.a}, {call.linear ? b.transposed() : b, *call.b}, call.k};
+  View const a{matrix_of(*call.a), *call.a};
+  if (!call.up) return {a, {call.linear ? b.transposed() : b, *call.b}, call.k};
+  View const even{b, *call.b}, odd{matrix_of(*call.up), *call.up};
+  return {a, pairs_of(even, odd, call.type, copy_policy, /*may_be_apart=*/true, call.device, keep), call.k};
 }
 
 // The ends as a kernel reads them, one behind the other.
@@ -328,7 +333,7 @@ void prepare(PreparedGemm& prepared, GroupedCall const& call, CopyPolicy copy_po
   GemmRequest& request = prepared.request;
   copy_policy.layouts = copy_policy.layouts || call.is_scaled;  // 8-bit tensor cores read nothing else
   PreparedOperands const operands =
-      prepare_operands(call, operands_of(call, keep), {request.layout_a, request.layout_b}, copy_policy, keep);
+      prepare_operands(call, operands_of(call, copy_policy, keep), {request.layout_a, request.layout_b}, copy_policy, keep);
 
   gemm::GemmArgs& args = prepared.args;
   args.m = static_cast<int>(call.m), args.n = static_cast<int>(call.n), args.k = operands.k;
@@ -356,6 +361,7 @@ void prepare(PreparedGemm& prepared, GroupedCall const& call, CopyPolicy copy_po
     args.c = {rows.data, /*leading=*/0, rows.batch_stride};
     args.beta = 1;
   }
+  request.pairs_apart = args.b.pair_stride != 0;
   request.layout_a = operands.a.layout, request.layout_b = operands.b.layout;
   request.extents_aligned = operands.extents_aligned && (copy_policy.extents || call.n == whole_n);
 }
@@ -446,9 +452,11 @@ GroupedCall grouped_accumulate_call(Tensor const& a, Tensor const& b, Tensor con
 }
 
 GroupedCall grouped_linear_call(Tensor const& input, Tensor const& weight, Tensor const& offs,
-                                std::optional<Tensor> const& bias, Epilogue epilogue, bool allow_tf32) {
+                                std::optional<Tensor> const& bias, Epilogue epilogue, bool allow_tf32,
+                                std::optional<Tensor> const& up) {
   GroupedCall call = make_grouped_call(kGroupedLinear, input, weight, offs);
   call.bias = bias ? &*bias : nullptr;
+  call.up = up ? &*up : nullptr;
   call.allow_tf32 = allow_tf32;
   call.linear = true;
   call.epilogue = epilogue;
@@ -473,26 +481,29 @@ void grouped_mm_accumulate(Tensor const& a, Tensor const& b, Tensor const& offs,
 }
 
 void run_linear(PreparedGemm& prepared, Tensor const& input, Tensor const& weight, Tensor const& offs,
-                std::optional<Tensor> const& bias, StringHandle name, bool allow_tf32, int stores) {
+                std::optional<Tensor> const& bias, StringHandle name, bool allow_tf32, std::optional<Tensor> const& up,
+                int stores) {
   TextArgument const text(name);
-  GroupedCall call = grouped_linear_call(input, weight, offs, bias, grouped_epilogue(text.view(), stores), allow_tf32);
+  Epilogue const epilogue = grouped_epilogue(text.view(), stores);
+  GroupedCall call = grouped_linear_call(input, weight, offs, bias, epilogue, allow_tf32, up);
   run_call(prepared, call);
 }
 
-// input [T, K], weight [G, N, K], bias [G, N].
+// input [T, K], weight [G, N, K], bias [G, N]. With up, both are [G, N / 2, K], for even columns and odd ones.
 Tensor grouped_linear_fused(Tensor const& input, Tensor const& weight, Tensor const& offs,
-                            std::optional<Tensor> const& bias, StringHandle epilogue, bool allow_tf32) {
+                            std::optional<Tensor> const& bias, StringHandle epilogue, bool allow_tf32,
+                            std::optional<Tensor> const& up) {
   PreparedGemm prepared;
-  run_linear(prepared, input, weight, offs, bias, epilogue, allow_tf32, /*stores=*/0);
+  run_linear(prepared, input, weight, offs, bias, epilogue, allow_tf32, up, /*stores=*/0);
   return *std::move(prepared.d.tensor);
 }
 
 // And what the epilogue stores, [T, N].
 std::tuple<Tensor, Tensor> grouped_linear_fused_aux(Tensor const& input, Tensor const& weight, Tensor const& offs,
                                                     std::optional<Tensor> const& bias, StringHandle epilogue,
-                                                    bool allow_tf32) {
+                                                    bool allow_tf32, std::optional<Tensor> const& up) {
   PreparedGemm prepared;
-  run_linear(prepared, input, weight, offs, bias, epilogue, allow_tf32, /*stores=*/1);
+  run_linear(prepared, input, weight, offs, bias, epilogue, allow_tf32, up, /*stores=*/1);
   return {*std::move(prepared.d.tensor), *std::move(prepared.stores[0].tensor)};
 }
 
@@ -535,11 +546,12 @@ void check_sources(GroupedCall const& call, Tensor const& places) {
 
 // Rows of tokens by expert, multiplied: as the kernel finds them, or copied into the order of experts first.
 void run_gathered(PreparedGemm& prepared, Tensor const& input, Tensor const& places, Tensor const& sources,
-                  Tensor const& weight, Tensor const& offs, StringHandle name, int stores) {
+                  Tensor const& weight, Tensor const& offs, StringHandle name, std::optional<Tensor> const& up,
+                  int stores) {
   TextArgument const text(name);
   std::optional<Tensor> const none;
-  GroupedCall call =
-      grouped_linear_call(input, weight, offs, none, grouped_epilogue(text.view(), stores), /*allow_tf32=*/false);
+  Epilogue const epilogue = grouped_epilogue(text.view(), stores);
+  GroupedCall call = grouped_linear_call(input, weight, offs, none, epilogue, /*allow_tf32=*/false, up);
   call.sources = &sources;
   check(call);
   check_sources(call, places);
@@ -558,19 +570,20 @@ void run_gathered(PreparedGemm& prepared, Tensor const& input, Tensor const& pla
   for (Output& store : prepared.stores) finish_output(store);
 }
 
-// input [tokens, K], places [tokens, k], sources [T], weight [G, N, K].
+// input [tokens, K], places [tokens, k], sources [T], weight [G, N, K] (and up: as above).
 Tensor grouped_linear_gathered(Tensor const& input, Tensor const& places, Tensor const& sources, Tensor const& weight,
-                               Tensor const& offs, StringHandle epilogue) {
+                               Tensor const& offs, StringHandle epilogue, std::optional<Tensor> const& up) {
   PreparedGemm prepared;
-  run_gathered(prepared, input, places, sources, weight, offs, epilogue, /*stores=*/0);
+  run_gathered(prepared, input, places, sources, weight, offs, epilogue, up, /*stores=*/0);
   return *std::move(prepared.d.tensor);
 }
 
 // And what the epilogue stores, [T, N].
 std::tuple<Tensor, Tensor> grouped_linear_gathered_aux(Tensor const& input, Tensor const& places, Tensor const& sources,
-                                                       Tensor const& weight, Tensor const& offs, StringHandle epilogue) {
+                                                       Tensor const& weight, Tensor const& offs, StringHandle epilogue,
+                                                       std::optional<Tensor> const& up) {
   PreparedGemm prepared;
-  run_gathered(prepared, input, places, sources, weight, offs, epilogue, /*stores=*/1);
+  run_gathered(prepared, input, places, sources, weight, offs, epilogue, up, /*stores=*/1);
   return {*std::move(prepared.d.tensor), *std::move(prepared.stores[0].tensor)};
 }
 
@@ -584,7 +597,8 @@ Explanation explain_accumulate(Question const& q) {
 
 Explanation explain_linear(Question const& q) {
   Epilogue const epilogue = grouped_epilogue(q.epilogue);
-  return explain_call(grouped_linear_call(q.tensor(0), q.tensor(1), q.tensor(2), q.operand(3), epilogue, q.allow_tf32));
+  return explain_call(
+      grouped_linear_call(q.tensor(0), q.tensor(1), q.tensor(2), q.operand(3), epilogue, q.allow_tf32, q.operand(4)));
 }
 
 Explanation explain_scaled(Question const& q) {
@@ -624,20 +638,20 @@ Ops grouped_ops() {
       op<&grouped_mm_accumulate, kGroupedMmAccumulate>(
           "grouped_mm_accumulate(Tensor mat_a, Tensor mat_b, Tensor offs, bool allow_tf32=False, *, Tensor(a!) out) -> ()",
           {4, 4, explain_accumulate}),
-      op<&grouped_linear_fused, kGroupedLinear>("grouped_linear_fused(Tensor input, Tensor weight, Tensor offs, "
-                                                "Tensor? bias, str epilogue, bool allow_tf32=False) "
-                                                "-> Tensor",
-                                                {3, 4, explain_linear}),
+      op<&grouped_linear_fused, kGroupedLinear>(
+          "grouped_linear_fused(Tensor input, Tensor weight, Tensor offs, Tensor? bias, str epilogue, "
+          "bool allow_tf32=False, Tensor? up=None) -> Tensor",
+          {3, 5, explain_linear}),
       op<&grouped_linear_fused_aux, kGroupedLinear>(
           "grouped_linear_fused_aux(Tensor input, Tensor weight, Tensor offs, Tensor? bias, str epilogue, "
-          "bool allow_tf32=False) -> (Tensor, Tensor)",
-          {3, 4, explain_linear}),
+          "bool allow_tf32=False, Tensor? up=None) -> (Tensor, Tensor)",
+          {3, 5, explain_linear}),
       op<&grouped_linear_gathered, kGroupedLinear>(
-          "grouped_linear_gathered(Tensor input, Tensor places, Tensor sources, Tensor weight, Tensor offs, str epilogue) "
-          "-> Tensor"),
+          "grouped_linear_gathered(Tensor input, Tensor places, Tensor sources, Tensor weight, Tensor offs, str epilogue, "
+          "Tensor? up=None) -> Tensor"),
       op<&grouped_linear_gathered_aux, kGroupedLinear>(
           "grouped_linear_gathered_aux(Tensor input, Tensor places, Tensor sources, Tensor weight, Tensor offs, "
-          "str epilogue) -> (Tensor, Tensor)"),
+          "str epilogue, Tensor? up=None) -> (Tensor, Tensor)"),
       op<&scaled_grouped_mm, kScaledGroupedMm>(
           "scaled_grouped_mm(Tensor mat_a, Tensor mat_b, Tensor scale_a, Tensor scale_b, Tensor offs, Tensor? bias=None, "
           "ScalarType? output_dtype=None, bool use_fast_accum=False) -> Tensor",

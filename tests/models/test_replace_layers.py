@@ -120,6 +120,21 @@ def test_one_product_for_each_input(cutwheel: ModuleType, cpu_ops: CpuOps, llama
     assert cpu_ops.names("linear_fused") == ["gated_silu"] * 2
 
 
+def test_gated_mlps_keep_their_layers(cutwheel: ModuleType, cpu_ops: CpuOps, llama: Any) -> None:
+    block, given = llama.model.layers[0].mlp, cases.inputs("llama")
+    before = dict(block.named_parameters())
+    cutwheel.replace_layers(llama)
+    assert all(block.get_parameter(name) is each for name, each in before.items())
+    with torch.no_grad():
+        want = cases.result(llama, given)
+        # A layer that does more than its weight says is called.
+        block.up_proj.register_forward_hook(lambda module, args, result: 2 * result)
+        cpu_ops.calls.clear()
+        found = cases.result(llama, given)
+        assert cpu_ops.names("linear_fused") == ["gated_silu"]
+        assert not torch.allclose(found, want)
+
+
 def test_cross_attention_with_a_merged_block(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
     """Called with keys and values of another sequence, a merged block multiplies each by itself."""
     pytest.importorskip("transformers", reason="transformers is not installed")

@@ -15,6 +15,7 @@ CUTWHEEL_PACKAGE_DIR.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -85,8 +86,34 @@ def run_row(cutwheel: Any, row: Row, device: str) -> None:
         check(call, call.run(cutwheel))
 
 
+def run_two_weights(cutwheel: Any, device: str) -> None:
+    """Gate and up in memory of their own, in either order, and what backward makes of them."""
+    for (m, f, k), dtype in itertools.product(((300, 136, 264), (9, 1000, 72)), (BRAIN, HALF)):
+        x, first, second = (torch.randn(n, k).to(dtype) for n in (m, f, f))
+        at = [each.to(device) for each in (x, first, second)]
+        grad = torch.randn(m, 128).to(dtype)
+        products = [x.double() @ each.double().t() for each in (first, second)]
+        for swapped in (False, True):
+            (gate, up), (z, u) = at[1:], products
+            if swapped:
+                gate, up, z, u = up, gate, u, z
+            result = cutwheel.gated_linear(at[0], (gate, up))
+            close(result, torch.nn.functional.silu(z) * u, f"gated_linear {m}x{f}x{k}")
+            parts = [each[:64].clone() for each in (gate, up)]
+            result = torch.ops.cutwheel.gated_input_gradient(grad.to(device), *parts)
+            whole = torch.cat([each.cpu().double() for each in parts])
+            close(result, grad.double() @ whole, f"gated_input_gradient {m}x{k}")
+
+
+def close(result: torch.Tensor, exact: torch.Tensor, what: str) -> None:
+    error = (result.cpu().double() - exact).norm().item() / exact.norm().item()
+    if not error <= WRONG:
+        raise AssertionError(f"relative error {error:.3g}: {what}")
+
+
 def run_dispatched(cutwheel: Any, device: str) -> None:
     """Without a kernel by name: copies of operands, a long K, batches, a row for each of them."""
+    run_two_weights(cutwheel, device)
     lays = [LAYOUTS[name] for name in ("row_offset", "every_second", "column_padded_1", "column")]
     problems = (((1, 333, 77), ()), ((130, 65, 4097), ()), ((300, 264, 520), (2,)))
     for number, (extents, batch) in enumerate(problems):

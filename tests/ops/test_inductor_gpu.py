@@ -166,7 +166,10 @@ def test_max_autotune(cutwheel: ModuleType, device: str) -> None:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_frozen_gates_are_packed(cutwheel: ModuleType, device: str, bias: bool) -> None:
+@pytest.mark.parametrize("freezing", [False, True])
+def test_gates_of_two_layers(cutwheel: ModuleType, device: str, freezing: bool, bias: bool) -> None:
+    """Whether Inductor joins the weights, as freezing does, or has parameters."""
+
     class Mlp(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -179,10 +182,11 @@ def test_frozen_gates_are_packed(cutwheel: ModuleType, device: str, bias: bool) 
     model = Mlp().to(device, BRAIN).eval()
     options = cutwheel.inductor_options(only_faster=False)
     x = torch.randn(64, 256, device=device, dtype=BRAIN)
-    with torch.no_grad(), torch._inductor.config.patch(freezing=True):
+    with torch.no_grad(), torch._inductor.config.patch(freezing=freezing):
         found = torch.compile(model, options=options)(x)
         torch.testing.assert_close(found, model(x), rtol=2e-2, atol=2e-2)
-    assert "gated_silu" in str(cutwheel.inductor.report())
+    name = "gated_bias_silu" if bias else "gated_silu"
+    assert name in str(cutwheel.inductor.report(clear=True))
 
 
 def test_gates_behind_a_bias(cutwheel: ModuleType, device: str) -> None:
@@ -197,7 +201,7 @@ def test_gates_behind_a_bias(cutwheel: ModuleType, device: str) -> None:
     with torch.no_grad():
         found = torch.compile(unit, options=cutwheel.inductor_options(only_faster=False))(x)
         torch.testing.assert_close(found, unit(x), rtol=2e-2, atol=2e-2)
-    assert "gated_gelu" in str(cutwheel.inductor.report(clear=True))
+    assert "gated_bias_gelu" in str(cutwheel.inductor.report(clear=True))
 
 
 TORCHS_OWN = """

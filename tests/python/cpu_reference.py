@@ -16,6 +16,7 @@ NAMES = (
         "mm",
         "linear",
         "linear_gradients",
+        "gated_input_gradient",
         "linear_fused",
         "linear_fused_aux",
         "elementwise",
@@ -45,6 +46,11 @@ ACTIVATIONS: dict[str, Activation] = {
 
 TENSORWISE, ROWWISE, BLOCKWISE_1X128, BLOCKWISE_128X128 = range(4)
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0, torch.int8: 127.0}
+
+
+def alternating(weight: Tensor, up: Tensor | None) -> Tensor:
+    """Rows of `weight` and `up` in turn, [..., N, K] each; without `up` the weight as it is."""
+    return weight if up is None else torch.stack((weight, up), -2).flatten(-3, -2)
 
 
 def spread(scale: Tensor, rows: int, columns: int) -> Tensor:
@@ -150,6 +156,12 @@ class CpuOps(ConvOps):
             return grad @ weight, (rows.t() @ dy).t()
         return grad @ weight, dy.t() @ rows
 
+    def gated_input_gradient(
+        self, grad: Tensor, weight: Tensor, up: Tensor, allow_tf32: bool = False
+    ) -> Tensor:
+        self.calls.append(("gated_input_gradient", "plain"))
+        return grad @ torch.cat((weight, up))
+
     def _fused(
         self,
         x: Tensor,
@@ -181,10 +193,11 @@ class CpuOps(ConvOps):
         residual: Tensor | None,
         epilogue: str,
         allow_tf32: bool = False,
+        up: Tensor | None = None,
     ) -> Tensor:
         assert not epilogue.endswith("_aux")
         self.calls.append(("linear_fused", epilogue))
-        return self._fused(x, weight, bias, residual, epilogue)[0]
+        return self._fused(x, alternating(weight, up), bias, residual, epilogue)[0]
 
     def linear_fused_aux(
         self,
@@ -194,10 +207,11 @@ class CpuOps(ConvOps):
         residual: Tensor | None,
         epilogue: str,
         allow_tf32: bool = False,
+        up: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         assert epilogue.endswith("_aux")
         self.calls.append(("linear_fused_aux", epilogue))
-        return self._fused(x, weight, bias, residual, epilogue)
+        return self._fused(x, alternating(weight, up), bias, residual, epilogue)
 
     def elementwise(
         self,
@@ -205,6 +219,7 @@ class CpuOps(ConvOps):
         epilogue: str,
         with_result: bool = True,
         with_sums: bool = False,
+        in_halves: bool = False,
     ) -> tuple[Tensor, Tensor]:
         self.calls.append(("elementwise", epilogue, with_result, with_sums))
         assert with_result or with_sums
@@ -225,6 +240,9 @@ class CpuOps(ConvOps):
             (result,) = torch.autograd.grad(d, argument, grad.to(d.dtype))
         wide = torch.promote_types(grad.dtype, torch.float32)
         sums = result.to(wide).reshape(-1, result.shape[-1]).sum(0)
+        if in_halves:
+            assert epilogue.startswith("gated_")
+            result = torch.cat((result[..., 0::2], result[..., 1::2]), -1)
         return (
             result.to(grad.dtype).clone() if with_result else grad.new_empty(0),
             sums.to(grad.dtype) if with_sums else grad.new_empty(0),
@@ -450,10 +468,11 @@ class CpuOps(ConvOps):
         bias: Tensor | None,
         epilogue: str,
         allow_tf32: bool = False,
+        up: Tensor | None = None,
     ) -> Tensor:
         assert not epilogue.endswith("_aux")
         self.calls.append(("grouped_linear_fused", epilogue))
-        return self._grouped_linear(x, weight, offs, bias, epilogue)[0]
+        return self._grouped_linear(x, alternating(weight, up), offs, bias, epilogue)[0]
 
     def grouped_linear_gathered(
         self,
@@ -463,12 +482,13 @@ class CpuOps(ConvOps):
         weight: Tensor,
         offs: Tensor,
         epilogue: str,
+        up: Tensor | None = None,
     ) -> Tensor:
         self.calls.append(("grouped_linear_gathered", epilogue))
         rows = x[sources.long()]
         if epilogue == "plain":
             return self._rows(rows, weight.mT, offs, None)
-        return self._grouped_linear(rows, weight, offs, None, epilogue)[0]
+        return self._grouped_linear(rows, alternating(weight, up), offs, None, epilogue)[0]
 
     def grouped_linear_gathered_aux(
         self,
@@ -478,10 +498,12 @@ class CpuOps(ConvOps):
         weight: Tensor,
         offs: Tensor,
         epilogue: str,
+        up: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         assert epilogue.endswith("_aux")
         self.calls.append(("grouped_linear_gathered_aux", epilogue))
-        return self._grouped_linear(x[sources.long()], weight, offs, None, epilogue)
+        rows = x[sources.long()]
+        return self._grouped_linear(rows, alternating(weight, up), offs, None, epilogue)
 
     def grouped_linear_fused_aux(
         self,
@@ -491,10 +513,11 @@ class CpuOps(ConvOps):
         bias: Tensor | None,
         epilogue: str,
         allow_tf32: bool = False,
+        up: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         assert epilogue.endswith("_aux")
         self.calls.append(("grouped_linear_fused_aux", epilogue))
-        return self._grouped_linear(x, weight, offs, bias, epilogue)
+        return self._grouped_linear(x, alternating(weight, up), offs, bias, epilogue)
 
     def scaled_grouped_mm(
         self,

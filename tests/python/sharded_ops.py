@@ -102,6 +102,16 @@ def calls(cutwheel: Any) -> dict[str, Call]:
         {"input": random(b, s, k), "weight": random(2 * n, k), "bias": random(2 * n)},
         both,
     )
+    weights = {"gate": random(n, k), "up": random(n, k), "b": random(n), "c": random(n)}
+    found["gated_linear_pair"] = Call(
+        lambda x, gate, up, b, c: cutwheel.gated_linear(x, (gate, up), bias=(b, c)),
+        {"x": random(b, s, k), **weights},
+        both,
+    )
+    found["gated_linear_halves"] = Call(
+        lambda **tensors: cutwheel.gated_linear(**tensors, interleaved=False),
+        {"input": random(m, k), "weight": random(2 * n, k)},
+    )
     # 3 pairs of rows of gate and up cannot be shared by 4 processes.
     found["gated_linear_odd"] = Call(
         cutwheel.gated_linear, {"input": random(m, k), "weight": random(6, k)}
@@ -242,6 +252,10 @@ def _grouped(cutwheel: Any) -> dict[str, Call]:
         "grouped_gated_linear": Call(
             lambda **tensors: cutwheel.grouped_gated_linear(**tensors, offs=ends),
             {"input": random(t, k), "weight": random(g, 2 * n, k)},
+        ),
+        "grouped_gated_linear_pair": Call(
+            lambda x, gate, up: cutwheel.grouped_gated_linear(x, (gate, up), offs=ends),
+            {"x": random(t, k), "gate": random(g, n, k), "up": random(g, n, k)},
         ),
         "moe_rows": Call(
             _there_and_back,

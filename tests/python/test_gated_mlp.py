@@ -100,10 +100,16 @@ def test_what_a_gated_mlp_runs(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
         separate = list(cpu_ops.calls)
         cpu_ops.calls.clear()
         ours.pack_parameters()(x)
-    assert [call[0] for call in separate] == ["linear_fused", "linear", "linear"]
-    assert separate[0][1] == "bias_silu"
-    assert [call[0] for call in cpu_ops.calls] == ["linear_fused", "linear"]
-    assert cpu_ops.calls[0][1] == "gated_silu"
+        assert cpu_ops.calls == separate
+        assert [call[0] for call in separate] == ["linear_fused", "linear"]
+        assert separate[0][1] == "gated_silu"
+        # A layer that does more than its weight says is called.
+        cpu_ops.calls.clear()
+        hooked = mlp(cutwheel)
+        hooked.up_proj.register_forward_hook(lambda module, args, result: 2 * result)
+        hooked(x)
+    assert [call[0] for call in cpu_ops.calls] == ["linear_fused", "linear", "linear"]
+    assert cpu_ops.calls[0][1] == "bias_silu"
 
 
 def test_gated_mlp_is_initialised_as_three_linear_layers(cutwheel: ModuleType) -> None:

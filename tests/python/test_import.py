@@ -15,6 +15,7 @@ _ADDMM = "float beta=1., float alpha=1., bool allow_tf32=False"
 _MM = "Tensor input, Tensor mat2"
 _RESULT = "bool allow_tf32=False) -> Tensor"
 _OUT = "*, Tensor(a!) out) -> ()"
+_UP = "bool allow_tf32=False, Tensor? up=None"
 _LINEAR = "Tensor input, Tensor weight, Tensor? bias, Tensor? residual"
 _SCALED = (
     "Tensor mat_a, Tensor mat_b, Tensor? scale_a, Tensor? scale_b, Tensor? bias=None, "
@@ -45,22 +46,23 @@ OPS = {
     f"{_ADDMM}) -> Tensor",
     "baddbmm.out": f"(Tensor input, Tensor batch1, Tensor batch2, {_ADDMM}, {_OUT}",
     "linear": f"(Tensor input, Tensor weight, Tensor? bias=None, {_RESULT}",
+    "gated_input_gradient": f"(Tensor grad, Tensor weight, Tensor up, {_RESULT}",
     "linear_gradients": "(Tensor grad, Tensor input, Tensor weight, bool weight_is_column_major, "
     "bool allow_tf32=False) -> (Tensor, Tensor)",
-    "linear_fused": f"({_LINEAR}, str epilogue, {_RESULT}",
-    "linear_fused_aux": f"({_LINEAR}, str epilogue, bool allow_tf32=False) -> (Tensor, Tensor)",
+    "linear_fused": f"({_LINEAR}, str epilogue, {_UP}) -> Tensor",
+    "linear_fused_aux": f"({_LINEAR}, str epilogue, {_UP}) -> (Tensor, Tensor)",
     "gemm": f"({_GEMM}, ScalarType? out_dtype=None, bool allow_tf32=False) -> Tensor[]",
     "gemm.out": f"({_GEMM}, bool allow_tf32=False, *, Tensor(a!)[] out) -> ()",
-    "elementwise": "(Tensor[] operands, str epilogue, bool with_result=True, bool with_sums=False) "
-    "-> (Tensor, Tensor)",
+    "elementwise": "(Tensor[] operands, str epilogue, bool with_result=True, bool with_sums=False, "
+    "bool in_halves=False) -> (Tensor, Tensor)",
     "scaled_mm": f"({_SCALED}, ScalarType? output_dtype=None, {_RECIPES}) -> Tensor",
     "scaled_mm.out": f"({_SCALED}, {_RECIPES}, {_OUT}",
     "quantize": "(Tensor x, int recipe, ScalarType dtype, bool symmetric=True) "
     "-> (Tensor, Tensor, Tensor)",
     "grouped_mm": f"({_GROUPED}, Tensor? bias=None, ScalarType? out_dtype=None, {_RESULT}",
     "grouped_mm_accumulate": f"({_GROUPED}, bool allow_tf32=False, {_OUT}",
-    "grouped_linear_fused": f"({_GROUPED_LINEAR}, {_RESULT}",
-    "grouped_linear_fused_aux": f"({_GROUPED_LINEAR}, bool allow_tf32=False) -> (Tensor, Tensor)",
+    "grouped_linear_fused": f"({_GROUPED_LINEAR}, {_UP}) -> Tensor",
+    "grouped_linear_fused_aux": f"({_GROUPED_LINEAR}, {_UP}) -> (Tensor, Tensor)",
     "scaled_grouped_mm": "(Tensor mat_a, Tensor mat_b, Tensor scale_a, Tensor scale_b, "
     "Tensor offs, Tensor? bias=None, ScalarType? output_dtype=None, bool use_fast_accum=False) "
     "-> Tensor",
@@ -220,7 +222,7 @@ def test_parameters_are_named_as_torchs(cutwheel: ModuleType) -> None:
             *("input", "weight", "bias", "activation", "residual", "residual_after_activation"),
         ],
         "matmul": ["input", "other"],
-        "gated_linear": ["input", "weight", "activation", "bias"],
+        "gated_linear": ["input", "weight", "activation", "bias", "interleaved"],
         "gemm": ["a", "b", "epilogue", "out_dtype", "out", "operands"],
         "pack_gated_weight": ["gate", "up"],
         "unpack_gated_weight": ["weight"],
@@ -233,7 +235,7 @@ def test_parameters_are_named_as_torchs(cutwheel: ModuleType) -> None:
         "grouped_mm": ["mat_a", "mat_b", "offs", "bias", "out_dtype", "accumulate_into"],
         "grouped_mm_list": ["As", "Bs", "biases"],
         "grouped_linear": ["input", "weight", "offs", "bias", "activation"],
-        "grouped_gated_linear": ["input", "weight", "offs", "activation"],
+        "grouped_gated_linear": ["input", "weight", "offs", "activation", "interleaved"],
         "scaled_grouped_mm": [
             *(*_TORCHS_SCALED, "bias", "offs"),
             *("output_dtype", "contraction_dim", "use_fast_accum"),

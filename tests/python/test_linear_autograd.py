@@ -18,7 +18,7 @@ PLACEMENTS = ("none", "first", "last")
 SMALL_K, LARGE_K = 8, 264
 """below and above what linear computes again in backward"""
 N = 6
-PRODUCTS = {"mm": 1, "linear": 1, "gemm": 1, "linear_gradients": 2}
+PRODUCTS = {"mm": 1, "linear": 1, "gemm": 1, "gated_input_gradient": 1, "linear_gradients": 2}
 """by the op that computes them"""
 
 
@@ -336,6 +336,92 @@ def test_gated(cutwheel: ModuleType, cpu_ops: CpuOps, activation: str, with_bias
         cpu_ops.calls.clear()
         for got, want in zip(*results, strict=True):
             torch.testing.assert_close(got, want)
+
+
+def derivatives(y: Tensor, given: list[Tensor]) -> list[Tensor]:
+    """First and second ones."""
+    first = torch.autograd.grad(y.pow(2).sum(), given, create_graph=True)
+    loss = sum(grad.square().sum() for grad in first)
+    second = torch.autograd.grad(loss, given)  # type: ignore[arg-type]
+    return [*first, *second]
+
+
+@pytest.mark.parametrize("form", ["pair", "halves"])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("activation", FUSED)
+@pytest.mark.parametrize("rows", [(5,), (2, 3), ()], ids=str)
+@pytest.mark.parametrize("f", [8, 3])
+def test_gated_of_two(
+    cutwheel: ModuleType,
+    cpu_ops: CpuOps,
+    activation: str,
+    with_bias: bool,
+    form: str,
+    rows: tuple[int, ...],
+    f: int,
+) -> None:
+    """Weights that do not alternate: no copy of them, and their gradients as they lie."""
+    x = torch.randn(*rows, SMALL_K, dtype=torch.float64, requires_grad=True)
+    weight = (torch.randn(2 * f, SMALL_K, dtype=torch.float64) * 0.3).requires_grad_()
+    bias = torch.randn(2 * f, dtype=torch.float64, requires_grad=True) if with_bias else None
+    whole = [x, weight] if bias is None else [x, weight, bias]
+    first, second = F.linear(x, weight, bias).chunk(2, -1)
+    expected = ACTIVATIONS[activation](first) * second
+    wanted = derivatives(expected, whole)
+
+    if form == "halves":
+        y = cutwheel.gated_linear(x, weight, activation, bias, interleaved=False)
+        found = derivatives(y, whole)
+    else:
+        parts = [t.detach().requires_grad_() for each in whole[1:] for t in each.chunk(2)]
+        gate, up, *biases = parts
+        y = cutwheel.gated_linear(x, (gate, up), activation, biases if with_bias else None)
+        each = derivatives(y, [x, *parts])
+        found = []
+        for grads in (each[: len(parts) + 1], each[len(parts) + 1 :]):
+            pairs = zip(grads[1::2], grads[2::2], strict=True)
+            found += [grads[0], *(torch.cat(pair) for pair in pairs)]
+    torch.testing.assert_close(y, expected)
+    for got, want in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got, want)
+    assert cpu_ops.calls[0][0] == "linear_fused_aux"
+    with torch.no_grad():
+        given = weight.chunk(2) if form == "pair" else weight
+        biases_of = bias if bias is None or form == "halves" else bias.chunk(2)
+        cpu_ops.calls.clear()
+        y = cutwheel.gated_linear(x, given, activation, biases_of, interleaved=False)
+        torch.testing.assert_close(y, expected)
+        assert [call[0] for call in cpu_ops.calls] == ["linear_fused"]
+
+
+def test_products_of_gated_gradients(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
+    """Two products, whichever way the weights lie."""
+    x = torch.randn(5, 8, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(16, 8, dtype=torch.float64, requires_grad=True)
+    pair = [half.detach().requires_grad_() for half in weight.chunk(2)]
+    for given, names in (
+        (weight, ["elementwise", "linear_gradients"]),
+        (pair, ["elementwise", "gated_input_gradient", "mm"]),
+    ):
+        y = cutwheel.gated_linear(x, given, interleaved=False)
+        cpu_ops.calls.clear()
+        y.sum().backward()
+        assert [call[0] for call in cpu_ops.calls] == names
+
+
+@pytest.mark.parametrize("needed", range(4))
+def test_gated_pair_with_one_gradient(cutwheel: ModuleType, cpu_ops: CpuOps, needed: int) -> None:
+    values = [torch.randn(*shape, dtype=torch.float64) for shape in ((5, 8), (4, 8), (4, 8), (4,))]
+    leaf = values[needed].requires_grad_()
+    x, gate, up, b = values
+    y = cutwheel.gated_linear(x, (gate, up), "silu", (b, None))
+    expected = F.silu(F.linear(x, gate, b)) * F.linear(x, up)
+    torch.testing.assert_close(y, expected)
+    cpu_ops.calls.clear()
+    (got,) = torch.autograd.grad(y.square().sum(), leaf)
+    (want,) = torch.autograd.grad(expected.square().sum(), leaf)
+    torch.testing.assert_close(got, want)
+    assert sum(PRODUCTS.get(call[0], 0) for call in cpu_ops.calls) == (1, 1, 1, 0)[needed]
 
 
 @pytest.mark.parametrize("needed", [0, 1, 2])

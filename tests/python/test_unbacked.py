@@ -94,6 +94,11 @@ FLOATS: dict[str, tuple[Bind, tuple[Operand, ...]]] = {
     ),
     "gated_linear": (of("gated_linear"), (BATCH, WEIGHT)),
     "gated_linear, bias": (named("gated_linear", "bias"), (BATCH, WEIGHT, BIAS)),
+    "gated_linear, pair": (
+        lambda cw: lambda x, gate, up: cw.gated_linear(x, (gate, up)),
+        (BATCH, WEIGHT, WEIGHT),
+    ),
+    "gated_linear, halves": (of("gated_linear", interleaved=False), (BATCH, WEIGHT)),
     "matmul, 3 and 2": (of("matmul"), (BATCH, RIGHT)),
     "matmul, transposed": (lambda cw: lambda a, b: cw.matmul(a.transpose(0, 1), b), (BATCH, RIGHT)),
     "matmul, 2 and 3": (lambda cw: lambda a, b: cw.matmul(a, b.mT), (WEIGHT, BATCH)),
@@ -121,6 +126,10 @@ FLOATS: dict[str, tuple[Bind, tuple[Operand, ...]]] = {
         (TOKENS, EXPERTS, ENDS, normal(G, N)),
     ),
     "grouped_gated_linear": (named("grouped_gated_linear", "offs"), (TOKENS, EXPERTS, ENDS)),
+    "grouped_gated_linear, halves": (
+        named("grouped_gated_linear", "offs", interleaved=False),
+        (TOKENS, EXPERTS, ENDS),
+    ),
     "conv2d": (of("conv2d", padding=1), (PICTURES, FILTERS, CHANNELS)),
     "conv2d, strided": (of("conv2d", stride=2, activation="relu"), (PICTURES, FILTERS, CHANNELS)),
     "conv2d, residual": (

@@ -36,6 +36,8 @@ def dense(a: Tensor, b: Tensor, weight: Tensor, bias: Tensor) -> None:
     assert_type(cutwheel.gated_linear(a, packed, activation="silu"), Tensor)
     both = cutwheel.pack_gated_weight(bias, bias)
     assert_type(cutwheel.gated_linear(a, packed, "gelu", both), Tensor)
+    assert_type(cutwheel.gated_linear(a, packed, interleaved=False), Tensor)
+    assert_type(cutwheel.gated_linear(a, (weight, weight), bias=(bias, None)), Tensor)
 
 
 def scaled(a: Tensor, weight: Tensor, ends: Tensor) -> None:
@@ -57,6 +59,7 @@ def grouped(a: Tensor, weights: Tensor, ends: Tensor) -> None:
     assert_type(cutwheel.grouped_linear(a, weights, offs=ends, activation="relu"), Tensor)
     packed = cutwheel.pack_gated_weight(weights, weights)
     assert_type(cutwheel.grouped_gated_linear(a, packed, offs=ends), Tensor)
+    assert_type(cutwheel.grouped_gated_linear(a, packed.chunk(2, 1), offs=ends), Tensor)
     assert_type(cutwheel.grouped_mm_list([a, a], [weights[0].t()] * 2, [None, None]), list[Tensor])
 
 

@@ -17,6 +17,11 @@ struct Operand {
   void const* data = nullptr;
   std::int64_t leading = 0;
   std::int64_t batch_stride = 0;
+  // Of a B that consists of two matrices: elements from the first to the second in memory, more than 0. Where K is
+  // contiguous, they have the even and the odd columns, which an epilogue combines, and `leading` is the way to the next
+  // pair; else the first half of K and the second. 0: it is one matrix.
+  std::int64_t pair_stride = 0;
+  bool odd_first = false;  // the second of them lies at `data`
 };
 
 // One operand of an epilogue: a scalar's value, or a tensor; null stands for zeros, and nothing is read.
@@ -58,6 +63,7 @@ struct GemmArgs {
   void* d = nullptr;  // [batch, M, N] row-major; N / 2 or 2 N columns by the epilogue's width
   std::int64_t d_leading = 0;
   std::int64_t d_batch_stride = 0;
+  std::int64_t d_odd = 0;  // of an elementwise kernel that doubles the width: where odd columns begin; 0: columns alternate
   float alpha = 1, beta = 0;
   EpilogueValue epilogue[kMaxEpilogueOperands];
   BlockScaleOperand scale_a, scale_b;  // null where the kernel has BlockScales::none

@@ -72,6 +72,7 @@ struct Sm90PersistentKernel {
     typename Epilogue::Params epilogue;
     typename Scheduler::Params scheduler;
     typename ScaleSource::Params scales;
+    bool exchanges_pairs;  // columns of a pair lie the other way round: Operand::odd_first
   };
 
   static constexpr int kTileM = cute::size<0>(typename Types::TileShape{}),
@@ -310,6 +311,9 @@ struct Sm90PersistentKernel {
         });
       }
       read.advance(work.k_tiles + skipped_k_tiles);
+      if constexpr (OperandB::kInPairs) {
+        if (p.exchanges_pairs) exchange_pairs(accum);
+      }
       Epilogue::wait_for_prefetch();
       synchronize();
       // The first scales of the next tile are under way during the epilogue of this one.
@@ -341,6 +345,14 @@ struct Sm90PersistentKernel {
       if constexpr (!kScaled) more = find_next();
     }
     Epilogue::wait_until_read();
+  }
+
+  // Behind a branch, which costs nothing where there is no exchange. Plain assignments would become a choice between two
+  // values for each: 128 instructions in a tile of 128x128.
+  template <class Values>
+  CUTLASS_DEVICE static void exchange_pairs(Values& accum) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Types::kValues; i += 2) sm90_exchange(accum(i), accum(i + 1));
   }
 
   // By all threads: zeros in the stages that this threadblock comes to, for those that TMA leaves.
@@ -446,6 +458,7 @@ struct Sm90PersistentKernel {
     params.epilogue = Epilogue::params(args);
     params.scheduler = scheduler;
     params.scales = ScaleSource::params(args);
+    params.exchanges_pairs = args.b.odd_first;
     LaunchShape shape;
     shape.block = dim3(kMaxThreads);
     shape.shared_memory_bytes = kSharedStorageBytes;

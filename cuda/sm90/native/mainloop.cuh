@@ -83,7 +83,10 @@ struct Sm90PersistentTypes {
   using Epilogue = typename decltype(epilogue_type())::type;
 
   using OperandA = Sm90TileOperand<ElementA, Tile::kM, Tile::kK, kMajorA>;
-  using OperandB = Sm90TileOperand<ElementB, Tile::kN, Tile::kK, kMajorB>;
+  // Columns that the epilogue combines in pairs.
+  static constexpr bool kInPairs =
+      Epilogue_::kWidth == Width::half && !swap_ab && sharing == 1 && kMajorB == cute::SM90::GMMA::Major::K;
+  using OperandB = Sm90TileOperand<ElementB, Tile::kN, Tile::kK, kMajorB, kInPairs>;
   using Loader = std::conditional_t<sharing == 1, Sm90MatrixLoader<OperandA, OperandB, Tile::kK>,
                                     Sm90SharingLoader<OperandA, OperandB, Tile::kK, sharing>>;
   struct LoaderStorage {};

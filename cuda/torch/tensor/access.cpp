@@ -150,6 +150,38 @@ PreparedOperand prepare_operand(Matrix matrix, Tensor const& owner, ScalarType t
   return prepared;
 }
 
+std::int64_t distance_between(Matrix const& one, Matrix const& other, ScalarType type, bool whole_accesses) {
+  bool const one_stride =
+      (one.rows == 1 || one.row_stride == other.row_stride) && (one.batch == 1 || one.batch_stride == other.batch_stride);
+  bool const fits = !whole_accesses || one.cols % access_elements(type) == 0;
+  if (!one_stride || !fits || !accessible(one, type) || !accessible(other, type)) return 0;
+  std::int64_t const bytes = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(other.data)) -
+                             static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(one.data));
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;  // of a tensor map
+  return bytes > -kMostBytes && bytes < kMostBytes ? bytes / element_bytes_of(type) : 0;
+}
+
+View pairs_of(View const& even, View const& odd, ScalarType type, CopyPolicy copy_policy, bool may_be_apart, int device,
+              std::vector<Tensor>& keep) {
+  Matrix const& x = even.matrix;
+  if (std::int64_t const stride = may_be_apart ? distance_between(x, odd.matrix, type, copy_policy.extents) : 0) {
+    bool const odd_first = stride < 0;
+    View const& first = odd_first ? odd : even;
+    return {first.matrix.transposed(), first.owner, odd_first ? -stride : stride, odd_first};
+  }
+  std::int64_t const pitch = round_up(std::max<std::int64_t>(x.cols, 1), access_elements(type));
+  Tensor buffer = empty_strided({x.batch, x.rows, 2, pitch}, {x.rows * 2 * pitch, 2 * pitch, pitch, 1}, type, device);
+  if (pitch != x.cols) torch::stable::zero_(buffer);
+  auto* const data = static_cast<char*>(buffer.data_ptr());
+  for (View const* each : {&even, &odd}) {
+    std::int64_t const skipped = each == &odd ? pitch * element_bytes_of(type) : 0;
+    Tensor target = view_of(buffer, {data + skipped, x.batch, x.rows, x.cols, x.rows * 2 * pitch, 2 * pitch, 1});
+    torch::stable::copy_(target, view_of(each->owner, each->matrix));
+  }
+  keep.push_back(buffer);
+  return {{data, x.batch, x.cols, 2 * x.rows, x.rows * 2 * pitch, 1, pitch}, std::move(buffer)};
+}
+
 bool writable(Matrix const& x, ScalarType type) { return accessible(x, type) && x.cols % access_elements(type) == 0; }
 
 Matrix prepare_output(Output& output, Matrix const& target, ScalarType type, std::int64_t pitch, bool force_temporary,

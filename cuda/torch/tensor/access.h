@@ -22,6 +22,10 @@ inline bool aligned(void const* data) { return reinterpret_cast<std::uintptr_t>(
 struct View {
   Matrix matrix;
   Tensor owner;
+  // Of a B in pairs of columns that do not alternate: as gemm::Operand has them. The matrix is that of the columns that lie
+  // first, in memory of `owner` or of a tensor that the caller holds.
+  std::int64_t pair_stride = 0;
+  bool odd_first = false;
 };
 
 // [..., cols] as one matrix [rows, cols]: as it lies where the strides allow it, else a copy.
@@ -78,6 +82,15 @@ struct PreparedOperand {
 // would do, and for a copy.
 PreparedOperand prepare_operand(Matrix matrix, Tensor const& owner, ScalarType type, Layout preferred,
                                 CopyPolicy copy_policy, bool force_copy, int device, std::vector<Tensor>& keep);
+
+// Elements from one matrix to another as large, negative if it lies in front, where kernels can read both with one stride;
+// 0 where they cannot. `whole_accesses`: rows are multiples of 16 bytes.
+std::int64_t distance_between(Matrix const& one, Matrix const& other, ScalarType type, bool whole_accesses);
+
+// The columns of a B [K, 2F] that is held as two matrices [F, K], or two batches of them: as they lie if kernels can read
+// both with one stride, else a copy in which they alternate. `may_be_apart`: false asks for the copy.
+View pairs_of(View const& even, View const& odd, ScalarType type, CopyPolicy copy_policy, bool may_be_apart, int device,
+              std::vector<Tensor>& keep);
 
 // One result on its way: what the op returns (or out=), and where a kernel writes it if it cannot be written as it lies.
 struct Output {

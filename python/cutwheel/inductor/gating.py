@@ -1,9 +1,9 @@
 """Gated linear units: act(x @ gate.T + b) * (x @ up.T + c) of one kernel.
 
-The kernel wants the rows of gate and up in turn. A model may hold them so. If it holds them apart,
-or in halves, they are packed once, where Inductor knows them as constants
-(`torch._inductor.config.freezing`): to pack parameters at each call would cost more than it saves.
-So are the biases.
+The kernel reads gate and up where they lie: in turn, in halves of one tensor, or in two. Biases it
+reads in turn, so others are copied, in the graph or, where Inductor knows them as constants
+(`torch._inductor.config.freezing`), once. Freezing makes weights row-major, which the kernel does
+not read: these are packed once, too.
 """
 
 from __future__ import annotations
@@ -28,9 +28,6 @@ aten, ops = torch.ops.aten, torch.ops.cutwheel
 
 _SPLITS = (aten.split_with_sizes.default, aten.split.Tensor)
 ALTERNATING, HALVES, APART = "alternating", "halves", "apart"
-
-
-_NOT_PACKED = "gate and up are to be packed first: cutwheel.replace_layers does, or freezing"
 
 
 class _Layer(NamedTuple):
@@ -241,6 +238,24 @@ def _layer_before(node: Any) -> _Layer | None:
     return None
 
 
+def _is_same_matrix(one: fx.Node, other: fx.Node) -> bool:
+    """Whether two nodes are the same rows of the same tensor, each maybe by a view of its own."""
+    if one is other:
+        return True
+    shapes = [value_of(each) for each in (one, other)]
+    if any(value is None for value in shapes):
+        return False
+    first, second = (value.shape for value in shapes if value is not None)
+    if not all(is_same(x, y) for x, y in zip(first, second, strict=True)):
+        return False
+    sources = []
+    for node in (one, other):
+        while is_reshape(node) and isinstance(node.args[0], fx.Node):
+            node = node.args[0]
+        sources.append(node)
+    return sources[0] is sources[1]
+
+
 def _complete(
     product: Product, gate: _Gate, chain: Chain, up: fx.Node
 ) -> tuple[_Gate, Chain] | None:
@@ -253,7 +268,9 @@ def _complete(
         views.append(up)
         up = up.args[0]  # type: ignore[assignment]
     other = _layer_before(up)
-    if other is None or other.product.node is product.node or other.product.a is not product.a:
+    if other is None or other.product.node is product.node:
+        return None
+    if not _is_same_matrix(other.product.a, product.a):
         return None
     if not _may_be_gated(other.product) or static(other.product.n) != static(product.n):
         return None
@@ -276,40 +293,35 @@ def _judge(
     product = layer.product
     layers = [layer] if gate.other is None else [layer, gate.other]
     # Where gate and up are apart, gate comes first; in halves, one tensor has both.
-    weights = [each.product.b for each in layers]
-    biases = [each.bias for each in layers]
-    has_bias = any(each is not None for each in biases)
+    has_bias = any(each.bias is not None for each in layers)
     epilogue = f"gated_bias_{name}" if has_bias else f"gated_{name}"
-    is_known = all(_constant_of(each) is not None for each in weights) and all(
-        each is None or _constant_of(each, 1) is not None for each in biases
-    )
     if not target.has_kernel("gemm", product.dtype, "tnt", epilogue):
         return []
     if target.why_not_fused(f"gated{end_of(chain.tail)}", name, product.m) is not None:
         return []
     if context.is_written_between(product.node, chain.tail):
         return []
-    if gate.how != ALTERNATING and not is_known:
-        for each in layers:
-            context.notes[each.product.node] = _NOT_PACKED
+    is_row_major = any(each.product.layout != "tn" for each in layers)
+    if gate.how == ALTERNATING and is_row_major:
         return []
-    if gate.how == ALTERNATING and product.layout != "tn":
-        return []
+    k = static(product.k)
+    if gate.how != ALTERNATING and (k is None or k * product.dtype.itemsize % 16):
+        return []  # rows that kernels do not read where they lie would be copied at each call
     with graph.inserting_before(chain.tail):
+        up: fx.Node | None = None
         if gate.how == ALTERNATING:
             weight, bias = rewriting.transposed(graph, product.b, product.node), layer.bias
         else:
-            rows = [x.t() for x in map(_constant_of, weights) if x is not None]
-            weight, bias = _packed(graph, rows, gate.is_swapped, product.node), None
-            if has_bias:
-                # A bias that is not there counts as zeros.
-                known = [None if each is None else _constant_of(each, 1) for each in biases]
-                parts = [
-                    w.new_zeros(len(w)) if b is None else b
-                    for w, b in zip(rows, known, strict=True)
-                ]
-                bias = _packed(graph, parts, gate.is_swapped, product.node)
-        args = product.a, weight, bias, None, epilogue
+            if is_row_major:
+                rows = [x.t() for x in (_constant_of(y.product.b) for y in layers) if x is not None]
+                weight = _packed(graph, rows, gate.is_swapped, product.node)
+            else:
+                weight, up = _two_of(graph, layers, gate, product)
+            bias = _bias_of(graph, layers, gate, product) if has_bias else None
+        args: tuple[Any, ...] = (product.a, weight, bias, None, epilogue)
+        if up is not None:
+            allow_tf32 = product.dtype == torch.float32
+            args = (*args, allow_tf32, up)
     sizes = gate.viewed.args[1] if is_reshape(gate.viewed) else layer.shape
     shape = None
     if sizes is not None:
@@ -326,6 +338,50 @@ def _judge(
         rewriting.erase_unused(graph, [other.node])
         entries.append(Replacement(other.op, str(other), text))
     return entries
+
+
+def _two_of(
+    graph: fx.Graph, layers: list[_Layer], gate: _Gate, product: Product
+) -> tuple[fx.Node, fx.Node]:
+    """The weights of gate and up, [F, K] each."""
+    found = [rewriting.transposed(graph, each.product.b, product.node) for each in layers]
+    if len(found) == 1:
+        found = _halves(graph, found[0], product.node)
+    first, second = found[::-1] if gate.is_swapped else found
+    return first, second
+
+
+def _halves(graph: fx.Graph, node: fx.Node, like: fx.Node) -> list[fx.Node]:
+    rows = value_of(node).shape[0]  # type: ignore[union-attr]
+    spans = (0, rows // 2), (rows // 2, rows)
+    return [rewriting.emit(graph, aten.slice.Tensor, (node, 0, *span), like) for span in spans]
+
+
+def _bias_of(graph: fx.Graph, layers: list[_Layer], gate: _Gate, product: Product) -> fx.Node:
+    """The biases of gate and up in turn, [2F]; one that is not there counts as zeros."""
+    known = [None if each.bias is None else _constant_of(each.bias, 1) for each in layers]
+    columns = [static(each.product.n) or 0 for each in layers]
+    if all(each.bias is None or x is not None for each, x in zip(layers, known, strict=True)):
+        like = next(x for x in known if x is not None)
+        parts = [
+            like.new_zeros(count) if x is None else x
+            for x, count in zip(known, columns, strict=True)
+        ]
+        return _packed(graph, parts, gate.is_swapped, product.node)
+    node = product.node
+    options: dict[str, Any] = {"dtype": product.dtype, "device": product.device}
+    nodes = [
+        each.bias
+        if each.bias is not None
+        else rewriting.emit(graph, aten.full.default, ([count], 0), node, **options)
+        for each, count in zip(layers, columns, strict=True)
+    ]
+    if len(nodes) == 1:
+        nodes = _halves(graph, nodes[0], node)
+    pairs = nodes[::-1] if gate.is_swapped else nodes
+    columns_apart = [rewriting.emit(graph, aten.unsqueeze.default, (x, 1), node) for x in pairs]
+    stacked = rewriting.emit(graph, aten.cat.default, (columns_apart, 1), node)
+    return rewriting.emit(graph, aten.reshape.default, (stacked, [-1]), node)
 
 
 def _constant_of(node: fx.Node, dims: int = 2) -> Tensor | None:

@@ -67,7 +67,6 @@ def replace_product(graph: fx.Graph, node: fx.Node, context: Any) -> Replacement
     if because is not None:
         return entry(None, because)
     fused, stop = _fused(graph, product, target, context)
-    stop = "; ".join(each for each in (context.notes.get(node, ""), stop) if each)
     if fused is not None:
         return entry(fused, stop)
     plain = _why_not_plain(product, target)

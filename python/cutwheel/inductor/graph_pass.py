@@ -42,8 +42,6 @@ class _Context:
         self._order = {node: position for position, node in enumerate(graph.nodes)}
         self._mutations = mutating_positions(graph, self._order)
         self._targets: dict[torch.device, Target | str] = {}
-        self.notes: dict[fx.Node, str] = {}
-        """why a product is no part of a larger kernel"""
 
     def target(self, device: torch.device) -> Target | str:
         if device not in self._targets:

@@ -17,7 +17,7 @@ from ..ops._common.precision import autocast_operands
 from ..ops.gemm._epilogue import cast_operands, is_composed, positional_operands
 from ..ops.linear._gated import epilogue_of as gated_epilogue_of
 from ._conv import CONV, conv_request
-from ._grouped import GROUPED, SCALED_MM, grouped_request, scaled_request, take_scales
+from ._grouped import GROUPED, SCALED_MM, grouped_request, scaled_request, take_pair, take_scales
 from ._request import (
     Arguments,
     ByTorch,
@@ -201,6 +201,8 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
         given = arguments.bind(name, args, kwargs)
     if name in ("scaled_mm", "scaled_grouped_mm"):
         take_scales(name, given)
+    if name in ("gated_linear", "grouped_gated_linear"):
+        take_pair(name, given)
     tensors: dict[str, Any] = {key: given.get(key) for key in arguments.tensors}
     check_tensors(name, tensors, arguments.optional)
     if torch.is_autocast_enabled():
@@ -252,11 +254,14 @@ def _layer_request(operands: list[Any], fused: str) -> Request:
 
 
 def _gated_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Request | ByTorch:
-    input, weight, bias = tensors.values()
+    input, weight, bias, up = tensors.values()
     activation = given.get("activation", "silu")
-    fused = gated_epilogue_of(input, weight, bias, activation)
+    fused = gated_epilogue_of(input, weight, bias, activation, up)
     served = served_by_torch(op, input, activation, "gate")
-    return served or _layer_request([input, weight, bias, None], fused)
+    if served is not None:
+        return served
+    operands = [input, weight, bias, None, up]
+    return Request("linear_fused", operands, allow_tf32=allows_tf32(input), epilogue=fused)
 
 
 def _named_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Request | ByTorch:
@@ -304,7 +309,12 @@ _OPS: dict[str, tuple[Arguments, _RequestOf]] = {
         _linear_request,
     ),
     "gated_linear": (
-        Arguments(("input", "weight", "activation", "bias"), _LINEAR, ("bias",)),
+        Arguments(
+            ("input", "weight", "activation", "bias"),
+            (*_LINEAR, "up"),
+            ("bias", "up"),
+            ("interleaved",),
+        ),
         _gated_request,
     ),
     "gemm": (

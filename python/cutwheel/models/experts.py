@@ -1,9 +1,8 @@
-"""Experts of Transformers' models: a function for its interface, and modules with packed weights.
+"""Experts of Transformers' models: a function for its interface, and modules that have it.
 
 Transformers holds experts' weights as gate_up_proj, [G, 2F, H] with the rows of gate, then those of
 up (GPT-OSS: [G, H, 2F], columns in turn), and down_proj, [G, H, F]. The grouped kernels read these
-by strides. The kernel with a gate in it wants the rows of gate and up in turn, which no strides of
-halves say, so that one is for packed weights only, which replace_layers makes.
+by strides, the one with a gate in it, too.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ..ops.grouped import grouped_mm
 from ..ops.grouped._linear import gathered_gated_linear, gathered_linear
 from ..ops.grouped._permutation import Routing, permute
 from .families import activation_of
-from .joined import Joined, Packing, become, pack_halves, unpack_halves
+from .joined import Joined, become
 
 NAME = "cutwheel"
 
@@ -53,9 +52,16 @@ def experts_forward(
         right = weight if self.is_transposed else weight.mT
         return grouped_mm(rows, right, offs=routing.offs, bias=bias)
 
+    activation = None if why_not_gated(self) else activation_of(self.act_fn)
+
     def mlp(tokens: Tensor, routing: Routing) -> Tensor:
-        z = product(tokens, first, routing, are_tokens=True)
-        hidden = self._apply_gate(z) if first == "gate_up_proj" else self.act_fn(z)
+        if activation is not None:
+            weight = self.gate_up_proj
+            rows = tokens if torch.is_autocast_enabled() else tokens.to(weight.dtype)
+            hidden = gathered_gated_linear(rows, weight, routing, activation, interleaved=False)
+        else:
+            z = product(tokens, first, routing, are_tokens=True)
+            hidden = self._apply_gate(z) if first == "gate_up_proj" else self.act_fn(z)
         results = product(hidden, "down_proj", routing)
         if getattr(self, "has_post_expert_norm", False):
             results = self.post_expert_norm(results)
@@ -87,37 +93,16 @@ def register_transformers() -> None:
 
 
 class GroupedExpertsAsTheyLie(Joined):
-    """Experts by grouped products of the original's weights."""
+    """Experts by grouped products of the original's weights; the gate is in one where it can be."""
 
     forward = experts_forward
 
 
-class PackedExperts(Joined):
-    """Experts whose gate, up and activation are in one kernel."""
-
-    _activation: str
-    gate_up_weight: torch.nn.Parameter
-    down_proj: torch.nn.Parameter
-
-    def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-        gate_up, down = self.gate_up_weight, self.down_proj
-
-        def mlp(tokens: Tensor, routing: Routing) -> Tensor:
-            hidden = gathered_gated_linear(tokens, gate_up, routing, self._activation)
-            return grouped_mm(hidden, down.mT, offs=routing.offs)
-
-        states = hidden_states
-        if not torch.is_autocast_enabled():
-            states = states.to(gate_up.dtype)
-        result = by_expert(mlp, states, top_k_index, top_k_weights, gate_up.shape[0])
-        return result.to(hidden_states.dtype)
-
-
-def why_not_packed(module: Any) -> str | None:
+def why_not_gated(module: Any) -> str | None:
     """Why the gate is no part of the kernel; None: it can be."""
     # The name of Transformers' own gate; a class with another formula has a method of its own.
-    gate = getattr(type(module)._apply_gate, "__name__", "")
-    if module.has_bias:
+    gate = getattr(getattr(type(module), "_apply_gate", None), "__name__", "")
+    if getattr(module, "has_bias", False):
         return "experts with biases have no kernel with a gate"
     if module.is_transposed or not getattr(module, "is_concatenated", True):
         return "the weight is not [G, 2F, H] with the rows of gate, then those of up"
@@ -132,16 +117,8 @@ def why_not_packed(module: Any) -> str | None:
 
 def replace_experts(module: Any) -> tuple[str, tuple[str, ...], str]:
     """Puts cutwheel's experts in place; returns what computes them, the parts, and a note."""
-    reason = why_not_packed(module)
+    reason = why_not_gated(module)
+    become(module, GroupedExpertsAsTheyLie)
     if reason is not None:
-        become(module, GroupedExpertsAsTheyLie)
         return "grouped_mm, and the gate by torch", (), reason
-    module._activation = activation_of(module.act_fn)
-    weight = module.gate_up_proj
-    packed = torch.nn.Parameter(pack_halves([weight.detach()]), weight.requires_grad)
-    del module.gate_up_proj
-    module.gate_up_weight = packed
-    packing = Packing("gate_up_weight", ("gate_up_proj",), pack_halves, unpack_halves)
-    become(module, PackedExperts, [packing])
-    note = "repacked once; state_dict() copies it back"
-    return "grouped_gated_linear and grouped_mm", ("gate_up_proj",), note
+    return "grouped_gated_linear and grouped_mm", (), ""

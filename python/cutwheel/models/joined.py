@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..nn._source import is_bare
 from ..nn.scaled import ScaledLinear
 from ..ops._common.activations import ACTIVATIONS
 from ..ops.linear import gated_linear, linear, pack_gated_weight, unpack_gated_weight
@@ -336,6 +337,37 @@ class PackedGate(Joined):
         return result
 
 
+class GateAsItLies(Joined):
+    """A gated MLP whose layers of gate and up stay: one kernel reads the weights of both.
+
+    The original's forward runs where a layer does more by now than its weight says.
+    """
+
+    _activation: str
+    _down: str
+    _names: tuple[str, ...]
+    """the layers of gate and up, or the one that has both, one behind the other"""
+
+    def forward(self, input: Tensor) -> Tensor:
+        layers: list[Any] = [getattr(self, name) for name in self._names]
+        if not all(_is_weight_alone(layer) for layer in layers):
+            base: Any = type(self)._base
+            return base.forward(self, input)  # type: ignore[no-any-return]
+        if len(layers) == 1:
+            whole: Tensor = layers[0].weight
+            hidden = gated_linear(input, whole, self._activation, interleaved=False)
+        else:
+            gate, up = layers
+            hidden = gated_linear(input, (gate.weight, up.weight), self._activation)
+        result: Tensor = getattr(self, self._down)(hidden)
+        return result
+
+
+def _is_weight_alone(layer: Any) -> bool:
+    """Whether a call of the layer is the product with its weight, and no more."""
+    return type(layer) is torch.nn.Linear and layer.bias is None and is_bare(layer)
+
+
 class ScaledGate(Joined):
     """A gated MLP in 8 bits: gate and up in one product, and then the activation, by torch."""
 
@@ -356,8 +388,15 @@ def merge_gate(
     activation: str,
     scaled: Callable[[torch.nn.Linear], ScaledLinear] | None,
 ) -> None:
-    """Makes one product of gate and up, which are the layers `names`, or one layer's halves."""
+    """Makes one product of gate and up, which are the layers `names`, or one layer's halves.
+
+    Without biases it reads the weights where they lie; else they are packed, biases in turn.
+    """
     module._down = down
+    if scaled is None and all(getattr(module, name).bias is None for name in names):
+        module._activation, module._names = activation, names
+        become(module, GateAsItLies)
+        return
     if scaled is None:
         pack, unpack = (_pack_two, _unpack_two) if len(names) == 2 else (pack_halves, unpack_halves)
         become(module, PackedGate, _pack_gate(module, names, activation, pack, unpack))

@@ -25,7 +25,7 @@ from .families import (
     is_unit,
     kind_of,
 )
-from .joined import Joined, merge_gate, merge_projections, pack_unit
+from .joined import GateAsItLies, Joined, merge_gate, merge_projections, pack_unit
 from .report import Left, Replaced, ReplacementReport
 
 QUANTIZATIONS: dict[str, tuple[str, torch.dtype]] = {
@@ -47,8 +47,8 @@ def replace_layers(
     The model is changed in place. In models of Transformers (Llama, Mistral, Qwen2 and 3, Gemma 1
     to 3, Phi, Mixtral, Qwen3-MoE, DeepSeek V3, GPT-OSS, BERT, ViT, Whisper) these become, by class:
 
-    - a gated MLP: gate, up and the activation in one kernel; their weights are repacked once, into
-      one parameter
+    - a gated MLP: gate, up and the activation in one kernel, which reads the weights where they
+      lie; with biases, they and the weights are repacked once, into one parameter each
     - the query, key and value projections of an attention block: one product, and one parameter
     - a linear layer and the activation behind it (BERT, ViT, Whisper, Phi): one kernel
     - experts: grouped products, with the gate in the first where the weights allow it
@@ -138,6 +138,8 @@ class _Replacement:
                 self._unit(name, module)
         for name, module in modules:
             for child_name, child in list(module.named_children()):
+                if isinstance(module, GateAsItLies) and child_name in module._names:
+                    continue  # its weight is read by the kernel for both
                 if isinstance(child, torch.nn.Linear) and not isinstance(child, Linear):
                     self._linear(module, child_name, f"{name}.{child_name}" if name else child_name)
         if isinstance(self.model, torch.nn.Linear):
@@ -158,9 +160,10 @@ class _Replacement:
             self._leave(name, module, f"gate and up are products of their own: {reason}")
             return
         before = type(module).__name__
+        has_bias = layers[0].bias is not None  # type: ignore[union-attr]
         merge_gate(module, kind.gate_up, kind.down, str(activation), self._scaled())
         by = "gated_linear" if self._recipe is None else "one ScaledLinear"
-        note = "" if self._recipe else "repacked once"
+        note = "repacked once" if has_bias and not self._recipe else ""
         self.replaced.append(Replaced(name, before, by, kind.gate_up, note))
 
     def _attention(self, name: str, module: Any, kind: Attention) -> None:

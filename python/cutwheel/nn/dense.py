@@ -5,7 +5,7 @@ State dicts are those of the torch.nn modules they stand for, in both directions
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -83,12 +83,13 @@ class GatedMLP(torch.nn.Module):
     gate_proj, up_proj and down_proj are linear layers, so parameters and entries of the state dict
     are gate_proj.weight and up_proj.weight, [intermediate_size, hidden_size] each, and
     down_proj.weight. All that works on the modules of torch works on these: sharding, pruning,
-    parametrizations, layers put in their place. A call runs a kernel for each, the activation in
-    that of the gate, and multiplies.
+    parametrizations, layers put in their place. One kernel computes gate, up, the activation and
+    the product of both, and reads the two weights where they lie. Where a layer does more than its
+    weight says (an adapter, a hook), each is a kernel of its own.
 
     `pack_parameters` puts gate and up into one parameter, `gate_up_weight`, [2 * intermediate_size,
-    hidden_size], for gated_linear: one kernel for both and what follows them. It takes the place of
-    the two in parameters and state dict. `unpack_parameters` goes back.
+    hidden_size], which takes the place of the two in parameters and state dict: sharded by tensor
+    parallelism, one kernel computes it in training, too. `unpack_parameters` goes back.
 
     load_state_dict takes the two weights or the packed one, whichever the module has.
 
@@ -102,13 +103,6 @@ class GatedMLP(torch.nn.Module):
         ValueError: an activation that is not known
     """
 
-    # The kernel wants the rows of gate and up in turn, so no two contiguous parameters lie as it
-    # reads them, and views of a packed tensor are not contiguous: FSDP2, LBFGS and safetensors
-    # refuse those. A packed copy would have to be made at each call, which triples the memory
-    # traffic of one with few rows (of 16 bits, the GEMM reads 4 F K bytes, the copy moves
-    # 8 F K), or kept. But nothing tells whether a copy that was kept is still right: parameters
-    # change at the same address and _version under `parameter.data.copy_()`, at FSDP2's all-gather,
-    # and when a CUDA graph is replayed. So the caller says which of the two the parameters are.
     gate_proj: torch.nn.Module | None
     up_proj: torch.nn.Module | None
     down_proj: torch.nn.Module
@@ -208,6 +202,9 @@ class GatedMLP(torch.nn.Module):
         packed = self.gate_up_weight
         if packed is not None:
             hidden = gated_linear(input, packed, self.activation)
+        elif _is_weight_alone(self.gate_proj) and _is_weight_alone(self.up_proj):
+            gate, up = self.gate_proj, self.up_proj
+            hidden = gated_linear(input, (gate.weight, up.weight), self.activation)
         else:
             hidden = self._activated_gate(input) * self.up_proj(input)  # type: ignore[misc]
         result: Tensor = (
@@ -291,6 +288,13 @@ class GatedMLP(torch.nn.Module):
                 )
             parts.append(old if weight is None else weight.detach())
         return pack_gated_weight(*parts)
+
+
+def _is_weight_alone(layer: torch.nn.Module | None) -> TypeGuard[Linear]:
+    """Whether a call of the layer is the product with its weight, and no more."""
+    return (
+        type(layer) is Linear and layer.bias is None and layer.activation is None and is_bare(layer)
+    )
 
 
 def _own_parameter(name: str, weight: Tensor) -> torch.nn.Parameter:

@@ -14,7 +14,8 @@ bool begins_on_16_bytes(void const* data, std::int64_t leading, std::int64_t bat
 }  // namespace
 
 bool is_tma_loadable(Operand const& x, DType type) {
-  return begins_on_16_bytes(x.data, x.leading, x.batch_stride, element_bytes(type));
+  return begins_on_16_bytes(x.data, x.leading, x.batch_stride, element_bytes(type)) &&
+         x.pair_stride * element_bytes(type) % 16 == 0;
 }
 
 bool is_tma_storable(GemmArgs const& args, int element_bytes) {
@@ -30,6 +31,21 @@ void encode_tensor_map(CUtensorMap& map, DType type, Operand const& x, int conti
                                 static_cast<cuuint64_t>(x.batch_stride) * bytes};
   cuuint32_t const boxes[] = {static_cast<cuuint32_t>(box), static_cast<cuuint32_t>(box_rows), 1}, steps[] = {1, 1, 1};
   cuTensorMapEncodeTiled(&map, tensor_map_type(type), 3, const_cast<void*>(x.data), extents, strides, boxes, steps,
+                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                         l2_promotion(x.leading * element_bytes(type)), CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+}
+
+void encode_pairs_map(CUtensorMap& map, DType type, Operand const& x, int contiguous, int rows, int batch, int box,
+                      int box_rows) {
+  auto const bytes = [&](std::int64_t elements) { return static_cast<cuuint64_t>(elements * element_bytes(type)); };
+  std::int64_t const within = x.pair_stride ? x.pair_stride : x.leading,
+                     between = x.pair_stride ? x.leading : 2 * x.leading;
+  cuuint64_t const extents[] = {static_cast<cuuint64_t>(contiguous), 2, static_cast<cuuint64_t>(rows / 2),
+                                static_cast<cuuint64_t>(batch)};
+  cuuint64_t const strides[] = {bytes(within), bytes(between), bytes(x.batch_stride)};
+  cuuint32_t const boxes[] = {static_cast<cuuint32_t>(box), 2, static_cast<cuuint32_t>(box_rows / 2), 1};
+  cuuint32_t const steps[] = {1, 1, 1, 1};
+  cuTensorMapEncodeTiled(&map, tensor_map_type(type), 4, const_cast<void*>(x.data), extents, strides, boxes, steps,
                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                          l2_promotion(x.leading * element_bytes(type)), CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }

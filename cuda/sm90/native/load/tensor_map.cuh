@@ -35,6 +35,11 @@ bool is_tma_storable(GemmArgs const& args, int element_bytes);
 void encode_tensor_map(CUtensorMap& map, DType type, Operand const& x, int contiguous, int rows, int batch, int box,
                        int box_rows);
 
+// [batch, pairs, rows of a pair, contiguous] in boxes of [1, box_rows / 2, 2, box]: the rows of a pair follow each other in
+// shared memory wherever they lie (Operand::pair_stride). Else as encode_tensor_map().
+void encode_pairs_map(CUtensorMap& map, DType type, Operand const& x, int contiguous, int rows, int batch, int box,
+                      int box_rows);
+
 struct StoredBox {
   int piece_bytes, rows, pieces;
   CUtensorMapSwizzle swizzle;

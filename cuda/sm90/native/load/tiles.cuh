@@ -11,9 +11,11 @@
 namespace cutwheel::gemm {
 
 // An operand of a tile in shared memory. A swizzle spans 128 bytes along K, or along M or N where K is not contiguous, and
-// there are as many boxes as the tile takes.
-template <class E, int extent, int k, cute::SM90::GMMA::Major major>
+// there are as many boxes as the tile takes. in_pairs: rows are pairs, which memory may have apart (Operand::pair_stride),
+// and alternate here all the same.
+template <class E, int extent, int k, cute::SM90::GMMA::Major major, bool in_pairs = false>
 struct Sm90TileOperand {
+  static constexpr bool kInPairs = in_pairs;
   static constexpr bool kIsK = major == cute::SM90::GMMA::Major::K;
   static constexpr int kSwizzled = 128 / static_cast<int>(sizeof(E));  // elements
   static constexpr int kBoxes = (kIsK ? k : extent) / kSwizzled;
@@ -22,6 +24,7 @@ struct Sm90TileOperand {
   static constexpr int kBytes = kElements * static_cast<int>(sizeof(E));
   static constexpr int kLineUnits = 128 / 16, kBoxUnits = kBoxElements / kSwizzled * kLineUnits;
   static_assert(k % kSwizzled == 0 && (kIsK || (extent % kSwizzled == 0 && sizeof(E) == 2)));
+  static_assert(!in_pairs || kIsK);
 
   // The matrix descriptor (PTX ISA, wgmma) of `rows` rows from `row` on: both are multiples of 8.
   template <int rows>
@@ -49,7 +52,7 @@ struct Sm90TileOperand {
   static void encode_map(CUtensorMap& map, DType type, Operand const& x, int rows, int k_extent, int batch, int parts = 1,
                          int lines = k) {
     if constexpr (kIsK) {
-      encode_tensor_map(map, type, x, k_extent, rows, batch, kSwizzled, extent / parts);
+      encode_rows(map, type, x, k_extent, rows, batch, extent / parts);
     } else {
       encode_tensor_map(map, type, x, rows, k_extent, batch, kSwizzled, lines);
     }
@@ -61,7 +64,12 @@ struct Sm90TileOperand {
   CUTLASS_HOST_DEVICE static int tail_of(int rows) { return kIsK ? rows % extent : 0; }
 
   static void encode_tail_map(CUtensorMap& map, DType type, Operand const& x, int rows, int k_extent, int batch) {
-    if (int const tail = tail_of(rows)) encode_tensor_map(map, type, x, k_extent, rows, batch, kSwizzled, tail);
+    if (int const tail = tail_of(rows)) encode_rows(map, type, x, k_extent, rows, batch, tail);
+  }
+
+  static void encode_rows(CUtensorMap& map, DType type, Operand const& x, int k_extent, int rows, int batch, int box_rows) {
+    auto const encode = in_pairs ? encode_pairs_map : encode_tensor_map;
+    encode(map, type, x, k_extent, rows, batch, kSwizzled, box_rows);
   }
 
   // The part of the rows from `row` on that a tile of K loads.
@@ -86,15 +94,20 @@ struct Sm90TileOperand {
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kBoxes; ++i) {
       if (!kIsK && i >= boxes) break;
-      cute::SM90_TMA_LOAD_3D::copy(&map, barrier, kHint, stage + i * kBoxElements, (kIsK ? k_at : row) + i * kSwizzled,
-                                   kIsK ? row : k_at, batch);
+      E* const to = stage + i * kBoxElements;
+      int const first = (kIsK ? k_at : row) + i * kSwizzled;
+      if constexpr (in_pairs) {
+        cute::SM90_TMA_LOAD_4D::copy(&map, barrier, kHint, to, first, 0, row / 2, batch);
+      } else {
+        cute::SM90_TMA_LOAD_3D::copy(&map, barrier, kHint, to, first, kIsK ? row : k_at, batch);
+      }
     }
   }
 
   // The same where each threadblock of a cluster loads one of `parts` parts of the rows, for all of them.
   template <int parts>
   CUTLASS_DEVICE static Part shared_part_of(int row, int rows) {
-    static_assert(kIsK ? extent % (8 * parts) == 0 : kBoxes % parts == 0);
+    static_assert(!in_pairs && (kIsK ? extent % (8 * parts) == 0 : kBoxes % parts == 0));
     if constexpr (kIsK) {
       constexpr int kPartRows = extent / parts;
       int const loaded = min(parts, (rows - row + kPartRows - 1) / kPartRows);
@@ -126,7 +139,12 @@ struct Sm90TileOperand {
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kBoxes; ++i) {
       if (!kIsK && i >= boxes) break;
-      cute::SM90_TMA_LOAD_3D::PREFETCH::copy(&map, (kIsK ? k_at : row) + i * kSwizzled, kIsK ? row : k_at, batch);
+      int const first = (kIsK ? k_at : row) + i * kSwizzled;
+      if constexpr (in_pairs) {
+        cute::SM90_TMA_LOAD_4D::PREFETCH::copy(&map, first, 0, row / 2, batch);
+      } else {
+        cute::SM90_TMA_LOAD_3D::PREFETCH::copy(&map, first, kIsK ? row : k_at, batch);
+      }
     }
   }
 
@@ -167,18 +185,37 @@ struct Sm90TileOperand {
 template <class OperandA, class OperandB, int k>
 struct Sm90MatrixLoader {
   static constexpr bool kMayLeaveZeros = !OperandA::kIsK && !OperandB::kIsK;
+  // Gradients of inputs, whose weight may be two (Operand::pair_stride): to a tensor map, a batch of halves of K.
+  static constexpr bool kMayHaveHalves = OperandA::kIsK != OperandB::kIsK;
   struct Params {
     CUtensorMap a, b, a_tail, b_tail;
     int a_rows, b_rows;
-    int lines = k;  // fewer where K has no more (kMayLeaveZeros)
+    int lines = k;            // fewer where K has no more (kMayLeaveZeros)
+    int half_k = 0x7fffffff;  // where the second half begins
+    bool second_first = false;
 
     void encode_a(DType type, Operand const& x, int rows, int k_extent, int batch) {
-      OperandA::encode_map(a, type, x, a_rows = rows, k_extent, batch, 1, lines);
+      a_rows = rows;
+      if (encode_halves<OperandA>(a, type, x, rows, k_extent)) return;
+      OperandA::encode_map(a, type, x, rows, k_extent, batch, 1, lines);
       OperandA::encode_tail_map(a_tail, type, x, rows, k_extent, batch);
     }
     void encode_b(DType type, Operand const& x, int rows, int k_extent, int batch) {
-      OperandB::encode_map(b, type, x, b_rows = rows, k_extent, batch, 1, lines);
+      b_rows = rows;
+      if (encode_halves<OperandB>(b, type, x, rows, k_extent)) return;
+      OperandB::encode_map(b, type, x, rows, k_extent, batch, 1, lines);
       OperandB::encode_tail_map(b_tail, type, x, rows, k_extent, batch);
+    }
+
+   private:
+    template <class Operand_>
+    bool encode_halves(CUtensorMap& map, DType type, Operand x, int rows, int k_extent) {
+      if (!kMayHaveHalves || Operand_::kIsK || x.pair_stride == 0) return false;
+      half_k = k_extent / 2;
+      second_first = x.odd_first;
+      x.batch_stride = x.pair_stride;
+      Operand_::encode_map(map, type, x, rows, half_k, 2, 1, lines);
+      return true;
     }
   };
   Params const& p;
@@ -203,15 +240,33 @@ struct Sm90MatrixLoader {
   // Fetches the first k-tile of a work tile into L2, where a preceding kernel still writes what it writes. On an H100 this
   // gains up to 2 % (24 x 3584 x 3584); fetching four k-tiles loses up to 11 %.
   CUTLASS_DEVICE void prefetch(Sm90WorkTile const& work) const {
-    OperandA::prefetch(part_a.is_tail ? p.a_tail : p.a, work.m, work.k, work.a_batch, part_a.boxes);
-    OperandB::prefetch(part_b.is_tail ? p.b_tail : p.b, work.n, work.k, work.b_batch, part_b.boxes);
+    auto const [a_k, a_batch] = place_of<OperandA>(work.k, work.a_batch);
+    auto const [b_k, b_batch] = place_of<OperandB>(work.k, work.b_batch);
+    OperandA::prefetch(part_a.is_tail ? p.a_tail : p.a, work.m, a_k, a_batch, part_a.boxes);
+    OperandB::prefetch(part_b.is_tail ? p.b_tail : p.b, work.n, b_k, b_batch, part_b.boxes);
   }
 
   template <class A, class B>
   CUTLASS_DEVICE void load(std::uint64_t* barrier, A* stage_a, B* stage_b, Sm90WorkTile const& work, int tile) const {
     int const first_k = work.k + tile * k;
-    OperandA::load(part_a.is_tail ? p.a_tail : p.a, barrier, stage_a, work.m, first_k, work.a_batch, part_a.boxes);
-    OperandB::load(part_b.is_tail ? p.b_tail : p.b, barrier, stage_b, work.n, first_k, work.b_batch, part_b.boxes);
+    auto const [a_k, a_batch] = place_of<OperandA>(first_k, work.a_batch);
+    auto const [b_k, b_batch] = place_of<OperandB>(first_k, work.b_batch);
+    OperandA::load(part_a.is_tail ? p.a_tail : p.a, barrier, stage_a, work.m, a_k, a_batch, part_a.boxes);
+    OperandB::load(part_b.is_tail ? p.b_tail : p.b, barrier, stage_b, work.n, b_k, b_batch, part_b.boxes);
+  }
+
+ private:
+  struct Place {
+    int at, batch;
+  };
+  template <class Operand_>
+  CUTLASS_DEVICE Place place_of(int first_k, int batch) const {
+    if constexpr (kMayHaveHalves && !Operand_::kIsK) {
+      bool const is_second = first_k >= p.half_k;
+      return {is_second ? first_k - p.half_k : first_k, batch + (is_second != p.second_first ? 1 : 0)};
+    } else {
+      return {first_k, batch};
+    }
   }
 };
 

@@ -28,11 +28,15 @@ _aten = torch.ops.aten
 
 
 def _elementwise(
-    operands: list[Tensor], epilogue: str, with_result: bool, with_sums: bool
+    operands: list[Tensor],
+    epilogue: str,
+    with_result: bool,
+    with_sums: bool,
+    in_halves: bool = False,
 ) -> tuple[Tensor, Tensor]:
     call = _overload if is_tracing() else _overload_direct
     try:
-        result, sums = call(operands, epilogue, with_result, with_sums)
+        result, sums = call(operands, epilogue, with_result, with_sums, in_halves)
     except RuntimeError as error:
         raise out_of_memory(error) from None
     return result, sums
@@ -70,7 +74,12 @@ _REFERENCES: dict[str, _Binary] = {
 
 
 def derivative(
-    grad: Tensor, z: Tensor, epilogue: str, with_result: bool, with_sums: bool
+    grad: Tensor,
+    z: Tensor,
+    epilogue: str,
+    with_result: bool,
+    with_sums: bool,
+    in_halves: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """(dz, its sum over rows) for the gradient of an activation's result.
 
@@ -79,15 +88,28 @@ def derivative(
         z: [..., N], the activation's argument ([..., 2N] if gated); of relu, its result
         epilogue: "<activation>_backward" or "gated_<activation>_backward"
         with_result, with_sums: what to compute; the other one comes back empty
+        in_halves: of a gated unit, dz has the columns of gate, then those of up; the sums have them
+            in turn, as z
 
     Returns:
         as `z`, and [N] ([2N] if gated)
     """
+    how = epilogue, with_result, with_sums
     if is_transformed():
-        return _derivative_by_torch(grad, z, epilogue, with_result, with_sums)
-    if is_grad_enabled() and (grad.requires_grad or z.requires_grad):
-        return _derivative_with_grad(grad, z, epilogue, with_result, with_sums)
-    return _elementwise([grad, z], epilogue, with_result, with_sums)
+        dz, sums = _derivative_by_torch(grad, z, *how)
+    elif is_grad_enabled() and (grad.requires_grad or z.requires_grad):
+        dz, sums = _derivative_with_grad(grad, z, *how)
+    elif in_halves and grad.shape[-1] % (16 // grad.element_size()) == 0:
+        return _elementwise([grad, z], *how, True)
+    else:
+        dz, sums = _elementwise([grad, z], *how)
+    return (halves_of(dz), sums) if in_halves and with_result else (dz, sums)
+
+
+def halves_of(z: Tensor) -> Tensor:
+    """[..., 2F], whose columns are in turn those of two matrices: those of the first, then those of
+    the other."""
+    return torch.cat((z[..., 0::2], z[..., 1::2]), dim=-1)
 
 
 def sum_rows(grad: Tensor) -> Tensor:

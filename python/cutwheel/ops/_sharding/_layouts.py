@@ -98,12 +98,19 @@ def _linear_fused(arguments: Arguments, with_z: bool = False) -> Layout:
     n: Dim = ("n", 2) if _width(epilogue) == "half" else "n"
     operands = [
         Operand(input, (*rows, "k")),
-        Operand(arguments["weight"], (n, "k")),
+        *_weights(arguments, n, "k"),
         _added(arguments["bias"], n),
         _added(arguments["residual"], *rows, "n"),
     ]
     results = [(*rows, "n"), (*rows, n)][: 1 + with_z]
     return _layout([*operands], *results, summed="k" if is_linear(epilogue) else "")
+
+
+def _weights(arguments: Arguments, n: Dim, k: Dim, *before: Dim) -> list[Operand]:
+    """One weight, or that of even columns and that of odd ones."""
+    up = arguments["up"]
+    weight = Operand(arguments["weight"], (*before, n if up is None else "n", k))
+    return [weight] if up is None else [weight, Operand(up, (*before, "n", k))]
 
 
 def _width(epilogue: str) -> str:
@@ -126,6 +133,17 @@ def _linear_gradients(arguments: Arguments) -> Layout:
     return _layout([*operands], (*rows, "k"), ("n", "k"), summed=(*rows, "n"))
 
 
+def _gated_input_gradient(arguments: Arguments) -> Layout:
+    grad = arguments["grad"]
+    rows = _leading(grad)
+    operands = [
+        Operand(grad, (*rows, None)),
+        Operand(arguments["weight"], (None, "k")),
+        Operand(arguments["up"], (None, "k")),
+    ]
+    return _layout([*operands], (*rows, "k"))
+
+
 def _elementwise(arguments: Arguments) -> Layout:
     tensors, epilogue = arguments["operands"], arguments["epilogue"]
     declared = find(epilogue)
@@ -137,6 +155,9 @@ def _elementwise(arguments: Arguments) -> Layout:
     ]
     width = _width(epilogue)
     n: Dim = {"same": "n", "half": None, "twice": ("n", 2)}[width]
+    if arguments["in_halves"]:
+        # A device's columns are not next to each other.
+        n = None
     # Sums are those of the rows that a device has; of what is not asked for, nothing is split.
     result = (*rows, n) if arguments["with_result"] else ()
     sums = (n,) if arguments["with_sums"] else ()
@@ -275,7 +296,7 @@ def _grouped_fused(arguments: Arguments, with_z: bool = False) -> Layout:
     n: Dim = ("n", 2) if _width(arguments["epilogue"]) == "half" else "n"
     operands = [
         Operand(arguments["input"], ("t", "k")),
-        Operand(arguments["weight"], ("g", n, "k")),
+        *_weights(arguments, n, "k", "g"),
         _offs(arguments),
         _added(arguments["bias"], "g", n),
     ]
@@ -293,7 +314,7 @@ def _gathered(arguments: Arguments, with_z: bool = False) -> Layout:
         Operand(arguments["input"], (None, "k")),
         _whole(arguments["places"], 2),
         _whole(arguments["sources"], 1),
-        Operand(arguments["weight"], (None, n, "k")),
+        *_weights(arguments, n, "k", None),
         _whole(arguments["offs"], 1),
     ]
     summed = "k" if is_linear(arguments["epilogue"]) else ""
@@ -374,6 +395,7 @@ LAYOUTS: dict[str, Callable[[Arguments], Layout]] = {
     "linear_fused": _linear_fused,
     "linear_fused_aux": _linear_fused_aux,
     "linear_gradients": _linear_gradients,
+    "gated_input_gradient": _gated_input_gradient,
     "elementwise": _elementwise,
     "scaled_mm": _scaled_mm,
     "quantize": _quantize,

@@ -18,7 +18,7 @@ from torch import Tensor, is_autocast_enabled, is_grad_enabled
 # Circular, and used at call time only: the gradients are made of the public functions.
 from .. import grouped
 from .._common.call import is_tracing, overloads
-from .._common.elementwise import Gradient, derivative
+from .._common.elementwise import Gradient, derivative, halves_of
 from .._common.errors import RAISED
 from .._common.precision import tf32_allowed
 from .._common.sizes import is_contiguous
@@ -145,9 +145,12 @@ class GroupedK(torch.autograd.Function):
 def _gradient_of_z(ctx: Any, z: Tensor, grad: Gradient, grad_z: Gradient) -> Gradient:
     """From the gradient of Y [T, N] and, in a second backward pass, that of z."""
     if grad is None:
-        return grad_z
-    of_result: Tensor = derivative(grad, z, ctx.activation_backward, True, False)[0]
-    return of_result if grad_z is None else grad_z + of_result
+        return halves_of(grad_z) if ctx.in_halves and grad_z is not None else grad_z
+    in_halves = ctx.in_halves
+    of_result: Tensor = derivative(grad, z, ctx.activation_backward, True, False, in_halves)[0]
+    if grad_z is None:
+        return of_result
+    return (halves_of(grad_z) if in_halves else grad_z) + of_result
 
 
 def _gradients(
@@ -174,7 +177,8 @@ def _gradients(
 class GroupedFused(torch.autograd.Function):
     """With an epilogue: returns the result, or (result, z) where z_from is OUTPUT.
 
-    z_from is RESULT, SAVED or OUTPUT, as for linear.
+    z_from is RESULT, SAVED or OUTPUT, as for linear. in_halves: the weight has the rows of gate,
+    then those of up, and so have dz and what is made of it.
     """
 
     @staticmethod
@@ -188,18 +192,20 @@ class GroupedFused(torch.autograd.Function):
         activation_backward: str,
         z_from: str,
         allow_tf32: bool,
+        in_halves: bool,
     ) -> Tensor | tuple[Tensor, Tensor]:
         tracing, needs = is_tracing(), ctx.needs_input_grad
+        first, up = weight.chunk(2, 1) if in_halves else (weight, None)
         if z_from == RESULT:
             call = _fused if tracing else _fused_direct
             result = z = call(input, weight, offs, bias, epilogue, allow_tf32)
         else:
             with_z = _fused_aux if tracing else _fused_aux_direct
-            result, z = with_z(input, weight, offs, bias, epilogue, allow_tf32)
+            result, z = with_z(input, first, offs, bias, epilogue, allow_tf32, up)
         ctx.save_for_backward(input if needs[1] else None, weight if needs[0] else None, offs, z)
         ctx.weight_is_column_major = needs[1] and is_column_major(weight, tracing)
         ctx.bias_dtype = None if bias is None else bias.dtype
-        ctx.activation_backward = activation_backward
+        ctx.activation_backward, ctx.in_halves = activation_backward, in_halves
         if z_from != OUTPUT:
             return result
         # Without this, a first backward pass would add zeros as the gradient of z.
@@ -208,7 +214,7 @@ class GroupedFused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Gradient, grad_z: Gradient = None) -> tuple[Gradient, ...]:
-        return (*_gradients(ctx, grad, grad_z), None, None, None, None)
+        return (*_gradients(ctx, grad, grad_z), None, None, None, None, None)
 
 
 class GatheredGated(torch.autograd.Function):
@@ -226,14 +232,16 @@ class GatheredGated(torch.autograd.Function):
         epilogue: str,
         activation_backward: str,
         z_from: str,
+        in_halves: bool,
     ) -> Tensor | tuple[Tensor, Tensor]:
         tracing, needs = is_tracing(), ctx.needs_input_grad
+        first, up = weight.chunk(2, 1) if in_halves else (weight, None)
         call: Any = _gathered_aux if tracing else _gathered_aux_direct
-        made: tuple[Tensor, Tensor] = call(tokens, places, sources, weight, offs, epilogue)
+        made: tuple[Tensor, Tensor] = call(tokens, places, sources, first, offs, epilogue, up)
         kept = tokens if needs[1] else None, weight if needs[0] else None
         ctx.save_for_backward(*kept, places, offs, made[1])
         ctx.weight_is_column_major = needs[1] and is_column_major(weight, tracing)
-        ctx.activation_backward = activation_backward
+        ctx.activation_backward, ctx.in_halves = activation_backward, in_halves
         if z_from != OUTPUT:
             return made[0]
         ctx.set_materialize_grads(False)
@@ -250,4 +258,4 @@ class GatheredGated(torch.autograd.Function):
         if dz is not None and tokens is not None:
             rows = permute(tokens, places)
             grad_weight = _over_rows(dz, rows, offs, ctx.weight_is_column_major)
-        return grad_tokens, grad_weight, None, None, None, None, None, None
+        return grad_tokens, grad_weight, None, None, None, None, None, None, None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ from .._common.call import distinct, fast_apply, is_tracing, overloads
 from .._common.errors import (
     RAISED,
     check_dims,
+    check_one_device,
+    check_tensors,
     raise_as,
     reraise,
     shape_text,
@@ -29,10 +31,10 @@ from .._common.errors import (
     wrong_shape,
 )
 from .._common.precision import autocast_operands, tf32_allowed
-from .._common.sizes import differ
+from .._common.sizes import differ, shapes_differ
 from .._common.transforms import REVERSE, is_transformed, refuse
 from ..linear._autograd import OUTPUT, RESULT, SAVED
-from ..linear._gated import GATED_ACTIVATIONS
+from ..linear._gated import GATED_ACTIVATIONS, named_parts, reraise_of_pair
 from ._autograd import GatheredGated, GroupedFused
 from ._permutation import Routing, permute
 
@@ -111,16 +113,25 @@ def _check_operands(op: str, input: Tensor, weight: Tensor) -> None:
 
 
 def grouped_gated_linear(
-    input: Tensor, weight: Tensor, *, offs: Tensor, activation: str = "silu"
+    input: Tensor,
+    weight: Tensor | Sequence[Tensor],
+    *,
+    offs: Tensor,
+    activation: str = "silu",
+    interleaved: bool = True,
 ) -> Tensor:
     """Gated linear unit of each group of rows: the first half of an expert MLP, in one kernel.
 
     Args:
         input: [T, K]
         weight: [G, 2F, K], dtype of input: for each group the rows of gate and up in turn, as
-            pack_gated_weight(gate, up) makes them of [G, F, K] each
+            pack_gated_weight(gate, up) makes them of [G, F, K] each; or the two, (gate, up),
+            [G, F, K] each, which the kernel reads where they lie (where a gradient is needed,
+            they are copied into one tensor)
         offs: [G], int32 or int64, on the device of input: the end of each group's rows
         activation: "relu" (ReGLU), "gelu" (of erf, GEGLU), "gelu_tanh" or "silu" (SwiGLU)
+        interleaved: False: each group of `weight` has the rows of gate, then those of up, as
+            Transformers holds experts. Kernels read them where they lie. It says nothing of pairs
 
     Returns:
         act(input_g @ gate_g.T) * (input_g @ up_g.T) for each group's rows, [T, F]; rows behind
@@ -134,11 +145,46 @@ def grouped_gated_linear(
     """
     op = "grouped_gated_linear"
     check_activation(activation, GATED_ACTIVATIONS, op)
-    return _apply(op, input, weight, offs, None, *_GATED[activation])
+    epilogues = _GATED[activation]
+    if isinstance(weight, (tuple, list)):
+        given = {"input": input, **named_parts(op, weight), "offs": offs}
+        del given["bias"]
+        check_tensors(op, given)
+        gate, up = weight
+        is_sharded = sharding.calls is not None and sharding.calls.is_sharded(gate, up)
+        allow_tf32 = input.dtype == torch.float32 and tf32_allowed()
+        needs_grad = is_grad_enabled() and any(x.requires_grad for x in (input, gate, up))
+        is_direct = not (needs_grad or is_sharded or is_autocast_enabled() or is_transformed())
+        if is_direct and not (allow_tf32 and not is_served(input, epilogues[0])):
+            try:
+                call = _fused if is_tracing() else _fused_direct
+                result: Tensor = call(input, gate, offs, None, epilogues[0], allow_tf32, up)
+                return result
+            except RAISED as error:
+                reraise_of_pair(op, error, given)
+        _check_pair(op, gate, up)
+        whole, interleaved = torch.cat((gate, up), dim=1), False
+    else:
+        assert not isinstance(weight, Sequence)
+        whole = weight
+    if not interleaved:
+        check_tensors(op, {"weight": whole})
+        if whole.dim() != 3 or differ(whole.shape[1] % 2, 0):
+            raise wrong_shape(op, "weight", whole, "[G, 2F, K]")
+    return _apply(op, input, whole, offs, None, *epilogues, in_halves=not interleaved)
+
+
+def _check_pair(op: str, gate: Tensor, up: Tensor) -> None:
+    check_dims(op, "weight[0]", gate, 3)
+    if shapes_differ(up.shape, gate.shape):
+        raise wrong_shape(op, "weight[1]", up, gate.shape, " as weight[0] has")
+    if up.dtype != gate.dtype:
+        raise wrong_dtype(op, "weight[1]", up.dtype, gate.dtype, " as weight[0] has")
+    check_one_device(op, {"weight[0]": gate, "weight[1]": up})
 
 
 def gathered_gated_linear(
-    tokens: Tensor, weight: Tensor, routing: Routing, activation: str
+    tokens: Tensor, weight: Tensor, routing: Routing, activation: str, interleaved: bool = True
 ) -> Tensor:
     """grouped_gated_linear of the experts' rows, which are tokens: [T, K], [G, 2F, K] -> [T k, F].
 
@@ -151,15 +197,18 @@ def gathered_gated_linear(
         tokens, weight = autocast_operands(tokens, weight)
     if not _finds_rows(tokens, weight):
         rows = permute(tokens, routing.places)
-        return grouped_gated_linear(rows, weight, offs=routing.offs, activation=activation)
+        how: Any = {"activation": activation, "interleaved": interleaved}
+        return grouped_gated_linear(rows, weight, offs=routing.offs, **how)
     plain, with_z, backward = _GATED[activation]
     places, sources, offs = routing
     try:
         if not is_grad_enabled() or not (tokens.requires_grad or weight.requires_grad):
             call = _gathered if is_tracing() else _gathered_direct
-            return call(tokens, places, sources, weight, offs, plain)
+            first, up = (weight, None) if interleaved else weight.chunk(2, 1)
+            return call(tokens, places, sources, first, offs, plain, up)
         z_from = SAVED if is_tracing() else OUTPUT
-        made = _gathered_with_grad(tokens, weight, places, sources, offs, with_z, backward, z_from)
+        rest = places, sources, offs, with_z, backward, z_from, not interleaved
+        made = _gathered_with_grad(tokens, weight, *rest)
         result: Tensor = made[0] if z_from == OUTPUT else made
         return result
     except RAISED as error:
@@ -199,6 +248,7 @@ def _apply(
     epilogue: str,
     epilogue_aux: str | None,
     epilogue_backward: str,
+    in_halves: bool = False,
 ) -> Tensor:
     try:
         if is_transformed():
@@ -206,22 +256,25 @@ def _apply(
         if is_autocast_enabled():
             input, weight, bias = autocast_operands(input, weight, bias)
         if sharding.calls is not None and sharding.calls.is_sharded(input, weight):
-            how = epilogue, epilogue_aux, epilogue_backward
+            how = epilogue, epilogue_aux, epilogue_backward, in_halves
             return _sharded(op, input, weight, offs, bias, *how)
         allow_tf32 = input.dtype == torch.float32 and tf32_allowed()
         if allow_tf32 and not is_served(input, epilogue):
-            return _composed(op, input, weight, offs, bias, epilogue)
+            return _composed(op, input, weight, offs, bias, epilogue, in_halves)
         if not is_grad_enabled() or not (
             input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
         ):
             call = _fused if is_tracing() else _fused_direct
+            if in_halves:
+                first, up = weight.chunk(2, 1)
+                return call(input, first, offs, bias, epilogue, allow_tf32, up)
             if allow_tf32:
                 return call(input, weight, offs, bias, epilogue, True)
             return call(input, weight, offs, bias, epilogue)
         if is_tracing():
             input, weight, bias = distinct(input, weight, bias)
         z_from = RESULT if epilogue_aux is None else SAVED if is_tracing() else OUTPUT
-        trained = epilogue_aux or epilogue, epilogue_backward, z_from, allow_tf32
+        trained = epilogue_aux or epilogue, epilogue_backward, z_from, allow_tf32, in_halves
         made = _with_grad(input, weight, offs, bias, *trained)
         result: Tensor = made[0] if z_from == OUTPUT else made
         return result
@@ -236,14 +289,16 @@ def _sharded(
     offs: Tensor,
     bias: Tensor | None,
     epilogue: str,
-    *rest: str | None,
+    *rest: Any,
 ) -> Tensor:
-    if sharding.calls.has_split_k(weight):
-        # The activation is that of the whole sum.
-        return _composed(op, input, weight, offs, bias, epilogue)
+    *_, in_halves = rest
+    if in_halves or sharding.calls.has_split_k(weight):
+        # The activation is that of the whole sum, and the columns of a device are not those of gate
+        # and of up.
+        return _composed(op, input, weight, offs, bias, epilogue, in_halves)
 
     def call(a: Tensor, b: Tensor, ends: Tensor, others: dict[str, Any]) -> Tensor:
-        return _apply(op, a, b, ends, others["bias"], epilogue, *rest)  # type: ignore[arg-type]
+        return _apply(op, a, b, ends, others["bias"], epilogue, *rest)
 
     others, names = {"bias": bias, "epilogue": epilogue}, ("input", "weight")
     name = "grouped_linear_fused"
@@ -286,7 +341,13 @@ def _float32_epilogues(device: int) -> frozenset[str] | None:
 
 
 def _composed(
-    op: str, input: Tensor, weight: Tensor, offs: Tensor, bias: Tensor | None, epilogue: str
+    op: str,
+    input: Tensor,
+    weight: Tensor,
+    offs: Tensor,
+    bias: Tensor | None,
+    epilogue: str,
+    in_halves: bool,
 ) -> Tensor:
     """The GEMM by a kernel, the activation by torch. Rows of no group stay zeros: an activation
     of 0 is 0."""
@@ -299,6 +360,9 @@ def _composed(
         z = grouped.grouped_mm(input, weight.mT, offs=offs, bias=bias)
     except (TypeError, ValueError, RuntimeError) as error:
         raise_as(op, error, _MADE_OF)
+    if kind == "gated" and in_halves:
+        gate, up = z.chunk(2, dim=1)
+        return ACTIVATIONS[activation](gate) * up
     if kind == "gated":
         return ACTIVATIONS[activation](z[:, 0::2]) * z[:, 1::2]
     return ACTIVATIONS[activation](z)
@@ -314,7 +378,12 @@ def afterwards(op: str, input: Tensor, activation: str | None) -> str:
 
 
 def epilogue_of(
-    op: str, input: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
+    op: str,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str | None,
+    up: Tensor | None = None,
 ) -> str | None:
     """The epilogue of the GEMM for these arguments; None: grouped_mm's."""
     if op == "grouped_linear" and activation is None:
@@ -327,6 +396,6 @@ def epilogue_of(
     if not is_served(input, plain):
         return None
     needs_grad = is_grad_enabled() and any(
-        tensor is not None and tensor.requires_grad for tensor in (input, weight, bias)
+        tensor is not None and tensor.requires_grad for tensor in (input, weight, bias, up)
     )
     return stores_z if needs_grad and stores_z is not None else plain

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .._common.errors import check_dims
-from .._common.meta import check_operand, declared_epilogue, register, result_width
+from .._common.meta import check_operand, check_shape, declared_epilogue, register, result_width
 
 
 def _grouped_rows(op: str, a: Tensor, b: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -30,34 +30,42 @@ def _grouped_mm(
     return mat_a.new_empty(shape, dtype=out_dtype)
 
 
-def _linear_fused_aux(input: Tensor, weight: Tensor, epilogue: str) -> tuple[Tensor, Tensor]:
+def _linear_fused_aux(
+    input: Tensor, weight: Tensor, epilogue: str, up: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """D, and z, which the epilogue stores."""
-    op = "grouped_linear"
-    declared = declared_epilogue(op, epilogue)
-    check_dims(op, "input", input, 2)
-    check_operand(op, ("input", "weight"), input, weight, "G", "N", input.shape[1])
-    rows, n = input.shape[0], weight.shape[1]
-    return input.new_empty((rows, result_width(declared, n))), input.new_empty((rows, n))
+    return _results(input, input, weight, epilogue, up)
 
 
-def _linear_fused(input: Tensor, weight: Tensor, epilogue: str) -> Tensor:
-    return _linear_fused_aux(input, weight, epilogue)[0]
+def _linear_fused(input: Tensor, weight: Tensor, epilogue: str, up: Tensor | None) -> Tensor:
+    return _linear_fused_aux(input, weight, epilogue, up)[0]
 
 
 def _linear_gathered_aux(
-    input: Tensor, sources: Tensor, weight: Tensor, epilogue: str
+    input: Tensor, sources: Tensor, weight: Tensor, epilogue: str, up: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """As _linear_fused_aux, of as many rows as there are sources."""
+    return _results(input, sources, weight, epilogue, up)
+
+
+def _linear_gathered(
+    input: Tensor, sources: Tensor, weight: Tensor, epilogue: str, up: Tensor | None
+) -> Tensor:
+    return _linear_gathered_aux(input, sources, weight, epilogue, up)[0]
+
+
+def _results(
+    input: Tensor, rows_of: Tensor, weight: Tensor, epilogue: str, up: Tensor | None
+) -> tuple[Tensor, Tensor]:
     op = "grouped_linear"
     declared = declared_epilogue(op, epilogue)
     check_dims(op, "input", input, 2)
     check_operand(op, ("input", "weight"), input, weight, "G", "N", input.shape[1])
-    rows, n = sources.shape[0], weight.shape[1]
+    rows, n = rows_of.shape[0], weight.shape[1]
+    if up is not None:
+        check_shape(op, "up", up, weight.shape, " as weight has")
+        n = 2 * n
     return input.new_empty((rows, result_width(declared, n))), input.new_empty((rows, n))
-
-
-def _linear_gathered(input: Tensor, sources: Tensor, weight: Tensor, epilogue: str) -> Tensor:
-    return _linear_gathered_aux(input, sources, weight, epilogue)[0]
 
 
 def _scaled_grouped_mm(mat_a: Tensor, mat_b: Tensor, output_dtype: torch.dtype | None) -> Tensor:

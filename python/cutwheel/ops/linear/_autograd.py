@@ -20,11 +20,11 @@ import torch
 from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 # Circular, and used at call time only: the gradients are made of the public functions.
-from .. import gemm  # noqa: F401  (comes before its own gradients, which are taken from below)
+from .. import gemm  # comes before its own gradients, which are taken from below
 from .. import linear as _public
 from .._common import sharding
 from .._common.call import is_tracing, overloads
-from .._common.elementwise import Gradient, derivative, sum_rows
+from .._common.elementwise import Gradient, derivative, halves_of, sum_rows
 from .._common.errors import RAISED, out_of_memory
 from ..gemm._autograd import has_kernel, is_column_major, linear_gradients, matmul
 
@@ -32,6 +32,7 @@ _linear, _linear_direct = overloads("linear")
 _gemm, _gemm_direct = overloads("gemm")
 _linear_fused, _linear_fused_direct = overloads("linear_fused")
 _linear_fused_aux, _linear_fused_aux_direct = overloads("linear_fused_aux")
+_input_gradient, _input_gradient_direct = overloads("gated_input_gradient")
 
 # Where backward finds z. SAVED z has no history: torch.compile, which knows no second derivatives,
 # would keep an additional output alive.
@@ -216,3 +217,103 @@ class LinearFused(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Gradient, grad_z: Gradient = None) -> tuple[Gradient, ...]:
         return (*_gradients(ctx, grad, grad_z), None, None, None, None, None)
+
+
+class GatedLinear(torch.autograd.Function):
+    """A gated unit of two matrices: returns the result, or (result, z) where z_from is OUTPUT.
+
+    `weight` is the gate's, [F, K], and `up` as large; where `up` is None, `weight` has both,
+    [2F, K], one behind the other. dz has its columns so, too: then products read it, and write
+    gradients, as the weights lie.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: Tensor,
+        weight: Tensor,
+        up: Tensor | None,
+        bias: Tensor | None,
+        epilogue: str,
+        activation_backward: str,
+        z_from: str,
+        allow_tf32: bool,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        tracing, needs = is_tracing(), ctx.needs_input_grad
+        gate, second = weight.chunk(2) if up is None else (weight, up)
+        call = _linear_fused_aux if tracing else _linear_fused_aux_direct
+        result, z = call(input, gate, bias, None, epilogue, allow_tf32, second)
+        ctx.save_for_backward(
+            input if needs[1] or needs[2] else None,
+            weight if needs[0] else None,
+            up if needs[0] else None,
+            z,
+        )
+        ctx.is_apart = up is not None
+        ctx.weight_is_column_major = needs[1] and is_column_major(weight, tracing)
+        ctx.activation_backward = activation_backward
+        if z_from != OUTPUT:
+            made: Tensor = result
+            return made
+        # Without this, a first backward pass would add zeros as the gradient of z.
+        ctx.set_materialize_grads(False)
+        return result, z
+
+    @staticmethod
+    def backward(ctx: Any, grad: Gradient, grad_z: Gradient = None) -> tuple[Gradient, ...]:
+        input, weight, up, z = ctx.saved_tensors
+        needs_input, needs_weight, needs_up, needs_bias = ctx.needs_input_grad[:4]
+        needs_dz = needs_input or needs_weight or needs_up
+        dz: Gradient = None
+        grad_bias: Gradient = None
+        if grad is not None:
+            name = ctx.activation_backward
+            dz, sums = derivative(grad, z, name, needs_dz, needs_bias, True)
+            if needs_bias:
+                grad_bias = sums
+        if grad_z is not None:
+            if needs_dz:
+                dz = halves_of(grad_z) if dz is None else dz + halves_of(grad_z)
+            if needs_bias:
+                of_z = sum_rows(grad_z)
+                grad_bias = of_z if grad_bias is None else grad_bias + of_z
+        found: list[Gradient] = [None, None, None]
+        if dz is not None and needs_dz:
+            if ctx.is_apart:
+                found = _of_two(dz, input, weight, up, (needs_weight, needs_up))
+            else:
+                column_major = ctx.weight_is_column_major
+                found[:2] = _of_operands(dz, input if needs_weight else None, weight, column_major)
+        return *found, grad_bias, None, None, None, None
+
+
+def _of_two(
+    dz: Tensor,
+    input: Tensor | None,
+    gate: Tensor | None,
+    up: Tensor | None,
+    wanted: tuple[bool, bool],
+) -> list[Gradient]:
+    """The gradients of a gated unit's input, gate and up, where its weights are two tensors."""
+    of_gate, of_up = dz.chunk(2, dim=-1)
+    grad_input: Gradient = None
+    if gate is not None and up is not None:
+        if is_grad_enabled() or not has_kernel(dz.dtype == torch.float32):
+            first = _rows(_times(of_gate, gate))
+            summed = gemm.addmm(first, _rows(of_up), up)
+            grad_input = summed.view(*dz.shape[:-1], gate.shape[-1])
+        else:
+            call = _input_gradient if is_tracing() else _input_gradient_direct
+            try:
+                grad_input = call(dz, gate, up, dz.dtype == torch.float32)
+            except RuntimeError as error:
+                raise out_of_memory(error) from None
+    halves: list[Gradient] = [None, None]
+    if all(wanted):
+        assert input is not None
+        halves = list(_of_weight(dz, input, False).chunk(2))
+    elif any(wanted):
+        assert input is not None
+        index = wanted.index(True)
+        halves[index] = _of_weight((of_gate, of_up)[index], input, False)
+    return [grad_input, *halves]

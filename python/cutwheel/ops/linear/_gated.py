@@ -5,13 +5,14 @@ Dtypes, strides, TF32, autocast, torch.compile and errors are those of cutwheel.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
-from ...errors import DeviceError, DtypeError
+from ...errors import ArgumentError, DeviceError, DtypeError
 from .. import linear as _public  # circular, and used at call time only
 from .._common import by_torch, sharding
 from .._common.activations import ACTIVATIONS, check_activation
@@ -20,10 +21,14 @@ from .._common.errors import RAISED, check_tensors, reraise, wrong_shape
 from .._common.precision import autocast_operands
 from .._common.sizes import differ, shapes_differ
 from .._common.transforms import is_transformed
-from ._autograd import OUTPUT, SAVED, LinearFused
+from ._autograd import OUTPUT, SAVED, GatedLinear, LinearFused
 
 _linear_fused, _linear_fused_direct = overloads("linear_fused")
 _with_grad: Callable[..., Any] = fast_apply(LinearFused, 4)
+_two_with_grad: Callable[..., Any] = fast_apply(GatedLinear, 4)
+
+Pair = Sequence[Tensor]
+BiasPair = Sequence["Tensor | None"]
 
 GATED_ACTIVATIONS = tuple(ACTIVATIONS)
 # By activation, and whether there is a bias.
@@ -38,17 +43,26 @@ _TRAINED = {
 
 
 def gated_linear(
-    input: Tensor, weight: Tensor, activation: str = "silu", bias: Tensor | None = None
+    input: Tensor,
+    weight: Tensor | Pair,
+    activation: str = "silu",
+    bias: Tensor | BiasPair | None = None,
+    *,
+    interleaved: bool = True,
 ) -> Tensor:
     """Gated linear unit: act(input @ gate.T + b) * (input @ up.T + c), as in arXiv:2002.05202.
 
     Args:
         input: [..., K]
         weight: [2F, K], dtype of input: the rows of gate and up in turn, as
-            pack_gated_weight(gate, up) makes it
+            pack_gated_weight(gate, up) makes it; or the two, (gate, up), [F, K] each, which the
+            kernel reads where they lie
         activation: "relu" (ReGLU), "gelu" (of erf, GEGLU), "gelu_tanh" or "silu" (SwiGLU)
         bias: [2F], dtype of input: those of gate and up in turn, as pack_gated_weight(b, c) makes
-            it
+            it; or (b, c), [F] each, either of which may be None. Kernels read them in turn, so
+            others are copied
+        interleaved: False: `weight`, and `bias`, have the rows of gate, then those of up, as
+            checkpoints hold them. Kernels read them where they lie. It says nothing of pairs
 
     Returns:
         [..., F]. The two are not rounded before they are multiplied, unless a gradient is
@@ -60,6 +74,13 @@ def gated_linear(
         NotImplementedError, RuntimeError: as mm
     """
     check_activation(activation, GATED_ACTIVATIONS, "gated_linear")
+    if interleaved and isinstance(weight, Tensor) and (bias is None or isinstance(bias, Tensor)):
+        return _of_one(input, weight, bias, activation)
+    return _of_two(input, weight, bias, activation)
+
+
+def _of_one(input: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    """gated_linear of a weight whose rows are those of gate and up in turn."""
     try:
         if is_autocast_enabled():
             input, weight, bias = autocast_operands(input, weight, bias)
@@ -86,17 +107,119 @@ def gated_linear(
         reraise("gated_linear", error, ("bias",), input=input, weight=weight, bias=bias)
 
 
-def _needs_grad(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    return is_grad_enabled() and (
-        input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-    )
+def _needs_grad(*tensors: Tensor | None) -> bool:
+    return is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
 
-def epilogue_of(input: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> str:
+def _of_two(
+    input: Tensor,
+    weight: Tensor | Pair,
+    bias: Tensor | BiasPair | None,
+    activation: str,
+) -> Tensor:
+    """gated_linear of weights that do not alternate."""
+    given = {"input": input, **named_parts("gated_linear", weight, bias)}
+    check_tensors("gated_linear", given, ("bias", "bias[0]", "bias[1]"))
+    is_one = isinstance(weight, Tensor)
+    try:
+        if is_autocast_enabled():
+            cast = autocast_operands(*given.values())
+            given = dict(zip(given, cast, strict=True))
+        gate, up = _halves(given["weight"]) if is_one else (given["weight[0]"], given["weight[1]"])
+        allow_tf32 = input.dtype == torch.float32
+        if (allow_tf32 or is_transformed()) and by_torch.serves("gated_linear", input):
+            return by_torch.gated_linear_of_two(given, gate, up, ACTIVATIONS[activation])
+        input, packed = given["input"], packed_bias(given, gate)
+        needs_grad = _needs_grad(*given.values())
+        is_sharded = sharding.calls is not None and sharding.calls.is_sharded(gate, up)
+        if is_sharded and (needs_grad or sharding.calls.has_split_k(gate)):
+            return _composed(given, gate, up, activation)
+        if needs_grad:
+            z_from = SAVED if is_tracing() else OUTPUT
+            tensors = (input, given["weight"] if is_one else gate, None if is_one else up, packed)
+            if is_tracing():
+                tensors = tuple(distinct(*tensors))
+            how = *_TRAINED[activation, packed is not None], z_from, allow_tf32
+            made = _two_with_grad(*tensors, *how)
+            result: Tensor = made[0] if z_from == OUTPUT else made
+            return result
+        epilogue = _EPILOGUES[activation, packed is not None]
+        call = _linear_fused if is_tracing() else _linear_fused_direct
+        return call(input, gate, packed, None, epilogue, allow_tf32, up)
+    except RAISED as error:
+        if is_one:
+            reraise("gated_linear", error, ("bias",), **given)
+        reraise_of_pair("gated_linear", error, given)
+
+
+def named_parts(op: str, weight: Any, bias: Any = None) -> dict[str, Any]:
+    """The tensors of a weight and a bias, by the names that errors give them."""
+    is_pair = isinstance(weight, (tuple, list))
+    if bias is not None and isinstance(bias, (tuple, list)) != is_pair:
+        wanted = "a pair (b, c)" if is_pair else "a Tensor"
+        kind = type(bias).__name__
+        raise TypeError(f"{op}: bias is of type {kind}; expected {wanted}, as weight is")
+    parts: dict[str, Any] = {}
+    for name, value in (("weight", weight), ("bias", bias)):
+        if not isinstance(value, (tuple, list)):
+            parts[name] = value
+        elif len(value) != 2:
+            raise ArgumentError(f"{op}: {name} has {len(value)} tensors; expected (gate, up)")
+        else:
+            parts |= {f"{name}[{index}]": each for index, each in enumerate(value)}
+    return parts
+
+
+def _halves(weight: Tensor) -> tuple[Tensor, Tensor]:
+    if weight.dim() != 2 or differ(weight.shape[0] % 2, 0):
+        raise wrong_shape("gated_linear", "weight", weight, "[2F, K]")
+    gate, up = weight.chunk(2)
+    return gate, up
+
+
+def packed_bias(given: dict[str, Any], gate: Tensor) -> Tensor | None:
+    """The bias as kernels read it, that of gate and up in turn."""
+    (count, *_), whole = gate.shape, given.get("bias")
+    if whole is not None:
+        if shapes_differ(whole.shape, (2 * count,)):
+            raise wrong_shape("gated_linear", "bias", whole, (2 * count,))
+        return torch.stack(whole.chunk(2), dim=1).flatten()
+    parts = {name: given.get(name) for name in ("bias[0]", "bias[1]")}
+    if all(part is None for part in parts.values()):
+        return None
+    for name, part in parts.items():
+        if part is not None and shapes_differ(part.shape, (count,)):
+            raise wrong_shape("gated_linear", name, part, (count,))
+    filled = [gate.new_zeros(count) if part is None else part for part in parts.values()]
+    return torch.stack(filled, dim=1).flatten()
+
+
+def reraise_of_pair(op: str, error: Exception, given: dict[str, Any]) -> NoReturn:
+    """As reraise, where the library's weight and up are the two of a pair."""
+    try:
+        reraise(op, error, ("bias[0]", "bias[1]"), **given)
+    except Exception as named:
+        text = re.sub(r"\bweight\b(?!\[)", "weight[0]", str(named))
+        text = re.sub(r"\bup\b(?= (?:has|is) )", "weight[1]", text)
+        raise type(named)(text) from None
+
+
+def _composed(given: dict[str, Any], gate: Tensor, up: Tensor, activation: str) -> Tensor:
+    """Two products, and what follows them."""
+    whole = given.get("bias")
+    biases = [given.get("bias[0]"), given.get("bias[1]")] if whole is None else whole.chunk(2)
+    input = given["input"]
+    act = _public.linear(input, gate, biases[0], activation=activation)
+    return act * _public.linear(input, up, biases[1])
+
+
+def epilogue_of(
+    input: Tensor, weight: Tensor, bias: Tensor | None, activation: str, up: Tensor | None = None
+) -> str:
     """The epilogue of gated_linear's GEMM for these arguments."""
     check_activation(activation, GATED_ACTIVATIONS, "gated_linear")
     key = activation, bias is not None
-    return _TRAINED[key][0] if _needs_grad(input, weight, bias) else _EPILOGUES[key]
+    return _TRAINED[key][0] if _needs_grad(input, weight, bias, up) else _EPILOGUES[key]
 
 
 def pack_gated_weight(gate: Tensor, up: Tensor) -> Tensor:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from ...errors import ShapeError
+from .._common.errors import check_dims
 from .._common.meta import (
     check_operand,
     check_residual,
+    check_shape,
     declared_epilogue,
     register,
     result_width,
@@ -35,18 +37,32 @@ def _linear_gradients(
     return grad.new_empty(input.shape), of_weight.t() if weight_is_column_major else of_weight
 
 
+def _gated_input_gradient(grad: Tensor, weight: Tensor, up: Tensor) -> Tensor:
+    check_dims("gated_input_gradient", "weight", weight, 2)
+    n, k = weight.shape
+    check_shape("gated_input_gradient", "up", up, (n, k), " as weight has")
+    expected = (*["..."] * (grad.dim() - 1), 2 * n)
+    check_shape("gated_input_gradient", "grad", grad, expected, " as weight has rows")
+    return grad.new_empty((*grad.shape[:-1], k))
+
+
 def _linear_fused_aux(
-    input: Tensor, weight: Tensor, residual: Tensor | None, epilogue: str
+    input: Tensor, weight: Tensor, residual: Tensor | None, epilogue: str, up: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """D, and z, which the epilogue stores."""
     declared, z = declared_epilogue("linear", epilogue), _linear(input, weight)
+    if up is not None:
+        check_shape("linear", "up", up, weight.shape, " as weight has")
+        z = z.new_empty((*z.shape[:-1], 2 * z.shape[-1]))
     shape = (*z.shape[:-1], result_width(declared, z.shape[-1]))
     check_residual("linear", residual, shape)
     return input.new_empty(shape), z
 
 
-def _linear_fused(input: Tensor, weight: Tensor, residual: Tensor | None, epilogue: str) -> Tensor:
-    return _linear_fused_aux(input, weight, residual, epilogue)[0]
+def _linear_fused(
+    input: Tensor, weight: Tensor, residual: Tensor | None, epilogue: str, up: Tensor | None
+) -> Tensor:
+    return _linear_fused_aux(input, weight, residual, epilogue, up)[0]
 
 
 def _elementwise(
@@ -66,6 +82,7 @@ register(
     {
         "linear": _linear,
         "linear_gradients": _linear_gradients,
+        "gated_input_gradient": _gated_input_gradient,
         "linear_fused": _linear_fused,
         "linear_fused_aux": _linear_fused_aux,
         "elementwise": _elementwise,
