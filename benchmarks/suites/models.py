@@ -4,7 +4,8 @@ networks.py has convolutional models, channels last, which cutwheel.fuse fuses, 
 diffusion model, whose linear layers cutwheel.replace_layers replaces, too. transformer_models.py
 has models of Transformers, for cutwheel.replace_layers, which are also run within
 cutwheel.enabled(); `llama_fp8` is quantised. Inference is compared with eager torch and with
-torch.compile, which also compiles the changed model, as one more of ours.
+torch.compile, which also compiles the changed model, as one more of ours; where there are linear
+layers or volumes to fuse it also compiles the unchanged one with cutwheel's pass.
 
 `resnet50_training` and `llama_training` are a step of SGD with momentum, with bfloat16 weights.
 torch's `backends.cudnn.benchmark` is on.
@@ -291,7 +292,7 @@ SUITE = Suite(
             for name in networks.DIFFUSION
         },
         **{
-            name: functools.partial(inference, name, replaced, with_enabled=True)
+            name: functools.partial(inference, name, replaced, with_enabled=True, with_pass=True)
             for name in transformer_models.ENTRIES
         },
         "llama_fp8": functools.partial(

@@ -106,7 +106,7 @@ def calls(cutwheel: Any) -> dict[str, Call]:
     found["gated_linear_pair"] = Call(
         lambda x, gate, up, b, c: cutwheel.gated_linear(x, (gate, up), bias=(b, c)),
         {"x": random(b, s, k), **weights},
-        both,
+        ("gate", "up"),
     )
     found["gated_linear_halves"] = Call(
         lambda **tensors: cutwheel.gated_linear(**tensors, interleaved=False),

@@ -330,6 +330,12 @@ def test_explain_asks_the_library(cutwheel: ModuleType, monkeypatch: pytest.Monk
         layer,
         "gated_silu",
     )
+    pair = [(10, 6), (3, 4, 6), (3,), None, (3, 4, 6)]
+    for given in ((w.chunk(2, 1), {}), (w, {"interleaved": False})):
+        found = shapes("grouped_gated_linear", a, given[0], **ends, **given[1])
+        assert found == ("grouped_linear_fused", pair, "gated_silu")
+    with pytest.raises(TypeError, match="up is no argument of grouped_gated_linear"):
+        cutwheel.explain("grouped_gated_linear", a, w, **ends, up=w)
     trained = w.detach().requires_grad_()
     assert shapes("grouped_gated_linear", a, trained, **ends)[2] == "gated_silu_aux"
     assert shapes("grouped_linear", a, trained, **ends, activation="relu")[2] == "bias_relu"

@@ -301,6 +301,14 @@ def test_explain_asks_for_the_epilogue_that_runs(
             lambda e: e("gated_linear", needs, needs),
             ("linear_fused", [True, True, False, False], "gated_silu_aux"),
         ),
+        (
+            lambda e: e("gated_linear", a, (a, a), bias=(None, a[0])),
+            ("linear_fused", [True, True, True, False, True], "gated_bias_silu"),
+        ),
+        (
+            lambda e: e("gated_linear", needs, needs, interleaved=False),
+            ("linear_fused", [True, True, False, False, True], "gated_silu_aux"),
+        ),
         (lambda e: e("gemm", a, a), ("gemm", [True, True], "plain")),
         (
             lambda e: e("gemm", a, a, "bias_residual", residual=a, alpha=2),

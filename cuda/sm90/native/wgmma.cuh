@@ -53,13 +53,6 @@ CUTLASS_DEVICE void sm90_fence(Values& values) {
   for (int i = 0; i < count; ++i) sm90_fence(values(i));
 }
 
-// In assembly, which the compiler leaves behind the branch where it stands.
-#define CUTWHEEL_EXCHANGE(constraint, x, y) \
-  asm volatile("{\n.reg .b32 t;\nmov.b32 t, %0;\nmov.b32 %0, %1;\nmov.b32 %1, t;\n}" : constraint(x), constraint(y))
-CUTLASS_DEVICE void sm90_exchange(float& x, float& y) { CUTWHEEL_EXCHANGE("+f", x, y); }
-CUTLASS_DEVICE void sm90_exchange(std::int32_t& x, std::int32_t& y) { CUTWHEEL_EXCHANGE("+r", x, y); }
-#undef CUTWHEEL_EXCHANGE
-
 // A descriptor moved by `units` of 16 bytes. 32 bits suffice: the upper half has no part of the address.
 CUTLASS_DEVICE constexpr cute::GmmaDescriptor sm90_advance(cute::GmmaDescriptor desc, int units) {
   desc.reg32_[0] += static_cast<std::uint32_t>(units);

@@ -112,7 +112,7 @@ def grouped_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> 
         return Request("grouped_mm", operands, allow_tf32=allow_tf32, afterwards=after)
     return Request(
         "grouped_linear_fused",
-        [input, weight, offs, bias, up],
+        [input, weight, offs, bias, *([] if up is None else [up])],
         allow_tf32=allow_tf32,
         epilogue=name,
         afterwards=after,

@@ -260,7 +260,7 @@ def _gated_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> R
     served = served_by_torch(op, input, activation, "gate")
     if served is not None:
         return served
-    operands = [input, weight, bias, None, up]
+    operands = [input, weight, bias, None, *([] if up is None else [up])]
     return Request("linear_fused", operands, allow_tf32=allows_tf32(input), epilogue=fused)
 
 
