@@ -58,54 +58,54 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"_scaled_grouped_mm rowwise fast", 128, true},  // 9 problems, mean 1.088, a fifth up to 1.046
     {"_scaled_grouped_mm rowwise fast", 512, true},  // 17 problems, mean 1.427, a fifth up to 1.142
     {"_scaled_grouped_mm rowwise fast", 2048, true},  // 4 problems, mean 1.223, a fifth up to 1.133
-    {"_scaled_mm 1x128 x 128x128", 16, true},  // 23 problems, mean 1.296, a fifth up to 1.132
-    {"_scaled_mm 1x128 x 128x128", 64, true},  // 21 problems, mean 1.355, a fifth up to 1.129
-    {"_scaled_mm 1x128 x 128x128", 128, true},  // 13 problems, mean 1.226, a fifth up to 0.981
-    {"_scaled_mm 1x128 x 128x128", 512, false},  // 36 problems, mean 1.061, a fifth up to 0.959
-    {"_scaled_mm 1x128 x 128x128", 2048, false},  // 28 problems, mean 1.034, a fifth up to 0.968
-    {"_scaled_mm 1x128 x 128x128", 0, false},  // 36 problems, mean 0.972, a fifth up to 0.949
-    {"_scaled_mm 1x128 x 1x128", 1, true},  // 17 problems, mean 1.291, a fifth up to 1.108
-    {"_scaled_mm 1x128 x 1x128", 16, false},  // 26 problems, mean 1.034, a fifth up to 0.959
-    {"_scaled_mm 1x128 x 1x128", 64, false},  // 24 problems, mean 1.045, a fifth up to 0.935
-    {"_scaled_mm 1x128 x 1x128", 128, false},  // 14 problems, mean 1.008, a fifth up to 0.869
-    {"_scaled_mm 1x128 x 1x128", 512, true},  // 42 problems, mean 1.027, a fifth up to 0.977
-    {"_scaled_mm 1x128 x 1x128", 2048, false},  // 35 problems, mean 0.985, a fifth up to 0.963
-    {"_scaled_mm 1x128 x 1x128", 0, false},  // 39 problems, mean 0.988, a fifth up to 0.969
-    {"_scaled_mm rowwise", 1, true},  // 17 problems, mean 1.786, a fifth up to 1.380
-    {"_scaled_mm rowwise", 16, true},  // 57 problems, mean 1.739, a fifth up to 1.367
-    {"_scaled_mm rowwise", 64, true},  // 32 problems, mean 1.626, a fifth up to 1.277
-    {"_scaled_mm rowwise", 128, true},  // 21 problems, mean 1.370, a fifth up to 1.092
-    {"_scaled_mm rowwise", 512, true},  // 53 problems, mean 1.280, a fifth up to 1.018
-    {"_scaled_mm rowwise", 2048, true},  // 39 problems, mean 1.165, a fifth up to 0.993
-    {"_scaled_mm rowwise", 0, false},  // 59 problems, mean 1.017, a fifth up to 0.932
-    {"_scaled_mm rowwise fast", 1, true},  // 17 problems, mean 1.563, a fifth up to 1.212
-    {"_scaled_mm rowwise fast", 16, true},  // 57 problems, mean 1.591, a fifth up to 1.208
-    {"_scaled_mm rowwise fast", 64, true},  // 32 problems, mean 1.543, a fifth up to 1.138
-    {"_scaled_mm rowwise fast", 128, true},  // 21 problems, mean 1.337, a fifth up to 1.095
-    {"_scaled_mm rowwise fast", 512, true},  // 53 problems, mean 1.232, a fifth up to 1.013
-    {"_scaled_mm rowwise fast", 2048, true},  // 39 problems, mean 1.143, a fifth up to 1.001
-    {"_scaled_mm rowwise fast", 0, false},  // 59 problems, mean 1.005, a fifth up to 0.946
-    {"_scaled_mm tensorwise", 1, true},  // 17 problems, mean 1.126, a fifth up to 1.024
-    {"_scaled_mm tensorwise", 16, true},  // 57 problems, mean 1.138, a fifth up to 1.014
-    {"_scaled_mm tensorwise", 64, true},  // 32 problems, mean 1.150, a fifth up to 1.026
-    {"_scaled_mm tensorwise", 128, true},  // 21 problems, mean 1.058, a fifth up to 0.993
-    {"_scaled_mm tensorwise", 512, false},  // 53 problems, mean 1.045, a fifth up to 0.952
-    {"_scaled_mm tensorwise", 2048, false},  // 39 problems, mean 0.989, a fifth up to 0.930
-    {"_scaled_mm tensorwise", 0, false},  // 59 problems, mean 0.946, a fifth up to 0.888
-    {"_scaled_mm tensorwise fast", 1, true},  // 17 problems, mean 1.128, a fifth up to 1.027
-    {"_scaled_mm tensorwise fast", 16, true},  // 57 problems, mean 1.160, a fifth up to 1.026
-    {"_scaled_mm tensorwise fast", 64, true},  // 32 problems, mean 1.152, a fifth up to 1.029
-    {"_scaled_mm tensorwise fast", 128, true},  // 21 problems, mean 1.056, a fifth up to 1.004
-    {"_scaled_mm tensorwise fast", 512, true},  // 53 problems, mean 1.040, a fifth up to 0.971
-    {"_scaled_mm tensorwise fast", 2048, true},  // 39 problems, mean 1.020, a fifth up to 0.975
-    {"_scaled_mm tensorwise fast", 0, false},  // 59 problems, mean 1.002, a fifth up to 0.967
-    {"addmm tn", 1, true},  // 17 problems, mean 1.117, a fifth up to 1.015
-    {"addmm tn", 16, true},  // 46 problems, mean 1.149, a fifth up to 1.030
-    {"addmm tn", 64, true},  // 31 problems, mean 1.101, a fifth up to 1.006
-    {"addmm tn", 128, true},  // 27 problems, mean 1.061, a fifth up to 0.989
-    {"addmm tn", 512, true},  // 44 problems, mean 1.041, a fifth up to 0.986
-    {"addmm tn", 2048, true},  // 29 problems, mean 1.055, a fifth up to 0.982
-    {"addmm tn", 0, false},  // 48 problems, mean 1.017, a fifth up to 0.994
+    {"_scaled_mm 1x128 x 128x128", 16, true},  // 27 problems, mean 1.341, a fifth up to 1.132
+    {"_scaled_mm 1x128 x 128x128", 64, true},  // 22 problems, mean 1.318, a fifth up to 1.116
+    {"_scaled_mm 1x128 x 128x128", 128, true},  // 16 problems, mean 1.345, a fifth up to 0.992
+    {"_scaled_mm 1x128 x 128x128", 512, false},  // 34 problems, mean 1.047, a fifth up to 0.959
+    {"_scaled_mm 1x128 x 128x128", 2048, false},  // 26 problems, mean 1.016, a fifth up to 0.968
+    {"_scaled_mm 1x128 x 128x128", 0, false},  // 33 problems, mean 0.966, a fifth up to 0.944
+    {"_scaled_mm 1x128 x 1x128", 1, true},  // 15 problems, mean 1.277, a fifth up to 1.141
+    {"_scaled_mm 1x128 x 1x128", 16, false},  // 30 problems, mean 1.027, a fifth up to 0.962
+    {"_scaled_mm 1x128 x 1x128", 64, false},  // 24 problems, mean 1.039, a fifth up to 0.943
+    {"_scaled_mm 1x128 x 1x128", 128, false},  // 17 problems, mean 1.020, a fifth up to 0.897
+    {"_scaled_mm 1x128 x 1x128", 512, false},  // 42 problems, mean 1.037, a fifth up to 0.969
+    {"_scaled_mm 1x128 x 1x128", 2048, false},  // 30 problems, mean 0.978, a fifth up to 0.935
+    {"_scaled_mm 1x128 x 1x128", 0, false},  // 35 problems, mean 0.977, a fifth up to 0.969
+    {"_scaled_mm rowwise", 1, true},  // 15 problems, mean 1.712, a fifth up to 1.380
+    {"_scaled_mm rowwise", 16, true},  // 58 problems, mean 1.796, a fifth up to 1.367
+    {"_scaled_mm rowwise", 64, true},  // 37 problems, mean 1.681, a fifth up to 1.288
+    {"_scaled_mm rowwise", 128, true},  // 22 problems, mean 1.418, a fifth up to 1.078
+    {"_scaled_mm rowwise", 512, true},  // 52 problems, mean 1.276, a fifth up to 1.018
+    {"_scaled_mm rowwise", 2048, true},  // 36 problems, mean 1.162, a fifth up to 0.999
+    {"_scaled_mm rowwise", 0, false},  // 58 problems, mean 1.019, a fifth up to 0.942
+    {"_scaled_mm rowwise fast", 1, true},  // 15 problems, mean 1.492, a fifth up to 1.212
+    {"_scaled_mm rowwise fast", 16, true},  // 58 problems, mean 1.637, a fifth up to 1.208
+    {"_scaled_mm rowwise fast", 64, true},  // 37 problems, mean 1.603, a fifth up to 1.139
+    {"_scaled_mm rowwise fast", 128, true},  // 22 problems, mean 1.397, a fifth up to 1.095
+    {"_scaled_mm rowwise fast", 512, true},  // 52 problems, mean 1.234, a fifth up to 1.008
+    {"_scaled_mm rowwise fast", 2048, true},  // 36 problems, mean 1.138, a fifth up to 0.989
+    {"_scaled_mm rowwise fast", 0, false},  // 58 problems, mean 1.004, a fifth up to 0.953
+    {"_scaled_mm tensorwise", 1, true},  // 15 problems, mean 1.109, a fifth up to 1.025
+    {"_scaled_mm tensorwise", 16, true},  // 58 problems, mean 1.139, a fifth up to 1.020
+    {"_scaled_mm tensorwise", 64, true},  // 37 problems, mean 1.135, a fifth up to 1.024
+    {"_scaled_mm tensorwise", 128, true},  // 22 problems, mean 1.073, a fifth up to 0.999
+    {"_scaled_mm tensorwise", 512, false},  // 52 problems, mean 1.043, a fifth up to 0.946
+    {"_scaled_mm tensorwise", 2048, false},  // 36 problems, mean 0.977, a fifth up to 0.895
+    {"_scaled_mm tensorwise", 0, false},  // 58 problems, mean 0.951, a fifth up to 0.910
+    {"_scaled_mm tensorwise fast", 1, true},  // 15 problems, mean 1.109, a fifth up to 1.027
+    {"_scaled_mm tensorwise fast", 16, true},  // 58 problems, mean 1.155, a fifth up to 1.032
+    {"_scaled_mm tensorwise fast", 64, true},  // 37 problems, mean 1.130, a fifth up to 1.029
+    {"_scaled_mm tensorwise fast", 128, true},  // 22 problems, mean 1.068, a fifth up to 1.008
+    {"_scaled_mm tensorwise fast", 512, true},  // 52 problems, mean 1.042, a fifth up to 0.978
+    {"_scaled_mm tensorwise fast", 2048, false},  // 36 problems, mean 1.015, a fifth up to 0.950
+    {"_scaled_mm tensorwise fast", 0, false},  // 58 problems, mean 0.999, a fifth up to 0.967
+    {"addmm tn", 1, true},  // 15 problems, mean 1.098, a fifth up to 1.014
+    {"addmm tn", 16, true},  // 50 problems, mean 1.135, a fifth up to 1.028
+    {"addmm tn", 64, true},  // 33 problems, mean 1.102, a fifth up to 1.018
+    {"addmm tn", 128, true},  // 21 problems, mean 1.043, a fifth up to 0.990
+    {"addmm tn", 512, true},  // 43 problems, mean 1.048, a fifth up to 0.984
+    {"addmm tn", 2048, true},  // 31 problems, mean 1.042, a fifth up to 0.998
+    {"addmm tn", 0, true},  // 51 problems, mean 1.031, a fifth up to 0.996
     {"bmm tn", 512, true},  // 5 problems, mean 1.054, a fifth up to 0.996
     {"bmm tn", 2048, true},  // 3 problems, mean 1.119, a fifth up to 1.011
     {"bmm tt", 512, true},  // 5 problems, mean 1.618, a fifth up to 1.277
@@ -178,9 +178,8 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_grouped_mm rowwise fast", {8, 4096, 28672, 4096}, false},  // 0.940
     {"_scaled_grouped_mm rowwise fast", {8, 32768, 7168, 2048}, true},  // 1.032
     {"_scaled_grouped_mm rowwise fast", {4, 32768, 4096, 7168}, true},  // 1.022
-    {"_scaled_mm 1x128 x 128x128", {1, 128, 57344, 8192}, false},  // 0.954
-    {"_scaled_mm 1x128 x 128x128", {1, 144, 3072, 1024}, true},  // 1.537
-    {"_scaled_mm 1x128 x 128x128", {1, 192, 24576, 1536}, true},  // 1.075
+    {"_scaled_mm 1x128 x 128x128", {1, 4, 1024, 14336}, false},  // 0.921
+    {"_scaled_mm 1x128 x 128x128", {1, 32, 1792, 18432}, false},  // 0.942
     {"_scaled_mm 1x128 x 128x128", {1, 256, 2112, 7168}, true},  // 1.783
     {"_scaled_mm 1x128 x 128x128", {1, 256, 3072, 3072}, true},  // 1.438
     {"_scaled_mm 1x128 x 128x128", {1, 256, 4096, 4096}, true},  // 1.270
@@ -191,44 +190,45 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm 1x128 x 128x128", {1, 256, 10240, 8192}, true},  // 1.112
     {"_scaled_mm 1x128 x 128x128", {1, 328, 8192, 2048}, true},  // 1.034
     {"_scaled_mm 1x128 x 128x128", {1, 448, 32768, 512}, true},  // 1.123
-    {"_scaled_mm 1x128 x 128x128", {1, 496, 7168, 2048}, true},  // 1.043
+    {"_scaled_mm 1x128 x 128x128", {1, 512, 3072, 3072}, true},  // 1.075
     {"_scaled_mm 1x128 x 128x128", {1, 512, 4096, 4096}, true},  // 1.032
     {"_scaled_mm 1x128 x 128x128", {1, 512, 6144, 4096}, true},  // 1.026
-    {"_scaled_mm 1x128 x 128x128", {1, 512, 10240, 2048}, true},  // 1.107
     {"_scaled_mm 1x128 x 128x128", {1, 712, 3072, 8192}, true},  // 1.114
-    {"_scaled_mm 1x128 x 128x128", {1, 892, 720, 4096}, true},  // 1.577
+    {"_scaled_mm 1x128 x 128x128", {1, 744, 7168, 4096}, true},  // 1.049
     {"_scaled_mm 1x128 x 128x128", {1, 1024, 1024, 1024}, true},  // 1.419
     {"_scaled_mm 1x128 x 128x128", {1, 1024, 6144, 4096}, true},  // 1.038
-    {"_scaled_mm 1x128 x 128x128", {1, 1024, 7168, 2048}, true},  // 1.076
+    {"_scaled_mm 1x128 x 128x128", {1, 1024, 7168, 2048}, true},  // 1.038
     {"_scaled_mm 1x128 x 128x128", {1, 1136, 128256, 4096}, true},  // 1.035
-    {"_scaled_mm 1x128 x 128x128", {1, 1504, 1024, 2048}, true},  // 1.090
+    {"_scaled_mm 1x128 x 128x128", {1, 1360, 3072, 512}, true},  // 1.025
     {"_scaled_mm 1x128 x 128x128", {1, 1984, 2880, 1024}, true},  // 1.183
-    {"_scaled_mm 1x128 x 128x128", {1, 2608, 3072, 1024}, true},  // 1.126
-    {"_scaled_mm 1x128 x 128x128", {1, 4096, 768, 3072}, true},  // 1.100
+    {"_scaled_mm 1x128 x 128x128", {1, 4096, 2048, 2048}, true},  // 1.094
     {"_scaled_mm 1x128 x 128x128", {1, 8192, 768, 3072}, true},  // 1.044
     {"_scaled_mm 1x128 x 1x128", {1, 4, 1280, 5120}, true},  // 1.061
     {"_scaled_mm 1x128 x 1x128", {1, 4, 32768, 2560}, true},  // 1.096
-    {"_scaled_mm 1x128 x 1x128", {1, 4, 32768, 5120}, true},  // 1.030
-    {"_scaled_mm 1x128 x 1x128", {1, 8, 640, 1280}, true},  // 1.313
-    {"_scaled_mm 1x128 x 1x128", {1, 8, 3840, 1280}, true},  // 1.230
     {"_scaled_mm 1x128 x 1x128", {1, 8, 5120, 384}, true},  // 1.399
     {"_scaled_mm 1x128 x 1x128", {1, 8, 5120, 1536}, true},  // 1.096
+    {"_scaled_mm 1x128 x 1x128", {1, 8, 10240, 1024}, true},  // 1.032
     {"_scaled_mm 1x128 x 1x128", {1, 8, 49152, 3072}, true},  // 1.078
+    {"_scaled_mm 1x128 x 1x128", {1, 12, 1280, 5120}, true},  // 1.466
+    {"_scaled_mm 1x128 x 1x128", {1, 16, 1280, 1280}, true},  // 1.301
     {"_scaled_mm 1x128 x 1x128", {1, 16, 2048, 8192}, true},  // 1.039
-    {"_scaled_mm 1x128 x 1x128", {1, 16, 2112, 7168}, true},  // 1.095
+    {"_scaled_mm 1x128 x 1x128", {1, 16, 2112, 7168}, true},  // 1.097
+    {"_scaled_mm 1x128 x 1x128", {1, 16, 3072, 3072}, true},  // 1.131
     {"_scaled_mm 1x128 x 1x128", {1, 16, 4096, 4096}, true},  // 1.055
     {"_scaled_mm 1x128 x 1x128", {1, 16, 4096, 7168}, true},  // 1.048
+    {"_scaled_mm 1x128 x 1x128", {1, 16, 5120, 1280}, true},  // 1.179
     {"_scaled_mm 1x128 x 1x128", {1, 16, 7168, 2048}, true},  // 1.127
-    {"_scaled_mm 1x128 x 1x128", {1, 16, 14336, 4096}, true},  // 1.025
+    {"_scaled_mm 1x128 x 1x128", {1, 24, 32768, 512}, true},  // 1.086
     {"_scaled_mm 1x128 x 1x128", {1, 32, 384, 3072}, true},  // 1.409
     {"_scaled_mm 1x128 x 1x128", {1, 32, 768, 384}, true},  // 1.491
+    {"_scaled_mm 1x128 x 1x128", {1, 32, 1792, 18432}, true},  // 1.119
     {"_scaled_mm 1x128 x 1x128", {1, 48, 2048, 1024}, true},  // 1.315
-    {"_scaled_mm 1x128 x 1x128", {1, 52, 32768, 256}, true},  // 1.036
-    {"_scaled_mm 1x128 x 1x128", {1, 64, 576, 768}, true},  // 1.502
-    {"_scaled_mm 1x128 x 1x128", {1, 64, 7168, 2048}, true},  // 1.045
+    {"_scaled_mm 1x128 x 1x128", {1, 64, 7168, 2048}, true},  // 1.048
     {"_scaled_mm 1x128 x 1x128", {1, 64, 10240, 8192}, true},  // 1.076
     {"_scaled_mm 1x128 x 1x128", {1, 64, 16032, 3072}, true},  // 1.166
     {"_scaled_mm 1x128 x 1x128", {1, 64, 128256, 4096}, true},  // 1.066
+    {"_scaled_mm 1x128 x 1x128", {1, 128, 256, 2048}, true},  // 1.258
+    {"_scaled_mm 1x128 x 1x128", {1, 128, 1280, 5120}, true},  // 1.051
     {"_scaled_mm 1x128 x 1x128", {1, 128, 6144, 4096}, true},  // 1.116
     {"_scaled_mm 1x128 x 1x128", {1, 128, 7168, 2048}, true},  // 1.114
     {"_scaled_mm 1x128 x 1x128", {1, 128, 7168, 16384}, true},  // 1.033
@@ -236,92 +236,95 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm 1x128 x 1x128", {1, 128, 10240, 8192}, true},  // 1.254
     {"_scaled_mm 1x128 x 1x128", {1, 128, 16384, 256}, true},  // 1.180
     {"_scaled_mm 1x128 x 1x128", {1, 128, 24576, 1536}, true},  // 1.057
-    {"_scaled_mm 1x128 x 1x128", {1, 204, 32768, 5120}, false},  // 0.926
-    {"_scaled_mm 1x128 x 1x128", {1, 256, 2112, 7168}, false},  // 0.761
-    {"_scaled_mm 1x128 x 1x128", {1, 256, 4096, 4096}, false},  // 0.960
-    {"_scaled_mm 1x128 x 1x128", {1, 256, 4096, 7168}, false},  // 0.924
-    {"_scaled_mm 1x128 x 1x128", {1, 256, 4096, 14336}, false},  // 0.882
-    {"_scaled_mm 1x128 x 1x128", {1, 300, 128256, 4096}, false},  // 0.900
-    {"_scaled_mm 1x128 x 1x128", {1, 400, 6144, 768}, false},  // 0.969
-    {"_scaled_mm 1x128 x 1x128", {1, 512, 2112, 7168}, false},  // 0.850
-    {"_scaled_mm 1x128 x 1x128", {1, 704, 3840, 1280}, true},  // 1.234
-    {"_scaled_mm 1x128 x 1x128", {1, 892, 720, 4096}, true},  // 1.077
+    {"_scaled_mm 1x128 x 1x128", {1, 160, 5120, 320}, true},  // 1.404
+    {"_scaled_mm 1x128 x 1x128", {1, 164, 5120, 768}, true},  // 1.226
+    {"_scaled_mm 1x128 x 1x128", {1, 240, 4608, 1792}, true},  // 1.044
+    {"_scaled_mm 1x128 x 1x128", {1, 256, 3072, 3072}, true},  // 1.025
+    {"_scaled_mm 1x128 x 1x128", {1, 256, 6144, 4096}, true},  // 1.304
+    {"_scaled_mm 1x128 x 1x128", {1, 256, 10240, 8192}, true},  // 1.325
+    {"_scaled_mm 1x128 x 1x128", {1, 256, 24576, 1536}, true},  // 1.033
+    {"_scaled_mm 1x128 x 1x128", {1, 352, 288, 1152}, true},  // 1.258
+    {"_scaled_mm 1x128 x 1x128", {1, 352, 576, 768}, true},  // 1.268
+    {"_scaled_mm 1x128 x 1x128", {1, 388, 3840, 320}, true},  // 1.071
+    {"_scaled_mm 1x128 x 1x128", {1, 400, 288, 768}, true},  // 1.405
+    {"_scaled_mm 1x128 x 1x128", {1, 448, 32768, 512}, true},  // 1.073
+    {"_scaled_mm 1x128 x 1x128", {1, 512, 3072, 3072}, true},  // 1.327
+    {"_scaled_mm 1x128 x 1x128", {1, 512, 6144, 4096}, true},  // 1.294
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 1024, 1024}, true},  // 1.109
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 2048, 256}, true},  // 1.157
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 2304, 768}, true},  // 1.385
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 24576, 384}, true},  // 1.078
+    {"_scaled_mm 1x128 x 1x128", {1, 1056, 4096, 14336}, true},  // 1.083
     {"_scaled_mm 1x128 x 1x128", {1, 1984, 2880, 1024}, true},  // 1.042
-    {"_scaled_mm 1x128 x 1x128", {1, 2608, 3072, 1024}, true},  // 1.286
-    {"_scaled_mm 1x128 x 1x128", {1, 4096, 768, 3072}, true},  // 1.300
+    {"_scaled_mm 1x128 x 1x128", {1, 4096, 2048, 2048}, true},  // 1.020
+    {"_scaled_mm 1x128 x 1x128", {1, 7440, 1152, 288}, true},  // 1.194
     {"_scaled_mm 1x128 x 1x128", {1, 8192, 768, 3072}, true},  // 1.025
-    {"_scaled_mm 1x128 x 1x128", {1, 8376, 128256, 4096}, true},  // 1.037
     {"_scaled_mm rowwise", {1, 256, 8192, 28672}, false},  // 0.950
-    {"_scaled_mm rowwise", {1, 256, 57344, 8192}, false},  // 0.965
+    {"_scaled_mm rowwise", {1, 256, 57344, 8192}, false},  // 0.936
     {"_scaled_mm rowwise", {1, 512, 8192, 28672}, false},  // 0.963
-    {"_scaled_mm rowwise", {1, 512, 57344, 8192}, false},  // 0.958
-    {"_scaled_mm rowwise", {1, 1024, 4096, 7168}, false},  // 0.962
-    {"_scaled_mm rowwise", {1, 1024, 4096, 14336}, false},  // 0.936
+    {"_scaled_mm rowwise", {1, 512, 57344, 8192}, false},  // 0.935
     {"_scaled_mm rowwise", {1, 1024, 28672, 4096}, false},  // 0.951
     {"_scaled_mm rowwise", {1, 1024, 57344, 8192}, false},  // 0.947
-    {"_scaled_mm rowwise", {1, 2219, 4096, 3584}, true},  // 1.137
+    {"_scaled_mm rowwise", {1, 2445, 3072, 3072}, true},  // 1.106
     {"_scaled_mm rowwise", {1, 2496, 24576, 384}, true},  // 1.138
     {"_scaled_mm rowwise", {1, 2510, 3072, 2048}, true},  // 1.142
-    {"_scaled_mm rowwise", {1, 2608, 3072, 1024}, true},  // 1.333
-    {"_scaled_mm rowwise", {1, 3264, 6144, 1536}, true},  // 1.033
+    {"_scaled_mm rowwise", {1, 3475, 24576, 768}, true},  // 1.233
     {"_scaled_mm rowwise", {1, 3635, 4304, 1152}, true},  // 1.043
     {"_scaled_mm rowwise", {1, 3706, 1536, 4096}, true},  // 1.064
-    {"_scaled_mm rowwise", {1, 4096, 640, 2880}, true},  // 1.519
-    {"_scaled_mm rowwise", {1, 4096, 768, 3072}, true},  // 1.323
+    {"_scaled_mm rowwise", {1, 4096, 2048, 2048}, true},  // 1.099
     {"_scaled_mm rowwise", {1, 4096, 2112, 7168}, true},  // 1.180
-    {"_scaled_mm rowwise", {1, 4956, 3840, 1280}, true},  // 1.087
     {"_scaled_mm rowwise", {1, 6082, 49152, 6144}, true},  // 1.081
+    {"_scaled_mm rowwise", {1, 7440, 1152, 288}, true},  // 1.528
     {"_scaled_mm rowwise", {1, 7965, 36864, 7168}, true},  // 1.124
+    {"_scaled_mm rowwise", {1, 8000, 14336, 512}, true},  // 1.142
     {"_scaled_mm rowwise", {1, 8192, 768, 3072}, true},  // 1.079
     {"_scaled_mm rowwise", {1, 8192, 1056, 7168}, true},  // 1.425
-    {"_scaled_mm rowwise", {1, 8192, 2112, 7168}, true},  // 1.037
+    {"_scaled_mm rowwise", {1, 8192, 2112, 7168}, true},  // 1.055
+    {"_scaled_mm rowwise", {1, 8192, 24576, 1536}, true},  // 1.023
     {"_scaled_mm rowwise", {1, 10891, 1152, 4304}, true},  // 1.128
     {"_scaled_mm rowwise", {1, 13429, 528, 7168}, true},  // 1.389
-    {"_scaled_mm rowwise fast", {1, 1024, 8192, 28672}, false},  // 0.969
+    {"_scaled_mm rowwise", {1, 16237, 640, 3072}, true},  // 1.021
+    {"_scaled_mm rowwise fast", {1, 512, 57344, 8192}, false},  // 0.958
+    {"_scaled_mm rowwise fast", {1, 898, 18432, 7168}, false},  // 0.963
+    {"_scaled_mm rowwise fast", {1, 1024, 6144, 4096}, false},  // 0.950
     {"_scaled_mm rowwise fast", {1, 1897, 24576, 6144}, false},  // 0.970
-    {"_scaled_mm rowwise fast", {1, 2219, 4096, 3584}, true},  // 1.129
+    {"_scaled_mm rowwise fast", {1, 2445, 3072, 3072}, true},  // 1.103
     {"_scaled_mm rowwise fast", {1, 2510, 3072, 2048}, true},  // 1.040
-    {"_scaled_mm rowwise fast", {1, 2608, 3072, 1024}, true},  // 1.224
-    {"_scaled_mm rowwise fast", {1, 3264, 6144, 1536}, true},  // 1.062
+    {"_scaled_mm rowwise fast", {1, 3475, 24576, 768}, true},  // 1.071
     {"_scaled_mm rowwise fast", {1, 3635, 4304, 1152}, true},  // 1.130
-    {"_scaled_mm rowwise fast", {1, 3919, 2880, 4096}, true},  // 1.111
-    {"_scaled_mm rowwise fast", {1, 4096, 640, 2880}, true},  // 1.401
-    {"_scaled_mm rowwise fast", {1, 4096, 768, 3072}, true},  // 1.256
-    {"_scaled_mm rowwise fast", {1, 4096, 2112, 7168}, true},  // 1.079
-    {"_scaled_mm rowwise fast", {1, 4956, 3840, 1280}, true},  // 1.039
+    {"_scaled_mm rowwise fast", {1, 4096, 2048, 2048}, true},  // 1.041
+    {"_scaled_mm rowwise fast", {1, 4096, 2112, 7168}, true},  // 1.090
+    {"_scaled_mm rowwise fast", {1, 4143, 5120, 3072}, true},  // 1.047
     {"_scaled_mm rowwise fast", {1, 6082, 49152, 6144}, true},  // 1.034
+    {"_scaled_mm rowwise fast", {1, 6673, 4096, 1024}, true},  // 1.052
+    {"_scaled_mm rowwise fast", {1, 7440, 1152, 288}, true},  // 1.497
+    {"_scaled_mm rowwise fast", {1, 8000, 14336, 512}, true},  // 1.097
     {"_scaled_mm rowwise fast", {1, 8192, 768, 3072}, true},  // 1.040
     {"_scaled_mm rowwise fast", {1, 8192, 1056, 7168}, true},  // 1.029
     {"_scaled_mm rowwise fast", {1, 13429, 528, 7168}, true},  // 1.444
+    {"_scaled_mm rowwise fast", {1, 16237, 640, 3072}, true},  // 1.059
     {"_scaled_mm tensorwise", {1, 1, 4096, 7168}, false},  // 0.940
-    {"_scaled_mm tensorwise", {1, 1, 28672, 4096}, false},  // 0.970
     {"_scaled_mm tensorwise", {1, 2, 4096, 4096}, false},  // 0.962
     {"_scaled_mm tensorwise", {1, 2, 4608, 3584}, false},  // 0.958
     {"_scaled_mm tensorwise", {1, 11, 4096, 4096}, false},  // 0.942
     {"_scaled_mm tensorwise", {1, 16, 4096, 4096}, false},  // 0.945
-    {"_scaled_mm tensorwise", {1, 20, 7168, 18432}, false},  // 0.967
-    {"_scaled_mm tensorwise", {1, 64, 4096, 7168}, false},  // 0.958
-    {"_scaled_mm tensorwise", {1, 64, 4096, 14336}, false},  // 0.926
-    {"_scaled_mm tensorwise", {1, 128, 7168, 16384}, false},  // 0.965
-    {"_scaled_mm tensorwise", {1, 128, 8192, 8192}, false},  // 0.941
+    {"_scaled_mm tensorwise", {1, 46, 4096, 5120}, false},  // 0.946
+    {"_scaled_mm tensorwise", {1, 50, 1152, 4304}, false},  // 0.909
+    {"_scaled_mm tensorwise", {1, 64, 4096, 7168}, false},  // 0.963
+    {"_scaled_mm tensorwise", {1, 64, 4096, 14336}, false},  // 0.960
+    {"_scaled_mm tensorwise", {1, 128, 8192, 8192}, false},  // 0.935
     {"_scaled_mm tensorwise", {1, 134, 5120, 3072}, true},  // 1.049
-    {"_scaled_mm tensorwise", {1, 144, 3072, 1024}, true},  // 1.220
-    {"_scaled_mm tensorwise", {1, 146, 2112, 7168}, true},  // 1.135
     {"_scaled_mm tensorwise", {1, 146, 4608, 3584}, true},  // 1.101
     {"_scaled_mm tensorwise", {1, 160, 5120, 320}, true},  // 1.383
+    {"_scaled_mm tensorwise", {1, 164, 5120, 768}, true},  // 1.171
     {"_scaled_mm tensorwise", {1, 165, 4096, 28672}, true},  // 1.063
     {"_scaled_mm tensorwise", {1, 169, 3072, 512}, true},  // 1.397
     {"_scaled_mm tensorwise", {1, 182, 3072, 2048}, true},  // 1.206
-    {"_scaled_mm tensorwise", {1, 192, 24576, 1536}, true},  // 1.101
+    {"_scaled_mm tensorwise", {1, 227, 1280, 5120}, true},  // 1.210
     {"_scaled_mm tensorwise", {1, 240, 4608, 1792}, true},  // 1.056
     {"_scaled_mm tensorwise", {1, 256, 3072, 3072}, true},  // 1.090
-    {"_scaled_mm tensorwise", {1, 256, 24576, 1536}, true},  // 1.072
-    {"_scaled_mm tensorwise", {1, 269, 28672, 1024}, true},  // 1.058
-    {"_scaled_mm tensorwise", {1, 343, 3072, 384}, true},  // 1.393
+    {"_scaled_mm tensorwise", {1, 256, 24576, 1536}, true},  // 1.067
+    {"_scaled_mm tensorwise", {1, 352, 288, 1152}, true},  // 1.379
     {"_scaled_mm tensorwise", {1, 352, 576, 768}, true},  // 1.361
     {"_scaled_mm tensorwise", {1, 352, 9216, 3072}, true},  // 1.057
     {"_scaled_mm tensorwise", {1, 358, 8192, 3584}, true},  // 1.103
@@ -330,105 +333,93 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm tensorwise", {1, 400, 6144, 768}, true},  // 1.085
     {"_scaled_mm tensorwise", {1, 427, 3840, 1280}, true},  // 1.033
     {"_scaled_mm tensorwise", {1, 448, 32768, 512}, true},  // 1.090
-    {"_scaled_mm tensorwise", {1, 512, 24576, 1536}, true},  // 1.034
-    {"_scaled_mm tensorwise", {1, 704, 3840, 1280}, true},  // 1.055
-    {"_scaled_mm tensorwise", {1, 892, 720, 4096}, true},  // 1.168
+    {"_scaled_mm tensorwise", {1, 512, 3072, 3072}, true},  // 1.037
+    {"_scaled_mm tensorwise", {1, 512, 24576, 1536}, true},  // 1.042
+    {"_scaled_mm tensorwise", {1, 625, 1536, 8192}, true},  // 1.041
     {"_scaled_mm tensorwise", {1, 1024, 1024, 1024}, true},  // 1.080
     {"_scaled_mm tensorwise", {1, 1024, 2048, 256}, true},  // 1.251
     {"_scaled_mm tensorwise", {1, 1024, 2304, 768}, true},  // 1.026
     {"_scaled_mm tensorwise", {1, 1024, 24576, 384}, true},  // 1.119
-    {"_scaled_mm tensorwise", {1, 1088, 5120, 2880}, true},  // 1.072
-    {"_scaled_mm tensorwise", {1, 1504, 1024, 2048}, true},  // 1.085
+    {"_scaled_mm tensorwise", {1, 1056, 4096, 14336}, true},  // 1.038
+    {"_scaled_mm tensorwise", {1, 1360, 3072, 512}, true},  // 1.213
     {"_scaled_mm tensorwise", {1, 1936, 2304, 768}, true},  // 1.042
     {"_scaled_mm tensorwise", {1, 1984, 2880, 1024}, true},  // 1.221
-    {"_scaled_mm tensorwise", {1, 2001, 4304, 288}, true},  // 1.166
-    {"_scaled_mm tensorwise", {1, 2219, 4096, 3584}, true},  // 1.024
-    {"_scaled_mm tensorwise", {1, 2608, 3072, 1024}, true},  // 1.231
     {"_scaled_mm tensorwise", {1, 3706, 1536, 4096}, true},  // 1.051
-    {"_scaled_mm tensorwise", {1, 4096, 768, 3072}, true},  // 1.045
-    {"_scaled_mm tensorwise", {1, 4956, 3840, 1280}, true},  // 1.024
+    {"_scaled_mm tensorwise", {1, 4096, 2048, 2048}, true},  // 1.063
+    {"_scaled_mm tensorwise", {1, 7440, 1152, 288}, true},  // 1.400
     {"_scaled_mm tensorwise", {1, 8192, 768, 3072}, true},  // 1.051
     {"_scaled_mm tensorwise", {1, 8192, 1056, 7168}, true},  // 1.227
     {"_scaled_mm tensorwise", {1, 9508, 896, 16384}, true},  // 1.044
     {"_scaled_mm tensorwise fast", {1, 2, 4608, 3584}, false},  // 0.968
-    {"_scaled_mm tensorwise fast", {1, 64, 4096, 7168}, false},  // 0.948
-    {"_scaled_mm tensorwise fast", {1, 128, 7168, 16384}, false},  // 0.957
-    {"_scaled_mm tensorwise fast", {1, 128, 8192, 28672}, false},  // 0.950
-    {"_scaled_mm tensorwise fast", {1, 192, 24576, 1536}, false},  // 0.901
-    {"_scaled_mm tensorwise fast", {1, 256, 6144, 4096}, false},  // 0.968
+    {"_scaled_mm tensorwise fast", {1, 46, 4096, 5120}, false},  // 0.949
+    {"_scaled_mm tensorwise fast", {1, 50, 1152, 4304}, false},  // 0.953
+    {"_scaled_mm tensorwise fast", {1, 64, 4096, 7168}, false},  // 0.955
+    {"_scaled_mm tensorwise fast", {1, 64, 4096, 14336}, false},  // 0.933
+    {"_scaled_mm tensorwise fast", {1, 64, 7168, 16384}, false},  // 0.964
+    {"_scaled_mm tensorwise fast", {1, 128, 7168, 16384}, false},  // 0.953
+    {"_scaled_mm tensorwise fast", {1, 199, 5120, 720}, false},  // 0.966
+    {"_scaled_mm tensorwise fast", {1, 208, 36864, 7168}, false},  // 0.866
+    {"_scaled_mm tensorwise fast", {1, 208, 128256, 1024}, false},  // 0.819
     {"_scaled_mm tensorwise fast", {1, 256, 7168, 2048}, false},  // 0.964
-    {"_scaled_mm tensorwise fast", {1, 269, 28672, 1024}, false},  // 0.946
-    {"_scaled_mm tensorwise fast", {1, 300, 128256, 4096}, false},  // 0.755
     {"_scaled_mm tensorwise fast", {1, 358, 8192, 3584}, false},  // 0.931
-    {"_scaled_mm tensorwise fast", {1, 496, 7168, 2048}, false},  // 0.944
     {"_scaled_mm tensorwise fast", {1, 512, 4096, 7168}, false},  // 0.912
-    {"_scaled_mm tensorwise fast", {1, 512, 7168, 2048}, false},  // 0.901
-    {"_scaled_mm tensorwise fast", {1, 512, 7168, 16384}, false},  // 0.958
-    {"_scaled_mm tensorwise fast", {1, 712, 3072, 8192}, false},  // 0.950
-    {"_scaled_mm tensorwise fast", {1, 940, 4608, 7168}, false},  // 0.881
-    {"_scaled_mm tensorwise fast", {1, 1024, 2112, 7168}, false},  // 0.949
-    {"_scaled_mm tensorwise fast", {1, 1024, 8192, 28672}, false},  // 0.968
-    {"_scaled_mm tensorwise fast", {1, 2001, 4304, 288}, false},  // 0.935
-    {"_scaled_mm tensorwise fast", {1, 2048, 32768, 512}, false},  // 0.871
-    {"_scaled_mm tensorwise fast", {1, 2219, 4096, 3584}, true},  // 1.048
-    {"_scaled_mm tensorwise fast", {1, 2608, 3072, 1024}, true},  // 1.071
-    {"_scaled_mm tensorwise fast", {1, 3264, 6144, 1536}, true},  // 1.164
-    {"_scaled_mm tensorwise fast", {1, 3276, 5120, 8192}, true},  // 1.037
+    {"_scaled_mm tensorwise fast", {1, 512, 7168, 2048}, false},  // 0.891
+    {"_scaled_mm tensorwise fast", {1, 512, 7168, 16384}, false},  // 0.964
+    {"_scaled_mm tensorwise fast", {1, 983, 4608, 896}, true},  // 1.123
+    {"_scaled_mm tensorwise fast", {1, 1024, 1024, 1024}, true},  // 1.188
+    {"_scaled_mm tensorwise fast", {1, 1024, 2048, 256}, true},  // 1.121
+    {"_scaled_mm tensorwise fast", {1, 1024, 2304, 768}, true},  // 1.073
+    {"_scaled_mm tensorwise fast", {1, 1024, 4096, 4096}, true},  // 1.048
+    {"_scaled_mm tensorwise fast", {1, 1024, 7168, 2048}, true},  // 1.142
+    {"_scaled_mm tensorwise fast", {1, 1024, 7168, 16384}, true},  // 1.070
+    {"_scaled_mm tensorwise fast", {1, 1024, 10240, 8192}, true},  // 1.026
+    {"_scaled_mm tensorwise fast", {1, 1024, 24576, 1536}, true},  // 1.059
+    {"_scaled_mm tensorwise fast", {1, 1024, 28672, 4096}, true},  // 1.037
+    {"_scaled_mm tensorwise fast", {1, 1024, 57344, 8192}, true},  // 1.038
+    {"_scaled_mm tensorwise fast", {1, 1136, 128256, 4096}, true},  // 1.037
+    {"_scaled_mm tensorwise fast", {1, 1360, 3072, 512}, true},  // 1.282
+    {"_scaled_mm tensorwise fast", {1, 1408, 24576, 1536}, true},  // 1.060
+    {"_scaled_mm tensorwise fast", {1, 1592, 1280, 8192}, true},  // 1.038
+    {"_scaled_mm tensorwise fast", {1, 1897, 24576, 6144}, true},  // 1.037
+    {"_scaled_mm tensorwise fast", {1, 1936, 2304, 768}, true},  // 1.046
+    {"_scaled_mm tensorwise fast", {1, 1984, 2880, 1024}, true},  // 1.041
     {"_scaled_mm tensorwise fast", {1, 3635, 4304, 1152}, true},  // 1.059
-    {"_scaled_mm tensorwise fast", {1, 3919, 2880, 4096}, true},  // 1.025
-    {"_scaled_mm tensorwise fast", {1, 4096, 640, 2880}, true},  // 1.044
-    {"_scaled_mm tensorwise fast", {1, 4096, 768, 3072}, true},  // 1.051
+    {"_scaled_mm tensorwise fast", {1, 4096, 4096, 4096}, true},  // 1.042
+    {"_scaled_mm tensorwise fast", {1, 4096, 4096, 7168}, true},  // 1.042
     {"_scaled_mm tensorwise fast", {1, 4096, 7168, 2048}, true},  // 1.096
-    {"_scaled_mm tensorwise fast", {1, 4096, 7168, 16384}, true},  // 1.033
+    {"_scaled_mm tensorwise fast", {1, 4096, 7168, 16384}, true},  // 1.029
     {"_scaled_mm tensorwise fast", {1, 4096, 24576, 1536}, true},  // 1.070
-    {"_scaled_mm tensorwise fast", {1, 4096, 57344, 8192}, true},  // 1.036
-    {"_scaled_mm tensorwise fast", {1, 4956, 3840, 1280}, true},  // 1.129
+    {"_scaled_mm tensorwise fast", {1, 4096, 57344, 8192}, true},  // 1.032
+    {"_scaled_mm tensorwise fast", {1, 4143, 5120, 3072}, true},  // 1.094
     {"_scaled_mm tensorwise fast", {1, 5567, 4096, 3584}, true},  // 1.030
+    {"_scaled_mm tensorwise fast", {1, 6673, 4096, 1024}, true},  // 1.068
+    {"_scaled_mm tensorwise fast", {1, 7440, 1152, 288}, true},  // 1.040
+    {"_scaled_mm tensorwise fast", {1, 8031, 9216, 3072}, true},  // 1.089
     {"_scaled_mm tensorwise fast", {1, 8192, 768, 3072}, true},  // 1.026
-    {"_scaled_mm tensorwise fast", {1, 8192, 2112, 7168}, true},  // 1.020
+    {"_scaled_mm tensorwise fast", {1, 8192, 2112, 7168}, true},  // 1.026
     {"_scaled_mm tensorwise fast", {1, 8192, 4096, 7168}, true},  // 1.023
-    {"_scaled_mm tensorwise fast", {1, 8192, 6144, 4096}, true},  // 1.082
+    {"_scaled_mm tensorwise fast", {1, 8192, 6144, 4096}, true},  // 1.079
     {"_scaled_mm tensorwise fast", {1, 8192, 7168, 2048}, true},  // 1.104
-    {"_scaled_mm tensorwise fast", {1, 8192, 8192, 8192}, true},  // 1.026
     {"_scaled_mm tensorwise fast", {1, 8192, 9216, 3072}, true},  // 1.083
     {"_scaled_mm tensorwise fast", {1, 8192, 24576, 1536}, true},  // 1.073
     {"_scaled_mm tensorwise fast", {1, 8192, 28672, 4096}, true},  // 1.062
     {"_scaled_mm tensorwise fast", {1, 8192, 57344, 8192}, true},  // 1.036
-    {"_scaled_mm tensorwise fast", {1, 8376, 128256, 4096}, true},  // 1.109
-    {"_scaled_mm tensorwise fast", {1, 9461, 2880, 4096}, true},  // 1.125
     {"_scaled_mm tensorwise fast", {1, 9508, 896, 16384}, true},  // 1.070
+    {"_scaled_mm tensorwise fast", {1, 12253, 14336, 4096}, true},  // 1.080
+    {"_scaled_mm tensorwise fast", {1, 13040, 3584, 4096}, true},  // 1.096
     {"_scaled_mm tensorwise fast", {1, 15469, 3072, 1536}, true},  // 1.037
-    {"addmm tn", {1, 128, 8192, 8192}, false},  // 0.957
-    {"addmm tn", {1, 128, 8192, 28672}, false},  // 0.945
+    {"_scaled_mm tensorwise fast", {1, 16237, 640, 3072}, true},  // 1.103
+    {"addmm tn", {1, 124, 6144, 6144}, false},  // 0.886
+    {"addmm tn", {1, 128, 8192, 28672}, false},  // 0.946
+    {"addmm tn", {1, 208, 128256, 1024}, false},  // 0.907
+    {"addmm tn", {1, 256, 2112, 7168}, false},  // 0.953
     {"addmm tn", {1, 256, 4096, 7168}, false},  // 0.967
-    {"addmm tn", {1, 256, 4096, 14336}, false},  // 0.961
     {"addmm tn", {1, 256, 8192, 28672}, false},  // 0.967
     {"addmm tn", {1, 328, 8192, 2048}, false},  // 0.926
-    {"addmm tn", {1, 512, 2112, 7168}, false},  // 0.847
-    {"addmm tn", {1, 1485, 6144, 4096}, false},  // 0.970
-    {"addmm tn", {1, 2048, 512, 8192}, false},  // 0.969
-    {"addmm tn", {1, 2496, 24576, 384}, true},  // 1.064
-    {"addmm tn", {1, 3635, 4304, 1152}, true},  // 1.080
-    {"addmm tn", {1, 4096, 4096, 4096}, true},  // 1.025
-    {"addmm tn", {1, 4096, 7168, 2048}, true},  // 1.064
-    {"addmm tn", {1, 4096, 24576, 1536}, true},  // 1.041
-    {"addmm tn", {1, 4096, 28672, 4096}, true},  // 1.046
-    {"addmm tn", {1, 4096, 57344, 8192}, true},  // 1.038
-    {"addmm tn", {1, 5226, 28672, 2048}, true},  // 1.089
-    {"addmm tn", {1, 8192, 4096, 4096}, true},  // 1.023
-    {"addmm tn", {1, 8192, 6144, 4096}, true},  // 1.045
-    {"addmm tn", {1, 8192, 7168, 2048}, true},  // 1.054
-    {"addmm tn", {1, 8192, 9216, 3072}, true},  // 1.064
-    {"addmm tn", {1, 8192, 10240, 8192}, true},  // 1.046
-    {"addmm tn", {1, 8192, 24576, 1536}, true},  // 1.085
-    {"addmm tn", {1, 8192, 28672, 4096}, true},  // 1.026
-    {"addmm tn", {1, 8192, 201088, 2880}, true},  // 1.059
-    {"addmm tn", {1, 9508, 896, 16384}, true},  // 1.065
-    {"addmm tn", {1, 9568, 3072, 2048}, true},  // 1.109
-    {"addmm tn", {1, 9750, 57344, 8192}, true},  // 1.027
-    {"addmm tn", {1, 10594, 5120, 3072}, true},  // 1.030
-    {"addmm tn", {1, 15469, 3072, 1536}, true},  // 1.118
-    {"addmm tn", {1, 16384, 2880, 4096}, true},  // 1.045
+    {"addmm tn", {1, 512, 2112, 7168}, false},  // 0.880
+    {"addmm tn", {1, 515, 3072, 8192}, false},  // 0.903
+    {"addmm tn", {1, 2445, 3072, 3072}, false},  // 0.969
+    {"addmm tn", {1, 10891, 1152, 4304}, false},  // 0.728
     {"bmm tn", {16, 1, 1023, 576}, true},  // 1.610
     {"bmm tn", {64, 1, 4096, 128}, false},  // 0.961
     {"bmm tn", {128, 16, 512, 128}, true},  // 1.075
