@@ -112,6 +112,22 @@ def test_what_a_gated_mlp_runs(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
     assert cpu_ops.calls[0][1] == "bias_silu"
 
 
+def test_weights_of_another_class_are_left_to_their_layers(
+    cutwheel: ModuleType, cpu_ops: CpuOps
+) -> None:
+    """A quantised tensor, for example, is more than its elements."""
+
+    class Quantised(torch.Tensor):
+        pass
+
+    ours, x = mlp(cutwheel), torch.randn(3, HIDDEN)
+    weight = ours.up_proj.weight.detach().as_subclass(Quantised)
+    ours.up_proj.weight = torch.nn.Parameter(weight, requires_grad=False)
+    with torch.no_grad():
+        ours(x)
+    assert cpu_ops.calls[0][1] == "bias_silu"
+
+
 def test_gated_mlp_is_initialised_as_three_linear_layers(cutwheel: ModuleType) -> None:
     torch.manual_seed(1)
     ours = mlp(cutwheel)

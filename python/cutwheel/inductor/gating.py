@@ -369,12 +369,12 @@ def _bias_of(graph: fx.Graph, layers: list[_Layer], gate: _Gate, product: Produc
         ]
         return _packed(graph, parts, gate.is_swapped, product.node)
     node = product.node
-    options: dict[str, Any] = {"dtype": product.dtype, "device": product.device}
+    some = next(each.bias for each in layers if each.bias is not None)
     nodes = [
         each.bias
         if each.bias is not None
-        else rewriting.emit(graph, aten.full.default, ([count], 0), node, **options)
-        for each, count in zip(layers, columns, strict=True)
+        else rewriting.emit(graph, aten.zeros_like.default, (some,), node)
+        for each in layers
     ]
     if len(nodes) == 1:
         nodes = _halves(graph, nodes[0], node)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..nn._source import is_bare
+from ..nn._source import is_weight_alone
 from ..nn.scaled import ScaledLinear
 from ..ops._common.activations import ACTIVATIONS
 from ..ops.linear import gated_linear, linear, pack_gated_weight, unpack_gated_weight
@@ -350,7 +350,7 @@ class GateAsItLies(Joined):
 
     def forward(self, input: Tensor) -> Tensor:
         layers: list[Any] = [getattr(self, name) for name in self._names]
-        if not all(_is_weight_alone(layer) for layer in layers):
+        if not all(is_weight_alone(layer, torch.nn.Linear) for layer in layers):
             base: Any = type(self)._base
             return base.forward(self, input)  # type: ignore[no-any-return]
         if len(layers) == 1:
@@ -361,11 +361,6 @@ class GateAsItLies(Joined):
             hidden = gated_linear(input, (gate.weight, up.weight), self._activation)
         result: Tensor = getattr(self, self._down)(hidden)
         return result
-
-
-def _is_weight_alone(layer: Any) -> bool:
-    """Whether a call of the layer is the product with its weight, and no more."""
-    return type(layer) is torch.nn.Linear and layer.bias is None and is_bare(layer)
 
 
 class ScaledGate(Joined):

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ..ops._common import sharding
+
 
 def is_bare(module: torch.nn.Module) -> bool:
     """Whether a call of the module does what the forward of its class does, and no more."""
@@ -18,6 +20,23 @@ def is_bare(module: torch.nn.Module) -> bool:
         or module._backward_pre_hooks
         or "forward" in module.__dict__
     )
+
+
+_PLAIN = (torch.nn.Parameter, torch.Tensor)
+
+
+def is_weight_alone(layer: Any, kind: type[torch.nn.Linear]) -> bool:
+    """Whether a call of the layer is the product with its weight, and no more.
+
+    A tensor of another class (quantised, say) may be more than its elements; a DTensor is not.
+    """
+    if type(layer) is not kind or layer.bias is not None or not is_bare(layer):
+        return False
+    if getattr(layer, "activation", None) is not None:
+        return False
+    weight = layer.weight
+    is_sharded = sharding.calls is not None and sharding.calls.is_sharded(weight)
+    return type(weight) in _PLAIN or is_sharded
 
 
 def fused_options(layer: Any) -> str:

@@ -5,7 +5,7 @@ State dicts are those of the torch.nn modules they stand for, in both directions
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from ..ops.linear._gated import (
     pack_gated_weight,
     unpack_gated_weight,
 )
-from ._source import check_source, fused_options, is_bare
+from ._source import check_source, fused_options, is_bare, is_weight_alone
 
 
 class Linear(torch.nn.Linear):
@@ -202,9 +202,9 @@ class GatedMLP(torch.nn.Module):
         packed = self.gate_up_weight
         if packed is not None:
             hidden = gated_linear(input, packed, self.activation)
-        elif _is_weight_alone(self.gate_proj) and _is_weight_alone(self.up_proj):
-            gate, up = self.gate_proj, self.up_proj
-            hidden = gated_linear(input, (gate.weight, up.weight), self.activation)
+        elif is_weight_alone(self.gate_proj, Linear) and is_weight_alone(self.up_proj, Linear):
+            weights: Any = self.gate_proj.weight, self.up_proj.weight  # type: ignore[union-attr]
+            hidden = gated_linear(input, weights, self.activation)
         else:
             hidden = self._activated_gate(input) * self.up_proj(input)  # type: ignore[misc]
         result: Tensor = (
@@ -288,13 +288,6 @@ class GatedMLP(torch.nn.Module):
                 )
             parts.append(old if weight is None else weight.detach())
         return pack_gated_weight(*parts)
-
-
-def _is_weight_alone(layer: torch.nn.Module | None) -> TypeGuard[Linear]:
-    """Whether a call of the layer is the product with its weight, and no more."""
-    return (
-        type(layer) is Linear and layer.bias is None and layer.activation is None and is_bare(layer)
-    )
 
 
 def _own_parameter(name: str, weight: Tensor) -> torch.nn.Parameter:
