@@ -433,12 +433,15 @@ class OpsBelowAutograd(CpuOps):
         epilogue: str,
         with_result: bool = True,
         with_sums: bool = False,
+        in_halves: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        from cutwheel.ops._common.elementwise import _derivative_by_torch
+        from cutwheel.ops._common.elementwise import _derivative_by_torch, halves_of
 
         if len(operands) == 1:
             return super().elementwise(operands, epilogue, with_result, with_sums)
-        return _derivative_by_torch(operands[0], operands[1], epilogue, with_result, with_sums)
+        grad, z = operands
+        dz, sums = _derivative_by_torch(grad, z, epilogue, with_result, with_sums)
+        return (halves_of(dz), sums) if in_halves and with_result else (dz, sums)
 
     def gemm(self, a: Tensor, b: Tensor, epilogue: str, *rest: Any) -> list[Tensor]:
         from cutwheel.ops._common.elementwise import _REFERENCES

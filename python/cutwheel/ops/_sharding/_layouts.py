@@ -108,7 +108,7 @@ def _linear_fused(arguments: Arguments, with_z: bool = False) -> Layout:
 
 def _weights(arguments: Arguments, n: Dim, k: Dim, *before: Dim) -> list[Operand]:
     """One weight, or that of even columns and that of odd ones."""
-    up = arguments["up"]
+    up = arguments.get("up")
     weight = Operand(arguments["weight"], (*before, n if up is None else "n", k))
     return [weight] if up is None else [weight, Operand(up, (*before, "n", k))]
 
@@ -155,7 +155,7 @@ def _elementwise(arguments: Arguments) -> Layout:
     ]
     width = _width(epilogue)
     n: Dim = {"same": "n", "half": None, "twice": ("n", 2)}[width]
-    if arguments["in_halves"]:
+    if arguments.get("in_halves"):
         # A device's columns are not next to each other.
         n = None
     # Sums are those of the rows that a device has; of what is not asked for, nothing is split.
