@@ -17,11 +17,11 @@ struct Operand {
   void const* data = nullptr;
   std::int64_t leading = 0;
   std::int64_t batch_stride = 0;
-  // Of a B that consists of two matrices: elements from the first to the second in memory, more than 0. Where K is
-  // contiguous, they have the even and the odd columns, which an epilogue combines, and `leading` is the way to the next
-  // pair; else the first half of K and the second. 0: it is one matrix.
+  // B may be two matrices. This is how many elements lie from one to the other, never less than 0; 0 says that B is one
+  // matrix. Where K is contiguous, one matrix has the even columns and the other the odd ones, which the epilogue combines,
+  // and `leading` leads to the next pair. Else one has the first half of K and the other the second.
   std::int64_t pair_stride = 0;
-  bool odd_first = false;  // the second of them lies at `data`
+  bool odd_first = false;  // the one at `data` has the odd columns, or the second half of K
 };
 
 // One operand of an epilogue: a scalar's value, or a tensor; null stands for zeros, and nothing is read.

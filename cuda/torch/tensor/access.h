@@ -22,8 +22,8 @@ inline bool aligned(void const* data) { return reinterpret_cast<std::uintptr_t>(
 struct View {
   Matrix matrix;
   Tensor owner;
-  // Of a B in pairs of columns that do not alternate: as gemm::Operand has them. The matrix is that of the columns that lie
-  // first, in memory of `owner` or of a tensor that the caller holds.
+  // As in gemm::Operand: a B may be two matrices, of which `matrix` is the one that lies first. `owner` has its memory, and
+  // the caller holds the other's.
   std::int64_t pair_stride = 0;
   bool odd_first = false;
 };

@@ -10,7 +10,6 @@ from ..ops import scaled
 from ..ops._common.errors import check_tensors
 from ..ops.grouped import _linear as layers
 from ..ops.grouped import with_row_major
-from ..ops.linear._gated import named_parts, packed_bias
 from ..ops.scaled._grouped import code as scaled_code
 from ..ops.scaled._torch_arguments import check_grouped_recipes, plain_scales
 from ._request import Arguments, ByTorch, Request, allows_tf32, served_by_torch
@@ -61,23 +60,6 @@ def take_scales(op: str, given: dict[str, Any]) -> None:
     scales = given.get("scale_a"), given.get("scale_b")
     rest = *(given.get(name) for name in _SWIZZLES), given.get("contraction_dim", ())
     given["scale_a"], given["scale_b"] = plain_scales(op, a, b, *scales, *rest)
-
-
-def take_pair(op: str, given: dict[str, Any]) -> None:
-    """Makes `weight` and `up` of a gated unit's weights that do not alternate, and packs biases."""
-    if "up" in given:
-        raise TypeError(f"explain: up is no argument of {op}")
-    weight, bias = given.get("weight"), given.get("bias")
-    is_pair = isinstance(weight, (tuple, list))
-    if not is_pair and given.get("interleaved", True):
-        return
-    parts = named_parts(op, weight, bias)
-    check_tensors(op, parts, ("bias", "bias[0]", "bias[1]"))
-    if is_pair:
-        given["weight"], given["up"] = parts["weight[0]"], parts["weight[1]"]
-    else:
-        given["weight"], given["up"] = parts["weight"].chunk(2, parts["weight"].dim() - 2)
-    given["bias"] = packed_bias(parts, given["weight"])
 
 
 def scaled_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Request:

@@ -16,8 +16,9 @@ from ..ops._common.errors import check_tensors, dtype_name, shape_text
 from ..ops._common.precision import autocast_operands
 from ..ops.gemm._epilogue import cast_operands, is_composed, positional_operands
 from ..ops.linear._gated import epilogue_of as gated_epilogue_of
+from ..ops.linear._gated import named_parts, packed_bias
 from ._conv import CONV, conv_request
-from ._grouped import GROUPED, SCALED_MM, grouped_request, scaled_request, take_pair, take_scales
+from ._grouped import GROUPED, SCALED_MM, grouped_request, scaled_request, take_scales
 from ._request import (
     Arguments,
     ByTorch,
@@ -202,7 +203,7 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     if name in ("scaled_mm", "scaled_grouped_mm"):
         take_scales(name, given)
     if name in ("gated_linear", "grouped_gated_linear"):
-        take_pair(name, given)
+        _take_pair(name, given)
     tensors: dict[str, Any] = {key: given.get(key) for key in arguments.tensors}
     check_tensors(name, tensors, arguments.optional)
     if torch.is_autocast_enabled():
@@ -216,6 +217,23 @@ def explain(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     if request.afterwards:
         explanation.parameters["afterwards"] = request.afterwards
     return explanation
+
+
+def _take_pair(op: str, given: dict[str, Any]) -> None:
+    """Makes `weight` and `up` of a gated unit's weights that do not alternate, and packs biases."""
+    if "up" in given:
+        raise TypeError(f"explain: up is no argument of {op}")
+    weight, bias = given.get("weight"), given.get("bias")
+    is_pair = isinstance(weight, (tuple, list))
+    if not is_pair and given.get("interleaved", True):
+        return
+    parts = named_parts(op, weight, bias)
+    check_tensors(op, parts, ("bias", "bias[0]", "bias[1]"))
+    if is_pair:
+        given["weight"], given["up"] = parts["weight[0]"], parts["weight[1]"]
+    else:
+        given["weight"], given["up"] = parts["weight"].chunk(2, parts["weight"].dim() - 2)
+    given["bias"] = packed_bias(parts, given["weight"])
 
 
 def _gemm_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Request | ByTorch:

@@ -319,18 +319,20 @@ def gated_linear(
 
 
 def gated_linear_of_two(
-    given: dict[str, Any], gate: Tensor, up: Tensor, activation: Activation
+    given: dict[str, Any],
+    gate: Tensor,
+    up: Tensor,
+    biases: Sequence[Tensor | None],
+    activation: Activation,
 ) -> Tensor:
     """gated_linear, of two matrices.
 
     Args:
-        given: the tensors by the names that errors give them, among them input and the biases
-        gate, up: the weights, or the halves of the one in `given`
+        given: the tensors by the names that errors give them, among them input
+        gate, up, biases: the weights and biases in it, or the halves of those in it
     """
     op, input = "gated_linear", given["input"]
     dtype, columns = input.dtype, gate.shape[:1]
-    whole = given.get("bias")
-    biases = [given.get("bias[0]"), given.get("bias[1]")] if whole is None else whole.chunk(2)
     fits = gate.dtype == dtype == up.dtype and gate.dim() == 2 and gate.shape == up.shape
     for each in biases:  # which torch would broadcast
         fits = fits and (each is None or (each.shape == columns and each.dtype == dtype))
@@ -346,11 +348,12 @@ def gated_linear_of_two(
             _check_dtypes(op, ("input", name), input, each, dtype, "")
         if last != "weight":
             _check_operand(op, last, up, dtype, gate.shape)
-        if whole is not None:
-            _check_operand(op, "bias", whole, dtype, (2 * columns[0],))
-        for name in ("bias[0]", "bias[1]"):
+        for name, shape in (
+            ("bias", (2 * columns[0],)),
+            *((f"bias[{i}]", columns) for i in (0, 1)),
+        ):
             if given.get(name) is not None:
-                _check_operand(op, name, given[name], dtype, columns)
+                _check_operand(op, name, given[name], dtype, shape)
 
     result: Tensor = _compute(compute, fits, refuse)
     return result

@@ -134,7 +134,8 @@ def _of_two(
         gate, up = _halves(given["weight"]) if is_one else (given["weight[0]"], given["weight[1]"])
         allow_tf32 = input.dtype == torch.float32
         if (allow_tf32 or is_transformed()) and by_torch.serves("gated_linear", input):
-            return by_torch.gated_linear_of_two(given, gate, up, ACTIVATIONS[activation])
+            act = ACTIVATIONS[activation]
+            return by_torch.gated_linear_of_two(given, gate, up, _biases_of(given), act)
         input, packed = given["input"], packed_bias(given, gate)
         needs_grad = _needs_grad(*given.values())
         is_sharded = sharding.calls is not None and sharding.calls.is_sharded(gate, up)
@@ -223,13 +224,16 @@ def reraise_of_pair(op: str, error: Exception, given: dict[str, Any]) -> NoRetur
         raise type(named)(text) from None
 
 
+def _biases_of(given: dict[str, Any]) -> Sequence[Tensor | None]:
+    """Those of gate and up."""
+    whole: Tensor | None = given.get("bias")
+    return (given.get("bias[0]"), given.get("bias[1]")) if whole is None else whole.chunk(2)
+
+
 def _composed(given: dict[str, Any], gate: Tensor, up: Tensor, activation: str) -> Tensor:
     """Two products, and what follows them."""
-    whole = given.get("bias")
-    biases = [given.get("bias[0]"), given.get("bias[1]")] if whole is None else whole.chunk(2)
-    input = given["input"]
-    act = _public.linear(input, gate, biases[0], activation=activation)
-    return act * _public.linear(input, up, biases[1])
+    input, (b, c) = given["input"], _biases_of(given)
+    return _public.linear(input, gate, b, activation=activation) * _public.linear(input, up, c)
 
 
 def epilogue_of(
