@@ -40,7 +40,7 @@ class Decoder:
             {
                 "qkv": weight(3 * width, width),
                 "out": weight(width, width),
-                "gate_up": cutwheel.pack_gated_weight(weight(hidden, width), weight(hidden, width)),
+                "gate_up": weight(2 * hidden, width),
                 "down": weight(width, hidden),
             }
             for _ in range(layers)
@@ -62,8 +62,8 @@ class Decoder:
             mixed = mixed.view(batch, self.heads, length, -1).transpose(1, 2).reshape(x.shape)
             x = x + linear(mixed, layer["out"])
             if is_torch:
-                z = linear(norm(x), layer["gate_up"])
-                h = F.silu(z[..., 0::2]) * z[..., 1::2]
+                gate, up = linear(norm(x), layer["gate_up"]).chunk(2, -1)
+                h = F.silu(gate) * up
             else:
                 h = cutwheel.gated_linear(norm(x), layer["gate_up"])
             x = x + linear(h, layer["down"])

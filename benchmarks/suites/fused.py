@@ -42,6 +42,11 @@ def eager_gated(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
     return functional.silu(x @ gate.t()) * (x @ up.t())
 
 
+def our_gated(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
+    result: Tensor = cutwheel.gated_linear(x, (gate, up), "silu")
+    return result
+
+
 def addmm_activation(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     """cuBLASLt's own epilogue, where torch takes that way."""
     return torch._addmm_activation(b, x, w.t(), use_gelu=True)
@@ -136,18 +141,15 @@ def bias_residual(setting: Setting) -> Case:
 def gated_silu(setting: Setting) -> Case:
     """N is the width of the result: gate and up are [N, K] each."""
     (m, n, k), normal = setting.shape, setting.operands.normal
-    weights = 2 * n * k * ELEMENT
-    # No call reads weights both packed and not.
-    read = m * k * ELEMENT + weights
-    buffers = setting.buffers(read, m * n * ELEMENT, 2 + bool(setting.compiled), unread=weights)
+    read = (m * k + 2 * n * k) * ELEMENT
+    buffers = setting.buffers(read, m * n * ELEMENT, 2 + bool(setting.compiled))
     x = [normal(m, k) for _ in range(buffers)]
     gate, up = ([normal(n, k, scale=k**-0.5) for _ in range(buffers)] for _ in range(2))
-    packed = [torch.stack(pair, 1).flatten(0, 1) for pair in zip(gate, up, strict=True)]
     providers = [Provider("eager", lambda i: eager_gated(x[i], gate[i], up[i]))]
     if setting.compiled:
         in_one = setting.compiled(eager_gated)
         providers.append(Provider("compile", lambda i: in_one(x[i], gate[i], up[i])))
-    providers.append(Provider("cutwheel", lambda i: cutwheel.gated_linear(x[i], packed[i], "silu")))
+    providers.append(Provider("cutwheel", lambda i: our_gated(x[i], gate[i], up[i])))
 
     def expected(i: int) -> Tensor:
         return functional.silu(matmul(x[i], gate[i].t())).mul_(matmul(x[i], up[i].t()))
@@ -158,8 +160,8 @@ def gated_silu(setting: Setting) -> Case:
         expected,
         ALLOWED_GATED,
         2 * setting.shape.flops,
-        setting.shape.min_bytes(ELEMENT) + weights // 2,
-        kernels={"cutwheel": kernel("gated_linear", x[0], packed[0])},
+        setting.shape.min_bytes(ELEMENT) + n * k * ELEMENT,
+        kernels={"cutwheel": kernel("gated_linear", x[0], (gate[0], up[0]))},
     )
 
 
@@ -199,28 +201,24 @@ def training_gelu(setting: Setting) -> Case:
 def training_gated_silu(setting: Setting) -> Case:
     """Forward, then the gradients of x and of both weights for a random gradient of the result.
 
-    N is the width of the result. Ours has the weights of gate and up in turns, and so their
-    gradients.
+    N is the width of the result.
     """
     (m, n, k), normal = setting.shape, setting.operands.normal
     read = (m * k + 2 * n * k + m * n) * ELEMENT
     weights = 2 * n * k * ELEMENT
-    buffers = setting.buffers(read, (m * n + m * k) * ELEMENT + weights, unread=weights)
+    buffers = setting.buffers(read, (m * n + m * k) * ELEMENT + weights)
     x = [normal(m, k).requires_grad_() for _ in range(buffers)]
     gate, up = ([normal(n, k, scale=k**-0.5) for _ in range(buffers)] for _ in range(2))
-    packed = [torch.stack(pair, 1).flatten(0, 1) for pair in zip(gate, up, strict=True)]
-    for weight in (*gate, *up, *packed):
+    for weight in (*gate, *up):
         weight.requires_grad_()
     g = [normal(m, n) for _ in range(buffers)]
 
-    def eager(i: int) -> tuple[Tensor, ...]:
-        y = eager_gated(x[i], gate[i], up[i])
-        return (y.detach(), *torch.autograd.grad(y, (x[i], gate[i], up[i]), g[i]))
+    def step(gated: Callable[..., Tensor]) -> Call:
+        def call(i: int) -> tuple[Tensor, ...]:
+            y = gated(x[i], gate[i], up[i])
+            return (y.detach(), *torch.autograd.grad(y, (x[i], gate[i], up[i]), g[i]))
 
-    def ours(i: int) -> tuple[Tensor, ...]:
-        y = cutwheel.gated_linear(x[i], packed[i], "silu")
-        dx, dw = torch.autograd.grad(y, (x[i], packed[i]), g[i])
-        return y.detach(), dx, dw[0::2], dw[1::2]
+        return call
 
     def expected(i: int) -> tuple[Tensor, ...]:
         own_x, own_gate, own_up = x[i].detach(), gate[i].detach(), up[i].detach()
@@ -231,13 +229,13 @@ def training_gated_silu(setting: Setting) -> Case:
         return functional.silu(z).mul_(u), dx, matmul(dz.t(), own_x), matmul(du.t(), own_x)
 
     return Case(
-        [Provider("eager", eager), Provider("cutwheel", ours)],
+        [Provider("eager", step(eager_gated)), Provider("cutwheel", step(our_gated))],
         buffers,
         expected,
         ALLOWED_GATED_TRAINING,
         6 * setting.shape.flops,
         2 * (m * k + 2 * n * k + m * n) * ELEMENT,  # also of g, and a gradient of each input
-        kernels={"cutwheel": kernel("gated_linear", x[0], packed[0])},
+        kernels={"cutwheel": kernel("gated_linear", x[0], (gate[0], up[0]))},
     )
 
 

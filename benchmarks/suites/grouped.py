@@ -35,15 +35,9 @@ def eager_gated(x: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
 
 
 def our_gated(x: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
-    """weight: see packed"""
+    """weight: as eager_gated"""
     result: Tensor = cutwheel.grouped_gated_linear(x, weight, offs=offs, activation="silu")
     return result
-
-
-def packed(weight: Tensor) -> Tensor:
-    """Rows of gate and up in turn, as cutwheel.pack_gated_weight makes them."""
-    gate, up = weight.chunk(2, 1)
-    return torch.stack((gate, up), 2).flatten(1, 2)
 
 
 # ---- groups
@@ -52,13 +46,11 @@ def gated(setting: Setting) -> Case:
     (groups, m, n, k), normal = setting.shape, setting.operands.normal
     spans, offs = grouped.rows_of(setting)
     half = n // 2
-    # Weights are kept packed, too. torch keeps three results for a moment: the GEMM's, silu of
-    # its half, and what is returned.
-    buffers = setting.buffers(2 * (m * k + 2 * groups * n * k), 2 * m * (half + n))
+    # torch keeps three results for a moment: the GEMM's, silu of its half, and what is returned.
+    buffers = setting.buffers(2 * (m * k + groups * n * k), 2 * m * (half + n))
     x = [normal(m, k) for _ in range(buffers)]
     # Activations bend near 1.
     w = [normal(groups, n, k, scale=k**-0.5) for _ in range(buffers)]
-    of_ours = [packed(weight) for weight in w]
 
     def expected(i: int) -> Tensor:
         def one(g: int, rows: slice) -> Tensor:
@@ -70,14 +62,14 @@ def gated(setting: Setting) -> Case:
     return Case(
         [
             Provider("eager", lambda i: eager_gated(x[i], w[i], offs)),
-            Provider("cutwheel", lambda i: our_gated(x[i], of_ours[i], offs)),
+            Provider("cutwheel", lambda i: our_gated(x[i], w[i], offs)),
         ],
         buffers,
         expected,
         ALLOWED_GATED,
         setting.shape.flops,
         2 * (m * (k + half) + grouped.filled(spans) * n * k),
-        kernels={"cutwheel": kernel("grouped_gated_linear", x[0], of_ours[0], offs=offs)},
+        kernels={"cutwheel": kernel("grouped_gated_linear", x[0], w[0], offs=offs)},
     )
 
 
@@ -95,7 +87,6 @@ def host(device: str, groups: int = 8, rows: int = 16) -> list[HostCase]:
     grad = operand(total, SIZE)
     q, qw = x.to(E4M3), w.to(E4M3)
     scale, scale_w = torch.ones(total, device=device), torch.ones(groups, SIZE, device=device)
-    of_ours = packed(w)
 
     def pair(name: str, call: Callable[[Callable[..., Tensor]], Run]) -> HostCase:
         return HostCase(name, call(grouped.torch_grouped_mm), call(grouped.our_grouped_mm))
@@ -116,7 +107,7 @@ def host(device: str, groups: int = 8, rows: int = 16) -> list[HostCase]:
         HostCase(
             "grouped_gated_linear, eager",
             lambda: eager_gated(x, w, offs),
-            lambda: our_gated(x, of_ours, offs),
+            lambda: our_gated(x, w, offs),
         ),
     ]
 

@@ -314,8 +314,8 @@ def without_residual(x: Any, w: Any, b: Any, activation: Any = None, residual: A
     return linear(x, w, b, activation=activation)
 
 
-def swapped_halves(x: Tensor, packed: Tensor, activation: str) -> Any:
-    return gated_linear(x, packed.unflatten(0, (-1, 2)).flip(1).flatten(0, 1), activation)
+def up_as_gate(x: Tensor, weight: tuple[Tensor, Tensor], activation: str) -> Any:
+    return gated_linear(x, weight[::-1], activation)
 
 
 def without_scales(a: Any, b: Any, sa: Any, ra: Any, sb: Any, rb: Any, **more: Any) -> Any:
@@ -344,8 +344,8 @@ def unscaled(a: Any, b: Any, scale_a: Any, scale_b: Any, **more: Any) -> Any:
     return scaled_grouped_mm(a, b, scale_a, scale_b=torch.ones_like(scale_b), **more)
 
 
-def unpacked(x: Any, weight: Tensor, **more: Any) -> Any:
-    return grouped_gated_linear(x, weight.roll(1, 1), **more)
+def interleaved(x: Any, weight: Tensor, **more: Any) -> Any:
+    return grouped_gated_linear(x, weight, interleaved=True, **more)
 
 
 def permuted(*given: Any) -> Tensor:
@@ -372,8 +372,8 @@ WRONG: list[tuple[str, str, str, Callable[..., Any]]] = [
     ("fused", "training_gelu", "linear", without_activation),
     ("fused", "overhead", "linear", without_activation),
     ("fused", "overhead", "linear", without_residual),
-    ("fused", "gated_silu", "gated_linear", swapped_halves),
-    ("fused", "training_gated_silu", "gated_linear", swapped_halves),
+    ("fused", "gated_silu", "gated_linear", up_as_gate),
+    ("fused", "training_gated_silu", "gated_linear", up_as_gate),
     *(("scaled", group, "scaled_mm", without_scales) for group in ("fp8", "fp8_fast", "int8")),
     ("scaled", "blockwise", "scaled_mm", without_scales),
     ("scaled", "quantize", "quantize", other_scales),
@@ -381,7 +381,7 @@ WRONG: list[tuple[str, str, str, Callable[..., Any]]] = [
     *(("grouped", g, "grouped_mm", neighbours_weight) for g in ("forward", "dgrad", "wgrad")),
     *(("grouped", g, "grouped_mm", one_row_too_many) for g in ("forward", "dgrad", "wgrad")),
     ("grouped", "fp8", "scaled_grouped_mm", unscaled),
-    ("grouped", "gated", "grouped_gated_linear", unpacked),
+    ("grouped", "gated", "grouped_gated_linear", interleaved),
     ("conv", "fprop", "conv2d", permuted),
     ("conv", "fused", "conv2d", other_order),
 ]
@@ -843,13 +843,6 @@ def test_of_large_results_some_groups_are_checked(monkeypatch: pytest.MonkeyPatc
         3,
     ]
     assert measured("grouped", one("grouped", "wgrad"))["status"] == "ok"
-
-
-def test_packed_weights() -> None:
-    weight = torch.randn(3, 8, 5)
-    found = grouped_suite.packed(weight)
-    assert torch.equal(found[:, 0::2], weight[:, :4])
-    assert torch.equal(found[:, 1::2], weight[:, 4:])
 
 
 def test_references_are_exact() -> None:

@@ -126,7 +126,7 @@ class Draw:
         w = self.normal(n, k, dtype=dtype, scale=k**-0.5)
 
         def run(x: Tensor) -> tuple[Tensor, ...]:
-            return (self.cutwheel.gated_linear(x, w, activation),)
+            return (self.cutwheel.gated_linear(x, w, activation, interleaved=True),)
 
         text = f"gated {dtype} {activation} N={n} K={k}"
         return Case(text, [self.normal(m, k, dtype=dtype)], run)
@@ -216,7 +216,7 @@ class Draw:
             if what == "mm":
                 return self.cutwheel.grouped_mm(rows, w.mT, offs=ends)
             if what == "gated":
-                return self.cutwheel.grouped_gated_linear(rows, w, offs=ends)
+                return self.cutwheel.grouped_gated_linear(rows, w, offs=ends, interleaved=True)
             if not is_scaled:
                 return self.cutwheel.grouped_linear(rows, w, offs=ends, activation=what)
             a, of_a = self.cutwheel.quantize(rows, of_rows)

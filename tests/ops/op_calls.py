@@ -206,7 +206,7 @@ def _grouped_step(cutwheel: Any, device: str) -> Callable[[], object]:
     lists = [[random_tensor((m, 40), BRAIN, device) for m in (24, 0, 33)] for _ in range(2)]
 
     def step() -> None:
-        h = cutwheel.grouped_gated_linear(x, w, activation="silu", offs=offs)
+        h = cutwheel.grouped_gated_linear(x, w, activation="silu", offs=offs, interleaved=True)
         torch.autograd.grad(h, (x, w), torch.ones_like(h))
         y = cutwheel.grouped_mm(x, w.mT, offs=offs)
         torch.autograd.grad(y.sum(), (x, w))

@@ -61,7 +61,7 @@ CASES: dict[str, tuple[Function, Function, tuple[tuple[int, ...], ...]]] = {
         ((65, 257), (131, 257)),
     ),
     "gated_linear": (
-        lambda w: lambda x, y, b: w.gated_linear(x, y, bias=b),
+        lambda w: lambda x, y, b: w.gated_linear(x, y, bias=b, interleaved=True),
         gated,
         ((65, 257), (132, 257), (132,)),
     ),

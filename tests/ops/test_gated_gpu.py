@@ -63,7 +63,7 @@ def test_forward(cutwheel: ModuleType, device: str, activation: str, dtype: torc
         wanting = weight.detach().clone().requires_grad_()  # stores z besides
         for bias in (None, packed):
             for given in (weight, wanting):
-                result = cutwheel.gated_linear(x, given, activation, bias)
+                result = cutwheel.gated_linear(x, given, activation, bias, interleaved=True)
                 check_gated(result, x, weight, activation, bias)
 
 
@@ -84,7 +84,13 @@ def test_biases_may_lie_anyhow(cutwheel: ModuleType, device: str, lay: str) -> N
             "offset": lambda b: torch.cat((b[:1], b))[1:],
             "expanded": lambda b: b[:1].expand(len(b)),
         }[lay](bias)
-        check_gated(cutwheel.gated_linear(x, weight, "gelu", variant), x, weight, "gelu", variant)
+        check_gated(
+            cutwheel.gated_linear(x, weight, "gelu", variant, interleaved=True),
+            x,
+            weight,
+            "gelu",
+            variant,
+        )
 
 
 @pytest.mark.parametrize("leading", [(), (37,), (3, 5), (2, 3, 4), (2, 1, 3, 2), (0,), (2, 0)])
@@ -103,7 +109,7 @@ def test_inputs_may_lie_anyhow(cutwheel: ModuleType, device: str, lay: str) -> N
         for index in range(2):
             variant = list(given)
             variant[index] = LAYOUTS[lay](given[index])
-            check_gated(cutwheel.gated_linear(*variant), *given, "silu")
+            check_gated(cutwheel.gated_linear(*variant, interleaved=True), *given, "silu")
             wanting = [x.detach().requires_grad_() for x in variant]
             compare_gradients(cutwheel.gated_linear, torch_gated, wanting, BRAIN)
 

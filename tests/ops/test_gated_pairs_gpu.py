@@ -89,7 +89,9 @@ def test_forward(cutwheel: ModuleType, device: str, layout: str, dtype: torch.dt
             result = cutwheel.gated_linear(x, (gate, up), "silu", given)
             check_gated(result, x, packed, "silu", whole)
         if k < 4096:  # there a packed weight may have its K split
-            assert torch.equal(result, cutwheel.gated_linear(x, packed, "silu", bias))
+            assert torch.equal(
+                result, cutwheel.gated_linear(x, packed, "silu", bias, interleaved=True)
+            )
 
 
 @pytest.mark.parametrize("activation", TRAINED)
@@ -98,7 +100,7 @@ def test_tiles(cutwheel: ModuleType, device: str, rows: int, activation: str) ->
     """The tiles for any number of rows, and tails of both extents."""
     for f, k in ((1000, 256), (520, 1032), (24, 64)):
         x, packed = inputs((rows,), 2 * f, k, BRAIN, device)[:2]
-        expected = cutwheel.gated_linear(x, packed, activation)
+        expected = cutwheel.gated_linear(x, packed, activation, interleaved=True)
         check_gated(expected, x, packed, activation)
         for layout in ("halves", "up_first", "spaced"):
             pair = LAYOUTS[layout](packed[0::2].contiguous(), packed[1::2].contiguous())
@@ -147,7 +149,7 @@ def test_gradients(cutwheel: ModuleType, device: str, activation: str, dtype: to
                 compare_gradients(pair, theirs, leaves(given, wanted), dtype)
 
         def halves(x: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
-            result: Tensor = cutwheel.gated_linear(x, weight, activation, bias, interleaved=False)
+            result: Tensor = cutwheel.gated_linear(x, weight, activation, bias)
             return result
 
         def halves_of_torch(x: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
@@ -274,11 +276,11 @@ def test_bad_input(cutwheel: ModuleType, device: str) -> None:
         (TypeError, "expected a pair", lambda: gated(x, (gate, up), bias=bias)),
         (TypeError, "expected a Tensor", lambda: gated(x, packed, bias=(bias, None))),
         (ValueError, r"bias\[1\] has shape", lambda: gated(x, (gate, up), bias=(None, bias))),
-        (ValueError, "weight has shape", lambda: gated(x, packed[:15], interleaved=False)),
+        (ValueError, "weight has shape", lambda: gated(x, packed[:15])),
         (
             ValueError,
             "bias has shape",
-            lambda: gated(x, packed, "silu", bias[:8], interleaved=False),
+            lambda: gated(x, packed, "silu", bias[:8]),
         ),
     ):
         with pytest.raises(error, match=f"gated_linear: .*{words}"):
@@ -309,15 +311,15 @@ def test_groups(cutwheel: ModuleType, device: str, activation: str, dtype: torch
     for how in ("random", "short", "all_empty"):
         offs = offsets(draw_ends(60, 5, how), device)
         options: Any = {"offs": offs, "activation": activation}
-        expected = gated(x, _packed(weight), **options)
+        expected = gated(x, _packed(weight), interleaved=True, **options)
         poison((60, 24), dtype, device)
-        assert torch.equal(gated(x, weight, interleaved=False, **options), expected)
+        assert torch.equal(gated(x, weight, **options), expected)
         for layout in ("halves", "up_first", "side_by_side", "unaligned", "tensors"):
             pair = LAYOUTS[layout](*(half.contiguous() for half in weight.chunk(2, 1)))
             poison((60, 24), dtype, device)
             assert torch.equal(gated(x, pair, **options), expected)
         for ours in (
-            lambda x, w: gated(x, w, interleaved=False, **options),  # noqa: B023
+            lambda x, w: gated(x, w, **options),  # noqa: B023
             lambda x, w: gated(x, w.chunk(2, 1), **options),  # noqa: B023
         ):
             compare_gradients(

@@ -26,7 +26,8 @@ def gated(
 ) -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
     ends = draw_ends(60, GROUPS, how)
     offs = offsets(ends, device)
-    ours = functools.partial(cutwheel.grouped_gated_linear, activation=activation, offs=offs)
+    options: Any = {"activation": activation, "offs": offs, "interleaved": True}
+    ours = functools.partial(cutwheel.grouped_gated_linear, **options)
     return ours, lambda x, w: torch_gated(x, w, ends, ACTIVATIONS[activation])
 
 
@@ -209,7 +210,9 @@ def test_compile_fullgraph_forward_and_backward(
     def model(
         x: torch.Tensor, up: torch.Tensor, down: torch.Tensor, bias: torch.Tensor, offs: Any
     ) -> torch.Tensor:
-        h = cutwheel.grouped_gated_linear(x, up, activation="silu", offs=offs)  # [60, 24]
+        h = cutwheel.grouped_gated_linear(
+            x, up, activation="silu", offs=offs, interleaved=True
+        )  # [60, 24]
         y = cutwheel.grouped_mm(h, down.mT, offs=offs, bias=bias)  # [60, 40]
         z = cutwheel.grouped_mm(y.t(), h, offs=offs)  # [5, 40, 24]
         return y.square().mean() + z.square().mean()

@@ -30,7 +30,7 @@ def test_cuda_graph_of_a_training_step(cutwheel: ModuleType, cuda: str) -> None:
 
     def step() -> list[torch.Tensor]:
         offs = counts.cumsum(0, dtype=torch.int32)
-        h = cutwheel.grouped_gated_linear(x, up, activation="silu", offs=offs)
+        h = cutwheel.grouped_gated_linear(x, up, activation="silu", offs=offs, interleaved=True)
         y = cutwheel.grouped_mm(h, down.mT, offs=offs)
         grads = torch.autograd.grad(y, (x, up, down), seed)
         cutwheel.grouped_mm(h.detach().t(), seed, offs=offs, accumulate_into=main)
@@ -107,7 +107,9 @@ def test_tails_of_many_groups(cutwheel: ModuleType, device: str) -> None:
     x = torch.randn(total, k, device=device, dtype=torch.bfloat16)
     weight = torch.randn(groups, n, k, device=device, dtype=torch.bfloat16) / k**0.5
     plain = [cutwheel.grouped_mm(x, weight.mT, offs=offs) for _ in range(10)]
-    gated = [cutwheel.grouped_gated_linear(x, weight, offs=offs) for _ in range(10)]
+    gated = [
+        cutwheel.grouped_gated_linear(x, weight, offs=offs, interleaved=True) for _ in range(10)
+    ]
     torch.cuda.synchronize()
     for results in (plain, gated):
         assert all(torch.equal(results[0], each) for each in results[1:])

@@ -37,7 +37,7 @@ CASES: dict[str, tuple[Function, Function, tuple[tuple[int, ...], ...]]] = {
         ((24, 40), (56, 40), (56,), (24, 56)),
     ),
     "gated_linear": (
-        lambda w: lambda x, y, b: w.gated_linear(x, y, bias=b),
+        lambda w: lambda x, y, b: w.gated_linear(x, y, bias=b, interleaved=True),
         gated,
         ((24, 40), (56, 40), (56,)),
     ),
@@ -138,7 +138,7 @@ def test_refused(cutwheel: ModuleType, device: str) -> None:
     for call in (
         lambda x: cutwheel.grouped_mm(x, w, offs=offs),
         lambda x: cutwheel.grouped_linear(x, w, offs=offs, activation="relu"),
-        lambda x: cutwheel.grouped_gated_linear(x, w, offs=offs),
+        lambda x: cutwheel.grouped_gated_linear(x, w, offs=offs, interleaved=True),
         lambda x: cutwheel.quantize(x, "tensorwise", torch.int8)[1],
         lambda x: cutwheel.scaled_mm(values, values.t(), scales * x.float().sum(), scale_b=scales),
     ):

@@ -6,6 +6,7 @@ A call is made with DTensors and with plain tensors; results and gradients have 
 from __future__ import annotations
 
 import datetime
+import functools
 import itertools
 import json
 import time
@@ -94,11 +95,12 @@ def calls(cutwheel: Any) -> dict[str, Call]:
         lambda **tensors: cutwheel.linear(**tensors, activation="gelu"),
         {"input": random(m, 260), "weight": random(n, 260)},
     )
+    interleaved = functools.partial(cutwheel.gated_linear, interleaved=True)
     found["gated_linear"] = Call(
-        cutwheel.gated_linear, {"input": random(b, s, k), "weight": random(2 * n, k)}, both
+        interleaved, {"input": random(b, s, k), "weight": random(2 * n, k)}, both
     )
     found["gated_linear_bias"] = Call(
-        cutwheel.gated_linear,
+        interleaved,
         {"input": random(b, s, k), "weight": random(2 * n, k), "bias": random(2 * n)},
         both,
     )
@@ -109,13 +111,11 @@ def calls(cutwheel: Any) -> dict[str, Call]:
         ("gate", "up"),
     )
     found["gated_linear_halves"] = Call(
-        lambda **tensors: cutwheel.gated_linear(**tensors, interleaved=False),
+        cutwheel.gated_linear,
         {"input": random(m, k), "weight": random(2 * n, k)},
     )
     # 3 pairs of rows of gate and up cannot be shared by 4 processes.
-    found["gated_linear_odd"] = Call(
-        cutwheel.gated_linear, {"input": random(m, k), "weight": random(6, k)}
-    )
+    found["gated_linear_odd"] = Call(interleaved, {"input": random(m, k), "weight": random(6, k)})
     found["gemm"] = Call(
         lambda a, b, c: cutwheel.gemm(a, b, "linear_combination", c=c, beta=0.5),
         {"a": random(m, k), "b": random(k, n), "c": random(m, n)},
@@ -250,7 +250,7 @@ def _grouped(cutwheel: Any) -> dict[str, Call]:
             is_single=True,
         ),
         "grouped_gated_linear": Call(
-            lambda **tensors: cutwheel.grouped_gated_linear(**tensors, offs=ends),
+            lambda **tensors: cutwheel.grouped_gated_linear(**tensors, offs=ends, interleaved=True),
             {"input": random(t, k), "weight": random(g, 2 * n, k)},
         ),
         "grouped_gated_linear_pair": Call(

@@ -151,14 +151,20 @@ CASES: dict[str, tuple[str, Call, Callable[[Make], Any], set[str]]] = {
     ),
     "gated_linear": (
         "gated_linear",
-        lambda w, m: w.gated_linear(m(4, 6), m(8, 6), "gelu"),
+        lambda w, m: w.gated_linear(m(4, 6), m(8, 6), "gelu", interleaved=True),
         lambda m: (lambda z: F.gelu(z[:, ::2]) * z[:, 1::2])(m(4, 6) @ m(8, 6).t()),
         {"mm", "gelu", "mul"},
     ),
     "gated_linear_bias": (
         "gated_linear",
-        lambda w, m: w.gated_linear(m(4, 6), m(8, 6), "gelu", m(8)),
+        lambda w, m: w.gated_linear(m(4, 6), m(8, 6), "gelu", m(8), interleaved=True),
         lambda m: (lambda z: F.gelu(z[:, ::2]) * z[:, 1::2])(F.linear(m(4, 6), m(8, 6), m(8))),
+        {"addmm", "gelu", "mul"},
+    ),
+    "gated_linear_halves": (
+        "gated_linear",
+        lambda w, m: w.gated_linear(m(4, 6), m(8, 6), "gelu", m(8)),
+        lambda m: (lambda z, u: F.gelu(z) * u)(*F.linear(m(4, 6), m(8, 6), m(8)).chunk(2, 1)),
         {"addmm", "gelu", "mul"},
     ),
     "gemm": (
@@ -310,7 +316,12 @@ def test_what_a_call_refuses_it_still_refuses(cutwheel: ModuleType) -> None:
             "activation is",
             lambda: cutwheel.linear(fake(4, 6), fake(8, 6), activation="x"),
         ),
-        (ValueError, "weight makes 7", lambda: cutwheel.gated_linear(fake(4, 6), fake(7, 6))),
+        (
+            ValueError,
+            "weight makes 7",
+            lambda: cutwheel.gated_linear(fake(4, 6), fake(7, 6), interleaved=True),
+        ),
+        (ValueError, r"\[2F, K\]", lambda: cutwheel.gated_linear(fake(4, 6), fake(7, 6))),
         (
             ValueError,
             "bias has shape",

@@ -223,7 +223,9 @@ def test_activations(
         name, epilogue = f"gated_{activation}", f"gated_{activation}"
 
         def ours(x: Tensor, w: Tensor, bias: Any = None) -> Tensor:
-            result: Tensor = cutwheel.grouped_gated_linear(x, w, offs=offs, activation=activation)
+            result: Tensor = cutwheel.grouped_gated_linear(
+                x, w, offs=offs, activation=activation, interleaved=True
+            )
             return result
     else:
         name, epilogue = activation, f"bias_{activation}"
@@ -275,7 +277,7 @@ def test_activations_without_a_kernel(
 
     def ours(x: Tensor, w: Tensor, bias: Any = None) -> Tensor:
         function = cutwheel.grouped_gated_linear if is_gated else cutwheel.grouped_linear
-        options = {} if is_gated else {"bias": bias}
+        options = {"interleaved": True} if is_gated else {"bias": bias}
         result: Tensor = function(x, w, offs=offs, activation=activation, **options)
         return result
 
@@ -310,11 +312,11 @@ def test_errors_without_a_kernel(
         (r"grouped_gated_linear: input has 1 dimensions", (x[0], w)),
     ):
         with pytest.raises(ValueError, match=message):
-            cutwheel.grouped_gated_linear(*call, offs=offs)
+            cutwheel.grouped_gated_linear(*call, offs=offs, interleaved=True)
     with pytest.raises(TypeError, match="grouped_linear: weight has dtype float16"):
         cutwheel.grouped_linear(x, w.half(), offs=offs, activation="relu")
     with pytest.raises(TypeError, match="grouped_gated_linear: weight is None"):
-        cutwheel.grouped_gated_linear(x, None, offs=offs)
+        cutwheel.grouped_gated_linear(x, None, offs=offs, interleaved=True)
 
 
 ROWS = [

@@ -325,14 +325,14 @@ def test_explain_asks_the_library(cutwheel: ModuleType, monkeypatch: pytest.Monk
         layer,
         "bias_gelu",
     )
-    assert shapes("grouped_gated_linear", a, w, **ends) == (
+    assert shapes("grouped_gated_linear", a, w, **ends, interleaved=True) == (
         "grouped_linear_fused",
         layer,
         "gated_silu",
     )
     pair = [(10, 6), (3, 4, 6), (3,), None, (3, 4, 6)]
-    for given in ((w.chunk(2, 1), {}), (w, {"interleaved": False})):
-        found = shapes("grouped_gated_linear", a, given[0], **ends, **given[1])
+    for given in (w.chunk(2, 1), w):
+        found = shapes("grouped_gated_linear", a, given, **ends)
         assert found == ("grouped_linear_fused", pair, "gated_silu")
     with pytest.raises(TypeError, match="up is no argument of grouped_gated_linear"):
         cutwheel.explain("grouped_gated_linear", a, w, **ends, up=w)

@@ -311,7 +311,7 @@ def test_gated(cutwheel: ModuleType, cpu_ops: CpuOps, activation: str, with_bias
         with torch.no_grad():
             weight = cutwheel.pack_gated_weight(gate, up)
             bias = cutwheel.pack_gated_weight(*biases) if with_bias else None
-            result = cutwheel.gated_linear(x, weight, activation, bias)
+            result = cutwheel.gated_linear(x, weight, activation, bias, interleaved=True)
             torch.testing.assert_close(result, gated_of_torch(x, weight, activation, bias))
             assert cpu_ops.names("linear_fused") == [epilogue]
         weight = cutwheel.pack_gated_weight(gate, up)
@@ -320,7 +320,7 @@ def test_gated(cutwheel: ModuleType, cpu_ops: CpuOps, activation: str, with_bias
         b, c = biases if with_bias else (None, None)
         results = []
         for y in (
-            cutwheel.gated_linear(x, weight, activation, bias),
+            cutwheel.gated_linear(x, weight, activation, bias, interleaved=True),
             ACTIVATIONS[activation](F.linear(x, gate, b)) * F.linear(x, up, c),
         ):
             grads = torch.autograd.grad(y.pow(2).sum(), leaves, create_graph=True)
@@ -370,7 +370,7 @@ def test_gated_of_two(
     wanted = derivatives(expected, whole)
 
     if form == "halves":
-        y = cutwheel.gated_linear(x, weight, activation, bias, interleaved=False)
+        y = cutwheel.gated_linear(x, weight, activation, bias)
         found = derivatives(y, whole)
     else:
         parts = [t.detach().requires_grad_() for each in whole[1:] for t in each.chunk(2)]
@@ -389,7 +389,7 @@ def test_gated_of_two(
         given = weight.chunk(2) if form == "pair" else weight
         biases_of = bias if bias is None or form == "halves" else bias.chunk(2)
         cpu_ops.calls.clear()
-        y = cutwheel.gated_linear(x, given, activation, biases_of, interleaved=False)
+        y = cutwheel.gated_linear(x, given, activation, biases_of)
         torch.testing.assert_close(y, expected)
         assert [call[0] for call in cpu_ops.calls] == ["linear_fused"]
 
@@ -403,7 +403,7 @@ def test_products_of_gated_gradients(cutwheel: ModuleType, cpu_ops: CpuOps) -> N
         (weight, ["elementwise", "linear_gradients"]),
         (pair, ["elementwise", "gated_input_gradient", "mm"]),
     ):
-        y = cutwheel.gated_linear(x, given, interleaved=False)
+        y = cutwheel.gated_linear(x, given)
         cpu_ops.calls.clear()
         y.sum().backward()
         assert [call[0] for call in cpu_ops.calls] == names
@@ -429,7 +429,7 @@ def test_gated_with_one_gradient(cutwheel: ModuleType, cpu_ops: CpuOps, needed: 
     leaves = [torch.randn(shape, dtype=torch.float64) for shape in ((5, 8), (6, 8), (6,))]
     leaves[needed].requires_grad_()
     x, weight, bias = leaves
-    y = cutwheel.gated_linear(x, weight, bias=bias)
+    y = cutwheel.gated_linear(x, weight, bias=bias, interleaved=True)
     expected = gated_of_torch(x, weight, "silu", bias)
     cpu_ops.calls.clear()
     (got,) = torch.autograd.grad(y.sum(), leaves[needed])

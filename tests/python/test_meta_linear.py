@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -84,16 +85,21 @@ def test_gradients_of_linear_with_an_epilogue(
 def test_gated_linear(
     cutwheel: ModuleType, fake: Make, activation: str, rows: tuple[int, ...], k: int
 ) -> None:
-    for bias in (None, fake(10)):
-        result = cutwheel.gated_linear(fake(*rows, k), fake(10, k), activation, bias)
+    for bias, interleaved in itertools.product((None, fake(10)), (False, True)):
+        options = {"bias": bias, "interleaved": interleaved}
+        result = cutwheel.gated_linear(fake(*rows, k), fake(10, k), activation, **options)
         assert same_as(result, fake(*rows, 5))
 
 
+@pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(("rows", "k"), ROWS)
-def test_gradients_of_gated_linear(cutwheel: ModuleType, rows: tuple[int, ...], k: int) -> None:
+def test_gradients_of_gated_linear(
+    cutwheel: ModuleType, rows: tuple[int, ...], k: int, interleaved: bool
+) -> None:
     inputs = (on_meta(*rows, k), on_meta(10, k), on_meta(10))
     for needed in (inputs[:2], inputs, inputs[2:]):
-        y = cutwheel.gated_linear(*inputs[:2], bias=inputs[2] if needed[-1] is inputs[2] else None)
+        bias = inputs[2] if needed[-1] is inputs[2] else None
+        y = cutwheel.gated_linear(*inputs[:2], bias=bias, interleaved=interleaved)
         assert y.shape == (*rows, 5)
         for tensor, grad in zip(needed, torch.autograd.grad(y.sum(), needed), strict=True):
             assert same_as(grad, tensor)
@@ -171,7 +177,16 @@ def bad_calls(make: Make) -> dict[str, tuple[type[Exception], str, Callable[[Any
             "gated_linear: activation is 'tanh'; expected one of relu, gelu, gelu_tanh, silu",
             lambda w: w.gated_linear(a, b.t(), "tanh"),
         ),
-        "gated_odd": (ValueError, "gated_linear: .*even", lambda w: w.gated_linear(a, make(7, 6))),
+        "gated_odd": (
+            ValueError,
+            "gated_linear: .*even",
+            lambda w: w.gated_linear(a, make(7, 6), interleaved=True),
+        ),
+        "gated_halves_odd": (
+            ValueError,
+            r"gated_linear: weight has shape \[7, 6\]; expected \[2F, K\]",
+            lambda w: w.gated_linear(a, make(7, 6)),
+        ),
         "gated_inner": (
             ValueError,
             r"gated_linear: weight has shape \[8, 5\]",

@@ -89,7 +89,7 @@ def test_autocast_casts_as_torch_does(cutwheel: ModuleType) -> None:
             cutwheel.linear(single, half, row, activation="softplus"),
             cutwheel.linear(single, half, activation="leaky_relu"),
             cutwheel.linear(single, half, activation="softplus", residual=brain),
-            cutwheel.gated_linear(single, half),
+            cutwheel.gated_linear(single, half, interleaved=True),
         ):
             assert result.dtype == torch.bfloat16
         # A residual is not cast.
@@ -294,11 +294,11 @@ def test_explain_asks_for_the_epilogue_that_runs(
             ("gemm", [True, True, False], "bias_leaky_relu"),
         ),
         (
-            lambda e: e(cutwheel.gated_linear, a, a, "relu"),
+            lambda e: e(cutwheel.gated_linear, a, a, "relu", interleaved=True),
             ("linear_fused", [True, True, False, False], "gated_relu"),
         ),
         (
-            lambda e: e("gated_linear", needs, needs),
+            lambda e: e("gated_linear", needs, needs, interleaved=True),
             ("linear_fused", [True, True, False, False], "gated_silu_aux"),
         ),
         (
@@ -306,7 +306,7 @@ def test_explain_asks_for_the_epilogue_that_runs(
             ("linear_fused", [True, True, True, False, True], "gated_bias_silu"),
         ),
         (
-            lambda e: e("gated_linear", needs, needs, interleaved=False),
+            lambda e: e("gated_linear", needs, needs),
             ("linear_fused", [True, True, False, False, True], "gated_silu_aux"),
         ),
         (lambda e: e("gemm", a, a), ("gemm", [True, True], "plain")),

@@ -32,7 +32,8 @@ def ops(opaque_ops: CpuOps) -> Iterator[CpuOps]:
 
 
 def gated(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    return F.gelu(F.linear(x, w[0::2], b[0::2])) * F.linear(x, w[1::2], b[1::2])
+    z, u = F.linear(x, w, b).chunk(2, -1)
+    return F.gelu(z) * u
 
 
 def evaluated(a: Tensor, b: Tensor, bias: Tensor, c: Tensor) -> Tensor:
@@ -93,6 +94,11 @@ CASES: dict[str, tuple[Function, Function, tuple[tuple[int, ...], ...]]] = {
     "gated_linear": (
         lambda w: lambda x, y, b: w.gated_linear(x, y, "gelu", b),
         gated,
+        ((4, 5), (6, 5), (6,)),
+    ),
+    "gated_linear, interleaved": (
+        lambda w: lambda x, y, b: w.gated_linear(x, y, "gelu", b, interleaved=True),
+        lambda x, y, b: gated(x, torch.cat((y[0::2], y[1::2])), torch.cat((b[0::2], b[1::2]))),
         ((4, 5), (6, 5), (6,)),
     ),
     "conv1d": (
@@ -227,7 +233,12 @@ def test_what_a_call_refuses_it_refuses_here(cutwheel: ModuleType) -> None:
             "residual has shape",
             lambda x: cutwheel.linear(x, b.t(), residual=a.new_ones(1, 6)),
         ),
-        (ValueError, "weight makes 5", lambda x: cutwheel.gated_linear(x, a.new_ones(5, 5))),
+        (
+            ValueError,
+            "weight makes 5",
+            lambda x: cutwheel.gated_linear(x, a.new_ones(5, 5), interleaved=True),
+        ),
+        (ValueError, r"\[2F, K\]", lambda x: cutwheel.gated_linear(x, a.new_ones(5, 5))),
         (ValueError, "never resized", lambda x: cutwheel.mm(x, b, out=a.new_ones(4, 5))),
         (ValueError, "overlaps", lambda x: cutwheel.mm(x, b, out=a.new_ones(1, 6).expand(4, 6))),
         (ValueError, "bias has shape", lambda x: cutwheel.gemm(x, b, "bias", bias=a.new_ones(1))),

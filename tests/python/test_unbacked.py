@@ -98,7 +98,7 @@ FLOATS: dict[str, tuple[Bind, tuple[Operand, ...]]] = {
         lambda cw: lambda x, gate, up: cw.gated_linear(x, (gate, up)),
         (BATCH, WEIGHT, WEIGHT),
     ),
-    "gated_linear, halves": (of("gated_linear", interleaved=False), (BATCH, WEIGHT)),
+    "gated_linear, interleaved": (of("gated_linear", interleaved=True), (BATCH, WEIGHT)),
     "matmul, 3 and 2": (of("matmul"), (BATCH, RIGHT)),
     "matmul, transposed": (lambda cw: lambda a, b: cw.matmul(a.transpose(0, 1), b), (BATCH, RIGHT)),
     "matmul, 2 and 3": (lambda cw: lambda a, b: cw.matmul(a, b.mT), (WEIGHT, BATCH)),
@@ -126,8 +126,8 @@ FLOATS: dict[str, tuple[Bind, tuple[Operand, ...]]] = {
         (TOKENS, EXPERTS, ENDS, normal(G, N)),
     ),
     "grouped_gated_linear": (named("grouped_gated_linear", "offs"), (TOKENS, EXPERTS, ENDS)),
-    "grouped_gated_linear, halves": (
-        named("grouped_gated_linear", "offs", interleaved=False),
+    "grouped_gated_linear, interleaved": (
+        named("grouped_gated_linear", "offs", interleaved=True),
         (TOKENS, EXPERTS, ENDS),
     ),
     "conv2d": (of("conv2d", padding=1), (PICTURES, FILTERS, CHANNELS)),

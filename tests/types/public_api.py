@@ -33,10 +33,10 @@ def dense(a: Tensor, b: Tensor, weight: Tensor, bias: Tensor) -> None:
     packed = cutwheel.pack_gated_weight(weight, weight)
     assert_type(packed, Tensor)
     assert_type(cutwheel.unpack_gated_weight(packed), tuple[Tensor, Tensor])
-    assert_type(cutwheel.gated_linear(a, packed, activation="silu"), Tensor)
+    assert_type(cutwheel.gated_linear(a, packed, activation="silu", interleaved=True), Tensor)
     both = cutwheel.pack_gated_weight(bias, bias)
-    assert_type(cutwheel.gated_linear(a, packed, "gelu", both), Tensor)
-    assert_type(cutwheel.gated_linear(a, packed, interleaved=False), Tensor)
+    assert_type(cutwheel.gated_linear(a, packed, "gelu", both, interleaved=True), Tensor)
+    assert_type(cutwheel.gated_linear(a, packed), Tensor)
     assert_type(cutwheel.gated_linear(a, (weight, weight), bias=(bias, None)), Tensor)
 
 
@@ -58,7 +58,7 @@ def grouped(a: Tensor, weights: Tensor, ends: Tensor) -> None:
     assert_type(cutwheel.grouped_mm(a, weights.mT, offs=ends), Tensor)
     assert_type(cutwheel.grouped_linear(a, weights, offs=ends, activation="relu"), Tensor)
     packed = cutwheel.pack_gated_weight(weights, weights)
-    assert_type(cutwheel.grouped_gated_linear(a, packed, offs=ends), Tensor)
+    assert_type(cutwheel.grouped_gated_linear(a, packed, offs=ends, interleaved=True), Tensor)
     assert_type(cutwheel.grouped_gated_linear(a, packed.chunk(2, 1), offs=ends), Tensor)
     assert_type(cutwheel.grouped_mm_list([a, a], [weights[0].t()] * 2, [None, None]), list[Tensor])
 

@@ -225,7 +225,7 @@ def _take_pair(op: str, given: dict[str, Any]) -> None:
         raise TypeError(f"explain: up is no argument of {op}")
     weight, bias = given.get("weight"), given.get("bias")
     is_pair = isinstance(weight, (tuple, list))
-    if not is_pair and given.get("interleaved", True):
+    if not is_pair and given.get("interleaved", False):
         return
     parts = named_parts(op, weight, bias)
     check_tensors(op, parts, ("bias", "bias[0]", "bias[1]"))

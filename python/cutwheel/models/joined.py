@@ -320,7 +320,8 @@ class PackedUnit(Joined):
 
     def forward(self, input: Tensor, *_: Any, **__: Any) -> Tensor:
         """diffusers' GEGLU takes more arguments, which it ignores."""
-        return gated_linear(input, self.gate_up_weight, self._activation, self.gate_up_bias)
+        weight, bias = self.gate_up_weight, self.gate_up_bias
+        return gated_linear(input, weight, self._activation, bias, interleaved=True)
 
 
 class PackedGate(Joined):
@@ -332,7 +333,8 @@ class PackedGate(Joined):
     gate_up_bias: torch.nn.Parameter | None
 
     def forward(self, input: Tensor) -> Tensor:
-        hidden = gated_linear(input, self.gate_up_weight, self._activation, self.gate_up_bias)
+        weight, bias = self.gate_up_weight, self.gate_up_bias
+        hidden = gated_linear(input, weight, self._activation, bias, interleaved=True)
         result: Tensor = getattr(self, self._down)(hidden)
         return result
 
@@ -355,7 +357,7 @@ class GateAsItLies(Joined):
             return base.forward(self, input)  # type: ignore[no-any-return]
         if len(layers) == 1:
             whole: Tensor = layers[0].weight
-            hidden = gated_linear(input, whole, self._activation, interleaved=False)
+            hidden = gated_linear(input, whole, self._activation)
         else:
             gate, up = layers
             hidden = gated_linear(input, (gate.weight, up.weight), self._activation)

@@ -201,7 +201,7 @@ class GatedMLP(torch.nn.Module):
         """
         packed = self.gate_up_weight
         if packed is not None:
-            hidden = gated_linear(input, packed, self.activation)
+            hidden = gated_linear(input, packed, self.activation, interleaved=True)
         elif is_weight_alone(self.gate_proj, Linear) and is_weight_alone(self.up_proj, Linear):
             weights: Any = self.gate_proj.weight, self.up_proj.weight  # type: ignore[union-attr]
             hidden = gated_linear(input, weights, self.activation)

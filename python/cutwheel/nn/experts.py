@@ -139,7 +139,7 @@ class GroupedExperts(torch.nn.Module):
         return by_expert(mlp, tokens, ids, expert_weights, num_experts).view(input.shape)
 
     def _compute(self, tokens: Tensor, gate_up: Tensor, down: Tensor, routing: Routing) -> Tensor:
-        hidden = gathered_gated_linear(tokens, gate_up, routing, self.activation)
+        hidden = gathered_gated_linear(tokens, gate_up, routing, self.activation, interleaved=True)
         return grouped_mm(hidden, down.mT, offs=routing.offs)
 
     def _exchange(self, tokens: Tensor, gate_up: Tensor, down: Tensor, routing: Routing) -> Tensor:

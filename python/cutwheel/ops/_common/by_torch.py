@@ -338,7 +338,11 @@ def gated_linear_of_two(
         fits = fits and (each is None or (each.shape == columns and each.dtype == dtype))
 
     def compute() -> Tensor:
-        return activation(F.linear(input, gate, biases[0])) * F.linear(input, up, biases[1])
+        if (whole := given.get("weight")) is not None:
+            z, u = F.linear(input, whole, given.get("bias")).chunk(2, -1)
+        else:
+            z, u = F.linear(input, gate, biases[0]), F.linear(input, up, biases[1])
+        return activation(z) * u
 
     def refuse() -> None:
         named = {name: each for name, each in given.items() if not name.startswith("bias")}

@@ -118,20 +118,19 @@ def grouped_gated_linear(
     *,
     offs: Tensor,
     activation: str = "silu",
-    interleaved: bool = True,
+    interleaved: bool = False,
 ) -> Tensor:
     """Gated linear unit of each group of rows: the first half of an expert MLP, in one kernel.
 
     Args:
         input: [T, K]
-        weight: [G, 2F, K], dtype of input: for each group the rows of gate and up in turn, as
-            pack_gated_weight(gate, up) makes them of [G, F, K] each; or the two, (gate, up),
-            [G, F, K] each, which the kernel reads where they lie (where a gradient is needed,
-            they are copied into one tensor)
+        weight: [G, 2F, K], dtype of input: for each group the rows of gate, then those of up, as
+            Transformers holds experts; or the two, (gate, up), [G, F, K] each. Kernels read both
+            where they lie (a pair is copied into one tensor where a gradient is needed)
         offs: [G], int32 or int64, on the device of input: the end of each group's rows
         activation: "relu" (ReGLU), "gelu" (of erf, GEGLU), "gelu_tanh" or "silu" (SwiGLU)
-        interleaved: False: each group of `weight` has the rows of gate, then those of up, as
-            Transformers holds experts. Kernels read them where they lie. It says nothing of pairs
+        interleaved: True: the rows of each group of `weight` are those of gate and up in turn, as
+            pack_gated_weight(gate, up) makes them of [G, F, K] each. It says nothing of pairs
 
     Returns:
         act(input_g @ gate_g.T) * (input_g @ up_g.T) for each group's rows, [T, F]; rows behind
@@ -184,7 +183,7 @@ def _check_pair(op: str, gate: Tensor, up: Tensor) -> None:
 
 
 def gathered_gated_linear(
-    tokens: Tensor, weight: Tensor, routing: Routing, activation: str, interleaved: bool = True
+    tokens: Tensor, weight: Tensor, routing: Routing, activation: str, *, interleaved: bool
 ) -> Tensor:
     """grouped_gated_linear of the experts' rows, which are tokens: [T, K], [G, 2F, K] -> [T k, F].
 

@@ -17,7 +17,7 @@ from .. import linear as _public  # circular, and used at call time only
 from .._common import by_torch, sharding
 from .._common.activations import ACTIVATIONS, check_activation
 from .._common.call import distinct, fast_apply, is_tracing, overloads
-from .._common.errors import RAISED, check_tensors, reraise, wrong_shape
+from .._common.errors import RAISED, check_tensors, reraise, shape_text, wrong_shape
 from .._common.precision import autocast_operands
 from .._common.sizes import differ, shapes_differ
 from .._common.transforms import is_transformed
@@ -50,21 +50,19 @@ def gated_linear(
     activation: str = "silu",
     bias: Tensor | BiasPair | None = None,
     *,
-    interleaved: bool = True,
+    interleaved: bool = False,
 ) -> Tensor:
     """Gated linear unit: act(input @ gate.T + b) * (input @ up.T + c), as in arXiv:2002.05202.
 
     Args:
         input: [..., K]
-        weight: [2F, K], dtype of input: the rows of gate and up in turn, as
-            pack_gated_weight(gate, up) makes it; or the two, (gate, up), [F, K] each, which the
-            kernel reads where they lie
+        weight: (gate, up), [F, K] each, dtype of input; or one tensor, [2F, K]: the rows of gate,
+            then those of up, as checkpoints hold them. Kernels read both where they lie
         activation: "relu" (ReGLU), "gelu" (of erf, GEGLU), "gelu_tanh" or "silu" (SwiGLU)
-        bias: [2F], dtype of input: those of gate and up in turn, as pack_gated_weight(b, c) makes
-            it; or (b, c), [F] each, either of which may be None. Kernels read them in turn, so
-            others are copied
-        interleaved: False: `weight`, and `bias`, have the rows of gate, then those of up, as
-            checkpoints hold them. Kernels read them where they lie. It says nothing of pairs
+        bias: as weight: (b, c), [F] each, either of which may be None; or [2F]. Kernels read them
+            in turn, so they are copied, but for interleaved ones
+        interleaved: True: the rows of `weight`, and the elements of `bias`, are those of gate and
+            up in turn, as pack_gated_weight(gate, up) makes them. It says nothing of pairs
 
     Returns:
         [..., F]. The two are not rounded before they are multiplied, unless a gradient is
@@ -131,7 +129,7 @@ def _of_two(
         if is_autocast_enabled():
             cast = autocast_operands(*given.values())
             given = dict(zip(given, cast, strict=True))
-        gate, up = _halves(given["weight"]) if is_one else (given["weight[0]"], given["weight[1]"])
+        gate, up = _halves(given) if is_one else (given["weight[0]"], given["weight[1]"])
         allow_tf32 = input.dtype == torch.float32
         if (allow_tf32 or is_transformed()) and by_torch.serves("gated_linear", input):
             act = ACTIVATIONS[activation]
@@ -190,9 +188,13 @@ def named_parts(op: str, weight: Any, bias: Any = None) -> dict[str, Any]:
     return parts
 
 
-def _halves(weight: Tensor) -> tuple[Tensor, Tensor]:
+def _halves(given: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    input, weight = given["input"], given["weight"]
     if weight.dim() != 2 or differ(weight.shape[0] % 2, 0):
         raise wrong_shape("gated_linear", "weight", weight, "[2F, K]")
+    if input.dim() and differ(weight.shape[1], k := input.shape[-1]):
+        why = f" as input has shape {shape_text(input.shape)}"
+        raise wrong_shape("gated_linear", "weight", weight, ("2F", k), why)
     gate, up = weight.chunk(2)
     return gate, up
 
@@ -246,7 +248,7 @@ def epilogue_of(
 
 
 def pack_gated_weight(gate: Tensor, up: Tensor) -> Tensor:
-    """The weight of gated_linear from those of the two linear layers it stands for, or its bias.
+    """An interleaved weight of gated_linear from those of two linear layers, or its bias.
 
     Args:
         gate: [F, K], what the activation is applied to; or [G, F, K], of grouped_gated_linear; or
