@@ -98,6 +98,41 @@ def _linear(cutwheel: Any, mesh: Any) -> None:
         _agree(layer(**options), plan, mesh, (x, residual), 2, 1, 1)
 
 
+def _shared_input(cutwheel: Any, mesh: Any) -> None:
+    """Layers that share an input, as query, key and value do, have its gradient reduced once."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.debug import CommDebugMode
+    from torch.distributed.tensor.parallel import PrepareModuleInput, parallelize_module
+
+    from cutwheel.distributed import ColwiseParallel, GatedMLPParallel
+
+    class Shared(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(16)
+            options: Any = {"bias": False, "dtype": torch.float64}
+            self.one, self.two = (cutwheel.nn.Linear(HIDDEN, BETWEEN, **options) for _ in range(2))
+            self.mlp = cutwheel.nn.GatedMLP(HIDDEN, BETWEEN, dtype=torch.float64)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([self.one(x) * self.two(x), self.mlp(x)], -1)
+
+    plan = {
+        "": PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate()),
+        "one": ColwiseParallel(output_layouts=Replicate()),
+        "two": ColwiseParallel(output_layouts=Replicate()),
+        "mlp": GatedMLPParallel(),
+    }
+    _agree(Shared(), plan, mesh, (_input(),), 1, None)
+    split = parallelize_module(Shared(), mesh, plan)
+    part = _part(_input(), mesh, 1).requires_grad_()
+    y = split(part)
+    with CommDebugMode() as seen:
+        y.sum().backward()
+    counts = {str(op): count for op, count in seen.get_comm_counts().items() if count}
+    assert counts == {"c10d_functional.reduce_scatter_tensor": 1}, counts
+
+
 def _torchs_styles(cutwheel: Any, mesh: Any) -> None:
     """torch's own styles on cutwheel's layers, in a norm with sequence parallelism."""
     from torch.distributed.tensor import Shard
@@ -518,6 +553,7 @@ def _overlap_by_memory(mesh: Any, folder: Path) -> None:
 def checks(cutwheel: Any, mesh: Any, folder: Path) -> dict[str, Callable[[], None]]:
     return {
         "linear": lambda: _linear(cutwheel, mesh),
+        "shared input": lambda: _shared_input(cutwheel, mesh),
         "torchs styles": lambda: _torchs_styles(cutwheel, mesh),
         "gated mlp": lambda: _gated_mlp(cutwheel, mesh),
         "experts": lambda: _experts(cutwheel, mesh),

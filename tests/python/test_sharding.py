@@ -71,7 +71,7 @@ def test_op(cutwheel: ModuleType, outcomes: Outcomes, name: str) -> None:
 
 
 PLANS = (
-    *("linear", "torchs styles", "gated mlp", "experts", "scaled linear"),
+    *("linear", "shared input", "torchs styles", "gated mlp", "experts", "scaled linear"),
     *("fsdp2 in mixed precision", "checkpoints", "example", "ddp", "tensor parallelism in fsdp2"),
     *("exchanged experts", "overlap", "overlap by memory"),
 )

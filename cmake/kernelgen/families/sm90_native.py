@@ -263,7 +263,8 @@ def _rows(kernel: Kernel) -> int:
 
 def _halves_columns(kernel: Kernel) -> bool:
     """Whether each of two warpgroups has all rows of a tile, and half of its columns."""
-    return kernel.tile.shape[0] == 192 and rules.own_layouts(kernel)[1] == "n"
+    m, n, _ = kernel.tile.shape
+    return m == 192 and n >= 128 and rules.own_layouts(kernel)[1] == "n"
 
 
 def _own_columns(kernel: Kernel) -> int:

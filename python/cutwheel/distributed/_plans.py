@@ -35,6 +35,17 @@ def _as_dtensor(tensor: Any, mesh: DeviceMesh, layout: Placement) -> DTensor:
     return DTensor.from_local(tensor, mesh, [layout], run_check=False)
 
 
+def _redistributed(tensor: DTensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
+    """As DTensor.redistribute, and the tensor itself where it lies so already.
+
+    torch's node for that would bring the gradient into the same placement: each of the layers that
+    share an input would reduce its own partial sums, in place of one reduction of all.
+    """
+    if tensor.placements == (placement,):
+        return tensor
+    return tensor.redistribute(mesh, [placement], async_op=True)
+
+
 def _split(tensor: Tensor, mesh: DeviceMesh, placement: Placement, source: int | None) -> DTensor:
     """distribute_tensor, also of dtypes that collectives do not know."""
     if tensor.dtype.itemsize > 1 or tensor.dtype == torch.int8 or tensor.is_meta:
@@ -101,14 +112,14 @@ class _Hooks:
     def enter(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = dict(zip(("input", "residual"), args, strict=False)) | kwargs
         input = _as_dtensor(given.pop("input"), self.mesh, self.inputs)
-        input = input.redistribute(self.mesh, [self.inside], async_op=True)
+        input = _redistributed(input, self.mesh, self.inside)
         residual = given.pop("residual", None)
         if residual is not None:
             given["residual"] = _as_dtensor(residual, self.mesh, self.residual)
         return (input,), given
 
     def leave(self, module: Any, args: Any, output: Any) -> Any:
-        output = output.redistribute(self.mesh, [self.outputs], async_op=True)
+        output = _redistributed(output, self.mesh, self.outputs)
         return output.to_local() if self.use_local_output else output
 
     def install(self, module: torch.nn.Module, partition: _Partition) -> torch.nn.Module:
