@@ -156,7 +156,7 @@ def _gated(activation: str) -> Case:
 
     return Case(
         lambda cutwheel, device: (
-            gated_of(cutwheel.gated_linear, activation),
+            gated_of(functools.partial(cutwheel.gated_linear, interleaved=True), activation),
             gated_of(torch_gated, activation),
         ),
         variants,

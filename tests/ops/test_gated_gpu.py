@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import warnings
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -67,10 +69,16 @@ def test_forward(cutwheel: ModuleType, device: str, activation: str, dtype: torc
                 check_gated(result, x, weight, activation, bias)
 
 
+def interleaved(cutwheel: ModuleType) -> Callable[..., torch.Tensor]:
+    """gated_linear of weights whose rows are those of gate and up in turn."""
+    return functools.partial(cutwheel.gated_linear, interleaved=True)
+
+
 def test_it_is_the_two_products(cutwheel: ModuleType, device: str) -> None:
     x, gate = operands((40,), 28, 64, BRAIN, device)
     up = values(gate.shape, BRAIN, device)
-    result = cutwheel.gated_linear(x, cutwheel.pack_gated_weight(gate, up))
+    packed = cutwheel.pack_gated_weight(gate, up)
+    result = cutwheel.gated_linear(x, packed, interleaved=True)
     wide, silu = x.double(), torch.nn.functional.silu
     assert_near(result, silu(wide @ gate.double().t()) * (wide @ up.double().t()), BRAIN)
 
@@ -96,7 +104,7 @@ def test_biases_may_lie_anyhow(cutwheel: ModuleType, device: str, lay: str) -> N
 @pytest.mark.parametrize("leading", [(), (37,), (3, 5), (2, 3, 4), (2, 1, 3, 2), (0,), (2, 0)])
 def test_leading_extents(cutwheel: ModuleType, device: str, leading: tuple[int, ...]) -> None:
     x, weight, bias = biased(leading, 36, 64, BRAIN, device)
-    ours, theirs = gated_of(cutwheel.gated_linear), gated_of(torch_gated)
+    ours, theirs = gated_of(interleaved(cutwheel)), gated_of(torch_gated)
     for given in ([x, weight], [x, weight, bias]):
         check_gated(ours(*given), x, weight, "silu", *given[2:])
         compare_gradients(ours, theirs, leaves(given), BRAIN)
@@ -111,7 +119,7 @@ def test_inputs_may_lie_anyhow(cutwheel: ModuleType, device: str, lay: str) -> N
             variant[index] = LAYOUTS[lay](given[index])
             check_gated(cutwheel.gated_linear(*variant, interleaved=True), *given, "silu")
             wanting = [x.detach().requires_grad_() for x in variant]
-            compare_gradients(cutwheel.gated_linear, torch_gated, wanting, BRAIN)
+            compare_gradients(interleaved(cutwheel), torch_gated, wanting, BRAIN)
 
 
 @pytest.mark.no_dispatch_mode
@@ -119,7 +127,7 @@ def test_inputs_may_lie_anyhow(cutwheel: ModuleType, device: str, lay: str) -> N
 def test_compile_fullgraph(cutwheel: ModuleType, device: str, dtype: torch.dtype) -> None:
     given = leaves(biased((6, 4), 28, 40, dtype, device))
     backend = "inductor" if device != "cpu" else "aot_eager"
-    ours = gated_of(cutwheel.gated_linear)
+    ours = gated_of(interleaved(cutwheel))
     compiled = torch.compile(ours, fullgraph=True, backend=backend)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -142,7 +150,7 @@ def test_opcheck(cutwheel: ModuleType, device: str, activation: str) -> None:
 
 def test_bad_input(cutwheel: ModuleType, device: str) -> None:
     x, weight, bias = biased((8,), 8, 24, BRAIN, device)
-    gated = cutwheel.gated_linear
+    gated = interleaved(cutwheel)
     for error, words, call in (
         (ValueError, "activation", lambda: gated(x, weight, "gelo")),
         (ValueError, "weight", lambda: gated(x, weight[:15])),  # no pairs of rows

@@ -78,8 +78,13 @@ struct Sm90Pipeline {
     if constexpr (kSharing == 1) {
       Barrier::arrive(&storage.empty[state.stage]);
     } else {
+      // Its own barrier first: another threadblock, for which this one has nothing to load, may begin its next round with
+      // the arrival at its barrier, and then arrives here again.
+      std::uint32_t const own = cute::block_rank_in_cluster();
       CUTLASS_PRAGMA_UNROLL
-      for (std::uint32_t rank = 0; rank < kSharing; ++rank) Barrier::arrive(&storage.empty[state.stage], rank, 1);
+      for (std::uint32_t i = 0; i < kSharing; ++i) {
+        Barrier::arrive(&storage.empty[state.stage], (own + i) % kSharing, 1);
+      }
     }
   }
 };
