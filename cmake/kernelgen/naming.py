@@ -14,9 +14,9 @@ from kernelgen.kernel import Kernel, dims
 def procedural_name(kernel: Kernel) -> str:
     """{op}_{arch}_{dtypes}_{tile}[_{cluster|warp}]_{layout}_{mode}[_{grouping}][_{scales}]_{epilogue}.
 
-    mode is {schedule}[_swap][_split{k}|_multicast[_rows]][_fast][_align{n}]. The family stands in
-    place of tile, layout and mode where there is none of them, a recipe in place of the epilogue,
-    and a convolution's direction in place of the layout.
+    mode is {schedule}[_swap][_split{k}|_multicast][_fast][_align{n}]. The family stands in place of
+    tile, layout and mode where there is none of them, a recipe in place of the epilogue, and a
+    convolution's direction in place of the layout.
     """
     parts = [kernel.op, kernel.arch.sm, str(kernel.dtypes)]
     if kernel.is_tiled:
@@ -70,8 +70,8 @@ def _mode(kernel: Kernel) -> str:
         mode += "_swap"
     if kernel.tile.cluster[2] > 1:
         mode += f"_split{kernel.tile.cluster[2]}"
-    if "cluster" not in FAMILIES[kernel.family].tile_keys and max(kernel.tile.cluster[:2]) > 1:
-        mode += "_multicast" if kernel.tile.cluster[0] > 1 else "_multicast_rows"
+    if "cluster" not in FAMILIES[kernel.family].tile_keys and kernel.tile.cluster[0] > 1:
+        mode += "_multicast"
     if kernel.tile.fast_accum:
         mode += "_fast"
     return mode

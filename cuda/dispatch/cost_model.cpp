@@ -248,11 +248,10 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   bool const is_fused = kernel.op == Op::gemm && r.addend == Addend::other && !plan.reduce;
   bool const hides = kernel.schedule == Schedule::pingpong;
   if (is_own && is_fused) {
-    // With z stored besides: read off six products on an H100, and of tiles that do not hide it off two large ones on an
-    // H200.
+    // With z stored besides: read off six products on an H100.
     bool const has_store = has_operand(r.epilogue, OperandKind::store);
     double const of_area = has_matrix(r.epilogue) ? (hides ? 1.6 : 1.2)
-                           : has_store            ? (hides ? 2.0 : 1.8)
+                           : has_store            ? (hides ? 2.0 : 0.8)
                            : hides                ? 0.6
                                                   : 1.5;
     tile += of_area * area_of(kernel.tile);
@@ -337,10 +336,8 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   constexpr double kSharedK = 1.15;
   if (is_own && kernel.op == Op::gemm && kernel.cluster.k > 1) time *= kSharedK;
   // Rows that begin on lines: the best plan without multicast is as fast, and faster for all of 24 products in fp8 (H100).
-  // Tiles of 256 rows have it for large products, and their figures are of such.
   constexpr double kNeedlessMulticast = 1.3;
-  constexpr int kLargestNeedless = 128;
-  if (is_own && kernel.cluster.m > 1 && on_lines && kernel.tile.m <= kLargestNeedless) time *= kNeedlessMulticast;
+  if (is_own && kernel.cluster.m > 1 && on_lines) time *= kNeedlessMulticast;
   return time * short_rows(kernel, r);
 }
 

@@ -101,7 +101,6 @@ def test_the_effort_is_that_of_the_options() -> None:
     assert cli._effort(parser.parse_args([])) == usual
     effort = cli._effort(parser.parse_args(["--exhaustive", "--rounds", "60"]))
     assert effort == dataclasses.replace(usual, predicted=None, rounds=60)
-    assert cli._effort(parser.parse_args(["--alone", "80"])).alone == 0.08
 
 
 @pytest.mark.parametrize("rounds", ["0", "-1", "2.5", "many"])
@@ -111,15 +110,6 @@ def test_a_number_of_rounds_that_means_nothing_is_refused(
     with pytest.raises(SystemExit):
         tune("--rounds", rounds)
     assert f"{rounds} is no number of replays" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("time", ["-1", "long", "nan", "inf"])
-def test_a_time_that_means_nothing_is_refused(
-    time: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        tune(f"--alone={time}")
-    assert f"{time} is no time in milliseconds" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -72,32 +72,6 @@ def test_turns_alternate() -> None:
     assert order == ["a", "b"] * 3
 
 
-def test_a_plan_that_runs_alone_counts_when_its_clock_has_settled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr(measure.time, "monotonic", lambda: now[0])
-    order: list[str] = []
-
-    class Throttled:
-        """Takes 1 s while it is cool, and 2 s from the fourth replay of a turn on."""
-
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def seconds(self) -> float:
-            is_new = not order or order[-1] != self.name
-            self.count = 1 if is_new else self.count + 1
-            order.append(self.name)
-            found = 1.0 if self.count < 4 else 2.0
-            now[0] += found
-            return found
-
-    found = measure.in_turns({"a": Throttled("a"), "b": Throttled("b")}, 2, alone=10.0)  # type: ignore[dict-item]
-    assert found == {"a": [2.0, 2.0], "b": [2.0, 2.0]}
-    assert "".join(order) == ("a" * 7 + "b" * 7) * 2
-
-
 # ---- checks
 
 

@@ -50,7 +50,7 @@ LARGE_US, LARGE_WEIGHT = 250.0, 3.0
 # Constants of cuda/dispatch/cost_model.cpp: microseconds for 128x128 of our own tiles, by whether
 # the epilogue reads a matrix and whether warpgroups take turns.
 FUSED = {(False, False): 1.5, (False, True): 0.6, (True, False): 1.2, (True, True): 1.6}
-STORED = {False: 1.8, True: 2.0}  # z besides, and no matrix is read
+STORED = {False: 0.8, True: 2.0}  # z besides, and no matrix is read
 MATRIX_C, MATRIX_C_CUTLASS = 0.4, 1.03
 SPARE_C, SPARE_C_CUTLASS = 1.0, 1.1  # of any tile, where a call leaves out the matrix C
 SAME_LINE = 0.0035  # of a row of results, where a bias is read as a matrix
@@ -58,8 +58,7 @@ SINGLE_STEP = 1.4  # of the first of our own tiles, for 128x128, where K is one 
 WIDE_RESIDUAL = 1.8  # of convolutions whose threads load it, for each 128x128 beyond the first
 WITHIN_TWO = 2.0  # of gathered loads, filters that begin within two sectors
 SHARED_K = 1.15  # of clusters that share K, of 16 bits
-NEEDLESS_MULTICAST = 1.3  # of our own tiles, where rows are whole lines, and the tile has
-LARGEST_NEEDLESS = 128  # rows at most
+NEEDLESS_MULTICAST = 1.3  # of our own tiles, where rows are whole lines
 LATER_SUMS = 3.0  # of clusters of more than two that share K, before each tile behind the first
 FEW_STEPS, HIDING = 0.74, 7  # of CUTLASS's tiles behind the first, for 128x128, where K is one step
 LATER_TILE, HIDING_TILE = 1.0, 4  # of tiles behind the first where A is row-major, K one step
@@ -307,7 +306,7 @@ def terms_of(
         later += LATER_SUMS
     slots = slots_of(kernel, sm_count)
     slower = SHARED_K if native and of_cluster > 1 and kernel["op"] == "gemm" else 1.0
-    if native and cluster_m > 1 and not (of_a or of_b) and tile_m <= LARGEST_NEEDLESS:
+    if native and cluster_m > 1 and not (of_a or of_b):
         slower = NEEDLESS_MULTICAST
     rows_of_m = tile_n if swap else tile_m
     streams = request["batch"] == 1 and rows <= rows_of_m and kernel["family"] in DENSE

@@ -171,15 +171,15 @@ def _check_stores(kernel: Kernel) -> Iterator[str]:
 def _check_cluster(kernel: Kernel) -> Iterator[str]:
     """The threadblocks that share the K of a tile, each of which finishes a part of its columns.
 
-    Or two whose tiles lie below or beside each other, and which share columns or rows by multicast.
+    Or two whose tiles lie below each other, and which share their columns by multicast.
     """
     cluster, n = kernel.tile.cluster, kernel.tile.shape[1]
     splits = cluster[2]
     has_multicast = kernel.family == "sm90_persistent"
-    if has_multicast and cluster in ((2, 1, 1), (1, 2, 1)):
+    if has_multicast and cluster == (2, 1, 1):
         yield from _check_multicast(kernel)
     elif cluster[:2] != (1, 1) or splits not in (1, 2, 4, 8):
-        what = "it is [2, 1, 1] or [1, 2, 1], or shares K" if has_multicast else "it shares K alone"
+        what = "it is [2, 1, 1], or shares K" if has_multicast else "it shares K alone"
         yield f"cluster {dims(cluster)}; {what}: [1, 1, 2], 4 or 8 at the end"
     elif splits == 1:
         return
@@ -193,20 +193,17 @@ def _check_cluster(kernel: Kernel) -> Iterator[str]:
 
 
 def _check_multicast(kernel: Kernel) -> Iterator[str]:
-    """Each of two threadblocks loads half of the columns, or of the rows."""
-    cluster, own = kernel.tile.cluster, rules.own_layouts(kernel)
-    shares_rows = cluster[1] > 1
-    extent = kernel.tile.shape[0 if shares_rows else 1]
-    has_k_apart = own[0] == "n" if shares_rows else own[1] == "t"
-    step = 2 * (_MN_COLUMNS if has_k_apart else 8)
-    if extent % step:
-        axis, what = ("M", "rows") if shares_rows else ("N", "columns")
+    """Each of two threadblocks loads half of the columns."""
+    n = kernel.tile.shape[1]
+    is_row_major = rules.own_layouts(kernel)[1] == "t"
+    step = 2 * (_MN_COLUMNS if is_row_major else 8)
+    if n % step:
         yield (
-            f"tile {axis} = {extent} with cluster {dims(cluster)}; each of two threadblocks loads"
-            f" half of the {what}: {axis} must be a multiple of {step}"
+            f"tile N = {n} with cluster {dims(kernel.tile.cluster)}; each of two threadblocks loads"
+            f" half of the columns: N must be a multiple of {step}"
         )
     if kernel.scales:
-        yield f"scales {kernel.scales} with cluster {dims(cluster)}; leave one of the two out"
+        yield f"scales {kernel.scales} with cluster [2, 1, 1]; leave one of the two out"
 
 
 def _check_registers(kernel: Kernel) -> Iterator[str]:

@@ -1,7 +1,7 @@
 // Dense GEMM by the persistent kernel. It has no tile of C, so that tiles may have any width that wgmma has and a problem's
-// fill whole waves. Clusters share K, or load an operand by multicast: that gains where rows begin within lines of L2, and
-// in large products, which power limits. Elsewhere tiles whose threadblocks shared an operand took 0 to 39 % longer on an
-// H100 (14 problems, M 96 to 6144).
+// fill whole waves. Clusters share K, or load their columns by multicast: that gains where rows begin within lines of L2.
+// Where they begin on lines, tiles whose threadblocks shared an operand took 0 to 39 % longer on an H100 (14 problems, M 96
+// to 6144).
 #pragma once
 
 #include "sm90/native/kernel.cuh"
@@ -16,9 +16,7 @@ struct Sm90Dense : Kernel {
 
   static Status launch(GemmArgs const& args, void const* kernel) {
     static KernelAttributes attributes;
-    using Types = typename Kernel::Types;
-    Sm90DenseTiles const tiles =
-        dense_tiles(args, Tile::kM * Types::kSharingB, Tile::kN * Types::kSharingA, Tile::kK, Types::kSwapAB);
+    Sm90DenseTiles const tiles = dense_tiles(args, Tile::kM * Kernel::kSharing, Tile::kN, Tile::kK, Kernel::Types::kSwapAB);
     if (tiles.k_tiles < Kernel::kSplits) return {StatusCode::not_implementable, 0};
     TileRaster const& order = tiles.raster.order;
     return Kernel::launch(args, kernel, attributes, a, b, tiles, order.count(), args.batch, args.batch, order.batch);
@@ -28,11 +26,12 @@ struct Sm90Dense : Kernel {
 template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, Schedule schedule,
           bool swap_ab, class Cluster, template <DType> class Epilogue, bool fast_accum = false,
           BlockScales block_scales = BlockScales::none>
-using Sm90DenseKernel = Sm90PersistentKernel<
-    Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue<d>, swap_ab, Cluster::kK,
-                        schedule == Schedule::pingpong,
-                        /*stores_by_tma=*/swap_ab && is_fp8(a) && !fast_accum, Cluster::kM, Cluster::kN>,
-    Sm90DenseScheduler<Tile, takes_slices(d, schedule, Cluster::kK)>, is_fp8(a) && !fast_accum, block_scales>;
+using Sm90DenseKernel =
+    Sm90PersistentKernel<Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue<d>, swap_ab, Cluster::kK,
+                                             schedule == Schedule::pingpong,
+                                             /*stores_by_tma=*/swap_ab && is_fp8(a) && !fast_accum, Cluster::kM>,
+                         Sm90DenseScheduler<Tile, takes_slices(d, schedule, Cluster::kK)>, is_fp8(a) && !fast_accum,
+                         block_scales>;
 
 template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, Schedule schedule,
           bool swap_ab, class Cluster, template <DType> class Epilogue, bool fast_accum = false,

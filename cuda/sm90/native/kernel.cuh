@@ -76,7 +76,6 @@ struct Sm90PersistentKernel {
   };
 
   static constexpr int kTileM = cute::size<0>(typename Types::TileShape{}),
-                       kTileN = cute::size<1>(typename Types::TileShape{}),
                        kTileK = cute::size<2>(typename Types::TileShape{});
   static constexpr int kMaxThreads = 128 * (Types::kWarpGroups + Types::kProducerWarpGroups);
   static constexpr int kMinBlocks = 1;
@@ -109,12 +108,7 @@ struct Sm90PersistentKernel {
     bool const is_there = scheduler.at(tile, work);
     if constexpr (kSharing > 1) {
       // The scheduler's tile is that of a cluster.
-      int const own = static_cast<int>(cute::block_rank_in_cluster());
-      if constexpr (Types::kSharingA > 1) {
-        work.n = work.n * kSharing + own * kTileN;
-      } else {
-        work.m = work.m * kSharing + own * kTileM;
-      }
+      work.m = work.m * kSharing + static_cast<int>(cute::block_rank_in_cluster()) * kTileM;
     }
     if constexpr (kSplits > 1) {
       int const first = work.k_tiles * rank() / kSplits, end = work.k_tiles * (rank() + 1) / kSplits;
@@ -264,8 +258,7 @@ struct Sm90PersistentKernel {
       if constexpr (kSplits == 1 && !kScaled && !Types::kPingpong) {
         // Where all that a warpgroup has lies beyond the end, there is nothing to multiply. The thread that releases stages
         // waits alone: nothing would keep others within one round of it, and a parity tells only two rounds apart.
-        constexpr bool kMayLackColumns = Types::kHalvesColumns || Types::kSharingA > 1;
-        if (work.m >= work.end_m || (kMayLackColumns && work.n >= work.end_n)) {
+        if (work.m >= work.end_m || (Types::kHalvesColumns && work.n >= work.end_n)) {
           if (thread == 0) {
             State own = read;
             for (int k = 0; k < work.k_tiles; ++k, ++own) {

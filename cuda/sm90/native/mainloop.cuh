@@ -23,18 +23,17 @@ using Sm90MmaElement = std::conditional_t<type == DType::tf32, cutlass::tfloat32
 // multiplies while the other stores; else each owns 64 rows of every tile, of 256 rows every other 64. Of 192 rows three
 // own 64 each, or, where K is contiguous in B and there are 128 columns or more, two have all of them and half of the
 // columns: with fewer columns, reading all rows twice from shared memory would take longer than multiplying. stores_by_tma:
-// never by threads, as images, groups of rows and promoted sums want it. sharing_b, sharing_a: threadblocks of a cluster
-// whose tiles lie below each other, and which load each other's columns by multicast; or beside each other, and rows.
+// never by threads, as images, groups of rows and promoted sums want it. sharing: threadblocks of a cluster whose tiles lie
+// below each other, and which load each other's columns by multicast.
 template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, class Epilogue_,
-          bool swap_ab = false, int splits = 1, bool pingpong = false, bool stores_by_tma = false, int sharing_b = 1,
-          int sharing_a = 1>
+          bool swap_ab = false, int splits = 1, bool pingpong = false, bool stores_by_tma = false, int sharing = 1>
 struct Sm90PersistentTypes {
   static constexpr bool kSwapAB = swap_ab;
   static constexpr DType kD = d;
   static constexpr bool kLoadsByTma = true, kLoadsByCopies = false;
   static constexpr int kProducerWarpGroups = 1;
-  static constexpr int kSplits = splits, kSharingB = sharing_b, kSharingA = sharing_a, kSharing = sharing_b * sharing_a;
-  static_assert(splits == 1 || kSharing == 1);
+  static constexpr int kSplits = splits, kSharing = sharing;
+  static_assert(splits == 1 || sharing == 1);
   static constexpr bool kPingpong = pingpong;
   static constexpr int kK = Tile::kK;
   static constexpr auto kMajorA = (swap_ab ? layout_b == Layout::column : layout_a == Layout::row)
@@ -87,10 +86,10 @@ struct Sm90PersistentTypes {
   using OperandA = Sm90TileOperand<ElementA, Tile::kM, Tile::kK, kMajorA>;
   // Columns that the epilogue combines in pairs.
   static constexpr bool kInPairs =
-      Epilogue_::kWidth == Width::half && !swap_ab && sharing_b == 1 && kMajorB == cute::SM90::GMMA::Major::K;
+      Epilogue_::kWidth == Width::half && !swap_ab && sharing == 1 && kMajorB == cute::SM90::GMMA::Major::K;
   using OperandB = Sm90TileOperand<ElementB, Tile::kN, Tile::kK, kMajorB, kInPairs>;
-  using Loader = std::conditional_t<kSharing == 1, Sm90MatrixLoader<OperandA, OperandB, Tile::kK>,
-                                    Sm90SharingLoader<OperandA, OperandB, Tile::kK, sharing_b, sharing_a>>;
+  using Loader = std::conditional_t<sharing == 1, Sm90MatrixLoader<OperandA, OperandB, Tile::kK>,
+                                    Sm90SharingLoader<OperandA, OperandB, Tile::kK, sharing>>;
   struct LoaderStorage {};
 
   static constexpr int kSharedMemory = 227 * 1024;

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import math
 import os
 import platform
 import re
@@ -78,13 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="replays of each fast plan, in turns (default: 7; 60 let clocks fall as under load)",
     )
-    how.add_argument(
-        "--alone",
-        type=_milliseconds,
-        default=0.0,
-        metavar="MS",
-        help="replay a fast plan for so long at a time: its own power sets the clock (80 or more)",
-    )
     how.add_argument("--seconds", type=float, help="begin no job after so many seconds")
     how.add_argument("--device", type=int, default=0, help="number of the GPU")
     how.add_argument("--list", action="store_true", help="name the jobs and measure none")
@@ -97,17 +89,6 @@ def _rounds(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is no number of replays, which is 1 or more")
     return int(text)
-
-
-def _milliseconds(text: str) -> float:
-    """In seconds."""
-    try:
-        found = float(text) / 1000
-    except ValueError:
-        found = -1.0
-    if not 0 <= found < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no time in milliseconds, which is 0 or more")
-    return found
 
 
 def run(options: argparse.Namespace) -> int:
@@ -211,7 +192,7 @@ def _effort(options: argparse.Namespace) -> Effort:
         effort = replace(effort, predicted=None)
     if options.rounds is not None:
         effort = replace(effort, rounds=options.rounds)
-    return replace(effort, alone=options.alone)
+    return effort
 
 
 def _measurer(options: argparse.Namespace, gpu: Gpu, device: Any) -> Callable[[Job], Record]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -175,27 +174,13 @@ def _capture(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
     graph.capture_end()
 
 
-def in_turns(
-    replays: Mapping[Key, Replay], rounds: int, alone: float = 0.0
-) -> dict[Key, list[float]]:
-    """Seconds of a call, once in each round: clocks and temperature move all alike.
-
-    Args:
-        alone: each is replayed for so many seconds at a time, so that the clock is the one that
-            its own power leaves; the median of the second half counts. 0: once
-    """
+def in_turns(replays: Mapping[Key, Replay], rounds: int) -> dict[Key, list[float]]:
+    """Seconds of a call, once in each round: clocks and temperature move all alike."""
     samples: dict[Key, list[float]] = {key: [] for key in replays}
     for _ in range(rounds):
         for key, replay in replays.items():
-            samples[key].append(_steady(replay, alone) if alone else replay.seconds())
+            samples[key].append(replay.seconds())
     return samples
-
-
-def _steady(replay: Replay, seconds: float) -> float:
-    begin, found = time.monotonic(), [replay.seconds()]
-    while time.monotonic() < begin + seconds:
-        found.append(replay.seconds())
-    return statistics.median(found[len(found) // 2 :])
 
 
 # ---- the check

@@ -50,8 +50,6 @@ class Effort:
     close: float = 1.15
     """measured well: what takes up to so many times as long as the best"""
     rounds: int = 7
-    alone: float = 0.0
-    """seconds for which a plan is replayed at a time; 0: once"""
 
 
 class Forcing(Protocol):
@@ -225,7 +223,7 @@ class Search:
             for run in self._runs.values()
             if run.us <= limit or run.candidate.plan == dispatch.plan
         }
-        for candidate, seconds in in_turns(close, self._effort.rounds, self._effort.alone).items():
+        for candidate, seconds in in_turns(close, self._effort.rounds).items():
             self._set(candidate, statistics.median(seconds) * 1e6, "ok")
 
     def _set(self, candidate: Candidate, us: float | None, status: str, note: str = "") -> None:

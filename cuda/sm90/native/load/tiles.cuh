@@ -270,24 +270,20 @@ struct Sm90MatrixLoader {
   }
 };
 
-// As Sm90MatrixLoader, for the threadblocks of a cluster: of those whose tiles lie below each other (sharing_b) each loads
-// its own tile of A, and a part of their B for all; of those beside each other (sharing_a) its own B, and a part of A. Not
-// both: where a threadblock lies beyond both edges it would wait for nothing that the others load, run ahead of them, and
-// release a stage twice in one of its rounds.
-template <class OperandA, class OperandB, int k, int sharing_b, int sharing_a>
+// As Sm90MatrixLoader, for the threadblocks of a cluster whose tiles lie below each other: each loads its own tile of A,
+// and a part of their B for all.
+template <class OperandA, class OperandB, int k, int sharing>
 struct Sm90SharingLoader {
-  static_assert(sharing_b == 1 || sharing_a == 1);
   struct Params {
-    CUtensorMap a, b, tail;  // the tail is that of the operand which is not shared
+    CUtensorMap a, b, a_tail;
     int a_rows, b_rows;
 
     void encode_a(DType type, Operand const& x, int rows, int k_extent, int batch) {
-      OperandA::encode_map(a, type, x, a_rows = rows, k_extent, batch, sharing_a);
-      if (sharing_a == 1) OperandA::encode_tail_map(tail, type, x, rows, k_extent, batch);
+      OperandA::encode_map(a, type, x, a_rows = rows, k_extent, batch);
+      OperandA::encode_tail_map(a_tail, type, x, rows, k_extent, batch);
     }
     void encode_b(DType type, Operand const& x, int rows, int k_extent, int batch) {
-      OperandB::encode_map(b, type, x, b_rows = rows, k_extent, batch, sharing_b);
-      if (sharing_b == 1) OperandB::encode_tail_map(tail, type, x, rows, k_extent, batch);
+      OperandB::encode_map(b, type, x, b_rows = rows, k_extent, batch, sharing);
     }
   };
   Params const& p;
@@ -304,48 +300,25 @@ struct Sm90SharingLoader {
     }
   }
   CUTLASS_DEVICE void begin(Sm90WorkTile const& work) {
-    part_a = part_of<OperandA, sharing_a>(work.m, p.a_rows);
-    part_b = part_of<OperandB, sharing_b>(work.n, p.b_rows);
+    // Below the last row there is no tile, and nothing to load but what the others share.
+    part_a = work.m < p.a_rows ? OperandA::part_of(work.m, p.a_rows) : typename OperandA::Part{};
+    part_b = OperandB::template shared_part_of<sharing>(work.n, p.b_rows);
   }
   CUTLASS_DEVICE std::uint32_t bytes() const { return static_cast<std::uint32_t>(part_a.bytes + part_b.bytes); }
 
-  // Of the operand that no other threadblock loads.
+  // Of A alone, which no other threadblock loads.
   CUTLASS_DEVICE void prefetch(Sm90WorkTile const& work) const {
-    if constexpr (sharing_a == 1) {
-      if (part_a.bytes > 0) {
-        OperandA::prefetch(part_a.is_tail ? p.tail : p.a, work.m, work.k, work.a_batch, part_a.boxes);
-      }
-    } else if (part_b.bytes > 0) {
-      OperandB::prefetch(part_b.is_tail ? p.tail : p.b, work.n, work.k, work.b_batch, part_b.boxes);
-    }
+    if (part_a.bytes == 0) return;
+    OperandA::prefetch(part_a.is_tail ? p.a_tail : p.a, work.m, work.k, work.a_batch, part_a.boxes);
   }
 
   template <class A, class B>
   CUTLASS_DEVICE void load(std::uint64_t* barrier, A* stage_a, B* stage_b, Sm90WorkTile const& work, int tile) const {
     int const first_k = work.k + tile * k;
-    load_part<OperandA, sharing_a>(p.a, barrier, stage_a, work.m, first_k, work.a_batch, part_a);
-    load_part<OperandB, sharing_b>(p.b, barrier, stage_b, work.n, first_k, work.b_batch, part_b);
-  }
-
- private:
-  // Beyond the last row or column there is no tile, and nothing to load but what the others share.
-  template <class Operand_, int sharing>
-  CUTLASS_DEVICE static typename Operand_::Part part_of(int row, int rows) {
-    if constexpr (sharing > 1) {
-      return Operand_::template shared_part_of<sharing>(row, rows);
-    } else {
-      return row < rows ? Operand_::part_of(row, rows) : typename Operand_::Part{};
+    if (part_a.bytes > 0) {
+      OperandA::load(part_a.is_tail ? p.a_tail : p.a, barrier, stage_a, work.m, first_k, work.a_batch, part_a.boxes);
     }
-  }
-
-  template <class Operand_, int sharing, class E>
-  CUTLASS_DEVICE void load_part(CUtensorMap const& map, std::uint64_t* barrier, E* stage, int row, int k_at, int batch,
-                                typename Operand_::Part part) const {
-    if constexpr (sharing > 1) {
-      Operand_::template load_shared<sharing>(map, barrier, stage, row, k_at, batch, own, part.boxes);
-    } else if (part.bytes > 0) {
-      Operand_::load(part.is_tail ? p.tail : map, barrier, stage, row, k_at, batch, part.boxes);
-    }
+    OperandB::template load_shared<sharing>(p.b, barrier, stage_b, work.n, first_k, work.b_batch, own, part_b.boxes);
   }
 };
 
