@@ -54,6 +54,8 @@ def one_error(entry: Table, **values: Any) -> str:
             "tile N = 208; rows of D are made of 16 columns, and a warpgroup has half of them: a"
             " multiple of 32 up to 256",
         ),
+        # Of fewer than 128 columns three warpgroups have 64 rows each, and all of the columns.
+        ({"tile": [192, 104, 64]}, "tile N = 104; rows of D are made of 16 columns: a multiple of"),
         (
             {"tile": [192, 256, 64]},
             "tile 192x256; the registers of a warpgroup hold 192 rows of at most 117 columns",

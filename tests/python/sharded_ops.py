@@ -253,6 +253,10 @@ def _grouped(cutwheel: Any) -> dict[str, Call]:
             lambda **tensors: cutwheel.grouped_gated_linear(**tensors, offs=ends, interleaved=True),
             {"input": random(t, k), "weight": random(g, 2 * n, k)},
         ),
+        "grouped_gated_linear_halves": Call(
+            lambda **tensors: cutwheel.grouped_gated_linear(**tensors, offs=ends),
+            {"input": random(t, k), "weight": random(g, 2 * n, k)},
+        ),
         "grouped_gated_linear_pair": Call(
             lambda x, gate, up: cutwheel.grouped_gated_linear(x, (gate, up), offs=ends),
             {"x": random(t, k), "gate": random(g, n, k), "up": random(g, n, k)},

@@ -57,7 +57,7 @@ OPS = (
     *("quantize_blockwise_128x128", "quantize_int8_tensorwise", "quantize_int8_rowwise"),
     *("grouped_mm", "grouped_mm_few_experts", "grouped_mm_columns", "grouped_mm_k"),
     *("grouped_mm_batch", "grouped_linear", "grouped_gated_linear", "grouped_gated_linear_pair"),
-    "moe_rows",
+    *("grouped_gated_linear_halves", "moe_rows"),
     *("conv2d", "conv2d_relu_residual", "conv2d_grouped", "conv3d", "conv_transpose2d"),
     "scaled_conv2d",
 )

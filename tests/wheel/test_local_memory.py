@@ -17,7 +17,6 @@ USAGE = re.compile(r"Function (\w+):\s+REG:\d+ STACK:(\d+)")
 SPILLED = {
     r"gemm_sm80_\w+_f32_f32_\w+_multistage\d_linear_combination": 168,
     r"gemm_sm90a_\w+_thin_\w+": 16,
-    r"gemm_sm90a_\w+_256x176x64_tnt_persistent_swap_\w+": 24,
     r"gemm_sm90a_\w+_128x192x64_tnt_persistent_bias_gelu_tanh_aux": 8,
     r"gemm_sm90a_tf32_\w+": 56,
     r"gemm_sm90a_\w+_unaligned_linear_combination": 24,

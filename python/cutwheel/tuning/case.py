@@ -45,15 +45,12 @@ class Setting:
     def is_tf32(self) -> bool:
         return self.operands.dtype == torch.float32
 
-    def buffers(
-        self, of_operands: int, of_results: int = 0, providers: int = 2, *, unread: int = 0
-    ) -> int:
+    def buffers(self, of_operands: int, of_results: int = 0, providers: int = 2) -> int:
         """Sets of operands to rotate through; results of each provider are kept for each.
 
         Args:
             of_operands: bytes of one set that a call reads
             of_results: bytes of what one call returns
-            unread: further bytes of one set
 
         Raises:
             SkippedError: they take too much memory
@@ -64,7 +61,7 @@ class Setting:
 
         def needed(buffers: int) -> int:
             kept = buffers + (buffers > 1)  # calls on one set are long: a graph has one
-            return buffers * (of_operands + unread) + providers * kept * of_results
+            return buffers * of_operands + providers * kept * of_results
 
         found = rotation(of_operands, l2_bytes)
         moved = of_operands + of_results  # results pass through L2 as operands do
