@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -92,9 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     team = Team.join(given.device, TIMEOUT_SECONDS, given.small)
     if given.fault:
-        status = faults.run(team, given.fault)
-        sys.stderr.flush()
-        os._exit(status)  # without waiting for the others
+        return faults.run(team, given.fault)
     journal = Journal(given.journal, team)
     journal.write(environment=environment(team, given.commit))
     limits = Limits(rounds=3, max_calls=3) if given.small else Limits()
@@ -103,5 +101,17 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def run_and_leave(arguments: list[str] | None = None) -> NoReturn:
+    """main, as a process.
+
+    It does not wait for the others, of which one may have failed, and does not finalize Python:
+    threads of gloo that wait for the interpreter's lock then would abort the process.
+    """
+    status = main(arguments)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run_and_leave()

@@ -18,4 +18,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     meta.check_devices = lambda op, arguments: None  # type: ignore[assignment]
     library = install(OpsBelowAutograd())
-    sys.exit(worker.main(["--device", "cpu", "--small", *sys.argv[1:]]))
+    worker.run_and_leave(["--device", "cpu", "--small", *sys.argv[1:]])

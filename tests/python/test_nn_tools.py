@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-import torch.multiprocessing
 from cpu_reference import CpuOps
+from processes import run_in_processes
 from sharded_modules import CHANNELS, HIDDEN, INTERMEDIATE, Net, images, run_sharded, steps
 from torch.nn.utils import parameters_to_vector, parametrize, prune, vector_to_parameters
 
@@ -33,7 +33,7 @@ def assert_same_state(left: torch.nn.Module, right: torch.nn.Module) -> None:
 # ---- sharding
 @pytest.mark.parametrize("size", [1, 2])
 def test_sharded(cutwheel: ModuleType, tmp_path: Path, size: int) -> None:
-    torch.multiprocessing.spawn(run_sharded, (size, str(tmp_path)), nprocs=size, daemon=True)
+    run_in_processes(run_sharded, size, size, str(tmp_path))
 
 
 # ---- parameters as vectors

@@ -6,7 +6,6 @@ The processes are started once for all of it.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from types import ModuleType
 
 import pytest
 import torch
-import torch.multiprocessing
+from processes import run_in_processes
 
 pytestmark = [
     pytest.mark.slow,  # the processes are
@@ -33,11 +32,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     from sharded_ops import SIZE, run
 
     folder = tmp_path_factory.mktemp("sharding")
-    # The processes are copies of one that has imported torch.
-    multiprocessing.set_forkserver_preload(["torch.distributed.tensor.parallel"])
-    torch.multiprocessing.start_processes(
-        run, (str(folder),), nprocs=SIZE, start_method="forkserver"
-    )
+    run_in_processes(run, SIZE, str(folder))
     found: Outcomes = json.loads((folder / "0.json").read_text())
     return found
 
