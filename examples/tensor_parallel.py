@@ -75,7 +75,6 @@ class Block(torch.nn.Module):
         self.attention = Attention(config)
         self.mlp_norm = torch.nn.RMSNorm(config.hidden, dtype=config.dtype)
         self.mlp = cutwheel.nn.GatedMLP(config.hidden, config.intermediate, dtype=config.dtype)
-        self.mlp.pack_parameters()  # before the weights are split
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.attention(self.attention_norm(x), x)

@@ -103,10 +103,7 @@ class TorchBlock(nn.Module):
         return result
 
     def weights(self) -> list[nn.Parameter]:
-        """In the order that gradients are compared in."""
-        attention, mlp = self.attention, self.mlp
-        layers = (attention.query, attention.key, attention.value, attention.out)
-        return [layer.weight for layer in (*layers, mlp.gate_proj, mlp.up_proj, mlp.down_proj)]
+        return _weights(self.attention, self.mlp)
 
 
 class OurBlock(nn.Module):
@@ -118,7 +115,6 @@ class OurBlock(nn.Module):
         self.mlp = cutwheel.nn.GatedMLP(shape.hidden, shape.intermediate, **options)
         self.attention.load_state_dict(whole.attention.state_dict())
         self.mlp.load_state_dict(whole.mlp.state_dict())
-        self.mlp.pack_parameters()  # before the weights are split
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.attention(self.attention_norm(x), x)
@@ -126,11 +122,13 @@ class OurBlock(nn.Module):
         return result
 
     def weights(self) -> list[nn.Parameter]:
-        attention, mlp = self.attention, self.mlp
-        layers = (attention.query, attention.key, attention.value, attention.out)
-        packed = mlp.gate_up_weight
-        assert packed is not None
-        return [*(layer.weight for layer in layers), packed, mlp.down_proj.weight]
+        return _weights(self.attention, self.mlp)
+
+
+def _weights(attention: Any, mlp: Any) -> list[nn.Parameter]:
+    """In the order that gradients are compared in."""
+    layers = (attention.query, attention.key, attention.value, attention.out)
+    return [layer.weight for layer in (*layers, mlp.gate_proj, mlp.up_proj, mlp.down_proj)]
 
 
 class Overlapping(nn.Module):
@@ -222,13 +220,8 @@ def _local(tensor: Any) -> Tensor:
     return found
 
 
-# ---- gradients as those of query, key, value, out, gate, up and down
-def _packed(gradients: list[Tensor]) -> list[Tensor]:
-    *attention, packed, down = gradients
-    return [*attention, packed[0::2], packed[1::2], down]
-
-
 def _concatenated(widths: list[int], gradients: list[Tensor]) -> list[Tensor]:
+    """Gradients as those of query, key, value, out, gate, up and down."""
     qkv, out, gate_up, down = gradients
     return [*qkv.split(widths), out, *gate_up.chunk(2), down]
 
@@ -289,7 +282,7 @@ def case(team: Team, shape: Block, *, is_training: bool) -> Case:
     providers = [
         baseline,
         provider("cutwheel, overlapping", overlapping, concatenated),
-        provider("cutwheel", ours, _packed),
+        provider("cutwheel", ours, list),
     ]
     allowed = tolerance(team.largest(deviation(baseline.call(0), reference(0))), DTYPE)
     if alone is not None:  # with all tokens on each GPU: what several GPUs gain

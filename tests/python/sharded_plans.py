@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 Tensor = torch.Tensor
 HIDDEN, BETWEEN = 64, 128
@@ -177,10 +178,38 @@ def _gated_mlp(cutwheel: Any, mesh: Any) -> None:
             layout = None if sequence is None else Shard(sequence)
             plan = GatedMLPParallel(input_layouts=layout, output_layouts=layout)
             _agree(mlp, plan, mesh, (x, residual), sequence, sequence, sequence)
+    _takes_one_product(cutwheel.nn.GatedMLP(HIDDEN, BETWEEN, dtype=torch.float64), mesh)
     mlp = cutwheel.nn.GatedMLP(HIDDEN, mesh.size() + 1, dtype=torch.float64).pack_parameters()
     _refused(ValueError, "intermediate_size", lambda: GatedMLPParallel()._apply(mlp, mesh))
     plan = GatedMLPParallel()
     _refused(TypeError, "GatedMLP", lambda: plan._apply(torch.nn.Linear(2, 2), mesh))
+
+
+class _Calls(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(op))
+        return op(*args, **(kwargs or {}))
+
+
+def _takes_one_product(mlp: torch.nn.Module, mesh: Any) -> None:
+    """For gate and up, in training as well, and compiled in one graph."""
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    from cutwheel.distributed import GatedMLPParallel
+
+    split = parallelize_module(mlp, mesh, GatedMLPParallel())
+    eager, traced = (_input().requires_grad_() for _ in range(2))
+    with _Calls() as calls:
+        split(eager).sum().backward()
+    for op in ("linear_fused_aux", "gated_input_gradient"):
+        assert calls.names.count(f"cutwheel.{op}.default") == 1, calls.names
+    compiled = torch.compile(split, backend="aot_eager", fullgraph=True)
+    compiled(traced).sum().backward()
+    torch.testing.assert_close(traced.grad, eager.grad)
 
 
 def _refused(kind: type[Exception], text: str, call: Callable[[], Any]) -> None:
@@ -367,7 +396,7 @@ def _example(mesh: Any) -> None:
         hidden=64, intermediate=96, heads=4, experts=6, tokens=16, dtype=torch.float64
     )
     found = example.run(config, mesh)
-    assert len(found) == 1 + 4 + 2 + 2 + 1 + 2  # results, and gradients of all parameters
+    assert len(found) == 1 + 4 + 2 + 3 + 1 + 2  # results, and gradients of all parameters
     assert max(found.values()) < 1e-6, found
 
 

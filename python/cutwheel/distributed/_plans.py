@@ -22,6 +22,7 @@ from torch.distributed.tensor.parallel import RowwiseParallel as TorchRowwise
 from torch.distributed.tensor.placement_types import Placement
 
 from ..nn import GatedMLP, GroupedExperts, ScaledLinear
+from ..ops._sharding._calls import redistributed
 from ..ops._sharding._layout import splits_into_groups
 from ..ops._sharding._layouts import PIECE
 from ..ops.scaled._recipes import BLOCK
@@ -33,17 +34,6 @@ def _as_dtensor(tensor: Any, mesh: DeviceMesh, layout: Placement) -> DTensor:
     if isinstance(tensor, DTensor):
         return tensor
     return DTensor.from_local(tensor, mesh, [layout], run_check=False)
-
-
-def _redistributed(tensor: DTensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
-    """As DTensor.redistribute, and the tensor itself where it lies so already.
-
-    torch's node for that would bring the gradient into the same placement: each of the layers that
-    share an input would reduce its own partial sums, in place of one reduction of all.
-    """
-    if tensor.placements == (placement,):
-        return tensor
-    return tensor.redistribute(mesh, [placement], async_op=True)
 
 
 def _split(tensor: Tensor, mesh: DeviceMesh, placement: Placement, source: int | None) -> DTensor:
@@ -112,14 +102,14 @@ class _Hooks:
     def enter(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = dict(zip(("input", "residual"), args, strict=False)) | kwargs
         input = _as_dtensor(given.pop("input"), self.mesh, self.inputs)
-        input = _redistributed(input, self.mesh, self.inside)
+        input = redistributed(input, self.mesh, [self.inside], async_op=True)
         residual = given.pop("residual", None)
         if residual is not None:
             given["residual"] = _as_dtensor(residual, self.mesh, self.residual)
         return (input,), given
 
     def leave(self, module: Any, args: Any, output: Any) -> Any:
-        output = _redistributed(output, self.mesh, self.outputs)
+        output = redistributed(output, self.mesh, [self.outputs], async_op=True)
         return output.to_local() if self.use_local_output else output
 
     def install(self, module: torch.nn.Module, partition: _Partition) -> torch.nn.Module:
@@ -381,7 +371,7 @@ class ExpertParallel(ParallelStyle):
         return module
 
     def _gathered(self, tensor: Any, mesh: DeviceMesh) -> Tensor:
-        whole = _as_dtensor(tensor, mesh, self.input_layouts).redistribute(mesh, [Replicate()])
+        whole = redistributed(_as_dtensor(tensor, mesh, self.input_layouts), mesh, [Replicate()])
         # Each device's gradient is that of its own experts or features.
         return whole.to_local(grad_placements=[Partial()])
 

@@ -21,7 +21,7 @@ from ...errors import ArgumentError
 from .._common.activations import ALL_ACTIVATIONS
 from ..scaled._recipes import BLOCKWISE_1X128, BLOCKWISE_128X128, ROWWISE, TENSORWISE
 from ._layout import Layout, Operand, own_part, place
-from ._layouts import LAYOUTS, is_linear
+from ._layouts import LAYOUTS, is_linear, of_gated_pair
 
 Call = Callable[..., Any]
 
@@ -106,6 +106,19 @@ def gated(
 
 
 # ---- on each device's own tensors
+def redistributed(
+    tensor: DTensor, mesh: DeviceMesh, placements: Sequence[Placement], async_op: bool = False
+) -> DTensor:
+    """As DTensor.redistribute, and the tensor itself where it lies so already.
+
+    torch's node for that would bring the gradient into the same placement: each of the layers that
+    share an input would reduce its own partial sums, in place of one reduction of all.
+    """
+    if tensor.placements == tuple(placements):
+        return tensor
+    return tensor.redistribute(mesh, placements, async_op=async_op)
+
+
 def _strides(tensor: Tensor) -> tuple[int, ...]:
     """Those of the tensor; of a contiguous one if it is expanded and elements share memory."""
     is_expanded = any(s == 0 and n > 1 for s, n in zip(tensor.stride(), tensor.shape, strict=True))
@@ -165,10 +178,38 @@ def _own(
                 counts = counts and mesh.get_local_rank(dim) == 0
             placements.append(wanted)
             of_gradient.append(gradient)
-        local = _local(tensor.redistribute(mesh, placements), of_gradient)
+        local = _local(redistributed(tensor, mesh, placements), of_gradient)
         if not counts:
             local = torch.where(torch.zeros((), dtype=torch.bool, device=local.device), local, 0)
         by_tensor[id(tensor)] = local
+
+
+def _is_along(placement: Placement, operand: Operand, name: str) -> bool:
+    where = place(operand.dims, name)
+    return isinstance(placement, Shard) and placement.dim == where
+
+
+def _choose(names: Sequence[str], operands: Sequence[Operand]) -> list[str | None]:
+    """What each dimension of the mesh splits: the first of `names` that splits an operand there."""
+    chosen: list[str | None] = []
+    for placements in zip(*(operand.tensor.placements for operand in operands), strict=True):
+        for name in names:
+            pairs = zip(placements, operands, strict=True)
+            if any(_is_along(placement, operand, name) for placement, operand in pairs):
+                chosen.append(name)
+                break
+        else:
+            chosen.append(None)
+    return chosen
+
+
+def _check_sharded(op: str, operands: dict[str, Any]) -> None:
+    for name, tensor in operands.items():
+        if not isinstance(tensor, DTensor):
+            raise ArgumentError(
+                f"{op}: {name} is a Tensor, and other operands are DTensors; expected DTensors "
+                "alone: distribute_tensor makes one"
+            )
 
 
 def _whole(
@@ -186,29 +227,42 @@ def _whole(
     )
 
 
+# ---- gated units of two matrices
+def gated_of_two(
+    call: Call, given: dict[str, Any], weights: Sequence[Any], biases: Sequence[Any]
+) -> DTensor:
+    """gated_linear on each device's own features or rows, by one product forward and backward.
+
+    What DTensor would take apart for autograd: dz has the columns of gate, then those of up, and a
+    device's are not next to each other in it.
+
+    Args:
+        call: call(input, (gate, up), (b, c) or None) of plain tensors, differentiable
+        given: what errors name; `input`, [..., K], among it
+        weights: [F, K] each, whose K is not split
+        biases: [F] each, or None
+    """
+    _check_sharded(
+        "gated_linear", {name: tensor for name, tensor in given.items() if tensor is not None}
+    )
+    input = given["input"]
+    mesh, layout = input.device_mesh, of_gated_pair(input, weights, biases)
+    operands = layout.operands[: 1 + len(weights)]
+    rows = [name for name in layout.names(mesh) if name != "n"]
+    # The weights are the larger ones, as a rule, and gradients of split ones need no reduction.
+    chosen = _choose(["n", *rows], operands)
+    own: dict[int, Any] = {}
+    _own(mesh, layout, chosen, own)
+    gate, up = (own[id(weight)] for weight in weights)
+    local = None
+    if any(bias is not None for bias in biases):
+        local = [None if bias is None else own[id(bias)] for bias in biases]
+    result = call(own[id(input)], (gate, up), local)
+    placements = [layout.of_result(layout.results[0], name) for name in chosen]
+    return _whole(result, mesh, placements, (*input.shape[:-1], weights[0].shape[0]))
+
+
 # ---- grouped
-def _is_along(placement: Placement, operand: Operand, name: str) -> bool:
-    where = place(operand.dims, name)
-    return isinstance(placement, Shard) and placement.dim == where
-
-
-def _choose(layout: Layout, mesh: DeviceMesh, a: Operand, b: Operand) -> list[str | None]:
-    """What each dimension of the mesh splits: what is split already, where rows and experts are
-    both, that of the larger operand."""
-    allowed = (*layout.names(mesh), "t")
-    first = ("g", "t") if a.tensor.numel() <= b.tensor.numel() else ("t", "g")
-    chosen: list[str | None] = []
-    for placements in zip(a.tensor.placements, b.tensor.placements, strict=True):
-        for name in (*first, "n", "m", "k"):
-            pairs = zip(placements, (a, b), strict=True)
-            if name in allowed and any(_is_along(p, operand, name) for p, operand in pairs):
-                chosen.append(name)
-                break
-        else:
-            chosen.append(None)
-    return chosen
-
-
 def grouped(
     op: str,
     call: Call,
@@ -228,18 +282,17 @@ def grouped(
         others: further arguments of the op by name
         names: those of a and b among the arguments
     """
-    for name, tensor in zip(names, (a, b), strict=True):
-        if not isinstance(tensor, DTensor):
-            raise ArgumentError(
-                f"{op}: {name} is a Tensor, and the other operand is a DTensor; expected two "
-                "DTensors: distribute_tensor makes one"
-            )
+    _check_sharded(op, dict(zip(names, (a, b), strict=True)))
     mesh = a.device_mesh
     ends = offs.full_tensor() if isinstance(offs, DTensor) else offs
     arguments = {**others, names[0]: a, names[1]: b, "offs": ends}
     layout = LAYOUTS[op](arguments)
     of_a, of_b = layout.operands[:2]
-    chosen = _choose(layout, mesh, of_a, of_b)
+    # Where rows and experts are both split, those of the larger operand stay so.
+    first = ("g", "t") if a.numel() <= b.numel() else ("t", "g")
+    allowed = (*layout.names(mesh), "t")
+    order = [name for name in (*first, "n", "m", "k") if name in allowed]
+    chosen = _choose(order, (of_a, of_b))
     own: dict[int, Any] = {}
     _own(mesh, layout, chosen, own)
     local_others = {name: own.get(id(value), value) for name, value in others.items()}

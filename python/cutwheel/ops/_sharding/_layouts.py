@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.distributed.tensor import Partial
@@ -104,6 +104,17 @@ def _linear_fused(arguments: Arguments, with_z: bool = False) -> Layout:
     ]
     results = [(*rows, "n"), (*rows, n)][: 1 + with_z]
     return _layout([*operands], *results, summed="k" if is_linear(epilogue) else "")
+
+
+def of_gated_pair(input: Any, weights: Sequence[Any], biases: Sequence[Any]) -> Layout:
+    """Of gated_linear of two matrices, [F, K] each, and biases [F], as they are given to it."""
+    rows = _leading(input)
+    operands = [
+        Operand(input, (*rows, "k")),
+        *(Operand(weight, ("n", "k")) for weight in weights),
+        *(Operand(bias, ("n",)) for bias in biases),
+    ]
+    return _layout([*operands], (*rows, "n"))
 
 
 def _weights(arguments: Arguments, n: Dim, k: Dim, *before: Dim) -> list[Operand]:

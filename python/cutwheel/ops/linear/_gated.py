@@ -134,11 +134,13 @@ def _of_two(
         if (allow_tf32 or is_transformed()) and by_torch.serves("gated_linear", input):
             act = ACTIVATIONS[activation]
             return by_torch.gated_linear_of_two(given, gate, up, _biases_of(given), act)
-        input, packed = given["input"], packed_bias(given, gate)
         needs_grad = _needs_grad(*given.values())
-        is_sharded = sharding.calls is not None and sharding.calls.is_sharded(gate, up)
-        if is_sharded and (needs_grad or sharding.calls.has_split_k(gate)):
-            return _composed(given, gate, up, activation)
+        if sharding.calls is not None and sharding.calls.is_sharded(gate, up):
+            if sharding.calls.has_split_k(gate):
+                return _composed(given, gate, up, activation)
+            if needs_grad:
+                return _of_two_shards(given, gate, up, activation)
+        input, packed = given["input"], packed_bias(given, gate)
         if needs_grad:
             z_from = SAVED if is_tracing() else OUTPUT
             tensors = (input, given["weight"] if is_one else gate, None if is_one else up, packed)
@@ -236,6 +238,16 @@ def _composed(given: dict[str, Any], gate: Tensor, up: Tensor, activation: str) 
     """Two products, and what follows them."""
     input, (b, c) = given["input"], _biases_of(given)
     return _public.linear(input, gate, b, activation=activation) * _public.linear(input, up, c)
+
+
+def _of_two_shards(given: dict[str, Any], gate: Tensor, up: Tensor, activation: str) -> Tensor:
+    """gated_linear with gradients, of DTensors whose K is not split."""
+
+    def call(input: Tensor, weights: Pair, biases: BiasPair | None) -> Tensor:
+        return gated_linear(input, weights, activation, biases)
+
+    result: Tensor = sharding.calls.gated_of_two(call, given, (gate, up), _biases_of(given))
+    return result
 
 
 def epilogue_of(
