@@ -20,6 +20,7 @@ GROUPS = {
     "experts": "experts, forward",
     "experts_training": "experts, forward and backward",
     "all_gather": "`all_gather_linear`",
+    "all_gather_gated": "`all_gather_gated_linear`",
     "reduce_scatter": "`linear_reduce_scatter`",
     "all_reduce": "all-reduce of NCCL",
 }

@@ -1,8 +1,8 @@
 """A block of Llama in tensor and sequence parallelism, by cutwheel's plans and by torch's.
 
 Both gather the tokens once in front of the attention and once in front of the MLP, and scatter the
-sums behind each. "cutwheel, overlapping" is the same block by all_gather_linear and
-linear_reduce_scatter. Rotary embeddings, alike in all, are left out.
+sums behind each. "cutwheel, overlapping" is the same block by all_gather_linear,
+all_gather_gated_linear and linear_reduce_scatter. Rotary embeddings, alike in all, are left out.
 """
 
 from __future__ import annotations
@@ -150,15 +150,17 @@ class Overlapping(nn.Module):
         self.down = nn.Parameter(team.part(down, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        from cutwheel.distributed import all_gather_linear, linear_reduce_scatter
+        from cutwheel.distributed import (
+            all_gather_gated_linear,
+            all_gather_linear,
+            linear_reduce_scatter,
+        )
 
         x = x.squeeze(0)
         whole = all_gather_linear(self.attention_norm(x), self.qkv, group=self.group)
         mixed = attention(*whole.unsqueeze(0).split(self.widths, -1), self.head).squeeze(0)
         x = x + linear_reduce_scatter(mixed, self.out, group=self.group)
-        whole = all_gather_linear(self.mlp_norm(x), self.gate_up, group=self.group)
-        gate, up = whole.chunk(2, -1)
-        between = functional.silu(gate) * up
+        between = all_gather_gated_linear(self.mlp_norm(x), self.gate_up, group=self.group)
         x = x + linear_reduce_scatter(between, self.down, group=self.group)
         return x.unsqueeze(0)
 

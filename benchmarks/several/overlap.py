@@ -1,5 +1,5 @@
-"""all_gather_linear and linear_reduce_scatter: against the plain sequence, by cutwheel and by
-torch, and against torch's fused ops over symmetric memory."""
+"""all_gather_linear, all_gather_gated_linear and linear_reduce_scatter: against the plain sequence,
+by cutwheel and by torch, and against torch's fused ops over symmetric memory."""
 
 from __future__ import annotations
 
@@ -30,20 +30,22 @@ def _fused_ops() -> Any:
     return torch.ops.symm_mem
 
 
+def _gathered(team: Team, mine: Tensor) -> Tensor:
+    from cutwheel.distributed._overlap import _single
+
+    whole = mine.new_empty(team.size * mine.shape[0], mine.shape[1])
+    _single("all_gather")(whole, mine, group=team.group)
+    return whole
+
+
 def gather(team: Team, shape: Gemm) -> Case:
     """Rows of all GPUs by this GPU's columns: M, N and K are those of all GPUs together."""
     from cutwheel.distributed import all_gather_linear
-    from cutwheel.distributed._overlap import _single
 
     operands, (m, n, k) = team.operands(SEED), shape
     x = operands.normal(m, k)
     weight = team.part(operands.normal(n, k, scale=k**-0.5))
     mine, name, ops = team.part(x), team.group.group_name, _fused_ops()
-
-    def gathered() -> Tensor:
-        whole = torch.empty_like(x)
-        _single("all_gather")(whole, mine, group=team.group)
-        return whole
 
     def fused(_: int) -> Tensor:
         _, (result,) = ops.fused_all_gather_matmul(mine, [weight.t()], 0, name, return_A=True)
@@ -54,12 +56,46 @@ def gather(team: Team, shape: Gemm) -> Case:
         return operands.matmul(x, weight.t())
 
     providers = [
-        Provider(TORCH, lambda _: torch.mm(gathered(), weight.t())),
+        Provider(TORCH, lambda _: torch.mm(_gathered(team, mine), weight.t())),
         Provider(FUSED, fused),
-        Provider(SEQUENCE, lambda _: cutwheel.mm(gathered(), weight.t())),
+        Provider(SEQUENCE, lambda _: cutwheel.mm(_gathered(team, mine), weight.t())),
         Provider("cutwheel", lambda _: all_gather_linear(mine, weight, group=team.group)),
     ]
     return _case(team, shape, providers, reference, mine.nbytes + weight.nbytes)
+
+
+def gather_gated(team: Team, shape: Gemm) -> Case:
+    """The same into a gated unit, whose gate and up have N columns each."""
+    from cutwheel.distributed import all_gather_gated_linear
+
+    operands, (m, n, k) = team.operands(SEED), shape
+    x = operands.normal(m, k)
+    gate, up = (team.part(operands.normal(n, k, scale=k**-0.5)) for _ in range(2))
+    both = torch.cat((gate, up))
+    mine, name, ops = team.part(x), team.group.group_name, _fused_ops()
+
+    def combined(z: Tensor) -> Tensor:
+        first, second = z.chunk(2, -1)
+        return torch.nn.functional.silu(first) * second
+
+    def fused(_: int) -> Tensor:
+        _, (z,) = ops.fused_all_gather_matmul(mine, [both.t()], 0, name, return_A=True)
+        return combined(z)
+
+    @functools.cache
+    def reference(_: int) -> Tensor:
+        first, second = (operands.matmul(x, weight.t()) for weight in (gate, up))
+        return torch.nn.functional.silu(first) * second
+
+    ours = functools.partial(all_gather_gated_linear, mine, (gate, up), group=team.group)
+    providers = [
+        Provider(TORCH, lambda _: combined(torch.mm(_gathered(team, mine), both.t()))),
+        Provider(FUSED, fused),
+        Provider(SEQUENCE, lambda _: cutwheel.gated_linear(_gathered(team, mine), (gate, up))),
+        Provider("cutwheel", lambda _: ours()),
+    ]
+    wide = Gemm(m, 2 * n, k)
+    return _case(team, wide, providers, reference, mine.nbytes + both.nbytes)
 
 
 def scatter(team: Team, shape: Gemm) -> Case:

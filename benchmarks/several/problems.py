@@ -92,6 +92,10 @@ SECTIONS: Mapping[str, list[Task]] = {
     "overlap": [
         *(_task("all_gather", pair[0], SMALL, overlap.gather, QUEUED) for pair in (LARGE, MEDIUM)),
         *(
+            _task("all_gather_gated", pair[0], SMALL, overlap.gather_gated, QUEUED)
+            for pair in (LARGE, MEDIUM)
+        ),
+        *(
             _task("reduce_scatter", pair[1], SMALL, overlap.scatter, QUEUED)
             for pair in (LARGE, MEDIUM)
         ),

@@ -93,6 +93,7 @@ void check_epilogue_outs(GemmCall const& call) {
     Tensor const& out = *outs[i].tensor;
     char const* const label = outs[i].label.c_str();
     check_out(call, out, label, i == 0 ? columns_of(info.width, call.n) : call.n);
+    if (call.up) check_apart(call, out, label, *call.up, "up");
     Matrix const target = matrix_of(out);
     for (std::size_t j = 0; j < i; ++j) {
       if (overlaps(matrix_of(*outs[j].tensor), d_bytes, target, d_bytes)) {
@@ -257,6 +258,21 @@ EpilogueCall bound_gemm(StringHandle name, OptionalTensors const& operands, std:
   return epilogue;
 }
 
+// `out` has the result, then what the epilogue stores.
+void bind_outs(char const* op, EpilogueCall& epilogue, std::vector<Tensor> const& out) {
+  EpilogueInfo const& info = epilogue.info();
+  std::size_t const wanted = 1 + static_cast<std::size_t>(stores_of(info));
+  if (out.size() != wanted) {
+    fail(ErrorKind::value, op, ": out has ", out.size(), " tensors; expected ", wanted, " for epilogue \"", info.name,
+         "\": the result, and what it stores besides (",
+         names_of(info, [](OperandKind kind) { return kind == OperandKind::store; }), ")");
+  }
+  std::size_t next = 1;
+  for (int i = 0; i < info.count; ++i) {
+    if (info.operands[i].kind == OperandKind::store) epilogue.tensors[static_cast<std::size_t>(i)] = &out[next++];
+  }
+}
+
 // a [M, K] or [B, M, K], b [K, N] or [B, K, N]; operands and scalars by position. Returns D and what the epilogue stores.
 std::vector<Tensor> gemm_named(Tensor const& a, Tensor const& b, StringHandle epilogue_name,
                                OptionalTensors const& operands, std::vector<double> const& scalars,
@@ -276,17 +292,7 @@ std::vector<Tensor> gemm_named(Tensor const& a, Tensor const& b, StringHandle ep
 void gemm_named_out(Tensor const& a, Tensor const& b, StringHandle epilogue_name, OptionalTensors const& operands,
                     std::vector<double> const& scalars, bool allow_tf32, std::vector<Tensor> const& out) {
   EpilogueCall epilogue = bound_gemm(epilogue_name, operands, scalars);
-  EpilogueInfo const& info = epilogue.info();
-  std::size_t const wanted = 1 + static_cast<std::size_t>(stores_of(info));
-  if (out.size() != wanted) {
-    fail(ErrorKind::value, "gemm: out has ", out.size(), " tensors; expected ", wanted, " for epilogue \"", info.name,
-         "\": the result, and what it stores besides (",
-         names_of(info, [](OperandKind kind) { return kind == OperandKind::store; }), ")");
-  }
-  std::size_t next = 1;
-  for (int i = 0; i < info.count; ++i) {
-    if (info.operands[i].kind == OperandKind::store) epilogue.tensors[static_cast<std::size_t>(i)] = &out[next++];
-  }
+  bind_outs("gemm", epilogue, out);
   GemmCall call = make_call(gemm_names(a), a, b, std::nullopt, allow_tf32);
   call.epilogue = &epilogue;
   call.out = &out[0];
@@ -294,18 +300,24 @@ void gemm_named_out(Tensor const& a, Tensor const& b, StringHandle epilogue_name
   run_call(prepared, call);
 }
 
+// With `out` the results go there, and the epilogue says how many they are; else it has so many `stores`.
 void run_linear(PreparedGemm& prepared, Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
                 std::optional<Tensor> const& residual, StringHandle name, bool allow_tf32, std::optional<Tensor> const& up,
-                int stores) {
+                int stores, std::vector<Tensor> const* out = nullptr) {
   TextArgument const text(name);
   EpilogueCall epilogue;
   epilogue.id = named_epilogue("linear", text.view(), /*has_accum=*/true);
   bind_layer("linear", epilogue, bias ? &*bias : nullptr, residual ? &*residual : nullptr);
-  check_stores("linear", "linear_fused", epilogue.info(), stores);
+  if (out) {
+    bind_outs("linear", epilogue, *out);
+  } else {
+    check_stores("linear", "linear_fused", epilogue.info(), stores);
+  }
   GemmCall call = make_call(kLinear, input, weight, std::nullopt, allow_tf32);
   call.linear = true;
   call.up = up ? &*up : nullptr;
   call.epilogue = &epilogue;
+  if (out) call.out = &out->front();
   run_call(prepared, call);
 }
 
@@ -325,6 +337,16 @@ std::tuple<Tensor, Tensor> linear_fused_aux(Tensor const& input, Tensor const& w
   PreparedGemm prepared;
   run_linear(prepared, input, weight, bias, residual, epilogue, allow_tf32, up, /*stores=*/1);
   return {*std::move(prepared.d.tensor), *std::move(prepared.stores[0].tensor)};
+}
+
+// input [M, K] and residual [M, N]; out: the result, [M, N] or what the epilogue makes of it, then what it stores.
+void linear_fused_out(Tensor const& input, Tensor const& weight, std::optional<Tensor> const& bias,
+                      std::optional<Tensor> const& residual, StringHandle epilogue, bool allow_tf32,
+                      std::optional<Tensor> const& up, std::vector<Tensor> const& out) {
+  check_defined("linear", kLinear.a, input);
+  check_dims(kLinear, kLinear.a, input, 2);
+  PreparedGemm prepared;
+  run_linear(prepared, input, weight, bias, residual, epilogue, allow_tf32, up, /*stores=*/0, &out);
 }
 
 Explanation explain_named(Question const& asked) {
@@ -370,6 +392,9 @@ Ops fused_ops() {
           "linear_fused(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, str epilogue, bool allow_tf32=False, "
           "Tensor? up=None) -> Tensor",
           {2, 5, explain_linear}),
+      op<&linear_fused_out, kLinear>(
+          "linear_fused.out(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, str epilogue, "
+          "bool allow_tf32=False, Tensor? up=None, *, Tensor(a!)[] out) -> ()"),
       op<&linear_fused_aux, kLinear>(
           "linear_fused_aux(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, str epilogue, "
           "bool allow_tf32=False, Tensor? up=None) -> (Tensor, Tensor)",

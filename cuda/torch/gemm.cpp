@@ -153,7 +153,7 @@ GemmOperands operands_of(GemmCall const& call, CopyPolicy copy_policy, std::vect
 }  // namespace
 
 Matrix result_matrix(GemmCall const& call, Tensor const& result, std::int64_t cols) {
-  bool const is_dense = call.linear || call.operands;
+  bool const is_dense = (call.linear && !call.out) || call.operands;
   return is_dense ? Matrix{result.data_ptr(), 1, call.m, cols, 0, cols, 1} : matrix_of(result);
 }
 

@@ -1,4 +1,4 @@
-"""all_gather_linear and linear_reduce_scatter on the GPUs of this machine, for torchrun.
+"""The functions that overlap, on the GPUs of this machine, for torchrun.
 
 Compares results and gradients with those of one GPU, through symmetric memory and without, and
 exits with 1 where they differ.
@@ -12,13 +12,47 @@ import sys
 import torch
 import torch.distributed as dist
 
-from cutwheel.distributed import _overlap, all_gather_linear, linear_reduce_scatter
+from cutwheel import pack_gated_weight
+from cutwheel.distributed import (
+    _overlap,
+    all_gather_gated_linear,
+    all_gather_linear,
+    linear_reduce_scatter,
+)
 
 
 def difference(got: torch.Tensor, want: torch.Tensor) -> float:
     if not want.numel():
         return 0.0 if got.shape == want.shape else float("inf")
     return float((got.double() - want.double()).norm() / want.double().norm())
+
+
+def check_gated(x: torch.Tensor, sizes: list[int], columns: int) -> list[float]:
+    """Differences of all_gather_gated_linear, for each form of its weight."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    gate, up = (x.new_empty(columns * size, x.shape[1]).normal_() for _ in range(2))
+    scale = x.shape[1] ** -0.5
+    whole = [t.double().requires_grad_() for t in (x, gate.mul_(scale), up.mul_(scale))]
+    linear = torch.nn.functional.linear
+    want = torch.nn.functional.silu(linear(whole[0], whole[1])) * linear(whole[0], whole[2])
+    factors = torch.randn_like(want).to(x.dtype)
+    gradients = torch.autograd.grad(want, whole, factors.double())
+    wanted = gradients[0].split(sizes)[rank], *(g.chunk(size)[rank] for g in gradients[1:])
+    want, factors = want.chunk(size, 1)[rank], factors.chunk(size, 1)[rank]
+    found = []
+    for form in (lambda *both: both, lambda *both: torch.cat(both), pack_gated_weight):
+        mine = [x.split(sizes)[rank], gate.chunk(size)[rank], up.chunk(size)[rank]]
+        mine = [t.clone().requires_grad_() for t in mine]
+        for _ in range(3):  # the memory of a call is that of the one before
+            weight = form(mine[1], mine[2])
+            how = {"sizes": sizes, "interleaved": form is pack_gated_weight}
+            got = all_gather_gated_linear(mine[0], weight, **how)  # type: ignore[arg-type]
+            of = torch.autograd.grad(got, mine, factors)
+        with torch.no_grad():
+            again = all_gather_gated_linear(mine[0], weight, **how)  # type: ignore[arg-type]
+        found += [difference(got, want), difference(again, want)]
+        found += [difference(one, other) for one, other in zip(of, wanted, strict=True)]
+    return found
 
 
 def check(sizes: list[int], features: int, columns: int) -> float:
@@ -54,6 +88,7 @@ def check(sizes: list[int], features: int, columns: int) -> float:
     parts = gradients[0].split(sizes)[rank], *(g.chunk(size)[rank] for g in gradients[1:])
     compare(got, want.chunk(size, 1)[rank], list(zip(mine, parts, strict=True)))
 
+    found += check_gated(x, sizes, columns)
     wide = torch.randn(sum(sizes), columns * size, **options)  # type: ignore[arg-type]
     narrow = torch.randn(features, columns * size, **options)  # type: ignore[arg-type]
     added = torch.randn(features, **options)  # type: ignore[arg-type]

@@ -108,6 +108,62 @@ def test_tiles(cutwheel: ModuleType, device: str, rows: int, activation: str) ->
             assert torch.equal(cutwheel.gated_linear(x, pair, activation), expected)
 
 
+def _within(rows: int, columns: int, like: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    """Where [rows, columns] may go: (that, all of the memory), of NaN."""
+    wide = like.new_full((rows, columns + 16), torch.nan)
+    odd = like.new_full((rows, columns + 3), torch.nan)
+    tall = like.new_full((rows + 9, columns), torch.nan)
+    return {
+        "rows of more": (tall[5 : 5 + rows], tall),
+        "columns of more": (wide[:, 8 : 8 + columns], wide),
+        "unaligned": (odd[:, 1 : 1 + columns], odd),
+    }
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_id)
+@pytest.mark.parametrize("stores_z", [False, True], ids=["alone", "with_z"])
+def test_out(cutwheel: ModuleType, device: str, stores_z: bool, dtype: torch.dtype) -> None:
+    """Into memory that is given: the same bits, and nothing beside it."""
+    ops = torch.ops.cutwheel
+    for m, f, k in ((72, 136, 200), (67, 131, 77), (300, 504, 512), (24, 64, 1024)):
+        x, packed, bias = inputs((m,), 2 * f, k, dtype, device)[:3]
+        gate, up = packed[0::2].contiguous(), packed[1::2].contiguous()
+        for given, name in ((None, "gated_silu"), (bias, "gated_bias_silu")):
+            call = x, gate, given, None, name + ("_aux" if stores_z else ""), dtype == SINGLE, up
+            made = ops.linear_fused_aux(*call) if stores_z else (ops.linear_fused(*call),)
+            check_gated(made[0], x, packed, "silu", given)
+            places = [_within(m, result.shape[1], x) for result in made]
+            for where in places[0]:
+                outs = [place[where][0] for place in places]
+                ops.linear_fused.out(*call, out=outs)
+                for out, result, place in zip(outs, made, places, strict=True):
+                    assert torch.equal(out, result), where
+                    memory = place[where][1]
+                    assert int(memory.isnan().sum()) == memory.numel() - out.numel(), where
+
+
+def test_out_is_refused(cutwheel: ModuleType, device: str) -> None:
+    m, f, k = 16, 64, 64
+    x, packed = inputs((m,), 2 * f, k, BRAIN, device)[:2]
+    gate, up = packed[0::2].contiguous(), packed[1::2].contiguous()
+    out, z = x.new_empty(m, f), x.new_empty(m, 2 * f)
+
+    def refused(text: str, outs: list[Tensor], input: Tensor = x, suffix: str = "_aux") -> None:
+        call = input, gate, None, None, f"gated_silu{suffix}", False, up
+        with pytest.raises(RuntimeError, match=text):
+            torch.ops.cutwheel.linear_fused.out(*call, out=outs)
+
+    refused("out has 1 tensors; expected 2", [out])
+    refused("out has 2 tensors; expected 1", [out, z], suffix="")
+    refused("out has 0 tensors", [])
+    refused(r"out\[1\] has shape", [out, out])
+    refused(r"out\[0\] has shape", [z, z])
+    refused("input has 3 dimensions", [out, z], x.view(2, 8, k))
+    refused(r"out\[1\] has dtype float32; expected bfloat16", [out, z.float()])
+    refused("overlaps", [out, torch.as_strided(z, (m, 2 * f), (0, 1))])
+    refused("overlaps up in memory", [up[:m], z])
+
+
 @pytest.mark.parametrize("dtype", [BRAIN, HALF, SINGLE], ids=dtype_id)
 def test_every_kernel(
     cutwheel: ModuleType, device: str, environment: Callable[..., None], dtype: torch.dtype

@@ -14,10 +14,13 @@ NAMES = (
     *CONV_NAMES,
     *(
         "mm",
+        "mm.out",
+        "addmm.out",
         "linear",
         "linear_gradients",
         "gated_input_gradient",
         "linear_fused",
+        "linear_fused.out",
         "linear_fused_aux",
         "elementwise",
         "gemm",
@@ -114,6 +117,9 @@ class CpuOps(ConvOps):
         self.calls.append(("mm", "plain"))
         return _product(a, b, out_dtype)
 
+    def mm_out(self, a: Tensor, b: Tensor, allow_tf32: bool = False, *, out: Tensor) -> None:
+        out.copy_(self.mm(a, b))
+
     def bmm(
         self, a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None, allow_tf32: bool = False
     ) -> Tensor:
@@ -134,6 +140,19 @@ class CpuOps(ConvOps):
         return alpha * (a @ b) + (beta * c if beta else 0)
 
     baddbmm = addmm
+
+    def addmm_out(
+        self,
+        c: Tensor,
+        a: Tensor,
+        b: Tensor,
+        beta: float = 1,
+        alpha: float = 1,
+        allow_tf32: bool = False,
+        *,
+        out: Tensor,
+    ) -> None:
+        out.copy_(self.addmm(c, a, b, None, beta, alpha))
 
     def linear(
         self, x: Tensor, weight: Tensor, bias: Tensor | None = None, allow_tf32: bool = False
@@ -212,6 +231,25 @@ class CpuOps(ConvOps):
         assert epilogue.endswith("_aux")
         self.calls.append(("linear_fused_aux", epilogue))
         return self._fused(x, alternating(weight, up), bias, residual, epilogue)
+
+    def linear_fused_out(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        residual: Tensor | None,
+        epilogue: str,
+        allow_tf32: bool = False,
+        up: Tensor | None = None,
+        *,
+        out: list[Tensor],
+    ) -> None:
+        self.calls.append(("linear_fused.out", epilogue))
+        results = self._fused(x, alternating(weight, up), bias, residual, epilogue)
+        assert len(out) == 1 + epilogue.endswith("_aux")
+        for target, result in zip(out, results, strict=False):
+            assert target.shape == result.shape
+            target.copy_(result)
 
     def elementwise(
         self,

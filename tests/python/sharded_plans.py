@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib.util
 import math
 import sys
@@ -503,11 +504,65 @@ def _overlapping(mesh: Any) -> None:
             torch.testing.assert_close(one.grad, other)
 
 
+def _overlapping_gate(mesh: Any) -> None:
+    """Results and gradients of all_gather_gated_linear, for each form of its weight and bias."""
+    from cutwheel import pack_gated_weight
+    from cutwheel.distributed import all_gather_gated_linear
+
+    group, rank, size = mesh.get_group(), mesh.get_local_rank(), mesh.size()
+
+    def own(tensor: Tensor) -> Tensor:
+        return tensor.detach().chunk(size)[rank]
+
+    forms: dict[str, Callable[[Tensor, Tensor], Any]] = {
+        "pair": lambda *both: both,
+        "halves": lambda *both: torch.cat(both),
+        "interleaved": pack_gated_weight,
+    }
+    for sizes in (None, [3, 0, 5, 4], [0, 0, 7, 0]):
+        rows = sizes or [3] * size
+        torch.manual_seed(23)
+        x = torch.randn(sum(rows), 8, dtype=torch.float64, requires_grad=True)
+        gate, up, b, c = (
+            torch.randn(size * 6, *shape, dtype=torch.float64, requires_grad=True)
+            for shape in ((8,), (8,), (), ())
+        )
+        for has_bias in (False, True):
+            linear = torch.nn.functional.linear
+            first, second = (b, c) if has_bias else (None, None)
+            want = torch.nn.functional.gelu(linear(x, gate, first)) * linear(x, up, second)
+            factors = torch.randn_like(want)
+            tensors = (x, gate, up, *((b, c) if has_bias else ()))
+            wanted = torch.autograd.grad(want, tensors, factors)
+            wanted = (wanted[0].split(rows)[rank], *map(own, wanted[1:]))
+            want = want.chunk(size, 1)[rank]
+            for name, form in forms.items():
+                mine = x.detach().split(rows)[rank].requires_grad_()
+                parts = [own(tensor).requires_grad_() for tensor in tensors[1:]]
+                bias = form(parts[2], parts[3]) if has_bias else None
+                how: Any = {"group": group, "sizes": sizes, "interleaved": name == "interleaved"}
+                call = functools.partial(all_gather_gated_linear, **how)
+                got = call(mine, form(parts[0], parts[1]), "gelu", bias)
+                torch.testing.assert_close(got, want)
+                found = torch.autograd.grad(got, (mine, *parts), factors.chunk(size, 1)[rank])
+                for one, other in zip(found, wanted, strict=True):
+                    torch.testing.assert_close(one, other)
+                with torch.no_grad():
+                    got = call(mine, form(parts[0], parts[1]), "gelu", bias)
+                torch.testing.assert_close(got, want)
+
+
 def _overlap(cutwheel: Any, mesh: Any) -> None:
     """Without symmetric memory, and what is refused."""
-    from cutwheel.distributed import all_gather_linear, linear_reduce_scatter
+    from cutwheel.distributed import (
+        all_gather_gated_linear,
+        all_gather_linear,
+        linear_reduce_scatter,
+    )
 
     _overlapping(mesh)
+    _overlapping_gate(mesh)
+    _in_full_precision(mesh)
     group, size = mesh.get_group(), mesh.size()
 
     def call(function: Any, *shapes: tuple[int, ...], **options: Any) -> Callable[[], Any]:
@@ -521,6 +576,50 @@ def _overlap(cutwheel: Any, mesh: Any) -> None:
     _refused(ValueError, "sizes is", call(gather, (2, 3), (4, 3), sizes=[1] * size))
     _refused(ValueError, "expected a multiple", call(scatter, (size + 1, 3), (4, 3)))
     _refused(ValueError, "with the sum", call(scatter, (2, 3), (4, 3), sizes=[1] * size))
+    gated = all_gather_gated_linear
+    _refused(
+        ValueError, r"weight has shape \[5, 3\]; expected \[2F, K\]", call(gated, (2, 3), (5, 3))
+    )
+    _refused(ValueError, "activation", call(gated, (2, 3), (4, 3), activation="step"))
+    x, gate, up = torch.randn(2, 3), torch.randn(4, 3), torch.randn(5, 3)
+    _refused(ValueError, r"weight\[1\] has shape", lambda: gated(x, (gate, up), group=group))
+    _refused(TypeError, r"weight\[1\]", lambda: gated(x, (gate, None), group=group))
+    bias = torch.randn(3)
+    for interleaved in (False, True):
+        how: Any = {"group": group, "interleaved": interleaved}
+        refused = functools.partial(gated, x, gate, bias=bias, **how)
+        _refused(ValueError, r"all_gather_gated_linear: bias has shape \[3\]", refused)
+    x.requires_grad_()
+    y = gated(x, gate, group=group)
+    (of_x,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    _refused(RuntimeError, "once_differentiable", of_x.sum().backward)
+
+
+def _in_full_precision(mesh: Any) -> None:
+    """float32 where torch forbids TF32: torch multiplies the rows of all."""
+    from cutwheel.distributed import all_gather_gated_linear
+
+    group, rank, size = mesh.get_group(), mesh.get_local_rank(), mesh.size()
+    torch.manual_seed(24)
+    x = torch.randn(2 * size, 8, requires_grad=True)
+    weight = torch.randn(12, 8)
+    want = _swiglu(x, weight)
+    mine = x.detach().chunk(size)[rank].requires_grad_()
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        got = all_gather_gated_linear(mine, weight, group=group)
+        torch.testing.assert_close(got, want)
+        got.sum().backward()
+    finally:
+        torch.set_float32_matmul_precision(before)
+    (of_x,) = torch.autograd.grad(want.sum(), x)
+    torch.testing.assert_close(mine.grad, size * of_x.chunk(size)[rank])
+
+
+def _swiglu(x: Tensor, weight: Tensor) -> Tensor:
+    gate, up = (x @ weight.t()).chunk(2, -1)
+    return torch.nn.functional.silu(gate) * up
 
 
 class _Memory:
@@ -573,10 +672,8 @@ def _overlap_by_memory(mesh: Any, folder: Path) -> None:
         patch.setattr(torch.cuda, "current_stream", _Stream)
         patch.setattr(torch.cuda, "stream", nullcontext)
         patch.setattr(Tensor, "record_stream", lambda tensor, stream: None)
-        # The reference kernels have no `out`.
-        patch.setattr(_overlap, "mm", torch.mm)
-        patch.setattr(_overlap, "addmm", torch.addmm)
         _overlapping(mesh)
+        _overlapping_gate(mesh)
 
 
 def checks(cutwheel: Any, mesh: Any, folder: Path) -> dict[str, Callable[[], None]]:

@@ -50,6 +50,7 @@ OPS = {
     "linear_gradients": "(Tensor grad, Tensor input, Tensor weight, bool weight_is_column_major, "
     "bool allow_tf32=False) -> (Tensor, Tensor)",
     "linear_fused": f"({_LINEAR}, str epilogue, {_UP}) -> Tensor",
+    "linear_fused.out": f"({_LINEAR}, str epilogue, {_UP}, *, Tensor(a!)[] out) -> ()",
     "linear_fused_aux": f"({_LINEAR}, str epilogue, {_UP}) -> (Tensor, Tensor)",
     "gemm": f"({_GEMM}, ScalarType? out_dtype=None, bool allow_tf32=False) -> Tensor[]",
     "gemm.out": f"({_GEMM}, bool allow_tf32=False, *, Tensor(a!)[] out) -> ()",

@@ -27,7 +27,7 @@ if not torch.distributed.is_available():
     )
 
 from ..ops._sharding import register
-from ._overlap import all_gather_linear, linear_reduce_scatter
+from ._overlap import all_gather_gated_linear, all_gather_linear, linear_reduce_scatter
 from ._plans import ColwiseParallel, ExpertParallel, GatedMLPParallel, RowwiseParallel
 
 register()
@@ -37,6 +37,7 @@ __all__ = [
     "ExpertParallel",
     "GatedMLPParallel",
     "RowwiseParallel",
+    "all_gather_gated_linear",
     "all_gather_linear",
     "linear_reduce_scatter",
 ]

@@ -11,14 +11,34 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, is_autocast_enabled
+from torch.autograd.function import once_differentiable
 
 from ..errors import ArgumentError
+from ..ops._common import by_torch
+from ..ops._common.activations import check_activation
+from ..ops._common.elementwise import derivative
+from ..ops._common.errors import RAISED, check_tensors, reraise, wrong_shape
+from ..ops._common.precision import autocast_operands
+from ..ops._common.transforms import is_transformed
 from ..ops.gemm import addmm, mm
+from ..ops.linear import gated_linear
+from ..ops.linear._autograd import gradients_of_two
+from ..ops.linear._gated import (
+    EPILOGUES,
+    GATED_ACTIVATIONS,
+    TRAINED,
+    named_parts,
+    needs_grad,
+    packed_bias,
+    reraise_of_pair,
+)
+
+_linear_fused_out = torch.ops.cutwheel.linear_fused.out
 
 _symmetric: dict[str, bool] = {}
 """by the name of a group"""
@@ -102,16 +122,21 @@ def _single(kind: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _product(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
-    return mm(a, b, out=out) if bias is None else addmm(bias, a, b, out=out)
+def gather_and_compute(
+    shard: Tensor,
+    group: Any,
+    sizes: list[int],
+    widths: Sequence[int],
+    compute: Callable[[Tensor, list[Tensor]], Any],
+) -> tuple[Tensor, list[Tensor]]:
+    """[sizes[rank], K] -> all rows [M, K], and results of theirs, [M, N] for each of `widths`.
 
-
-def gather_and_multiply(
-    shard: Tensor, b: Tensor, bias: Tensor | None, group: Any, sizes: list[int]
-) -> tuple[Tensor, Tensor]:
-    """[sizes[rank], K], [K, N] -> all rows [M, K], and their product [M, N]."""
+    Args:
+        compute: writes the results of the rows that it is given, some of them or all
+    """
     rank, size, columns = group.rank(), group.size(), shard.shape[1]
     gathered = shard.new_empty(sum(sizes), columns)
+    results = [shard.new_empty(sum(sizes), width) for width in widths]
     chunks = torch.split(gathered, sizes)
     if not has_symmetric_memory(shard, group):
         if len({*sizes}) == 1:
@@ -120,13 +145,14 @@ def gather_and_multiply(
             # all_gather of unequal tensors is broadcasts in NCCL, and unknown to gloo.
             mine = shard.contiguous().repeat(size, 1)
             dist.all_to_all_single(gathered, mine, sizes, [sizes[rank]] * size, group=group)
-        return gathered, _product(gathered, b, bias)
+        compute(gathered, results)
+        return gathered, results
 
     symmetric = _workspace(group, max(_bytes(max(sizes), columns, shard.dtype), 256))
     main, copies = torch.cuda.current_stream(), _copy_stream()
     limit = _timeout_ms(group, shard.device)
-    product = shard.new_empty(sum(sizes), b.shape[1])
-    outs = torch.split(product, sizes)
+    parts = [torch.split(result, sizes) for result in results]
+    outs = [[part[peer] for part in parts] for peer in range(size)]
 
     def buffer(peer: int) -> Tensor:
         found: Tensor = symmetric.get_buffer(peer, chunks[peer].shape, shard.dtype)
@@ -146,21 +172,51 @@ def gather_and_multiply(
             arrived.append((peer, copies.record_event()))
         chunks[rank].copy_(shard)  # while the last rows are multiplied
     if sizes[rank]:
-        _product(shard, b, bias, outs[rank])
+        compute(shard, outs[rank])
     for peer, event in arrived:
         main.wait_event(event)
         if sizes[peer]:
-            _product(chunks[peer], b, bias, outs[peer])
+            compute(chunks[peer], outs[peer])
     main.wait_stream(copies)
     symmetric.barrier(channel=0, timeout_ms=limit)  # the memory may go or change: all have read it
+    return gathered, results
+
+
+def gather_and_multiply(
+    shard: Tensor, b: Tensor, bias: Tensor | None, group: Any, sizes: list[int]
+) -> tuple[Tensor, Tensor]:
+    """[sizes[rank], K], [K, N] -> all rows [M, K], and their product [M, N]."""
+
+    def compute(rows: Tensor, outs: list[Tensor]) -> None:
+        if bias is None:
+            mm(rows, b, out=outs[0])
+        else:
+            addmm(bias, rows, b, out=outs[0])
+
+    gathered, (product,) = gather_and_compute(shard, group, sizes, [b.shape[1]], compute)
     return gathered, product
 
 
 def multiply_and_scatter(a: Tensor, b: Tensor, group: Any, sizes: list[int]) -> Tensor:
     """[M, K], [K, N] -> [sizes[rank], N], this device's rows of the sum of all products."""
-    rank, size, columns = group.rank(), group.size(), b.shape[1]
+    return compute_and_scatter(a, b.shape[1], lambda rows, out: mm(rows, b, out=out), group, sizes)
+
+
+def compute_and_scatter(
+    a: Tensor,
+    columns: int,
+    compute: Callable[[Tensor, Tensor | None], Tensor],
+    group: Any,
+    sizes: list[int],
+) -> Tensor:
+    """[M, K] -> [sizes[rank], columns], this device's rows of the sum of all devices' results.
+
+    Args:
+        compute: [rows, K] -> [rows, columns], written into the second argument if there is one
+    """
+    rank, size = group.rank(), group.size()
     if not has_symmetric_memory(a, group):
-        partial = mm(a, b)
+        partial = compute(a, None)
         if size == 1:
             return partial
         if len({*sizes}) == 1 and a.device.type == "cuda":
@@ -188,13 +244,13 @@ def multiply_and_scatter(a: Tensor, b: Tensor, group: Any, sizes: list[int]) -> 
         owner = (rank + step) % size
         if not sizes[owner]:
             continue
-        partial = mm(chunks[owner], b)
+        partial = compute(chunks[owner], None)
         copies.wait_stream(main)
         with torch.cuda.stream(copies):
             buffer(owner, rank).copy_(partial)
         partial.record_stream(copies)
     if sizes[rank]:
-        mm(chunks[rank], b, out=buffer(rank, rank))
+        compute(chunks[rank], buffer(rank, rank))
     main.wait_stream(copies)
     symmetric.barrier(channel=1, timeout_ms=limit)  # everybody's sums are there
     if not sizes[rank]:
@@ -221,6 +277,7 @@ class _AllGatherLinear(torch.autograd.Function):
         return result
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         gathered, weight = ctx.saved_tensors
         needs_input, needs_weight, needs_bias, *_ = ctx.needs_input_grad
@@ -234,6 +291,98 @@ class _AllGatherLinear(torch.autograd.Function):
         return of_input, of_weight, of_bias, None, None
 
 
+class _AllGather(torch.autograd.Function):
+    """The rows of all devices; the gradient is the sum of all devices', each its own rows."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, group: Any, sizes: list[int]) -> Tensor:
+        ctx.group, ctx.sizes = group, sizes
+        return gather_and_compute(input, group, sizes, (), lambda rows, outs: None)[0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        grad = grad.contiguous()
+        own = compute_and_scatter(grad, grad.shape[1], _copied, ctx.group, ctx.sizes)
+        return own, None, None
+
+
+def _copied(rows: Tensor, out: Tensor | None) -> Tensor:
+    return rows if out is None else out.copy_(rows)
+
+
+class _Gated(NamedTuple):
+    """What all_gather_gated_linear has besides its tensors."""
+
+    group: Any
+    sizes: list[int]
+    activation: str
+    interleaved: bool
+
+    def compute(
+        self, input: Tensor, weight: Tensor, up: Tensor | None, bias: Tensor | None, with_z: bool
+    ) -> tuple[Tensor, list[Tensor]]:
+        """All rows, and the results; with_z: and what backward reads, columns of gate and up in
+        turn."""
+        gate = weight
+        if up is None and not self.interleaved:
+            gate, up = weight.chunk(2)
+        features = gate.shape[0] if up is not None else gate.shape[0] // 2
+        key, allow_tf32 = (self.activation, bias is not None), input.dtype == torch.float32
+        epilogue = TRAINED[key][0] if with_z else EPILOGUES[key]
+
+        def compute(rows: Tensor, outs: list[Tensor]) -> None:
+            _linear_fused_out(rows, gate, bias, None, epilogue, allow_tf32, up, out=outs)
+
+        widths = [features, 2 * features][: 1 + with_z]
+        return gather_and_compute(input, self.group, self.sizes, widths, compute)
+
+
+class _AllGatherGatedLinear(torch.autograd.Function):
+    """`weight` is the gate's, and `up` as large; where `up` is None, `weight` has the rows of both,
+    and dz, the gradient of their products, has its columns in the same order."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: Tensor,
+        weight: Tensor,
+        up: Tensor | None,
+        bias: Tensor | None,
+        how: _Gated,
+    ) -> Tensor:
+        gathered, (result, z) = how.compute(input, weight, up, bias, True)
+        ctx.save_for_backward(gathered, weight, up, z)
+        ctx.how = how
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        gathered, weight, up, z = ctx.saved_tensors
+        needs_input, needs_weight, needs_up, needs_bias, _ = ctx.needs_input_grad
+        how: _Gated = ctx.how
+        needs_dz = needs_input or needs_weight or needs_up
+        _, name = TRAINED[how.activation, needs_bias]
+        dz, sums = derivative(grad, z, name, needs_dz, needs_bias, not how.interleaved)
+        of_input = of_weight = of_up = None
+
+        def multiply(rows: Tensor, out: Tensor | None) -> Tensor:
+            if up is None:
+                return mm(rows, weight, out=out)
+            found: Any = gradients_of_two(rows, None, weight, up, (False, False))[0]
+            return _copied(found, out)
+
+        if needs_input:
+            of_input = compute_and_scatter(dz, weight.shape[1], multiply, how.group, how.sizes)
+        if up is None:
+            of_weight = mm(dz.t(), gathered) if needs_weight else None
+        elif needs_weight or needs_up:
+            wanted = needs_weight, needs_up
+            _, of_weight, of_up = gradients_of_two(dz, gathered, None, None, wanted)
+        return of_input, of_weight, of_up, sums if needs_bias else None, None
+
+
 class _LinearReduceScatter(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -245,6 +394,7 @@ class _LinearReduceScatter(torch.autograd.Function):
         return result if bias is None else result + bias
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         input, weight = ctx.saved_tensors
         # Every device needs all rows, whichever of its gradients it needs.
@@ -293,7 +443,9 @@ def _check(
     return found
 
 
+_all_gather: Callable[..., Tensor] = _AllGather.apply
 _all_gather_linear: Callable[..., Tensor] = _AllGatherLinear.apply
+_all_gather_gated_linear: Callable[..., Tensor] = _AllGatherGatedLinear.apply
 _linear_reduce_scatter: Callable[..., Tensor] = _LinearReduceScatter.apply
 
 
@@ -327,8 +479,73 @@ def all_gather_linear(
         TypeError, RuntimeError, NotImplementedError: as mm
     """
     group = group or dist.group.WORLD
+    if is_autocast_enabled():
+        input, weight, bias = autocast_operands(input, weight, bias)
     rows = _check("all_gather_linear", input, weight, bias, group, sizes, gathers=True)
     return _all_gather_linear(input, weight, bias, group, rows)
+
+
+def all_gather_gated_linear(
+    input: Tensor,
+    weight: Tensor | Sequence[Tensor],
+    activation: str = "silu",
+    bias: Tensor | Sequence[Tensor | None] | None = None,
+    *,
+    interleaved: bool = False,
+    group: dist.ProcessGroup | None = None,
+    sizes: Sequence[int] | None = None,
+) -> Tensor:
+    """gated_linear(all_gather(input), weight, activation, bias): as all_gather_linear, with the
+    gate in the kernels that multiply the rows as they arrive.
+
+    Args:
+        input: [M_i, K], this device's rows
+        weight: (gate, up), this device's features, [F, K] each, or one tensor, [2F, K]
+        activation, bias, interleaved: as gated_linear
+        group, sizes: as all_gather_linear
+
+    Returns:
+        [M, F], for the rows of all devices in turn
+
+    Raises:
+        ValueError: an activation that is not known, shapes or sizes that do not fit
+        TypeError, RuntimeError, NotImplementedError: as gated_linear
+    """
+    op = "all_gather_gated_linear"
+    check_activation(activation, GATED_ACTIVATIONS, op)
+    group = group or dist.group.WORLD
+    given = {"input": input, **named_parts(op, weight, bias)}
+    check_tensors(op, given, ("bias", "bias[0]", "bias[1]"))
+    if is_autocast_enabled():
+        given = dict(zip(given, autocast_operands(*given.values()), strict=True))
+    is_one = isinstance(weight, Tensor)
+    first, up = (given["weight"], None) if is_one else (given["weight[0]"], given["weight[1]"])
+    rows = _check(op, given["input"], first, None, group, sizes, gathers=True)
+    if is_one and first.shape[0] % 2:
+        raise wrong_shape(op, "weight", first, "[2F, K]")
+    if up is not None and up.shape != first.shape:
+        raise wrong_shape(op, "weight[1]", up, first.shape, " as weight[0] has")
+    if is_one and interleaved:
+        packed = given["bias"]
+        if packed is not None and packed.shape != first.shape[:1]:
+            raise wrong_shape(op, "bias", packed, first.shape[:1])
+    else:
+        packed = packed_bias(op, given, first.chunk(2)[0] if is_one else first)
+    input = given["input"]
+    if (input.dtype == torch.float32 or is_transformed()) and by_torch.serves(
+        "gated_linear", input
+    ):
+        whole = _all_gather(input, group, rows)
+        return gated_linear(whole, weight, activation, bias, interleaved=interleaved)
+    how = _Gated(group, rows, activation, is_one and interleaved)
+    try:
+        if needs_grad(*given.values()):
+            return _all_gather_gated_linear(input, first, up, packed, how)
+        return how.compute(input, first, up, packed, False)[1][0]
+    except RAISED as error:
+        if is_one:
+            reraise(op, error, ("bias",), **given)
+        reraise_of_pair(op, error, given)
 
 
 def linear_reduce_scatter(
@@ -361,5 +578,7 @@ def linear_reduce_scatter(
         TypeError, RuntimeError, NotImplementedError: as mm
     """
     group = group or dist.group.WORLD
+    if is_autocast_enabled():
+        input, weight, bias = autocast_operands(input, weight, bias)
     rows = _check("linear_reduce_scatter", input, weight, bias, group, sizes, gathers=False)
     return _linear_reduce_scatter(input, weight, bias, group, rows)

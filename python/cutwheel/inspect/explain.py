@@ -233,7 +233,7 @@ def _take_pair(op: str, given: dict[str, Any]) -> None:
         given["weight"], given["up"] = parts["weight[0]"], parts["weight[1]"]
     else:
         given["weight"], given["up"] = parts["weight"].chunk(2, parts["weight"].dim() - 2)
-    given["bias"] = packed_bias(parts, given["weight"])
+    given["bias"] = packed_bias(op, parts, given["weight"])
 
 
 def _gemm_request(op: str, tensors: dict[str, Any], given: dict[str, Any]) -> Request | ByTorch:

@@ -280,14 +280,14 @@ class GatedLinear(torch.autograd.Function):
         found: list[Gradient] = [None, None, None]
         if dz is not None and needs_dz:
             if ctx.is_apart:
-                found = _of_two(dz, input, weight, up, (needs_weight, needs_up))
+                found = gradients_of_two(dz, input, weight, up, (needs_weight, needs_up))
             else:
                 column_major = ctx.weight_is_column_major
                 found[:2] = _of_operands(dz, input if needs_weight else None, weight, column_major)
         return *found, grad_bias, None, None, None, None
 
 
-def _of_two(
+def gradients_of_two(
     dz: Tensor,
     input: Tensor | None,
     gate: Tensor | None,

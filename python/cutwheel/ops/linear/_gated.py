@@ -34,13 +34,13 @@ BiasPair = Sequence["Tensor | None"]
 
 GATED_ACTIVATIONS = tuple(ACTIVATIONS)
 # By activation, and whether there is a bias.
-_EPILOGUES = {
+EPILOGUES = {
     **{(name, False): f"gated_{name}" for name in ACTIVATIONS},
     **{(name, True): f"gated_bias_{name}" for name in ACTIVATIONS},
 }
 # The epilogue that stores z for backward, and that of backward itself.
-_TRAINED = {
-    key: (f"{epilogue}_aux", f"gated_{key[0]}_backward") for key, epilogue in _EPILOGUES.items()
+TRAINED = {
+    key: (f"{epilogue}_aux", f"gated_{key[0]}_backward") for key, epilogue in EPILOGUES.items()
 }
 
 
@@ -90,15 +90,15 @@ def _of_one(input: Tensor, weight: Tensor, bias: Tensor | None, activation: str)
         if sharding.calls is not None and sharding.calls.has_split_k(weight):
             gated: Tensor = sharding.calls.gated(_public.linear, input, weight, bias, activation)
             return gated
-        if _needs_grad(input, weight, bias):
+        if needs_grad(input, weight, bias):
             if is_tracing():
                 input, weight, bias = distinct(input, weight, bias)
             z_from = SAVED if is_tracing() else OUTPUT
-            how = *_TRAINED[activation, bias is not None], False, z_from, allow_tf32
+            how = *TRAINED[activation, bias is not None], False, z_from, allow_tf32
             made = _with_grad(input, weight, bias, None, *how)
             result: Tensor = made[0] if z_from == OUTPUT else made
             return result
-        epilogue = _EPILOGUES[activation, bias is not None]
+        epilogue = EPILOGUES[activation, bias is not None]
         call = _linear_fused if is_tracing() else _linear_fused_direct
         if allow_tf32:
             return call(input, weight, bias, None, epilogue, True)
@@ -107,7 +107,7 @@ def _of_one(input: Tensor, weight: Tensor, bias: Tensor | None, activation: str)
         reraise("gated_linear", error, ("bias",), input=input, weight=weight, bias=bias)
 
 
-def _needs_grad(*tensors: Tensor | None) -> bool:
+def needs_grad(*tensors: Tensor | None) -> bool:
     return is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
 
@@ -134,23 +134,23 @@ def _of_two(
         if (allow_tf32 or is_transformed()) and by_torch.serves("gated_linear", input):
             act = ACTIVATIONS[activation]
             return by_torch.gated_linear_of_two(given, gate, up, _biases_of(given), act)
-        needs_grad = _needs_grad(*given.values())
+        is_trained = needs_grad(*given.values())
         if sharding.calls is not None and sharding.calls.is_sharded(gate, up):
             if sharding.calls.has_split_k(gate):
                 return _composed(given, gate, up, activation)
-            if needs_grad:
+            if is_trained:
                 return _of_two_shards(given, gate, up, activation)
-        input, packed = given["input"], packed_bias(given, gate)
-        if needs_grad:
+        input, packed = given["input"], packed_bias("gated_linear", given, gate)
+        if is_trained:
             z_from = SAVED if is_tracing() else OUTPUT
             tensors = (input, given["weight"] if is_one else gate, None if is_one else up, packed)
             if is_tracing():
                 tensors = tuple(distinct(*tensors))
-            how = *_TRAINED[activation, packed is not None], z_from, allow_tf32
+            how = *TRAINED[activation, packed is not None], z_from, allow_tf32
             made = _two_with_grad(*tensors, *how)
             trained: Tensor = made[0] if z_from == OUTPUT else made
             return trained
-        epilogue = _EPILOGUES[activation, packed is not None]
+        epilogue = EPILOGUES[activation, packed is not None]
         call = _linear_fused if is_tracing() else _linear_fused_direct
         return call(input, gate, packed, None, epilogue, allow_tf32, up)
     except RAISED as error:
@@ -164,10 +164,10 @@ def _at_once(input: Tensor, weight: Tensor | Pair, activation: str) -> Tensor | 
     is, or something is wrong, which the longer way names."""
     try:
         gate, up = weight.chunk(2) if isinstance(weight, Tensor) else weight
-        if input.dtype == torch.float32 or is_transformed() or _needs_grad(input, gate, up):
+        if input.dtype == torch.float32 or is_transformed() or needs_grad(input, gate, up):
             return None
         call = _linear_fused if is_tracing() else _linear_fused_direct
-        return call(input, gate, None, None, _EPILOGUES[activation, False], False, up)
+        return call(input, gate, None, None, EPILOGUES[activation, False], False, up)
     except _WRONG:
         return None
 
@@ -201,19 +201,19 @@ def _halves(given: dict[str, Any]) -> tuple[Tensor, Tensor]:
     return gate, up
 
 
-def packed_bias(given: dict[str, Any], gate: Tensor) -> Tensor | None:
+def packed_bias(op: str, given: dict[str, Any], gate: Tensor) -> Tensor | None:
     """The bias as kernels read it, that of gate and up in turn."""
     (count, *_), whole = gate.shape, given.get("bias")
     if whole is not None:
         if shapes_differ(whole.shape, (2 * count,)):
-            raise wrong_shape("gated_linear", "bias", whole, (2 * count,))
+            raise wrong_shape(op, "bias", whole, (2 * count,))
         return torch.stack(whole.chunk(2), dim=1).flatten()
     parts = {name: given.get(name) for name in ("bias[0]", "bias[1]")}
     if all(part is None for part in parts.values()):
         return None
     for name, part in parts.items():
         if part is not None and shapes_differ(part.shape, (count,)):
-            raise wrong_shape("gated_linear", name, part, (count,))
+            raise wrong_shape(op, name, part, (count,))
     filled = [gate.new_zeros(count) if part is None else part for part in parts.values()]
     return torch.stack(filled, dim=1).flatten()
 
@@ -256,7 +256,7 @@ def epilogue_of(
     """The epilogue of gated_linear's GEMM for these arguments."""
     check_activation(activation, GATED_ACTIVATIONS, "gated_linear")
     key = activation, bias is not None
-    return _TRAINED[key][0] if _needs_grad(input, weight, bias, up) else _EPILOGUES[key]
+    return TRAINED[key][0] if needs_grad(input, weight, bias, up) else EPILOGUES[key]
 
 
 def pack_gated_weight(gate: Tensor, up: Tensor) -> Tensor:

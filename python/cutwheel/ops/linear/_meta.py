@@ -84,6 +84,7 @@ register(
         "linear_gradients": _linear_gradients,
         "gated_input_gradient": _gated_input_gradient,
         "linear_fused": _linear_fused,
+        "linear_fused.out": None,
         "linear_fused_aux": _linear_fused_aux,
         "elementwise": _elementwise,
     }
