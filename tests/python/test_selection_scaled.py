@@ -143,6 +143,14 @@ def test_small_m_on_hopper_has_narrow_tiles_of_fp8() -> None:
         assert "_swap_" in row or tiles[row][1] <= 48
 
 
+def test_few_tiles_with_a_long_k_share_it() -> None:
+    """Also where most columns of a tile are beyond M; with many tiles none does."""
+    options = {**SCALED_FP8, "epilogue": "block_bias", "scales": A1X128_B1X128}
+    for m, n, k in ((1, 384, 24576), (4, 1024, 14336), (16, 2112, 7168)):
+        assert "_split4_" in chosen(H200, m, n, k, **options)["row"]
+    assert "_split" not in chosen(H200, 4, 28672, 4096, **options)["row"]
+
+
 def test_unaligned_extents_rule_out_cp_async_rows_only() -> None:
     assert explain(L40S, 64, 63, 65, **SCALED_FP8, extents_aligned=False)["plans"] == []
     assert explain(H200, 64, 63, 65, **SCALED_FP8, extents_aligned=False)["plans"]
