@@ -58,8 +58,8 @@ def test_epilogues_of_the_layers_are_declared(cutwheel: ModuleType) -> None:
     for fusion in linear._FUSIONS.values():
         assert {fusion.epilogue, *filter(None, fusion[1:])} <= names
     assert set(linear._COMPOSED_EPILOGUES.values()) <= names
-    assert set(gated._EPILOGUES.values()) <= names
-    assert {name for pair in gated._TRAINED.values() for name in pair} <= names
+    assert set(gated.EPILOGUES.values()) <= names
+    assert {name for pair in gated.TRAINED.values() for name in pair} <= names
     assert "identity_backward" in names
 
 
