@@ -66,6 +66,14 @@ def _split_entry(
         module.register_parameter(name, parameter)
 
 
+def _distribute(module: torch.nn.Module, mesh: DeviceMesh, partition: _Partition) -> None:
+    """distribute_module; torch 2.10's has all parameters that it replicates require a gradient."""
+    frozen = [name for name, each in module.named_parameters() if not each.requires_grad]
+    distribute_module(module, mesh, partition)
+    for name in frozen:
+        module.get_parameter(name).requires_grad_(False)
+
+
 def _check_mesh(style: str, mesh: DeviceMesh) -> None:
     if mesh.ndim != 1:
         raise ValueError(
@@ -113,7 +121,7 @@ class _Hooks:
         return output.to_local() if self.use_local_output else output
 
     def install(self, module: torch.nn.Module, partition: _Partition) -> torch.nn.Module:
-        distribute_module(module, self.mesh, partition)
+        _distribute(module, self.mesh, partition)
         module.register_forward_pre_hook(self.enter, with_kwargs=True)
         module.register_forward_hook(self.leave)
         return module
@@ -351,7 +359,7 @@ class ExpertParallel(ParallelStyle):
             )
         if self.split == "features":
             _check_pairs("ExpertParallel", module.intermediate_size, device_mesh)
-        distribute_module(module, device_mesh, self._partition)
+        _distribute(module, device_mesh, self._partition)
         if self.dispatch == "all_to_all":
             module.process_group = device_mesh.get_group()
             return module

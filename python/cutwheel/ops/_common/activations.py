@@ -8,6 +8,18 @@ import torch
 from torch import Tensor
 
 from ...errors import ArgumentError
+from . import sharding
+
+LEAKY_RELU_SLOPE = 0.01
+"""of torch.nn.functional.leaky_relu"""
+
+
+def _leaky_relu(z: Tensor, slope: float = LEAKY_RELU_SLOPE) -> Tensor:
+    # torch 2.10 has no rule for its own with a DTensor.
+    if sharding.calls is not None and sharding.calls.is_sharded(z):
+        return torch.where(z > 0, z, slope * z)
+    return torch.nn.functional.leaky_relu(z, slope)
+
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -22,14 +34,11 @@ COMPOSED: dict[str, Callable[..., Tensor]] = {
     "tanh": torch.tanh,
     "hardswish": torch.nn.functional.hardswish,
     "softplus": torch.nn.functional.softplus,
-    "leaky_relu": torch.nn.functional.leaky_relu,
+    "leaky_relu": _leaky_relu,
 }
 """Fused only where no gradient and no residual is asked for."""
 
 ALL_ACTIVATIONS = {**ACTIVATIONS, **COMPOSED}
-
-LEAKY_RELU_SLOPE = 0.01
-"""of torch.nn.functional.leaky_relu"""
 
 
 def check_activation(activation: object, known: tuple[str, ...], op: str) -> None:

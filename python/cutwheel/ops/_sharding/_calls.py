@@ -133,17 +133,23 @@ class _Local(torch.autograd.Function):
     torch derives them from those of the local gradient, so they differ where parts are uneven or
     empty. Autograd copies a gradient with strides other than its leaf's, up to torch 2.11 by way of
     a whole one: some devices gather, and wait for those that do not.
+
+    Args:
+        of_gradient: the placements of what each device computes
+        reduced: those of the gradient that comes out, where they are others
     """
 
     @staticmethod
-    def forward(ctx: Any, tensor: DTensor, of_gradient: Sequence[Placement]) -> Tensor:
+    def forward(
+        ctx: Any, tensor: DTensor, of_gradient: Sequence[Placement], reduced: Sequence[Placement]
+    ) -> Tensor:
         local = tensor._local_tensor
-        ctx.mesh, ctx.of_gradient = tensor.device_mesh, of_gradient
+        ctx.mesh, ctx.of_gradient, ctx.reduced = tensor.device_mesh, of_gradient, reduced
         ctx.shape, ctx.stride, ctx.local_stride = tensor.shape, _strides(tensor), _strides(local)
         return local.view_as(local)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         if grad.stride() != ctx.local_stride:
             laid_out = grad.new_empty_strided(grad.shape, ctx.local_stride)
             grad = laid_out.copy_(grad)
@@ -151,10 +157,10 @@ class _Local(torch.autograd.Function):
         whole = DTensor.from_local(
             grad, ctx.mesh, ctx.of_gradient, run_check=False, shape=shape, stride=stride
         )
-        return whole, None
+        return redistributed(whole, ctx.mesh, ctx.reduced), None, None
 
 
-_local: Callable[[DTensor, Sequence[Placement]], Tensor] = _Local.apply
+_local: Callable[[DTensor, Sequence[Placement], Sequence[Placement]], Tensor] = _Local.apply
 
 
 def _own(
@@ -168,7 +174,7 @@ def _own(
                 "a Tensor and a DTensor are mixed; expected DTensors: distribute_tensor makes one, "
                 f"or DTensor.from_local (the Tensor has shape {list(tensor.shape)})"
             )
-        placements, of_gradient, counts = [], [], True
+        placements, of_gradient, reduced, counts = [], [], [], True
         for dim, name in enumerate(names):
             wanted = layout.of_operand(operand, name)
             gradient = layout.of_gradient(operand, name)
@@ -178,7 +184,10 @@ def _own(
                 counts = counts and mesh.get_local_rank(dim) == 0
             placements.append(wanted)
             of_gradient.append(gradient)
-        local = _local(redistributed(tensor, mesh, placements), of_gradient)
+            # Up to torch 2.10 a sum has a gradient of one device's terms where they are not added.
+            is_sum = tensor.placements[dim].is_partial() and gradient.is_partial()
+            reduced.append(Replicate() if is_sum else gradient)
+        local = _local(redistributed(tensor, mesh, placements), of_gradient, reduced)
         if not counts:
             local = torch.where(torch.zeros((), dtype=torch.bool, device=local.device), local, 0)
         by_tensor[id(tensor)] = local
@@ -411,7 +420,7 @@ def own_experts(gate_up: Any, down: Any) -> tuple[Tensor, Tensor, int]:
                 "cutwheel.distributed.ExpertParallel makes them"
             )
     first = own_part(gate_up.shape[0], 0, gate_up.device_mesh, gate_up.placements).start
-    local = [_local(weight, weight.placements) for weight in both]
+    local = [_local(weight, weight.placements, weight.placements) for weight in both]
     return local[0], local[1], first
 
 
