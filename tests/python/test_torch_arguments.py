@@ -45,6 +45,8 @@ def test_arguments_are_torchs_in_its_order(cutwheel: ModuleType, name: str) -> N
 @needs_torchs
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
 def test_scaled_mm_as_torchs(cutwheel: ModuleType, cpu_ops: CpuOps, recipe: str) -> None:
+    if cutwheel._library.release_of(torch.__version__) < (2, 11):
+        pytest.skip("scaled_mm of torch 2.10 has no kernel for CPUs")
     kind = {"tensorwise": F.ScalingType.TensorWise, "rowwise": F.ScalingType.RowWise}[recipe]
     none = F.SwizzleType.NO_SWIZZLE
     given = operands(cutwheel, recipe)
