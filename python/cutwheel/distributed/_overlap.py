@@ -312,7 +312,7 @@ def _copied(rows: Tensor, out: Tensor | None) -> Tensor:
 
 
 class _Gated(NamedTuple):
-    """What all_gather_gated_linear has besides its tensors."""
+    """The arguments of all_gather_gated_linear that are no tensors."""
 
     group: Any
     sizes: list[int]

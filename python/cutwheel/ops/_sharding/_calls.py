@@ -199,7 +199,7 @@ def _is_along(placement: Placement, operand: Operand, name: str) -> bool:
 
 
 def _choose(names: Sequence[str], operands: Sequence[Operand]) -> list[str | None]:
-    """What each dimension of the mesh splits: the first of `names` that splits an operand there."""
+    """For each dimension of the mesh the first of `names` that splits an operand there, or None."""
     chosen: list[str | None] = []
     for placements in zip(*(operand.tensor.placements for operand in operands), strict=True):
         for name in names:

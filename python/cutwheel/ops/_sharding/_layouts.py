@@ -107,7 +107,7 @@ def _linear_fused(arguments: Arguments, with_z: bool = False) -> Layout:
 
 
 def of_gated_pair(input: Any, weights: Sequence[Any], biases: Sequence[Any]) -> Layout:
-    """Of gated_linear of two matrices, [F, K] each, and biases [F], as they are given to it."""
+    """gated_linear of two matrices, [F, K] each, and two biases, [F] or None."""
     rows = _leading(input)
     operands = [
         Operand(input, (*rows, "k")),
