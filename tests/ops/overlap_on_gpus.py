@@ -55,6 +55,21 @@ def check_gated(x: torch.Tensor, sizes: list[int], columns: int) -> list[float]:
     return found
 
 
+def check_autocast(rows: int = 64, features: int = 256) -> float:
+    """Differences of float32 operands under autocast, from those that are cast by hand."""
+    size, low = dist.get_world_size(), torch.bfloat16
+    torch.manual_seed(6 + dist.get_rank())
+    x, weight = torch.randn(rows * size, features), torch.randn(2 * features, features)
+    x, weight = x.cuda(), (weight * features**-0.5).cuda()
+    found = []
+    for function in (all_gather_linear, all_gather_gated_linear, linear_reduce_scatter):
+        with torch.autocast("cuda", low):
+            got = function(x, weight)
+        assert got.dtype == low
+        found.append(difference(got, function(x.to(low), weight.to(low))))
+    return max(found)
+
+
 def check(sizes: list[int], features: int, columns: int) -> float:
     """The largest difference of both functions, on this process."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -115,7 +130,7 @@ def main() -> int:
     group, size = dist.group.WORLD, dist.get_world_size()
     assert group is not None
     is_symmetric = _overlap.has_symmetric_memory(torch.empty(1, device="cuda"), group)
-    worst = torch.zeros((), device="cuda")
+    worst = torch.full((), check_autocast(), device="cuda")
     for symmetric in (is_symmetric, False):
         _overlap._symmetric[group.group_name] = symmetric
         for sizes in ([512] * size, [100 + 60 * i for i in range(size)], [0] * (size - 1) + [64]):

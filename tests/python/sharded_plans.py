@@ -589,10 +589,11 @@ def _overlap(cutwheel: Any, mesh: Any) -> None:
         how: Any = {"group": group, "interleaved": interleaved}
         refused = functools.partial(gated, x, gate, bias=bias, **how)
         _refused(ValueError, r"all_gather_gated_linear: bias has shape \[3\]", refused)
-    x.requires_grad_()
-    y = gated(x, gate, group=group)
-    (of_x,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
-    _refused(RuntimeError, "once_differentiable", of_x.sum().backward)
+    rows = torch.randn(size, 3, requires_grad=True)
+    for function in (gather, gated, scatter):
+        y = function(rows, gate, group=group)
+        (of_rows,) = torch.autograd.grad(y.square().sum(), rows, create_graph=True)
+        _refused(RuntimeError, "once_differentiable", of_rows.sum().backward)
 
 
 def _in_full_precision(mesh: Any) -> None:

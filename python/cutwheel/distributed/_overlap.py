@@ -363,7 +363,7 @@ class _AllGatherGatedLinear(torch.autograd.Function):
         needs_input, needs_weight, needs_up, needs_bias, _ = ctx.needs_input_grad
         how: _Gated = ctx.how
         needs_dz = needs_input or needs_weight or needs_up
-        _, name = TRAINED[how.activation, needs_bias]
+        _, name = TRAINED[how.activation, False]  # the same with a bias
         dz, sums = derivative(grad, z, name, needs_dz, needs_bias, not how.interleaved)
         of_input = of_weight = of_up = None
 

@@ -242,8 +242,8 @@ def gated_of_two(
 ) -> DTensor:
     """gated_linear on each device's own features or rows, by one product forward and backward.
 
-    What DTensor would take apart for autograd: dz has the columns of gate, then those of up, and a
-    device's are not next to each other in it.
+    A strategy cannot say so: dz has the columns of gate, then those of up, so a device's are not
+    next to each other in the whole one.
 
     Args:
         call: call(input, (gate, up), (b, c) or None) of plain tensors, differentiable
