@@ -78,6 +78,10 @@ Section = dict[str, Any]
 FOLDER = Path(__file__).parents[1] / "results"
 
 
+SEVERAL = "several"
+"""the folder of what several GPUs do"""
+
+
 def path_of(gpu: str, folder: Path = FOLDER) -> Path:
     return folder / f"{device_slug(gpu)}.json"
 
@@ -143,10 +147,12 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def merge(source: Path, folder: Path = FOLDER) -> Path:
-    """Takes the sections of a file over into that of their GPU, which it returns."""
+    """Takes the sections of a file over into that of their GPU, or GPUs, which it returns."""
     found = read(source)
     target = path_of(found["gpu"], folder)
     for name, section in found["sections"].items():
+        if gpus := section["environment"].get("gpus"):
+            target = path_of(f"{found['gpu']} x{gpus}", folder / SEVERAL)
         if section.get("part"):
             raise ValueError(
                 f"{source}: section {name} is a part of a benchmark: {section['part']}"

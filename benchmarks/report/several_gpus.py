@@ -8,7 +8,7 @@ from typing import Any
 
 from . import performance, record, tables
 
-FOLDER = record.FOLDER / "several"
+FOLDER = record.FOLDER / record.SEVERAL
 DOCUMENT = performance.ROOT / "docs" / "distributed.md"
 NOTHING = "Nothing has been measured on several GPUs yet."
 
@@ -73,11 +73,15 @@ def figures(found: Sequence[Mapping[str, Any]]) -> str:
     for result in found:
         sections = [name for name in result["sections"] if name != "faults"]
         environments = [result["sections"][name]["environment"] for name in sections]
-        origins = dict.fromkeys(
-            f"{env['gpus']} x {env['gpu']}, driver {env['driver']}, torch {env['torch']}, NCCL"
-            f" {env.get('nccl', '-')}, commit {(env.get('commit') or '-')[:12]}"
-            for env in environments
-        )
+        commits: dict[str, dict[str, None]] = {}
+        for env in environments:
+            machine = f"{env['gpus']} x {env['gpu']}, driver {env['driver']}, torch {env['torch']}"
+            machine += f", NCCL {env.get('nccl', '-')}"
+            commits.setdefault(machine, {})[(env.get("commit") or "-")[:12]] = None
+        origins = [
+            f"{machine}, commit{'s' if len(these) > 1 else ''} {', '.join(these)}"
+            for machine, these in commits.items()
+        ]
         body = [line for name in sections for line in _lines(result["sections"][name]["results"])]
         head = ["", "sizes", "", "against", "ratio", "us", "against, us"]
         parts += ["; ".join(origins) + ":", tables.table(head, body, left=4)]

@@ -139,6 +139,9 @@ def test_sections_of_several_calls_are_merged(tmp_path: Path) -> None:
     record.write_section(second, "conv", section([], part="--quick"))
     with pytest.raises(ValueError, match="conv is a part of a benchmark: --quick"):
         record.merge(second, folder)
+    two = ENVIRONMENT | {"gpus": 2}
+    record.write_section(first, "mm", section([], environment=two))
+    assert record.merge(first, folder) == folder / "several" / "h200_x2.json"
 
 
 # --- lines and tables

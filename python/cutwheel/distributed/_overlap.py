@@ -263,7 +263,7 @@ def compute_and_scatter(
 
 def _sum(parts: Tensor) -> Tensor:
     """Over the first dimension: torch adds up in float32 or wider, always in the same order."""
-    return parts.sum(0)
+    return parts.sum(0, dtype=parts.dtype)  # named: under autocast sum returns float32
 
 
 class _AllGatherLinear(torch.autograd.Function):
