@@ -288,8 +288,14 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   double const later = of_tile + (is_cutlass                       ? kFewSteps * area_of(kernel.tile) * exposed
                                   : is_own && kernel.cluster.k > 2 ? kLaterSums
                                                                    : 0);
-  // Threads store an unaligned D, which pingpong hides: read off 4096 x 50257 x 768 on an H100, 691 us and 568.
-  if (!r.d_aligned && !hides) tile += 1.3 * area_of(kernel.tile);
+  // Threads store an unaligned D, and of two warpgroups in turns one while the other multiplies, as long as that lasts:
+  // read off 4096 x 50257 x 768 on an H100 (691 us by 128x128 and 568 in turns) and products of 577, 197 and 333 rows with
+  // a K of 64 and 80 in batches on an H200 (5.2 and 4.7 us for 128x128).
+  constexpr double kStores = 2.9, kStoresInTurns = 8.0;
+  if (!r.d_aligned) {
+    double const stores = (hides ? kStoresInTurns : kStores) * rows * columns / (128.0 * 128.0);
+    tile = hides ? std::max(tile, (tile + stores) / 2) : tile + stores;
+  }
   // Where figures come from tiles that M fills at least by half: far larger ones spend their stages on padding. Those of
   // clusters that share K come from any M: 4 x 384 x 24576 with block-wise scales takes 10.3 us (H100), and so would be
   // predicted to take 23.9, without 12.9; 12 x 1280 x 5120 takes 5.3 (H200), and would take 6.9, without 5.6.

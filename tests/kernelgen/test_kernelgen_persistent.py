@@ -91,7 +91,7 @@ def test_rules_of_sm90_persistent(values: Table, text: str) -> None:
 def test_tiles_have_a_width_of_wgmma(combination: Table, is_fast: bool, taken: list[int]) -> None:
     entry = changed(PERSISTENT_SM90, dtypes=[combination], fast_accum=is_fast)
     for n in range(16, 257, 16):
-        narrow = changed(entry, tile=[64, n, 128])
+        narrow = changed(entry, tile=[128, n, 128])
         if n in taken:
             assert manifest(narrow)
             continue
@@ -99,6 +99,17 @@ def test_tiles_have_a_width_of_wgmma(combination: Table, is_fast: bool, taken: l
         assert where == TILE
         assert reason.startswith(f"tile N = {n} is multiplied ")
         assert reason.endswith(f"in that width here; N is one of {', '.join(map(str, taken))}")
+
+
+def test_halves_of_promoted_sums_have_a_width_of_wgmma() -> None:
+    for n in range(192, 257, 16):
+        assert manifest(changed(PERSISTENT_SM90, dtypes=[E4M3], tile=[64, n, 128]))
+    mixed = changed(PERSISTENT_SM90, dtypes=[MIXED])
+    assert manifest(changed(mixed, tile=[64, 256, 128]))
+    ((_, reason),) = errors(changed(mixed, tile=[64, 224, 128]))
+    assert reason.startswith("tile N = 224 is multiplied 112 columns at a time")
+    ((_, reason),) = errors(changed(mixed, tile=[64, 208, 128]))
+    assert "and a warpgroup has half of them: a multiple of 32" in reason
 
 
 def test_a_width_that_is_missing_is_named() -> None:

@@ -214,11 +214,11 @@ def test_rules_of_quantize(values: Table, text: str) -> None:
             # Rows of D that are longer than 512 bytes are staged in parts of even width.
             changed(
                 PERSISTENT_SM90,
-                tile=[64, 192, 128],
+                tile=[128, 192, 128],
                 dtypes=[dtypes("e4m3", "f32")],
                 epilogue=["accumulator"],
             ),
-            "2 stages x ((64 + 192) x 128 + 16) + staged rows 64 x 384 = 90144 bytes",
+            "2 stages x ((128 + 192) x 128 + 16) + staged rows 128 x 384 = 131104 bytes",
         ),
         (QUANTIZE, "0 bytes"),
     ],

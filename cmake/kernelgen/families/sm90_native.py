@@ -250,8 +250,10 @@ def _warpgroups(kernel: Kernel) -> int:
     """Warpgroups that multiply."""
     if kernel.tile.schedule == "pingpong":
         return 2
+    if _halves_columns(kernel):
+        return 2
     m = kernel.tile.shape[0]
-    return 3 if m == 192 and not _halves_columns(kernel) else max(1, min(m // 64, 2))
+    return 3 if m == 192 else max(1, min(m // 64, 2))
 
 
 def _rows(kernel: Kernel) -> int:
@@ -264,6 +266,10 @@ def _rows(kernel: Kernel) -> int:
 def _halves_columns(kernel: Kernel) -> bool:
     """Whether each of two warpgroups has all rows of a tile, and half of its columns."""
     m, n, _ = kernel.tile.shape
+    if m == 64:
+        is_promoted = kernel.is_fp8 and not kernel.tile.fast_accum and not kernel.scales
+        is_plain = kernel.tile.schedule != "pingpong" and kernel.tile.cluster[2] == 1
+        return n >= 192 and kernel.family == "sm90_persistent" and is_promoted and is_plain
     return m == 192 and n >= 128 and rules.own_layouts(kernel)[1] == "n"
 
 

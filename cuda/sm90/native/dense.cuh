@@ -29,7 +29,8 @@ template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layo
 using Sm90DenseKernel =
     Sm90PersistentKernel<Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue<d>, swap_ab, Cluster::kK,
                                              schedule == Schedule::pingpong,
-                                             /*stores_by_tma=*/swap_ab && is_fp8(a) && !fast_accum, Cluster::kM>,
+                                             /*stores_by_tma=*/swap_ab && is_fp8(a) && !fast_accum, Cluster::kM,
+                                             /*promotes=*/is_fp8(a) && !fast_accum && block_scales == BlockScales::none>,
                          Sm90DenseScheduler<Tile, takes_slices(d, schedule, Cluster::kK)>, is_fp8(a) && !fast_accum,
                          block_scales>;
 

@@ -20,7 +20,7 @@ namespace cutwheel::gemm {
 template <class Types_, class Scheduler, bool promotes_accumulator, BlockScales block_scales = BlockScales::none>
 struct Sm90PersistentKernel {
   static constexpr bool kScaled = block_scales != BlockScales::none;
-  static_assert(promotes_accumulator || !kScaled);
+  static_assert(!kScaled || (promotes_accumulator && !Types_::kHalvesColumns));
   static constexpr int kSplits = Types_::kSplits, kSharing = Types_::kSharing, kCluster = kSplits * kSharing;
   using ScaleShape =
       Sm90BlockScaleShape<cute::size<1>(typename Types_::TileShape{}), block_scales, Types_::kSwapAB, (kSplits > 1)>;

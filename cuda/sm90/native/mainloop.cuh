@@ -22,11 +22,13 @@ using Sm90MmaElement = std::conditional_t<type == DType::tf32, cutlass::tfloat32
 // tile, each of which finishes its part of the columns. pingpong: two warpgroups take whole tiles in turns, so that one
 // multiplies while the other stores; else each owns 64 rows of every tile, of 256 rows every other 64. Of 192 rows three
 // own 64 each, or, where K is contiguous in B and there are 128 columns or more, two have all of them and half of the
-// columns: with fewer columns, reading all rows twice from shared memory would take longer than multiplying. stores_by_tma:
+// columns: with fewer columns, reading all rows twice from shared memory would take longer than multiplying. So have two of
+// 64 rows and 192 columns or more where sums are promoted, two sets of which one's registers do not hold. stores_by_tma:
 // never by threads, as images, groups of rows and promoted sums want it. sharing: threadblocks of a cluster whose tiles lie
 // below each other, and which load each other's columns by multicast.
 template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, class Epilogue_,
-          bool swap_ab = false, int splits = 1, bool pingpong = false, bool stores_by_tma = false, int sharing = 1>
+          bool swap_ab = false, int splits = 1, bool pingpong = false, bool stores_by_tma = false, int sharing = 1,
+          bool promotes = false>
 struct Sm90PersistentTypes {
   static constexpr bool kSwapAB = swap_ab;
   static constexpr DType kD = d;
@@ -42,7 +44,9 @@ struct Sm90PersistentTypes {
   static constexpr auto kMajorB = (swap_ab ? layout_a == Layout::row : layout_b == Layout::column)
                                       ? cute::SM90::GMMA::Major::K
                                       : cute::SM90::GMMA::Major::MN;
-  static constexpr bool kHalvesColumns = Tile::kM == 192 && Tile::kN >= 128 && kMajorB == cute::SM90::GMMA::Major::K;
+  static constexpr bool kHalvesColumns =
+      kMajorB == cute::SM90::GMMA::Major::K &&
+      (Tile::kM == 192 ? Tile::kN >= 128 : Tile::kM == 64 && Tile::kN >= 192 && promotes && !pingpong && splits == 1);
   // The columns that a warpgroup multiplies, and those that it stores.
   static constexpr int kColumns = kHalvesColumns ? Tile::kN / 2 : Tile::kN, kOwnColumns = kColumns / splits;
   static_assert(Tile::kN % splits == 0 && (!kHalvesColumns || splits == 1));
@@ -50,7 +54,7 @@ struct Sm90PersistentTypes {
   using ElementB = Sm90MmaElement<swap_ab ? a : b>;
   using ElementAccumulator = Element<acc>;
   // Warpgroups of a threadblock that multiply, those of a tile, and the blocks of 64 rows that each of these has.
-  static constexpr int kTileWarpGroups = pingpong || Tile::kM == 64 ? 1 : Tile::kM == 192 && !kHalvesColumns ? 3 : 2;
+  static constexpr int kTileWarpGroups = kHalvesColumns ? 2 : pingpong || Tile::kM == 64 ? 1 : Tile::kM == 192 ? 3 : 2;
   static constexpr int kWarpGroups = pingpong ? 2 : kTileWarpGroups;
   static constexpr int kRowGroups = kHalvesColumns ? 1 : kTileWarpGroups;
   static constexpr int kBlocks = Tile::kM / 64 / kRowGroups;
