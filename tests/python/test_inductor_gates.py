@@ -166,6 +166,11 @@ def scaled(
     return product
 
 
+def promoted(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Tensor:
+    product: Tensor = torch._scaled_mm(a, b.t(), scale_a, scale_b, out_dtype=torch.bfloat16)
+    return product
+
+
 @pytest.mark.parametrize("rows", [32, 1])
 def test_scaled_products(inductor_graphs: Graphs, cutwheel: ModuleType, rows: int) -> None:
     a, b = fp8(rows, 64), fp8(48, 64)
@@ -185,7 +190,7 @@ def test_scaled_products_that_stay(inductor_graphs: Graphs, cutwheel: ModuleType
     compiled(fp8(32, 64), fp8(48, 64), *one, make(48))
     assert not compiled.ops.calls
     assert "a bias" in str(cutwheel.inductor.report(clear=True))
-    compiled = inductor_graphs(scaled, only_faster=True)
+    compiled = inductor_graphs(promoted, only_faster=True)
     compiled(fp8(4096, 64), fp8(48, 64), *one)
     assert not compiled.ops.calls
-    assert "tensorwise, fast" in str(cutwheel.inductor.report())
+    assert "tensorwise" in str(cutwheel.inductor.report())

@@ -58,58 +58,58 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"_scaled_grouped_mm rowwise fast", 128, true},  // 9 problems, mean 1.088, a fifth up to 1.046
     {"_scaled_grouped_mm rowwise fast", 512, true},  // 17 problems, mean 1.427, a fifth up to 1.142
     {"_scaled_grouped_mm rowwise fast", 2048, true},  // 4 problems, mean 1.223, a fifth up to 1.133
-    {"_scaled_mm 1x128 x 128x128", 16, true},  // 27 problems, mean 1.341, a fifth up to 1.132
-    {"_scaled_mm 1x128 x 128x128", 64, true},  // 22 problems, mean 1.318, a fifth up to 1.116
-    {"_scaled_mm 1x128 x 128x128", 128, true},  // 16 problems, mean 1.345, a fifth up to 0.992
-    {"_scaled_mm 1x128 x 128x128", 512, false},  // 34 problems, mean 1.047, a fifth up to 0.959
-    {"_scaled_mm 1x128 x 128x128", 2048, false},  // 26 problems, mean 1.016, a fifth up to 0.968
-    {"_scaled_mm 1x128 x 128x128", 0, false},  // 33 problems, mean 0.966, a fifth up to 0.944
-    {"_scaled_mm 1x128 x 1x128", 1, true},  // 15 problems, mean 1.277, a fifth up to 1.141
-    {"_scaled_mm 1x128 x 1x128", 16, false},  // 30 problems, mean 1.027, a fifth up to 0.962
-    {"_scaled_mm 1x128 x 1x128", 64, false},  // 24 problems, mean 1.039, a fifth up to 0.943
-    {"_scaled_mm 1x128 x 1x128", 128, false},  // 17 problems, mean 1.020, a fifth up to 0.897
-    {"_scaled_mm 1x128 x 1x128", 512, false},  // 42 problems, mean 1.037, a fifth up to 0.969
-    {"_scaled_mm 1x128 x 1x128", 2048, false},  // 30 problems, mean 0.978, a fifth up to 0.935
-    {"_scaled_mm 1x128 x 1x128", 0, false},  // 35 problems, mean 0.977, a fifth up to 0.969
-    {"_scaled_mm rowwise", 1, true},  // 15 problems, mean 1.712, a fifth up to 1.380
-    {"_scaled_mm rowwise", 16, true},  // 58 problems, mean 1.796, a fifth up to 1.367
-    {"_scaled_mm rowwise", 64, true},  // 37 problems, mean 1.681, a fifth up to 1.288
-    {"_scaled_mm rowwise", 128, true},  // 22 problems, mean 1.418, a fifth up to 1.078
-    {"_scaled_mm rowwise", 512, true},  // 52 problems, mean 1.276, a fifth up to 1.018
-    {"_scaled_mm rowwise", 2048, true},  // 36 problems, mean 1.162, a fifth up to 0.999
-    {"_scaled_mm rowwise", 0, false},  // 58 problems, mean 1.019, a fifth up to 0.942
-    {"_scaled_mm rowwise fast", 1, true},  // 15 problems, mean 1.492, a fifth up to 1.212
-    {"_scaled_mm rowwise fast", 16, true},  // 58 problems, mean 1.637, a fifth up to 1.208
-    {"_scaled_mm rowwise fast", 64, true},  // 37 problems, mean 1.603, a fifth up to 1.139
-    {"_scaled_mm rowwise fast", 128, true},  // 22 problems, mean 1.397, a fifth up to 1.095
-    {"_scaled_mm rowwise fast", 512, true},  // 52 problems, mean 1.234, a fifth up to 1.008
-    {"_scaled_mm rowwise fast", 2048, true},  // 36 problems, mean 1.138, a fifth up to 0.989
-    {"_scaled_mm rowwise fast", 0, false},  // 58 problems, mean 1.004, a fifth up to 0.953
-    {"_scaled_mm tensorwise", 1, true},  // 15 problems, mean 1.109, a fifth up to 1.025
-    {"_scaled_mm tensorwise", 16, true},  // 58 problems, mean 1.139, a fifth up to 1.020
-    {"_scaled_mm tensorwise", 64, true},  // 37 problems, mean 1.135, a fifth up to 1.024
-    {"_scaled_mm tensorwise", 128, true},  // 22 problems, mean 1.073, a fifth up to 0.999
-    {"_scaled_mm tensorwise", 512, false},  // 52 problems, mean 1.043, a fifth up to 0.946
-    {"_scaled_mm tensorwise", 2048, false},  // 36 problems, mean 0.977, a fifth up to 0.895
-    {"_scaled_mm tensorwise", 0, false},  // 58 problems, mean 0.951, a fifth up to 0.910
-    {"_scaled_mm tensorwise fast", 1, true},  // 15 problems, mean 1.109, a fifth up to 1.027
-    {"_scaled_mm tensorwise fast", 16, true},  // 58 problems, mean 1.155, a fifth up to 1.032
-    {"_scaled_mm tensorwise fast", 64, true},  // 37 problems, mean 1.130, a fifth up to 1.029
-    {"_scaled_mm tensorwise fast", 128, true},  // 22 problems, mean 1.068, a fifth up to 1.008
-    {"_scaled_mm tensorwise fast", 512, true},  // 52 problems, mean 1.042, a fifth up to 0.978
-    {"_scaled_mm tensorwise fast", 2048, false},  // 36 problems, mean 1.015, a fifth up to 0.950
-    {"_scaled_mm tensorwise fast", 0, false},  // 58 problems, mean 0.999, a fifth up to 0.967
-    {"addmm tn", 1, true},  // 15 problems, mean 1.098, a fifth up to 1.014
-    {"addmm tn", 16, true},  // 50 problems, mean 1.135, a fifth up to 1.028
-    {"addmm tn", 64, true},  // 33 problems, mean 1.102, a fifth up to 1.018
-    {"addmm tn", 128, true},  // 21 problems, mean 1.043, a fifth up to 0.990
-    {"addmm tn", 512, true},  // 43 problems, mean 1.048, a fifth up to 0.984
-    {"addmm tn", 2048, true},  // 31 problems, mean 1.042, a fifth up to 0.998
-    {"addmm tn", 0, true},  // 51 problems, mean 1.031, a fifth up to 0.996
-    {"bmm tn", 512, true},  // 5 problems, mean 1.054, a fifth up to 0.996
-    {"bmm tn", 2048, true},  // 3 problems, mean 1.119, a fifth up to 1.011
-    {"bmm tt", 512, true},  // 5 problems, mean 1.618, a fifth up to 1.277
-    {"bmm tt", 2048, false},  // 3 problems, mean 1.020, a fifth up to 0.918
+    {"_scaled_mm 1x128 x 128x128", 16, true},  // 22 problems, mean 1.312, a fifth up to 1.137
+    {"_scaled_mm 1x128 x 128x128", 64, true},  // 22 problems, mean 1.312, a fifth up to 1.116
+    {"_scaled_mm 1x128 x 128x128", 128, true},  // 15 problems, mean 1.222, a fifth up to 0.983
+    {"_scaled_mm 1x128 x 128x128", 512, false},  // 33 problems, mean 1.064, a fifth up to 0.959
+    {"_scaled_mm 1x128 x 128x128", 2048, true},  // 29 problems, mean 1.026, a fifth up to 0.970
+    {"_scaled_mm 1x128 x 128x128", 0, false},  // 37 problems, mean 0.979, a fifth up to 0.949
+    {"_scaled_mm 1x128 x 1x128", 1, true},  // 16 problems, mean 1.366, a fifth up to 1.137
+    {"_scaled_mm 1x128 x 1x128", 16, false},  // 24 problems, mean 1.038, a fifth up to 0.948
+    {"_scaled_mm 1x128 x 1x128", 64, false},  // 24 problems, mean 1.053, a fifth up to 0.934
+    {"_scaled_mm 1x128 x 1x128", 128, false},  // 17 problems, mean 1.000, a fifth up to 0.897
+    {"_scaled_mm 1x128 x 1x128", 512, true},  // 41 problems, mean 1.035, a fifth up to 0.978
+    {"_scaled_mm 1x128 x 1x128", 2048, false},  // 36 problems, mean 0.990, a fifth up to 0.946
+    {"_scaled_mm 1x128 x 1x128", 0, false},  // 42 problems, mean 0.981, a fifth up to 0.949
+    {"_scaled_mm rowwise", 1, true},  // 16 problems, mean 1.808, a fifth up to 1.380
+    {"_scaled_mm rowwise", 16, true},  // 48 problems, mean 1.731, a fifth up to 1.298
+    {"_scaled_mm rowwise", 64, true},  // 37 problems, mean 1.711, a fifth up to 1.285
+    {"_scaled_mm rowwise", 128, true},  // 25 problems, mean 1.304, a fifth up to 1.075
+    {"_scaled_mm rowwise", 512, true},  // 51 problems, mean 1.279, a fifth up to 1.018
+    {"_scaled_mm rowwise", 2048, true},  // 40 problems, mean 1.146, a fifth up to 1.001
+    {"_scaled_mm rowwise", 0, false},  // 60 problems, mean 1.041, a fifth up to 0.948
+    {"_scaled_mm rowwise fast", 1, true},  // 16 problems, mean 1.594, a fifth up to 1.212
+    {"_scaled_mm rowwise fast", 16, true},  // 48 problems, mean 1.606, a fifth up to 1.205
+    {"_scaled_mm rowwise fast", 64, true},  // 37 problems, mean 1.634, a fifth up to 1.139
+    {"_scaled_mm rowwise fast", 128, true},  // 25 problems, mean 1.298, a fifth up to 1.086
+    {"_scaled_mm rowwise fast", 512, true},  // 51 problems, mean 1.242, a fifth up to 1.011
+    {"_scaled_mm rowwise fast", 2048, true},  // 40 problems, mean 1.123, a fifth up to 0.989
+    {"_scaled_mm rowwise fast", 0, false},  // 60 problems, mean 1.016, a fifth up to 0.954
+    {"_scaled_mm tensorwise", 1, true},  // 16 problems, mean 1.165, a fifth up to 1.025
+    {"_scaled_mm tensorwise", 16, true},  // 48 problems, mean 1.145, a fifth up to 1.010
+    {"_scaled_mm tensorwise", 64, true},  // 37 problems, mean 1.152, a fifth up to 1.024
+    {"_scaled_mm tensorwise", 128, false},  // 25 problems, mean 1.018, a fifth up to 0.944
+    {"_scaled_mm tensorwise", 512, false},  // 51 problems, mean 1.049, a fifth up to 0.953
+    {"_scaled_mm tensorwise", 2048, false},  // 40 problems, mean 1.002, a fifth up to 0.939
+    {"_scaled_mm tensorwise", 0, false},  // 60 problems, mean 0.965, a fifth up to 0.911
+    {"_scaled_mm tensorwise fast", 1, true},  // 16 problems, mean 1.170, a fifth up to 1.026
+    {"_scaled_mm tensorwise fast", 16, true},  // 48 problems, mean 1.168, a fifth up to 1.025
+    {"_scaled_mm tensorwise fast", 64, true},  // 37 problems, mean 1.143, a fifth up to 1.020
+    {"_scaled_mm tensorwise fast", 128, true},  // 25 problems, mean 1.032, a fifth up to 0.989
+    {"_scaled_mm tensorwise fast", 512, true},  // 51 problems, mean 1.052, a fifth up to 0.984
+    {"_scaled_mm tensorwise fast", 2048, true},  // 40 problems, mean 1.027, a fifth up to 0.976
+    {"_scaled_mm tensorwise fast", 0, false},  // 60 problems, mean 1.002, a fifth up to 0.954
+    {"addmm tn", 1, true},  // 16 problems, mean 1.135, a fifth up to 1.001
+    {"addmm tn", 16, true},  // 41 problems, mean 1.165, a fifth up to 1.028
+    {"addmm tn", 64, true},  // 33 problems, mean 1.089, a fifth up to 1.003
+    {"addmm tn", 128, true},  // 25 problems, mean 1.035, a fifth up to 0.978
+    {"addmm tn", 512, true},  // 42 problems, mean 1.045, a fifth up to 0.999
+    {"addmm tn", 2048, true},  // 34 problems, mean 1.052, a fifth up to 0.995
+    {"addmm tn", 0, true},  // 54 problems, mean 1.028, a fifth up to 0.995
+    {"bmm tn", 512, true},  // 5 problems, mean 1.383, a fifth up to 1.243
+    {"bmm tn", 2048, true},  // 3 problems, mean 1.069, a fifth up to 1.011
+    {"bmm tt", 512, true},  // 5 problems, mean 1.604, a fifth up to 1.277
+    {"bmm tt", 2048, false},  // 3 problems, mean 0.989, a fifth up to 0.909
     {"convolution dgrad dense, stride 1", 0, true},  // 108 problems, mean 1.130, a fifth up to 0.982
     {"convolution dgrad dense, stride 2 or more", 0, true},  // 21 problems, mean 1.210, a fifth up to 0.999
     {"convolution dgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.745, a fifth up to 1.043
@@ -137,23 +137,23 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 29 problems, mean 1.840, a fifth up to 1.454
     {"convolution wgrad pointwise, stride 1", 0, true},  // 42 problems, mean 1.115, a fifth up to 0.973
     {"convolution wgrad pointwise, stride 2 or more", 0, true},  // 6 problems, mean 1.294, a fifth up to 1.127
-    {"mm nt", 512, true},  // 9 problems, mean 1.159, a fifth up to 1.076
-    {"mm nt", 2048, true},  // 48 problems, mean 1.118, a fifth up to 0.998
-    {"mm nt", 0, true},  // 167 problems, mean 1.144, a fifth up to 1.021
-    {"mm tn", 1, true},  // 21 problems, mean 1.093, a fifth up to 0.998
-    {"mm tn", 16, true},  // 73 problems, mean 1.141, a fifth up to 1.055
-    {"mm tn", 64, true},  // 45 problems, mean 1.144, a fifth up to 1.039
-    {"mm tn", 128, true},  // 29 problems, mean 1.062, a fifth up to 1.006
-    {"mm tn", 512, false},  // 68 problems, mean 1.041, a fifth up to 0.970
-    {"mm tn", 2048, true},  // 42 problems, mean 1.057, a fifth up to 0.992
-    {"mm tn", 0, false},  // 67 problems, mean 1.002, a fifth up to 0.962
-    {"mm tt", 1, false},  // 12 problems, mean 1.155, a fifth up to 0.960
-    {"mm tt", 16, true},  // 60 problems, mean 1.127, a fifth up to 1.008
-    {"mm tt", 64, true},  // 32 problems, mean 1.159, a fifth up to 0.998
-    {"mm tt", 128, true},  // 16 problems, mean 1.068, a fifth up to 1.003
-    {"mm tt", 512, true},  // 43 problems, mean 1.072, a fifth up to 0.975
-    {"mm tt", 2048, false},  // 29 problems, mean 1.044, a fifth up to 0.965
-    {"mm tt", 0, false},  // 42 problems, mean 1.010, a fifth up to 0.975
+    {"mm nt", 512, true},  // 10 problems, mean 1.168, a fifth up to 1.091
+    {"mm nt", 2048, true},  // 49 problems, mean 1.119, a fifth up to 0.993
+    {"mm nt", 0, true},  // 166 problems, mean 1.113, a fifth up to 1.014
+    {"mm tn", 1, true},  // 19 problems, mean 1.132, a fifth up to 0.998
+    {"mm tn", 16, true},  // 71 problems, mean 1.151, a fifth up to 1.055
+    {"mm tn", 64, true},  // 47 problems, mean 1.109, a fifth up to 1.019
+    {"mm tn", 128, true},  // 36 problems, mean 1.065, a fifth up to 1.004
+    {"mm tn", 512, true},  // 63 problems, mean 1.049, a fifth up to 0.976
+    {"mm tn", 2048, true},  // 44 problems, mean 1.047, a fifth up to 0.998
+    {"mm tn", 0, false},  // 69 problems, mean 1.009, a fifth up to 0.959
+    {"mm tt", 1, false},  // 9 problems, mean 1.189, a fifth up to 0.959
+    {"mm tt", 16, true},  // 59 problems, mean 1.126, a fifth up to 1.008
+    {"mm tt", 64, true},  // 34 problems, mean 1.118, a fifth up to 1.003
+    {"mm tt", 128, true},  // 23 problems, mean 1.049, a fifth up to 0.999
+    {"mm tt", 512, true},  // 38 problems, mean 1.091, a fifth up to 0.975
+    {"mm tt", 2048, false},  // 29 problems, mean 1.012, a fifth up to 0.964
+    {"mm tt", 0, false},  // 44 problems, mean 1.012, a fifth up to 0.975
 };
 
 // Problems that differ from their class, or have none.
@@ -178,57 +178,56 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_grouped_mm rowwise fast", {8, 4096, 28672, 4096}, false},  // 0.940
     {"_scaled_grouped_mm rowwise fast", {8, 32768, 7168, 2048}, true},  // 1.032
     {"_scaled_grouped_mm rowwise fast", {4, 32768, 4096, 7168}, true},  // 1.022
-    {"_scaled_mm 1x128 x 128x128", {1, 4, 1024, 14336}, false},  // 0.921
-    {"_scaled_mm 1x128 x 128x128", {1, 32, 1792, 18432}, false},  // 0.942
+    {"_scaled_mm 1x128 x 128x128", {1, 32, 512, 14336}, false},  // 0.932
+    {"_scaled_mm 1x128 x 128x128", {1, 64, 10240, 8192}, false},  // 0.957
     {"_scaled_mm 1x128 x 128x128", {1, 256, 2112, 7168}, true},  // 1.783
     {"_scaled_mm 1x128 x 128x128", {1, 256, 3072, 3072}, true},  // 1.438
     {"_scaled_mm 1x128 x 128x128", {1, 256, 4096, 4096}, true},  // 1.270
     {"_scaled_mm 1x128 x 128x128", {1, 256, 4096, 7168}, true},  // 1.335
     {"_scaled_mm 1x128 x 128x128", {1, 256, 4096, 14336}, true},  // 1.384
-    {"_scaled_mm 1x128 x 128x128", {1, 256, 6144, 4096}, true},  // 1.058
+    {"_scaled_mm 1x128 x 128x128", {1, 256, 6144, 4096}, true},  // 1.055
+    {"_scaled_mm 1x128 x 128x128", {1, 256, 6144, 6144}, true},  // 1.063
     {"_scaled_mm 1x128 x 128x128", {1, 256, 7168, 2048}, true},  // 1.048
-    {"_scaled_mm 1x128 x 128x128", {1, 256, 10240, 8192}, true},  // 1.112
+    {"_scaled_mm 1x128 x 128x128", {1, 256, 10240, 8192}, true},  // 1.106
+    {"_scaled_mm 1x128 x 128x128", {1, 284, 6144, 4096}, true},  // 1.528
     {"_scaled_mm 1x128 x 128x128", {1, 328, 8192, 2048}, true},  // 1.034
     {"_scaled_mm 1x128 x 128x128", {1, 448, 32768, 512}, true},  // 1.123
-    {"_scaled_mm 1x128 x 128x128", {1, 512, 3072, 3072}, true},  // 1.075
     {"_scaled_mm 1x128 x 128x128", {1, 512, 4096, 4096}, true},  // 1.032
     {"_scaled_mm 1x128 x 128x128", {1, 512, 6144, 4096}, true},  // 1.026
-    {"_scaled_mm 1x128 x 128x128", {1, 712, 3072, 8192}, true},  // 1.114
-    {"_scaled_mm 1x128 x 128x128", {1, 744, 7168, 4096}, true},  // 1.049
-    {"_scaled_mm 1x128 x 128x128", {1, 1024, 1024, 1024}, true},  // 1.419
-    {"_scaled_mm 1x128 x 128x128", {1, 1024, 6144, 4096}, true},  // 1.038
-    {"_scaled_mm 1x128 x 128x128", {1, 1024, 7168, 2048}, true},  // 1.038
-    {"_scaled_mm 1x128 x 128x128", {1, 1136, 128256, 4096}, true},  // 1.035
-    {"_scaled_mm 1x128 x 128x128", {1, 1360, 3072, 512}, true},  // 1.025
-    {"_scaled_mm 1x128 x 128x128", {1, 1984, 2880, 1024}, true},  // 1.183
-    {"_scaled_mm 1x128 x 128x128", {1, 4096, 2048, 2048}, true},  // 1.094
+    {"_scaled_mm 1x128 x 128x128", {1, 1024, 2112, 7168}, false},  // 0.959
+    {"_scaled_mm 1x128 x 128x128", {1, 1024, 4096, 7168}, false},  // 0.963
+    {"_scaled_mm 1x128 x 128x128", {1, 1024, 8192, 28672}, false},  // 0.967
+    {"_scaled_mm 1x128 x 128x128", {1, 1024, 24576, 1536}, false},  // 0.968
+    {"_scaled_mm 1x128 x 128x128", {1, 1408, 24576, 1536}, false},  // 0.962
+    {"_scaled_mm 1x128 x 128x128", {1, 2096, 4096, 512}, true},  // 1.173
+    {"_scaled_mm 1x128 x 128x128", {1, 3424, 2112, 3584}, true},  // 1.052
+    {"_scaled_mm 1x128 x 128x128", {1, 4096, 3072, 512}, true},  // 1.126
+    {"_scaled_mm 1x128 x 128x128", {1, 4096, 3072, 8192}, true},  // 1.027
+    {"_scaled_mm 1x128 x 128x128", {1, 4592, 3072, 8192}, true},  // 1.022
     {"_scaled_mm 1x128 x 128x128", {1, 8192, 768, 3072}, true},  // 1.044
     {"_scaled_mm 1x128 x 1x128", {1, 4, 1280, 5120}, true},  // 1.061
+    {"_scaled_mm 1x128 x 1x128", {1, 4, 4096, 7168}, true},  // 1.162
     {"_scaled_mm 1x128 x 1x128", {1, 4, 32768, 2560}, true},  // 1.096
     {"_scaled_mm 1x128 x 1x128", {1, 8, 5120, 384}, true},  // 1.399
     {"_scaled_mm 1x128 x 1x128", {1, 8, 5120, 1536}, true},  // 1.096
-    {"_scaled_mm 1x128 x 1x128", {1, 8, 10240, 1024}, true},  // 1.032
     {"_scaled_mm 1x128 x 1x128", {1, 8, 49152, 3072}, true},  // 1.078
-    {"_scaled_mm 1x128 x 1x128", {1, 12, 1280, 5120}, true},  // 1.466
-    {"_scaled_mm 1x128 x 1x128", {1, 16, 1280, 1280}, true},  // 1.301
+    {"_scaled_mm 1x128 x 1x128", {1, 16, 1152, 4304}, true},  // 1.440
     {"_scaled_mm 1x128 x 1x128", {1, 16, 2048, 8192}, true},  // 1.039
-    {"_scaled_mm 1x128 x 1x128", {1, 16, 2112, 7168}, true},  // 1.097
-    {"_scaled_mm 1x128 x 1x128", {1, 16, 3072, 3072}, true},  // 1.131
+    {"_scaled_mm 1x128 x 1x128", {1, 16, 2112, 7168}, true},  // 1.106
     {"_scaled_mm 1x128 x 1x128", {1, 16, 4096, 4096}, true},  // 1.055
     {"_scaled_mm 1x128 x 1x128", {1, 16, 4096, 7168}, true},  // 1.048
-    {"_scaled_mm 1x128 x 1x128", {1, 16, 5120, 1280}, true},  // 1.179
-    {"_scaled_mm 1x128 x 1x128", {1, 16, 7168, 2048}, true},  // 1.127
-    {"_scaled_mm 1x128 x 1x128", {1, 24, 32768, 512}, true},  // 1.086
+    {"_scaled_mm 1x128 x 1x128", {1, 16, 7168, 2048}, true},  // 1.122
     {"_scaled_mm 1x128 x 1x128", {1, 32, 384, 3072}, true},  // 1.409
+    {"_scaled_mm 1x128 x 1x128", {1, 32, 512, 14336}, true},  // 1.316
     {"_scaled_mm 1x128 x 1x128", {1, 32, 768, 384}, true},  // 1.491
-    {"_scaled_mm 1x128 x 1x128", {1, 32, 1792, 18432}, true},  // 1.119
     {"_scaled_mm 1x128 x 1x128", {1, 48, 2048, 1024}, true},  // 1.315
-    {"_scaled_mm 1x128 x 1x128", {1, 64, 7168, 2048}, true},  // 1.048
+    {"_scaled_mm 1x128 x 1x128", {1, 48, 10240, 2048}, true},  // 1.144
+    {"_scaled_mm 1x128 x 1x128", {1, 64, 4608, 896}, true},  // 1.223
+    {"_scaled_mm 1x128 x 1x128", {1, 64, 6144, 4096}, true},  // 1.025
+    {"_scaled_mm 1x128 x 1x128", {1, 64, 7168, 2048}, true},  // 1.036
     {"_scaled_mm 1x128 x 1x128", {1, 64, 10240, 8192}, true},  // 1.076
     {"_scaled_mm 1x128 x 1x128", {1, 64, 16032, 3072}, true},  // 1.166
     {"_scaled_mm 1x128 x 1x128", {1, 64, 128256, 4096}, true},  // 1.066
-    {"_scaled_mm 1x128 x 1x128", {1, 128, 256, 2048}, true},  // 1.258
-    {"_scaled_mm 1x128 x 1x128", {1, 128, 1280, 5120}, true},  // 1.051
     {"_scaled_mm 1x128 x 1x128", {1, 128, 6144, 4096}, true},  // 1.116
     {"_scaled_mm 1x128 x 1x128", {1, 128, 7168, 2048}, true},  // 1.114
     {"_scaled_mm 1x128 x 1x128", {1, 128, 7168, 16384}, true},  // 1.033
@@ -236,189 +235,207 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm 1x128 x 1x128", {1, 128, 10240, 8192}, true},  // 1.254
     {"_scaled_mm 1x128 x 1x128", {1, 128, 16384, 256}, true},  // 1.180
     {"_scaled_mm 1x128 x 1x128", {1, 128, 24576, 1536}, true},  // 1.057
-    {"_scaled_mm 1x128 x 1x128", {1, 160, 5120, 320}, true},  // 1.404
-    {"_scaled_mm 1x128 x 1x128", {1, 164, 5120, 768}, true},  // 1.226
-    {"_scaled_mm 1x128 x 1x128", {1, 240, 4608, 1792}, true},  // 1.044
-    {"_scaled_mm 1x128 x 1x128", {1, 256, 3072, 3072}, true},  // 1.025
-    {"_scaled_mm 1x128 x 1x128", {1, 256, 6144, 4096}, true},  // 1.304
-    {"_scaled_mm 1x128 x 1x128", {1, 256, 10240, 8192}, true},  // 1.325
-    {"_scaled_mm 1x128 x 1x128", {1, 256, 24576, 1536}, true},  // 1.033
-    {"_scaled_mm 1x128 x 1x128", {1, 352, 288, 1152}, true},  // 1.258
-    {"_scaled_mm 1x128 x 1x128", {1, 352, 576, 768}, true},  // 1.268
-    {"_scaled_mm 1x128 x 1x128", {1, 388, 3840, 320}, true},  // 1.071
-    {"_scaled_mm 1x128 x 1x128", {1, 400, 288, 768}, true},  // 1.405
-    {"_scaled_mm 1x128 x 1x128", {1, 448, 32768, 512}, true},  // 1.073
-    {"_scaled_mm 1x128 x 1x128", {1, 512, 3072, 3072}, true},  // 1.327
-    {"_scaled_mm 1x128 x 1x128", {1, 512, 6144, 4096}, true},  // 1.294
+    {"_scaled_mm 1x128 x 1x128", {1, 204, 32768, 5120}, false},  // 0.926
+    {"_scaled_mm 1x128 x 1x128", {1, 224, 2560, 1280}, false},  // 0.945
+    {"_scaled_mm 1x128 x 1x128", {1, 256, 2112, 7168}, false},  // 0.762
+    {"_scaled_mm 1x128 x 1x128", {1, 256, 4096, 4096}, false},  // 0.960
+    {"_scaled_mm 1x128 x 1x128", {1, 256, 4096, 7168}, false},  // 0.924
+    {"_scaled_mm 1x128 x 1x128", {1, 256, 4096, 14336}, false},  // 0.882
+    {"_scaled_mm 1x128 x 1x128", {1, 400, 6144, 768}, false},  // 0.969
+    {"_scaled_mm 1x128 x 1x128", {1, 512, 2112, 7168}, false},  // 0.850
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 1024, 1024}, true},  // 1.109
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 2048, 256}, true},  // 1.157
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 2304, 768}, true},  // 1.385
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 24576, 384}, true},  // 1.078
-    {"_scaled_mm 1x128 x 1x128", {1, 1056, 4096, 14336}, true},  // 1.083
     {"_scaled_mm 1x128 x 1x128", {1, 1984, 2880, 1024}, true},  // 1.042
-    {"_scaled_mm 1x128 x 1x128", {1, 4096, 2048, 2048}, true},  // 1.020
-    {"_scaled_mm 1x128 x 1x128", {1, 7440, 1152, 288}, true},  // 1.194
+    {"_scaled_mm 1x128 x 1x128", {1, 2048, 768, 768}, true},  // 1.312
+    {"_scaled_mm 1x128 x 1x128", {1, 2048, 3072, 384}, true},  // 1.230
+    {"_scaled_mm 1x128 x 1x128", {1, 2096, 4096, 512}, true},  // 1.120
+    {"_scaled_mm 1x128 x 1x128", {1, 3424, 2112, 3584}, true},  // 1.135
+    {"_scaled_mm 1x128 x 1x128", {1, 4096, 1280, 1280}, true},  // 1.136
+    {"_scaled_mm 1x128 x 1x128", {1, 4096, 3072, 512}, true},  // 1.070
     {"_scaled_mm 1x128 x 1x128", {1, 8192, 768, 3072}, true},  // 1.025
     {"_scaled_mm rowwise", {1, 256, 8192, 28672}, false},  // 0.950
-    {"_scaled_mm rowwise", {1, 256, 57344, 8192}, false},  // 0.936
     {"_scaled_mm rowwise", {1, 512, 8192, 28672}, false},  // 0.963
-    {"_scaled_mm rowwise", {1, 512, 57344, 8192}, false},  // 0.935
+    {"_scaled_mm rowwise", {1, 1024, 4096, 7168}, false},  // 0.963
     {"_scaled_mm rowwise", {1, 1024, 28672, 4096}, false},  // 0.951
     {"_scaled_mm rowwise", {1, 1024, 57344, 8192}, false},  // 0.947
-    {"_scaled_mm rowwise", {1, 2445, 3072, 3072}, true},  // 1.106
+    {"_scaled_mm rowwise", {1, 2048, 36864, 1792}, false},  // 0.920
+    {"_scaled_mm rowwise", {1, 2096, 4096, 512}, true},  // 1.528
+    {"_scaled_mm rowwise", {1, 2288, 32768, 1280}, true},  // 1.099
     {"_scaled_mm rowwise", {1, 2496, 24576, 384}, true},  // 1.138
     {"_scaled_mm rowwise", {1, 2510, 3072, 2048}, true},  // 1.142
-    {"_scaled_mm rowwise", {1, 3475, 24576, 768}, true},  // 1.233
+    {"_scaled_mm rowwise", {1, 2863, 6144, 1536}, true},  // 1.199
+    {"_scaled_mm rowwise", {1, 3424, 2112, 3584}, true},  // 1.136
     {"_scaled_mm rowwise", {1, 3635, 4304, 1152}, true},  // 1.043
     {"_scaled_mm rowwise", {1, 3706, 1536, 4096}, true},  // 1.064
-    {"_scaled_mm rowwise", {1, 4096, 2048, 2048}, true},  // 1.099
+    {"_scaled_mm rowwise", {1, 4096, 1280, 1280}, true},  // 1.401
     {"_scaled_mm rowwise", {1, 4096, 2112, 7168}, true},  // 1.180
+    {"_scaled_mm rowwise", {1, 4096, 3072, 512}, true},  // 1.444
+    {"_scaled_mm rowwise", {1, 5124, 4608, 3584}, true},  // 1.029
+    {"_scaled_mm rowwise", {1, 6016, 2304, 768}, true},  // 1.293
     {"_scaled_mm rowwise", {1, 6082, 49152, 6144}, true},  // 1.081
-    {"_scaled_mm rowwise", {1, 7440, 1152, 288}, true},  // 1.528
+    {"_scaled_mm rowwise", {1, 7536, 1152, 4304}, true},  // 1.412
     {"_scaled_mm rowwise", {1, 7965, 36864, 7168}, true},  // 1.124
-    {"_scaled_mm rowwise", {1, 8000, 14336, 512}, true},  // 1.142
     {"_scaled_mm rowwise", {1, 8192, 768, 3072}, true},  // 1.079
     {"_scaled_mm rowwise", {1, 8192, 1056, 7168}, true},  // 1.425
-    {"_scaled_mm rowwise", {1, 8192, 2112, 7168}, true},  // 1.055
+    {"_scaled_mm rowwise", {1, 8192, 2112, 7168}, true},  // 1.057
     {"_scaled_mm rowwise", {1, 8192, 24576, 1536}, true},  // 1.023
     {"_scaled_mm rowwise", {1, 10891, 1152, 4304}, true},  // 1.128
     {"_scaled_mm rowwise", {1, 13429, 528, 7168}, true},  // 1.389
-    {"_scaled_mm rowwise", {1, 16237, 640, 3072}, true},  // 1.021
-    {"_scaled_mm rowwise fast", {1, 512, 57344, 8192}, false},  // 0.958
-    {"_scaled_mm rowwise fast", {1, 898, 18432, 7168}, false},  // 0.963
-    {"_scaled_mm rowwise fast", {1, 1024, 6144, 4096}, false},  // 0.950
+    {"_scaled_mm rowwise fast", {1, 256, 57344, 8192}, false},  // 0.948
+    {"_scaled_mm rowwise fast", {1, 603, 201088, 1440}, false},  // 0.673
+    {"_scaled_mm rowwise fast", {1, 836, 57344, 2048}, false},  // 0.962
+    {"_scaled_mm rowwise fast", {1, 1024, 28672, 4096}, false},  // 0.923
     {"_scaled_mm rowwise fast", {1, 1897, 24576, 6144}, false},  // 0.970
-    {"_scaled_mm rowwise fast", {1, 2445, 3072, 3072}, true},  // 1.103
+    {"_scaled_mm rowwise fast", {1, 2096, 4096, 512}, true},  // 1.391
+    {"_scaled_mm rowwise fast", {1, 2288, 32768, 1280}, true},  // 1.048
     {"_scaled_mm rowwise fast", {1, 2510, 3072, 2048}, true},  // 1.040
-    {"_scaled_mm rowwise fast", {1, 3475, 24576, 768}, true},  // 1.071
+    {"_scaled_mm rowwise fast", {1, 2863, 6144, 1536}, true},  // 1.079
+    {"_scaled_mm rowwise fast", {1, 3424, 2112, 3584}, true},  // 1.141
     {"_scaled_mm rowwise fast", {1, 3635, 4304, 1152}, true},  // 1.130
-    {"_scaled_mm rowwise fast", {1, 4096, 2048, 2048}, true},  // 1.041
+    {"_scaled_mm rowwise fast", {1, 4096, 1280, 1280}, true},  // 1.401
     {"_scaled_mm rowwise fast", {1, 4096, 2112, 7168}, true},  // 1.090
-    {"_scaled_mm rowwise fast", {1, 4143, 5120, 3072}, true},  // 1.047
+    {"_scaled_mm rowwise fast", {1, 4096, 3072, 512}, true},  // 1.369
+    {"_scaled_mm rowwise fast", {1, 4096, 3072, 8192}, true},  // 1.022
+    {"_scaled_mm rowwise fast", {1, 5124, 4608, 3584}, true},  // 1.044
+    {"_scaled_mm rowwise fast", {1, 6016, 2304, 768}, true},  // 1.221
     {"_scaled_mm rowwise fast", {1, 6082, 49152, 6144}, true},  // 1.034
-    {"_scaled_mm rowwise fast", {1, 6673, 4096, 1024}, true},  // 1.052
-    {"_scaled_mm rowwise fast", {1, 7440, 1152, 288}, true},  // 1.497
-    {"_scaled_mm rowwise fast", {1, 8000, 14336, 512}, true},  // 1.097
+    {"_scaled_mm rowwise fast", {1, 7536, 1152, 4304}, true},  // 1.077
     {"_scaled_mm rowwise fast", {1, 8192, 768, 3072}, true},  // 1.040
     {"_scaled_mm rowwise fast", {1, 8192, 1056, 7168}, true},  // 1.029
     {"_scaled_mm rowwise fast", {1, 13429, 528, 7168}, true},  // 1.444
-    {"_scaled_mm rowwise fast", {1, 16237, 640, 3072}, true},  // 1.059
     {"_scaled_mm tensorwise", {1, 1, 4096, 7168}, false},  // 0.940
     {"_scaled_mm tensorwise", {1, 2, 4096, 4096}, false},  // 0.962
     {"_scaled_mm tensorwise", {1, 2, 4608, 3584}, false},  // 0.958
     {"_scaled_mm tensorwise", {1, 11, 4096, 4096}, false},  // 0.942
     {"_scaled_mm tensorwise", {1, 16, 4096, 4096}, false},  // 0.945
-    {"_scaled_mm tensorwise", {1, 46, 4096, 5120}, false},  // 0.946
-    {"_scaled_mm tensorwise", {1, 50, 1152, 4304}, false},  // 0.909
-    {"_scaled_mm tensorwise", {1, 64, 4096, 7168}, false},  // 0.963
-    {"_scaled_mm tensorwise", {1, 64, 4096, 14336}, false},  // 0.960
-    {"_scaled_mm tensorwise", {1, 128, 8192, 8192}, false},  // 0.935
+    {"_scaled_mm tensorwise", {1, 64, 4096, 7168}, false},  // 0.948
+    {"_scaled_mm tensorwise", {1, 64, 4096, 14336}, false},  // 0.897
+    {"_scaled_mm tensorwise", {1, 64, 7168, 16384}, false},  // 0.956
+    {"_scaled_mm tensorwise", {1, 75, 2048, 8192}, true},  // 1.050
+    {"_scaled_mm tensorwise", {1, 86, 3072, 8192}, true},  // 1.020
+    {"_scaled_mm tensorwise", {1, 87, 4304, 1152}, true},  // 1.181
+    {"_scaled_mm tensorwise", {1, 105, 49152, 6144}, true},  // 1.068
+    {"_scaled_mm tensorwise", {1, 117, 28672, 4096}, true},  // 1.052
+    {"_scaled_mm tensorwise", {1, 123, 32768, 512}, true},  // 1.150
+    {"_scaled_mm tensorwise", {1, 128, 4096, 4096}, true},  // 1.072
+    {"_scaled_mm tensorwise", {1, 128, 4096, 7168}, true},  // 1.036
+    {"_scaled_mm tensorwise", {1, 128, 7168, 2048}, true},  // 1.060
+    {"_scaled_mm tensorwise", {1, 128, 10240, 8192}, true},  // 1.025
+    {"_scaled_mm tensorwise", {1, 128, 16384, 256}, true},  // 1.333
+    {"_scaled_mm tensorwise", {1, 128, 24576, 1536}, true},  // 1.048
+    {"_scaled_mm tensorwise", {1, 128, 28672, 4096}, true},  // 1.024
+    {"_scaled_mm tensorwise", {1, 128, 49152, 6144}, true},  // 1.038
+    {"_scaled_mm tensorwise", {1, 129, 5120, 1280}, true},  // 1.089
     {"_scaled_mm tensorwise", {1, 134, 5120, 3072}, true},  // 1.049
     {"_scaled_mm tensorwise", {1, 146, 4608, 3584}, true},  // 1.101
     {"_scaled_mm tensorwise", {1, 160, 5120, 320}, true},  // 1.383
-    {"_scaled_mm tensorwise", {1, 164, 5120, 768}, true},  // 1.171
     {"_scaled_mm tensorwise", {1, 165, 4096, 28672}, true},  // 1.063
     {"_scaled_mm tensorwise", {1, 169, 3072, 512}, true},  // 1.397
     {"_scaled_mm tensorwise", {1, 182, 3072, 2048}, true},  // 1.206
-    {"_scaled_mm tensorwise", {1, 227, 1280, 5120}, true},  // 1.210
+    {"_scaled_mm tensorwise", {1, 224, 2560, 1280}, true},  // 1.289
     {"_scaled_mm tensorwise", {1, 240, 4608, 1792}, true},  // 1.056
     {"_scaled_mm tensorwise", {1, 256, 3072, 3072}, true},  // 1.090
-    {"_scaled_mm tensorwise", {1, 256, 24576, 1536}, true},  // 1.067
-    {"_scaled_mm tensorwise", {1, 352, 288, 1152}, true},  // 1.379
+    {"_scaled_mm tensorwise", {1, 256, 24576, 1536}, true},  // 1.072
+    {"_scaled_mm tensorwise", {1, 284, 6144, 4096}, true},  // 1.041
     {"_scaled_mm tensorwise", {1, 352, 576, 768}, true},  // 1.361
     {"_scaled_mm tensorwise", {1, 352, 9216, 3072}, true},  // 1.057
     {"_scaled_mm tensorwise", {1, 358, 8192, 3584}, true},  // 1.103
+    {"_scaled_mm tensorwise", {1, 367, 7168, 1024}, true},  // 1.132
     {"_scaled_mm tensorwise", {1, 388, 3840, 320}, true},  // 1.255
     {"_scaled_mm tensorwise", {1, 400, 288, 768}, true},  // 1.456
     {"_scaled_mm tensorwise", {1, 400, 6144, 768}, true},  // 1.085
     {"_scaled_mm tensorwise", {1, 427, 3840, 1280}, true},  // 1.033
     {"_scaled_mm tensorwise", {1, 448, 32768, 512}, true},  // 1.090
-    {"_scaled_mm tensorwise", {1, 512, 3072, 3072}, true},  // 1.037
+    {"_scaled_mm tensorwise", {1, 480, 1280, 640}, true},  // 1.439
     {"_scaled_mm tensorwise", {1, 512, 24576, 1536}, true},  // 1.042
-    {"_scaled_mm tensorwise", {1, 625, 1536, 8192}, true},  // 1.041
+    {"_scaled_mm tensorwise", {1, 576, 14336, 4096}, true},  // 1.036
+    {"_scaled_mm tensorwise", {1, 624, 2112, 7168}, true},  // 1.081
+    {"_scaled_mm tensorwise", {1, 659, 2112, 7168}, true},  // 1.039
     {"_scaled_mm tensorwise", {1, 1024, 1024, 1024}, true},  // 1.080
     {"_scaled_mm tensorwise", {1, 1024, 2048, 256}, true},  // 1.251
     {"_scaled_mm tensorwise", {1, 1024, 2304, 768}, true},  // 1.026
     {"_scaled_mm tensorwise", {1, 1024, 24576, 384}, true},  // 1.119
-    {"_scaled_mm tensorwise", {1, 1056, 4096, 14336}, true},  // 1.038
-    {"_scaled_mm tensorwise", {1, 1360, 3072, 512}, true},  // 1.213
+    {"_scaled_mm tensorwise", {1, 1330, 896, 2048}, true},  // 1.236
+    {"_scaled_mm tensorwise", {1, 1420, 6144, 2048}, true},  // 1.055
     {"_scaled_mm tensorwise", {1, 1936, 2304, 768}, true},  // 1.042
     {"_scaled_mm tensorwise", {1, 1984, 2880, 1024}, true},  // 1.221
+    {"_scaled_mm tensorwise", {1, 2048, 768, 768}, true},  // 1.166
+    {"_scaled_mm tensorwise", {1, 2048, 3072, 384}, true},  // 1.511
+    {"_scaled_mm tensorwise", {1, 2096, 4096, 512}, true},  // 1.360
+    {"_scaled_mm tensorwise", {1, 2288, 32768, 1280}, true},  // 1.021
+    {"_scaled_mm tensorwise", {1, 2863, 6144, 1536}, true},  // 1.053
+    {"_scaled_mm tensorwise", {1, 3424, 2112, 3584}, true},  // 1.022
     {"_scaled_mm tensorwise", {1, 3706, 1536, 4096}, true},  // 1.051
-    {"_scaled_mm tensorwise", {1, 4096, 2048, 2048}, true},  // 1.063
-    {"_scaled_mm tensorwise", {1, 7440, 1152, 288}, true},  // 1.400
+    {"_scaled_mm tensorwise", {1, 4096, 1280, 1280}, true},  // 1.049
+    {"_scaled_mm tensorwise", {1, 4096, 3072, 512}, true},  // 1.312
+    {"_scaled_mm tensorwise", {1, 6016, 2304, 768}, true},  // 1.175
+    {"_scaled_mm tensorwise", {1, 7536, 1152, 4304}, true},  // 1.050
     {"_scaled_mm tensorwise", {1, 8192, 768, 3072}, true},  // 1.051
     {"_scaled_mm tensorwise", {1, 8192, 1056, 7168}, true},  // 1.227
     {"_scaled_mm tensorwise", {1, 9508, 896, 16384}, true},  // 1.044
     {"_scaled_mm tensorwise fast", {1, 2, 4608, 3584}, false},  // 0.968
-    {"_scaled_mm tensorwise fast", {1, 46, 4096, 5120}, false},  // 0.949
-    {"_scaled_mm tensorwise fast", {1, 50, 1152, 4304}, false},  // 0.953
-    {"_scaled_mm tensorwise fast", {1, 64, 4096, 7168}, false},  // 0.955
-    {"_scaled_mm tensorwise fast", {1, 64, 4096, 14336}, false},  // 0.933
-    {"_scaled_mm tensorwise fast", {1, 64, 7168, 16384}, false},  // 0.964
-    {"_scaled_mm tensorwise fast", {1, 128, 7168, 16384}, false},  // 0.953
-    {"_scaled_mm tensorwise fast", {1, 199, 5120, 720}, false},  // 0.966
-    {"_scaled_mm tensorwise fast", {1, 208, 36864, 7168}, false},  // 0.866
-    {"_scaled_mm tensorwise fast", {1, 208, 128256, 1024}, false},  // 0.819
+    {"_scaled_mm tensorwise fast", {1, 64, 4096, 7168}, false},  // 0.928
+    {"_scaled_mm tensorwise fast", {1, 64, 4096, 14336}, false},  // 0.894
+    {"_scaled_mm tensorwise fast", {1, 64, 7168, 16384}, false},  // 0.955
+    {"_scaled_mm tensorwise fast", {1, 92, 7168, 16384}, false},  // 0.939
+    {"_scaled_mm tensorwise fast", {1, 128, 1152, 4304}, false},  // 0.898
+    {"_scaled_mm tensorwise fast", {1, 128, 6144, 4096}, false},  // 0.950
+    {"_scaled_mm tensorwise fast", {1, 128, 7168, 16384}, false},  // 0.966
     {"_scaled_mm tensorwise fast", {1, 256, 7168, 2048}, false},  // 0.964
+    {"_scaled_mm tensorwise fast", {1, 256, 57344, 8192}, false},  // 0.917
+    {"_scaled_mm tensorwise fast", {1, 284, 6144, 4096}, false},  // 0.901
     {"_scaled_mm tensorwise fast", {1, 358, 8192, 3584}, false},  // 0.931
     {"_scaled_mm tensorwise fast", {1, 512, 4096, 7168}, false},  // 0.912
-    {"_scaled_mm tensorwise fast", {1, 512, 7168, 2048}, false},  // 0.891
-    {"_scaled_mm tensorwise fast", {1, 512, 7168, 16384}, false},  // 0.964
-    {"_scaled_mm tensorwise fast", {1, 983, 4608, 896}, true},  // 1.123
-    {"_scaled_mm tensorwise fast", {1, 1024, 1024, 1024}, true},  // 1.188
-    {"_scaled_mm tensorwise fast", {1, 1024, 2048, 256}, true},  // 1.121
-    {"_scaled_mm tensorwise fast", {1, 1024, 2304, 768}, true},  // 1.073
-    {"_scaled_mm tensorwise fast", {1, 1024, 4096, 4096}, true},  // 1.048
-    {"_scaled_mm tensorwise fast", {1, 1024, 7168, 2048}, true},  // 1.142
-    {"_scaled_mm tensorwise fast", {1, 1024, 7168, 16384}, true},  // 1.070
-    {"_scaled_mm tensorwise fast", {1, 1024, 10240, 8192}, true},  // 1.026
-    {"_scaled_mm tensorwise fast", {1, 1024, 24576, 1536}, true},  // 1.059
-    {"_scaled_mm tensorwise fast", {1, 1024, 28672, 4096}, true},  // 1.037
-    {"_scaled_mm tensorwise fast", {1, 1024, 57344, 8192}, true},  // 1.038
-    {"_scaled_mm tensorwise fast", {1, 1136, 128256, 4096}, true},  // 1.037
-    {"_scaled_mm tensorwise fast", {1, 1360, 3072, 512}, true},  // 1.282
-    {"_scaled_mm tensorwise fast", {1, 1408, 24576, 1536}, true},  // 1.060
-    {"_scaled_mm tensorwise fast", {1, 1592, 1280, 8192}, true},  // 1.038
-    {"_scaled_mm tensorwise fast", {1, 1897, 24576, 6144}, true},  // 1.037
-    {"_scaled_mm tensorwise fast", {1, 1936, 2304, 768}, true},  // 1.046
-    {"_scaled_mm tensorwise fast", {1, 1984, 2880, 1024}, true},  // 1.041
+    {"_scaled_mm tensorwise fast", {1, 512, 7168, 2048}, false},  // 0.901
+    {"_scaled_mm tensorwise fast", {1, 603, 201088, 1440}, false},  // 0.706
+    {"_scaled_mm tensorwise fast", {1, 659, 2112, 7168}, false},  // 0.965
+    {"_scaled_mm tensorwise fast", {1, 712, 3072, 8192}, false},  // 0.950
+    {"_scaled_mm tensorwise fast", {1, 884, 36864, 7168}, false},  // 0.969
+    {"_scaled_mm tensorwise fast", {1, 940, 4608, 7168}, false},  // 0.881
+    {"_scaled_mm tensorwise fast", {1, 1024, 2112, 7168}, false},  // 0.949
+    {"_scaled_mm tensorwise fast", {1, 2048, 32768, 512}, false},  // 0.871
+    {"_scaled_mm tensorwise fast", {1, 2288, 32768, 1280}, true},  // 1.131
+    {"_scaled_mm tensorwise fast", {1, 2863, 6144, 1536}, true},  // 1.123
     {"_scaled_mm tensorwise fast", {1, 3635, 4304, 1152}, true},  // 1.059
+    {"_scaled_mm tensorwise fast", {1, 4096, 1280, 1280}, true},  // 1.130
+    {"_scaled_mm tensorwise fast", {1, 4096, 3072, 512}, true},  // 1.206
+    {"_scaled_mm tensorwise fast", {1, 4096, 3072, 8192}, true},  // 1.042
     {"_scaled_mm tensorwise fast", {1, 4096, 4096, 4096}, true},  // 1.042
     {"_scaled_mm tensorwise fast", {1, 4096, 4096, 7168}, true},  // 1.042
-    {"_scaled_mm tensorwise fast", {1, 4096, 7168, 2048}, true},  // 1.096
-    {"_scaled_mm tensorwise fast", {1, 4096, 7168, 16384}, true},  // 1.029
+    {"_scaled_mm tensorwise fast", {1, 4096, 7168, 2048}, true},  // 1.071
+    {"_scaled_mm tensorwise fast", {1, 4096, 7168, 16384}, true},  // 1.032
+    {"_scaled_mm tensorwise fast", {1, 4096, 10240, 8192}, true},  // 1.036
     {"_scaled_mm tensorwise fast", {1, 4096, 24576, 1536}, true},  // 1.070
-    {"_scaled_mm tensorwise fast", {1, 4096, 57344, 8192}, true},  // 1.032
-    {"_scaled_mm tensorwise fast", {1, 4143, 5120, 3072}, true},  // 1.094
+    {"_scaled_mm tensorwise fast", {1, 4096, 57344, 8192}, true},  // 1.036
+    {"_scaled_mm tensorwise fast", {1, 5124, 4608, 3584}, true},  // 1.028
     {"_scaled_mm tensorwise fast", {1, 5567, 4096, 3584}, true},  // 1.030
-    {"_scaled_mm tensorwise fast", {1, 6673, 4096, 1024}, true},  // 1.068
-    {"_scaled_mm tensorwise fast", {1, 7440, 1152, 288}, true},  // 1.040
-    {"_scaled_mm tensorwise fast", {1, 8031, 9216, 3072}, true},  // 1.089
+    {"_scaled_mm tensorwise fast", {1, 6016, 2304, 768}, true},  // 1.160
+    {"_scaled_mm tensorwise fast", {1, 6896, 57344, 8192}, true},  // 1.041
     {"_scaled_mm tensorwise fast", {1, 8192, 768, 3072}, true},  // 1.026
-    {"_scaled_mm tensorwise fast", {1, 8192, 2112, 7168}, true},  // 1.026
     {"_scaled_mm tensorwise fast", {1, 8192, 4096, 7168}, true},  // 1.023
-    {"_scaled_mm tensorwise fast", {1, 8192, 6144, 4096}, true},  // 1.079
     {"_scaled_mm tensorwise fast", {1, 8192, 7168, 2048}, true},  // 1.104
+    {"_scaled_mm tensorwise fast", {1, 8192, 8192, 8192}, true},  // 1.026
     {"_scaled_mm tensorwise fast", {1, 8192, 9216, 3072}, true},  // 1.083
     {"_scaled_mm tensorwise fast", {1, 8192, 24576, 1536}, true},  // 1.073
     {"_scaled_mm tensorwise fast", {1, 8192, 28672, 4096}, true},  // 1.062
     {"_scaled_mm tensorwise fast", {1, 8192, 57344, 8192}, true},  // 1.036
     {"_scaled_mm tensorwise fast", {1, 9508, 896, 16384}, true},  // 1.070
-    {"_scaled_mm tensorwise fast", {1, 12253, 14336, 4096}, true},  // 1.080
-    {"_scaled_mm tensorwise fast", {1, 13040, 3584, 4096}, true},  // 1.096
+    {"_scaled_mm tensorwise fast", {1, 10789, 7168, 9216}, true},  // 1.031
+    {"_scaled_mm tensorwise fast", {1, 11482, 4096, 14336}, true},  // 1.035
     {"_scaled_mm tensorwise fast", {1, 15469, 3072, 1536}, true},  // 1.037
-    {"_scaled_mm tensorwise fast", {1, 16237, 640, 3072}, true},  // 1.103
-    {"addmm tn", {1, 124, 6144, 6144}, false},  // 0.886
-    {"addmm tn", {1, 128, 8192, 28672}, false},  // 0.946
-    {"addmm tn", {1, 208, 128256, 1024}, false},  // 0.907
-    {"addmm tn", {1, 256, 2112, 7168}, false},  // 0.953
+    {"addmm tn", {1, 16, 8192, 28672}, false},  // 0.968
+    {"addmm tn", {1, 92, 7168, 16384}, false},  // 0.921
+    {"addmm tn", {1, 128, 1152, 4304}, false},  // 0.898
+    {"addmm tn", {1, 128, 8192, 28672}, false},  // 0.960
     {"addmm tn", {1, 256, 4096, 7168}, false},  // 0.967
     {"addmm tn", {1, 256, 8192, 28672}, false},  // 0.967
+    {"addmm tn", {1, 284, 6144, 4096}, false},  // 0.884
     {"addmm tn", {1, 328, 8192, 2048}, false},  // 0.926
     {"addmm tn", {1, 512, 2112, 7168}, false},  // 0.880
-    {"addmm tn", {1, 515, 3072, 8192}, false},  // 0.903
-    {"addmm tn", {1, 2445, 3072, 3072}, false},  // 0.969
+    {"addmm tn", {1, 659, 2112, 7168}, false},  // 0.949
+    {"addmm tn", {1, 7536, 1152, 4304}, false},  // 0.918
     {"addmm tn", {1, 10891, 1152, 4304}, false},  // 0.728
     {"bmm tn", {16, 1, 1023, 576}, true},  // 1.610
     {"bmm tn", {64, 1, 4096, 128}, false},  // 0.961
@@ -426,19 +443,17 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"bmm tn", {256, 49, 49, 32}, false},  // 0.791
     {"bmm tn", {128, 96, 512, 128}, true},  // 1.052
     {"bmm tn", {384, 128, 128, 64}, true},  // 1.324
-    {"bmm tn", {192, 197, 197, 64}, false},  // 0.845
-    {"bmm tn", {16, 4096, 77, 40}, true},  // 1.150
+    {"bmm tn", {16, 4096, 77, 40}, true},  // 1.244
     {"bmm tn", {16, 4096, 4096, 40}, false},  // 0.794
     {"bmm tt", {16, 1, 576, 1023}, true},  // 1.268
-    {"bmm tt", {64, 1, 128, 4096}, true},  // 1.031
+    {"bmm tt", {64, 1, 128, 4096}, false},  // 1.005
     {"bmm tt", {128, 16, 128, 512}, true},  // 1.121
     {"bmm tt", {256, 49, 32, 49}, false},  // 0.562
-    {"bmm tt", {128, 96, 128, 512}, true},  // 1.053
-    {"bmm tt", {384, 128, 64, 128}, true},  // 1.116
-    {"bmm tt", {32, 1024, 80, 1024}, true},  // 1.053
-    {"bmm tt", {40, 1024, 128, 1024}, true},  // 1.095
+    {"bmm tt", {128, 96, 128, 512}, true},  // 1.124
+    {"bmm tt", {384, 128, 64, 128}, true},  // 1.217
+    {"bmm tt", {40, 1024, 128, 1024}, true},  // 1.050
     {"bmm tt", {16, 4096, 40, 77}, false},  // 0.862
-    {"bmm tt", {16, 4096, 40, 4096}, false},  // 0.991
+    {"bmm tt", {16, 4096, 40, 4096}, false},  // 0.963
     {"convolution dgrad dense, stride 1", {4, 128, 112, 149, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
     {"convolution dgrad dense, stride 1", {4, 256, 512, 512, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.906
     {"convolution dgrad dense, stride 1", {5, 320, 73, 98, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.963
@@ -529,132 +544,121 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm nt", {1, 384, 3072, 6102}, false},  // 0.907
     {"mm nt", {1, 528, 7168, 13429}, false},  // 0.942
     {"mm nt", {1, 768, 3072, 8192}, false},  // 0.834
+    {"mm nt", {1, 1000, 512, 4391}, false},  // 0.919
     {"mm nt", {1, 1024, 8192, 2256}, false},  // 0.956
+    {"mm nt", {1, 1152, 4304, 7536}, false},  // 0.835
     {"mm nt", {1, 1152, 4304, 10891}, false},  // 0.640
-    {"mm nt", {1, 1536, 4096, 1664}, false},  // 0.962
     {"mm nt", {1, 1536, 4096, 3706}, false},  // 0.968
     {"mm nt", {1, 2880, 1024, 1984}, false},  // 0.842
+    {"mm nt", {1, 3072, 512, 4096}, false},  // 0.799
     {"mm nt", {1, 3072, 1536, 15469}, false},  // 0.942
     {"mm nt", {1, 3072, 8192, 5343}, false},  // 0.963
     {"mm nt", {1, 3840, 320, 388}, false},  // 0.914
     {"mm nt", {1, 3840, 1280, 2}, false},  // 0.859
     {"mm nt", {1, 4304, 1152, 7}, false},  // 0.873
     {"mm nt", {1, 4304, 1152, 3635}, false},  // 0.921
+    {"mm nt", {1, 4608, 3584, 5124}, false},  // 0.954
     {"mm nt", {1, 6144, 768, 400}, false},  // 0.935
     {"mm nt", {1, 6144, 4096, 1413}, false},  // 0.806
     {"mm nt", {1, 9216, 3072, 8192}, false},  // 0.969
     {"mm nt", {1, 10240, 8192, 1113}, false},  // 0.909
     {"mm nt", {1, 57344, 8192, 62}, false},  // 0.942
-    {"mm nt", {1, 201088, 2880, 40}, false},  // 0.958
-    {"mm tn", {1, 1, 28672, 4096}, false},  // 0.968
-    {"mm tn", {1, 1, 57344, 8192}, false},  // 0.959
-    {"mm tn", {1, 128, 6144, 4096}, false},  // 0.962
-    {"mm tn", {1, 128, 8192, 8192}, false},  // 0.962
-    {"mm tn", {1, 136, 14336, 4096}, true},  // 1.043
-    {"mm tn", {1, 137, 32064, 3072}, true},  // 1.067
-    {"mm tn", {1, 146, 4608, 3584}, true},  // 1.055
-    {"mm tn", {1, 147, 28672, 4096}, true},  // 1.070
-    {"mm tn", {1, 160, 5120, 320}, true},  // 1.231
-    {"mm tn", {1, 169, 3072, 512}, true},  // 1.066
-    {"mm tn", {1, 182, 3072, 2048}, true},  // 1.153
-    {"mm tn", {1, 206, 2304, 768}, true},  // 1.133
-    {"mm tn", {1, 208, 2304, 768}, true},  // 1.135
-    {"mm tn", {1, 240, 4608, 1792}, true},  // 1.021
-    {"mm tn", {1, 256, 1000, 512}, true},  // 1.321
-    {"mm tn", {1, 256, 4096, 14336}, true},  // 1.022
-    {"mm tn", {1, 256, 10240, 8192}, true},  // 1.022
-    {"mm tn", {1, 256, 28672, 4096}, true},  // 1.025
-    {"mm tn", {1, 311, 24576, 768}, true},  // 1.058
-    {"mm tn", {1, 315, 384, 8192}, true},  // 1.215
-    {"mm tn", {1, 320, 1280, 2560}, true},  // 1.116
-    {"mm tn", {1, 343, 24576, 384}, true},  // 1.021
-    {"mm tn", {1, 352, 576, 768}, true},  // 1.367
-    {"mm tn", {1, 352, 9216, 3072}, true},  // 1.152
-    {"mm tn", {1, 388, 3840, 320}, true},  // 1.120
-    {"mm tn", {1, 394, 2112, 7168}, true},  // 1.086
-    {"mm tn", {1, 400, 288, 768}, true},  // 1.351
-    {"mm tn", {1, 410, 1152, 768}, true},  // 1.151
-    {"mm tn", {1, 448, 9216, 384}, true},  // 1.413
-    {"mm tn", {1, 448, 32768, 512}, true},  // 1.535
-    {"mm tn", {1, 491, 7168, 16384}, true},  // 1.097
-    {"mm tn", {1, 512, 1152, 576}, true},  // 1.203
-    {"mm tn", {1, 512, 6144, 4096}, true},  // 1.026
-    {"mm tn", {1, 512, 24576, 1536}, true},  // 1.074
+    {"mm nt", {1, 201088, 1440, 603}, false},  // 0.938
+    {"mm tn", {1, 53, 1280, 8192}, false},  // 0.952
+    {"mm tn", {1, 64, 10240, 8192}, false},  // 0.967
+    {"mm tn", {1, 127, 8192, 8192}, false},  // 0.965
+    {"mm tn", {1, 128, 1152, 4304}, false},  // 0.913
+    {"mm tn", {1, 128, 8192, 8192}, false},  // 0.967
+    {"mm tn", {1, 165, 4096, 28672}, false},  // 0.957
+    {"mm tn", {1, 214, 1792, 18432}, false},  // 0.938
+    {"mm tn", {1, 256, 7168, 16384}, false},  // 0.965
+    {"mm tn", {1, 256, 57344, 8192}, false},  // 0.970
+    {"mm tn", {1, 284, 6144, 4096}, false},  // 0.910
+    {"mm tn", {1, 328, 8192, 2048}, false},  // 0.914
+    {"mm tn", {1, 358, 8192, 3584}, false},  // 0.913
+    {"mm tn", {1, 505, 3072, 4096}, false},  // 0.934
+    {"mm tn", {1, 512, 2112, 7168}, false},  // 0.962
+    {"mm tn", {1, 512, 7168, 2048}, false},  // 0.914
+    {"mm tn", {1, 659, 2112, 7168}, false},  // 0.924
     {"mm tn", {1, 1136, 128256, 4096}, false},  // 0.928
     {"mm tn", {1, 1413, 6144, 4096}, false},  // 0.959
-    {"mm tn", {1, 2062, 5120, 2880}, true},  // 1.023
+    {"mm tn", {1, 2288, 32768, 1280}, true},  // 1.119
     {"mm tn", {1, 2496, 24576, 384}, true},  // 1.135
     {"mm tn", {1, 2510, 3072, 2048}, true},  // 1.020
-    {"mm tn", {1, 3200, 2048, 8192}, true},  // 1.071
-    {"mm tn", {1, 3456, 3072, 4096}, true},  // 1.022
+    {"mm tn", {1, 2863, 6144, 1536}, true},  // 1.087
     {"mm tn", {1, 3635, 4304, 1152}, true},  // 1.024
+    {"mm tn", {1, 4096, 1280, 1280}, true},  // 1.070
+    {"mm tn", {1, 4096, 3072, 512}, true},  // 1.313
     {"mm tn", {1, 4096, 6144, 4096}, true},  // 1.021
     {"mm tn", {1, 4096, 24576, 1536}, true},  // 1.075
     {"mm tn", {1, 4096, 28672, 4096}, true},  // 1.032
     {"mm tn", {1, 4096, 57344, 8192}, true},  // 1.027
-    {"mm tn", {1, 4198, 7168, 2304}, true},  // 1.074
-    {"mm tn", {1, 4453, 1280, 640}, true},  // 1.078
+    {"mm tn", {1, 4391, 1000, 512}, true},  // 1.106
+    {"mm tn", {1, 5124, 4608, 3584}, true},  // 1.044
+    {"mm tn", {1, 6016, 2304, 768}, true},  // 1.218
+    {"mm tn", {1, 6896, 57344, 8192}, true},  // 1.020
     {"mm tn", {1, 8192, 768, 3072}, true},  // 1.049
-    {"mm tn", {1, 8192, 3072, 2048}, true},  // 1.082
     {"mm tn", {1, 8192, 6144, 4096}, true},  // 1.044
     {"mm tn", {1, 8192, 7168, 2048}, true},  // 1.040
     {"mm tn", {1, 8192, 9216, 3072}, true},  // 1.043
-    {"mm tn", {1, 8192, 10240, 8192}, true},  // 1.042
+    {"mm tn", {1, 8192, 10240, 8192}, true},  // 1.035
     {"mm tn", {1, 8192, 24576, 1536}, true},  // 1.051
     {"mm tn", {1, 8192, 57344, 8192}, true},  // 1.023
     {"mm tn", {1, 9508, 896, 16384}, true},  // 1.093
     {"mm tn", {1, 10594, 5120, 3072}, true},  // 1.026
+    {"mm tn", {1, 10789, 7168, 9216}, true},  // 1.025
     {"mm tn", {1, 11111, 32768, 512}, true},  // 1.123
-    {"mm tn", {1, 14592, 3072, 3072}, true},  // 1.063
+    {"mm tn", {1, 11482, 4096, 14336}, true},  // 1.024
     {"mm tn", {1, 15469, 3072, 1536}, true},  // 1.078
     {"mm tn", {1, 16169, 5120, 1280}, true},  // 1.039
     {"mm tt", {1, 1, 448, 4608}, true},  // 1.507
-    {"mm tt", {1, 1, 512, 32768}, true},  // 1.049
     {"mm tt", {1, 1, 768, 2304}, true},  // 1.318
     {"mm tt", {1, 1, 1152, 1152}, true},  // 1.330
-    {"mm tt", {1, 1, 1280, 5120}, true},  // 1.563
     {"mm tt", {1, 1, 2048, 3072}, true},  // 1.471
+    {"mm tt", {1, 1, 4096, 768}, true},  // 1.340
     {"mm tt", {1, 1, 6144, 24576}, true},  // 1.020
+    {"mm tt", {1, 2, 2048, 57344}, false},  // 0.928
+    {"mm tt", {1, 2, 2880, 201088}, false},  // 0.926
     {"mm tt", {1, 3, 512, 32768}, false},  // 0.918
-    {"mm tt", {1, 3, 28672, 2048}, false},  // 0.936
-    {"mm tt", {1, 5, 6144, 6144}, false},  // 0.911
-    {"mm tt", {1, 10, 18432, 7168}, false},  // 0.959
-    {"mm tt", {1, 14, 5120, 32768}, false},  // 0.950
+    {"mm tt", {1, 16, 6144, 49152}, false},  // 0.951
     {"mm tt", {1, 16, 16384, 5120}, false},  // 0.967
+    {"mm tt", {1, 48, 2048, 10240}, false},  // 0.910
+    {"mm tt", {1, 127, 8192, 8192}, false},  // 0.890
+    {"mm tt", {1, 128, 6144, 49152}, false},  // 0.966
     {"mm tt", {1, 134, 3072, 5120}, false},  // 0.948
-    {"mm tt", {1, 183, 8192, 8192}, false},  // 0.948
-    {"mm tt", {1, 195, 3072, 32064}, false},  // 0.833
     {"mm tt", {1, 214, 18432, 1792}, false},  // 0.924
+    {"mm tt", {1, 256, 6144, 6144}, false},  // 0.846
     {"mm tt", {1, 272, 16384, 7168}, false},  // 0.891
     {"mm tt", {1, 328, 2048, 8192}, false},  // 0.850
     {"mm tt", {1, 427, 1280, 3840}, false},  // 0.830
-    {"mm tt", {1, 594, 768, 2304}, true},  // 1.096
-    {"mm tt", {1, 673, 5120, 320}, true},  // 1.404
-    {"mm tt", {1, 690, 1280, 640}, true},  // 1.234
+    {"mm tt", {1, 576, 4096, 14336}, true},  // 1.150
+    {"mm tt", {1, 624, 7168, 2112}, true},  // 1.025
+    {"mm tt", {1, 659, 7168, 2112}, true},  // 1.090
     {"mm tt", {1, 940, 7168, 4608}, true},  // 1.038
     {"mm tt", {1, 1024, 256, 2048}, true},  // 1.140
-    {"mm tt", {1, 1024, 1152, 1152}, true},  // 1.160
-    {"mm tt", {1, 1024, 2048, 3072}, true},  // 1.046
-    {"mm tt", {1, 1024, 6144, 24576}, true},  // 1.037
-    {"mm tt", {1, 1664, 4096, 1536}, true},  // 1.241
+    {"mm tt", {1, 1330, 2048, 896}, true},  // 1.073
+    {"mm tt", {1, 1420, 2048, 6144}, true},  // 1.028
     {"mm tt", {1, 1984, 1024, 2880}, true},  // 1.028
-    {"mm tt", {1, 2048, 7168, 512}, true},  // 1.348
-    {"mm tt", {1, 2062, 2880, 5120}, true},  // 1.032
+    {"mm tt", {1, 2048, 768, 768}, true},  // 1.121
+    {"mm tt", {1, 2048, 1792, 36864}, true},  // 1.041
+    {"mm tt", {1, 2048, 8192, 2048}, true},  // 1.085
+    {"mm tt", {1, 2048, 8192, 3072}, true},  // 1.061
+    {"mm tt", {1, 2096, 512, 4096}, true},  // 1.075
     {"mm tt", {1, 2256, 8192, 1024}, true},  // 1.102
-    {"mm tt", {1, 3200, 8192, 2048}, true},  // 1.098
-    {"mm tt", {1, 3456, 4096, 3072}, true},  // 1.032
-    {"mm tt", {1, 3988, 6144, 6144}, true},  // 1.030
-    {"mm tt", {1, 4096, 6144, 6144}, true},  // 1.020
-    {"mm tt", {1, 4453, 640, 1280}, true},  // 1.065
+    {"mm tt", {1, 3424, 3584, 2112}, true},  // 1.095
+    {"mm tt", {1, 4096, 512, 3072}, true},  // 1.063
+    {"mm tt", {1, 4096, 1280, 1280}, true},  // 1.068
+    {"mm tt", {1, 4096, 8192, 3072}, true},  // 1.038
+    {"mm tt", {1, 4391, 512, 1000}, true},  // 1.057
+    {"mm tt", {1, 4592, 8192, 3072}, true},  // 1.046
     {"mm tt", {1, 4840, 768, 1152}, true},  // 1.020
+    {"mm tt", {1, 5124, 3584, 4608}, true},  // 1.020
     {"mm tt", {1, 6102, 3072, 384}, true},  // 1.201
-    {"mm tt", {1, 7316, 4096, 2048}, true},  // 1.026
-    {"mm tt", {1, 7920, 14336, 4096}, true},  // 1.051
-    {"mm tt", {1, 8192, 2048, 3072}, true},  // 1.052
+    {"mm tt", {1, 7536, 4304, 1152}, true},  // 1.123
     {"mm tt", {1, 8192, 3072, 768}, true},  // 1.155
     {"mm tt", {1, 9508, 16384, 896}, true},  // 1.089
     {"mm tt", {1, 10891, 4304, 1152}, true},  // 1.038
-    {"mm tt", {1, 14592, 3072, 3072}, true},  // 1.063
+    {"mm tt", {1, 11482, 14336, 4096}, true},  // 1.027
     {"mm tt", {1, 15469, 1536, 3072}, true},  // 1.046
 };
 
