@@ -439,6 +439,33 @@ def test_the_largest_tiles_are_for_large_products_that_do_not_lie_on_16_bytes() 
 
 
 @pytest.mark.parametrize(
+    ("m", "n", "k", "batch", "in_turns"),
+    [
+        # What one of two warpgroups stores, the other hides behind a K of 768, and not of 64.
+        (4096, 50257, 768, 1, True),
+        (197, 197, 64, 192, False),
+        # Rows that begin on words are stored faster.
+        (1500, 1500, 64, 48, True),
+    ],
+)
+def test_tiles_in_turns_store_rows_that_begin_anywhere_behind_a_long_k(
+    m: int, n: int, k: int, batch: int, in_turns: bool
+) -> None:
+    row = chosen(H200, m, n, k, batch=batch, unaligned="d")["row"]
+    assert ("_pingpong_" in row) == in_turns
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "shares"), [(4624, 201088, 2880, False), (3156, 1152, 4304, True)]
+)
+def test_multicast_is_for_rows_that_bring_many_lines_into_l2(
+    m: int, n: int, k: int, shares: bool
+) -> None:
+    options = {"a": E4M3, "d": BF16, "epilogue": "scaled", "addend": "other", "fast_accum": True}
+    assert ("_multicast_" in chosen(H200, m, n, k, **options)["row"]) == shares
+
+
+@pytest.mark.parametrize(
     "options",
     [
         {"a": TF32},
