@@ -33,24 +33,16 @@ struct Sm90Granularity<true, Base> {
   static constexpr int kRows = Base::ScaleGranularityM, kColumns = Base::ScaleGranularityN;
 };
 
-// Warpgroups that share a tile.
+// Warpgroups that share a tile, and whether each has all rows and a part of the columns.
 template <class Base, class = void>
 struct Sm90TileWarpGroups {
   static constexpr int kCount = cute::size(typename Base::TiledMma{}) / cutlass::NumThreadsPerWarpGroup;
+  static constexpr bool kHalvesColumns = false;
 };
 template <class Base>
 struct Sm90TileWarpGroups<Base, std::void_t<decltype(Base::kTileWarpGroups)>> {
   static constexpr int kCount = Base::kTileWarpGroups;
-};
-
-// Whether each warpgroup has all rows, and a part of the columns.
-template <class Base, class = void>
-struct Sm90HalvesColumns {
-  static constexpr bool kValue = false;
-};
-template <class Base>
-struct Sm90HalvesColumns<Base, std::void_t<decltype(Base::kHalvesColumns)>> {
-  static constexpr bool kValue = Base::kHalvesColumns;
+  static constexpr bool kHalvesColumns = Base::kHalvesColumns;
 };
 
 // Scaled: sums are multiplied by the scales of their 128 of K.
@@ -64,9 +56,9 @@ struct Sm90AccumulatorPromotionMma : Base {
   using typename Base::TileShape;
 
   static constexpr int kWarpGroups = Sm90TileWarpGroups<Base>::kCount;
-  static constexpr bool kHalvesColumns = Sm90HalvesColumns<Base>::kValue;
+  static constexpr bool kHalvesColumns = Sm90TileWarpGroups<Base>::kHalvesColumns;
   static constexpr int kTileColumns = cute::size<1>(TileShape{}), kRowGroups = kHalvesColumns ? 1 : kWarpGroups;
-  // Of a warpgroup.
+  // What one warpgroup has of a tile.
   static constexpr int kColumns = kHalvesColumns ? kTileColumns / kWarpGroups : kTileColumns;
   static constexpr int kRows = cute::size<0>(TileShape{}) / kRowGroups;
   static constexpr int kPartColumns = sm90_promotion_columns(kRows, kColumns);
