@@ -248,9 +248,7 @@ def _check_grouped_rows(kernel: Kernel) -> Iterator[str]:
 
 def _warpgroups(kernel: Kernel) -> int:
     """Warpgroups that multiply."""
-    if kernel.tile.schedule == "pingpong":
-        return 2
-    if _halves_columns(kernel):
+    if kernel.tile.schedule == "pingpong" or _halves_columns(kernel):
         return 2
     m = kernel.tile.shape[0]
     return 3 if m == 192 else max(1, min(m // 64, 2))
