@@ -100,19 +100,16 @@ struct GatherPlan {
   int shared_memory = 0;
 };
 
-// Whether there is a plan. `staged_bytes`: of an element that passes through shared memory at the end.
-inline bool plan_gather(GatherPlan& plan, GatherKernel const& k, GatherShape const& s, Limits const& limits,
-                        int staged_bytes) {
+// Whether there is a plan with slices of about so many channels and so many threads. `staged_bytes`: of an element that
+// passes through shared memory at the end.
+inline bool plan_slices(GatherPlan& plan, GatherKernel const& k, GatherShape const& s, Limits const& limits,
+                        int staged_bytes, int wanted_channels, int wanted_threads) {
   constexpr int kFilterBytes = 24 * 1024;
   GatherTile& t = plan.tile;
   int const out_h = s.out_h + (k.transposed ? s.pad_h & 1 : 0), out_w = s.out_w + (k.transposed ? s.pad_w & 1 : 0);
   int const lines = up(out_h, k.rows), columns = up(out_w, k.columns);
-  // Measured on an H100: 32 channels and 128 threads of four channels, 256 of two; twice the channels of the smallest
-  // images; tall tiles behind a stride.
-  bool const is_small = k.vector == 2 && lines * columns <= 4 && std::int64_t{s.images} * s.channels > 64 * limits.sm_count;
-  int channels = channels_of_slice(s.channels, is_small ? 64 : 32, 96, /*power_of_two=*/!k.transposed);
-  int strips = even_part(columns, k.stride == 2 ? 2 : 4);
-  int const wanted_threads = std::min(limits.threads, 512 / k.vector);
+  int channels = channels_of_slice(s.channels, wanted_channels, 96, /*power_of_two=*/!k.transposed);
+  int strips = even_part(columns, k.stride == 2 ? 2 : 4);  // tall tiles behind a stride
   for (;;) {
     t.channels = channels, t.vectors = channels / k.vector, t.strips = strips;
     t.groups = even_part(lines, std::max(1, wanted_threads / (t.vectors * strips)));
@@ -161,6 +158,21 @@ inline bool plan_gather(GatherPlan& plan, GatherKernel const& k, GatherShape con
       return false;
     }
   }
+}
+
+// Measured on an H100: 32 channels and 128 threads of four channels, 256 of two; twice the channels of the smallest images.
+// And on an H200: half of the channels and 128 threads where that leaves SMs without a threadblock.
+inline bool plan_gather(GatherPlan& plan, GatherKernel const& k, GatherShape const& s, Limits const& limits,
+                        int staged_bytes) {
+  constexpr int kFewChannels = 16, kFewThreads = 128;
+  int const out_h = s.out_h + (k.transposed ? s.pad_h & 1 : 0), out_w = s.out_w + (k.transposed ? s.pad_w & 1 : 0);
+  bool const is_small = k.vector == 2 && up(out_h, k.rows) * up(out_w, k.columns) <= 4 &&
+                        std::int64_t{s.images} * s.channels > 64 * limits.sm_count;
+  int const threads = std::min(limits.threads, 512 / k.vector);
+  if (!plan_slices(plan, k, s, limits, staged_bytes, is_small ? 64 : 32, threads)) return false;
+  if (plan.blocks >= limits.sm_count) return true;
+  plan = {};
+  return plan_slices(plan, k, s, limits, staged_bytes, kFewChannels, std::min(threads, kFewThreads));
 }
 
 struct FilterGradPlan {

@@ -18,7 +18,7 @@ using depthwise::up;
 constexpr int kPiece = 8;  // channels: 16 bytes
 constexpr int kElement = 2;
 constexpr int kMaxTaps = 49, kMaxStride = 2, kMaxPhases = kMaxStride * kMaxStride;
-constexpr int kMaxWarps = 8;
+constexpr int kMaxWarps = 8, kFewestWarps = 4;  // of a threadblock; of one that leaves taps to others
 
 // What a kernel is instantiated for: of a warp's tile of 16 x 8 sums, how many along M and N.
 struct WarpTile {
@@ -119,7 +119,7 @@ inline void visit_tiles(int images, int height, int width, Visit const& visit) {
     if (columns == last_columns) continue;
     last_columns = columns;
     int last_rows = 0;
-    for (int cells : {256, 128, 64, 32, 16}) {
+    for (int cells : {512, 384, 256, 192, 128, 96, 64, 32, 16}) {
       int const rows = even_part(height, std::max(1, cells / columns));
       int const several = rows == height && columns == width ? std::min(cells / (rows * columns), images) : 1;
       if (several > 1) {
@@ -194,8 +194,8 @@ inline bool plan_gather(GatherPlan& plan, WarpTile const& warp, GroupShape const
   int found_bytes = 0;
   t.first_h = range[0].low, t.first_w = range[1].low;
   t.channels = channels, t.target_channels = target;
-  auto const consider = [&](int groups, int filters, TileChoice const& choice) {
-    t.groups = groups, t.filters = filters;
+  auto const consider_stages = [&](int groups, int filters, TileChoice const& choice, int stages) {
+    t.groups = groups, t.filters = filters, t.stages = stages;
     t.images = choice.images, t.rows = choice.rows, t.columns = choice.columns;
     lay_source(t, t.step_h, t.step_w, span_h, span_w, groups * chunks);
     t.m_parts = up(t.images * t.rows * t.columns, 16 * warp.m), t.n_parts = up(filters, kPiece * warp.n);
@@ -213,9 +213,8 @@ inline bool plan_gather(GatherPlan& plan, WarpTile const& warp, GroupShape const
                        shared = std::int64_t{t.slices} * t.splits;
     std::int64_t const all = tiles * shared;
     int const rest = filter_bytes + staged_bytes + table_bytes + pixels_bytes + cells_bytes;
-    t.stages = all > limits.sm_count && rest + 2 * t.stage_bytes <= limits.shared_memory ? 2 : 1;
     int const bytes = rest + t.stages * t.stage_bytes;
-    if (bytes > limits.shared_memory) return;
+    if (bytes > limits.shared_memory || (stages > 1 && all <= limits.sm_count)) return;
     int const tasks = phases * t.m_parts * groups * t.n_parts;
     int const warps = std::clamp(tasks, 4, kMaxWarps);
     t.threads = 32 * warps;
@@ -250,6 +249,10 @@ inline bool plan_gather(GatherPlan& plan, WarpTile const& warp, GroupShape const
     t.pixels_offset = t.table_offset + table_bytes;
     t.cells_offset = t.pixels_offset + pixels_bytes;
     found = t, found_bytes = bytes;
+  };
+  // The memory of a second stage may be worth more to another threadblock.
+  auto const consider = [&](int groups, int filters, TileChoice const& choice) {
+    for (int stages : {2, 1}) consider_stages(groups, filters, choice, stages);
   };
   auto const consider_slices = [&](TileChoice const& choice) {
     int const widest = std::max(channels, target);
@@ -300,16 +303,16 @@ inline bool plan_filter_grad(FilterGradPlan& plan, WarpTile const& warp, GroupSh
   while (t.groups > 1 && t.groups * t.m_parts * t.n_parts > kMaxWarps) t.groups /= 2;
   if (t.m_parts * t.n_parts > kMaxWarps) t.n_parts = 1, t.filters = std::min(t.filters, kPiece * warp.n);
   t.splits = up(s.filters, t.filters);
-  t.m_slices = up(t.m_parts, kMaxWarps);
-  t.m_parts = up(t.m_parts, t.m_slices);
-  t.threads = 32 * t.groups * t.m_parts * t.n_parts;
+  int const all_m_parts = t.m_parts;
   t.slices = up(s.groups, t.groups);
   float const elements = static_cast<float>(s.groups) * static_cast<float>(s.filters * t.chunks * kPiece);
   float best = 1e30f;
   FilterGradTile found{};
   int found_bytes = 0;
-  std::int64_t const shared = std::int64_t{t.slices} * t.splits * t.m_slices;
-  auto const consider = [&](TileChoice const& choice) {
+  auto const consider_parts = [&](TileChoice const& choice, int m_parts) {
+    t.m_parts = m_parts, t.m_slices = up(all_m_parts, m_parts);
+    t.threads = 32 * t.groups * t.m_parts * t.n_parts;
+    std::int64_t const shared = std::int64_t{t.slices} * t.splits * t.m_slices;
     t.images = choice.images, t.rows = choice.rows, t.columns = choice.columns;
     lay_source(t, s.stride_h, s.stride_w, span_h, span_w, t.groups * pieces);
     t.cells = up(t.images * t.rows * t.columns, 16) * 16;
@@ -338,13 +341,15 @@ inline bool plan_filter_grad(FilterGradPlan& plan, WarpTile const& warp, GroupSh
       std::int64_t const blocks =
           std::min<std::int64_t>((parts * shared + limits.sm_count - 1) / limits.sm_count, resident);
       float const sharing = static_cast<float>(blocks), busy = busy_share(t.threads / 32 * static_cast<int>(blocks));
-      float const tile = std::max(work / busy, memory) + 0.3f * std::min(work / busy, memory) + Clocks::kGradTile / sharing;
+      float const overlap = blocks > 1 || t.stages > 1 ? 0.3f : 0.8f;
+      float const tile =
+          std::max(work / busy, memory) + overlap * std::min(work / busy, memory) + Clocks::kGradTile / sharing;
       float const waves =
           static_cast<float>(up(static_cast<int>(parts * shared), limits.sm_count * static_cast<int>(blocks)));
       float const partial =
           parts == 1 ? 0 : Clocks::kLaunch + static_cast<float>(parts) * elements * 8 / Clocks::kPartialBytes;
-      float const time = static_cast<float>(per_block) * tile * sharing * waves + partial + memory +
-                         static_cast<float>(t.cells / 16) * 2 * (mma + loads);
+      float const alone = static_cast<float>(t.cells / 16) * 2 * (mma + loads) / warps;
+      float const time = static_cast<float>(per_block) * tile * sharing * waves + partial + memory + alone;
       if (time < best) {
         best = time;
         t.parts = static_cast<int>(parts);
@@ -353,6 +358,13 @@ inline bool plan_filter_grad(FilterGradPlan& plan, WarpTile const& warp, GroupSh
         found = t, found_bytes = bytes;
       }
       if (wanted == 1) break;
+    }
+  };
+  // Few images make few tiles: taps are for several threadblocks then, each of which has warps enough to load its tile.
+  auto const consider = [&](TileChoice const& choice) {
+    for (int parts = up(all_m_parts, up(all_m_parts, kMaxWarps));; parts = up(parts, 2)) {
+      consider_parts(choice, parts);
+      if (parts == 1 || t.groups * t.n_parts * up(parts, 2) < kFewestWarps) break;
     }
   };
   visit_tiles(std::min(s.images, most_images), s.out_h, s.out_w, consider);
@@ -366,7 +378,7 @@ inline bool plan_filter_grad(FilterGradPlan& plan, WarpTile const& warp, GroupSh
   t.by_pieces = Divisor(pieces), t.by_row_taps = Divisor(s.taps_w);
   t.sum_parts = t.parts > 8 ? 8 : t.parts > 2 ? 2 : 1;
   plan.shared_memory = found_bytes;
-  plan.blocks = shared * t.parts;
+  plan.blocks = std::int64_t{t.slices} * t.splits * t.m_slices * t.parts;
   return true;
 }
 

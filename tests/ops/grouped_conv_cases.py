@@ -36,7 +36,7 @@ def epilogue(name: str) -> Epilogue:
 class GroupedConv(Conv):
     """One direction as an op of the library takes it."""
 
-    def run(self, as_they_are: bool = False) -> torch.Tensor:
+    def _run(self, as_they_are: bool) -> torch.Tensor:
         a, b = (self.a, self.b) if as_they_are else self.positional
         op = getattr(torch.ops.cutwheel, OPS[self.direction])
         if self.direction == "fprop":

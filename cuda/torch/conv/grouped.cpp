@@ -98,6 +98,9 @@ void check_operands_of_epilogue(GroupedConvCall const& call) {
   char const* const op = call.names.op;
   EpilogueInfo const& info = info_of(call.epilogue);
   check_has_bias_and_residual_only(op, info);
+  if (stores_of(info) > 0) {
+    fail(ErrorKind::value, op, ": epilogue \"", info.name, "\" stores more than the result; expected one that does not");
+  }
   check_takes(op, info, "bias", call.bias);
   check_takes(op, info, "residual", call.residual);
   if (call.bias) {
