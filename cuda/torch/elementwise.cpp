@@ -170,6 +170,10 @@ Tensor sum_rows(Tensor const& rows) {
   return std::get<1>(compute(Epilogue::identity_backward, {rows}, /*with_result=*/false, /*with_sums=*/true));
 }
 
+Tensor apply_elementwise(Epilogue epilogue, Tensor const& rows) {
+  return std::get<0>(compute(epilogue, {rows}, /*with_result=*/true, /*with_sums=*/false));
+}
+
 Ops elementwise_ops() {
   return {
       op<&elementwise, kElementwise>(

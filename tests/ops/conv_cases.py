@@ -92,7 +92,21 @@ class Conv:
         return laid(x, self.lay_residual) if x is not None and x.dim() == 4 else x
 
     def run(self, as_they_are: bool = False) -> torch.Tensor:
-        """The library's op. as_they_are: on a and b themselves, which are views of less."""
+        """The result of the library's op. as_they_are: on a and b themselves, which are views of
+        less."""
+        return self.run_all(as_they_are)[0]
+
+    def run_all(self, as_they_are: bool = False) -> tuple[torch.Tensor, ...]:
+        """The result, and what the epilogue stores besides."""
+        if not self.epilogue.aux:
+            return (self._run(as_they_are),)
+        a, b = (self.a, self.b) if as_they_are else self.positional
+        given = *self.g.numbers, self.epilogue.name, a.dtype == SINGLE
+        tensors = a, b, self.operand("bias"), self.operand("residual")
+        found: tuple[torch.Tensor, ...] = torch.ops.cutwheel.conv2d_fused_aux(*tensors, *given)
+        return found
+
+    def _run(self, as_they_are: bool) -> torch.Tensor:
         ops, geometry = torch.ops.cutwheel, self.g.numbers
         a, b = (self.a, self.b) if as_they_are else self.positional
         tf32 = a.dtype == SINGLE
@@ -130,6 +144,7 @@ class Conv:
             operands.append(self.operand("bias"))
             if self.epilogue.name not in ("plain", "bias"):
                 op, name = "conv2d_fused", self.epilogue.name
+                op += "_aux" * bool(self.epilogue.aux)
                 operands.append(self.operand("residual"))
         if self.is_transposed:
             op, name = "conv_transpose2d", self.epilogue.name
@@ -154,11 +169,12 @@ class Conv:
             for name, x in given.items()
         }
 
-    def weighed(self) -> Weighed:
+    def weighed(self, part: int = 0) -> Weighed:
+        """Of the result; or what the epilogue stores besides, from 1 on."""
         a, b = self.a.detach().double(), self.b.detach().double()
         accum = Bound.of(self._accum(a, b), self._accum(a.abs(), b.abs()))
         known = self._values(lambda x: Bound.of(x.detach().double()))
-        (d,) = evaluate(self.epilogue, {"accum": accum, **known}, BOUND_FUNCTIONS)
+        d = evaluate(self.epilogue, {"accum": accum, **known}, BOUND_FUNCTIONS)[part]
         tf32 = self.a.dtype == SINGLE and not self.exact
         approx, wide = (
             torch.as_tensor(x, device=a.device, dtype=torch.float64).expand_as(d.value)
@@ -168,7 +184,7 @@ class Conv:
         k = longest_sum(self.direction, self.input_size, self.weight_size, self.g)
         return Weighed(d.value, approx, wide, k, tf32)
 
-    def torchs(self) -> torch.Tensor:
+    def torchs(self, part: int = 0) -> torch.Tensor:
         """torch's own op, and the epilogue's ops one by one."""
         (a, b), g = (self.a.detach(), self.b.detach()), self.g
         top, bottom, left, right = g.padding
@@ -176,8 +192,8 @@ class Conv:
         rest = (g.stride, (0, 0), g.dilation)
         if self.direction == "fprop":
             accum = functional.conv2d(functional.pad(a, pads), b, None, *rest, g.groups)
-            (d,) = evaluate(self.epilogue, {"accum": accum, **self._values(lambda x: x.detach())})
-            result: torch.Tensor = d
+            given = {"accum": accum, **self._values(lambda x: x.detach())}
+            result: torch.Tensor = evaluate(self.epilogue, given)[part]
             return result.to(a.dtype)
         backward = torch.ops.aten.convolution_backward
         more = (None, *rest, False, (0, 0), g.groups)
@@ -192,9 +208,9 @@ class Conv:
         (d,) = evaluate(self.epilogue, {"accum": accum, **self._values(lambda x: x.detach())})
         return torch.as_tensor(d).to(a.dtype)
 
-    def judge(self, result: torch.Tensor, fused: bool = True) -> None:
+    def judge(self, result: torch.Tensor, fused: bool = True, part: int = 0) -> None:
         """The rule of reference.py; torch's op is asked where a result is beyond the floor."""
-        weighed = self.weighed()
+        weighed = self.weighed(part)
         rounded = weighed.value.to(self.a.dtype)
         assert result.shape == rounded.shape, f"{self}: shape {tuple(result.shape)}"
         assert result.dtype == rounded.dtype, f"{self}: dtype {result.dtype}"
@@ -204,7 +220,7 @@ class Conv:
             weighed.assert_as_good(result, rounded, fused=fused)
         except AssertionError as alone:
             try:
-                weighed.assert_as_good(result, self.torchs(), fused=fused)
+                weighed.assert_as_good(result, self.torchs(part), fused=fused)
             except RuntimeError:
                 raise AssertionError(f"{self}: {alone}; torch's op refuses it") from alone
             except AssertionError as error:
@@ -216,9 +232,10 @@ class Conv:
         """Runs it (or `run`) and compares the result with float64."""
         poison(self.output_size, self.a.dtype, self.a.device)
         with told(self):
-            result = (run or self.run)()
-        self.judge(result, fused)
-        return result
+            results = (run(),) if run else self.run_all()
+        for part, result in enumerate(results):
+            self.judge(result, fused, part)
+        return results[0]
 
     def __str__(self) -> str:
         left_out = [name for name, x in self.operands.items() if x is None]
@@ -312,9 +329,10 @@ def check_public(
 
 def is_fused(activation: str | None, place: str) -> bool:
     """Whether all of it is rounded once; others take a second kernel."""
-    if place == "no_residual":
-        return activation in (None, "relu", "gelu", "gelu_tanh", "silu")
-    return activation in (None, "relu", "silu")
+    parts = {"no_residual": (activation,), "before": ("residual", activation)}
+    parts["after"] = (activation, "residual")
+    name = "_".join(("bias", *(part for part in parts[place] if part)))
+    return activation != "leaky_relu" and serves("fprop", torch.bfloat16, name)
 
 
 # ---- rows of the kernel table

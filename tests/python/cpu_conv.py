@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 
 NAMES = (
-    *("conv2d", "conv2d_fused", "conv2d_input_grad", "conv2d_weight_grad", "scaled_conv2d"),
+    *("conv2d", "conv2d_fused", "conv2d_fused_aux", "conv2d_input_grad", "conv2d_weight_grad"),
+    "scaled_conv2d",
     *("conv2d_grouped", "conv2d_grouped_input_grad", "conv2d_grouped_weight_grad"),
-    *("conv3d", "conv3d_fused", "conv3d_input_grad", "conv3d_weight_grad"),
+    *("conv3d", "conv3d_fused", "conv3d_fused_aux", "conv3d_input_grad", "conv3d_weight_grad"),
     *("conv_transpose2d", "conv_transpose3d"),
 )
 Tensor = torch.Tensor
@@ -98,6 +99,20 @@ class ConvOps:
         z = F.conv2d(padded(x, padding), weight, bias, tuple(stride), 0, tuple(dilation))
         return as_channels_last(_followed(z, epilogue, residual))
 
+    def conv2d_fused_aux(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        residual: Tensor | None,
+        *given: Any,
+    ) -> tuple[Tensor, Tensor]:
+        (stride, padding, dilation), (epilogue, _) = split(given, None, False)
+        self.calls.append(("conv2d_fused_aux", epilogue))
+        self.images += [is_channels_last(x), residual is None or is_channels_last(residual)]
+        z = F.conv2d(padded(x, padding), weight, bias, tuple(stride), 0, tuple(dilation))
+        return _with_argument(z, epilogue, residual)
+
     def conv2d_input_grad(
         self,
         grad: Tensor,
@@ -149,6 +164,19 @@ class ConvOps:
         self.calls.append(("conv3d_fused", epilogue))
         z = F.conv3d(padded(x, padding), weight, bias, tuple(stride), 0, tuple(dilation))
         return as_channels_last(_followed(z, epilogue, residual))
+
+    def conv3d_fused_aux(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        residual: Tensor | None,
+        *given: Any,
+    ) -> tuple[Tensor, Tensor]:
+        (stride, padding, dilation), (epilogue, _) = split_3d(given, None, False)
+        self.calls.append(("conv3d_fused_aux", epilogue))
+        z = F.conv3d(padded(x, padding), weight, bias, tuple(stride), 0, tuple(dilation))
+        return _with_argument(z, epilogue, residual)
 
     def conv3d_input_grad(
         self, grad: Tensor, weight: Tensor, d: int, h: int, w: int, *given: Any
@@ -274,6 +302,16 @@ def _followed(z: Tensor, epilogue: str, residual: Tensor | None) -> Tensor:
         elif part not in ("plain", "bias"):
             z = ACTIVATIONS[part.replace("-", "_")](z)
     return z
+
+
+def _with_argument(z: Tensor, epilogue: str, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The same of an epilogue that ends in its activation, and what that is applied to."""
+    before, _, stored = epilogue.replace("gelu_tanh", "gelu-tanh").rpartition("_")
+    before, _, activation = before.rpartition("_")
+    assert stored == "aux"
+    argument = _followed(z, before, residual)
+    result = ACTIVATIONS[activation.replace("-", "_")](argument)
+    return as_channels_last(result), as_channels_last(argument)
 
 
 def _dgrad(grad: Tensor, weight: Tensor, size: Ints, where: tuple[Ints, Ints, Ints]) -> Tensor:

@@ -127,8 +127,7 @@ def test_epilogues(
     residual = "" if placement == "none" else "residual"
     order = [activation, residual] if placement == "last" else [residual, activation]
     whole = "_".join(part for part in ("bias", *order) if part)
-    both_fused = activation in (None, "relu", "silu")
-    if both_fused or (placement == "none" and activation in FUSED):
+    if activation in (None, *FUSED) or (placement == "none" and activation != "leaky_relu"):
         assert ops.calls[0][1] == whole
     # In training the strides are those, too.
     result, _ = both(cutwheel, values, placement == "last", **where)
@@ -136,7 +135,7 @@ def test_epilogues(
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-@pytest.mark.parametrize("activation", [None, "relu", "silu"])
+@pytest.mark.parametrize("activation", [None, *FUSED])
 def test_gradients_once_and_twice(
     cutwheel: ModuleType, ops: CpuOps, name: str, activation: str | None
 ) -> None:
@@ -172,12 +171,19 @@ def test_gradgradcheck(cutwheel: ModuleType, ops: CpuOps) -> None:
     assert torch.autograd.gradgradcheck(function, given)
 
 
-@pytest.mark.parametrize("missing", ["residual_relu", "residual", "relu", "bias"])
+@pytest.mark.parametrize(
+    ("activation", "missing"),
+    [
+        *(("relu", part) for part in ("residual_relu", "residual", "relu", "bias")),
+        *(("silu", part) for part in ("residual_silu", "aux", "silu")),
+    ],
+)
 @pytest.mark.parametrize("with_grad", [True, False])
 def test_epilogues_without_a_kernel(
     cutwheel: ModuleType,
     ops: CpuOps,
     monkeypatch: pytest.MonkeyPatch,
+    activation: str,
     missing: str,
     with_grad: bool,
 ) -> None:
@@ -188,7 +194,7 @@ def test_epilogues_without_a_kernel(
     for placement in PLACEMENTS:
         values = tensors("3x3", placement)
         with torch.set_grad_enabled(with_grad):
-            ours = both(cutwheel, values, placement == "last", activation="relu", padding=1)
+            ours = both(cutwheel, values, placement == "last", activation=activation, padding=1)
         torch.testing.assert_close(*ours)
         assert len(ops.calls) == 1
         assert missing not in str(ops.calls.pop()[1]) or missing == "bias"
@@ -226,6 +232,27 @@ def test_relu_is_differentiated_from_the_result(cutwheel: ModuleType, ops: CpuOp
         result.sum().backward()
         assert ops.calls == [
             ("elementwise", "relu_backward", True, True),
+            ("conv2d_input_grad", "plain"),
+            ("conv2d_weight_grad", "plain"),
+        ]
+        ops.calls.clear()
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu"])
+def test_activations_store_their_argument(
+    cutwheel: ModuleType, ops: CpuOps, activation: str
+) -> None:
+    """One kernel forward, which a residual behind the activation is added to by torch; one for the
+    derivative and the gradient of the bias."""
+    plain, first = f"bias_{activation}_aux", f"bias_residual_{activation}_aux"
+    for placement, epilogue in (("none", plain), ("first", first), ("last", plain)):
+        values = tensors("3x3", placement)
+        result, _ = both(cutwheel, values, placement == "last", activation=activation, padding=1)
+        assert ops.calls == [("conv2d_fused_aux", epilogue)]
+        ops.calls.clear()
+        result.sum().backward()
+        assert ops.calls == [
+            ("elementwise", f"{activation}_backward", True, True),
             ("conv2d_input_grad", "plain"),
             ("conv2d_weight_grad", "plain"),
         ]
@@ -315,7 +342,9 @@ def test_signals(cutwheel: ModuleType, ops: CpuOps, name: str, has_batch: bool) 
     ]
     for got, want in zip(*grads, strict=True):
         torch.testing.assert_close(got, want)
-    assert len(ops.calls) == (0 if name == "grouped" else 3)
+    served = [call[0] for call in ops.calls]
+    wanted = ["conv2d_fused_aux", "elementwise", "conv2d_input_grad", "conv2d_weight_grad"]
+    assert served == ([] if name == "grouped" else wanted)
 
 
 # Filters, arguments, and whether it is a conv2d of slices.

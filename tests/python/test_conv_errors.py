@@ -249,8 +249,19 @@ def bad_calls(device: str = "meta") -> dict[str, tuple[type[Exception], str, Cal
         ),
         "epilogue": (
             RuntimeError,
-            'conv2d: epilogue "bias_gelu_aux" changes the number of columns or stores more than',
+            'conv2d: epilogue "gated_silu" changes the number of columns; expected one that',
+            lambda m: grads.conv2d_fused(x, w, b, None, *where, "gated_silu"),
+        ),
+        "stores": (
+            RuntimeError,
+            'conv2d: epilogue "bias_gelu_aux" stores 1 tensors besides the result; conv2d_fused '
+            "takes one that stores none, conv2d_fused_aux one that stores one",
             lambda m: grads.conv2d_fused(x, w, b, None, *where, "bias_gelu_aux"),
+        ),
+        "no_stores": (
+            RuntimeError,
+            'conv2d: epilogue "bias_gelu" stores 0 tensors besides the result',
+            lambda m: grads.conv2d_fused_aux(x, w, b, None, *where, "bias_gelu"),
         ),
     }
     # Whether the kernel adds the residual or torch does.
@@ -275,7 +286,7 @@ def bad_calls(device: str = "meta") -> dict[str, tuple[type[Exception], str, Cal
 ONLY_LIBRARY = (
     *("dtype", "bias_dtype", "bias_shape", "empty", "padding", "signal_name", "scaled_dtype"),
     *("scaled_mixed", "scale", "scale_weight", "scaled_bias", "scaled_out_dtype", "grad_output"),
-    *("epilogue", "groups_left_out"),
+    *("epilogue", "stores", "no_stores", "groups_left_out"),
     *("scaled_out_dtype_of_8_bits", "scale_result_is_missing", "scale_result_of_16_bits"),
     *("scale_result", "scaled_residual_of_16_bits", "scaled_residual_dtype"),
     *("scale_residual_is_missing", "scaled_silu_and_residual"),
@@ -288,6 +299,7 @@ ONLY_LIBRARY = (
             "relu_first",
             "relu_last",
             "gelu_first",
+            "gelu_last",
             "tanh_first",
         )
     ),
@@ -379,12 +391,17 @@ def test_explain_asks_the_library(cutwheel: ModuleType, asked: Asked) -> None:
     assert fused == ("conv2d_fused", [*plain, (4,), (2, 4, 6, 7)], "bias_residual_relu")
     after = {"residual": r, "residual_after_activation": True}
     assert asked("conv2d", x, w, activation="silu", **after)[2] == "bias_silu_residual"
-    assert asked("conv2d", x, w, activation="gelu", **after)[1:] == (
-        [*plain, None, None],
-        "bias_gelu",
+    whole = [*plain, None, (2, 4, 6, 7)]
+    assert asked("conv2d", x, w, activation="gelu", **after)[1:] == (whole, "bias_gelu_residual")
+    parts = [*plain, None, None]
+    assert asked("conv2d", x, w, activation="tanh", **after)[1:] == (parts, "bias_tanh")
+    assert asked("conv2d", x, w, activation="leaky_relu", residual=r)[1:] == (
+        whole,
+        "bias_residual",
     )
     trained = w.detach().requires_grad_()
-    assert asked("conv2d", x, trained, activation="gelu")[2] == ""
+    assert asked("conv2d", x, trained, activation="gelu")[2] == "bias_gelu_aux"
+    assert asked("conv2d", x, trained, activation="tanh")[2] == ""
     assert asked("conv2d", x, trained, activation="relu")[2] == "bias_relu"
     signal = asked("conv1d", on_meta(2, 6, 9).detach(), on_meta(4, 6, 3).detach())
     assert signal[1] == [(2, 6, 1, 9), (4, 6, 1, 3), None]

@@ -70,6 +70,8 @@ OPS = {
     "conv2d": f"(Tensor input, Tensor weight, Tensor? bias, {_WHERE}, {_RESULT}",
     "conv2d_fused": "(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, "
     f"{_WHERE}, str epilogue, {_RESULT}",
+    "conv2d_fused_aux": "(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, "
+    f"{_WHERE}, str epilogue, bool allow_tf32=False) -> (Tensor, Tensor)",
     "conv2d_input_grad": "(Tensor grad_output, Tensor weight, SymInt input_h, SymInt input_w, "
     f"{_WHERE}, {_RESULT}",
     "conv2d_weight_grad": "(Tensor grad_output, Tensor input, SymInt weight_h, SymInt weight_w, "
@@ -83,6 +85,8 @@ OPS = {
     "conv3d": f"(Tensor input, Tensor weight, Tensor? bias, {_WHERE_3D}, {_RESULT}",
     "conv3d_fused": "(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, "
     f"{_WHERE_3D}, str epilogue, {_RESULT}",
+    "conv3d_fused_aux": "(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, "
+    f"{_WHERE_3D}, str epilogue, bool allow_tf32=False) -> (Tensor, Tensor)",
     "conv3d_input_grad": "(Tensor grad_output, Tensor weight, SymInt input_d, SymInt input_h, "
     f"SymInt input_w, {_WHERE_3D}, {_RESULT}",
     "conv3d_weight_grad": "(Tensor grad_output, Tensor input, SymInt weight_d, SymInt weight_h, "

@@ -156,6 +156,7 @@ def test_opcheck(cutwheel: ModuleType, traced_on_cpu: CpuOps) -> None:
             (ops.conv2d, (x, weight, bias, *where, True)),
             (ops.conv2d_fused, fused),
             (ops.conv2d_fused, (x, weight, None, None, *where, "bias_gelu", True)),
+            (ops.conv2d_fused_aux, (x, weight, bias, None, *where, "bias_gelu_tanh_aux", True)),
             (ops.conv2d_input_grad, (y, weight, *x.shape[2:], *where, True)),
             (ops.conv2d_weight_grad, (y, x, *weight.shape[2:], *where, True)),
         ):

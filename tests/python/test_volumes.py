@@ -70,7 +70,13 @@ def test_volumes_with_gradients(cutwheel: ModuleType, kernels: CpuOps) -> None:
         theirs = by_torch(*given, tuple(where))
         activation = ("relu", None, "silu")[number % 3]
         residual = leaf(*theirs.shape)
+        kernels.calls.clear()
         ours = cutwheel.conv3d(*given, *where, activation=activation, residual=residual)
+        ((name, epilogue),) = kernels.calls
+        assert name.endswith("_aux") == (activation == "silu")
+        assert epilogue == "bias_residual" + {"silu": "_silu_aux", "relu": "_relu"}.get(
+            str(activation), ""
+        )
         z = theirs + residual
         theirs = z if activation is None else getattr(F, activation)(z)
         assert_near(ours, theirs)
@@ -305,6 +311,7 @@ def test_opcheck(cutwheel: ModuleType, kernels: CpuOps, traced_on_cpu: CpuOps) -
     for op, given in (
         (ops.conv3d, (x, weight, bias, *where, True)),
         (ops.conv3d_fused, (x, weight, bias, y, *where, "bias_residual_relu", True)),
+        (ops.conv3d_fused_aux, (x, weight, bias, y, *where, "bias_residual_silu_aux", True)),
         (ops.conv3d_input_grad, (y, weight, *x.shape[2:], *where, True)),
         (ops.conv3d_weight_grad, (y, x, *weight.shape[2:], *where, True)),
         (ops.conv_transpose3d, (y, weight, None, *x.shape[2:], *where, "bias_relu", True)),

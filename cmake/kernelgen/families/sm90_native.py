@@ -486,7 +486,7 @@ SM90_CONV = _persistent(
     optional_tile_keys=("cluster", "schedule"),
     checks=(
         *(rules.check_gemm, _check_tile, _check_k(1), _check_cluster, _check_conv_cluster),
-        _check_pingpong,
+        *(_check_stores, _check_pingpong),
         *(rules.check_direction, _check_swizzled_columns, _check_conv_operands),
     ),
 )

@@ -145,7 +145,7 @@ void check_has_bias_and_residual_only(char const* op, EpilogueInfo const& info) 
   for (int i = 0; i < info.count; ++i) {
     EpilogueOperandInfo const& operand = info.operands[i];
     bool const known = is_named(operand, OperandKind::scalar, "alpha") || is_named(operand, OperandKind::row, "bias") ||
-                       is_named(operand, OperandKind::matrix, "residual");
+                       is_named(operand, OperandKind::matrix, "residual") || operand.kind == OperandKind::store;
     if (!known) fail_operand(op, info, i, "none but bias and residual");
   }
 }

@@ -165,15 +165,12 @@ def can_fuse(
     conv: Any = layer
     if _is_pointwise(conv, activation):
         return not has_residual
-    if activation in _SLOW_AT_FIRST and _is_first(conv):
+    if activation in _IN_FLOAT32 or (activation not in (None, "relu") and _is_first(conv)):
         return False
     if conv.transposed:  # of which dgrad kernels have one epilogue besides the bias
         return activation in (None, "relu") and not has_residual
     plan = plan_of(activation, has_residual, is_last, False, is_grouped=conv.groups != 1)
     return plan.activation is None and not plan.adds_residual
-
-
-_SLOW_AT_FIRST = ("silu", "gelu", "gelu_tanh")
 
 
 def _is_first(conv: Any) -> bool:
@@ -187,8 +184,8 @@ def _is_first(conv: Any) -> bool:
 
 
 _OF_PIXELS = ("sigmoid", "tanh", "hardswish", "leaky_relu")
-"""activations that kernels of linear layers have besides those of convolutions; and softplus, which
-torch computes in float32 under autocast"""
+"""activations that kernels of linear layers have, on more GPUs than those of convolutions; and
+softplus, which torch computes in float32 under autocast"""
 
 
 def _is_pointwise(conv: Any, activation: str | None) -> bool:

@@ -368,8 +368,8 @@ def _dots(arguments: Arguments) -> Layout:
 
 
 # ---- convolutions: only images are split
-def _of_images(*names: str) -> Callable[[Arguments], Layout]:
-    """Of operands that have images in their first dimension; others are whole."""
+def _of_images(*names: str, results: int = 1) -> Callable[[Arguments], Layout]:
+    """Of operands that have images in their first dimension, as results do; others are whole."""
 
     def layout(arguments: Arguments) -> Layout:
         operands = []
@@ -379,7 +379,7 @@ def _of_images(*names: str) -> Callable[[Arguments], Layout]:
                 dims = ("b", *rest) if name in names else (None,) * len(value.shape)
                 operands.append(Operand(value, dims))
         rest = (None,) * (len(arguments[names[0]].shape) - 1)
-        return _layout([*operands], ("b", *rest))
+        return _layout([*operands], *[("b", *rest)] * results)
 
     return layout
 
@@ -392,6 +392,7 @@ def _wgrad(arguments: Arguments) -> Layout:
 
 
 _IMAGES = _of_images("input", "residual")
+_IMAGES_AND_Z = _of_images("input", "residual", results=2)
 _DGRAD = _of_images("grad_output")
 
 # Ops with a result of their own, and what splits them. Among grouped ops, rows (t) and experts (g)
@@ -423,6 +424,7 @@ LAYOUTS: dict[str, Callable[[Arguments], Layout]] = {
     **dict.fromkeys(
         ("conv2d", "conv2d_fused", "conv2d_grouped", "conv3d", "conv3d_fused"), _IMAGES
     ),
+    **dict.fromkeys(("conv2d_fused_aux", "conv3d_fused_aux"), _IMAGES_AND_Z),
     **dict.fromkeys(("conv_transpose2d", "conv_transpose3d", "scaled_conv2d"), _IMAGES),
     **dict.fromkeys(
         ("conv2d_input_grad", "conv2d_grouped_input_grad", "conv3d_input_grad"), _DGRAD

@@ -60,8 +60,9 @@ def conv2d(
         groups: kernels have 1, as many as channels and filters, and groups of 4 or of multiples of
             8 channels and filters, up to 128; torch computes others
         activation: None, "relu", "gelu" (of erf), "gelu_tanh" or "silu"; or "sigmoid", "tanh",
-            "hardswish", "softplus" or "leaky_relu" (slope 0.01), which take a second kernel, as all
-            but "relu" do where a gradient is needed. With groups, all but "leaky_relu" are fused
+            "hardswish" or "softplus", which take a second kernel where a gradient or a residual in
+            front of them is asked for; or "leaky_relu" (slope 0.01), which always does. With
+            groups, all but "relu" do where a gradient is needed
         residual: [N, Ko, P, Q], exactly the shape of the result, dtype of input, any strides. Under
             autocast of any dtype: one that is not autocast's is not cast, and added by torch
         residual_after_activation: where the residual is added; means nothing without both

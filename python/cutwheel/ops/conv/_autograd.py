@@ -11,8 +11,10 @@ are the other two:
     of dgrad(G, W):  dG = conv(V, W),  dW = wgrad(G, V)
     of wgrad(G, X): dG = conv(X, V),  dX = dgrad(G, V)
 
-with V the gradient of their result. The only activation here is relu, whose result tells what
-backward needs; others are torch's, behind a convolution without one.
+with V the gradient of their result. The result of relu tells what backward needs. gelu, gelu_tanh
+and silu need z, which their kernels store: it is an output of the forward's node, as in
+cutwheel.ops.linear, so that the second derivative flows through it. Other activations are torch's,
+behind a convolution without one.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ def _of_images_and_volumes(direction: str) -> dict[tuple[int, bool], Op]:
 
 
 _FPROP, _FUSED = _of_images_and_volumes(""), _of_images_and_volumes("_fused")
+_FUSED_AUX = _of_images_and_volumes("_fused_aux")
 _DGRAD, _WGRAD = _of_images_and_volumes("_input_grad"), _of_images_and_volumes("_weight_grad")
 _BY_TORCH: dict[int, Op] = {8: F.conv2d, 12: F.conv3d}
 
@@ -175,7 +178,11 @@ def gradients(
 
 
 class Conv(torch.autograd.Function):
-    """conv2d, or conv2d_fused if there is an epilogue; of volumes conv3d."""
+    """conv2d, or conv2d_fused if there is an epilogue; of volumes conv3d.
+
+    Returns the result, or (result, z) if the epilogue stores z and torch.compile does not trace:
+    that knows no second derivatives, and would keep another output alive.
+    """
 
     @staticmethod
     def forward(
@@ -187,37 +194,55 @@ class Conv(torch.autograd.Function):
         geometry: Geometry,
         epilogue: str | None,
         allow_tf32: bool,
-    ) -> Tensor:
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        tracing = is_tracing()
+        z: Tensor | None = None
+        result: Tensor
         if epilogue is None:
-            call = _FPROP[len(geometry), is_tracing()]
-            result = call(input, weight, bias, *geometry, allow_tf32)
+            result = _FPROP[len(geometry), tracing](input, weight, bias, *geometry, allow_tf32)
         else:
-            call = _FUSED[len(geometry), is_tracing()]
-            result = call(input, weight, bias, residual, *geometry, epilogue, allow_tf32)
+            given = input, weight, bias, residual, *geometry, epilogue, allow_tf32
+            if epilogue.endswith("_aux"):
+                result, z = _FUSED_AUX[len(geometry), tracing](*given)
+            else:
+                result = _FUSED[len(geometry), tracing](*given)
+        activation = _activation_of(epilogue)
         needs_input, needs_weight, *_ = ctx.needs_input_grad
-        has_relu = epilogue is not None and epilogue.endswith("relu")
         ctx.save_for_backward(
             input if needs_weight else None,
             weight if needs_input else None,
-            result if has_relu else None,
+            result if activation == "relu" else z,
         )
         # Sizes of the gradients that backward makes.
         ctx.input_size = input.shape if needs_input else None
         ctx.weight_size = weight.shape if needs_weight else None
-        ctx.geometry, ctx.allow_tf32 = geometry, allow_tf32
-        return result
+        ctx.geometry, ctx.activation, ctx.allow_tf32 = geometry, activation, allow_tf32
+        if z is None or tracing:
+            return result
+        # Without this, a first backward pass would add zeros as the gradient of z.
+        ctx.set_materialize_grads(False)
+        return result, z
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Gradient, ...]:
-        input, weight, result = ctx.saved_tensors
+    def backward(ctx: Any, grad: Gradient, grad_z: Gradient = None) -> tuple[Gradient, ...]:
+        input, weight, z = ctx.saved_tensors
         needs_input, needs_weight, needs_bias, needs_residual, *_ = ctx.needs_input_grad
         needs_dz = needs_input or needs_weight or needs_residual
-        dz, grad_bias = _before_relu(grad, result, needs_dz, needs_bias)
+        dz, grad_bias = _before_activation(grad, grad_z, z, ctx.activation, needs_dz, needs_bias)
+        if dz is None:
+            return None, None, grad_bias, None, None, None, None
         given = ctx.geometry, ctx.allow_tf32
         grad_input = _dgrad(dz, weight, ctx.input_size, *given) if needs_input else None
         grad_weight = _wgrad(dz, input, ctx.weight_size, *given) if needs_weight else None
         grad_residual = dz if needs_residual else None
         return grad_input, grad_weight, grad_bias, grad_residual, None, None, None
+
+
+def _activation_of(epilogue: str | None) -> str | None:
+    """The activation whose derivative backward takes: of an epilogue that training has."""
+    if epilogue is None or epilogue in ("bias", "plain", "bias_residual"):
+        return None
+    return epilogue.removesuffix("_aux").removeprefix("bias_").removeprefix("residual_")
 
 
 def _gradient_op(
@@ -296,30 +321,48 @@ class ConvTranspose(torch.autograd.Function):
         )
         ctx.weight_size = weight.shape if needs_weight else None
         ctx.geometry, ctx.allow_tf32 = geometry, allow_tf32
+        ctx.activation = _activation_of(epilogue)
         return result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Gradient, ...]:
         input, weight, result = ctx.saved_tensors
         needs_input, needs_weight, needs_bias, *_ = ctx.needs_input_grad
-        dz, grad_bias = _before_relu(grad, result, needs_input or needs_weight, needs_bias)
+        needs_dz = needs_input or needs_weight
+        dz, grad_bias = _before_activation(grad, None, result, ctx.activation, needs_dz, needs_bias)
+        if dz is None:
+            return None, None, grad_bias, None, None, None, None
         given = ctx.geometry, ctx.allow_tf32
         grad_input = _conv(dz, weight, *given) if needs_input else None
         grad_weight = _wgrad(input, dz, ctx.weight_size, *given) if needs_weight else None
         return grad_input, grad_weight, grad_bias, None, None, None, None
 
 
-def _before_relu(
-    grad: Tensor, result: Tensor | None, needs_dz: bool, needs_bias: bool
-) -> tuple[Tensor, Gradient]:
-    """dz and its sum over images and pixels; without a result there is no relu."""
-    if result is None:
+def _before_activation(
+    grad: Gradient,
+    grad_z: Gradient,
+    z: Tensor | None,
+    activation: str | None,
+    needs_dz: bool,
+    needs_bias: bool,
+) -> tuple[Gradient, Gradient]:
+    """dz and its sum over images and pixels, those that are needed.
+
+    Args:
+        grad, grad_z: of the result and, in a second backward pass, of z
+        z: the activation's argument; of relu, its result; not read without an activation
+    """
+    dz = grad_z
+    if grad is not None and activation is None:
         dz = in_order(grad)
-        return dz, sum_rows(pixels_of(dz)) if needs_bias else None
-    pixels, sums = derivative(
-        *(pixels_of(grad), pixels_of(result), "relu_backward"), needs_dz, needs_bias
-    )
-    return channels_first(pixels) if needs_dz else grad, sums if needs_bias else None
+    elif grad is not None and z is not None:
+        is_only = grad_z is None
+        of_pixels = pixels_of(grad), pixels_of(z), f"{activation}_backward"
+        pixels, sums = derivative(*of_pixels, needs_dz or not is_only, needs_bias and is_only)
+        if grad_z is None:
+            return channels_first(pixels) if needs_dz else None, sums if needs_bias else None
+        dz = channels_first(pixels) + grad_z
+    return dz, sum_rows(pixels_of(dz)) if needs_bias and dz is not None else None
 
 
 transposed_with_grad: Op = fast_apply(ConvTranspose, 3)

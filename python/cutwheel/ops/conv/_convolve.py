@@ -37,18 +37,33 @@ _NO_RESIDUAL, _RESIDUAL_FIRST, _RESIDUAL_LAST = 0, 1, 2
 # The epilogue of one kernel.
 _EPILOGUES: dict[tuple[str | None, int], str] = {
     **{(name, _NO_RESIDUAL): f"bias_{name}" for name in ACTIVATIONS},
-    (None, _RESIDUAL_FIRST): "bias_residual",
-    **{(name, _RESIDUAL_FIRST): f"bias_residual_{name}" for name in ("relu", "silu")},
-    **{(name, _RESIDUAL_LAST): f"bias_{name}_residual" for name in ("relu", "silu")},
-}
-_GROUPED_EPILOGUES: dict[tuple[str | None, int], str] = {
-    **_EPILOGUES,
     **{(name, _NO_RESIDUAL): f"bias_{name}" for name in grouped.COMPOSED_IN_KERNEL},
+    (None, _RESIDUAL_FIRST): "bias_residual",
     **{(name, _RESIDUAL_FIRST): f"bias_residual_{name}" for name in ACTIVATIONS},
     **{(name, _RESIDUAL_LAST): f"bias_{name}_residual" for name in ACTIVATIONS},
 }
-# For these, backward needs only the result.
-_TRAINED = ("bias_relu", "bias_residual", "bias_residual_relu")
+# Of which backward needs only the result.
+_GROUPED_TRAINED: dict[tuple[str | None, int], str] = {
+    ("relu", _NO_RESIDUAL): "bias_relu",
+    (None, _RESIDUAL_FIRST): "bias_residual",
+    ("relu", _RESIDUAL_FIRST): "bias_residual_relu",
+}
+# Others store what the activation is applied to; where no kernel stores both, the op has one for
+# each.
+_STORING = tuple(name for name in ACTIVATIONS if name != "relu")
+_TRAINED: dict[tuple[str | None, int], str] = {
+    **_GROUPED_TRAINED,
+    **{(name, _NO_RESIDUAL): f"bias_{name}_aux" for name in _STORING},
+    **{(name, _RESIDUAL_FIRST): f"bias_residual_{name}_aux" for name in _STORING},
+}
+# Of one group, not on GPUs of compute capability 8.
+_OF_HOPPER = frozenset(
+    (
+        *(f"bias_{name}" for name in grouped.COMPOSED_IN_KERNEL),
+        *(f"bias_residual_{name}" for name in ("gelu", "gelu_tanh")),
+        *(f"bias_{name}_residual" for name in ("gelu", "gelu_tanh")),
+    )
+)
 
 
 class Plan(NamedTuple):
@@ -79,7 +94,9 @@ def plan_of(
         is_served: whether there is a kernel with an epilogue
         is_grouped: a convolution of several groups
     """
-    epilogues = _GROUPED_EPILOGUES if is_grouped else _EPILOGUES
+    epilogues = _EPILOGUES
+    if needs_grad:
+        epilogues = _GROUPED_TRAINED if is_grouped else _TRAINED
     if activation is None and not has_residual:
         return _PLAIN
     placement = _NO_RESIDUAL
@@ -91,10 +108,9 @@ def plan_of(
         choices.append((None, placement, Plan(None, activation)))
     elif placement == _RESIDUAL_LAST:
         choices.append((activation, _NO_RESIDUAL, Plan(None, None, True)))
-    allowed = _TRAINED if needs_grad else epilogues.values()
     for inside, where, rest in choices:
         epilogue = epilogues.get((inside, where))
-        if epilogue is not None and epilogue in allowed and is_served(epilogue):
+        if epilogue is not None and is_served(epilogue):
             return rest._replace(epilogue=epilogue)
     return Plan(None, activation, has_residual)
 
@@ -105,24 +121,43 @@ PLANS = {given: plan_of(*given) for given in _GIVEN}
 _GROUPED_PLANS = {given: plan_of(*given, is_grouped=True) for given in _GIVEN}
 
 
+def plan_for(
+    input: Tensor,
+    activation: str | None,
+    has_residual: bool,
+    residual_after_activation: bool,
+    needs_grad: bool,
+) -> Plan:
+    """plan_of for the input's dtype and GPU, of one group."""
+    how = activation, has_residual, residual_after_activation, needs_grad
+    if input.dtype is _bfloat16 or input.dtype is _float16:
+        plan = PLANS[how]
+        if plan.epilogue not in _OF_HOPPER:
+            return plan
+    return plan_of(*how, is_served_by(input))
+
+
 def is_served_by(input: Tensor) -> Callable[[str], bool]:
     """Whether this wheel has kernels for an epilogue, the input's dtype and its GPU.
 
-    Every epilogue is there in 16 bits, not every one in float32.
+    In 16 bits Hopper has every epilogue, in float32 no GPU does.
     """
-    if input.dtype != torch.float32 or not input.is_cuda or not torch.cuda.is_available():
+    if not input.is_cuda or not torch.cuda.is_available():
         return lambda epilogue: True
-    device = input.get_device()
-    return lambda epilogue: _has_float32_kernel(device, epilogue)
+    device, dtype = input.get_device(), input.dtype
+    if dtype == torch.float32:
+        return lambda epilogue: _has_kernel(device, dtype, epilogue)
+    return lambda epilogue: epilogue not in _OF_HOPPER or _has_kernel(device, dtype, epilogue)
 
 
-def _has_float32_kernel(device: int, epilogue: str) -> bool:
-    served: int = _conv_served(_FPROP, device, torch.float32, torch.float32, epilogue, True)
-    return served > 0
+def _has_kernel(device: int, dtype: torch.dtype, epilogue: str) -> bool:
+    if epilogue.endswith("_aux"):
+        epilogue = "bias_residual" if "residual" in epilogue else "bias"
+    return _conv_served(_FPROP, device, dtype, dtype, epilogue, True) > 0
 
 
 # torch.compile takes the answer at trace time as a constant.
-_has_float32_kernel._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_has_kernel._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _is_on_cpu(input: Tensor) -> bool:
@@ -221,10 +256,7 @@ def convolve(
     if activation is None and residual is None and is_dense:
         return run(input, weight, bias, None, where, None, allow_tf32, needs_grad)
     how = activation, residual is not None, bool(residual_after_activation), needs_grad
-    if is_dense:
-        plan = PLANS[how] if is_16_bit else plan_of(*how, is_served_by(input))
-    else:
-        plan = _GROUPED_PLANS[how]
+    plan = plan_for(input, *how) if is_dense else _GROUPED_PLANS[how]
     inside, behind = (None, residual) if plan.adds_residual else (residual, None)
     if is_dense:
         z = run(input, weight, bias, inside, where, plan.epilogue, allow_tf32, needs_grad)
@@ -259,7 +291,9 @@ def run(
             return node.convolution(input, weight, bias, where, 1)
         if is_tracing():
             input, weight, bias, residual = distinct(input, weight, bias, residual)
-        return _with_grad(input, weight, bias, residual, where, epilogue, allow_tf32)
+        made = _with_grad(input, weight, bias, residual, where, epilogue, allow_tf32)
+        result: Tensor = made[0] if isinstance(made, tuple) else made
+        return result
     # Defaults are left out: each argument costs a tenth of a microsecond.
     if len(where) == 12:
         if epilogue is None:

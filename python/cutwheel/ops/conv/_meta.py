@@ -79,6 +79,13 @@ def _conv2d_fused(
     return result
 
 
+def _conv2d_fused_aux(
+    input: Tensor, weight: Tensor, residual: Tensor | None, arguments: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    result = _conv2d_fused(input, weight, residual, arguments)
+    return result, torch.empty_like(result)
+
+
 def _conv3d(input: Tensor, weight: Tensor, arguments: dict[str, Any]) -> Tensor:
     return _fprop("conv3d", input, weight, arguments)
 
@@ -89,6 +96,13 @@ def _conv3d_fused(
     result = _fprop("conv3d", input, weight, arguments)
     check_residual("conv3d", residual, result.shape)
     return result
+
+
+def _conv3d_fused_aux(
+    input: Tensor, weight: Tensor, residual: Tensor | None, arguments: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    result = _conv3d_fused(input, weight, residual, arguments)
+    return result, torch.empty_like(result)
 
 
 def _transposed(op: str, input: Tensor, weight: Tensor, bias: Tensor | None, size: Shape) -> Tensor:
@@ -196,11 +210,13 @@ register(
     {
         "conv2d": _conv2d,
         "conv2d_fused": _conv2d_fused,
+        "conv2d_fused_aux": _conv2d_fused_aux,
         "conv2d_input_grad": _dgrad,
         "conv2d_weight_grad": _wgrad,
         "conv_transpose2d": _conv_transpose2d,
         "conv3d": _conv3d,
         "conv3d_fused": _conv3d_fused,
+        "conv3d_fused_aux": _conv3d_fused_aux,
         "conv3d_input_grad": _dgrad_3d,
         "conv3d_weight_grad": _wgrad_3d,
         "conv_transpose3d": _conv_transpose3d,

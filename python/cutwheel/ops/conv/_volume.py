@@ -120,7 +120,7 @@ def convolve_volume(
         tensor is not None and tensor.requires_grad for tensor in (input, weight, bias, residual)
     )
     how = activation, residual is not None, bool(residual_after_activation), needs_grad
-    plan = conv.PLANS[how]
+    plan = conv.plan_for(input, *how)
     inside, behind = (None, residual) if plan.adds_residual else (residual, None)
     given_to_kernel = (input, weight, bias, inside, where, plan.epilogue, False, needs_grad)
     z = conv.run(*given_to_kernel)
