@@ -26,7 +26,6 @@ struct Elementwise {
   static constexpr int kMaxThreads = 32 * kWarps;
   static constexpr int kMinBlocks = 3;
   static constexpr int kSharedStorageBytes = 0;
-  static constexpr int kBlockColumns = 32 * kVector;
   static constexpr int kRowsInFlight = kWide ? 2 : 3;  // of a thread: loads of several rows are under way together
 
   // Two stages of one kernel: the expression with sums over a block's rows, then the sums of these.
@@ -37,6 +36,7 @@ struct Elementwise {
     float* partial;  // [row blocks, columns of D]
     std::int64_t d_leading, d_odd;
     int m, n, rows_per_block, row_blocks, stage;
+    int lanes;  // of a row: a power of two, so that a warp has one row or several
   };
 
   using Values = cutlass::Array<float, kValues>;
@@ -135,16 +135,17 @@ struct Elementwise {
     // 64 bits: a step from the last row may end beyond 2^31.
     std::int64_t const block = std::int64_t{blockIdx.y} * p.rows_per_block,
                        end = min(static_cast<long long>(p.m), static_cast<long long>(block + p.rows_per_block));
-    for (std::int64_t row = block + threadIdx.x / 32; row < end; row += kWarps * kRowsInFlight) {
+    unsigned const lanes = static_cast<unsigned>(p.lanes), rows = kMaxThreads / lanes;
+    for (std::int64_t row = block + threadIdx.x / lanes; row < end; row += rows * kRowsInFlight) {
       Loaded inputs[kRowsInFlight];
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kRowsInFlight; ++i) {
-        std::int64_t const at = row + i * kWarps;
+        std::int64_t const at = row + i * rows;
         if (at < end) inputs[i] = Loaded{load<Operands>(p.operands[Operands::kIndex], at, column, p.n)...};
       }
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kRowsInFlight; ++i) {
-        std::int64_t const at = row + i * kWarps;
+        std::int64_t const at = row + i * rows;
         if (at >= end) break;
         Values const values = compute(list, inputs[i], std::index_sequence_for<Operands...>{});
         E* const d = p.d + at * p.d_leading;
@@ -162,17 +163,21 @@ struct Elementwise {
   CUTLASS_DEVICE static void expression(epilogue::OperandList<Operands...> list, Params const& p) {
     __shared__ float shared[kWarps][32][kValues + 1];  // one more, against bank conflicts
     int const lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int const column = blockIdx.x * kBlockColumns + lane * kVector;
+    int const column = (blockIdx.x * p.lanes + (threadIdx.x & (p.lanes - 1))) * kVector;
     Values sum;
     sum.clear();
     using Loaded = cute::tuple<decltype(load<Operands>(p.operands[0], 0, 0, 0))...>;
     if (column < p.n) rows_of<Loaded>(list, p, column, sum);
     if (!p.partial) return;
+    for (int other = 16; other >= p.lanes; other /= 2) {  // rows of a warp
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < kValues; ++j) sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], other);
+    }
     CUTLASS_PRAGMA_UNROLL
     for (int j = 0; j < kValues; ++j) shared[warp][lane][j] = sum[j];
     __syncthreads();
-    int const columns = kWide ? 2 * p.n : p.n, first = blockIdx.x * kBlockColumns * (kWide ? 2 : 1);
-    for (int i = threadIdx.x; i < 32 * kValues && first + i < columns; i += kMaxThreads) {
+    int const columns = kWide ? 2 * p.n : p.n, first = blockIdx.x * p.lanes * kValues;
+    for (int i = threadIdx.x; i < p.lanes * kValues && first + i < columns; i += kMaxThreads) {
       float total = 0;
       for (int w = 0; w < kWarps; ++w) total += shared[w][i / kValues][i % kValues];
       p.partial[static_cast<std::int64_t>(blockIdx.y) * columns + first + i] = total;
@@ -207,14 +212,28 @@ struct Elementwise {
     }
   }
 
+  // A whole warp, or a part of it where rows leave fewer of its lanes without columns so: a row of 64 columns takes eight
+  // lanes, and rows of 320 columns five times as many.
+  static int lanes_of(int n) {
+    constexpr int kLine = 8;  // 128 bytes
+    int const vectors = ceil_div(n, kVector);
+    int lanes = 32;
+    for (int fewer = 16; fewer >= kLine; fewer /= 2) {
+      if (round_up(vectors, fewer) < round_up(vectors, lanes)) lanes = fewer;
+    }
+    while (lanes > 1 && lanes / 2 >= vectors) lanes /= 2;
+    return lanes;
+  }
+
   // Enough threadblocks for every SM to hold several, each with rows enough to be worth its partial sums.
   static int rows_per_block(GemmArgs const& args) {
-    constexpr int kBlocksPerSm = 8, kLeastRows = kWarps * kRowsInFlight;
-    int const column_blocks = ceil_div(args.n, kBlockColumns);
+    constexpr int kBlocksPerSm = 8;
+    int const lanes = lanes_of(args.n), least_rows = round_up(kWarps * kRowsInFlight, kMaxThreads / lanes);
+    int const column_blocks = ceil_div(args.n, lanes * kVector);
     int const row_blocks = std::max(1, ceil_div(kBlocksPerSm * args.device->sm_count, column_blocks));
-    int const rows = round_up(ceil_div(args.m, row_blocks), kLeastRows);
+    int const rows = round_up(ceil_div(args.m, row_blocks), least_rows);
     constexpr int kMaxGrid = 65535;
-    return std::max(rows, round_up(ceil_div(args.m, kMaxGrid), kLeastRows));
+    return std::max(rows, round_up(ceil_div(args.m, kMaxGrid), least_rows));
   }
 
   static std::int64_t workspace_bytes(GemmArgs const& args) {
@@ -233,11 +252,13 @@ struct Elementwise {
     params.partial = params.sums ? static_cast<float*>(args.workspace) : nullptr;
     params.m = args.m;
     params.n = args.n;
+    params.lanes = lanes_of(args.n);
     params.rows_per_block = rows_per_block(args);
     params.row_blocks = ceil_div(args.m, params.rows_per_block);
 
     LaunchShape shape;
-    shape.grid = dim3(static_cast<unsigned>(ceil_div(args.n, kBlockColumns)), static_cast<unsigned>(params.row_blocks));
+    shape.grid =
+        dim3(static_cast<unsigned>(ceil_div(args.n, params.lanes * kVector)), static_cast<unsigned>(params.row_blocks));
     shape.block = dim3(kMaxThreads);
     shape.dependent_launch = arch_ == Arch::sm90a;
     if (Status const status = launch_kernel(kernel, shape, params, args.stream); !status.good() || !params.sums)
