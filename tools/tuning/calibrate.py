@@ -56,6 +56,7 @@ SPARE_C, SPARE_C_CUTLASS = 1.0, 1.1  # of any tile, where a call leaves out the 
 SAME_LINE = 0.0035  # of a row of results, where a bias is read as a matrix
 SINGLE_STEP = 1.4  # of the first of our own tiles, for 128x128, where K is one step
 WIDE_RESIDUAL = 1.8  # of convolutions whose threads load it, for each 128x128 beyond the first
+LONE_ROW = {192: 1.5, 256: 1.25}  # by columns, of wgrad at stride 1 with one row of tiles
 WITHIN_TWO = 2.0  # of gathered loads, filters that begin within two sectors
 SHARED_K = 1.15  # of clusters that share K, of 16 bits
 NEEDLESS_MULTICAST = 1.3  # of our own tiles, where rows are whole lines
@@ -209,6 +210,9 @@ def conv_terms_of(
         of_filter = n if direction == "dgrad" else k // taps
         channels = k // taps, of_filter
     result = BYTES[kernel["d"]] * (2 if "residual" in str(kernel["epilogue"]) else 1)
+    factor = 1.0
+    if direction == "wgrad" and taps > 1 and step == 1 and m <= tile_m == 64 and not gathers:
+        factor = LONE_ROW.get(tile_n, 1.0)
     slots = slots_of(kernel, sm_count)
     reduced, missed = sums_of(kernel, request, splits, gpu)
     if gathers:  # fprop: pixels and filters that begin within a sector of 32 bytes
@@ -230,7 +234,7 @@ def conv_terms_of(
         lines=lines,  # type: ignore[arg-type]
         is_lone=tiles > slots,
         beyond=0,
-        factor=1.0,
+        factor=factor,
         added_us=WIDE_RESIDUAL * max(0.0, tile_m * tile_n / 128**2 - 1) if loads_residual else 0.0,
         reduced=reduced,
         missed=missed,

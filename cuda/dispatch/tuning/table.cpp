@@ -130,9 +130,9 @@ std::optional<PlanSource> apply_tuning(std::vector<GemmPlan>& plans, GemmRequest
   if (!hit.entry || hit.distance > 0) {
     Hit other;
     search(other, built_in, request, device);
-    // The model is fitted to such products, drawn at random: a neighbour would say less than the model.
-    bool const is_fitted = request.direction == Direction::none && request.grouping == Grouping::none &&
-                           request.a != DType::s8 && request.a != DType::tf32;
+    // The model is fitted to such products and convolutions, drawn at random: a neighbour would say less than the model,
+    // and nothing of tiles that are younger than its entry.
+    bool const is_fitted = request.grouping == Grouping::none && request.a != DType::s8 && request.a != DType::tf32;
     if (other.entry && (other.distance == 0 || (!hit.entry && !is_fitted))) hit = other;
   }
   if (!hit.entry) return std::nullopt;
