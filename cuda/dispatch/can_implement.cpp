@@ -54,6 +54,17 @@ bool reads_pairs(KernelDescriptor const& kernel, GemmRequest const& request, boo
   return in_pairs && !partial && !kernel.swap_ab;
 }
 
+// Whether each tile and each step of K lies in one group of a convolution. Only dense kernels are asked: those of the
+// families for groups have a request of their own.
+bool has_tiles_of_groups(KernelDescriptor const& kernel, GemmRequest const& r) {
+  constexpr int kBox = 64;  // channels that wgrad loads at once
+  if (kernel.family != Family::sm90_conv) return false;
+  int const channels = (r.direction == Direction::wgrad ? r.n : r.k) / r.taps;
+  int const rows = r.m / r.groups, columns = r.n / r.groups;
+  if (r.direction == Direction::wgrad) return rows % kernel.tile.m == 0 && channels % kBox == 0;
+  return columns % kernel.tile.n == 0 && channels % kernel.tile.k == 0;
+}
+
 Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request, bool partial) {
   if (kernel.a != request.a || kernel.b != request.b) return Reason::operands;
   if (kernel.d != (partial ? DType::f32 : request.d)) return Reason::output;
@@ -86,6 +97,7 @@ Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request,
   bool const maps_pixels = kernel.family == Family::sm90_conv || kernel.family == Family::sm90_row_conv;
   bool const reads_volumes = maps_pixels || (gathers && request.direction == Direction::fprop);
   if (request.is_volume && !reads_volumes) return Reason::volume;
+  if (is_conv && request.groups > 1 && !has_tiles_of_groups(kernel, request)) return Reason::conv_groups;
   if (maps_pixels && !request.tensor_maps) return Reason::tensor_maps;
   bool const is_row_conv = kernel.family == Family::sm90_row_conv;
   if (is_row_conv && request.shared_pixels.positions == 0) return Reason::shared_pixels;
@@ -142,6 +154,7 @@ std::string text_of(Reason reason, KernelDescriptor const& kernel, GemmRequest c
       return concat("K = ", request.k, ", and a cluster shares ", kernel.cluster.k * kernel.tile.k, " or more");
     case Reason::strided_cluster: return "a stride makes several products of few taps, whose K a cluster does not share";
     case Reason::volume: return "it convolves images, and this is a volume";
+    case Reason::conv_groups: return "its tiles are not those of one group";
     case Reason::padded_filter: return "the filter is a copy with zeros that this kernel does not read";
     case Reason::tensor_maps: return "tensor maps have too few bits for this padding, stride or dilation";
     case Reason::shared_pixels: return "it takes stride 1, and three or more taps of a row that reach over up to 9 pixels";

@@ -30,6 +30,7 @@ enum class Reason {
   short_k,
   strided_cluster,
   volume,
+  conv_groups,
   tensor_maps,
   padded_filter,
   shared_pixels,

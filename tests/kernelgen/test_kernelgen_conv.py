@@ -194,7 +194,6 @@ def test_rules_of_sm80_conv(values: Table, text: str) -> None:
             {"epilogue": ["linear_combination"], "direction": ["wgrad"]},
             "epilogue linear_combination with direction wgrad; gradients are stored as they are",
         ),
-        ({"epilogue": ["relu_aux"]}, "epilogue relu_aux stores z; nothing but D can be stored"),
         ({"epilogue": ["gated"]}, "epilogue gated gives D half the columns of the product; a con"),
         ({"epilogue": ["doubled"]}, "epilogue doubled gives D twice the columns of the product; a"),
         ({"epilogue": ["silu_backward"]}, "epilogue silu_backward does not use accum; it is for"),
@@ -202,6 +201,14 @@ def test_rules_of_sm80_conv(values: Table, text: str) -> None:
 )
 def test_rules_of_directions(entry: Table, values: Table, text: str) -> None:
     assert text in one_error(entry, **values)
+
+
+def test_forward_on_hopper_stores_more_than_d() -> None:
+    assert manifest(changed(SM90_CONV, epilogue=["relu_aux"])).kernels
+    for entry, direction in ((SM90_CONV, "dgrad"), (SM90_CONV, "wgrad"), (SM80_CONV, "fprop")):
+        found = errors(entry, epilogue=["relu_aux"], direction=[direction])
+        text = "epilogue relu_aux stores z; nothing but D can be stored"
+        assert any(text in error for _, error in found)
 
 
 def eight_bit(entry: Table, combination: Table, **values: Any) -> Table:

@@ -89,6 +89,12 @@ PROBLEMS = {
     },
     "wide": problem(2, 2, (112, 112), (9, 10), (3, 3)),
     "widest": problem(1, 3, (128, 128), (9, 10), (3, 3), 2),
+    # Dense kernels convolve these, group by group.
+    "64_channels": problem(5, 6, (64, 128), (14, 14), (3, 3)),
+    "64_channels_stride": problem(5, 3, (192, 64), (15, 14), (3, 3), 2),
+    "64_channels_dilated": problem(3, 4, (64, 64), (17, 18), (3, 5), 1, (2, 3), 3),
+    "64_channels_small": problem(2, 32, (64, 64), (7, 7), (3, 3)),
+    "128_channels_one_tap": problem(3, 4, (128, 128), (9, 11), (1, 1)),
     "more_filters": problem(2, 5, (8, 24), (11, 9), (3, 3)),
     "fewer_filters": problem(2, 5, (56, 16), (11, 9), (3, 3), 2),
     "two_groups": problem(3, 2, (8, 8), (9, 10), (3, 3)),

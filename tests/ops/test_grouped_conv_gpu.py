@@ -51,10 +51,33 @@ def test_every_kernel(
         conv.check()
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_dense_kernels_convolve_wide_groups(
+    cutwheel: ModuleType, device: str, direction: str
+) -> None:
+    if torch.cuda.get_device_capability(device) != (9, 0):
+        pytest.skip("kernels of compute capability 9.0")
+    for name in (name for name in PROBLEMS if "_channels" in name):
+        conv = GroupedConv.random(direction, *PROBLEMS[name], BRAIN, device)
+        assert "_grouped" not in conv.row()
+        assert torch.equal(conv.run(), conv.run())
+    with cutwheel.batch_invariant():
+        conv = GroupedConv.random(direction, *PROBLEMS["64_channels"], BRAIN, device)
+        assert ("_grouped" in conv.row()) == (direction != "wgrad")
+        conv.check()
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", HALVES, ids=dtype_id)
 def test_epilogues(cutwheel: ModuleType, device: str, dtype: torch.dtype, name: str) -> None:
-    for which in ("4_stride1", "8_stride1", "32_stride2", "56_stride1", "more_filters"):
+    for which in (
+        "4_stride1",
+        "8_stride1",
+        "32_stride2",
+        "56_stride1",
+        "more_filters",
+        "64_channels",
+    ):
         conv = GroupedConv.random("fprop", *PROBLEMS[which], dtype, device, epilogue(name))
         conv.check()
 
@@ -93,7 +116,7 @@ def test_weight_gradients_are_the_same_each_time(cutwheel: ModuleType, device: s
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_infinities_stay_in_their_group(cutwheel: ModuleType, device: str, direction: str) -> None:
-    for name in ("8_stride1", "24_stride2", "56_stride1"):
+    for name in ("8_stride1", "24_stride2", "56_stride1", "64_channels"):
         conv = GroupedConv.random(direction, *PROBLEMS[name], BRAIN, device)
         conv.a[0, 3, 4, 5] = float("inf")
         finite = conv.run().isfinite().all(dim=(1, 2, 3) if direction == "wgrad" else (0, 2, 3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
@@ -276,6 +277,24 @@ def test_a_stride_leaves_less_to_multiply() -> None:
             for step in (1, 4)
         )
         assert strided < 0.6 * dense
+
+
+@pytest.mark.parametrize("of", ALL, ids=["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("width", [64, 128, 192])
+def test_tiles_of_convolutions_of_groups_lie_in_one(of: dict[str, int], width: int) -> None:
+    extents = 12544, 32 * width, 9 * width
+    if of["direction"] == WGRAD:
+        extents = 32 * width, 9 * width, 12544
+    plans = explain(H200, *extents, **of, groups=32)["plans"]
+    assert plans
+    for plan in plans:
+        rows, columns, _ = map(int, re.findall(r"_(\d+)x(\d+)x(\d+)_", plan["row"])[0])
+        assert width % (rows if of["direction"] == WGRAD else columns) == 0
+        assert not any(mode in plan["row"] for mode in ("_gather_", "_rows_", "_direct_"))
+    every = explain(H200, *extents, **of)["plans"]
+    assert len(every) > len(plans)
+    # Channels that end within a step of K are followed by those of the next group.
+    assert not explain(H200, 12544, 32 * 72, 9 * 72, **of, groups=32)["plans"]
 
 
 def test_a_request_names_the_direction() -> None:

@@ -51,8 +51,12 @@ constexpr int kFewestRowTaps = 3, kMostTapLines = 8;
 // The last dimension of each tensor is contiguous, D as a whole, and the taps of a filter. `leading` of A and B is the
 // extent of that dimension: c or k_out. Batch is 1; alpha, beta and c are not used. `splits` of wgrad: float32 sums over
 // that many parts of K, [splits, M, N] in the workspace.
+//
+// `groups`: the channels and filters of the problem are those of all groups, and the filter is [k_out, r, s, c / groups].
+// Then K of fprop and N of wgrad count the channels of a group, K of dgrad its filters.
 struct ConvArgs : gemm::GemmArgs {
   ConvProblem conv;
+  int groups = 1;
   std::int64_t x_strides[3] = {};                       // of images, h and w of the activation, in elements
   std::int64_t y_strides[3] = {};                       // of images, p and q of the output's gradient, in elements
   std::int64_t x_depth_stride = 0, y_depth_stride = 0;  // of slices of volumes, likewise

@@ -14,7 +14,6 @@ namespace cutwheel::conv2d {
 //   wgrad    gradient of the output  activation  gradient of the filter, contiguous
 struct GroupedConvArgs : ConvArgs {
   Direction direction = Direction::fprop;
-  int groups = 1;
   Epilogue epilogue_name{};        // its scalars are in `epilogue`, by position
   void const* bias = nullptr;      // [k_out]; null: zeros
   void const* residual = nullptr;  // as the output lies; null: zeros

@@ -92,8 +92,10 @@ struct Sm90Conv : gemm::Sm90PersistentKernel<
                             Operands& operands, SchedulerParams& scheduler, int taps) {
     // [taps, N, K of a tap]; it lies between the channels.
     gemm::Operand const filter{args.b.data, args.filter_pitch, args.b.leading};
-    OperandB::encode_map(operands.b, b, filter, args.n, scheduler.channels, taps);
-    OperandB::encode_tail_map(operands.b_tail, b, filter, args.n, scheduler.channels, taps);
+    constexpr bool kIsDgrad = direction == Direction::dgrad;
+    int const n = kIsDgrad ? args.n / args.groups : args.n, channels = scheduler.channels * (kIsDgrad ? args.groups : 1);
+    OperandB::encode_map(operands.b, b, filter, n, channels, taps);
+    OperandB::encode_tail_map(operands.b_tail, b, filter, n, channels, taps);
     std::int64_t const tiles = scheduler.count_tiles(args, Tile::kM, Tile::kN);
     if (tiles > kMaxTiles || (splits > 1 && scheduler.classes[0].k_tiles < splits)) {
       take_tensor_map_error();
@@ -114,8 +116,8 @@ struct Sm90Conv : gemm::Sm90PersistentKernel<
     operands.a_tail_rows = args.m % Tile::kM;
     if (operands.a_tail_rows) encode(operands.a_tail, operands.a_tail_rows);
     SchedulerParams scheduler{};
-    plan_fprop(scheduler, x);
-    scheduler.classes[0].k_tiles = x.taps() * ceil_div(x.c, Tile::kK);
+    plan_fprop(scheduler, x, args.groups);
+    scheduler.classes[0].k_tiles = x.taps() * ceil_div(scheduler.channels, Tile::kK);
     return launch_taps(args, kernel, attributes, operands, scheduler, x.taps());
   }
 
@@ -124,7 +126,7 @@ struct Sm90Conv : gemm::Sm90PersistentKernel<
     DgradAxes sides;
     Operands operands{};
     SchedulerParams scheduler{};
-    if (!plan_dgrad(scheduler, x, sides) || !is_tma_aligned(args.a.data, args.y_strides, a)) {
+    if (!plan_dgrad(scheduler, x, sides, args.groups) || !is_tma_aligned(args.a.data, args.y_strides, a)) {
       return {StatusCode::not_implementable, 0};
     }
     // Residue classes may have fewer k-tiles than a cluster has threadblocks.
@@ -142,7 +144,7 @@ struct Sm90Conv : gemm::Sm90PersistentKernel<
     Im2colAxes const axes = im2col_axes(x);
     int const parts = std::max(args.splits, 1);
     SchedulerParams scheduler{};
-    scheduler.columns = FilterColumns::of(x.c, x.taps());
+    scheduler.columns = FilterColumns::of(x.c / args.groups, x.taps());
     std::int64_t const tiles = scheduler.plan(args, Tile::kM, Tile::kN, Tile::kK, parts);
     if (!axes.is_encodable() || !is_matrix(args) || tiles > kMaxTiles || (parts > 1 && d != DType::f32) ||
         !is_tma_aligned(args.a.data, args.y_strides, a) || !is_tma_aligned(args.b.data, args.x_strides, b)) {

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "core/args/grouped_conv.h"
+#include "dispatch/batch_invariance.h"
 #include "torch/conv/conv.h"
 #include "torch/conv/image.h"
 #include "torch/registry.h"
@@ -174,11 +175,14 @@ void prepare_epilogue(PreparedGroupedConv& prepared, GroupedConvCall const& call
     if (operand.kind == OperandKind::scalar) {
       args.epilogue[i].value = 1;
     } else if (operand.kind == OperandKind::row && call.bias) {
-      args.bias = prepare_vector(operand, *call.bias, call.type, call.n, call.device, prepared.keep).data;
+      args.epilogue[i] = prepare_vector(operand, *call.bias, call.type, call.n, call.device, prepared.keep);
+      args.bias = args.epilogue[i].data;
     } else if (operand.kind == OperandKind::matrix && call.residual) {
       Image const image = image_of(*call.residual);
       bool const fits = is_contiguous(image) && aligned(image.data);
-      args.residual = (fits ? image : contiguous_copy(*call.residual, image, prepared.keep, call.device)).data;
+      void* const data = (fits ? image : contiguous_copy(*call.residual, image, prepared.keep, call.device)).data;
+      args.epilogue[i] = {data, /*leading=*/call.n, 0, 0};
+      args.residual = data;
     }
   }
 }
@@ -211,12 +215,11 @@ void prepare(PreparedGroupedConv& prepared, GroupedConvCall const& call) {
     args.b.data = x.data;
     copy_strides(args.x_strides, x);
     args.whole_vectors = args.whole_vectors && lies_on(x, 4);
-    prepared.result = empty_channels_last(result_size(call), call.type, call.device);
   } else {
     args.b.data = readable_filter(*call.b, {p.k_out, call.channels()}, call.device, keep).data;
-    prepared.result = empty_channels_last(result_size(call), call.type, call.device);
-    prepare_epilogue(prepared, call);
   }
+  prepare_epilogue(prepared, call);
+  prepared.result = empty_channels_last(result_size(call), call.type, call.device);
   args.d = prepared.result->data_ptr();
 }
 
@@ -278,6 +281,60 @@ KernelDescriptor const* kernel_of(GroupedConvCall const& call, Candidate const& 
                             candidate.tile);
 }
 
+// --- Groups of as many channels and filters as tiles of dense kernels have
+
+GemmRequest request_of(GroupedConvCall const& call) {
+  GemmRequest request = request_of(call, Op::conv2d, call.d_type);
+  request.direction = call.direction;
+  request.epilogue = call.epilogue;
+  request.addend = info_of(call.epilogue).addend;
+  request.m = static_cast<int>(call.m), request.n = static_cast<int>(call.n), request.k = static_cast<int>(call.k);
+  request.taps = call.problem.r * call.problem.s;
+  request.step = call.problem.step();
+  return request;
+}
+
+// As dense kernels count it: rows of wgrad are filters, and its columns the channels of all taps.
+GemmRequest dense_request_of(GroupedConvCall const& call) {
+  GemmRequest request = request_of(call);
+  if (call.direction == Direction::wgrad) std::swap(request.m, request.n);
+  request.groups = static_cast<int>(call.groups);
+  request.tensor_maps = conv2d::fits_tensor_maps(call.direction, call.problem);
+  return request;
+}
+
+// The plan by which a dense kernel convolves each group; none if tiles do not fit groups. The order of its sums depends on
+// the number of images.
+std::optional<GemmPlan> dense_plan(GroupedConvCall const& call) {
+  constexpr std::int64_t kChannels = 64;
+  bool const lacks_operand = (!call.bias && has_operand(call.epilogue, OperandKind::row)) ||
+                             (!call.residual && has_operand(call.epilogue, OperandKind::matrix));
+  bool const may = call.groups > 1 && call.channels() % kChannels == 0 && call.filters() % kChannels == 0 &&
+                   !lacks_operand && (call.direction == Direction::wgrad || !batch_invariant());
+  if (!may) return std::nullopt;
+  std::optional<GemmPlan> const plan = choose_plan(dense_request_of(call));
+  return plan && is_native(*plan, device_info(call.device)) ? plan : std::nullopt;
+}
+
+// False if the kernel refuses the call.
+bool run_dense(GroupedConvCall const& call, PreparedGroupedConv const& of_groups, GemmPlan const& plan) {
+  conv2d::ConvProblem const& p = call.problem;
+  PreparedConv prepared;
+  prepared.request = dense_request_of(call);
+  conv2d::ConvArgs& args = prepared.args;
+  args = of_groups.args;
+  args.m = prepared.request.m, args.n = prepared.request.n, args.k = prepared.request.k;
+  args.d_leading = args.n;
+  args.a.leading = call.direction == Direction::fprop ? p.c : p.k_out;
+  if (call.direction == Direction::wgrad) {
+    args.b.leading = p.c;
+  } else {
+    args.b.leading = call.channels();
+    args.filter_pitch = p.taps() * call.channels();
+  }
+  return launch(prepared, call.names.op, plan);
+}
+
 [[noreturn]] void fail_without_kernel(GroupedConvCall const& call) {
   DeviceInfo const& device = device_info(call.device);
   conv2d::ConvProblem const& p = call.problem;
@@ -298,6 +355,8 @@ Tensor run(GroupedConvCall& call) {
   }
   PreparedGroupedConv prepared;
   prepare(prepared, call);
+  std::optional<GemmPlan> const dense = dense_plan(call);
+  if (dense && run_dense(call, prepared, *dense)) return *std::move(prepared.result);
   for (Candidate const& candidate : candidates(call, prepared.vectorised)) {
     KernelDescriptor const* const kernel = kernel_of(call, candidate);
     if (kernel && launch_kernel(*kernel, prepared.args, call.names.op)) return *std::move(prepared.result);
@@ -348,22 +407,21 @@ Tensor gradient(Tensor const& grad_output, Tensor const& other, std::int64_t siz
   return run(call);
 }
 
-// Not a choice between plans: the first kernel for the call is the plan.
+// Not a choice between plans, but where dense kernels are chosen: the first kernel for the call is the plan.
 Explanation explain(GroupedConvCall call) {
   check(call);
   DeviceScope const scope(call.device);
   PreparedGroupedConv prepared;
   prepare(prepared, call);
-  GemmRequest request = request_of(call, Op::conv2d, call.d_type);
-  request.direction = call.direction;
-  request.epilogue = call.epilogue;
-  request.addend = info_of(call.epilogue).addend;
-  request.m = prepared.args.m, request.n = prepared.args.n, request.k = prepared.args.k;
-  request.taps = call.problem.r * call.problem.s;
-  request.step = call.problem.step();
-  Explanation explanation{request, prepared.keep.size(), /*output_copy=*/false,
+  Explanation explanation{request_of(call), prepared.keep.size(), /*output_copy=*/false,
                           call.is_depthwise() ? "depthwise" : "grouped"};
   if (call.problem.images == 0) return explanation;
+  if (dense_plan(call)) {
+    explanation.request = dense_request_of(call);
+    explanation.route = "implicit GEMM of each group";
+    explanation.rank(device_info(call.device));
+    return explanation;
+  }
   for (Candidate const& candidate : candidates(call, prepared.vectorised)) {
     KernelDescriptor const* const kernel = kernel_of(call, candidate);
     if (!kernel) continue;

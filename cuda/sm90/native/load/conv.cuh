@@ -7,7 +7,9 @@
 namespace cutwheel::conv2d {
 
 // A: pixels, gathered. B: the filter as a batch of matrices, one for each tap. Channels come first, then taps of a row,
-// then rows of a slice. `starts_within`: a work tile may begin behind the first k-tile.
+// then rows of a slice. `starts_within`: a work tile may begin behind the first k-tile. The filters of a group have its
+// channels alone, so in fprop only those of A are counted from its first one. In dgrad the K of both is the filters of all
+// groups, and the columns of B are the channels of one.
 template <class OperandA, class OperandB, class Tile, Direction direction, bool starts_within = false>
 struct Sm90ConvLoader {
   using Scheduler = Sm90ConvScheduler<Tile, direction>;
@@ -20,7 +22,7 @@ struct Sm90ConvLoader {
   ConvResidueClass const* residue = nullptr;
   Im2colPixel pixel;
   Im2colOffset offset;
-  int channel = 0, tap = 0, taps_left = 0, row_tap = 0, rows_left = 0, slice_tap = 0;
+  int channel = 0, first_channel = 0, first_n = 0, tap = 0, taps_left = 0, row_tap = 0, rows_left = 0, slice_tap = 0;
   CUtensorMap const* map_a = nullptr;
   int a_bytes = OperandA::kBytes;
   typename OperandB::Part part_b{};
@@ -47,6 +49,9 @@ struct Sm90ConvLoader {
     map_a = is_tail ? &p.a_tail : &p.a[Scheduler::kHasResidueClasses ? residue->map : 0];
     a_bytes = is_tail ? OperandA::kBytes / Tile::kM * p.a_tail_rows : OperandA::kBytes;
     part_b = OperandB::part_of(work.n, problem.n);
+    int const group = work.n / problem.group_n;
+    first_channel = group * problem.channels;
+    first_n = direction == Direction::dgrad ? group * problem.group_n : 0;
   }
 
   // Goes on to this k-tile, from the first one.
@@ -70,8 +75,10 @@ struct Sm90ConvLoader {
 
   template <class A, class B>
   CUTLASS_DEVICE void load(std::uint64_t* barrier, A* stage_a, B* stage_b, Sm90WorkTile const& work, int) {
-    load_im2col(*map_a, problem.is_volume, barrier, stage_a, channel, pixel, offset);
-    OperandB::load(part_b.is_tail ? p.b_tail : p.b, barrier, stage_b, work.n, channel, tap, part_b.boxes);
+    int const of_all = first_channel + channel;
+    load_im2col(*map_a, problem.is_volume, barrier, stage_a, of_all, pixel, offset);
+    OperandB::load(part_b.is_tail ? p.b_tail : p.b, barrier, stage_b, work.n - first_n,
+                   direction == Direction::dgrad ? of_all : channel, tap, part_b.boxes);
     channel += Tile::kK;
     if (channel < problem.channels) return;
     channel = 0;

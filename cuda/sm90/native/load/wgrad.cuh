@@ -33,13 +33,14 @@ struct Sm90WgradLoader {
   CUTLASS_DEVICE void begin(Sm90WorkTile const& work) {
     int const first = work.n / FilterColumns::kUnit;
     units = min(work.end_n / FilterColumns::kUnit - first, kUnits);
+    int const of_group = work.m / problem.group_m * problem.columns.channels;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kUnits; ++i) {
       int tap, unit, row, column, slice = 0;
       problem.columns.units(tap, unit, first + i);
       problem.taps_w(row, column, tap);
       if (problem.is_volume) problem.taps_h(slice, row, row);
-      channel[i] = unit * FilterColumns::kUnit;
+      channel[i] = of_group + unit * FilterColumns::kUnit;
       offset[i] = {column * problem.dilation_w, row * problem.dilation_h, slice * problem.dilation_d};
     }
   }

@@ -8,6 +8,7 @@ namespace cutwheel::conv2d {
 template <bool has_residue_classes>
 std::int64_t Sm90ConvTiles<has_residue_classes>::count_tiles(ConvArgs const& args, int tile_m, int tile_n) {
   n = args.n;
+  group_n = args.n / args.groups;
   tiles_n = ceil_div(args.n, tile_n);
   along_m = args.raster == RasterOrder::along_m;
   std::int64_t tiles = 0;
@@ -81,9 +82,9 @@ int DgradAxes::map(ConvResidueClass const& of) const {
   return 4 * d.is_shorter(of.first_d) + 2 * h.is_shorter(of.first_h) + w.is_shorter(of.first_w);
 }
 
-void plan_fprop(Sm90FpropTiles& tiles, ConvProblem const& x) {
+void plan_fprop(Sm90FpropTiles& tiles, ConvProblem const& x, int groups) {
   tiles.count = 1;
-  tiles.channels = x.c;
+  tiles.channels = x.c / groups;
   tiles.tap_step_d = x.r * x.s;
   tiles.tap_step_h = x.s;
   tiles.tap_step_w = 1;
@@ -97,7 +98,7 @@ void plan_fprop(Sm90FpropTiles& tiles, ConvProblem const& x) {
   residue.taps_h = x.r;
 }
 
-bool plan_dgrad(Sm90DgradTiles& tiles, ConvProblem const& x, DgradAxes& axes) {
+bool plan_dgrad(Sm90DgradTiles& tiles, ConvProblem const& x, DgradAxes& axes, int groups) {
   auto& [h, w, d] = axes;
   if (!h.plan(x.h, x.r, x.pad_h, x.stride_h, x.dilation_h) || !w.plan(x.w, x.s, x.pad_w, x.stride_w, x.dilation_w) ||
       !d.plan(x.d, x.t, x.pad_d, x.stride_d, x.dilation_d) ||
@@ -105,7 +106,7 @@ bool plan_dgrad(Sm90DgradTiles& tiles, ConvProblem const& x, DgradAxes& axes) {
     return false;
   }
   tiles.count = d.count * h.count * w.count;
-  tiles.channels = x.k_out;
+  tiles.channels = x.k_out / groups;
   tiles.tap_step_d = d.tap_step * x.r * x.s;
   tiles.tap_step_h = h.tap_step * x.s;
   tiles.tap_step_w = w.tap_step;
@@ -142,7 +143,7 @@ bool encode_dgrad_pixels(Sm90DgradTiles& tiles, ConvArgs const& args, DgradAxes 
   for (int i = 0; i < tiles.count; ++i) {
     ConvResidueClass& residue = tiles.classes[i];
     residue.map = sides.map(residue);
-    residue.k_tiles = residue.taps * ceil_div(x.k_out, tile_k);
+    residue.k_tiles = residue.taps * ceil_div(tiles.channels, tile_k);
     // Without a tap there is one tile of zeros, for the epilogue.
     if (has_bias && residue.taps == 0) residue.k_tiles = 1;
     Im2colAxes const axes = sides.im2col(x, residue);

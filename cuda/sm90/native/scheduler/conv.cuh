@@ -72,7 +72,8 @@ struct Sm90ConvTiles {
   int count;
   int n, tiles_n, swizzle;
   bool along_m;
-  int channels;  // of a tap
+  int channels;  // of a tap, in a group
+  int group_n;   // columns of a group: all of them but in convolutions of groups, where whole tiles are
   // From one tap of a residue class to the next.
   int tap_step_h, tap_step_w, tap_step_d;
   Im2colOffset offset_step;
@@ -182,8 +183,8 @@ struct DgradAxes {
 };
 
 // Classes, all but their k-tiles, and in dgrad their maps. False if there are more than tiles have room for.
-void plan_fprop(Sm90FpropTiles& tiles, ConvProblem const& x);
-bool plan_dgrad(Sm90DgradTiles& tiles, ConvProblem const& x, DgradAxes& axes);
+void plan_fprop(Sm90FpropTiles& tiles, ConvProblem const& x, int groups = 1);
+bool plan_dgrad(Sm90DgradTiles& tiles, ConvProblem const& x, DgradAxes& axes, int groups = 1);
 
 // The k-tiles of each class, and its pixels: `maps` by map(), and where the last tile of the only class has a map of its
 // own, `tail` with `tail_rows`. `has_bias`: a class that no tap reaches is not zeros. False if the bit fields of a map are

@@ -9,6 +9,7 @@ std::int64_t Sm90WgradTiles<Columns>::plan(ConvArgs const& args, int tile_m, int
   bool const along_m = args.raster == RasterOrder::along_m;
   order = {tiles_m, tiles_n, splits, gemm::swizzle_width(args.swizzle, along_m ? tiles_n : tiles_m), along_m};
   m = args.m;
+  group_m = args.m / args.groups;
   k_tiles = ceil_div(args.k, tile_k);
   grid = im2col_grid(im2col_axes(x));
   taps_w = cutlass::FastDivmod(x.s);

@@ -51,6 +51,7 @@ template <class Columns>
 struct Sm90WgradTiles {
   TileRaster order;  // its batch: the splits
   int m, k_tiles;    // k_tiles: of all splits
+  int group_m;       // rows of a group: all of them but in convolutions of groups, where whole tiles are
   Columns columns;
   Im2colGrid grid;
   cutlass::FastDivmod taps_w, taps_h;  // taps of a row, rows of a slice
