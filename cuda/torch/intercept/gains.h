@@ -58,47 +58,47 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"_scaled_grouped_mm rowwise fast", 128, true},  // 9 problems, mean 1.088, a fifth up to 1.046
     {"_scaled_grouped_mm rowwise fast", 512, true},  // 17 problems, mean 1.427, a fifth up to 1.142
     {"_scaled_grouped_mm rowwise fast", 2048, true},  // 4 problems, mean 1.223, a fifth up to 1.133
-    {"_scaled_mm 1x128 x 128x128", 16, true},  // 22 problems, mean 1.312, a fifth up to 1.137
-    {"_scaled_mm 1x128 x 128x128", 64, true},  // 22 problems, mean 1.312, a fifth up to 1.116
-    {"_scaled_mm 1x128 x 128x128", 128, true},  // 15 problems, mean 1.222, a fifth up to 0.983
-    {"_scaled_mm 1x128 x 128x128", 512, false},  // 33 problems, mean 1.064, a fifth up to 0.959
-    {"_scaled_mm 1x128 x 128x128", 2048, true},  // 29 problems, mean 1.026, a fifth up to 0.970
-    {"_scaled_mm 1x128 x 128x128", 0, false},  // 37 problems, mean 0.979, a fifth up to 0.949
-    {"_scaled_mm 1x128 x 1x128", 1, true},  // 16 problems, mean 1.366, a fifth up to 1.137
-    {"_scaled_mm 1x128 x 1x128", 16, false},  // 24 problems, mean 1.038, a fifth up to 0.948
-    {"_scaled_mm 1x128 x 1x128", 64, false},  // 24 problems, mean 1.053, a fifth up to 0.934
-    {"_scaled_mm 1x128 x 1x128", 128, false},  // 17 problems, mean 1.000, a fifth up to 0.897
-    {"_scaled_mm 1x128 x 1x128", 512, true},  // 41 problems, mean 1.035, a fifth up to 0.978
-    {"_scaled_mm 1x128 x 1x128", 2048, false},  // 36 problems, mean 0.990, a fifth up to 0.946
-    {"_scaled_mm 1x128 x 1x128", 0, false},  // 42 problems, mean 0.981, a fifth up to 0.949
-    {"_scaled_mm rowwise", 1, true},  // 16 problems, mean 1.808, a fifth up to 1.380
-    {"_scaled_mm rowwise", 16, true},  // 48 problems, mean 1.731, a fifth up to 1.298
-    {"_scaled_mm rowwise", 64, true},  // 37 problems, mean 1.711, a fifth up to 1.285
-    {"_scaled_mm rowwise", 128, true},  // 25 problems, mean 1.304, a fifth up to 1.075
-    {"_scaled_mm rowwise", 512, true},  // 51 problems, mean 1.279, a fifth up to 1.018
-    {"_scaled_mm rowwise", 2048, true},  // 40 problems, mean 1.146, a fifth up to 1.001
-    {"_scaled_mm rowwise", 0, false},  // 60 problems, mean 1.041, a fifth up to 0.948
-    {"_scaled_mm rowwise fast", 1, true},  // 16 problems, mean 1.594, a fifth up to 1.212
-    {"_scaled_mm rowwise fast", 16, true},  // 48 problems, mean 1.606, a fifth up to 1.205
-    {"_scaled_mm rowwise fast", 64, true},  // 37 problems, mean 1.634, a fifth up to 1.139
-    {"_scaled_mm rowwise fast", 128, true},  // 25 problems, mean 1.298, a fifth up to 1.086
-    {"_scaled_mm rowwise fast", 512, true},  // 51 problems, mean 1.242, a fifth up to 1.011
-    {"_scaled_mm rowwise fast", 2048, true},  // 40 problems, mean 1.123, a fifth up to 0.989
-    {"_scaled_mm rowwise fast", 0, false},  // 60 problems, mean 1.016, a fifth up to 0.954
-    {"_scaled_mm tensorwise", 1, true},  // 16 problems, mean 1.165, a fifth up to 1.025
-    {"_scaled_mm tensorwise", 16, true},  // 48 problems, mean 1.145, a fifth up to 1.010
-    {"_scaled_mm tensorwise", 64, true},  // 37 problems, mean 1.152, a fifth up to 1.024
-    {"_scaled_mm tensorwise", 128, false},  // 25 problems, mean 1.018, a fifth up to 0.944
-    {"_scaled_mm tensorwise", 512, false},  // 51 problems, mean 1.049, a fifth up to 0.953
-    {"_scaled_mm tensorwise", 2048, false},  // 40 problems, mean 1.002, a fifth up to 0.939
-    {"_scaled_mm tensorwise", 0, false},  // 60 problems, mean 0.965, a fifth up to 0.911
-    {"_scaled_mm tensorwise fast", 1, true},  // 16 problems, mean 1.170, a fifth up to 1.026
-    {"_scaled_mm tensorwise fast", 16, true},  // 48 problems, mean 1.168, a fifth up to 1.025
-    {"_scaled_mm tensorwise fast", 64, true},  // 37 problems, mean 1.143, a fifth up to 1.020
-    {"_scaled_mm tensorwise fast", 128, true},  // 25 problems, mean 1.032, a fifth up to 0.989
-    {"_scaled_mm tensorwise fast", 512, true},  // 51 problems, mean 1.052, a fifth up to 0.984
-    {"_scaled_mm tensorwise fast", 2048, true},  // 40 problems, mean 1.027, a fifth up to 0.976
-    {"_scaled_mm tensorwise fast", 0, false},  // 60 problems, mean 1.002, a fifth up to 0.954
+    {"_scaled_mm 1x128 x 128x128", 16, true},  // 22 problems, mean 1.344, a fifth up to 1.137
+    {"_scaled_mm 1x128 x 128x128", 64, true},  // 20 problems, mean 1.354, a fifth up to 1.129
+    {"_scaled_mm 1x128 x 128x128", 128, true},  // 14 problems, mean 1.244, a fifth up to 0.983
+    {"_scaled_mm 1x128 x 128x128", 512, false},  // 32 problems, mean 1.079, a fifth up to 0.959
+    {"_scaled_mm 1x128 x 128x128", 2048, true},  // 25 problems, mean 1.043, a fifth up to 0.970
+    {"_scaled_mm 1x128 x 128x128", 0, false},  // 36 problems, mean 0.963, a fifth up to 0.943
+    {"_scaled_mm 1x128 x 1x128", 1, true},  // 16 problems, mean 1.305, a fifth up to 1.141
+    {"_scaled_mm 1x128 x 1x128", 16, true},  // 25 problems, mean 1.070, a fifth up to 0.974
+    {"_scaled_mm 1x128 x 1x128", 64, false},  // 22 problems, mean 1.047, a fifth up to 0.949
+    {"_scaled_mm 1x128 x 1x128", 128, false},  // 17 problems, mean 1.044, a fifth up to 0.897
+    {"_scaled_mm 1x128 x 1x128", 512, false},  // 42 problems, mean 1.038, a fifth up to 0.969
+    {"_scaled_mm 1x128 x 1x128", 2048, false},  // 30 problems, mean 0.978, a fifth up to 0.950
+    {"_scaled_mm 1x128 x 1x128", 0, false},  // 38 problems, mean 0.977, a fifth up to 0.961
+    {"_scaled_mm rowwise", 1, true},  // 16 problems, mean 1.719, a fifth up to 1.380
+    {"_scaled_mm rowwise", 16, true},  // 50 problems, mean 1.728, a fifth up to 1.312
+    {"_scaled_mm rowwise", 64, true},  // 30 problems, mean 1.634, a fifth up to 1.277
+    {"_scaled_mm rowwise", 128, true},  // 25 problems, mean 1.427, a fifth up to 1.092
+    {"_scaled_mm rowwise", 512, true},  // 54 problems, mean 1.300, a fifth up to 1.018
+    {"_scaled_mm rowwise", 2048, true},  // 35 problems, mean 1.182, a fifth up to 1.008
+    {"_scaled_mm rowwise", 0, false},  // 64 problems, mean 1.026, a fifth up to 0.946
+    {"_scaled_mm rowwise fast", 1, true},  // 16 problems, mean 1.514, a fifth up to 1.212
+    {"_scaled_mm rowwise fast", 16, true},  // 50 problems, mean 1.586, a fifth up to 1.208
+    {"_scaled_mm rowwise fast", 64, true},  // 30 problems, mean 1.573, a fifth up to 1.138
+    {"_scaled_mm rowwise fast", 128, true},  // 25 problems, mean 1.391, a fifth up to 1.095
+    {"_scaled_mm rowwise fast", 512, true},  // 54 problems, mean 1.275, a fifth up to 1.015
+    {"_scaled_mm rowwise fast", 2048, true},  // 35 problems, mean 1.161, a fifth up to 0.994
+    {"_scaled_mm rowwise fast", 0, false},  // 64 problems, mean 1.009, a fifth up to 0.954
+    {"_scaled_mm tensorwise", 1, true},  // 16 problems, mean 1.127, a fifth up to 1.040
+    {"_scaled_mm tensorwise", 16, true},  // 50 problems, mean 1.156, a fifth up to 1.032
+    {"_scaled_mm tensorwise", 64, true},  // 30 problems, mean 1.162, a fifth up to 1.047
+    {"_scaled_mm tensorwise", 128, true},  // 25 problems, mean 1.074, a fifth up to 1.020
+    {"_scaled_mm tensorwise", 512, false},  // 54 problems, mean 1.059, a fifth up to 0.952
+    {"_scaled_mm tensorwise", 2048, false},  // 35 problems, mean 0.993, a fifth up to 0.944
+    {"_scaled_mm tensorwise", 0, false},  // 64 problems, mean 0.949, a fifth up to 0.910
+    {"_scaled_mm tensorwise fast", 1, true},  // 16 problems, mean 1.132, a fifth up to 1.056
+    {"_scaled_mm tensorwise fast", 16, true},  // 50 problems, mean 1.175, a fifth up to 1.053
+    {"_scaled_mm tensorwise fast", 64, true},  // 30 problems, mean 1.157, a fifth up to 1.030
+    {"_scaled_mm tensorwise fast", 128, true},  // 25 problems, mean 1.056, a fifth up to 0.994
+    {"_scaled_mm tensorwise fast", 512, true},  // 54 problems, mean 1.061, a fifth up to 0.984
+    {"_scaled_mm tensorwise fast", 2048, true},  // 35 problems, mean 1.033, a fifth up to 1.001
+    {"_scaled_mm tensorwise fast", 0, false},  // 64 problems, mean 0.999, a fifth up to 0.941
     {"addmm tn", 1, true},  // 16 problems, mean 1.135, a fifth up to 1.001
     {"addmm tn", 16, true},  // 41 problems, mean 1.165, a fifth up to 1.028
     {"addmm tn", 64, true},  // 33 problems, mean 1.089, a fifth up to 1.003
@@ -107,36 +107,33 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"addmm tn", 2048, true},  // 34 problems, mean 1.052, a fifth up to 0.995
     {"addmm tn", 0, true},  // 54 problems, mean 1.028, a fifth up to 0.995
     {"bmm tn", 512, true},  // 5 problems, mean 1.383, a fifth up to 1.243
-    {"bmm tn", 2048, true},  // 3 problems, mean 1.069, a fifth up to 1.011
-    {"bmm tt", 512, true},  // 5 problems, mean 1.604, a fifth up to 1.277
-    {"bmm tt", 2048, false},  // 3 problems, mean 0.989, a fifth up to 0.909
-    {"convolution dgrad dense, stride 1", 0, true},  // 108 problems, mean 1.130, a fifth up to 0.982
-    {"convolution dgrad dense, stride 2 or more", 0, true},  // 21 problems, mean 1.210, a fifth up to 0.999
+    {"bmm tn", 2048, true},  // 3 problems, mean 1.022, a fifth up to 0.981
+    {"bmm tt", 512, true},  // 5 problems, mean 1.609, a fifth up to 1.277
+    {"bmm tt", 2048, false},  // 3 problems, mean 1.003, a fifth up to 0.915
+    {"convolution dgrad dense, stride 1", 0, false},  // 106 problems, mean 1.119, a fifth up to 0.960
+    {"convolution dgrad dense, stride 2 or more", 0, true},  // 19 problems, mean 1.328, a fifth up to 1.000
     {"convolution dgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.745, a fifth up to 1.043
-    {"convolution dgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 3.321, a fifth up to 2.724
-    {"convolution dgrad grouped, stride 1", 0, true},  // 9 problems, mean 2.022, a fifth up to 1.195
-    {"convolution dgrad of few channels, stride 1", 0, true},  // 3 problems, mean 1.805, a fifth up to 1.512
-    {"convolution dgrad of few channels, stride 2 or more", 0, true},  // 29 problems, mean 2.827, a fifth up to 1.394
-    {"convolution dgrad pointwise, stride 1", 0, true},  // 43 problems, mean 1.156, a fifth up to 0.996
-    {"convolution dgrad pointwise, stride 2 or more", 0, true},  // 6 problems, mean 1.652, a fifth up to 1.383
-    {"convolution fprop dense, stride 1", 0, true},  // 108 problems, mean 1.232, a fifth up to 1.004
-    {"convolution fprop dense, stride 2 or more", 0, false},  // 21 problems, mean 1.144, a fifth up to 0.915
-    {"convolution fprop depthwise, stride 1", 0, true},  // 9 problems, mean 1.249, a fifth up to 1.052
+    {"convolution dgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 3.316, a fifth up to 2.724
+    {"convolution dgrad grouped, stride 1", 0, true},  // 12 problems, mean 2.003, a fifth up to 1.201
+    {"convolution dgrad of few channels, stride 2 or more", 0, true},  // 33 problems, mean 2.656, a fifth up to 1.394
+    {"convolution dgrad pointwise, stride 1", 0, true},  // 47 problems, mean 1.167, a fifth up to 1.010
+    {"convolution dgrad pointwise, stride 2 or more", 0, true},  // 5 problems, mean 1.525, a fifth up to 1.228
+    {"convolution fprop dense, stride 1", 0, true},  // 106 problems, mean 1.211, a fifth up to 0.990
+    {"convolution fprop dense, stride 2 or more", 0, false},  // 19 problems, mean 1.187, a fifth up to 0.915
+    {"convolution fprop depthwise, stride 1", 0, true},  // 9 problems, mean 1.275, a fifth up to 1.062
     {"convolution fprop depthwise, stride 2 or more", 0, true},  // 3 problems, mean 1.078, a fifth up to 1.011
-    {"convolution fprop grouped, stride 1", 0, true},  // 9 problems, mean 1.963, a fifth up to 1.096
-    {"convolution fprop of few channels, stride 1", 0, true},  // 3 problems, mean 2.132, a fifth up to 2.090
-    {"convolution fprop of few channels, stride 2 or more", 0, true},  // 29 problems, mean 2.546, a fifth up to 1.448
-    {"convolution fprop pointwise, stride 1", 0, true},  // 43 problems, mean 1.268, a fifth up to 1.042
-    {"convolution fprop pointwise, stride 2 or more", 0, true},  // 6 problems, mean 1.590, a fifth up to 1.408
-    {"convolution wgrad dense, stride 1", 0, true},  // 108 problems, mean 1.247, a fifth up to 1.032
-    {"convolution wgrad dense, stride 2 or more", 0, true},  // 21 problems, mean 1.208, a fifth up to 1.066
-    {"convolution wgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.295, a fifth up to 1.041
-    {"convolution wgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 2.700, a fifth up to 1.243
-    {"convolution wgrad grouped, stride 1", 0, false},  // 9 problems, mean 1.766, a fifth up to 0.949
-    {"convolution wgrad of few channels, stride 1", 0, true},  // 3 problems, mean 1.400, a fifth up to 1.306
-    {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 29 problems, mean 1.840, a fifth up to 1.454
-    {"convolution wgrad pointwise, stride 1", 0, true},  // 42 problems, mean 1.115, a fifth up to 0.973
-    {"convolution wgrad pointwise, stride 2 or more", 0, true},  // 6 problems, mean 1.294, a fifth up to 1.127
+    {"convolution fprop grouped, stride 1", 0, true},  // 12 problems, mean 1.796, a fifth up to 1.094
+    {"convolution fprop of few channels, stride 2 or more", 0, true},  // 33 problems, mean 2.605, a fifth up to 1.541
+    {"convolution fprop pointwise, stride 1", 0, true},  // 47 problems, mean 1.268, a fifth up to 1.060
+    {"convolution fprop pointwise, stride 2 or more", 0, true},  // 5 problems, mean 1.473, a fifth up to 1.398
+    {"convolution wgrad dense, stride 1", 0, true},  // 106 problems, mean 1.241, a fifth up to 1.034
+    {"convolution wgrad dense, stride 2 or more", 0, true},  // 19 problems, mean 1.242, a fifth up to 1.025
+    {"convolution wgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.296, a fifth up to 1.040
+    {"convolution wgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 2.714, a fifth up to 1.243
+    {"convolution wgrad grouped, stride 1", 0, true},  // 12 problems, mean 1.703, a fifth up to 1.125
+    {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 33 problems, mean 1.968, a fifth up to 1.456
+    {"convolution wgrad pointwise, stride 1", 0, true},  // 46 problems, mean 1.078, a fifth up to 0.974
+    {"convolution wgrad pointwise, stride 2 or more", 0, true},  // 5 problems, mean 1.359, a fifth up to 1.258
     {"mm nt", 512, true},  // 10 problems, mean 1.168, a fifth up to 1.091
     {"mm nt", 2048, true},  // 49 problems, mean 1.119, a fifth up to 0.993
     {"mm nt", 0, true},  // 166 problems, mean 1.113, a fifth up to 1.014
@@ -178,20 +175,17 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_grouped_mm rowwise fast", {8, 4096, 28672, 4096}, false},  // 0.940
     {"_scaled_grouped_mm rowwise fast", {8, 32768, 7168, 2048}, true},  // 1.032
     {"_scaled_grouped_mm rowwise fast", {4, 32768, 4096, 7168}, true},  // 1.022
-    {"_scaled_mm 1x128 x 128x128", {1, 32, 512, 14336}, false},  // 0.932
-    {"_scaled_mm 1x128 x 128x128", {1, 64, 10240, 8192}, false},  // 0.957
     {"_scaled_mm 1x128 x 128x128", {1, 256, 2112, 7168}, true},  // 1.783
     {"_scaled_mm 1x128 x 128x128", {1, 256, 3072, 3072}, true},  // 1.438
     {"_scaled_mm 1x128 x 128x128", {1, 256, 4096, 4096}, true},  // 1.270
     {"_scaled_mm 1x128 x 128x128", {1, 256, 4096, 7168}, true},  // 1.335
     {"_scaled_mm 1x128 x 128x128", {1, 256, 4096, 14336}, true},  // 1.384
-    {"_scaled_mm 1x128 x 128x128", {1, 256, 6144, 4096}, true},  // 1.055
-    {"_scaled_mm 1x128 x 128x128", {1, 256, 6144, 6144}, true},  // 1.063
+    {"_scaled_mm 1x128 x 128x128", {1, 256, 6144, 4096}, true},  // 1.053
     {"_scaled_mm 1x128 x 128x128", {1, 256, 7168, 2048}, true},  // 1.048
-    {"_scaled_mm 1x128 x 128x128", {1, 256, 10240, 8192}, true},  // 1.106
-    {"_scaled_mm 1x128 x 128x128", {1, 284, 6144, 4096}, true},  // 1.528
+    {"_scaled_mm 1x128 x 128x128", {1, 256, 10240, 8192}, true},  // 1.112
     {"_scaled_mm 1x128 x 128x128", {1, 328, 8192, 2048}, true},  // 1.034
     {"_scaled_mm 1x128 x 128x128", {1, 448, 32768, 512}, true},  // 1.123
+    {"_scaled_mm 1x128 x 128x128", {1, 460, 256, 2048}, true},  // 2.379
     {"_scaled_mm 1x128 x 128x128", {1, 512, 4096, 4096}, true},  // 1.032
     {"_scaled_mm 1x128 x 128x128", {1, 512, 6144, 4096}, true},  // 1.026
     {"_scaled_mm 1x128 x 128x128", {1, 1024, 2112, 7168}, false},  // 0.959
@@ -199,231 +193,196 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm 1x128 x 128x128", {1, 1024, 8192, 28672}, false},  // 0.967
     {"_scaled_mm 1x128 x 128x128", {1, 1024, 24576, 1536}, false},  // 0.968
     {"_scaled_mm 1x128 x 128x128", {1, 1408, 24576, 1536}, false},  // 0.962
-    {"_scaled_mm 1x128 x 128x128", {1, 2096, 4096, 512}, true},  // 1.173
-    {"_scaled_mm 1x128 x 128x128", {1, 3424, 2112, 3584}, true},  // 1.052
-    {"_scaled_mm 1x128 x 128x128", {1, 4096, 3072, 512}, true},  // 1.126
-    {"_scaled_mm 1x128 x 128x128", {1, 4096, 3072, 8192}, true},  // 1.027
-    {"_scaled_mm 1x128 x 128x128", {1, 4592, 3072, 8192}, true},  // 1.022
+    {"_scaled_mm 1x128 x 128x128", {1, 7088, 1024, 28672}, true},  // 1.022
+    {"_scaled_mm 1x128 x 128x128", {1, 8128, 7168, 8192}, true},  // 1.022
     {"_scaled_mm 1x128 x 128x128", {1, 8192, 768, 3072}, true},  // 1.044
-    {"_scaled_mm 1x128 x 1x128", {1, 4, 1280, 5120}, true},  // 1.061
-    {"_scaled_mm 1x128 x 1x128", {1, 4, 4096, 7168}, true},  // 1.162
-    {"_scaled_mm 1x128 x 1x128", {1, 4, 32768, 2560}, true},  // 1.096
-    {"_scaled_mm 1x128 x 1x128", {1, 8, 5120, 384}, true},  // 1.399
-    {"_scaled_mm 1x128 x 1x128", {1, 8, 5120, 1536}, true},  // 1.096
-    {"_scaled_mm 1x128 x 1x128", {1, 8, 49152, 3072}, true},  // 1.078
-    {"_scaled_mm 1x128 x 1x128", {1, 16, 1152, 4304}, true},  // 1.440
-    {"_scaled_mm 1x128 x 1x128", {1, 16, 2048, 8192}, true},  // 1.039
-    {"_scaled_mm 1x128 x 1x128", {1, 16, 2112, 7168}, true},  // 1.106
-    {"_scaled_mm 1x128 x 1x128", {1, 16, 4096, 4096}, true},  // 1.055
-    {"_scaled_mm 1x128 x 1x128", {1, 16, 4096, 7168}, true},  // 1.048
-    {"_scaled_mm 1x128 x 1x128", {1, 16, 7168, 2048}, true},  // 1.122
+    {"_scaled_mm 1x128 x 1x128", {1, 16, 4096, 14336}, false},  // 0.911
+    {"_scaled_mm 1x128 x 1x128", {1, 16, 5120, 16384}, false},  // 0.880
+    {"_scaled_mm 1x128 x 1x128", {1, 16, 6144, 4096}, false},  // 0.911
+    {"_scaled_mm 1x128 x 1x128", {1, 16, 24576, 1536}, false},  // 0.928
     {"_scaled_mm 1x128 x 1x128", {1, 32, 384, 3072}, true},  // 1.409
-    {"_scaled_mm 1x128 x 1x128", {1, 32, 512, 14336}, true},  // 1.316
     {"_scaled_mm 1x128 x 1x128", {1, 32, 768, 384}, true},  // 1.491
+    {"_scaled_mm 1x128 x 1x128", {1, 32, 4304, 1152}, true},  // 1.150
     {"_scaled_mm 1x128 x 1x128", {1, 48, 2048, 1024}, true},  // 1.315
-    {"_scaled_mm 1x128 x 1x128", {1, 48, 10240, 2048}, true},  // 1.144
-    {"_scaled_mm 1x128 x 1x128", {1, 64, 4608, 896}, true},  // 1.223
-    {"_scaled_mm 1x128 x 1x128", {1, 64, 6144, 4096}, true},  // 1.025
-    {"_scaled_mm 1x128 x 1x128", {1, 64, 7168, 2048}, true},  // 1.036
+    {"_scaled_mm 1x128 x 1x128", {1, 64, 6144, 4096}, true},  // 1.027
+    {"_scaled_mm 1x128 x 1x128", {1, 64, 7168, 2048}, true},  // 1.051
     {"_scaled_mm 1x128 x 1x128", {1, 64, 10240, 8192}, true},  // 1.076
     {"_scaled_mm 1x128 x 1x128", {1, 64, 16032, 3072}, true},  // 1.166
+    {"_scaled_mm 1x128 x 1x128", {1, 64, 28672, 4096}, true},  // 1.028
     {"_scaled_mm 1x128 x 1x128", {1, 64, 128256, 4096}, true},  // 1.066
+    {"_scaled_mm 1x128 x 1x128", {1, 96, 4304, 1152}, true},  // 1.287
+    {"_scaled_mm 1x128 x 1x128", {1, 128, 5120, 1280}, true},  // 1.170
     {"_scaled_mm 1x128 x 1x128", {1, 128, 6144, 4096}, true},  // 1.116
+    {"_scaled_mm 1x128 x 1x128", {1, 128, 6144, 6144}, true},  // 1.226
     {"_scaled_mm 1x128 x 1x128", {1, 128, 7168, 2048}, true},  // 1.114
     {"_scaled_mm 1x128 x 1x128", {1, 128, 7168, 16384}, true},  // 1.033
     {"_scaled_mm 1x128 x 1x128", {1, 128, 8192, 8192}, true},  // 1.038
     {"_scaled_mm 1x128 x 1x128", {1, 128, 10240, 8192}, true},  // 1.254
     {"_scaled_mm 1x128 x 1x128", {1, 128, 16384, 256}, true},  // 1.180
     {"_scaled_mm 1x128 x 1x128", {1, 128, 24576, 1536}, true},  // 1.057
-    {"_scaled_mm 1x128 x 1x128", {1, 204, 32768, 5120}, false},  // 0.926
-    {"_scaled_mm 1x128 x 1x128", {1, 224, 2560, 1280}, false},  // 0.945
-    {"_scaled_mm 1x128 x 1x128", {1, 256, 2112, 7168}, false},  // 0.762
-    {"_scaled_mm 1x128 x 1x128", {1, 256, 4096, 4096}, false},  // 0.960
-    {"_scaled_mm 1x128 x 1x128", {1, 256, 4096, 7168}, false},  // 0.924
-    {"_scaled_mm 1x128 x 1x128", {1, 256, 4096, 14336}, false},  // 0.882
-    {"_scaled_mm 1x128 x 1x128", {1, 400, 6144, 768}, false},  // 0.969
-    {"_scaled_mm 1x128 x 1x128", {1, 512, 2112, 7168}, false},  // 0.850
+    {"_scaled_mm 1x128 x 1x128", {1, 160, 5120, 320}, true},  // 1.404
+    {"_scaled_mm 1x128 x 1x128", {1, 188, 2304, 768}, true},  // 1.484
+    {"_scaled_mm 1x128 x 1x128", {1, 240, 4608, 1792}, true},  // 1.044
+    {"_scaled_mm 1x128 x 1x128", {1, 256, 3072, 3072}, true},  // 1.025
+    {"_scaled_mm 1x128 x 1x128", {1, 256, 6144, 4096}, true},  // 1.304
+    {"_scaled_mm 1x128 x 1x128", {1, 256, 10240, 8192}, true},  // 1.325
+    {"_scaled_mm 1x128 x 1x128", {1, 256, 24576, 1536}, true},  // 1.033
+    {"_scaled_mm 1x128 x 1x128", {1, 336, 1920, 1280}, true},  // 1.055
+    {"_scaled_mm 1x128 x 1x128", {1, 352, 576, 768}, true},  // 1.268
+    {"_scaled_mm 1x128 x 1x128", {1, 388, 3840, 320}, true},  // 1.071
+    {"_scaled_mm 1x128 x 1x128", {1, 400, 288, 768}, true},  // 1.405
+    {"_scaled_mm 1x128 x 1x128", {1, 448, 32768, 512}, true},  // 1.073
+    {"_scaled_mm 1x128 x 1x128", {1, 460, 256, 2048}, true},  // 1.243
+    {"_scaled_mm 1x128 x 1x128", {1, 512, 6144, 4096}, true},  // 1.294
+    {"_scaled_mm 1x128 x 1x128", {1, 944, 5120, 1440}, true},  // 1.061
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 1024, 1024}, true},  // 1.109
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 2048, 256}, true},  // 1.157
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 2304, 768}, true},  // 1.385
     {"_scaled_mm 1x128 x 1x128", {1, 1024, 24576, 384}, true},  // 1.078
     {"_scaled_mm 1x128 x 1x128", {1, 1984, 2880, 1024}, true},  // 1.042
-    {"_scaled_mm 1x128 x 1x128", {1, 2048, 768, 768}, true},  // 1.312
-    {"_scaled_mm 1x128 x 1x128", {1, 2048, 3072, 384}, true},  // 1.230
-    {"_scaled_mm 1x128 x 1x128", {1, 2096, 4096, 512}, true},  // 1.120
-    {"_scaled_mm 1x128 x 1x128", {1, 3424, 2112, 3584}, true},  // 1.135
-    {"_scaled_mm 1x128 x 1x128", {1, 4096, 1280, 1280}, true},  // 1.136
-    {"_scaled_mm 1x128 x 1x128", {1, 4096, 3072, 512}, true},  // 1.070
     {"_scaled_mm 1x128 x 1x128", {1, 8192, 768, 3072}, true},  // 1.025
+    {"_scaled_mm 1x128 x 1x128", {1, 8480, 36864, 7168}, true},  // 1.345
     {"_scaled_mm rowwise", {1, 256, 8192, 28672}, false},  // 0.950
     {"_scaled_mm rowwise", {1, 512, 8192, 28672}, false},  // 0.963
-    {"_scaled_mm rowwise", {1, 1024, 4096, 7168}, false},  // 0.963
     {"_scaled_mm rowwise", {1, 1024, 28672, 4096}, false},  // 0.951
     {"_scaled_mm rowwise", {1, 1024, 57344, 8192}, false},  // 0.947
-    {"_scaled_mm rowwise", {1, 2048, 36864, 1792}, false},  // 0.920
-    {"_scaled_mm rowwise", {1, 2096, 4096, 512}, true},  // 1.528
-    {"_scaled_mm rowwise", {1, 2288, 32768, 1280}, true},  // 1.099
+    {"_scaled_mm rowwise", {1, 2313, 2048, 2048}, true},  // 1.291
+    {"_scaled_mm rowwise", {1, 2317, 4304, 288}, true},  // 1.328
+    {"_scaled_mm rowwise", {1, 2432, 36864, 896}, true},  // 1.148
     {"_scaled_mm rowwise", {1, 2496, 24576, 384}, true},  // 1.138
     {"_scaled_mm rowwise", {1, 2510, 3072, 2048}, true},  // 1.142
-    {"_scaled_mm rowwise", {1, 2863, 6144, 1536}, true},  // 1.199
-    {"_scaled_mm rowwise", {1, 3424, 2112, 3584}, true},  // 1.136
+    {"_scaled_mm rowwise", {1, 2971, 12288, 1536}, true},  // 1.046
+    {"_scaled_mm rowwise", {1, 3010, 1152, 3072}, true},  // 1.166
     {"_scaled_mm rowwise", {1, 3635, 4304, 1152}, true},  // 1.043
     {"_scaled_mm rowwise", {1, 3706, 1536, 4096}, true},  // 1.064
-    {"_scaled_mm rowwise", {1, 4096, 1280, 1280}, true},  // 1.401
     {"_scaled_mm rowwise", {1, 4096, 2112, 7168}, true},  // 1.180
-    {"_scaled_mm rowwise", {1, 4096, 3072, 512}, true},  // 1.444
-    {"_scaled_mm rowwise", {1, 5124, 4608, 3584}, true},  // 1.029
-    {"_scaled_mm rowwise", {1, 6016, 2304, 768}, true},  // 1.293
+    {"_scaled_mm rowwise", {1, 6001, 1440, 4096}, true},  // 1.136
     {"_scaled_mm rowwise", {1, 6082, 49152, 6144}, true},  // 1.081
-    {"_scaled_mm rowwise", {1, 7536, 1152, 4304}, true},  // 1.412
+    {"_scaled_mm rowwise", {1, 6155, 4304, 1152}, true},  // 1.116
+    {"_scaled_mm rowwise", {1, 7025, 768, 6144}, true},  // 1.099
+    {"_scaled_mm rowwise", {1, 7088, 1024, 28672}, true},  // 1.083
     {"_scaled_mm rowwise", {1, 7965, 36864, 7168}, true},  // 1.124
     {"_scaled_mm rowwise", {1, 8192, 768, 3072}, true},  // 1.079
     {"_scaled_mm rowwise", {1, 8192, 1056, 7168}, true},  // 1.425
     {"_scaled_mm rowwise", {1, 8192, 2112, 7168}, true},  // 1.057
     {"_scaled_mm rowwise", {1, 8192, 24576, 1536}, true},  // 1.023
     {"_scaled_mm rowwise", {1, 10891, 1152, 4304}, true},  // 1.128
+    {"_scaled_mm rowwise", {1, 13214, 24576, 1536}, true},  // 1.063
     {"_scaled_mm rowwise", {1, 13429, 528, 7168}, true},  // 1.389
-    {"_scaled_mm rowwise fast", {1, 256, 57344, 8192}, false},  // 0.948
-    {"_scaled_mm rowwise fast", {1, 603, 201088, 1440}, false},  // 0.673
-    {"_scaled_mm rowwise fast", {1, 836, 57344, 2048}, false},  // 0.962
-    {"_scaled_mm rowwise fast", {1, 1024, 28672, 4096}, false},  // 0.923
+    {"_scaled_mm rowwise fast", {1, 256, 8192, 28672}, false},  // 0.959
     {"_scaled_mm rowwise fast", {1, 1897, 24576, 6144}, false},  // 0.970
-    {"_scaled_mm rowwise fast", {1, 2096, 4096, 512}, true},  // 1.391
-    {"_scaled_mm rowwise fast", {1, 2288, 32768, 1280}, true},  // 1.048
+    {"_scaled_mm rowwise fast", {1, 2313, 2048, 2048}, true},  // 1.272
+    {"_scaled_mm rowwise fast", {1, 2317, 4304, 288}, true},  // 1.373
+    {"_scaled_mm rowwise fast", {1, 2432, 36864, 896}, true},  // 1.039
     {"_scaled_mm rowwise fast", {1, 2510, 3072, 2048}, true},  // 1.040
-    {"_scaled_mm rowwise fast", {1, 2863, 6144, 1536}, true},  // 1.079
-    {"_scaled_mm rowwise fast", {1, 3424, 2112, 3584}, true},  // 1.141
+    {"_scaled_mm rowwise fast", {1, 2971, 12288, 1536}, true},  // 1.055
+    {"_scaled_mm rowwise fast", {1, 3010, 1152, 3072}, true},  // 1.148
     {"_scaled_mm rowwise fast", {1, 3635, 4304, 1152}, true},  // 1.130
-    {"_scaled_mm rowwise fast", {1, 4096, 1280, 1280}, true},  // 1.401
     {"_scaled_mm rowwise fast", {1, 4096, 2112, 7168}, true},  // 1.090
-    {"_scaled_mm rowwise fast", {1, 4096, 3072, 512}, true},  // 1.369
-    {"_scaled_mm rowwise fast", {1, 4096, 3072, 8192}, true},  // 1.022
-    {"_scaled_mm rowwise fast", {1, 5124, 4608, 3584}, true},  // 1.044
-    {"_scaled_mm rowwise fast", {1, 6016, 2304, 768}, true},  // 1.221
+    {"_scaled_mm rowwise fast", {1, 6001, 1440, 4096}, true},  // 1.051
     {"_scaled_mm rowwise fast", {1, 6082, 49152, 6144}, true},  // 1.034
-    {"_scaled_mm rowwise fast", {1, 7536, 1152, 4304}, true},  // 1.077
+    {"_scaled_mm rowwise fast", {1, 6155, 4304, 1152}, true},  // 1.071
+    {"_scaled_mm rowwise fast", {1, 7025, 768, 6144}, true},  // 1.185
+    {"_scaled_mm rowwise fast", {1, 7088, 1024, 28672}, true},  // 1.065
     {"_scaled_mm rowwise fast", {1, 8192, 768, 3072}, true},  // 1.040
     {"_scaled_mm rowwise fast", {1, 8192, 1056, 7168}, true},  // 1.029
+    {"_scaled_mm rowwise fast", {1, 8192, 2112, 7168}, true},  // 1.057
     {"_scaled_mm rowwise fast", {1, 13429, 528, 7168}, true},  // 1.444
     {"_scaled_mm tensorwise", {1, 1, 4096, 7168}, false},  // 0.940
     {"_scaled_mm tensorwise", {1, 2, 4096, 4096}, false},  // 0.962
     {"_scaled_mm tensorwise", {1, 2, 4608, 3584}, false},  // 0.958
     {"_scaled_mm tensorwise", {1, 11, 4096, 4096}, false},  // 0.942
     {"_scaled_mm tensorwise", {1, 16, 4096, 4096}, false},  // 0.945
-    {"_scaled_mm tensorwise", {1, 64, 4096, 7168}, false},  // 0.948
-    {"_scaled_mm tensorwise", {1, 64, 4096, 14336}, false},  // 0.897
-    {"_scaled_mm tensorwise", {1, 64, 7168, 16384}, false},  // 0.956
-    {"_scaled_mm tensorwise", {1, 75, 2048, 8192}, true},  // 1.050
-    {"_scaled_mm tensorwise", {1, 86, 3072, 8192}, true},  // 1.020
-    {"_scaled_mm tensorwise", {1, 87, 4304, 1152}, true},  // 1.181
-    {"_scaled_mm tensorwise", {1, 105, 49152, 6144}, true},  // 1.068
-    {"_scaled_mm tensorwise", {1, 117, 28672, 4096}, true},  // 1.052
-    {"_scaled_mm tensorwise", {1, 123, 32768, 512}, true},  // 1.150
-    {"_scaled_mm tensorwise", {1, 128, 4096, 4096}, true},  // 1.072
-    {"_scaled_mm tensorwise", {1, 128, 4096, 7168}, true},  // 1.036
-    {"_scaled_mm tensorwise", {1, 128, 7168, 2048}, true},  // 1.060
-    {"_scaled_mm tensorwise", {1, 128, 10240, 8192}, true},  // 1.025
-    {"_scaled_mm tensorwise", {1, 128, 16384, 256}, true},  // 1.333
-    {"_scaled_mm tensorwise", {1, 128, 24576, 1536}, true},  // 1.048
-    {"_scaled_mm tensorwise", {1, 128, 28672, 4096}, true},  // 1.024
-    {"_scaled_mm tensorwise", {1, 128, 49152, 6144}, true},  // 1.038
-    {"_scaled_mm tensorwise", {1, 129, 5120, 1280}, true},  // 1.089
+    {"_scaled_mm tensorwise", {1, 64, 4096, 7168}, false},  // 0.963
+    {"_scaled_mm tensorwise", {1, 64, 4096, 14336}, false},  // 0.923
+    {"_scaled_mm tensorwise", {1, 128, 8192, 8192}, false},  // 0.944
+    {"_scaled_mm tensorwise", {1, 128, 57344, 8192}, false},  // 0.961
     {"_scaled_mm tensorwise", {1, 134, 5120, 3072}, true},  // 1.049
     {"_scaled_mm tensorwise", {1, 146, 4608, 3584}, true},  // 1.101
     {"_scaled_mm tensorwise", {1, 160, 5120, 320}, true},  // 1.383
     {"_scaled_mm tensorwise", {1, 165, 4096, 28672}, true},  // 1.063
     {"_scaled_mm tensorwise", {1, 169, 3072, 512}, true},  // 1.397
     {"_scaled_mm tensorwise", {1, 182, 3072, 2048}, true},  // 1.206
-    {"_scaled_mm tensorwise", {1, 224, 2560, 1280}, true},  // 1.289
+    {"_scaled_mm tensorwise", {1, 188, 2304, 768}, true},  // 1.385
+    {"_scaled_mm tensorwise", {1, 211, 2560, 3072}, true},  // 1.128
     {"_scaled_mm tensorwise", {1, 240, 4608, 1792}, true},  // 1.056
     {"_scaled_mm tensorwise", {1, 256, 3072, 3072}, true},  // 1.090
     {"_scaled_mm tensorwise", {1, 256, 24576, 1536}, true},  // 1.072
-    {"_scaled_mm tensorwise", {1, 284, 6144, 4096}, true},  // 1.041
+    {"_scaled_mm tensorwise", {1, 304, 1920, 1280}, true},  // 1.362
+    {"_scaled_mm tensorwise", {1, 336, 1920, 1280}, true},  // 1.311
     {"_scaled_mm tensorwise", {1, 352, 576, 768}, true},  // 1.361
     {"_scaled_mm tensorwise", {1, 352, 9216, 3072}, true},  // 1.057
+    {"_scaled_mm tensorwise", {1, 354, 4096, 7168}, true},  // 1.147
     {"_scaled_mm tensorwise", {1, 358, 8192, 3584}, true},  // 1.103
-    {"_scaled_mm tensorwise", {1, 367, 7168, 1024}, true},  // 1.132
     {"_scaled_mm tensorwise", {1, 388, 3840, 320}, true},  // 1.255
     {"_scaled_mm tensorwise", {1, 400, 288, 768}, true},  // 1.456
     {"_scaled_mm tensorwise", {1, 400, 6144, 768}, true},  // 1.085
     {"_scaled_mm tensorwise", {1, 427, 3840, 1280}, true},  // 1.033
+    {"_scaled_mm tensorwise", {1, 446, 2112, 3584}, true},  // 1.104
     {"_scaled_mm tensorwise", {1, 448, 32768, 512}, true},  // 1.090
-    {"_scaled_mm tensorwise", {1, 480, 1280, 640}, true},  // 1.439
+    {"_scaled_mm tensorwise", {1, 460, 256, 2048}, true},  // 1.384
     {"_scaled_mm tensorwise", {1, 512, 24576, 1536}, true},  // 1.042
-    {"_scaled_mm tensorwise", {1, 576, 14336, 4096}, true},  // 1.036
-    {"_scaled_mm tensorwise", {1, 624, 2112, 7168}, true},  // 1.081
-    {"_scaled_mm tensorwise", {1, 659, 2112, 7168}, true},  // 1.039
+    {"_scaled_mm tensorwise", {1, 730, 384, 4096}, true},  // 1.269
+    {"_scaled_mm tensorwise", {1, 1024, 768, 3072}, true},  // 1.167
     {"_scaled_mm tensorwise", {1, 1024, 1024, 1024}, true},  // 1.080
     {"_scaled_mm tensorwise", {1, 1024, 2048, 256}, true},  // 1.251
     {"_scaled_mm tensorwise", {1, 1024, 2304, 768}, true},  // 1.026
     {"_scaled_mm tensorwise", {1, 1024, 24576, 384}, true},  // 1.119
-    {"_scaled_mm tensorwise", {1, 1330, 896, 2048}, true},  // 1.236
-    {"_scaled_mm tensorwise", {1, 1420, 6144, 2048}, true},  // 1.055
+    {"_scaled_mm tensorwise", {1, 1024, 32768, 640}, true},  // 1.115
     {"_scaled_mm tensorwise", {1, 1936, 2304, 768}, true},  // 1.042
     {"_scaled_mm tensorwise", {1, 1984, 2880, 1024}, true},  // 1.221
-    {"_scaled_mm tensorwise", {1, 2048, 768, 768}, true},  // 1.166
-    {"_scaled_mm tensorwise", {1, 2048, 3072, 384}, true},  // 1.511
-    {"_scaled_mm tensorwise", {1, 2096, 4096, 512}, true},  // 1.360
-    {"_scaled_mm tensorwise", {1, 2288, 32768, 1280}, true},  // 1.021
-    {"_scaled_mm tensorwise", {1, 2863, 6144, 1536}, true},  // 1.053
-    {"_scaled_mm tensorwise", {1, 3424, 2112, 3584}, true},  // 1.022
+    {"_scaled_mm tensorwise", {1, 2317, 4304, 288}, true},  // 1.176
+    {"_scaled_mm tensorwise", {1, 2432, 36864, 896}, true},  // 1.048
     {"_scaled_mm tensorwise", {1, 3706, 1536, 4096}, true},  // 1.051
-    {"_scaled_mm tensorwise", {1, 4096, 1280, 1280}, true},  // 1.049
-    {"_scaled_mm tensorwise", {1, 4096, 3072, 512}, true},  // 1.312
-    {"_scaled_mm tensorwise", {1, 6016, 2304, 768}, true},  // 1.175
-    {"_scaled_mm tensorwise", {1, 7536, 1152, 4304}, true},  // 1.050
     {"_scaled_mm tensorwise", {1, 8192, 768, 3072}, true},  // 1.051
     {"_scaled_mm tensorwise", {1, 8192, 1056, 7168}, true},  // 1.227
     {"_scaled_mm tensorwise", {1, 9508, 896, 16384}, true},  // 1.044
     {"_scaled_mm tensorwise fast", {1, 2, 4608, 3584}, false},  // 0.968
-    {"_scaled_mm tensorwise fast", {1, 64, 4096, 7168}, false},  // 0.928
-    {"_scaled_mm tensorwise fast", {1, 64, 4096, 14336}, false},  // 0.894
-    {"_scaled_mm tensorwise fast", {1, 64, 7168, 16384}, false},  // 0.955
-    {"_scaled_mm tensorwise fast", {1, 92, 7168, 16384}, false},  // 0.939
-    {"_scaled_mm tensorwise fast", {1, 128, 1152, 4304}, false},  // 0.898
-    {"_scaled_mm tensorwise fast", {1, 128, 6144, 4096}, false},  // 0.950
-    {"_scaled_mm tensorwise fast", {1, 128, 7168, 16384}, false},  // 0.966
+    {"_scaled_mm tensorwise fast", {1, 64, 4096, 7168}, false},  // 0.947
+    {"_scaled_mm tensorwise fast", {1, 64, 4096, 14336}, false},  // 0.921
+    {"_scaled_mm tensorwise fast", {1, 128, 6144, 4096}, false},  // 0.959
+    {"_scaled_mm tensorwise fast", {1, 128, 6144, 6144}, false},  // 0.929
+    {"_scaled_mm tensorwise fast", {1, 128, 7168, 16384}, false},  // 0.943
+    {"_scaled_mm tensorwise fast", {1, 208, 50272, 2880}, false},  // 0.905
     {"_scaled_mm tensorwise fast", {1, 256, 7168, 2048}, false},  // 0.964
-    {"_scaled_mm tensorwise fast", {1, 256, 57344, 8192}, false},  // 0.917
-    {"_scaled_mm tensorwise fast", {1, 284, 6144, 4096}, false},  // 0.901
+    {"_scaled_mm tensorwise fast", {1, 305, 36864, 7168}, false},  // 0.945
     {"_scaled_mm tensorwise fast", {1, 358, 8192, 3584}, false},  // 0.931
     {"_scaled_mm tensorwise fast", {1, 512, 4096, 7168}, false},  // 0.912
     {"_scaled_mm tensorwise fast", {1, 512, 7168, 2048}, false},  // 0.901
-    {"_scaled_mm tensorwise fast", {1, 603, 201088, 1440}, false},  // 0.706
-    {"_scaled_mm tensorwise fast", {1, 659, 2112, 7168}, false},  // 0.965
     {"_scaled_mm tensorwise fast", {1, 712, 3072, 8192}, false},  // 0.950
-    {"_scaled_mm tensorwise fast", {1, 884, 36864, 7168}, false},  // 0.969
     {"_scaled_mm tensorwise fast", {1, 940, 4608, 7168}, false},  // 0.881
     {"_scaled_mm tensorwise fast", {1, 1024, 2112, 7168}, false},  // 0.949
     {"_scaled_mm tensorwise fast", {1, 2048, 32768, 512}, false},  // 0.871
-    {"_scaled_mm tensorwise fast", {1, 2288, 32768, 1280}, true},  // 1.131
-    {"_scaled_mm tensorwise fast", {1, 2863, 6144, 1536}, true},  // 1.123
+    {"_scaled_mm tensorwise fast", {1, 2317, 4304, 288}, true},  // 1.024
+    {"_scaled_mm tensorwise fast", {1, 2432, 36864, 896}, true},  // 1.099
+    {"_scaled_mm tensorwise fast", {1, 2971, 12288, 1536}, true},  // 1.102
     {"_scaled_mm tensorwise fast", {1, 3635, 4304, 1152}, true},  // 1.059
-    {"_scaled_mm tensorwise fast", {1, 4096, 1280, 1280}, true},  // 1.130
-    {"_scaled_mm tensorwise fast", {1, 4096, 3072, 512}, true},  // 1.206
-    {"_scaled_mm tensorwise fast", {1, 4096, 3072, 8192}, true},  // 1.042
     {"_scaled_mm tensorwise fast", {1, 4096, 4096, 4096}, true},  // 1.042
     {"_scaled_mm tensorwise fast", {1, 4096, 4096, 7168}, true},  // 1.042
-    {"_scaled_mm tensorwise fast", {1, 4096, 7168, 2048}, true},  // 1.071
-    {"_scaled_mm tensorwise fast", {1, 4096, 7168, 16384}, true},  // 1.032
-    {"_scaled_mm tensorwise fast", {1, 4096, 10240, 8192}, true},  // 1.036
+    {"_scaled_mm tensorwise fast", {1, 4096, 7168, 2048}, true},  // 1.096
+    {"_scaled_mm tensorwise fast", {1, 4096, 7168, 16384}, true},  // 1.030
+    {"_scaled_mm tensorwise fast", {1, 4096, 10240, 8192}, true},  // 1.030
     {"_scaled_mm tensorwise fast", {1, 4096, 24576, 1536}, true},  // 1.070
     {"_scaled_mm tensorwise fast", {1, 4096, 57344, 8192}, true},  // 1.036
-    {"_scaled_mm tensorwise fast", {1, 5124, 4608, 3584}, true},  // 1.028
     {"_scaled_mm tensorwise fast", {1, 5567, 4096, 3584}, true},  // 1.030
-    {"_scaled_mm tensorwise fast", {1, 6016, 2304, 768}, true},  // 1.160
-    {"_scaled_mm tensorwise fast", {1, 6896, 57344, 8192}, true},  // 1.041
+    {"_scaled_mm tensorwise fast", {1, 5648, 9216, 3072}, true},  // 1.111
+    {"_scaled_mm tensorwise fast", {1, 6649, 10240, 8192}, true},  // 1.034
     {"_scaled_mm tensorwise fast", {1, 8192, 768, 3072}, true},  // 1.026
-    {"_scaled_mm tensorwise fast", {1, 8192, 4096, 7168}, true},  // 1.023
+    {"_scaled_mm tensorwise fast", {1, 8192, 2112, 7168}, true},  // 1.061
+    {"_scaled_mm tensorwise fast", {1, 8192, 6144, 4096}, true},  // 1.072
     {"_scaled_mm tensorwise fast", {1, 8192, 7168, 2048}, true},  // 1.104
+    {"_scaled_mm tensorwise fast", {1, 8192, 7168, 16384}, true},  // 1.025
     {"_scaled_mm tensorwise fast", {1, 8192, 8192, 8192}, true},  // 1.026
     {"_scaled_mm tensorwise fast", {1, 8192, 9216, 3072}, true},  // 1.083
+    {"_scaled_mm tensorwise fast", {1, 8192, 10240, 2048}, true},  // 1.030
     {"_scaled_mm tensorwise fast", {1, 8192, 24576, 1536}, true},  // 1.073
     {"_scaled_mm tensorwise fast", {1, 8192, 28672, 4096}, true},  // 1.062
     {"_scaled_mm tensorwise fast", {1, 8192, 57344, 8192}, true},  // 1.036
     {"_scaled_mm tensorwise fast", {1, 9508, 896, 16384}, true},  // 1.070
-    {"_scaled_mm tensorwise fast", {1, 10789, 7168, 9216}, true},  // 1.031
-    {"_scaled_mm tensorwise fast", {1, 11482, 4096, 14336}, true},  // 1.035
+    {"_scaled_mm tensorwise fast", {1, 10739, 32064, 3072}, true},  // 1.088
+    {"_scaled_mm tensorwise fast", {1, 11623, 3072, 4096}, true},  // 1.078
+    {"_scaled_mm tensorwise fast", {1, 12592, 12288, 6144}, true},  // 1.049
+    {"_scaled_mm tensorwise fast", {1, 13214, 24576, 1536}, true},  // 1.152
     {"_scaled_mm tensorwise fast", {1, 15469, 3072, 1536}, true},  // 1.037
     {"addmm tn", {1, 16, 8192, 28672}, false},  // 0.968
     {"addmm tn", {1, 92, 7168, 16384}, false},  // 0.921
@@ -443,80 +402,128 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"bmm tn", {256, 49, 49, 32}, false},  // 0.791
     {"bmm tn", {128, 96, 512, 128}, true},  // 1.052
     {"bmm tn", {384, 128, 128, 64}, true},  // 1.324
-    {"bmm tn", {16, 4096, 77, 40}, true},  // 1.244
+    {"bmm tn", {16, 4096, 77, 40}, true},  // 1.252
     {"bmm tn", {16, 4096, 4096, 40}, false},  // 0.794
     {"bmm tt", {16, 1, 576, 1023}, true},  // 1.268
-    {"bmm tt", {64, 1, 128, 4096}, false},  // 1.005
+    {"bmm tt", {64, 1, 128, 4096}, false},  // 1.019
     {"bmm tt", {128, 16, 128, 512}, true},  // 1.121
     {"bmm tt", {256, 49, 32, 49}, false},  // 0.562
     {"bmm tt", {128, 96, 128, 512}, true},  // 1.124
-    {"bmm tt", {384, 128, 64, 128}, true},  // 1.217
-    {"bmm tt", {40, 1024, 128, 1024}, true},  // 1.050
+    {"bmm tt", {384, 128, 64, 128}, true},  // 1.298
+    {"bmm tt", {32, 1024, 80, 1024}, true},  // 1.037
+    {"bmm tt", {40, 1024, 128, 1024}, true},  // 1.064
     {"bmm tt", {16, 4096, 40, 77}, false},  // 0.862
-    {"bmm tt", {16, 4096, 40, 4096}, false},  // 0.963
-    {"convolution dgrad dense, stride 1", {4, 128, 112, 149, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
-    {"convolution dgrad dense, stride 1", {4, 256, 512, 512, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.906
-    {"convolution dgrad dense, stride 1", {5, 320, 73, 98, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.963
-    {"convolution dgrad dense, stride 1", {7, 256, 32, 57, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.957
-    {"convolution dgrad dense, stride 1", {8, 1280, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.770
-    {"convolution dgrad dense, stride 1", {9, 128, 112, 112, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.945
-    {"convolution dgrad dense, stride 1", {9, 256, 256, 455, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.895
-    {"convolution dgrad dense, stride 1", {9, 512, 48, 85, 512, 3, 3, 1, 1, 4, 4, 4, 4, 1}, false},  // 0.969
-    {"convolution dgrad dense, stride 1", {11, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.912
-    {"convolution dgrad dense, stride 1", {14, 640, 128, 128, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.947
-    {"convolution dgrad dense, stride 1", {15, 2560, 32, 32, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.926
-    {"convolution dgrad dense, stride 1", {16, 256, 256, 256, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.955
-    {"convolution dgrad dense, stride 1", {16, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.960
-    {"convolution dgrad dense, stride 1", {32, 128, 56, 56, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.900
-    {"convolution dgrad dense, stride 1", {32, 320, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.959
-    {"convolution dgrad dense, stride 1", {34, 640, 110, 110, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.900
-    {"convolution dgrad dense, stride 1", {38, 128, 96, 96, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.959
-    {"convolution dgrad dense, stride 1", {40, 256, 56, 56, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.844
-    {"convolution dgrad dense, stride 1", {116, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.923
-    {"convolution dgrad dense, stride 1", {128, 256, 24, 43, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.955
-    {"convolution dgrad dense, stride 1", {256, 256, 14, 14, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.968
+    {"bmm tt", {16, 4096, 40, 4096}, true},  // 1.044
+    {"convolution dgrad dense, stride 1", {1, 64, 224, 299, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.388
+    {"convolution dgrad dense, stride 1", {1, 128, 256, 455, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.277
+    {"convolution dgrad dense, stride 1", {1, 320, 73, 73, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.162
+    {"convolution dgrad dense, stride 1", {1, 512, 64, 64, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.430
+    {"convolution dgrad dense, stride 1", {1, 512, 110, 110, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.167
+    {"convolution dgrad dense, stride 1", {1, 512, 128, 128, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.176
+    {"convolution dgrad dense, stride 1", {1, 512, 128, 228, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.059
+    {"convolution dgrad dense, stride 1", {2, 48, 35, 47, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.098
+    {"convolution dgrad dense, stride 1", {2, 64, 192, 192, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.109
+    {"convolution dgrad dense, stride 1", {2, 256, 28, 37, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.206
+    {"convolution dgrad dense, stride 1", {2, 320, 64, 85, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.151
+    {"convolution dgrad dense, stride 1", {2, 320, 73, 98, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.269
+    {"convolution dgrad dense, stride 1", {2, 320, 73, 130, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.162
+    {"convolution dgrad dense, stride 1", {2, 512, 7, 7, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.473
+    {"convolution dgrad dense, stride 1", {2, 512, 128, 228, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.058
+    {"convolution dgrad dense, stride 1", {2, 960, 55, 98, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.130
+    {"convolution dgrad dense, stride 1", {3, 256, 14, 14, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.111
+    {"convolution dgrad dense, stride 1", {4, 128, 256, 256, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.441
+    {"convolution dgrad dense, stride 1", {4, 128, 293, 293, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.396
+    {"convolution dgrad dense, stride 1", {4, 320, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.137
+    {"convolution dgrad dense, stride 1", {4, 320, 64, 114, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.152
+    {"convolution dgrad dense, stride 1", {4, 512, 64, 64, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.170
+    {"convolution dgrad dense, stride 1", {4, 512, 128, 128, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.041
+    {"convolution dgrad dense, stride 1", {6, 320, 73, 98, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.113
+    {"convolution dgrad dense, stride 1", {6, 512, 32, 32, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, true},  // 1.258
+    {"convolution dgrad dense, stride 1", {7, 128, 256, 455, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.580
+    {"convolution dgrad dense, stride 1", {7, 320, 64, 64, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.209
+    {"convolution dgrad dense, stride 1", {7, 960, 64, 85, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.046
+    {"convolution dgrad dense, stride 1", {8, 128, 512, 512, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.648
+    {"convolution dgrad dense, stride 1", {8, 320, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.139
+    {"convolution dgrad dense, stride 1", {8, 960, 37, 65, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.337
+    {"convolution dgrad dense, stride 1", {9, 48, 35, 62, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.580
+    {"convolution dgrad dense, stride 1", {10, 960, 32, 57, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.073
+    {"convolution dgrad dense, stride 1", {12, 64, 224, 224, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.312
+    {"convolution dgrad dense, stride 1", {13, 64, 112, 149, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.256
+    {"convolution dgrad dense, stride 1", {14, 128, 256, 256, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.588
+    {"convolution dgrad dense, stride 1", {15, 128, 293, 293, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.329
+    {"convolution dgrad dense, stride 1", {15, 320, 64, 64, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.177
+    {"convolution dgrad dense, stride 1", {16, 320, 110, 110, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.446
+    {"convolution dgrad dense, stride 1", {17, 512, 128, 228, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.028
+    {"convolution dgrad dense, stride 1", {23, 64, 224, 398, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.265
+    {"convolution dgrad dense, stride 1", {23, 512, 128, 171, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.039
+    {"convolution dgrad dense, stride 1", {24, 512, 146, 146, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.039
+    {"convolution dgrad dense, stride 1", {28, 64, 112, 112, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.289
+    {"convolution dgrad dense, stride 1", {32, 128, 256, 256, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.616
+    {"convolution dgrad dense, stride 1", {35, 1280, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.038
+    {"convolution dgrad dense, stride 1", {36, 48, 70, 70, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.564
+    {"convolution dgrad dense, stride 1", {38, 64, 224, 224, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.345
+    {"convolution dgrad dense, stride 1", {38, 320, 64, 114, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.438
+    {"convolution dgrad dense, stride 1", {52, 320, 110, 146, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.623
+    {"convolution dgrad dense, stride 1", {64, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.643
+    {"convolution dgrad dense, stride 1", {64, 128, 28, 28, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.194
+    {"convolution dgrad dense, stride 1", {64, 512, 7, 7, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.119
+    {"convolution dgrad dense, stride 1", {87, 320, 64, 64, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.408
+    {"convolution dgrad dense, stride 1", {114, 320, 64, 114, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.176
+    {"convolution dgrad dense, stride 1", {136, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.750
+    {"convolution dgrad dense, stride 1", {144, 48, 35, 47, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.559
+    {"convolution dgrad dense, stride 1", {249, 128, 56, 75, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.024
+    {"convolution dgrad dense, stride 1", {256, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.555
     {"convolution dgrad dense, stride 2 or more", {14, 232, 56, 100, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.894
-    {"convolution dgrad dense, stride 2 or more", {32, 320, 110, 110, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.950
     {"convolution dgrad depthwise, stride 1", {1, 480, 14, 14, 480, 5, 5, 1, 1, 2, 2, 1, 1, 480}, false},  // 0.788
-    {"convolution dgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.791
-    {"convolution dgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 3.217
-    {"convolution dgrad of few channels, stride 2 or more", {7, 3, 256, 455, 64, 7, 7, 2, 2, 3, 3, 1, 1, 1}, false},  // 0.882
+    {"convolution dgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.857
+    {"convolution dgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 3.237
+    {"convolution dgrad of few channels, stride 1", {16, 3, 224, 224, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.834
+    {"convolution dgrad of few channels, stride 1", {32, 4, 110, 110, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 2.118
+    {"convolution dgrad of few channels, stride 2 or more", {16, 3, 256, 455, 32, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.960
     {"convolution dgrad pointwise, stride 1", {2, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.593
     {"convolution dgrad pointwise, stride 1", {2, 40, 32, 43, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.851
     {"convolution dgrad pointwise, stride 1", {4, 144, 56, 75, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.880
     {"convolution dgrad pointwise, stride 1", {16, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.935
-    {"convolution dgrad pointwise, stride 1", {21, 24, 56, 75, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.902
     {"convolution dgrad pointwise, stride 1", {26, 40, 48, 48, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.874
+    {"convolution dgrad pointwise, stride 1", {31, 40, 28, 37, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.716
     {"convolution dgrad pointwise, stride 1", {58, 40, 28, 50, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.834
     {"convolution fprop dense, stride 1", {4, 128, 112, 149, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.951
+    {"convolution fprop dense, stride 1", {4, 256, 512, 512, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.953
+    {"convolution fprop dense, stride 1", {5, 256, 439, 439, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.967
+    {"convolution fprop dense, stride 1", {9, 256, 293, 390, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.956
     {"convolution fprop dense, stride 1", {11, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.968
+    {"convolution fprop dense, stride 1", {16, 512, 32, 32, 512, 3, 3, 1, 1, 4, 4, 4, 4, 1}, false},  // 0.946
     {"convolution fprop dense, stride 1", {23, 512, 128, 171, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.966
     {"convolution fprop dense, stride 1", {24, 512, 146, 146, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
     {"convolution fprop dense, stride 1", {32, 512, 128, 128, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.927
     {"convolution fprop dense, stride 1", {35, 1280, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.949
+    {"convolution fprop dense, stride 1", {48, 128, 64, 64, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.943
     {"convolution fprop dense, stride 1", {116, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.950
-    {"convolution fprop dense, stride 1", {128, 256, 24, 43, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.969
-    {"convolution fprop dense, stride 2 or more", {1, 128, 64, 64, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.683
+    {"convolution fprop dense, stride 1", {128, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.924
+    {"convolution fprop dense, stride 2 or more", {1, 96, 56, 75, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.792
+    {"convolution fprop dense, stride 2 or more", {2, 96, 56, 56, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.775
+    {"convolution fprop dense, stride 2 or more", {2, 128, 56, 100, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.739
+    {"convolution fprop dense, stride 2 or more", {5, 96, 96, 96, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.557
     {"convolution fprop dense, stride 2 or more", {7, 96, 56, 56, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.695
-    {"convolution fprop dense, stride 2 or more", {7, 320, 64, 64, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.595
     {"convolution fprop dense, stride 2 or more", {7, 320, 128, 128, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.154
+    {"convolution fprop dense, stride 2 or more", {11, 96, 56, 75, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.542
     {"convolution fprop dense, stride 2 or more", {16, 96, 64, 64, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.729
-    {"convolution fprop dense, stride 2 or more", {20, 96, 56, 56, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.986
-    {"convolution fprop dense, stride 2 or more", {32, 320, 110, 110, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.163
-    {"convolution fprop dense, stride 2 or more", {51, 320, 128, 128, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.136
     {"convolution fprop dense, stride 2 or more", {64, 128, 56, 56, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.027
-    {"convolution fprop dense, stride 2 or more", {64, 512, 14, 14, 512, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.151
-    {"convolution fprop dense, stride 2 or more", {80, 96, 56, 56, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.291
-    {"convolution fprop grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.871
+    {"convolution fprop dense, stride 2 or more", {64, 512, 14, 14, 512, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.169
+    {"convolution fprop grouped, stride 1", {64, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 7}, false},  // 0.969
+    {"convolution fprop grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.886
     {"convolution fprop grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.272
+    {"convolution fprop of few channels, stride 1", {16, 3, 224, 224, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 2.090
+    {"convolution fprop of few channels, stride 1", {32, 4, 110, 110, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 2.183
     {"convolution fprop of few channels, stride 2 or more", {1, 3, 224, 224, 96, 4, 4, 4, 4, 0, 0, 1, 1, 1}, false},  // 0.831
-    {"convolution fprop of few channels, stride 2 or more", {2, 3, 224, 224, 96, 4, 4, 4, 4, 0, 0, 1, 1, 1}, false},  // 0.898
+    {"convolution fprop of few channels, stride 2 or more", {1, 3, 256, 341, 32, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.688
     {"convolution fprop pointwise, stride 1", {54, 112, 28, 28, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.966
+    {"convolution fprop pointwise, stride 1", {64, 1024, 14, 14, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.951
     {"convolution fprop pointwise, stride 1", {200, 112, 24, 24, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.783
     {"convolution wgrad dense, stride 1", {2, 512, 64, 85, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.963
-    {"convolution wgrad dense, stride 1", {4, 1280, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.966
+    {"convolution wgrad dense, stride 1", {4, 512, 64, 64, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.933
+    {"convolution wgrad dense, stride 1", {4, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.954
     {"convolution wgrad dense, stride 1", {8, 640, 32, 32, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.913
-    {"convolution wgrad dense, stride 1", {11, 512, 64, 64, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.968
     {"convolution wgrad dense, stride 1", {14, 640, 128, 128, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.902
     {"convolution wgrad dense, stride 1", {16, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.945
     {"convolution wgrad dense, stride 1", {132, 2560, 16, 21, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.953
@@ -525,22 +532,20 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"convolution wgrad dense, stride 1", {256, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.855
     {"convolution wgrad dense, stride 2 or more", {2, 232, 56, 56, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.723
     {"convolution wgrad dense, stride 2 or more", {3, 232, 56, 56, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.720
-    {"convolution wgrad grouped, stride 1", {1, 224, 56, 56, 224, 3, 3, 1, 1, 1, 1, 1, 1, 4}, true},  // 2.192
-    {"convolution wgrad grouped, stride 1", {64, 104, 28, 28, 104, 3, 3, 1, 1, 1, 1, 1, 1, 13}, true},  // 2.593
-    {"convolution wgrad grouped, stride 1", {64, 224, 56, 56, 224, 3, 3, 1, 1, 1, 1, 1, 1, 4}, true},  // 2.739
-    {"convolution wgrad grouped, stride 1", {64, 256, 56, 56, 256, 3, 3, 1, 1, 1, 1, 1, 1, 32}, true},  // 1.411
-    {"convolution wgrad grouped, stride 1", {64, 448, 28, 28, 448, 3, 3, 1, 1, 1, 1, 1, 1, 8}, true},  // 2.364
-    {"convolution wgrad grouped, stride 1", {64, 512, 28, 28, 512, 3, 3, 1, 1, 1, 1, 1, 1, 32}, true},  // 1.591
-    {"convolution wgrad grouped, stride 1", {64, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 16}, true},  // 3.604
+    {"convolution wgrad grouped, stride 1", {1, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 16}, false},  // 0.602
+    {"convolution wgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.879
     {"convolution wgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.381
+    {"convolution wgrad of few channels, stride 1", {16, 3, 224, 224, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.306
+    {"convolution wgrad of few channels, stride 1", {32, 4, 110, 110, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.312
+    {"convolution wgrad pointwise, stride 1", {4, 16, 128, 128, 96, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.889
+    {"convolution wgrad pointwise, stride 1", {4, 16, 128, 228, 96, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.915
     {"convolution wgrad pointwise, stride 1", {4, 144, 56, 75, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.872
     {"convolution wgrad pointwise, stride 1", {10, 144, 56, 56, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.803
+    {"convolution wgrad pointwise, stride 1", {11, 144, 56, 100, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.862
     {"convolution wgrad pointwise, stride 1", {16, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.771
-    {"convolution wgrad pointwise, stride 1", {20, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.847
-    {"convolution wgrad pointwise, stride 1", {21, 24, 56, 75, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.831
     {"convolution wgrad pointwise, stride 1", {29, 24, 56, 75, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.837
     {"convolution wgrad pointwise, stride 1", {54, 112, 28, 28, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.793
-    {"convolution wgrad pointwise, stride 1", {64, 2048, 7, 7, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.902
+    {"convolution wgrad pointwise, stride 1", {195, 2048, 7, 9, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.851
     {"mm nt", {1, 384, 3072, 6102}, false},  // 0.907
     {"mm nt", {1, 528, 7168, 13429}, false},  // 0.942
     {"mm nt", {1, 768, 3072, 8192}, false},  // 0.834

@@ -50,63 +50,63 @@ GEMMS = {
     ("residual, shared", 2048): True,  # 32 problems, mean 1.050, a fifth up to 0.999
     ("residual, shared", 512): True,  # 43 problems, mean 1.037, a fifth up to 0.981
     ("residual, shared", 64): True,  # 31 problems, mean 1.087, a fifth up to 1.010
-    ("rowwise", 0): False,  # 92 problems, mean 1.030, a fifth up to 0.954
-    ("rowwise", 2048): True,  # 56 problems, mean 1.137, a fifth up to 1.001
-    ("rowwise", 512): True,  # 120 problems, mean 1.259, a fifth up to 1.040
-    ("rowwise", 64): True,  # 151 problems, mean 1.772, a fifth up to 1.380
-    ("rowwise, fast", 0): False,  # 92 problems, mean 1.013, a fifth up to 0.971
-    ("rowwise, fast", 2048): True,  # 56 problems, mean 1.119, a fifth up to 0.992
-    ("rowwise, fast", 512): True,  # 120 problems, mean 1.253, a fifth up to 1.031
-    ("rowwise, fast", 64): True,  # 151 problems, mean 1.624, a fifth up to 1.205
-    ("tensorwise", 0): False,  # 92 problems, mean 0.964, a fifth up to 0.926
-    ("tensorwise", 2048): False,  # 56 problems, mean 1.007, a fifth up to 0.945
-    ("tensorwise", 512): False,  # 120 problems, mean 1.032, a fifth up to 0.963
-    ("tensorwise", 64): True,  # 151 problems, mean 1.146, a fifth up to 1.029
-    ("tensorwise, fast", 0): True,  # 92 problems, mean 1.021, a fifth up to 0.983
-    ("tensorwise, fast", 2048): True,  # 56 problems, mean 1.037, a fifth up to 1.005
-    ("tensorwise, fast", 512): True,  # 120 problems, mean 1.041, a fifth up to 0.989
-    ("tensorwise, fast", 64): True,  # 151 problems, mean 1.152, a fifth up to 1.030
+    ("rowwise", 0): False,  # 96 problems, mean 1.022, a fifth up to 0.965
+    ("rowwise", 2048): True,  # 52 problems, mean 1.158, a fifth up to 1.007
+    ("rowwise", 512): True,  # 123 problems, mean 1.297, a fifth up to 1.044
+    ("rowwise", 64): True,  # 148 problems, mean 1.757, a fifth up to 1.380
+    ("rowwise, fast", 0): False,  # 96 problems, mean 1.010, a fifth up to 0.971
+    ("rowwise, fast", 2048): True,  # 52 problems, mean 1.146, a fifth up to 1.006
+    ("rowwise, fast", 512): True,  # 123 problems, mean 1.292, a fifth up to 1.035
+    ("rowwise, fast", 64): True,  # 148 problems, mean 1.594, a fifth up to 1.205
+    ("tensorwise", 0): False,  # 96 problems, mean 0.956, a fifth up to 0.926
+    ("tensorwise", 2048): False,  # 52 problems, mean 1.000, a fifth up to 0.954
+    ("tensorwise", 512): False,  # 123 problems, mean 1.048, a fifth up to 0.970
+    ("tensorwise", 64): True,  # 148 problems, mean 1.151, a fifth up to 1.047
+    ("tensorwise, fast", 0): False,  # 96 problems, mean 1.018, a fifth up to 0.981
+    ("tensorwise, fast", 2048): True,  # 52 problems, mean 1.045, a fifth up to 1.005
+    ("tensorwise, fast", 512): True,  # 123 problems, mean 1.052, a fifth up to 0.989
+    ("tensorwise, fast", 64): True,  # 148 problems, mean 1.153, a fifth up to 1.053
 }
 
 # Kind, filter, and whether it is strided.
 CONVOLUTIONS = {
-    ("convolution", "1x1", False): True,  # 52 problems, mean 1.332, a fifth up to 1.152
-    ("convolution", "1x1", True): True,  # 6 problems, mean 1.700, a fifth up to 1.552
-    ("convolution", "3x3", False): True,  # 124 problems, mean 1.322, a fifth up to 1.083
-    ("convolution", "3x3", True): True,  # 31 problems, mean 1.288, a fifth up to 1.137
-    ("convolution", "other", False): True,  # 4 problems, mean 1.849, a fifth up to 1.600
-    ("convolution", "other", True): True,  # 24 problems, mean 2.840, a fifth up to 1.714
-    ("convolution, goes on", "1x1", False): False,  # 52 problems, mean 1.010, a fifth up to 0.881
-    ("convolution, goes on", "1x1", True): True,  # 6 problems, mean 1.410, a fifth up to 1.274
-    ("convolution, goes on", "3x3", False): True,  # 124 problems, mean 1.191, a fifth up to 0.989
-    ("convolution, goes on", "3x3", True): True,  # 31 problems, mean 1.139, a fifth up to 0.995
-    ("convolution, goes on", "other", False): True,  # 4 problems, mean 1.707, a fifth up to 1.562
-    ("convolution, goes on", "other", True): True,  # 24 problems, mean 2.580, a fifth up to 1.426
-    ("convolution, shared", "1x1", False): True,  # 52 problems, mean 1.176, a fifth up to 1.068
-    ("convolution, shared", "1x1", True): True,  # 6 problems, mean 1.557, a fifth up to 1.472
-    ("convolution, shared", "3x3", False): True,  # 124 problems, mean 1.258, a fifth up to 1.038
-    ("convolution, shared", "3x3", True): True,  # 31 problems, mean 1.214, a fifth up to 1.075
-    ("convolution, shared", "other", False): True,  # 4 problems, mean 1.778, a fifth up to 1.581
-    ("convolution, shared", "other", True): True,  # 24 problems, mean 2.711, a fifth up to 1.570
-    ("dgrad", "1x1", False): True,  # 52 problems, mean 1.179, a fifth up to 1.004
-    ("dgrad", "1x1", True): True,  # 6 problems, mean 1.652, a fifth up to 1.383
-    ("dgrad", "3x3", False): True,  # 124 problems, mean 1.146, a fifth up to 0.986
-    ("dgrad", "3x3", True): True,  # 31 problems, mean 1.347, a fifth up to 1.021
+    ("convolution", "1x1", False): True,  # 53 problems, mean 1.337, a fifth up to 1.152
+    ("convolution", "1x1", True): True,  # 5 problems, mean 1.708, a fifth up to 1.559
+    ("convolution", "3x3", False): True,  # 121 problems, mean 1.291, a fifth up to 1.058
+    ("convolution", "3x3", True): True,  # 29 problems, mean 1.275, a fifth up to 1.112
+    ("convolution", "other", False): True,  # 5 problems, mean 1.700, a fifth up to 1.600
+    ("convolution", "other", True): True,  # 28 problems, mean 2.909, a fifth up to 1.583
+    ("convolution, goes on", "1x1", False): False,  # 53 problems, mean 0.997, a fifth up to 0.888
+    ("convolution, goes on", "1x1", True): True,  # 5 problems, mean 1.307, a fifth up to 1.088
+    ("convolution, goes on", "3x3", False): True,  # 121 problems, mean 1.165, a fifth up to 0.973
+    ("convolution, goes on", "3x3", True): False,  # 29 problems, mean 1.122, a fifth up to 0.933
+    ("convolution, goes on", "other", False): True,  # 5 problems, mean 1.580, a fifth up to 1.562
+    ("convolution, goes on", "other", True): True,  # 28 problems, mean 2.681, a fifth up to 1.472
+    ("convolution, shared", "1x1", False): True,  # 53 problems, mean 1.171, a fifth up to 1.067
+    ("convolution, shared", "1x1", True): True,  # 5 problems, mean 1.509, a fifth up to 1.320
+    ("convolution, shared", "3x3", False): True,  # 121 problems, mean 1.230, a fifth up to 1.017
+    ("convolution, shared", "3x3", True): True,  # 29 problems, mean 1.199, a fifth up to 0.999
+    ("convolution, shared", "other", False): True,  # 5 problems, mean 1.640, a fifth up to 1.581
+    ("convolution, shared", "other", True): True,  # 28 problems, mean 2.796, a fifth up to 1.535
+    ("dgrad", "1x1", False): True,  # 53 problems, mean 1.184, a fifth up to 1.022
+    ("dgrad", "1x1", True): True,  # 5 problems, mean 1.525, a fifth up to 1.228
+    ("dgrad", "3x3", False): False,  # 121 problems, mean 1.136, a fifth up to 0.969
+    ("dgrad", "3x3", True): True,  # 29 problems, mean 1.361, a fifth up to 1.020
     ("dgrad", "3x3x3", False): True,  # 10 problems, mean 1.044, a fifth up to 1.007
-    ("dgrad", "other", False): True,  # 4 problems, mean 1.434, a fifth up to 1.098
-    ("dgrad", "other", True): True,  # 24 problems, mean 3.103, a fifth up to 1.489
-    ("fprop", "1x1", False): True,  # 52 problems, mean 1.255, a fifth up to 1.022
-    ("fprop", "1x1", True): True,  # 6 problems, mean 1.590, a fifth up to 1.408
-    ("fprop", "3x3", False): True,  # 124 problems, mean 1.243, a fifth up to 1.005
-    ("fprop", "3x3", True): False,  # 31 problems, mean 1.215, a fifth up to 0.963
+    ("dgrad", "other", False): True,  # 5 problems, mean 1.316, a fifth up to 1.098
+    ("dgrad", "other", True): True,  # 28 problems, mean 3.014, a fifth up to 1.782
+    ("fprop", "1x1", False): True,  # 53 problems, mean 1.244, a fifth up to 1.034
+    ("fprop", "1x1", True): True,  # 5 problems, mean 1.473, a fifth up to 1.398
+    ("fprop", "3x3", False): True,  # 121 problems, mean 1.218, a fifth up to 0.997
+    ("fprop", "3x3", True): False,  # 29 problems, mean 1.216, a fifth up to 0.959
     ("fprop", "3x3x3", False): True,  # 10 problems, mean 1.076, a fifth up to 0.985
-    ("fprop", "other", False): True,  # 4 problems, mean 1.705, a fifth up to 1.579
-    ("fprop", "other", True): True,  # 24 problems, mean 2.935, a fifth up to 1.695
-    ("wgrad", "1x1", False): True,  # 51 problems, mean 1.126, a fifth up to 0.979
-    ("wgrad", "1x1", True): True,  # 6 problems, mean 1.294, a fifth up to 1.127
-    ("wgrad", "3x3", False): True,  # 124 problems, mean 1.235, a fifth up to 1.027
-    ("wgrad", "3x3", True): True,  # 31 problems, mean 1.285, a fifth up to 1.130
+    ("fprop", "other", False): True,  # 5 problems, mean 1.575, a fifth up to 1.579
+    ("fprop", "other", True): True,  # 28 problems, mean 3.059, a fifth up to 1.695
+    ("wgrad", "1x1", False): True,  # 52 problems, mean 1.088, a fifth up to 0.976
+    ("wgrad", "1x1", True): True,  # 5 problems, mean 1.359, a fifth up to 1.258
+    ("wgrad", "3x3", False): True,  # 121 problems, mean 1.229, a fifth up to 1.042
+    ("wgrad", "3x3", True): True,  # 29 problems, mean 1.307, a fifth up to 1.138
     ("wgrad", "3x3x3", False): False,  # 10 problems, mean 1.001, a fifth up to 0.922
-    ("wgrad", "other", False): True,  # 4 problems, mean 1.369, a fifth up to 1.135
-    ("wgrad", "other", True): True,  # 24 problems, mean 1.872, a fifth up to 1.454
+    ("wgrad", "other", False): True,  # 5 problems, mean 1.416, a fifth up to 1.337
+    ("wgrad", "other", True): True,  # 28 problems, mean 2.031, a fifth up to 1.427
 }
