@@ -50,7 +50,7 @@ struct GemmRequest {
   // Convolutions, by the extents of their implicit GEMM. K of fprop and dgrad, and N of wgrad, is `taps` times channels.
   // `step`: stride_d * stride_h * stride_w.
   Direction direction = Direction::none;
-  // Of convolutions with `groups` K, or N of wgrad, is that of one group, and the other extents are those of all.
+  // With `groups`, K of fprop and dgrad, and N of wgrad, is that of one group; the other extents are those of all groups.
   int taps = 1, step = 1;
   bool tensor_maps = true;  // whether they have bits enough for padding, stride and dilation
   FilterPadding padded_filter = FilterPadding::none;

@@ -93,10 +93,7 @@ class ConvOps:
         residual: Tensor | None,
         *given: Any,
     ) -> Tensor:
-        (stride, padding, dilation), (epilogue, _) = split(given, None, False)
-        self.calls.append(("conv2d_fused", epilogue))
-        self.images += [is_channels_last(x), residual is None or is_channels_last(residual)]
-        z = F.conv2d(padded(x, padding), weight, bias, tuple(stride), 0, tuple(dilation))
+        z, epilogue = self._before_epilogue("conv2d_fused", x, weight, bias, residual, given)
         return as_channels_last(_followed(z, epilogue, residual))
 
     def conv2d_fused_aux(
@@ -107,11 +104,23 @@ class ConvOps:
         residual: Tensor | None,
         *given: Any,
     ) -> tuple[Tensor, Tensor]:
+        z, epilogue = self._before_epilogue("conv2d_fused_aux", x, weight, bias, residual, given)
+        return _with_argument(z, epilogue, residual)
+
+    def _before_epilogue(
+        self,
+        name: str,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        residual: Tensor | None,
+        given: tuple[Any, ...],
+    ) -> tuple[Tensor, str]:
         (stride, padding, dilation), (epilogue, _) = split(given, None, False)
-        self.calls.append(("conv2d_fused_aux", epilogue))
+        self.calls.append((name, epilogue))
         self.images += [is_channels_last(x), residual is None or is_channels_last(residual)]
         z = F.conv2d(padded(x, padding), weight, bias, tuple(stride), 0, tuple(dilation))
-        return _with_argument(z, epilogue, residual)
+        return z, epilogue
 
     def conv2d_input_grad(
         self,

@@ -572,7 +572,7 @@ void prepare_result(PreparedConv& prepared, ConvCall const& call, ConvView const
                              call.device);
 }
 
-// What the epilogue stores besides, as the result of fprop is stored.
+// Where the epilogue stores what is more than D: a tensor laid out as the result of fprop is.
 gemm::EpilogueValue prepare_store(PreparedConv& prepared, ConvCall const& call, ScalarType d_type) {
   std::int64_t const own = call.problem.k_out, pitch = prepared.args.n;
   Output& output = prepared.stores.emplace_back();

@@ -369,7 +369,7 @@ def _dots(arguments: Arguments) -> Layout:
 
 # ---- convolutions: only images are split
 def _of_images(*names: str, results: int = 1) -> Callable[[Arguments], Layout]:
-    """Of operands that have images in their first dimension, as results do; others are whole."""
+    """Split along images, the first dimension of `names` and of the results; the rest is whole."""
 
     def layout(arguments: Arguments) -> Layout:
         operands = []
