@@ -303,8 +303,8 @@ GemmRequest dense_request_of(GroupedConvCall const& call) {
   return request;
 }
 
-// The plan by which a dense kernel convolves each group; none if tiles do not fit groups. The order of its sums depends on
-// the number of images.
+// The plan by which a dense kernel convolves each group; none if tiles do not fit groups. In batch_invariant() wgrad alone
+// has one, as the order of a plan's sums depends on the number of images.
 std::optional<GemmPlan> dense_plan(GroupedConvCall const& call) {
   constexpr std::int64_t kChannels = 64;
   bool const lacks_operand = (!call.bias && has_operand(call.epilogue, OperandKind::row)) ||
