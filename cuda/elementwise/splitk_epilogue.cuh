@@ -55,23 +55,20 @@ struct SplitkEpilogue<arch_, d_, Epilogue_, epilogue::OperandList<Operands...>, 
   template <std::size_t... I, std::size_t... S>
   CUTLASS_DEVICE static void device(Params const& p, std::index_sequence<I...>, std::index_sequence<S...>) {
     if constexpr (arch_ == Arch::sm90a) asm volatile("griddepcontrol.wait;" ::: "memory");
-    int const column = (blockIdx.x * kMaxThreads + threadIdx.x) * kVector;
-    if (column >= p.n) return;
     epilogue::VectorRegion const whole{0, 0, p.m, p.n, 0};
-    std::tuple const along_row{Vectors::template along_row<Operands>(p.operands, whole, column)...};
-    for (int row = blockIdx.y; row < p.m; row += gridDim.y) {
+    auto const store = [&](std::int64_t from, int column, cutlass::Array<float, kVector> const& sum) {
+      int const row = static_cast<int>(from);
+      std::tuple const along_row{Vectors::template along_row<Operands>(p.operands, whole, column)...};
       std::tuple const inputs{Vectors::template widened<Operands>(
           Vectors::template of_row<Operands>(p.operands, whole, row, column, std::get<I>(along_row)))...};
-      cutlass::Array<float, kVector> sum;
-      sum.clear();
-      add(p.partial + row * p.leading + column, p.split_stride, p.splits, sum);
       typename Apply::template StoreFragments<kVector> stores;
       auto const d_fragment = Apply::run(sum, inputs, stores);
       auto* const to =
           Vectors::template element_at<ElementD, typename Vectors::E>(p.result, 0, row * p.result.leading, column);
       epilogue::save_vector(to, d_fragment);
       (Vectors::template save_store<Stores>(p.operands, whole, row, column, stores[S]), ...);
-    }
+    };
+    for_each_sum<cutlass::Array<float, kVector>>(p.partial, p.leading, p.split_stride, p.m, p.n, p.splits, store);
   }
 };
 

@@ -28,34 +28,31 @@ struct SplitkReduce : PartialSums {
   struct alignas(sizeof(ElementD) * kVector) Vector {
     ElementD value[kVector];
   };
+  using Sum = cutlass::Array<float, kVector>;
 
   __device__ static void device(Params const& p) {
     if constexpr (arch_ == Arch::sm90a) asm volatile("griddepcontrol.wait;" ::: "memory");
-    int const column = (blockIdx.x * kMaxThreads + threadIdx.x) * kVector;
-    if (column >= p.n) return;
-    float const* const partial = p.partial + blockIdx.z * p.batch_stride + column;
-    ElementD const* const c = p.c + blockIdx.z * p.c_batch_stride + column;
-    ElementD* const d = p.d + blockIdx.z * p.d_batch_stride + column;
-    bool const whole = column + kVector <= p.n;
-    for (std::int64_t row = blockIdx.y; row < p.m; row += gridDim.y) {
-      float sum[kVector] = {};
-      add(partial + row * p.leading, p.split_stride, p.splits, sum);
+    float const* const partial = p.partial + blockIdx.z * p.batch_stride;
+    auto const store = [&](std::int64_t row, int column, Sum const& sum) {
+      ElementD const* const c = p.c + blockIdx.z * p.c_batch_stride + row * p.c_leading + column;
+      ElementD* const d = p.d + blockIdx.z * p.d_batch_stride + row * p.d_leading + column;
       Vector out;
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
         float value = p.alpha * sum[i];
-        if (p.beta != 0.f && column + i < p.n) value += p.beta * static_cast<float>(c[row * p.c_leading + i]);
+        if (p.beta != 0.f && column + i < p.n) value += p.beta * static_cast<float>(c[i]);
         out.value[i] = static_cast<ElementD>(value);
       }
-      if (whole) {
-        *reinterpret_cast<Vector*>(d + row * p.d_leading) = out;
+      if (column + kVector <= p.n) {
+        *reinterpret_cast<Vector*>(d) = out;
       } else {
 #pragma unroll
         for (int i = 0; i < kVector; ++i) {
-          if (column + i < p.n) d[row * p.d_leading + i] = out.value[i];
+          if (column + i < p.n) d[i] = out.value[i];
         }
       }
-    }
+    };
+    for_each_sum<Sum>(partial, p.leading, p.split_stride, p.m, p.n, p.splits, store);
   }
 
   static std::int64_t workspace_bytes(GemmArgs const&) { return 0; }
