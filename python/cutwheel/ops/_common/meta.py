@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..._library import release_of
 from ...errors import ArgumentError, ShapeError
+from . import fallbacks
 from .epilogue import Epilogue, epilogues, find
 from .errors import check_dims, check_one_device, reraise, shape_text
 
@@ -33,6 +34,7 @@ def register(functions: Mapping[str, Callable[..., Any] | None]) -> None:
         packet, _, overload = name.partition(".")
         op = getattr(getattr(torch.ops.cutwheel, packet), overload or "default")
         torch.library.register_fake(f"cutwheel::{name}", _of_named_arguments(op, infer))
+        fallbacks.ops.append(op)
 
 
 def _of_named_arguments(op: Any, infer: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -41,6 +43,7 @@ def _of_named_arguments(op: Any, infer: Callable[..., Any] | None) -> Callable[.
 
     def meta(*given: Any, **named: Any) -> Any:
         arguments = {**defaults, **dict(zip(defaults, given, strict=False)), **named}
+        fallbacks.make_fallbacks()
         check_devices(op, arguments)
         if infer is None:
             return None
