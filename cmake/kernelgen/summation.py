@@ -26,12 +26,14 @@ _CONVOLUTIONS = {
     "sm90_direct_conv": "halo",
     "sm90_strided_dgrad": "residues",
     "sm90_space_to_depth": "blocks",
+    "sm90_few_channels": "few",
 }
 _SM80 = ("sm80_multistage", "sm80_grouped", "sm80_conv", "sm89_blockwise")
 _SM90 = (
     *("sm90_warpspecialized", "sm90_blockwise", "sm90_persistent", "sm90_unaligned"),
     *("sm90_grouped", "sm90_gathered_grouped", "sm90_conv", "sm90_gather_conv"),
     *("sm90_row_conv", "sm90_direct_conv", "sm90_strided_dgrad", "sm90_space_to_depth"),
+    "sm90_few_channels",
 )
 
 

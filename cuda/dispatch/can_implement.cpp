@@ -112,6 +112,9 @@ Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request,
       (request.space_to_depth.output_tiles == 0 || request.space_to_depth.channels != kernel.tile.k)) {
     return Reason::space_to_depth;
   }
+  bool const has_few = request.few_channels.output_tiles > 0;
+  if (kernel.family == Family::sm90_few_channels && !has_few) return Reason::few_channels;
+  if (kernel.family != Family::sm90_few_channels && has_few) return Reason::gathered_image;
   if (kernel.family == Family::thin && !is_thin(request)) return Reason::thin;
   return Reason::none;
 }
@@ -166,6 +169,11 @@ std::string text_of(Reason reason, KernelDescriptor const& kernel, GemmRequest c
     case Reason::space_to_depth:
       return concat("it takes strides that divide the image, and ", kernel.tile.k,
                     " channels times the stride along a row");
+    case Reason::few_channels:
+      return "it takes images of up to 4 channels, strides of 2, filters whose number is a multiple of 8, and up to 32 "
+             "blocks of "
+             "2 x 2 taps";
+    case Reason::gathered_image: return "it reads whole accesses, and the pixels of this image are smaller";
     case Reason::thin:
       return "it takes one problem, N and K that are multiples of 8, and a B of at most 112 KiB in whole blocks of 32x32";
     case Reason::summation:

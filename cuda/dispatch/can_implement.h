@@ -37,6 +37,8 @@ enum class Reason {
   direct_conv,
   strided_dgrad,
   space_to_depth,
+  few_channels,
+  gathered_image,
   thin,
   summation
 };

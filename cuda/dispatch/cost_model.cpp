@@ -154,12 +154,14 @@ double predict_thin_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo co
 
 TileCount count_tiles(KernelDescriptor const& kernel, GemmRequest const& r, int splits) {
   if (is_direct_conv(kernel)) {
-    bool const is_space_to_depth = kernel.family == Family::sm90_space_to_depth;
-    DirectConvTiles const& known = is_space_to_depth ? r.space_to_depth : r.direct_conv;
-    double const phases = is_space_to_depth ? 1 : r.step;
+    bool const is_space_to_depth = kernel.family == Family::sm90_space_to_depth,
+               has_few = kernel.family == Family::sm90_few_channels;
+    DirectConvTiles const& known = has_few ? r.few_channels : is_space_to_depth ? r.space_to_depth : r.direct_conv;
+    double const phases = is_space_to_depth || has_few ? 1 : r.step;
     // A table does not say how many output tiles there were: in most images nine tenths of the positions are pixels. Nor
     // how many steps: behind a stride some taps are of zeros.
-    double const steps = is_space_to_depth ? static_cast<double>(r.k) / kernel.tile.k : r.taps / phases;
+    double const steps =
+        is_space_to_depth ? static_cast<double>(r.k) / kernel.tile.k : r.taps / static_cast<double>(r.step);
     return {(known.output_tiles > 0 ? known.output_tiles : std::ceil(r.m / phases / (0.9 * kernel.tile.n))) *
                 std::ceil(r.n * phases / kernel.tile.m),
             known.steps > 0 ? known.steps : std::ceil(steps * (r.step > 1 ? 1.4 : 1))};

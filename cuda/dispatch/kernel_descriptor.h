@@ -62,7 +62,7 @@ constexpr int element_bytes(EpilogueOperandInfo const& operand, DType d) {
 // Direct convolutions, whose taps read one halo tile in shared memory.
 constexpr bool is_direct_conv(KernelDescriptor const& row) {
   return row.family == Family::sm90_direct_conv || row.family == Family::sm90_strided_dgrad ||
-         row.family == Family::sm90_space_to_depth;
+         row.family == Family::sm90_space_to_depth || row.family == Family::sm90_few_channels;
 }
 
 // Whether selection may choose the row for a GEMM. The others are found by what they are: the second half of split-K,

@@ -78,6 +78,12 @@ DirectConvTiles count_space_to_depth(Direction direction, ConvProblem const& pro
   return may && shape.plan_space_to_depth(problem) ? tiles_of(shape) : DirectConvTiles{};
 }
 
+DirectConvTiles count_few_channels(Direction direction, ConvProblem const& problem) {
+  DirectConvShape shape;
+  bool const may = direction == Direction::fprop && !problem.is_volume() && problem.k_out % 8 == 0;
+  return may && shape.plan_few_channels(problem) ? tiles_of(shape) : DirectConvTiles{};
+}
+
 std::int64_t workspace_bytes(GemmPlan const& plan, ConvArgs const& args) {
   std::int64_t const partial =
       plan.reduce ? std::int64_t{args.m} * args.n * plan.splits * static_cast<std::int64_t>(sizeof(float)) : 0;

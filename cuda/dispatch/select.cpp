@@ -199,7 +199,7 @@ std::size_t hash_of(GemmRequest const& r, int sm_count) {
       static_cast<std::uint64_t>(r.padded_filter) << 5 | static_cast<std::uint64_t>(r.batch_invariant) << 4 |
       static_cast<std::uint64_t>(r.is_volume) << 3 | static_cast<std::uint64_t>(r.direction) << 1 |
       static_cast<std::uint64_t>(r.tensor_maps));
-  for (DirectConvTiles const& x : {r.direct_conv, r.space_to_depth}) {
+  for (DirectConvTiles const& x : {r.direct_conv, r.space_to_depth, r.few_channels}) {
     mix(static_cast<std::uint64_t>(x.output_tiles) << 16 | static_cast<std::uint64_t>(x.steps) << 8 |
         static_cast<std::uint64_t>(x.channels));
   }

@@ -56,6 +56,7 @@ struct GemmRequest {
   FilterPadding padded_filter = FilterPadding::none;
   DirectConvTiles direct_conv = {};     // of sm90_direct_conv where `step` is 1, else of sm90_strided_dgrad
   DirectConvTiles space_to_depth = {};  // of sm90_space_to_depth
+  DirectConvTiles few_channels = {};    // of sm90_few_channels, and then of no other family: the image is read as it lies
   SharedPixels shared_pixels = {};      // of sm90_row_conv
   bool is_volume = false;               // with a depth, which some kernels alone read
   // Only kernels of one summation order are candidates: of `summation`, or, of a GEMM that names none, of the one that
@@ -72,7 +73,8 @@ struct GemmRequest {
            k == o.k && batch == o.batch && grouping == o.grouping && groups == o.groups && direction == o.direction &&
            taps == o.taps && step == o.step && is_volume == o.is_volume && tensor_maps == o.tensor_maps &&
            padded_filter == o.padded_filter && direct_conv == o.direct_conv && space_to_depth == o.space_to_depth &&
-           shared_pixels == o.shared_pixels && batch_invariant == o.batch_invariant && summation == o.summation;
+           few_channels == o.few_channels && shared_pixels == o.shared_pixels && batch_invariant == o.batch_invariant &&
+           summation == o.summation;
   }
 };
 

@@ -29,7 +29,9 @@ int main() {
                                 v[9], v[10], v[11], v[12], v[13], v[14], v[15]};
     conv2d::DirectConvShape y;
     Direction const direction = v[0] == 1 ? Direction::dgrad : Direction::fprop;
-    bool const taken = v[0] == 2 ? y.plan_space_to_depth(x) : y.plan(direction, x);
+    bool const taken = v[0] == 3   ? y.plan_few_channels(x)
+                       : v[0] == 2 ? y.plan_space_to_depth(x)
+                                   : y.plan(direction, x);
     long long const output_tiles = taken ? y.output_tiles() : 0;
     for (long long one : {static_cast<long long>(taken), output_tiles}) std::printf("%lld ", one);
     for (int one : {y.height, y.width, y.filters, y.channels, y.first_row, y.first_column,
@@ -86,9 +88,66 @@ int main() {
   }
 }
 """
-FORMS = FPROP, DGRAD, SPACE_TO_DEPTH = range(3)
+# Images and filters of few channels, thread by thread likewise: for each convolution the filters,
+# then the halo tile whose first block is at the numbers that follow.
+FEW_CHANNELS = r"""
+#include <cstdint>
+#include <cstdio>
+#include <vector>
+struct uint4 { unsigned x, y, z, w; };
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+#include "sm90/direct_conv/gather.cuh"
+using namespace cutwheel::conv2d;
+void print(std::uint8_t const* to, int bytes) {
+  for (int byte = 0; byte < bytes; byte += 2) {
+    int const at = byte ^ (byte >> 3 & 0x10);
+    std::printf("%d ", to[at] | to[at + 1] << 8);
+  }
+  std::puts("");
+}
+int main() {
+  int v[20];
+  for (;;) {
+    for (int& one : v) {
+      if (std::scanf("%d", &one) != 1) return 0;
+    }
+    ConvProblem const x{v[1], v[2],  v[3],  v[4],  v[5],  v[6],  v[7], v[8],
+                        v[9], v[10], v[11], v[12], v[13], v[14], v[15]};
+    DirectConvShape y;
+    if (!y.plan_few_channels(x)) return 1;
+    auto const numbers = [](int count) {
+      std::vector<std::uint16_t> all(static_cast<std::size_t>(count));
+      for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i + 1);
+      return all;
+    };
+    auto const image = numbers(x.images * x.h * x.w * x.c);
+    auto const filter = numbers(x.k_out * x.r * x.s * x.c);
+    ConvArgs args;
+    args.conv = x;
+    args.a.data = image.data(), args.b.data = filter.data();
+    // Channels last, or first.
+    std::int64_t const size = x.h * x.w, taps = x.r * x.s;
+    std::int64_t const last[] = {size * x.c, x.w * x.c, x.c, 1, taps * x.c, x.s * x.c, x.c, 1};
+    std::int64_t const first[] = {size * x.c, x.w, 1, size, taps * x.c, x.s, 1, taps};
+    std::int64_t const* const strides = v[19] ? first : last;
+    for (int i = 0; i < 3; ++i) args.x_strides[i] = strides[i];
+    args.x_channel_stride = strides[3];
+    for (int i = 0; i < 4; ++i) args.filter_strides[i] = strides[4 + i];
+    FewChannels const p = FewChannels::of(args, y);
+    alignas(16) static std::uint8_t to[1 << 18];
+    for (std::uint8_t& one : to) one = 0xff;
+    for (int thread = 0; thread < 256; ++thread) p.load_filters(to, 0, thread);
+    print(to, 64 * 32 * y.taps_h * y.taps_w);
+    for (int thread = 0; thread < 128; ++thread) p.load_image<128>(to, v[16], v[17], v[18], thread);
+    print(to, y.halo_lines() * 32);
+  }
+}
+"""
+FORMS = FPROP, DGRAD, SPACE_TO_DEPTH, FEW = range(4)
+NAMES = ["fprop", "dgrad", "space_to_depth", "few_channels"]
+BLOCKS = (SPACE_TO_DEPTH, FEW)
 POSITIONS, MIN_PITCH, MAX_BOX = 240, 16, 256
-LINES = {FPROP: 352, DGRAD: 352, SPACE_TO_DEPTH: 704}
+LINES = {FPROP: 352, DGRAD: 352, SPACE_TO_DEPTH: 704, FEW: 704}
 
 
 @dataclass(frozen=True)
@@ -140,12 +199,12 @@ class Shape:
 
 
 def random_conv(form: int) -> Conv | None:
-    strided = form == SPACE_TO_DEPTH or random.random() < 0.5
+    strided = form in BLOCKS or random.random() < 0.5
     axes = []
     for _ in range(2):
-        stride = random.choice((1, 2, 2, 3, 4)) if strided else 1
+        stride = 2 if form == FEW else random.choice((1, 2, 2, 3, 4)) if strided else 1
         taps, dilation = random.randint(1, 7), random.choice((1, 1, 2))
-        x = stride * random.randint(1, 60)
+        x = random.randint(1, 120) if form == FEW else stride * random.randint(1, 60)
         pad, behind = random.randint(0, 4), random.randint(0, 4)
         y = (x + pad + behind - (taps - 1) * dilation - 1) // stride + 1
         if x + pad + behind <= (taps - 1) * dilation:
@@ -154,6 +213,8 @@ def random_conv(form: int) -> Conv | None:
     columns = zip(*axes, strict=True)
     (h, w), (r, s), (p, q), (pad_h, pad_w), (sh, sw), (dh, dw) = columns
     c, k = 8 * random.randint(1, 8), 8 * random.randint(1, 10)
+    if form == FEW:
+        c = random.randint(1, 4)
     return Conv(random.randint(1, 3), h, w, c, k, r, s, p, q, pad_h, pad_w, sh, sw, dh, dw)
 
 
@@ -188,14 +249,14 @@ def reads(form: int, output: int, axis: tuple[int, ...], strided: bool) -> set[i
     offsets = [tap * dilation - pad for tap in range(taps)]
     if form == FPROP:
         return {output * stride + offset for offset in offsets}
-    if form == SPACE_TO_DEPTH:
+    if form in BLOCKS:
         return {(output * stride + offset) // stride for offset in offsets}
     # Row i of the gradient is read by output row (i - offset) / stride, where that is whole.
     pixels = range(output * stride, output * stride + stride) if strided else [output]
     return {(i - o) // stride for i in pixels for o in offsets if (i - o) % stride == 0}
 
 
-@pytest.mark.parametrize("form", FORMS, ids=["fprop", "dgrad", "space_to_depth"])
+@pytest.mark.parametrize("form", FORMS, ids=NAMES)
 def test_halo_tiles_hold_what_their_outputs_read(planner: Path, form: int) -> None:
     pairs = planned(planner, form, 3000)
     assert len(pairs) > 100
@@ -211,7 +272,7 @@ def test_halo_tiles_hold_what_their_outputs_read(planner: Path, form: int) -> No
                 assert needed <= held, (conv, shape)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=["fprop", "dgrad", "space_to_depth"])
+@pytest.mark.parametrize("form", FORMS, ids=NAMES)
 def test_output_tiles_cover_the_output_and_fit(planner: Path, form: int) -> None:
     for conv, shape in planned(planner, form, 3000):
         around_h = (shape.taps_h - 1) * shape.dilation_h
@@ -242,6 +303,9 @@ def test_rearranged_channels_fit(planner: Path) -> None:
         assert shape.channels in (16, 32)
         assert shape.block_rows == conv.stride_h
         assert shape.block_rows * shape.taps_h * shape.taps_w * shape.channels <= 512
+    for _, shape in planned(planner, FEW, 3000):
+        assert (shape.channels, shape.block_rows) == (16, 1)
+        assert shape.taps_h * shape.taps_w * shape.channels <= 512
 
 
 # Extents and strides up to 2^31 - 2^16 are accepted; products of them take 64 bits.
@@ -316,4 +380,61 @@ def test_filters_are_rearranged_by_taps(planner: Path, gatherer: Path, form: int
             for step in range(steps)
             for line in range(64)
             for place in range(width)
+        ], (conv, shape)
+
+
+def pixel_of(conv: Conv, image: int, row: int, column: int, channel: int, first: bool) -> int:
+    """Number of an element of an image, 0 where there is none."""
+    if not (0 <= row < conv.h and 0 <= column < conv.w and channel < conv.c):
+        return 0
+    inner = (channel * conv.h + row) * conv.w + column
+    last = (row * conv.w + column) * conv.c + channel
+    return (image * conv.h * conv.w * conv.c + (inner if first else last) + 1) % 65536
+
+
+def tap_number(conv: Conv, filter_: int, row: int, column: int, channel: int, first: bool) -> int:
+    i = tap_of(row + conv.pad_h, conv.dilation_h, conv.r)
+    j = tap_of(column + conv.pad_w, conv.dilation_w, conv.s)
+    if i is None or j is None or channel >= conv.c:
+        return 0
+    if not first or filter_ >= conv.k:
+        return element(conv, filter_, i, j, channel)
+    return (((filter_ * conv.c + channel) * conv.r + i) * conv.s + j + 1) % 65536
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["channels_last", "channels_first"])
+def test_few_channels_are_gathered(
+    planner: Path, compiled: Callable[[str], Path], first: bool
+) -> None:
+    random.seed(7)
+    program = compiled(FEW_CHANNELS)
+    pairs = planned(planner, FEW, 200)[:40]
+    assert len(pairs) > 20
+    lines, corners = "", []
+    for conv, shape in pairs:
+        row = random.choice((shape.first_row, shape.first_row + shape.rows))
+        corners.append((random.randrange(conv.images), row, shape.first_column))
+        numbers = (FEW, *astuple(conv), *corners[-1], int(first))
+        lines += " ".join(map(str, numbers)) + "\n"
+    done = subprocess.run(
+        [program], input=lines, capture_output=True, text=True, check=True, timeout=60
+    )
+    printed = [list(map(int, line.split())) for line in done.stdout.splitlines()]
+    assert len(printed) == 2 * len(pairs)
+    block = [(i, j, c) for i in range(2) for j in range(2) for c in range(4)]
+    for n, ((conv, shape), (image, row, column)) in enumerate(zip(pairs, corners, strict=True)):
+        filters, pixels = printed[2 * n : 2 * n + 2]
+        steps = [(i, j) for i in range(shape.taps_h) for j in range(shape.taps_w)]
+        above, left = 2 * shape.first_row, 2 * shape.first_column
+        assert filters == [
+            tap_number(conv, line, above + 2 * i + y, left + 2 * j + x, c, first)
+            for i, j in steps
+            for line in range(64)
+            for y, x, c in block
+        ], (conv, shape)
+        assert pixels == [
+            pixel_of(conv, image, 2 * (row + i) + y, 2 * (column + j) + x, c, first)
+            for i in range(shape.halo_rows)
+            for j in range(shape.pitch)
+            for y, x, c in block
         ], (conv, shape)

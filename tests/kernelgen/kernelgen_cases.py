@@ -135,6 +135,7 @@ SM90_SPACE_TO_DEPTH: Table = {
     "family": "sm90_space_to_depth",
     "tiles": [{"tile": [64, 240, 16]}],
 }
+SM90_FEW_CHANNELS: Table = {**SM90_SPACE_TO_DEPTH, "family": "sm90_few_channels"}
 SM80_CONV: Table = {
     "family": "sm80_conv",
     "arch": ["80"],

@@ -8,6 +8,7 @@ import pytest
 from kernelgen_cases import (
     SM90_CONV,
     SM90_DIRECT_CONV,
+    SM90_FEW_CHANNELS,
     SM90_SPACE_TO_DEPTH,
     SM90_STRIDED_DGRAD,
     Table,
@@ -65,11 +66,20 @@ def test_space_to_depth_is_for_fprop() -> None:
     assert "conv2d_sm90a_bf16_bf16_f32_bf16_64x240x16_fprop_space_to_depth_plain" in text
 
 
+def test_few_channels_are_of_fprop() -> None:
+    assert "direction dgrad; the channels" in one_error(SM90_FEW_CHANNELS, direction=["dgrad"])
+    assert "it is 64x240x16, which" in one_error(SM90_FEW_CHANNELS, tile=[64, 240, 32])
+    text = rendered(changed(SM90_FEW_CHANNELS))["conv2d_sm90a_few_channels.cu"]
+    assert "Sm90FewChannels<Arch::sm90a, " in text
+    assert "conv2d_sm90a_bf16_bf16_f32_bf16_64x240x16_fprop_few_channels_plain" in text
+
+
 @pytest.mark.parametrize(
     ("entry", "text"),
     [
         (SM90_DIRECT_CONV, "3 halo tiles x 45056 + filters 64 x 576 x 2 + 2048"),
         (SM90_STRIDED_DGRAD, "2 halo tiles x 45056 + filters 64 x 1024 x 2 + 2048"),
+        (SM90_FEW_CHANNELS, "3 halo tiles x 30848 + filters 64 x 512 x 2 + 2048"),
         (SM90_SPACE_TO_DEPTH, "3 halo tiles x 30848 + filters 64 x 512 x 2 + 2048"),
         (
             changed(SM90_SPACE_TO_DEPTH, tile=[64, 240, 32]),

@@ -49,6 +49,17 @@ SPACE_TO_DEPTH: dict[int, tuple[Problem, ...]] = {
 }
 
 
+# Images that the stride divides and others; each number of channels; padding that taps do not
+# reach; dilated taps; more filters than a tile has.
+FEW_CHANNELS: tuple[Problem, ...] = (
+    ((3, 3, 46, 100), (64, 3, 7, 7), Geometry((2, 2), (3, 3, 3, 3))),
+    ((1, 3, 51, 341), (32, 3, 3, 3), Geometry((2, 2), (1, 1, 1, 1))),
+    ((2, 4, 33, 64), (136, 4, 5, 4), Geometry((2, 2), (0, 3, 2, 0))),
+    ((5, 1, 19, 43), (24, 1, 3, 5), Geometry((2, 2), (1, 1, 2, 2), (1, 2))),
+    ((2, 2, 24, 65), (8, 2, 2, 2), Geometry((2, 2))),
+)
+
+
 def _turned(problem: Problem) -> Problem:
     """Channels and filters exchanged: dgrad reads few filters."""
     (images, c, *image), (k_out, _, *taps), g = problem
@@ -61,4 +72,6 @@ def direct_conv_problems(row: Mapping[str, Any]) -> tuple[Problem, ...]:
         return tuple(map(_turned, PLAIN)) if row["direction"] == "dgrad" else PLAIN
     if row["family"] == "sm90_strided_dgrad":
         return STRIDED_DGRAD
+    if row["family"] == "sm90_few_channels":
+        return FEW_CHANNELS
     return SPACE_TO_DEPTH[row["tile"][2]] if row["family"] == "sm90_space_to_depth" else ()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from conv_cases import (
     Conv,
     archs_of,
@@ -72,16 +73,45 @@ def test_what_was_written_just_before_is_read(
 
 
 def test_few_channels_are_read_as_they_lie(cutwheel: ModuleType, cuda: str) -> None:
-    """Not a tap at a time, whether channels have to be added or not."""
+    """Not a tap at a time, and images of three channels are not copied."""
     require_arch("90a")
     if torch.cuda.get_device_capability(cuda) != (9, 0):
         pytest.skip("blocks of pixels are read by kernels of compute capability 9.0")
     weight = torch.randn(64, 8, 7, 7, device=cuda, dtype=torch.bfloat16)
-    for channels, route in ((3, "implicit GEMM of blocks of pixels"), (8, "implicit GEMM")):
+    kinds = {3: ("few_channels", "direct convolution of gathered pixels")}
+    kinds |= {6: ("space_to_depth", "implicit GEMM of blocks of pixels")}
+    kinds |= {8: ("space_to_depth", "implicit GEMM")}
+    for channels, (mode, route) in kinds.items():
         x = torch.randn(64, channels, 128, 128, device=cuda, dtype=torch.bfloat16)
         found = cutwheel.explain("conv2d", x, weight[:, :channels], stride=2, padding=3)
-        assert "_fprop_space_to_depth_" in found.row
+        assert f"_fprop_{mode}_" in found.row
         assert found.parameters["route"] == route
+
+
+@pytest.mark.parametrize("activation", ["silu", "hardswish", "relu"])
+def test_images_of_few_channels_are_read_as_they_lie(
+    cutwheel: ModuleType, cuda: str, activation: str
+) -> None:
+    """Whatever the memory format of image and filter; within a larger tensor, too."""
+    require_arch("90a")
+    if torch.cuda.get_device_capability(cuda) != (9, 0):
+        pytest.skip("pixels are gathered by kernels of compute capability 9.0")
+    torch.manual_seed(20)
+    weight = torch.randn(24, 3, 3, 3, device=cuda, dtype=torch.bfloat16)
+    bias = torch.randn(24, device=cuda, dtype=torch.bfloat16)
+    x = torch.randn(2, 5, 45, 99, device=cuda, dtype=torch.bfloat16)
+    last = torch.channels_last
+    images = (x[:, 1:4], x[:, 1:4].contiguous(memory_format=last), x[:, :3, 1:, 2:])
+    images = (*images, x.contiguous(memory_format=last)[:, 2:5])
+    apply = {"silu": F.silu, "hardswish": F.hardswish, "relu": F.relu}[activation]
+    for image in images:
+        for w in (weight, weight.contiguous(memory_format=last)):
+            found = cutwheel.explain("conv2d", image, w, bias, 2, 1, activation=activation)
+            assert "_few_channels_" in found.row
+            result = cutwheel.conv2d(image, w, bias, 2, 1, activation=activation)
+            assert result.is_contiguous(memory_format=last)
+            exact = apply(F.conv2d(image.double(), w.double(), bias.double(), 2, 1))
+            assert_near(result, exact, torch.bfloat16, activation)
 
 
 def test_explain_says_what_torch_computes(cutwheel: ModuleType, device: str) -> None:

@@ -254,11 +254,22 @@ def test_stochastic_depth(
     assert parts(made) == ["conv + bias + batch norm" + " + residual" * is_off]
 
 
-def test_first_layers_with_silu(cutwheel: ModuleType, cpu_ops: CpuOps) -> None:
-    """Whose kernels have no SiLU."""
-    for act, expected in ((F.silu, ""), (F.gelu, ""), (F.relu, " + relu")):
-        stem = torch.nn.Conv2d(3, 8, 3, stride=2)
-        made = cutwheel.fuse(Net(lambda m, x, r, act=act: act(m.stem(x)), stem=stem))
-        assert [" + ".join(each.parts) for each in made.fusion_report.replaced] == [
-            "conv + bias" + expected
-        ]
+@pytest.mark.parametrize(
+    ("stride", "act", "expected"),
+    [
+        (2, F.silu, " + silu"),
+        (2, F.hardswish, " + hardswish"),
+        (2, F.gelu, ""),
+        (4, F.silu, ""),
+        (4, F.relu, " + relu"),
+    ],
+)
+def test_first_layers(
+    cutwheel: ModuleType, cpu_ops: CpuOps, stride: int, act: Any, expected: str
+) -> None:
+    """Whose kernels have few activations, and only behind a stride of 2 more than ReLU."""
+    stem = torch.nn.Conv2d(3, 8, 3, stride=stride)
+    made = cutwheel.fuse(Net(lambda m, x, r: act(m.stem(x)), stem=stem))
+    assert [" + ".join(each.parts) for each in made.fusion_report.replaced] == [
+        "conv + bias" + expected
+    ]

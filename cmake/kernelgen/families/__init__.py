@@ -39,6 +39,7 @@ FAMILIES: dict[str, Family] = {
         sm90_direct_conv.SM90_DIRECT_CONV,
         sm90_direct_conv.SM90_STRIDED_DGRAD,
         sm90_direct_conv.SM90_SPACE_TO_DEPTH,
+        sm90_direct_conv.SM90_FEW_CHANNELS,
         sm80.SM80_CONV,
         elementwise.QUANTIZE,
         sm90_native.SM90_UNALIGNED,

@@ -106,3 +106,16 @@ SM90_SPACE_TO_DEPTH = replace(
     ),
     memory=_halo_tiles(3, lines=704, filter_k=512),
 )
+
+# A line of a halo tile is a block of 2 x 2 pixels of four channels each, which threads gather.
+SM90_FEW_CHANNELS = replace(
+    SM90_SPACE_TO_DEPTH,
+    name="sm90_few_channels",
+    header="sm90/direct_conv/few_channels.cuh",
+    template="Sm90FewChannels<arch, dtypes, tile, direction, epilogue>",
+    mode="few_channels",
+    checks=(
+        *(*_CHECKS, _check_tile(16), _check_matrices),
+        _refuse("dgrad", "the channels of the input are few: fprop"),
+    ),
+)

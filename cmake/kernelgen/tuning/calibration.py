@@ -61,7 +61,7 @@ def _render(data: Mapping[str, Any]) -> dict[str, object]:
         ),
         **_mma_sync(data["mma_sync"]),
         "thin": _thin(data["thin"]),
-        **{name: _figures(direct[name]) for name in ("plain", *_SPACE_TO_DEPTH)},
+        **{name: _figures(direct[name]) for name in ("plain", *_SPACE_TO_DEPTH, "few_channels")},
     }
 
 

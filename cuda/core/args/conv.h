@@ -61,6 +61,8 @@ struct ConvArgs : gemm::GemmArgs {
   std::int64_t y_strides[3] = {};                       // of images, p and q of the output's gradient, in elements
   std::int64_t x_depth_stride = 0, y_depth_stride = 0;  // of slices of volumes, likewise
   std::int64_t filter_pitch = 0;                        // from one filter to the next, likewise
+  // For kernels that gather elements, which take any: of the activation's channels; of filters, their rows, taps, channels.
+  std::int64_t x_channel_stride = 1, filter_strides[4] = {};
 };
 
 }  // namespace cutwheel::conv2d

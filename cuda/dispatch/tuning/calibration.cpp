@@ -75,6 +75,7 @@ MmaFigures const* find_mma(KernelDescriptor const& kernel) {
 Calibration const* find_fitted(KernelDescriptor const& kernel, FigureKind kind) {
   if (kernel.family == Family::sm90_space_to_depth)
     return kernel.tile.k == 16 ? &kSpaceToDepth16Figures : &kSpaceToDepth32Figures;
+  if (kernel.family == Family::sm90_few_channels) return &kFewChannelsFigures;
   if (is_direct_conv(kernel)) return &kDirectConvFigures;
   if (find_by_area(kernel) || !is_persistent(kernel)) return nullptr;
   auto const* const end = kTileFigures + kTileFigureCount;

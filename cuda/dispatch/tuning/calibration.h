@@ -96,7 +96,7 @@ extern int const kMmaFigureCount;
 extern double const kMmaTileUs, kMmaLaunchUs;
 extern Calibration const kFiguresByArea[];  // by FigureKind; zeros where there are none
 extern ThinFigures const kThinFigures;
-extern Calibration const kDirectConvFigures, kSpaceToDepth16Figures, kSpaceToDepth32Figures;
+extern Calibration const kDirectConvFigures, kSpaceToDepth16Figures, kSpaceToDepth32Figures, kFewChannelsFigures;
 
 // The kernel's measured figures, or figures computed from its tile and the tensor-core rate of its instructions.
 // `is_strided`: of dgrad behind a stride, whose tiles differ in their steps.

@@ -11,7 +11,7 @@
 #include "core/launch.h"
 #include "sm90/dependent_grids.cuh"
 #include "sm90/direct_conv/epilogue.cuh"
-#include "sm90/direct_conv/filters.cuh"
+#include "sm90/direct_conv/gather.cuh"
 #include "sm90/direct_conv/wgmma_traits.cuh"
 #include "sm90/native/load/im2col.cuh"
 #include "sm90/native/mainloop.cuh"
@@ -20,24 +20,27 @@ namespace cutwheel::conv2d {
 
 // Content of a line of a halo tile. pixels: a pixel. residue_classes: a pixel of the output's gradient, from which all
 // residue classes of a strided dgrad are computed. space_to_depth: one row of a stride x stride block of pixels, Tile::kK
-// channels.
-enum class DirectConvForm { pixels, residue_classes, space_to_depth };
+// channels. few_channels: a block of 2 x 2 pixels, which each of three warpgroups gathers.
+enum class DirectConvForm { pixels, residue_classes, space_to_depth, few_channels };
 
 template <Arch arch, DType a, DType b, DType acc, DType d, class Tile, Direction direction,
           template <DType> class Epilogue_, DirectConvForm form = DirectConvForm::pixels>
 struct Sm90DirectConv {
   static constexpr bool kStridedDgrad = form == DirectConvForm::residue_classes,
-                        kSpaceToDepth = form == DirectConvForm::space_to_depth;
-  static_assert(kSpaceToDepth ? direction == Direction::fprop : !kStridedDgrad || direction == Direction::dgrad);
+                        kSpaceToDepth = form == DirectConvForm::space_to_depth,
+                        kFewChannels = form == DirectConvForm::few_channels, kHasBlocks = kSpaceToDepth || kFewChannels;
+  static_assert(kHasBlocks ? direction == Direction::fprop : !kStridedDgrad || direction == Direction::dgrad);
   static_assert(arch == Arch::sm90a && acc == DType::f32 && element_bytes(a) == 2 && a == b);
   static_assert(direction == Direction::fprop || direction == Direction::dgrad);
   static constexpr bool kIsGradient = direction == Direction::dgrad;
   static constexpr int kPositions = DirectConvShape::kPositions, kFilters = DirectConvShape::kFilters, kChannels = Tile::kK,
-                       kMaxSteps = kSpaceToDepth   ? DirectConvShape::kSpaceToDepthFilterK / kChannels
+                       kMaxSteps = kHasBlocks      ? DirectConvShape::kSpaceToDepthFilterK / kChannels
                                    : kStridedDgrad ? DirectConvShape::kMaxStridedTaps
                                                    : DirectConvShape::kMaxTaps;
   static_assert(Tile::kM == kFilters && Tile::kN == kPositions && kPositions % 16 == 0);
-  static_assert(kSpaceToDepth ? kChannels == 16 || kChannels == 32 : kChannels == DirectConvShape::kChannels);
+  static_assert(kFewChannels    ? kChannels == DirectConvShape::kFewBlock
+                : kSpaceToDepth ? kChannels == 16 || kChannels == 32
+                                : kChannels == DirectConvShape::kChannels);
 
   using E = gemm::Element<a>;
   static constexpr int kLineBytes = kChannels * 2;
@@ -59,11 +62,12 @@ struct Sm90DirectConv {
   static_assert(Epilogue_<d>::Stores::kCount == 0);
 
   // Two warpgroups take turns: one stores while the other multiplies and a third halo tile is loaded. Filters of strided
-  // dgrad have more taps and leave shared memory for two stages.
-  static constexpr int kStages = kStridedDgrad ? 2 : 3, kConsumers = 2;
+  // dgrad have more taps and leave shared memory for two stages. Of few channels three warpgroups have a stage each, which
+  // they fill themselves: a gather takes longer than all else, so there are to be as many threads at it as there can.
+  static constexpr int kStages = kStridedDgrad ? 2 : 3, kConsumers = kFewChannels ? 3 : 2;
   // Results of an output tile overwrite its halo tile, in lines of 128 bytes; one more line takes the dropped positions.
   static constexpr int kHaloBytes =
-      round_up(std::max((kSpaceToDepth ? DirectConvShape::kSpaceToDepthLines : DirectConvShape::kLines) * kLineBytes,
+      round_up(std::max((kHasBlocks ? DirectConvShape::kSpaceToDepthLines : DirectConvShape::kLines) * kLineBytes,
                         (kPositions + 1) * 128),
                1024);
   struct SharedStorage {
@@ -75,7 +79,7 @@ struct Sm90DirectConv {
 
   struct Params {
     CUtensorMap halo, weights;
-    DirectConvFilter filter;
+    std::conditional_t<kFewChannels, FewChannels, DirectConvFilter> filter;
     DirectConvScheduler scheduler;
     int first_row, first_column, halo_bytes;
     int taps, taps_w, block_rows;
@@ -84,7 +88,7 @@ struct Sm90DirectConv {
     typename Epilogue::Params epilogue;
   };
 
-  static constexpr int kMaxThreads = 128 * (kConsumers + 1);
+  static constexpr int kMaxThreads = 384;
   static constexpr int kMinBlocks = 1;
   static constexpr int kSharedStorageBytes = static_cast<int>(sizeof(SharedStorage));
   static_assert(kSharedStorageBytes <= 227 * 1024);
@@ -121,15 +125,89 @@ struct Sm90DirectConv {
   // The named barrier on which a warpgroup waits for its turn to multiply.
   CUTLASS_DEVICE static std::uint32_t turn(int warpgroup) { return static_cast<std::uint32_t>(kConsumers + warpgroup); }
 
-  CUTLASS_DEVICE static void consume(Params const& p, SharedStorage& shared, int warpgroup) {
+  // Issues the products of an output tile from the halo tile of a stage.
+  template <class Accumulators>
+  CUTLASS_DEVICE static void multiply(Params const& p, SharedStorage& shared, int stage, Accumulators& accum) {
     using namespace cute;
-    int const thread = static_cast<int>(threadIdx.x) % 128, other = 1 - warpgroup;
-    auto const synchronize = [&] { cutlass::arch::NamedBarrier::sync(128, static_cast<std::uint32_t>(warpgroup)); };
     TiledMma tiled_mma;
     auto const slice = tiled_mma.get_slice(0);
     Tensor weights = slice.make_fragment_A(slice.partition_A(make_tensor(make_smem_ptr(shared.weights), WeightsLayout{})));
     Tensor first_operand = slice.make_fragment_B(
         slice.partition_B(make_tensor(make_smem_ptr(reinterpret_cast<E*>(shared.halos[0])), HaloLayout{})));
+    tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
+    warpgroup_fence_operand(accum);
+    int row_line = stage * (kHaloBytes / kLineBytes), line = row_line, taps_left = p.taps_w;
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (int i = 0; i < p.taps; ++i) {
+      int const tap = kIsGradient && !kStridedDgrad ? p.taps - 1 - i : i;
+      warpgroup_arrive();
+      int const block_rows = kSpaceToDepth ? p.block_rows : 1;
+      for (int block_row = 0; block_row < block_rows; ++block_row) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int k = 0; k < size<2>(weights); ++k) {
+          // A descriptor may start at any line, because the swizzle depends on the address alone.
+          auto const first = first_operand(_, _, k);
+          auto const operand =
+              make_tensor(first.data() + (line + block_row * p.block_row_lines) * (kLineBytes / 16), first.layout());
+          cute::gemm(tiled_mma, weights(_, _, k, tap * block_rows + block_row), operand, accum);
+          tiled_mma.accumulate_ = GMMA::ScaleOut::One;
+        }
+      }
+      line += p.line_step_w;
+      if (--taps_left == 0) {
+        taps_left = p.taps_w;
+        line = row_line += p.line_step_h;
+      }
+    }
+    warpgroup_commit_batch();
+  }
+
+  // Gathers, multiplies and stores every third output tile of a threadblock.
+  CUTLASS_DEVICE static void compute(Params const& p, SharedStorage& shared, int warpgroup) {
+    using namespace cute;
+    int const thread = static_cast<int>(threadIdx.x) % 128;
+    auto const synchronize = [&] { cutlass::arch::NamedBarrier::sync(128, 1 + static_cast<std::uint32_t>(warpgroup)); };
+    std::uint8_t* const halo = shared.halos[warpgroup];
+    auto const gather = [&](int tile) {
+      DirectConvWorkTile const work = p.scheduler.at(tile);
+      p.filter.template load_image<128>(halo, work.image, work.row + p.first_row, work.column + p.first_column, thread);
+      cutlass::arch::fence_view_async_shared();
+    };
+    int tile = p.scheduler.first() + warpgroup * p.scheduler.step();
+    bool is_there = warpgroup == 0;
+    if (is_there) {  // and in the meantime the others load the filters
+      gather(tile);
+    } else {
+      p.filter.load_filters(reinterpret_cast<std::uint8_t*>(shared.weights), p.scheduler.filter(),
+                            static_cast<int>(threadIdx.x) - 128);
+      cutlass::arch::fence_view_async_shared();
+    }
+    __syncthreads();
+    std::uint32_t parity = 0;
+    for (; tile < p.scheduler.output_tiles; tile += kConsumers * p.scheduler.step()) {
+      if (!is_there) {
+        gather(tile);
+        synchronize();
+      }
+      is_there = false;
+      auto accum = partition_fragment_C(TiledMma{}, take<0, 2>(TileShape{}));
+      multiply(p, shared, warpgroup, accum);
+      warpgroup_wait<0>();
+      warpgroup_fence_operand(accum);
+      synchronize();  // the halo tile has been read
+      Epilogue::store(p.epilogue, p.scheduler.at(tile), accum, halo, &shared.matrix[warpgroup], parity, thread,
+                      synchronize);
+      parity ^= 1;
+      if (thread == 0) Epilogue::wait_until_read();
+      synchronize();
+    }
+    launch_dependent_grids();
+  }
+
+  CUTLASS_DEVICE static void consume(Params const& p, SharedStorage& shared, int warpgroup) {
+    using namespace cute;
+    int const thread = static_cast<int>(threadIdx.x) % 128, other = 1 - warpgroup;
+    auto const synchronize = [&] { cutlass::arch::NamedBarrier::sync(128, static_cast<std::uint32_t>(warpgroup)); };
     gemm::Sm90PipelineState<kStages> read;
     if (warpgroup == 1) {
       ++read;
@@ -150,35 +228,10 @@ struct Sm90DirectConv {
     }
     for (int tile = p.scheduler.first() + warpgroup * p.scheduler.step(); tile < p.scheduler.output_tiles;
          tile += kConsumers * p.scheduler.step()) {
-      auto accum = partition_fragment_C(tiled_mma, take<0, 2>(TileShape{}));
+      auto accum = partition_fragment_C(TiledMma{}, take<0, 2>(TileShape{}));
       Barrier::wait(&shared.full[read.index()], read.parity);
       cutlass::arch::NamedBarrier::sync(256, turn(warpgroup));
-      tiled_mma.accumulate_ = GMMA::ScaleOut::Zero;
-      warpgroup_fence_operand(accum);
-      int row_line = read.index() * (kHaloBytes / kLineBytes), line = row_line, taps_left = p.taps_w;
-      CUTLASS_PRAGMA_NO_UNROLL
-      for (int i = 0; i < p.taps; ++i) {
-        int const tap = kIsGradient && !kStridedDgrad ? p.taps - 1 - i : i;
-        warpgroup_arrive();
-        int const block_rows = kSpaceToDepth ? p.block_rows : 1;
-        for (int block_row = 0; block_row < block_rows; ++block_row) {
-          CUTLASS_PRAGMA_UNROLL
-          for (int k = 0; k < size<2>(weights); ++k) {
-            // A descriptor may start at any line, because the swizzle depends on the address alone.
-            auto const first = first_operand(_, _, k);
-            auto const operand =
-                make_tensor(first.data() + (line + block_row * p.block_row_lines) * (kLineBytes / 16), first.layout());
-            cute::gemm(tiled_mma, weights(_, _, k, tap * block_rows + block_row), operand, accum);
-            tiled_mma.accumulate_ = GMMA::ScaleOut::One;
-          }
-        }
-        line += p.line_step_w;
-        if (--taps_left == 0) {
-          taps_left = p.taps_w;
-          line = row_line += p.line_step_h;
-        }
-      }
-      warpgroup_commit_batch();
+      multiply(p, shared, read.index(), accum);
       if (tile + p.scheduler.step() < p.scheduler.output_tiles) cutlass::arch::NamedBarrier::arrive(256, turn(other));
       warpgroup_wait<0>();
       warpgroup_fence_operand(accum);
@@ -207,13 +260,16 @@ struct Sm90DirectConv {
       Barrier::init(&shared.weights_there, 1);
       for (std::uint64_t& barrier : shared.matrix) Barrier::init(&barrier, 1);
       cutlass::arch::fence_barrier_init();
-      for (CUtensorMap const* map : {&p.halo, &p.weights, &p.epilogue.result}) {
+      for (CUtensorMap const* map : {&p.epilogue.result, &p.halo, &p.weights}) {
         cute::prefetch_tma_descriptor(reinterpret_cast<cute::TmaDescriptor const*>(map));
+        if constexpr (kFewChannels) break;
       }
     }
     wait_on_dependent_grids();
     __syncthreads();
-    if (warpgroup == kConsumers) {
+    if constexpr (kFewChannels) {
+      compute(p, shared, warpgroup);
+    } else if (warpgroup == kConsumers) {
       cutlass::arch::warpgroup_reg_dealloc<40>();
       if (threadIdx.x % 128 / 32 == 0 && cute::elect_one_sync()) produce(p, shared);
     } else {
@@ -233,11 +289,13 @@ struct Sm90DirectConv {
     auto const& strides = kIsGradient ? conv.y_strides : conv.x_strides;
     // Pixels of a block are adjacent in memory.
     bool const is_dense = !kSpaceToDepth || x.stride_w == 1 || strides[2] == x.c;
-    bool const is_aligned = is_dense && is_tma_aligned(args.a.data, strides, a) && x.c % 8 == 0 && x.k_out % 8 == 0 &&
-                            reinterpret_cast<std::uintptr_t>(args.b.data) % 16 == 0 && Epilogue::meets_alignment(args);
+    bool const reads_aligned = is_dense && is_tma_aligned(args.a.data, strides, a) && x.c % 8 == 0 &&
+                               reinterpret_cast<std::uintptr_t>(args.b.data) % 16 == 0;
+    bool const is_aligned = (kFewChannels || reads_aligned) && x.k_out % 8 == 0 && Epilogue::meets_alignment(args);
     DirectConvShape shape;
-    bool const is_planned = kSpaceToDepth ? shape.plan_space_to_depth(x) && shape.channels == kChannels
-                                          : shape.plan(direction, x) && (shape.residues > 1) == kStridedDgrad;
+    bool const is_planned = kFewChannels    ? shape.plan_few_channels(x)
+                            : kSpaceToDepth ? shape.plan_space_to_depth(x) && shape.channels == kChannels
+                                            : shape.plan(direction, x) && (shape.residues > 1) == kStridedDgrad;
     if (!is_aligned || !is_planned || shape.output_tiles() > DirectConvShape::kMaxOutputTiles ||
         shape.filter_blocks() > args.device->sm_count) {
       return {StatusCode::not_implementable, 0};
@@ -253,13 +311,18 @@ struct Sm90DirectConv {
     params.block_row_lines = shape.halo_lines();
     params.line_step_h = shape.dilation_h * shape.pitch;
     params.line_step_w = shape.dilation_w;
-    if constexpr (kSpaceToDepth) {
+    if constexpr (kFewChannels) {
+      params.halo = {};  // there is no copy by TMA
+    } else if constexpr (kSpaceToDepth) {
       encode_space_to_depth_map(params.halo, a, args.a.data, {strides[0], strides[1], strides[2]}, x, shape);
     } else {
       encode_halo_map(params.halo, a, args.a.data, {strides[0], strides[1], strides[2]}, shape.images, shape.input_height,
                       shape.input_width, shape.channels, shape.halo_rows, shape.pitch);
     }
-    if constexpr (form != DirectConvForm::pixels) {
+    if constexpr (kFewChannels) {
+      params.filter = FewChannels::of(conv, shape);
+      params.weights = {};
+    } else if constexpr (form != DirectConvForm::pixels) {
       params.filter = DirectConvFilter::of(args.b.data, x, shape);
       params.weights = params.halo;  // unused, but prefetched like the others
     } else {

@@ -19,6 +19,8 @@ struct DirectConvShape {
   static constexpr int kMaxTaps = 9, kMaxStridedTaps = 16;
   // Space-to-depth: lines of a halo tile; and elements of a filter, channels of a line x taps x rows of a block.
   static constexpr int kSpaceToDepthLines = 704, kSpaceToDepthFilterK = 512;
+  // Few channels: those of a pixel, with zeros that are added, and of a block of 2 x 2 pixels.
+  static constexpr int kFewChannels = 4, kFewStride = 2, kFewBlock = kFewStride * kFewStride * kFewChannels;
   static constexpr std::int64_t kMaxOutputTiles = 0x7fffffff - 65536;  // leaves room to add a grid
 
   int images = 0, height = 0, width = 0, filters = 0;   // of the output
@@ -58,17 +60,30 @@ struct DirectConvShape {
     if (of_a_row != 16 && of_a_row != 32) return false;
     channels = static_cast<int>(of_a_row);
     bool const is_whole = x.h % x.stride_h == 0 && x.w % x.stride_w == 0;
-    if (!is_whole) return false;
-    // Tap j of output row i reads row i stride - pad + j dilation, in block i + (j dilation - pad) / stride, rounded down.
+    return is_whole && plan_blocks(x);
+  }
+
+  // The same for images of up to four channels behind a stride of 2, whose pixels a kernel gathers: K is a whole block,
+  // each pixel with four channels. Blocks at the edges may lack pixels.
+  bool plan_few_channels(ConvProblem const& x) {
+    if (x.c > kFewChannels || x.stride_h != kFewStride || x.stride_w != kFewStride) return false;
+    images = x.images, height = x.p, width = x.q, filters = x.k_out, channels = kFewBlock, block_rows = 1;
+    input_height = ceil_div(x.h, kFewStride), input_width = ceil_div(x.w, kFewStride);
+    return plan_blocks(x);
+  }
+
+ private:
+  static int floor_div(int n, int d) { return n >= 0 ? n / d : -ceil_div(-n, d); }
+
+  // Taps of blocks of stride_h x stride_w pixels. Tap j of output row i reads row i stride - pad + j dilation, in block
+  // i + (j dilation - pad) / stride, rounded down.
+  bool plan_blocks(ConvProblem const& x) {
     first_row = floor_div(-x.pad_h, x.stride_h), first_column = floor_div(-x.pad_w, x.stride_w);
     taps_h = floor_div((x.r - 1) * x.dilation_h - x.pad_h, x.stride_h) - first_row + 1;
     taps_w = floor_div((x.s - 1) * x.dilation_w - x.pad_w, x.stride_w) - first_column + 1;
     return std::int64_t{taps_h} * taps_w * block_rows * channels <= kSpaceToDepthFilterK &&
            choose_output_tile(taps_h - 1, taps_w - 1, kSpaceToDepthLines / block_rows);
   }
-
- private:
-  static int floor_div(int n, int d) { return n >= 0 ? n / d : -ceil_div(-n, d); }
 
   void plan_taps(bool is_gradient, ConvProblem const& x) {
     taps_h = x.r, taps_w = x.s, dilation_h = x.dilation_h, dilation_w = x.dilation_w;

@@ -68,8 +68,9 @@ ConvCall make_conv_call(OpNames const& names, Direction direction, Tensor const&
 // implicit, by a kernel that reads few channels as they lie, so that taps of a row are not made one. swapped: the gradient
 // of few filters by wgrad with the operands in each other's place, so that taps of these filters fill the tile that their
 // number does not. columns: the gradient of an input of patches or of few channels, by a GEMM whose rows are positions and
-// whose columns are the channels of all taps; the pixels are sums of these.
-enum class ConvAlgorithm : int { none, implicit, flipped, gemm, unfolded, swapped, columns };
+// whose columns are the channels of all taps; the pixels are sums of these. gathered: implicit, by a kernel that gathers
+// the elements of input and filter, so that neither is copied.
+enum class ConvAlgorithm : int { none, implicit, flipped, gemm, unfolded, swapped, columns, gathered };
 
 // An epilogue, and the type that the kernel writes: what is not the type of the result is converted.
 struct ConvVariant {
@@ -414,6 +415,7 @@ ConvView view_of(ConvCall const& call, ConvAlgorithm algorithm) {
     case ConvAlgorithm::flipped: return flipped_view(call);
     case ConvAlgorithm::swapped: return swapped_view(call);
     case ConvAlgorithm::unfolded: return whole_blocks_view(call);
+    case ConvAlgorithm::gathered: return {call.problem, call.problem.c};
     default: return view_of(call, /*folds=*/true);
   }
 }
@@ -468,6 +470,14 @@ void prepare_operands(PreparedConv& prepared, ConvCall const& call, ConvView con
   conv2d::ConvProblem const& p = view.problem;
   std::vector<Tensor>& keep = prepared.keep;
   int const device = call.device;
+  if (algorithm == ConvAlgorithm::gathered) {
+    Image const x = image_of(*call.a), filter = image_of(call.filter());
+    args.a = {x.data, p.c, 0}, args.b = {filter.data, p.c, 0};
+    copy_strides(args.x_strides, args.x_depth_stride, x, p.d);
+    args.x_channel_stride = x.strides[3];
+    std::copy(filter.strides.begin(), filter.strides.end(), args.filter_strides);
+    return;
+  }
   if (algorithm == ConvAlgorithm::swapped) {
     Image const x = readable_image(*call.b, {p.k_out, 1, /*even=*/true}, device, keep);
     Image const y = readable_image(*call.a, {p.c}, device, keep);
@@ -660,6 +670,10 @@ GemmRequest request_of(ConvCall const& call, ConvAlgorithm algorithm, ScaledForm
   request.step = problem.step();
   request.is_volume = problem.is_volume();
   request.padded_filter = padding;
+  if (algorithm == ConvAlgorithm::gathered) {
+    request.few_channels = conv2d::count_few_channels(request.direction, problem);
+    return request;
+  }
   request.tensor_maps = conv2d::fits_tensor_maps(request.direction, problem);
   request.direct_conv = conv2d::count_direct_conv(request.direction, problem);
   request.space_to_depth = conv2d::count_space_to_depth(request.direction, problem);
@@ -926,6 +940,7 @@ char const* name_of(ConvAlgorithm algorithm) {
     case ConvAlgorithm::unfolded: return "implicit GEMM of blocks of pixels";
     case ConvAlgorithm::swapped: return "implicit GEMM of swapped operands";
     case ConvAlgorithm::columns: return "GEMM and col2im";
+    case ConvAlgorithm::gathered: return "direct convolution of gathered pixels";
   }
   return "none";
 }
@@ -1018,6 +1033,13 @@ ConvVariant cheapest_variant(ConvCall const& call) {
         (splits || (is_persistent(*implicit->kernel) && runs_native(implicit->kernel->arch, device.major, device.minor)));
     if (!pays) choice.offer({ConvAlgorithm::gemm, {}, gemm}, gemm);
     if (choice.native) return *choice.chosen;  // it stays the first
+  }
+  if (call.direction == Direction::fprop && !call.is_scaled &&
+      conv2d::count_few_channels(call.direction, call.problem).output_tiles > 0) {
+    ScaledForm const form = first_form(call);
+    // Bypasses the cost model: other kernels read a copy of the image, which is 2.7 times as large.
+    std::optional<GemmPlan> const plan = choose_plan(request_of(call, ConvAlgorithm::gathered, form));
+    if (plan) return {ConvAlgorithm::gathered, form, plan};
   }
   if (call.direction == Direction::fprop && !call.is_scaled && copies_overlapping_rows(call)) {
     ScaledForm const form = first_form(call);

@@ -142,12 +142,12 @@ std::string request_json(GemmRequest const& r) {
       r.addend == Addend::other || is_conv ? concat(", \"epilogue\": ", quoted(info_of(r.epilogue).name)) : "",
       ", \"extents_aligned\": ", boolean(r.extents_aligned), ", \"unaligned\": ", quoted(unaligned_operands(r)),
       r.op == Op::grouped_mm ? concat(", \"grouping\": ", quoted(name_of(r.grouping)), ", \"groups\": ", r.groups) : "",
-      is_conv
-          ? concat(", \"direction\": ", quoted(name_of(r.direction)), ", \"taps\": ", r.taps, ", \"step\": ", r.step,
-                   ", \"tensor_maps\": ", boolean(r.tensor_maps), ", \"padded_filter\": ", quoted(name_of(r.padded_filter)),
-                   ", \"rectangles\": ", std::max(r.direct_conv.output_tiles, r.space_to_depth.output_tiles),
-                   ", \"shared_pixels\": ", r.shared_pixels.positions)
-          : "",
+      is_conv ? concat(", \"direction\": ", quoted(name_of(r.direction)), ", \"taps\": ", r.taps, ", \"step\": ", r.step,
+                       ", \"tensor_maps\": ", boolean(r.tensor_maps),
+                       ", \"padded_filter\": ", quoted(name_of(r.padded_filter)), ", \"rectangles\": ",
+                       std::max({r.direct_conv.output_tiles, r.space_to_depth.output_tiles, r.few_channels.output_tiles}),
+                       ", \"shared_pixels\": ", r.shared_pixels.positions)
+              : "",
       r.batch_invariant ? ", \"batch_invariant\": true" : "",
       is_scaled(r) ? concat(", \"b\": ", quoted(name_of(r.b)), ", \"fast_accum\": ", boolean(r.fast_accum),
                             ", \"scales\": ", quoted(name_of(r.scales)))

@@ -35,7 +35,10 @@ from .table import Entry, Gpu, Plan, Request, Table
 SWIZZLES = (1, 2, 4, 8)
 VARIABLE = "CUTWHEEL_KERNEL"
 _REPLAY_US, _MOST_CALLS = 500.0, 128  # of a graph
-_OWN_ORDER = ("sm90_direct_conv", "sm90_strided_dgrad", "sm90_space_to_depth")
+_OWN_ORDER = (
+    *("sm90_direct_conv", "sm90_strided_dgrad", "sm90_space_to_depth"),
+    "sm90_few_channels",
+)
 """families whose tiles have one order"""
 
 
