@@ -110,30 +110,33 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"bmm tn", 2048, true},  // 3 problems, mean 1.022, a fifth up to 0.981
     {"bmm tt", 512, true},  // 5 problems, mean 1.609, a fifth up to 1.277
     {"bmm tt", 2048, false},  // 3 problems, mean 1.003, a fifth up to 0.915
-    {"convolution dgrad dense, stride 1", 0, false},  // 106 problems, mean 1.119, a fifth up to 0.960
-    {"convolution dgrad dense, stride 2 or more", 0, true},  // 19 problems, mean 1.328, a fifth up to 1.000
+    {"convolution dgrad dense, stride 1", 0, false},  // 102 problems, mean 1.117, a fifth up to 0.959
+    {"convolution dgrad dense, stride 2 or more", 0, true},  // 17 problems, mean 1.246, a fifth up to 1.090
     {"convolution dgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.745, a fifth up to 1.043
     {"convolution dgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 3.316, a fifth up to 2.724
-    {"convolution dgrad grouped, stride 1", 0, true},  // 12 problems, mean 2.003, a fifth up to 1.201
-    {"convolution dgrad of few channels, stride 2 or more", 0, true},  // 33 problems, mean 2.656, a fifth up to 1.394
-    {"convolution dgrad pointwise, stride 1", 0, true},  // 47 problems, mean 1.167, a fifth up to 1.010
-    {"convolution dgrad pointwise, stride 2 or more", 0, true},  // 5 problems, mean 1.525, a fifth up to 1.228
-    {"convolution fprop dense, stride 1", 0, true},  // 106 problems, mean 1.211, a fifth up to 0.990
-    {"convolution fprop dense, stride 2 or more", 0, false},  // 19 problems, mean 1.187, a fifth up to 0.915
-    {"convolution fprop depthwise, stride 1", 0, true},  // 9 problems, mean 1.275, a fifth up to 1.062
+    {"convolution dgrad grouped, stride 1", 0, true},  // 12 problems, mean 2.011, a fifth up to 1.196
+    {"convolution dgrad of few channels, stride 1", 0, true},  // 7 problems, mean 1.610, a fifth up to 1.383
+    {"convolution dgrad of few channels, stride 2 or more", 0, true},  // 33 problems, mean 2.798, a fifth up to 1.394
+    {"convolution dgrad pointwise, stride 1", 0, true},  // 47 problems, mean 1.134, a fifth up to 0.991
+    {"convolution dgrad pointwise, stride 2 or more", 0, true},  // 4 problems, mean 1.617, a fifth up to 1.228
+    {"convolution fprop dense, stride 1", 0, true},  // 102 problems, mean 1.242, a fifth up to 1.004
+    {"convolution fprop dense, stride 2 or more", 0, false},  // 17 problems, mean 1.068, a fifth up to 0.902
+    {"convolution fprop depthwise, stride 1", 0, true},  // 9 problems, mean 1.275, a fifth up to 1.061
     {"convolution fprop depthwise, stride 2 or more", 0, true},  // 3 problems, mean 1.078, a fifth up to 1.011
-    {"convolution fprop grouped, stride 1", 0, true},  // 12 problems, mean 1.796, a fifth up to 1.094
-    {"convolution fprop of few channels, stride 2 or more", 0, true},  // 33 problems, mean 2.605, a fifth up to 1.541
-    {"convolution fprop pointwise, stride 1", 0, true},  // 47 problems, mean 1.268, a fifth up to 1.060
-    {"convolution fprop pointwise, stride 2 or more", 0, true},  // 5 problems, mean 1.473, a fifth up to 1.398
-    {"convolution wgrad dense, stride 1", 0, true},  // 106 problems, mean 1.241, a fifth up to 1.034
-    {"convolution wgrad dense, stride 2 or more", 0, true},  // 19 problems, mean 1.242, a fifth up to 1.025
-    {"convolution wgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.296, a fifth up to 1.040
-    {"convolution wgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 2.714, a fifth up to 1.243
-    {"convolution wgrad grouped, stride 1", 0, true},  // 12 problems, mean 1.703, a fifth up to 1.125
-    {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 33 problems, mean 1.968, a fifth up to 1.456
-    {"convolution wgrad pointwise, stride 1", 0, true},  // 46 problems, mean 1.078, a fifth up to 0.974
-    {"convolution wgrad pointwise, stride 2 or more", 0, true},  // 5 problems, mean 1.359, a fifth up to 1.258
+    {"convolution fprop grouped, stride 1", 0, true},  // 12 problems, mean 1.784, a fifth up to 1.094
+    {"convolution fprop of few channels, stride 1", 0, true},  // 7 problems, mean 2.015, a fifth up to 1.754
+    {"convolution fprop of few channels, stride 2 or more", 0, true},  // 33 problems, mean 2.965, a fifth up to 1.598
+    {"convolution fprop pointwise, stride 1", 0, true},  // 47 problems, mean 1.209, a fifth up to 0.996
+    {"convolution fprop pointwise, stride 2 or more", 0, true},  // 4 problems, mean 1.540, a fifth up to 1.398
+    {"convolution wgrad dense, stride 1", 0, true},  // 102 problems, mean 1.228, a fifth up to 1.016
+    {"convolution wgrad dense, stride 2 or more", 0, true},  // 17 problems, mean 1.154, a fifth up to 1.034
+    {"convolution wgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.295, a fifth up to 1.038
+    {"convolution wgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 2.720, a fifth up to 1.243
+    {"convolution wgrad grouped, stride 1", 0, true},  // 12 problems, mean 1.693, a fifth up to 1.097
+    {"convolution wgrad of few channels, stride 1", 0, true},  // 7 problems, mean 1.522, a fifth up to 1.312
+    {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 33 problems, mean 1.926, a fifth up to 1.483
+    {"convolution wgrad pointwise, stride 1", 0, false},  // 46 problems, mean 1.085, a fifth up to 0.944
+    {"convolution wgrad pointwise, stride 2 or more", 0, true},  // 4 problems, mean 1.360, a fifth up to 1.127
     {"mm nt", 512, true},  // 10 problems, mean 1.168, a fifth up to 1.091
     {"mm nt", 2048, true},  // 49 problems, mean 1.119, a fifth up to 0.993
     {"mm nt", 0, true},  // 166 problems, mean 1.113, a fifth up to 1.014
@@ -414,115 +417,110 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"bmm tt", {40, 1024, 128, 1024}, true},  // 1.064
     {"bmm tt", {16, 4096, 40, 77}, false},  // 0.862
     {"bmm tt", {16, 4096, 40, 4096}, true},  // 1.044
+    {"convolution dgrad dense, stride 1", {1, 48, 35, 35, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.618
     {"convolution dgrad dense, stride 1", {1, 64, 224, 299, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.388
     {"convolution dgrad dense, stride 1", {1, 128, 256, 455, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.277
     {"convolution dgrad dense, stride 1", {1, 320, 73, 73, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.162
     {"convolution dgrad dense, stride 1", {1, 512, 64, 64, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.430
-    {"convolution dgrad dense, stride 1", {1, 512, 110, 110, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.167
-    {"convolution dgrad dense, stride 1", {1, 512, 128, 128, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.176
     {"convolution dgrad dense, stride 1", {1, 512, 128, 228, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.059
     {"convolution dgrad dense, stride 1", {2, 48, 35, 47, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.098
-    {"convolution dgrad dense, stride 1", {2, 64, 192, 192, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.109
+    {"convolution dgrad dense, stride 1", {2, 64, 112, 112, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.173
+    {"convolution dgrad dense, stride 1", {2, 128, 56, 56, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.161
     {"convolution dgrad dense, stride 1", {2, 256, 28, 37, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.206
-    {"convolution dgrad dense, stride 1", {2, 320, 64, 85, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.151
-    {"convolution dgrad dense, stride 1", {2, 320, 73, 98, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.269
+    {"convolution dgrad dense, stride 1", {2, 256, 48, 64, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.029
     {"convolution dgrad dense, stride 1", {2, 320, 73, 130, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.162
     {"convolution dgrad dense, stride 1", {2, 512, 7, 7, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.473
+    {"convolution dgrad dense, stride 1", {2, 512, 28, 28, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, true},  // 1.075
     {"convolution dgrad dense, stride 1", {2, 512, 128, 228, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.058
+    {"convolution dgrad dense, stride 1", {2, 640, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.035
     {"convolution dgrad dense, stride 1", {2, 960, 55, 98, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.130
     {"convolution dgrad dense, stride 1", {3, 256, 14, 14, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.111
+    {"convolution dgrad dense, stride 1", {3, 640, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.025
     {"convolution dgrad dense, stride 1", {4, 128, 256, 256, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.441
     {"convolution dgrad dense, stride 1", {4, 128, 293, 293, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.396
     {"convolution dgrad dense, stride 1", {4, 320, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.137
     {"convolution dgrad dense, stride 1", {4, 320, 64, 114, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.152
-    {"convolution dgrad dense, stride 1", {4, 512, 64, 64, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.170
     {"convolution dgrad dense, stride 1", {4, 512, 128, 128, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.041
+    {"convolution dgrad dense, stride 1", {5, 960, 55, 55, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.057
+    {"convolution dgrad dense, stride 1", {5, 1280, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.035
     {"convolution dgrad dense, stride 1", {6, 320, 73, 98, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.113
     {"convolution dgrad dense, stride 1", {6, 512, 32, 32, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, true},  // 1.258
-    {"convolution dgrad dense, stride 1", {7, 128, 256, 455, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.580
-    {"convolution dgrad dense, stride 1", {7, 320, 64, 64, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.209
-    {"convolution dgrad dense, stride 1", {7, 960, 64, 85, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.046
-    {"convolution dgrad dense, stride 1", {8, 128, 512, 512, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.648
+    {"convolution dgrad dense, stride 1", {7, 128, 293, 293, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.540
     {"convolution dgrad dense, stride 1", {8, 320, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.139
     {"convolution dgrad dense, stride 1", {8, 960, 37, 65, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.337
     {"convolution dgrad dense, stride 1", {9, 48, 35, 62, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.580
-    {"convolution dgrad dense, stride 1", {10, 960, 32, 57, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.073
     {"convolution dgrad dense, stride 1", {12, 64, 224, 224, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.312
     {"convolution dgrad dense, stride 1", {13, 64, 112, 149, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.256
-    {"convolution dgrad dense, stride 1", {14, 128, 256, 256, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.588
     {"convolution dgrad dense, stride 1", {15, 128, 293, 293, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.329
     {"convolution dgrad dense, stride 1", {15, 320, 64, 64, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.177
     {"convolution dgrad dense, stride 1", {16, 320, 110, 110, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.446
-    {"convolution dgrad dense, stride 1", {17, 512, 128, 228, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.028
+    {"convolution dgrad dense, stride 1", {18, 128, 256, 455, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.651
     {"convolution dgrad dense, stride 1", {23, 64, 224, 398, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.265
+    {"convolution dgrad dense, stride 1", {23, 512, 14, 19, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.323
     {"convolution dgrad dense, stride 1", {23, 512, 128, 171, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.039
     {"convolution dgrad dense, stride 1", {24, 512, 146, 146, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.039
     {"convolution dgrad dense, stride 1", {28, 64, 112, 112, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.289
     {"convolution dgrad dense, stride 1", {32, 128, 256, 256, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.616
+    {"convolution dgrad dense, stride 1", {32, 256, 28, 28, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.071
+    {"convolution dgrad dense, stride 1", {32, 320, 128, 171, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.640
     {"convolution dgrad dense, stride 1", {35, 1280, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.038
     {"convolution dgrad dense, stride 1", {36, 48, 70, 70, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.564
     {"convolution dgrad dense, stride 1", {38, 64, 224, 224, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.345
     {"convolution dgrad dense, stride 1", {38, 320, 64, 114, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.438
-    {"convolution dgrad dense, stride 1", {52, 320, 110, 146, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.623
-    {"convolution dgrad dense, stride 1", {64, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.643
+    {"convolution dgrad dense, stride 1", {64, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.645
     {"convolution dgrad dense, stride 1", {64, 128, 28, 28, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.194
-    {"convolution dgrad dense, stride 1", {64, 512, 7, 7, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.119
+    {"convolution dgrad dense, stride 1", {64, 512, 7, 7, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.115
     {"convolution dgrad dense, stride 1", {87, 320, 64, 64, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.408
-    {"convolution dgrad dense, stride 1", {114, 320, 64, 114, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.176
     {"convolution dgrad dense, stride 1", {136, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.750
     {"convolution dgrad dense, stride 1", {144, 48, 35, 47, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.559
+    {"convolution dgrad dense, stride 1", {204, 320, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.184
     {"convolution dgrad dense, stride 1", {249, 128, 56, 75, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.024
-    {"convolution dgrad dense, stride 1", {256, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.555
+    {"convolution dgrad dense, stride 1", {256, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.545
     {"convolution dgrad dense, stride 2 or more", {14, 232, 56, 100, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.894
     {"convolution dgrad depthwise, stride 1", {1, 480, 14, 14, 480, 5, 5, 1, 1, 2, 2, 1, 1, 480}, false},  // 0.788
     {"convolution dgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.857
-    {"convolution dgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 3.237
-    {"convolution dgrad of few channels, stride 1", {16, 3, 224, 224, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.834
-    {"convolution dgrad of few channels, stride 1", {32, 4, 110, 110, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 2.118
-    {"convolution dgrad of few channels, stride 2 or more", {16, 3, 256, 455, 32, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.960
+    {"convolution dgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 3.234
     {"convolution dgrad pointwise, stride 1", {2, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.593
     {"convolution dgrad pointwise, stride 1", {2, 40, 32, 43, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.851
     {"convolution dgrad pointwise, stride 1", {4, 144, 56, 75, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.880
     {"convolution dgrad pointwise, stride 1", {16, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.935
     {"convolution dgrad pointwise, stride 1", {26, 40, 48, 48, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.874
-    {"convolution dgrad pointwise, stride 1", {31, 40, 28, 37, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.716
     {"convolution dgrad pointwise, stride 1", {58, 40, 28, 50, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.834
+    {"convolution dgrad pointwise, stride 1", {73, 40, 28, 50, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.821
     {"convolution fprop dense, stride 1", {4, 128, 112, 149, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.951
-    {"convolution fprop dense, stride 1", {4, 256, 512, 512, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.953
-    {"convolution fprop dense, stride 1", {5, 256, 439, 439, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.967
-    {"convolution fprop dense, stride 1", {9, 256, 293, 390, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.956
+    {"convolution fprop dense, stride 1", {4, 256, 512, 512, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.964
     {"convolution fprop dense, stride 1", {11, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.968
-    {"convolution fprop dense, stride 1", {16, 512, 32, 32, 512, 3, 3, 1, 1, 4, 4, 4, 4, 1}, false},  // 0.946
     {"convolution fprop dense, stride 1", {23, 512, 128, 171, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.966
     {"convolution fprop dense, stride 1", {24, 512, 146, 146, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
     {"convolution fprop dense, stride 1", {32, 512, 128, 128, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.927
     {"convolution fprop dense, stride 1", {35, 1280, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.949
-    {"convolution fprop dense, stride 1", {48, 128, 64, 64, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.943
+    {"convolution fprop dense, stride 1", {64, 128, 56, 75, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.946
+    {"convolution fprop dense, stride 1", {80, 128, 56, 56, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.920
     {"convolution fprop dense, stride 1", {116, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.950
-    {"convolution fprop dense, stride 1", {128, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.924
-    {"convolution fprop dense, stride 2 or more", {1, 96, 56, 75, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.792
-    {"convolution fprop dense, stride 2 or more", {2, 96, 56, 56, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.775
-    {"convolution fprop dense, stride 2 or more", {2, 128, 56, 100, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.739
-    {"convolution fprop dense, stride 2 or more", {5, 96, 96, 96, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.557
+    {"convolution fprop dense, stride 2 or more", {3, 128, 56, 56, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.490
     {"convolution fprop dense, stride 2 or more", {7, 96, 56, 56, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.695
     {"convolution fprop dense, stride 2 or more", {7, 320, 128, 128, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.154
-    {"convolution fprop dense, stride 2 or more", {11, 96, 56, 75, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.542
     {"convolution fprop dense, stride 2 or more", {16, 96, 64, 64, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.729
+    {"convolution fprop dense, stride 2 or more", {19, 128, 112, 112, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.106
+    {"convolution fprop dense, stride 2 or more", {34, 96, 112, 149, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.079
     {"convolution fprop dense, stride 2 or more", {64, 128, 56, 56, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.027
-    {"convolution fprop dense, stride 2 or more", {64, 512, 14, 14, 512, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.169
-    {"convolution fprop grouped, stride 1", {64, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 7}, false},  // 0.969
+    {"convolution fprop dense, stride 2 or more", {64, 512, 14, 14, 512, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.188
+    {"convolution fprop grouped, stride 1", {64, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 7}, false},  // 0.967
     {"convolution fprop grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.886
     {"convolution fprop grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.272
-    {"convolution fprop of few channels, stride 1", {16, 3, 224, 224, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 2.090
-    {"convolution fprop of few channels, stride 1", {32, 4, 110, 110, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 2.183
     {"convolution fprop of few channels, stride 2 or more", {1, 3, 224, 224, 96, 4, 4, 4, 4, 0, 0, 1, 1, 1}, false},  // 0.831
-    {"convolution fprop of few channels, stride 2 or more", {1, 3, 256, 341, 32, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.688
+    {"convolution fprop pointwise, stride 1", {8, 144, 112, 149, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.942
     {"convolution fprop pointwise, stride 1", {54, 112, 28, 28, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.966
-    {"convolution fprop pointwise, stride 1", {64, 1024, 14, 14, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.951
+    {"convolution fprop pointwise, stride 1", {62, 64, 112, 149, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.903
+    {"convolution fprop pointwise, stride 1", {64, 1024, 14, 14, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.946
+    {"convolution fprop pointwise, stride 1", {114, 144, 64, 64, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.903
     {"convolution fprop pointwise, stride 1", {200, 112, 24, 24, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.783
+    {"convolution wgrad dense, stride 1", {1, 48, 35, 35, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, false},  // 0.947
     {"convolution wgrad dense, stride 1", {2, 512, 64, 85, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.963
-    {"convolution wgrad dense, stride 1", {4, 512, 64, 64, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.933
-    {"convolution wgrad dense, stride 1", {4, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.954
+    {"convolution wgrad dense, stride 1", {2, 640, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.951
+    {"convolution wgrad dense, stride 1", {3, 640, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.919
+    {"convolution wgrad dense, stride 1", {4, 2560, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.909
+    {"convolution wgrad dense, stride 1", {4, 2560, 32, 43, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.964
     {"convolution wgrad dense, stride 1", {8, 640, 32, 32, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.913
     {"convolution wgrad dense, stride 1", {14, 640, 128, 128, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.902
     {"convolution wgrad dense, stride 1", {16, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.945
@@ -533,19 +531,32 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"convolution wgrad dense, stride 2 or more", {2, 232, 56, 56, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.723
     {"convolution wgrad dense, stride 2 or more", {3, 232, 56, 56, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.720
     {"convolution wgrad grouped, stride 1", {1, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 16}, false},  // 0.602
-    {"convolution wgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.879
+    {"convolution wgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.954
     {"convolution wgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.381
-    {"convolution wgrad of few channels, stride 1", {16, 3, 224, 224, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.306
-    {"convolution wgrad of few channels, stride 1", {32, 4, 110, 110, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.312
-    {"convolution wgrad pointwise, stride 1", {4, 16, 128, 128, 96, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.889
-    {"convolution wgrad pointwise, stride 1", {4, 16, 128, 228, 96, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.915
-    {"convolution wgrad pointwise, stride 1", {4, 144, 56, 75, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.872
-    {"convolution wgrad pointwise, stride 1", {10, 144, 56, 56, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.803
-    {"convolution wgrad pointwise, stride 1", {11, 144, 56, 100, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.862
-    {"convolution wgrad pointwise, stride 1", {16, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.771
-    {"convolution wgrad pointwise, stride 1", {29, 24, 56, 75, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.837
-    {"convolution wgrad pointwise, stride 1", {54, 112, 28, 28, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.793
-    {"convolution wgrad pointwise, stride 1", {195, 2048, 7, 9, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.851
+    {"convolution wgrad pointwise, stride 1", {1, 112, 16, 16, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.696
+    {"convolution wgrad pointwise, stride 1", {2, 40, 32, 43, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.058
+    {"convolution wgrad pointwise, stride 1", {2, 40, 56, 56, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.120
+    {"convolution wgrad pointwise, stride 1", {2, 112, 14, 14, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.800
+    {"convolution wgrad pointwise, stride 1", {4, 40, 32, 32, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.206
+    {"convolution wgrad pointwise, stride 1", {4, 112, 14, 14, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.481
+    {"convolution wgrad pointwise, stride 1", {4, 2048, 8, 8, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.922
+    {"convolution wgrad pointwise, stride 1", {6, 40, 28, 28, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.171
+    {"convolution wgrad pointwise, stride 1", {7, 320, 7, 9, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.670
+    {"convolution wgrad pointwise, stride 1", {8, 2048, 7, 9, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.197
+    {"convolution wgrad pointwise, stride 1", {9, 64, 64, 85, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.036
+    {"convolution wgrad pointwise, stride 1", {16, 320, 14, 14, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.206
+    {"convolution wgrad pointwise, stride 1", {16, 2048, 8, 11, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.369
+    {"convolution wgrad pointwise, stride 1", {26, 40, 48, 48, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.090
+    {"convolution wgrad pointwise, stride 1", {32, 64, 56, 56, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.030
+    {"convolution wgrad pointwise, stride 1", {32, 320, 7, 12, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.043
+    {"convolution wgrad pointwise, stride 1", {32, 2048, 7, 7, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.406
+    {"convolution wgrad pointwise, stride 1", {58, 40, 28, 50, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.167
+    {"convolution wgrad pointwise, stride 1", {64, 64, 56, 56, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.181
+    {"convolution wgrad pointwise, stride 1", {64, 256, 56, 56, 64, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.050
+    {"convolution wgrad pointwise, stride 1", {64, 1024, 14, 14, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.096
+    {"convolution wgrad pointwise, stride 1", {73, 40, 28, 50, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.419
+    {"convolution wgrad pointwise, stride 1", {75, 16, 192, 192, 96, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.076
+    {"convolution wgrad pointwise, stride 1", {95, 144, 56, 100, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.108
     {"mm nt", {1, 384, 3072, 6102}, false},  // 0.907
     {"mm nt", {1, 528, 7168, 13429}, false},  // 0.942
     {"mm nt", {1, 768, 3072, 8192}, false},  // 0.834

@@ -70,43 +70,43 @@ GEMMS = {
 
 # Kind, filter, and whether it is strided.
 CONVOLUTIONS = {
-    ("convolution", "1x1", False): True,  # 53 problems, mean 1.337, a fifth up to 1.152
-    ("convolution", "1x1", True): True,  # 5 problems, mean 1.708, a fifth up to 1.559
-    ("convolution", "3x3", False): True,  # 121 problems, mean 1.291, a fifth up to 1.058
-    ("convolution", "3x3", True): True,  # 29 problems, mean 1.275, a fifth up to 1.112
-    ("convolution", "other", False): True,  # 5 problems, mean 1.700, a fifth up to 1.600
-    ("convolution", "other", True): True,  # 28 problems, mean 2.909, a fifth up to 1.583
-    ("convolution, goes on", "1x1", False): False,  # 53 problems, mean 0.997, a fifth up to 0.888
-    ("convolution, goes on", "1x1", True): True,  # 5 problems, mean 1.307, a fifth up to 1.088
-    ("convolution, goes on", "3x3", False): True,  # 121 problems, mean 1.165, a fifth up to 0.973
-    ("convolution, goes on", "3x3", True): False,  # 29 problems, mean 1.122, a fifth up to 0.933
-    ("convolution, goes on", "other", False): True,  # 5 problems, mean 1.580, a fifth up to 1.562
-    ("convolution, goes on", "other", True): True,  # 28 problems, mean 2.681, a fifth up to 1.472
-    ("convolution, shared", "1x1", False): True,  # 53 problems, mean 1.171, a fifth up to 1.067
-    ("convolution, shared", "1x1", True): True,  # 5 problems, mean 1.509, a fifth up to 1.320
-    ("convolution, shared", "3x3", False): True,  # 121 problems, mean 1.230, a fifth up to 1.017
-    ("convolution, shared", "3x3", True): True,  # 29 problems, mean 1.199, a fifth up to 0.999
-    ("convolution, shared", "other", False): True,  # 5 problems, mean 1.640, a fifth up to 1.581
-    ("convolution, shared", "other", True): True,  # 28 problems, mean 2.796, a fifth up to 1.535
-    ("dgrad", "1x1", False): True,  # 53 problems, mean 1.184, a fifth up to 1.022
-    ("dgrad", "1x1", True): True,  # 5 problems, mean 1.525, a fifth up to 1.228
-    ("dgrad", "3x3", False): False,  # 121 problems, mean 1.136, a fifth up to 0.969
-    ("dgrad", "3x3", True): True,  # 29 problems, mean 1.361, a fifth up to 1.020
+    ("convolution", "1x1", False): True,  # 53 problems, mean 1.324, a fifth up to 1.132
+    ("convolution", "1x1", True): True,  # 4 problems, mean 1.747, a fifth up to 1.552
+    ("convolution", "3x3", False): True,  # 123 problems, mean 1.350, a fifth up to 1.081
+    ("convolution", "3x3", True): True,  # 30 problems, mean 1.369, a fifth up to 1.137
+    ("convolution", "other", False): True,  # 5 problems, mean 1.795, a fifth up to 1.600
+    ("convolution", "other", True): True,  # 26 problems, mean 3.371, a fifth up to 1.846
+    ("convolution, goes on", "1x1", False): False,  # 53 problems, mean 0.978, a fifth up to 0.875
+    ("convolution, goes on", "1x1", True): True,  # 4 problems, mean 1.375, a fifth up to 1.088
+    ("convolution, goes on", "3x3", False): True,  # 123 problems, mean 1.213, a fifth up to 0.991
+    ("convolution, goes on", "3x3", True): False,  # 30 problems, mean 1.207, a fifth up to 0.950
+    ("convolution, goes on", "other", False): True,  # 5 problems, mean 1.682, a fifth up to 1.584
+    ("convolution, goes on", "other", True): True,  # 26 problems, mean 3.076, a fifth up to 1.617
+    ("convolution, shared", "1x1", False): True,  # 53 problems, mean 1.156, a fifth up to 1.064
+    ("convolution, shared", "1x1", True): True,  # 4 problems, mean 1.562, a fifth up to 1.320
+    ("convolution, shared", "3x3", False): True,  # 123 problems, mean 1.283, a fifth up to 1.040
+    ("convolution, shared", "3x3", True): True,  # 30 problems, mean 1.288, a fifth up to 1.053
+    ("convolution, shared", "other", False): True,  # 5 problems, mean 1.739, a fifth up to 1.590
+    ("convolution, shared", "other", True): True,  # 26 problems, mean 3.225, a fifth up to 1.734
+    ("dgrad", "1x1", False): True,  # 53 problems, mean 1.154, a fifth up to 1.004
+    ("dgrad", "1x1", True): True,  # 4 problems, mean 1.617, a fifth up to 1.228
+    ("dgrad", "3x3", False): False,  # 123 problems, mean 1.144, a fifth up to 0.960
+    ("dgrad", "3x3", True): True,  # 30 problems, mean 1.412, a fifth up to 1.101
     ("dgrad", "3x3x3", False): True,  # 10 problems, mean 1.044, a fifth up to 1.007
-    ("dgrad", "other", False): True,  # 5 problems, mean 1.316, a fifth up to 1.098
-    ("dgrad", "other", True): True,  # 28 problems, mean 3.014, a fifth up to 1.782
-    ("fprop", "1x1", False): True,  # 53 problems, mean 1.244, a fifth up to 1.034
-    ("fprop", "1x1", True): True,  # 5 problems, mean 1.473, a fifth up to 1.398
-    ("fprop", "3x3", False): True,  # 121 problems, mean 1.218, a fifth up to 0.997
-    ("fprop", "3x3", True): False,  # 29 problems, mean 1.216, a fifth up to 0.959
+    ("dgrad", "other", False): True,  # 5 problems, mean 1.469, a fifth up to 1.559
+    ("dgrad", "other", True): True,  # 26 problems, mean 3.229, a fifth up to 1.570
+    ("fprop", "1x1", False): True,  # 53 problems, mean 1.193, a fifth up to 1.003
+    ("fprop", "1x1", True): True,  # 4 problems, mean 1.540, a fifth up to 1.398
+    ("fprop", "3x3", False): True,  # 123 problems, mean 1.268, a fifth up to 1.009
+    ("fprop", "3x3", True): False,  # 30 problems, mean 1.309, a fifth up to 0.960
     ("fprop", "3x3x3", False): True,  # 10 problems, mean 1.076, a fifth up to 0.985
-    ("fprop", "other", False): True,  # 5 problems, mean 1.575, a fifth up to 1.579
-    ("fprop", "other", True): True,  # 28 problems, mean 3.059, a fifth up to 1.695
-    ("wgrad", "1x1", False): True,  # 52 problems, mean 1.088, a fifth up to 0.976
-    ("wgrad", "1x1", True): True,  # 5 problems, mean 1.359, a fifth up to 1.258
-    ("wgrad", "3x3", False): True,  # 121 problems, mean 1.229, a fifth up to 1.042
-    ("wgrad", "3x3", True): True,  # 29 problems, mean 1.307, a fifth up to 1.138
+    ("fprop", "other", False): True,  # 5 problems, mean 1.690, a fifth up to 1.634
+    ("fprop", "other", True): True,  # 26 problems, mean 3.477, a fifth up to 1.793
+    ("wgrad", "1x1", False): False,  # 52 problems, mean 1.094, a fifth up to 0.959
+    ("wgrad", "1x1", True): True,  # 4 problems, mean 1.360, a fifth up to 1.127
+    ("wgrad", "3x3", False): True,  # 123 problems, mean 1.246, a fifth up to 1.033
+    ("wgrad", "3x3", True): True,  # 30 problems, mean 1.323, a fifth up to 1.138
     ("wgrad", "3x3x3", False): False,  # 10 problems, mean 1.001, a fifth up to 0.922
-    ("wgrad", "other", False): True,  # 5 problems, mean 1.416, a fifth up to 1.337
-    ("wgrad", "other", True): True,  # 28 problems, mean 2.031, a fifth up to 1.427
+    ("wgrad", "other", False): True,  # 5 problems, mean 1.271, a fifth up to 1.135
+    ("wgrad", "other", True): True,  # 26 problems, mean 1.951, a fifth up to 1.449
 }
