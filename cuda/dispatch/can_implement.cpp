@@ -171,8 +171,7 @@ std::string text_of(Reason reason, KernelDescriptor const& kernel, GemmRequest c
                     " channels times the stride along a row");
     case Reason::few_channels:
       return "it takes images of up to 4 channels, strides of 2, filters whose number is a multiple of 8, and up to 32 "
-             "blocks of "
-             "2 x 2 taps";
+             "blocks of 2 x 2 taps";
     case Reason::gathered_image: return "it reads whole accesses, and the pixels of this image are smaller";
     case Reason::thin:
       return "it takes one problem, N and K that are multiples of 8, and a B of at most 112 KiB in whole blocks of 32x32";
