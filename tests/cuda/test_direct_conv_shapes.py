@@ -15,18 +15,40 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = r"""
+# Reads the numbers of a convolution, those of Conv behind that of a form, and what follows them.
+READING = r"""
+template <int count>
+bool read(int (&v)[count]) {
+  for (int& one : v) {
+    if (std::scanf("%d", &one) != 1) return false;
+  }
+  return true;
+}
+cutwheel::conv2d::ConvProblem conv_of(int const* v) {
+  return {v[1], v[2],  v[3],  v[4],  v[5],  v[6],  v[7], v[8],
+          v[9], v[10], v[11], v[12], v[13], v[14], v[15]};
+}
+"""
+# What device code of a header needs.
+ON_THE_HOST = r"""
+#include <cstdint>
+#include <cstdio>
+#include <vector>
+struct uint4 { unsigned x, y, z, w; };
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+"""
+PROGRAM = (
+    r"""
 #include <cstdio>
 #include "sm90/direct_conv/shape.h"
+"""
+    + READING
+    + r"""
 using namespace cutwheel;
 int main() {
   int v[16];
-  for (;;) {
-    for (int& one : v) {
-      if (std::scanf("%d", &one) != 1) return 0;
-    }
-    conv2d::ConvProblem const x{v[1], v[2],  v[3],  v[4],  v[5],  v[6],  v[7], v[8],
-                                v[9], v[10], v[11], v[12], v[13], v[14], v[15]};
+  while (read(v)) {
+    conv2d::ConvProblem const x = conv_of(v);
     conv2d::DirectConvShape y;
     Direction const direction = v[0] == 1 ? Direction::dgrad : Direction::fprop;
     bool const taken = v[0] == 3   ? y.plan_few_channels(x)
@@ -43,24 +65,21 @@ int main() {
   }
 }
 """
+)
 # The functions that fill shared memory, thread by thread, with the number of each element of the
 # filter instead of its value. Prints them as they lie, the swizzle undone.
-GATHERING = r"""
-#include <cstdint>
-#include <cstdio>
-#include <vector>
-struct uint4 { unsigned x, y, z, w; };
-inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+GATHERING = (
+    ON_THE_HOST
+    + r"""
 #include "sm90/direct_conv/filters.cuh"
+"""
+    + READING
+    + r"""
 using namespace cutwheel::conv2d;
 int main() {
   int v[16];
-  for (;;) {
-    for (int& one : v) {
-      if (std::scanf("%d", &one) != 1) return 0;
-    }
-    ConvProblem const x{v[1], v[2],  v[3],  v[4],  v[5],  v[6],  v[7], v[8],
-                        v[9], v[10], v[11], v[12], v[13], v[14], v[15]};
+  while (read(v)) {
+    ConvProblem const x = conv_of(v);
     DirectConvShape y;
     bool const blocks = v[0] == 2;
     bool const strided = !blocks && y.plan(cutwheel::Direction::dgrad, x) && y.residues > 1;
@@ -88,15 +107,16 @@ int main() {
   }
 }
 """
+)
 # Images and filters of few channels, thread by thread likewise: for each convolution the filters,
 # then the halo tile whose first block is at the numbers that follow.
-FEW_CHANNELS = r"""
-#include <cstdint>
-#include <cstdio>
-#include <vector>
-struct uint4 { unsigned x, y, z, w; };
-inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+FEW_CHANNELS = (
+    ON_THE_HOST
+    + r"""
 #include "sm90/direct_conv/gather.cuh"
+"""
+    + READING
+    + r"""
 using namespace cutwheel::conv2d;
 void print(std::uint8_t const* to, int bytes) {
   for (int byte = 0; byte < bytes; byte += 2) {
@@ -107,12 +127,8 @@ void print(std::uint8_t const* to, int bytes) {
 }
 int main() {
   int v[20];
-  for (;;) {
-    for (int& one : v) {
-      if (std::scanf("%d", &one) != 1) return 0;
-    }
-    ConvProblem const x{v[1], v[2],  v[3],  v[4],  v[5],  v[6],  v[7], v[8],
-                        v[9], v[10], v[11], v[12], v[13], v[14], v[15]};
+  while (read(v)) {
+    ConvProblem const x = conv_of(v);
     DirectConvShape y;
     if (!y.plan_few_channels(x)) return 1;
     auto const numbers = [](int count) {
@@ -143,6 +159,7 @@ int main() {
   }
 }
 """
+)
 FORMS = FPROP, DGRAD, SPACE_TO_DEPTH, FEW = range(4)
 NAMES = ["fprop", "dgrad", "space_to_depth", "few_channels"]
 BLOCKS = (SPACE_TO_DEPTH, FEW)

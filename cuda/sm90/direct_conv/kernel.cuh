@@ -62,8 +62,8 @@ struct Sm90DirectConv {
   static_assert(Epilogue_<d>::Stores::kCount == 0);
 
   // Two warpgroups take turns: one stores while the other multiplies and a third halo tile is loaded. Filters of strided
-  // dgrad have more taps and leave shared memory for two stages. Of few channels three warpgroups have a stage each, which
-  // they fill themselves: a gather takes longer than all else, so there are to be as many threads at it as there can.
+  // dgrad have more taps and leave shared memory for two stages. With few channels, each of three warpgroups fills a stage
+  // of its own, because a gather takes longer than the products and needs all threads.
   static constexpr int kStages = kStridedDgrad ? 2 : 3, kConsumers = kFewChannels ? 3 : 2;
   // Results of an output tile overwrite its halo tile, in lines of 128 bytes; one more line takes the dropped positions.
   static constexpr int kHaloBytes =
