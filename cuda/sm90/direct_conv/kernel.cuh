@@ -262,7 +262,7 @@ struct Sm90DirectConv {
       cutlass::arch::fence_barrier_init();
       for (CUtensorMap const* map : {&p.epilogue.result, &p.halo, &p.weights}) {
         cute::prefetch_tma_descriptor(reinterpret_cast<cute::TmaDescriptor const*>(map));
-        if constexpr (kFewChannels) break;
+        if constexpr (kFewChannels) break;  // the first map is the only one: threads gather the operands
       }
     }
     wait_on_dependent_grids();
