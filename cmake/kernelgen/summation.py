@@ -45,9 +45,9 @@ def summation_order(kernel: Kernel) -> str | None:
     if kernel.dtypes.acc == "s32":
         return "exact"  # no sum of integers depends on its order
     k = kernel.tile.shape[2]
-    parts = [f"{'mma' if is_sm80 or is_thin else 'wgmma'}.k{32 // kernel.element_bytes}"]
+    parts = [f"{'mma' if is_sm80 else 'wgmma'}.k{32 // kernel.element_bytes}"]
     if is_thin:
-        parts.append("thin")  # threads load eight adjacent elements of K each, and multiply these
+        parts.append("thin")  # an instruction multiplies four of eight adjacent elements of K
     if kernel.is_fp8 and not kernel.tile.fast_accum:
         # The mainloop of sm80 promotes after each tile of K, all others after 128.
         is_tile = is_sm80 and not kernel.scales

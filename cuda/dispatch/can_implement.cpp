@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "dispatch/thin.h"
 
 namespace cutwheel {
 
@@ -33,11 +34,13 @@ bool has_summation_of(KernelDescriptor const& kernel, GemmRequest const& request
   return kernel.summation && request.summation && std::strcmp(kernel.summation, request.summation) == 0;
 }
 
-// Whether a weight stays in shared memory, and leaves room for two threadblocks on an SM of 227 KiB.
-bool is_thin(GemmRequest const& request) {
-  constexpr int kPiece = 32, kVector = 8, kMostBytes = 112 * 1024;
-  return request.batch == 1 && request.n % kVector == 0 && request.k % kVector == 0 &&
-         std::int64_t{round_up(request.n, kPiece)} * round_up(request.k, kPiece) * 2 <= kMostBytes;
+// Whether a weight stays in shared memory, and leaves room for strips of rows.
+bool is_thin(KernelDescriptor const& kernel, GemmRequest const& request) {
+  constexpr int kVector = 8, kMostExtent = 4096;
+  bool const is_short = request.n <= kMostExtent && request.k <= kMostExtent;
+  gemm::ThinShape shape;
+  return request.batch == 1 && request.n % kVector == 0 && request.k % kVector == 0 && is_short &&
+         plan_thin(shape, kernel, request.n, request.k);
 }
 
 // Whether B may be two matrices (gemm::Operand::pair_stride).
@@ -115,7 +118,7 @@ Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request,
   bool const has_few = request.few_channels.output_tiles > 0;
   if (kernel.family == Family::sm90_few_channels && !has_few) return Reason::few_channels;
   if (kernel.family != Family::sm90_few_channels && has_few) return Reason::gathered_image;
-  if (kernel.family == Family::thin && !is_thin(request)) return Reason::thin;
+  if (kernel.family == Family::thin && !is_thin(kernel, request)) return Reason::thin;
   return Reason::none;
 }
 
@@ -174,7 +177,7 @@ std::string text_of(Reason reason, KernelDescriptor const& kernel, GemmRequest c
              "blocks of 2 x 2 taps";
     case Reason::gathered_image: return "it reads whole accesses, and the pixels of this image are smaller";
     case Reason::thin:
-      return "it takes one problem, N and K that are multiples of 8, and a B of at most 112 KiB in whole blocks of 32x32";
+      return "it takes one problem, N and K that are multiples of 8, and a B that leaves shared memory for strips of rows";
     case Reason::summation:
       return concat("batch_invariant() is on and asks for sums in the order ", request.summation, ", its own is ",
                     kernel.summation);

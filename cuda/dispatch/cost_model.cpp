@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "dispatch/float_math.h"
+#include "dispatch/thin.h"
 #include "dispatch/tuning/calibration.h"
 
 namespace cutwheel {
@@ -110,44 +112,44 @@ double area_of(Extent3 const& tile) { return tile.m * tile.n / (128.0 * 128.0); 
 
 bool has_matrix(Epilogue epilogue) { return has_operand(epilogue, OperandKind::matrix); }
 
-// By how much kernels that load and store by TMA exceed the prediction where there are many rows that are short: of a
-// row-major A, or of D beside a row-major B. On an H100 it was 1.1 to 2.2 times for ten such products, with 31,008 to
-// 965,888 rows; beside a row-major B, CUTLASS's included, 1.3 to 1.7 times for ten, with 6,272 to 27,648 rows.
+// By how much kernels that load and store by TMA exceed the prediction where rows are short: read off the four tiles that
+// are predicted to be the fastest, for 148 products of 5,000 to 900,000 rows with up to 700 columns, on an H200. It is rows
+// that begin within lines of 128 bytes, of A and D, that take longer; less so where D has many columns for its K.
 double short_rows(KernelDescriptor const& kernel, GemmRequest const& r) {
-  constexpr int kSomeRows = 5000, kManyRows = 30000, kShortK = 48, kShortN = 24, kShortD = 48;
+  constexpr int kLine = 64, kSomeRows = 5000, kFewRows = 15000, kManyRows = 60000, kMostN = 700, kShortK = 60;
   bool const is_tma = is_persistent(kernel) || kernel.family == Family::sm90_warpspecialized;
-  if (r.op != Op::gemm || r.batch != 1 || !is_tma || element_bytes(kernel.a) != 2) return 1;
-  bool const by_rows = kernel.layout_b == Layout::row;
-  if (r.m >= kManyRows) {
-    bool const is_short = (kernel.layout_a == Layout::row && r.k <= kShortK) || (by_rows && r.n <= kShortN);
-    return is_persistent(kernel) && is_short ? 1.5 : 1;
-  }
-  return r.m >= kSomeRows && by_rows && r.n <= kShortD ? 1.35 : 1;
+  bool const is_narrow = r.op == Op::gemm && r.batch == 1 && r.n <= kMostN && kernel.layout_a == Layout::row;
+  if (!is_tma || !is_narrow || element_bytes(kernel.a) != 2) return 1;
+  bool const by_rows = kernel.layout_b == Layout::row, is_short = r.k <= kShortK, are_many = r.m >= kManyRows;
+  bool const reads_within = r.k % kLine != 0, stores_within = r.n % kLine != 0;
+  bool const takes_longer = reads_within && stores_within && !is_short && r.n < 3 * r.k;
+  // Of tiles with a K of 128 four products: 1.7 to 2.3 times, from 4,704 rows on.
+  constexpr int kRowsOfLongTiles = 4000;
+  if (takes_longer && by_rows && kernel.tile.k > kLine && r.m >= kRowsOfLongTiles) return 1.75;
+  if (r.m < kSomeRows) return 1;
+  if (!by_rows && is_short && r.m < kFewRows) return 1.35;
+  if (!stores_within) return 1;
+  if (!reads_within) return are_many ? 1.12 : 1.3;
+  if (!takes_longer) return is_short ? 1 : 1.05;
+  constexpr int kSector = 16;
+  return (!are_many ? 1.36 : by_rows ? 1.25 : 1.11) * (by_rows && r.n % kSector != 0 ? 1.12 : 1);
 }
 
-// Warps take strips of 16 rows, two threadblocks of eight on an SM where the weight leaves room. What a wave of strips
-// takes overlaps with the traffic of others, so all of them together are one limit, and memory is the other.
+// Each warpgroup takes strips of 64 rows.
 double predict_thin_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& device) {
-  constexpr int kStrip = 16, kPiece = 32, kWarps = 8, kReserved = 1024;
-  // Tiles of 32 columns take so much longer than those of 64, read off 64 products of 1x1 convolutions on an H100.
-  constexpr double kNarrowUs = 1.2;
   KernelDescriptor const& kernel = *plan.kernel;
   ThinFigures const& cost = kThinFigures;
-  int const groups = ceil_div(r.n, kPiece), blocks = ceil_div(r.k, kPiece);
-  int const weight = groups * blocks * kPiece * kPiece * element_bytes(kernel.b);
-  int const fitting = std::clamp((device.shared_memory_bytes + kReserved) / (weight + kReserved), 1, 2);
-  // All warps that there are work at one strip each at a time.
-  double const warps = static_cast<double>(kWarps) * fitting * device.sm_count;
-  double const waves = std::max(1.0, std::ceil(r.m / static_cast<double>(kStrip)) / warps);
-  double const loads =
-      r.k > kernel.tile.k ? 1 + cost.reload * (std::ceil(static_cast<double>(r.n) / kernel.tile.n) - 1) : 1;
-  constexpr int kWide = 64;
-  double const more = groups > 1 ? cost.narrow * (static_cast<double>(kWide) / kernel.tile.n - 1) : 0;
-  double const work = waves * fitting / 2 * (cost.strip_us * loads + cost.piece_us * (1 + more) * groups * blocks);
+  gemm::ThinShape shape;
+  if (!plan_thin(shape, kernel, r.n, r.k)) return std::numeric_limits<double>::max();
+  constexpr int kColumns = 32;
+  double const steps = ceil_div(r.k, kernel.tile.k);
+  double const pass = cost.pass_us + kernel.tile.n / kColumns * cost.store_us + steps * cost.step_us;
+  double const strips = ceil_div(r.m, gemm::ThinShape::kRows);
+  double const rounds = std::max(1.0, strips / (static_cast<double>(device.sm_count) * shape.warpgroups));
   double const bytes = operand_elements(r) * element_bytes(kernel.a) + epilogue_bytes(r, kernel.d) * r.m * r.n;
   double const dram = bytes / (cost.dram * device.memory_gb_per_s * 1e3);
-  return cost.launch_us + (kernel.tile.n < kWide ? kNarrowUs : 0) + cost.weight_us * weight / 1024 +
-         combine(work, dram, 0, cost.sharpness);
+  return cost.launch_us + cost.weight_us * shape.weight_bytes / 1024 + rounds * (cost.strip_us + shape.passes * pass) +
+         dram;
 }
 
 }  // namespace

@@ -247,12 +247,6 @@ std::vector<GemmPlan> rank_plans(GemmRequest const& asked, DeviceInfo const& dev
   std::stable_sort(plans.begin(), plans.end(),
                    [](GemmPlan const& x, GemmPlan const& y) { return x.predicted_us < y.predicted_us; });
   std::optional<PlanSource> const tuned = apply_tuning(plans, request, device);
-  // The grids of other kernels take every SM.
-  if (leaves_sms(device.sm_count)) {
-    std::stable_partition(plans.begin(), plans.end(), [](GemmPlan const& plan) {
-      return is_persistent(*plan.kernel) || plan.kernel->family == Family::sm80_grouped;
-    });
-  }
   if (source && !plans.empty()) {
     bool const measured = is_measured(*plans.front().kernel, device);
     *source = tuned.value_or(PlanSource{measured ? Basis::cost_model : Basis::estimate, 0, 0, 0, {}});

@@ -61,7 +61,7 @@ def test_figures_become_tables(repository: Path) -> None:
         ("reached = 0.698", "reached = 1.2", "reached = 1.2; expected a share of the peak"),
         (MMA_TILES[0], f"{MMA_TILES[0]}, {MMA_TILES[0]}", "mma_sync: a tile is there twice"),
         ("sharpness = ", "sharp = ", "limits: 'sharp' is missing or unknown"),
-        ("reload = ", "again = ", "thin: 'again' is missing or unknown"),
+        ("store_us = ", "again = ", "thin: 'again' is missing or unknown"),
         ("sm_count = 132", "", "KeyError('sm_count')"),
         ("[gpu]", "[gpu", "toml: "),
     ],

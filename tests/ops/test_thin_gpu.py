@@ -36,25 +36,38 @@ def force(environment: Callable[..., None]) -> Callable[[Row], None]:
 
 
 def extents_of(row: Row) -> Iterator[Extents]:
-    _, tile_n, tile_k = row["tile"]
-    # Strips that warps go around for more than twice; N and K end within groups and blocks.
+    _, tile_n, line = row["tile"]
+    # Strips that warpgroups go around for more than twice; N and K end within groups and blocks.
     yield Extents(80077, 24, 16)
     yield Extents(40003, 144, 24)
     yield Extents(1, 8, 8)
-    yield Extents(15, tile_n, tile_k)
-    yield Extents(130, tile_n + 8, tile_k - 8)
-    # A K of several parts, by columns that are multiplied at once and by more.
-    yield Extents(333, tile_n - 8, 2 * tile_k + 8)
-    yield Extents(1027, 2 * tile_n + 8, 2 * tile_k - 24)
+    yield Extents(63, tile_n, line)
+    yield Extents(130, 24, line + 24)
+    # More columns than are multiplied at once; fewer warpgroups than there could be.
+    yield Extents(333, tile_n + 8, line + 8)
+    yield Extents(20027, 40, 4 * line - 16)
+
+
+def as_it_is(x: torch.Tensor, is_column: bool = False) -> torch.Tensor:
+    """Rows, or columns, that follow each other: a strip of them is one copy."""
+    return x.mT.contiguous().mT if is_column else x.contiguous()
+
+
+LAYING = pytest.mark.parametrize("lay", [inside, as_it_is], ids=["within", "in_one"])
 
 
 @of([row for row in ROWS if row["epilogue"] in CLASSIC])
+@LAYING
 def test_every_thin_kernel(
-    cutwheel: ModuleType, device: str, force: Callable[[Row], None], row: Row
+    cutwheel: ModuleType,
+    device: str,
+    force: Callable[[Row], None],
+    row: Row,
+    lay: Callable[[torch.Tensor, bool], torch.Tensor],
 ) -> None:
     force(row)
     for extents in extents_of(row):
-        product = Product.random(row, extents, device)
+        product = Product.random(row, extents, device, lay)
         assert product.chosen(cutwheel) == row["name"]
         shape = (extents.m, extents.n)
         out = inside(torch.full(shape, float("nan"), dtype=product.a.dtype, device=device))
@@ -64,24 +77,33 @@ def test_every_thin_kernel(
         whole = torch.empty(0, dtype=out.dtype, device=device).set_(out.untyped_storage())
         assert int(whole.isnan().sum()) == around, f"{product}: written beyond the result"
         product.judge(out)
-        # The same bits wherever D lies.
-        assert torch.equal(product.run(cutwheel), out)
+        # The same bits wherever D lies; behind its last row is nothing of it.
+        beyond = torch.full(
+            (extents.m + 16, extents.n), float("nan"), dtype=out.dtype, device=device
+        )
+        assert torch.equal(product.run(cutwheel, beyond[: extents.m]), out)
+        assert bool(beyond[extents.m :].isnan().all())
 
 
 @of(FUSED)
+@LAYING
 def test_every_thin_kernel_with_a_fused_epilogue(
-    cutwheel: ModuleType, device: str, force: Callable[[Row], None], row: Row
+    cutwheel: ModuleType,
+    device: str,
+    force: Callable[[Row], None],
+    row: Row,
+    lay: Callable[[torch.Tensor, bool], torch.Tensor],
 ) -> None:
     force(row)
     epilogue, dtype = declared()[row["epilogue"]], TORCH_DTYPE[row["a"]]
     for x in extents_of(row):
         call = Call.random(
             *(epilogue, x.m, x.n, x.k, dtype, device),
-            lay_a=inside,
-            lay_b=lambda b: inside(b, row["layout"][1] == "n"),
+            lay_a=lambda a: lay(a, False),
+            lay_b=lambda b: lay(b, row["layout"][1] == "n"),
         )
         matrices = {
-            name: inside(operand)
+            name: lay(operand, False)
             for name, operand in call.operands.items()
             if operand is not None and operand.dim() == 2
         }

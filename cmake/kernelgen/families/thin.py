@@ -8,21 +8,18 @@ from kernelgen.families import rules
 from kernelgen.families.family import Family
 from kernelgen.kernel import DTYPE_BYTES, Kernel
 
-_ROWS, _GROUP, _BLOCK = 128, 32, 32
-_MOST_COLUMNS, _LONGEST_K = 64, 160
+_ROWS, _GROUP, _LINE = 64, 32, 64
+_MOST_COLUMNS = 128  # as far as the registers of four warpgroups go
 
 
 def _check_tile(kernel: Kernel) -> Iterator[str]:
     m, n, k = kernel.tile.shape
     if m != _ROWS:
-        yield f"tile M = {m}; eight warps take 16 rows each: {_ROWS}"
-    if n not in range(_GROUP, _MOST_COLUMNS + 1, _GROUP):
-        yield f"tile N = {n}; groups of {_GROUP} columns are multiplied at once: 32 or 64"
-    if k not in range(_BLOCK, _LONGEST_K + 1, _BLOCK):
-        yield (
-            f"tile K = {k}; registers hold rows of up to {_LONGEST_K}, in blocks of {_BLOCK}: a"
-            f" multiple of {_BLOCK} up to {_LONGEST_K}"
-        )
+        yield f"tile M = {m}; a warpgroup takes strips of {_ROWS} rows"
+    if n not in (_GROUP, 2 * _GROUP, _MOST_COLUMNS):
+        yield f"tile N = {n}; columns that are multiplied at once: 32, 64 or {_MOST_COLUMNS}"
+    if k not in (_LINE // 2, _LINE):
+        yield f"tile K = {k}; elements of K that are multiplied at once: {_LINE // 2} or {_LINE}"
 
 
 def _check_epilogue(kernel: Kernel) -> Iterator[str]:
@@ -44,15 +41,15 @@ def _check_epilogue(kernel: Kernel) -> Iterator[str]:
 THIN = Family(
     name="thin",
     seconds=(3, 0.2),
-    header="sm80/thin.cuh",
+    header="sm90/thin/kernel.cuh",
     template="Thin<arch, dtypes, layouts, tile, epilogue>",
-    archs=("80", "89", "90a"),
+    archs=("90a",),
     dtypes={"gemm": tuple(x for x in rules.GEMM_DTYPES if DTYPE_BYTES[x.d] == 2)},
     layouts=("tnt", "ttt"),
     tile_keys=("tile",),
     schedules=("persistent",),
     mode="thin",
     checks=(rules.check_gemm, rules.check_stores, _check_tile, _check_epilogue),
-    # Of the smallest weight; a larger one takes more.
-    memory=lambda kernel: f"{_GROUP} x {_BLOCK} x 2",
+    # Of the smallest weight, and of barriers; a larger one takes more, and so do rows.
+    memory=lambda kernel: f"{kernel.tile.shape[1]} x {_LINE} x 2 + 4 x 4 x 8",
 )

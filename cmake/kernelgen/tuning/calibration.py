@@ -102,10 +102,7 @@ def _mma_sync(figures: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
-_THIN = (
-    *("launch_us", "weight_us", "strip_us", "piece_us"),
-    *("narrow", "reload", "dram", "sharpness"),
-)
+_THIN = "launch_us", "weight_us", "strip_us", "pass_us", "store_us", "step_us", "dram"
 
 
 def _thin(figures: Mapping[str, float]) -> str:

@@ -72,13 +72,13 @@ struct MmaFigures {
 
 // Kernels of the family thin.
 struct ThinFigures {
-  double launch_us;           // once, with the weight's way to shared memory
-  double weight_us;           // for each KiB of the weight besides
-  double strip_us, piece_us;  // of 16 rows of a warp; of 32 columns and 32 of K in them
-  double narrow;              // what a piece costs more where 32 columns are multiplied at once, not 64, as a share
-  double reload;              // of A, where K has several parts and so have the columns: as a share of its first load
-  double dram;                // as a share of the theoretical rate
-  double sharpness;
+  double launch_us;  // once, with the weight's way to shared memory
+  double weight_us;  // for each KiB of the weight besides
+  double strip_us;   // of 64 rows of a warpgroup
+  double pass_us;    // of the columns that are multiplied at once
+  double store_us;   // of 32 columns of a pass
+  double step_us;    // of the K that is multiplied at once
+  double dram;       // as a share of the theoretical rate
 };
 
 struct CalibratedGpu {
