@@ -57,6 +57,13 @@ bool reads_pairs(KernelDescriptor const& kernel, GemmRequest const& request, boo
   return in_pairs && !partial && !kernel.swap_ab;
 }
 
+// Whether a weight leaves room for two threadblocks on an SM of 227 KiB.
+bool is_sm80_thin(GemmRequest const& request) {
+  constexpr int kPiece = 32, kVector = 8, kMostBytes = 112 * 1024;
+  return request.batch == 1 && request.n % kVector == 0 && request.k % kVector == 0 &&
+         std::int64_t{round_up(request.n, kPiece)} * round_up(request.k, kPiece) * 2 <= kMostBytes;
+}
+
 // Whether each tile and each step of K lies in one group of a convolution. Only dense kernels are asked: those of the
 // families for groups have a request of their own.
 bool has_tiles_of_groups(KernelDescriptor const& kernel, GemmRequest const& r) {
@@ -119,6 +126,7 @@ Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request,
   if (kernel.family == Family::sm90_few_channels && !has_few) return Reason::few_channels;
   if (kernel.family != Family::sm90_few_channels && has_few) return Reason::gathered_image;
   if (kernel.family == Family::thin && !is_thin(kernel, request)) return Reason::thin;
+  if (kernel.family == Family::sm80_thin && !is_sm80_thin(request)) return Reason::thin;
   return Reason::none;
 }
 

@@ -60,7 +60,8 @@ def _render(data: Mapping[str, Any]) -> dict[str, object]:
             for kind in KINDS
         ),
         **_mma_sync(data["mma_sync"]),
-        "thin": _thin(data["thin"]),
+        "thin": _named("thin", data["thin"], _THIN),
+        "sm80_thin": _named("sm80_thin", data["sm80_thin"], _SM80_THIN),
         **{name: _figures(direct[name]) for name in ("plain", *_SPACE_TO_DEPTH, "few_channels")},
     }
 
@@ -102,13 +103,14 @@ def _mma_sync(figures: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
+_SM80_THIN = "launch_us", "weight_us", "strip_us", "piece_us", "reload", "dram", "sharpness"
 _THIN = "launch_us", "weight_us", "strip_us", "pass_us", "store_us", "step_us", "dram"
 
 
-def _thin(figures: Mapping[str, float]) -> str:
-    if unknown := set(figures) ^ set(_THIN):
-        raise CalibrationError(f"thin: {min(unknown)!r} is missing or unknown")
-    return ", ".join(repr(float(figures[key])) for key in _THIN)
+def _named(table: str, figures: Mapping[str, float], keys: Sequence[str]) -> str:
+    if unknown := set(figures) ^ set(keys):
+        raise CalibrationError(f"{table}: {min(unknown)!r} is missing or unknown")
+    return ", ".join(repr(float(figures[key])) for key in keys)
 
 
 def _share(value: float) -> str:

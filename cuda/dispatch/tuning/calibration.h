@@ -81,6 +81,16 @@ struct ThinFigures {
   double dram;       // as a share of the theoretical rate
 };
 
+// And of sm80_thin.
+struct Sm80ThinFigures {
+  double launch_us;           // once, with the weight's way to shared memory
+  double weight_us;           // for each KiB of the weight besides
+  double strip_us, piece_us;  // of 16 rows of a warp; of 32 columns and 32 of K in them
+  double reload;              // of A, where K has several parts and so have the columns: as a share of its first load
+  double dram;                // as a share of the theoretical rate
+  double sharpness;
+};
+
 struct CalibratedGpu {
   int cc_major, sm_count;
   double least_memory_gb_per_s;
@@ -96,6 +106,7 @@ extern int const kMmaFigureCount;
 extern double const kMmaTileUs, kMmaLaunchUs;
 extern Calibration const kFiguresByArea[];  // by FigureKind; zeros where there are none
 extern ThinFigures const kThinFigures;
+extern Sm80ThinFigures const kSm80ThinFigures;
 extern Calibration const kDirectConvFigures, kSpaceToDepth16Figures, kSpaceToDepth32Figures, kFewChannelsFigures;
 
 // The kernel's measured figures, or figures computed from its tile and the tensor-core rate of its instructions.

@@ -110,32 +110,32 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"bmm tn", 2048, true},  // 3 problems, mean 1.022, a fifth up to 0.981
     {"bmm tt", 512, true},  // 5 problems, mean 1.609, a fifth up to 1.277
     {"bmm tt", 2048, false},  // 3 problems, mean 1.003, a fifth up to 0.915
-    {"convolution dgrad dense, stride 1", 0, false},  // 102 problems, mean 1.117, a fifth up to 0.959
-    {"convolution dgrad dense, stride 2 or more", 0, true},  // 17 problems, mean 1.246, a fifth up to 1.090
+    {"convolution dgrad dense, stride 1", 0, true},  // 107 problems, mean 1.147, a fifth up to 0.987
+    {"convolution dgrad dense, stride 2 or more", 0, true},  // 20 problems, mean 1.245, a fifth up to 1.053
     {"convolution dgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.745, a fifth up to 1.043
-    {"convolution dgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 3.316, a fifth up to 2.724
-    {"convolution dgrad grouped, stride 1", 0, true},  // 12 problems, mean 2.011, a fifth up to 1.196
-    {"convolution dgrad of few channels, stride 1", 0, true},  // 7 problems, mean 1.610, a fifth up to 1.383
-    {"convolution dgrad of few channels, stride 2 or more", 0, true},  // 33 problems, mean 2.798, a fifth up to 1.394
-    {"convolution dgrad pointwise, stride 1", 0, true},  // 47 problems, mean 1.134, a fifth up to 0.991
+    {"convolution dgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 3.333, a fifth up to 2.724
+    {"convolution dgrad grouped, stride 1", 0, true},  // 12 problems, mean 2.011, a fifth up to 1.223
+    {"convolution dgrad of few channels, stride 1", 0, true},  // 4 problems, mean 1.747, a fifth up to 1.532
+    {"convolution dgrad of few channels, stride 2 or more", 0, true},  // 28 problems, mean 2.822, a fifth up to 1.394
+    {"convolution dgrad pointwise, stride 1", 0, true},  // 48 problems, mean 1.186, a fifth up to 1.023
     {"convolution dgrad pointwise, stride 2 or more", 0, true},  // 4 problems, mean 1.617, a fifth up to 1.228
-    {"convolution fprop dense, stride 1", 0, true},  // 102 problems, mean 1.242, a fifth up to 1.004
-    {"convolution fprop dense, stride 2 or more", 0, false},  // 17 problems, mean 1.068, a fifth up to 0.902
-    {"convolution fprop depthwise, stride 1", 0, true},  // 9 problems, mean 1.275, a fifth up to 1.061
+    {"convolution fprop dense, stride 1", 0, true},  // 107 problems, mean 1.252, a fifth up to 1.012
+    {"convolution fprop dense, stride 2 or more", 0, false},  // 20 problems, mean 1.107, a fifth up to 0.944
+    {"convolution fprop depthwise, stride 1", 0, true},  // 9 problems, mean 1.339, a fifth up to 1.053
     {"convolution fprop depthwise, stride 2 or more", 0, true},  // 3 problems, mean 1.078, a fifth up to 1.011
-    {"convolution fprop grouped, stride 1", 0, true},  // 12 problems, mean 1.784, a fifth up to 1.094
-    {"convolution fprop of few channels, stride 1", 0, true},  // 7 problems, mean 2.015, a fifth up to 1.754
-    {"convolution fprop of few channels, stride 2 or more", 0, true},  // 33 problems, mean 2.965, a fifth up to 1.598
-    {"convolution fprop pointwise, stride 1", 0, true},  // 47 problems, mean 1.209, a fifth up to 0.996
+    {"convolution fprop grouped, stride 1", 0, true},  // 12 problems, mean 1.781, a fifth up to 1.092
+    {"convolution fprop of few channels, stride 1", 0, true},  // 4 problems, mean 2.075, a fifth up to 1.992
+    {"convolution fprop of few channels, stride 2 or more", 0, true},  // 28 problems, mean 3.101, a fifth up to 1.558
+    {"convolution fprop pointwise, stride 1", 0, true},  // 48 problems, mean 1.241, a fifth up to 1.042
     {"convolution fprop pointwise, stride 2 or more", 0, true},  // 4 problems, mean 1.540, a fifth up to 1.398
-    {"convolution wgrad dense, stride 1", 0, true},  // 102 problems, mean 1.228, a fifth up to 1.016
-    {"convolution wgrad dense, stride 2 or more", 0, true},  // 17 problems, mean 1.154, a fifth up to 1.034
-    {"convolution wgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.295, a fifth up to 1.038
-    {"convolution wgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 2.720, a fifth up to 1.243
-    {"convolution wgrad grouped, stride 1", 0, true},  // 12 problems, mean 1.693, a fifth up to 1.097
-    {"convolution wgrad of few channels, stride 1", 0, true},  // 7 problems, mean 1.522, a fifth up to 1.312
-    {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 33 problems, mean 1.926, a fifth up to 1.483
-    {"convolution wgrad pointwise, stride 1", 0, false},  // 46 problems, mean 1.085, a fifth up to 0.944
+    {"convolution wgrad dense, stride 1", 0, true},  // 107 problems, mean 1.232, a fifth up to 1.032
+    {"convolution wgrad dense, stride 2 or more", 0, true},  // 20 problems, mean 1.204, a fifth up to 1.034
+    {"convolution wgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.293, a fifth up to 1.029
+    {"convolution wgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 2.713, a fifth up to 1.243
+    {"convolution wgrad grouped, stride 1", 0, true},  // 12 problems, mean 1.721, a fifth up to 1.174
+    {"convolution wgrad of few channels, stride 1", 0, true},  // 4 problems, mean 1.353, a fifth up to 1.306
+    {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 28 problems, mean 2.084, a fifth up to 1.484
+    {"convolution wgrad pointwise, stride 1", 0, true},  // 47 problems, mean 1.122, a fifth up to 0.979
     {"convolution wgrad pointwise, stride 2 or more", 0, true},  // 4 problems, mean 1.360, a fifth up to 1.127
     {"mm nt", 512, true},  // 10 problems, mean 1.168, a fifth up to 1.091
     {"mm nt", 2048, true},  // 49 problems, mean 1.119, a fifth up to 0.993
@@ -417,146 +417,87 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"bmm tt", {40, 1024, 128, 1024}, true},  // 1.064
     {"bmm tt", {16, 4096, 40, 77}, false},  // 0.862
     {"bmm tt", {16, 4096, 40, 4096}, true},  // 1.044
-    {"convolution dgrad dense, stride 1", {1, 48, 35, 35, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.618
-    {"convolution dgrad dense, stride 1", {1, 64, 224, 299, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.388
-    {"convolution dgrad dense, stride 1", {1, 128, 256, 455, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.277
-    {"convolution dgrad dense, stride 1", {1, 320, 73, 73, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.162
-    {"convolution dgrad dense, stride 1", {1, 512, 64, 64, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.430
-    {"convolution dgrad dense, stride 1", {1, 512, 128, 228, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.059
-    {"convolution dgrad dense, stride 1", {2, 48, 35, 47, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.098
-    {"convolution dgrad dense, stride 1", {2, 64, 112, 112, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.173
-    {"convolution dgrad dense, stride 1", {2, 128, 56, 56, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.161
-    {"convolution dgrad dense, stride 1", {2, 256, 28, 37, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.206
-    {"convolution dgrad dense, stride 1", {2, 256, 48, 64, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.029
-    {"convolution dgrad dense, stride 1", {2, 320, 73, 130, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.162
-    {"convolution dgrad dense, stride 1", {2, 512, 7, 7, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.473
-    {"convolution dgrad dense, stride 1", {2, 512, 28, 28, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, true},  // 1.075
-    {"convolution dgrad dense, stride 1", {2, 512, 128, 228, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.058
-    {"convolution dgrad dense, stride 1", {2, 640, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.035
-    {"convolution dgrad dense, stride 1", {2, 960, 55, 98, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.130
-    {"convolution dgrad dense, stride 1", {3, 256, 14, 14, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.111
-    {"convolution dgrad dense, stride 1", {3, 640, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.025
-    {"convolution dgrad dense, stride 1", {4, 128, 256, 256, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.441
-    {"convolution dgrad dense, stride 1", {4, 128, 293, 293, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.396
-    {"convolution dgrad dense, stride 1", {4, 320, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.137
-    {"convolution dgrad dense, stride 1", {4, 320, 64, 114, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.152
-    {"convolution dgrad dense, stride 1", {4, 512, 128, 128, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.041
-    {"convolution dgrad dense, stride 1", {5, 960, 55, 55, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.057
-    {"convolution dgrad dense, stride 1", {5, 1280, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.035
-    {"convolution dgrad dense, stride 1", {6, 320, 73, 98, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.113
-    {"convolution dgrad dense, stride 1", {6, 512, 32, 32, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, true},  // 1.258
-    {"convolution dgrad dense, stride 1", {7, 128, 293, 293, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.540
-    {"convolution dgrad dense, stride 1", {8, 320, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.139
-    {"convolution dgrad dense, stride 1", {8, 960, 37, 65, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.337
-    {"convolution dgrad dense, stride 1", {9, 48, 35, 62, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.580
-    {"convolution dgrad dense, stride 1", {12, 64, 224, 224, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.312
-    {"convolution dgrad dense, stride 1", {13, 64, 112, 149, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.256
-    {"convolution dgrad dense, stride 1", {15, 128, 293, 293, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.329
-    {"convolution dgrad dense, stride 1", {15, 320, 64, 64, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.177
-    {"convolution dgrad dense, stride 1", {16, 320, 110, 110, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.446
-    {"convolution dgrad dense, stride 1", {18, 128, 256, 455, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.651
-    {"convolution dgrad dense, stride 1", {23, 64, 224, 398, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.265
-    {"convolution dgrad dense, stride 1", {23, 512, 14, 19, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.323
-    {"convolution dgrad dense, stride 1", {23, 512, 128, 171, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.039
-    {"convolution dgrad dense, stride 1", {24, 512, 146, 146, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.039
-    {"convolution dgrad dense, stride 1", {28, 64, 112, 112, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.289
-    {"convolution dgrad dense, stride 1", {32, 128, 256, 256, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.616
-    {"convolution dgrad dense, stride 1", {32, 256, 28, 28, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.071
-    {"convolution dgrad dense, stride 1", {32, 320, 128, 171, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.640
-    {"convolution dgrad dense, stride 1", {35, 1280, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.038
-    {"convolution dgrad dense, stride 1", {36, 48, 70, 70, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.564
-    {"convolution dgrad dense, stride 1", {38, 64, 224, 224, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.345
-    {"convolution dgrad dense, stride 1", {38, 320, 64, 114, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.438
-    {"convolution dgrad dense, stride 1", {64, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.645
-    {"convolution dgrad dense, stride 1", {64, 128, 28, 28, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.194
-    {"convolution dgrad dense, stride 1", {64, 512, 7, 7, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.115
-    {"convolution dgrad dense, stride 1", {87, 320, 64, 64, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.408
-    {"convolution dgrad dense, stride 1", {136, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.750
-    {"convolution dgrad dense, stride 1", {144, 48, 35, 47, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.559
-    {"convolution dgrad dense, stride 1", {204, 320, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.184
-    {"convolution dgrad dense, stride 1", {249, 128, 56, 75, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.024
-    {"convolution dgrad dense, stride 1", {256, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.545
+    {"convolution dgrad dense, stride 1", {4, 128, 112, 149, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
+    {"convolution dgrad dense, stride 1", {4, 256, 512, 512, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.906
+    {"convolution dgrad dense, stride 1", {8, 1280, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.770
+    {"convolution dgrad dense, stride 1", {9, 256, 256, 455, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.895
+    {"convolution dgrad dense, stride 1", {9, 512, 48, 85, 512, 3, 3, 1, 1, 4, 4, 4, 4, 1}, false},  // 0.969
+    {"convolution dgrad dense, stride 1", {11, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.912
+    {"convolution dgrad dense, stride 1", {14, 640, 128, 128, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.947
+    {"convolution dgrad dense, stride 1", {15, 2560, 32, 32, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.926
+    {"convolution dgrad dense, stride 1", {16, 256, 48, 64, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.930
+    {"convolution dgrad dense, stride 1", {16, 256, 256, 256, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.955
+    {"convolution dgrad dense, stride 1", {16, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.960
+    {"convolution dgrad dense, stride 1", {32, 128, 56, 56, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.900
+    {"convolution dgrad dense, stride 1", {32, 320, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.959
+    {"convolution dgrad dense, stride 1", {34, 640, 110, 110, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.900
+    {"convolution dgrad dense, stride 1", {38, 128, 96, 96, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.959
+    {"convolution dgrad dense, stride 1", {40, 256, 56, 56, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.844
+    {"convolution dgrad dense, stride 1", {116, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.923
+    {"convolution dgrad dense, stride 1", {233, 128, 56, 75, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.941
     {"convolution dgrad dense, stride 2 or more", {14, 232, 56, 100, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.894
     {"convolution dgrad depthwise, stride 1", {1, 480, 14, 14, 480, 5, 5, 1, 1, 2, 2, 1, 1, 480}, false},  // 0.788
     {"convolution dgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.857
-    {"convolution dgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 3.234
+    {"convolution dgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 3.230
     {"convolution dgrad pointwise, stride 1", {2, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.593
     {"convolution dgrad pointwise, stride 1", {2, 40, 32, 43, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.851
     {"convolution dgrad pointwise, stride 1", {4, 144, 56, 75, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.880
     {"convolution dgrad pointwise, stride 1", {16, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.935
     {"convolution dgrad pointwise, stride 1", {26, 40, 48, 48, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.874
     {"convolution dgrad pointwise, stride 1", {58, 40, 28, 50, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.834
-    {"convolution dgrad pointwise, stride 1", {73, 40, 28, 50, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.821
+    {"convolution fprop dense, stride 1", {3, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.883
     {"convolution fprop dense, stride 1", {4, 128, 112, 149, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.951
-    {"convolution fprop dense, stride 1", {4, 256, 512, 512, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.964
     {"convolution fprop dense, stride 1", {11, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.968
     {"convolution fprop dense, stride 1", {23, 512, 128, 171, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.966
     {"convolution fprop dense, stride 1", {24, 512, 146, 146, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
+    {"convolution fprop dense, stride 1", {32, 64, 112, 112, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.937
     {"convolution fprop dense, stride 1", {32, 512, 128, 128, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.927
     {"convolution fprop dense, stride 1", {35, 1280, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.949
-    {"convolution fprop dense, stride 1", {64, 128, 56, 75, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.946
-    {"convolution fprop dense, stride 1", {80, 128, 56, 56, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.920
     {"convolution fprop dense, stride 1", {116, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.950
-    {"convolution fprop dense, stride 2 or more", {3, 128, 56, 56, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.490
+    {"convolution fprop dense, stride 1", {233, 128, 56, 75, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.902
+    {"convolution fprop dense, stride 2 or more", {1, 320, 64, 64, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.196
+    {"convolution fprop dense, stride 2 or more", {5, 96, 96, 128, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.578
     {"convolution fprop dense, stride 2 or more", {7, 96, 56, 56, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.695
     {"convolution fprop dense, stride 2 or more", {7, 320, 128, 128, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.154
+    {"convolution fprop dense, stride 2 or more", {13, 320, 128, 128, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.166
     {"convolution fprop dense, stride 2 or more", {16, 96, 64, 64, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.729
-    {"convolution fprop dense, stride 2 or more", {19, 128, 112, 112, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.106
-    {"convolution fprop dense, stride 2 or more", {34, 96, 112, 149, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.079
+    {"convolution fprop dense, stride 2 or more", {16, 232, 96, 128, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.051
+    {"convolution fprop dense, stride 2 or more", {33, 96, 56, 56, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.372
+    {"convolution fprop dense, stride 2 or more", {48, 320, 64, 64, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.230
     {"convolution fprop dense, stride 2 or more", {64, 128, 56, 56, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.027
     {"convolution fprop dense, stride 2 or more", {64, 512, 14, 14, 512, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.188
-    {"convolution fprop grouped, stride 1", {64, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 7}, false},  // 0.967
+    {"convolution fprop grouped, stride 1", {64, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 7}, false},  // 0.949
     {"convolution fprop grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.886
     {"convolution fprop grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.272
     {"convolution fprop of few channels, stride 2 or more", {1, 3, 224, 224, 96, 4, 4, 4, 4, 0, 0, 1, 1, 1}, false},  // 0.831
-    {"convolution fprop pointwise, stride 1", {8, 144, 112, 149, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.942
+    {"convolution fprop pointwise, stride 1", {3, 24, 96, 96, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.963
     {"convolution fprop pointwise, stride 1", {54, 112, 28, 28, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.966
-    {"convolution fprop pointwise, stride 1", {62, 64, 112, 149, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.903
-    {"convolution fprop pointwise, stride 1", {64, 1024, 14, 14, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.946
-    {"convolution fprop pointwise, stride 1", {114, 144, 64, 64, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.903
+    {"convolution fprop pointwise, stride 1", {64, 1024, 14, 14, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.965
     {"convolution fprop pointwise, stride 1", {200, 112, 24, 24, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.783
-    {"convolution wgrad dense, stride 1", {1, 48, 35, 35, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, false},  // 0.947
+    {"convolution wgrad dense, stride 1", {1, 2560, 16, 21, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.920
     {"convolution wgrad dense, stride 1", {2, 512, 64, 85, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.963
-    {"convolution wgrad dense, stride 1", {2, 640, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.951
-    {"convolution wgrad dense, stride 1", {3, 640, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.919
-    {"convolution wgrad dense, stride 1", {4, 2560, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.909
-    {"convolution wgrad dense, stride 1", {4, 2560, 32, 43, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.964
+    {"convolution wgrad dense, stride 1", {3, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.919
     {"convolution wgrad dense, stride 1", {8, 640, 32, 32, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.913
     {"convolution wgrad dense, stride 1", {14, 640, 128, 128, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.902
     {"convolution wgrad dense, stride 1", {16, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.945
     {"convolution wgrad dense, stride 1", {132, 2560, 16, 21, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.953
     {"convolution wgrad dense, stride 1", {136, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.907
     {"convolution wgrad dense, stride 1", {169, 512, 32, 32, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.901
+    {"convolution wgrad dense, stride 1", {189, 64, 112, 112, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.939
     {"convolution wgrad dense, stride 1", {256, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.855
     {"convolution wgrad dense, stride 2 or more", {2, 232, 56, 56, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.723
     {"convolution wgrad dense, stride 2 or more", {3, 232, 56, 56, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.720
+    {"convolution wgrad dense, stride 2 or more", {16, 232, 96, 128, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.790
     {"convolution wgrad grouped, stride 1", {1, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 16}, false},  // 0.602
-    {"convolution wgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.954
+    {"convolution wgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.951
     {"convolution wgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.381
-    {"convolution wgrad pointwise, stride 1", {1, 112, 16, 16, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.696
-    {"convolution wgrad pointwise, stride 1", {2, 40, 32, 43, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.058
-    {"convolution wgrad pointwise, stride 1", {2, 40, 56, 56, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.120
-    {"convolution wgrad pointwise, stride 1", {2, 112, 14, 14, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.800
-    {"convolution wgrad pointwise, stride 1", {4, 40, 32, 32, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.206
-    {"convolution wgrad pointwise, stride 1", {4, 112, 14, 14, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.481
-    {"convolution wgrad pointwise, stride 1", {4, 2048, 8, 8, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.922
-    {"convolution wgrad pointwise, stride 1", {6, 40, 28, 28, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.171
-    {"convolution wgrad pointwise, stride 1", {7, 320, 7, 9, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.670
-    {"convolution wgrad pointwise, stride 1", {8, 2048, 7, 9, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.197
-    {"convolution wgrad pointwise, stride 1", {9, 64, 64, 85, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.036
-    {"convolution wgrad pointwise, stride 1", {16, 320, 14, 14, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.206
-    {"convolution wgrad pointwise, stride 1", {16, 2048, 8, 11, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.369
-    {"convolution wgrad pointwise, stride 1", {26, 40, 48, 48, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.090
-    {"convolution wgrad pointwise, stride 1", {32, 64, 56, 56, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.030
-    {"convolution wgrad pointwise, stride 1", {32, 320, 7, 12, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.043
-    {"convolution wgrad pointwise, stride 1", {32, 2048, 7, 7, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.406
-    {"convolution wgrad pointwise, stride 1", {58, 40, 28, 50, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.167
-    {"convolution wgrad pointwise, stride 1", {64, 64, 56, 56, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.181
-    {"convolution wgrad pointwise, stride 1", {64, 256, 56, 56, 64, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.050
-    {"convolution wgrad pointwise, stride 1", {64, 1024, 14, 14, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.096
-    {"convolution wgrad pointwise, stride 1", {73, 40, 28, 50, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.419
-    {"convolution wgrad pointwise, stride 1", {75, 16, 192, 192, 96, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.076
-    {"convolution wgrad pointwise, stride 1", {95, 144, 56, 100, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.108
+    {"convolution wgrad pointwise, stride 1", {4, 144, 56, 75, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.872
+    {"convolution wgrad pointwise, stride 1", {10, 144, 56, 56, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.803
+    {"convolution wgrad pointwise, stride 1", {16, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.771
+    {"convolution wgrad pointwise, stride 1", {29, 24, 56, 75, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.837
+    {"convolution wgrad pointwise, stride 1", {54, 112, 28, 28, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.793
+    {"convolution wgrad pointwise, stride 1", {64, 40, 56, 100, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.951
+    {"convolution wgrad pointwise, stride 1", {64, 512, 28, 28, 128, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.933
     {"mm nt", {1, 384, 3072, 6102}, false},  // 0.907
     {"mm nt", {1, 528, 7168, 13429}, false},  // 0.942
     {"mm nt", {1, 768, 3072, 8192}, false},  // 0.834

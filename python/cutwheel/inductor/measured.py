@@ -70,43 +70,43 @@ GEMMS = {
 
 # Kind, filter, and whether it is strided.
 CONVOLUTIONS = {
-    ("convolution", "1x1", False): True,  # 53 problems, mean 1.324, a fifth up to 1.132
+    ("convolution", "1x1", False): True,  # 55 problems, mean 1.307, a fifth up to 1.138
     ("convolution", "1x1", True): True,  # 4 problems, mean 1.747, a fifth up to 1.552
-    ("convolution", "3x3", False): True,  # 123 problems, mean 1.350, a fifth up to 1.081
-    ("convolution", "3x3", True): True,  # 30 problems, mean 1.369, a fifth up to 1.137
-    ("convolution", "other", False): True,  # 5 problems, mean 1.795, a fifth up to 1.600
-    ("convolution", "other", True): True,  # 26 problems, mean 3.371, a fifth up to 1.846
-    ("convolution, goes on", "1x1", False): False,  # 53 problems, mean 0.978, a fifth up to 0.875
+    ("convolution", "3x3", False): True,  # 124 problems, mean 1.364, a fifth up to 1.113
+    ("convolution", "3x3", True): True,  # 29 problems, mean 1.293, a fifth up to 1.112
+    ("convolution", "other", False): True,  # 4 problems, mean 1.849, a fifth up to 1.600
+    ("convolution", "other", True): True,  # 25 problems, mean 3.340, a fifth up to 1.714
+    ("convolution, goes on", "1x1", False): False,  # 55 problems, mean 0.968, a fifth up to 0.875
     ("convolution, goes on", "1x1", True): True,  # 4 problems, mean 1.375, a fifth up to 1.088
-    ("convolution, goes on", "3x3", False): True,  # 123 problems, mean 1.213, a fifth up to 0.991
-    ("convolution, goes on", "3x3", True): False,  # 30 problems, mean 1.207, a fifth up to 0.950
-    ("convolution, goes on", "other", False): True,  # 5 problems, mean 1.682, a fifth up to 1.584
-    ("convolution, goes on", "other", True): True,  # 26 problems, mean 3.076, a fifth up to 1.617
-    ("convolution, shared", "1x1", False): True,  # 53 problems, mean 1.156, a fifth up to 1.064
+    ("convolution, goes on", "3x3", False): True,  # 124 problems, mean 1.219, a fifth up to 0.998
+    ("convolution, goes on", "3x3", True): False,  # 29 problems, mean 1.145, a fifth up to 0.933
+    ("convolution, goes on", "other", False): True,  # 4 problems, mean 1.707, a fifth up to 1.562
+    ("convolution, goes on", "other", True): True,  # 25 problems, mean 3.036, a fifth up to 1.426
+    ("convolution, shared", "1x1", False): True,  # 55 problems, mean 1.142, a fifth up to 1.043
     ("convolution, shared", "1x1", True): True,  # 4 problems, mean 1.562, a fifth up to 1.320
-    ("convolution, shared", "3x3", False): True,  # 123 problems, mean 1.283, a fifth up to 1.040
-    ("convolution, shared", "3x3", True): True,  # 30 problems, mean 1.288, a fifth up to 1.053
-    ("convolution, shared", "other", False): True,  # 5 problems, mean 1.739, a fifth up to 1.590
-    ("convolution, shared", "other", True): True,  # 26 problems, mean 3.225, a fifth up to 1.734
-    ("dgrad", "1x1", False): True,  # 53 problems, mean 1.154, a fifth up to 1.004
+    ("convolution, shared", "3x3", False): True,  # 124 problems, mean 1.294, a fifth up to 1.073
+    ("convolution, shared", "3x3", True): True,  # 29 problems, mean 1.220, a fifth up to 0.999
+    ("convolution, shared", "other", False): True,  # 4 problems, mean 1.778, a fifth up to 1.581
+    ("convolution, shared", "other", True): True,  # 25 problems, mean 3.190, a fifth up to 1.570
+    ("dgrad", "1x1", False): True,  # 55 problems, mean 1.197, a fifth up to 1.050
     ("dgrad", "1x1", True): True,  # 4 problems, mean 1.617, a fifth up to 1.228
-    ("dgrad", "3x3", False): False,  # 123 problems, mean 1.144, a fifth up to 0.960
-    ("dgrad", "3x3", True): True,  # 30 problems, mean 1.412, a fifth up to 1.101
+    ("dgrad", "3x3", False): True,  # 124 problems, mean 1.165, a fifth up to 0.987
+    ("dgrad", "3x3", True): True,  # 29 problems, mean 1.353, a fifth up to 1.053
     ("dgrad", "3x3x3", False): True,  # 10 problems, mean 1.044, a fifth up to 1.007
-    ("dgrad", "other", False): True,  # 5 problems, mean 1.469, a fifth up to 1.559
-    ("dgrad", "other", True): True,  # 26 problems, mean 3.229, a fifth up to 1.570
-    ("fprop", "1x1", False): True,  # 53 problems, mean 1.193, a fifth up to 1.003
+    ("dgrad", "other", False): True,  # 4 problems, mean 1.434, a fifth up to 1.098
+    ("dgrad", "other", True): True,  # 25 problems, mean 3.028, a fifth up to 1.589
+    ("fprop", "1x1", False): True,  # 55 problems, mean 1.227, a fifth up to 1.024
     ("fprop", "1x1", True): True,  # 4 problems, mean 1.540, a fifth up to 1.398
-    ("fprop", "3x3", False): True,  # 123 problems, mean 1.268, a fifth up to 1.009
-    ("fprop", "3x3", True): False,  # 30 problems, mean 1.309, a fifth up to 0.960
+    ("fprop", "3x3", False): True,  # 124 problems, mean 1.266, a fifth up to 1.019
+    ("fprop", "3x3", True): False,  # 29 problems, mean 1.238, a fifth up to 0.963
     ("fprop", "3x3x3", False): True,  # 10 problems, mean 1.076, a fifth up to 0.985
-    ("fprop", "other", False): True,  # 5 problems, mean 1.690, a fifth up to 1.634
-    ("fprop", "other", True): True,  # 26 problems, mean 3.477, a fifth up to 1.793
-    ("wgrad", "1x1", False): False,  # 52 problems, mean 1.094, a fifth up to 0.959
+    ("fprop", "other", False): True,  # 4 problems, mean 1.705, a fifth up to 1.579
+    ("fprop", "other", True): True,  # 25 problems, mean 3.450, a fifth up to 1.695
+    ("wgrad", "1x1", False): True,  # 54 problems, mean 1.132, a fifth up to 0.982
     ("wgrad", "1x1", True): True,  # 4 problems, mean 1.360, a fifth up to 1.127
-    ("wgrad", "3x3", False): True,  # 123 problems, mean 1.246, a fifth up to 1.033
-    ("wgrad", "3x3", True): True,  # 30 problems, mean 1.323, a fifth up to 1.138
+    ("wgrad", "3x3", False): True,  # 124 problems, mean 1.227, a fifth up to 1.033
+    ("wgrad", "3x3", True): True,  # 29 problems, mean 1.283, a fifth up to 1.104
     ("wgrad", "3x3x3", False): False,  # 10 problems, mean 1.001, a fifth up to 0.922
-    ("wgrad", "other", False): True,  # 5 problems, mean 1.271, a fifth up to 1.135
-    ("wgrad", "other", True): True,  # 26 problems, mean 1.951, a fifth up to 1.449
+    ("wgrad", "other", False): True,  # 4 problems, mean 1.369, a fifth up to 1.135
+    ("wgrad", "other", True): True,  # 25 problems, mean 2.135, a fifth up to 1.484
 }
