@@ -34,13 +34,17 @@ bool has_summation_of(KernelDescriptor const& kernel, GemmRequest const& request
   return kernel.summation && request.summation && std::strcmp(kernel.summation, request.summation) == 0;
 }
 
-// Whether a weight stays in shared memory, and leaves room for strips of rows.
+// Whether one weight stays in shared memory, and leaves room: for strips of rows, or, where rows go to registers, for two
+// threadblocks on an SM of 227 KiB.
 bool is_thin(KernelDescriptor const& kernel, GemmRequest const& request) {
-  constexpr int kVector = 8, kMostExtent = 4096;
-  bool const is_short = request.n <= kMostExtent && request.k <= kMostExtent;
+  constexpr int kVector = 8, kPiece = 32, kMostBytes = 112 * 1024;
+  if (request.batch != 1 || request.n % kVector != 0 || request.k % kVector != 0) return false;
+  if (kernel.family == Family::sm80_thin) {
+    return std::int64_t{round_up(request.n, kPiece)} * round_up(request.k, kPiece) * 2 <= kMostBytes;
+  }
+  constexpr int kMostExtent = 4096;  // so that no number of bytes overflows
   gemm::ThinShape shape;
-  return request.batch == 1 && request.n % kVector == 0 && request.k % kVector == 0 && is_short &&
-         plan_thin(shape, kernel, request.n, request.k);
+  return request.n <= kMostExtent && request.k <= kMostExtent && plan_thin(shape, kernel, request.n, request.k);
 }
 
 // Whether B may be two matrices (gemm::Operand::pair_stride).
@@ -55,13 +59,6 @@ bool reads_pairs(KernelDescriptor const& kernel, GemmRequest const& request, boo
   bool const in_pairs = kernel.family == Family::sm90_persistent || kernel.family == Family::sm90_grouped ||
                         kernel.family == Family::sm80_multistage || kernel.family == Family::sm80_grouped;
   return in_pairs && !partial && !kernel.swap_ab;
-}
-
-// Whether a weight leaves room for two threadblocks on an SM of 227 KiB.
-bool is_sm80_thin(GemmRequest const& request) {
-  constexpr int kPiece = 32, kVector = 8, kMostBytes = 112 * 1024;
-  return request.batch == 1 && request.n % kVector == 0 && request.k % kVector == 0 &&
-         std::int64_t{round_up(request.n, kPiece)} * round_up(request.k, kPiece) * 2 <= kMostBytes;
 }
 
 // Whether each tile and each step of K lies in one group of a convolution. Only dense kernels are asked: those of the
@@ -125,8 +122,8 @@ Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request,
   bool const has_few = request.few_channels.output_tiles > 0;
   if (kernel.family == Family::sm90_few_channels && !has_few) return Reason::few_channels;
   if (kernel.family != Family::sm90_few_channels && has_few) return Reason::gathered_image;
-  if (kernel.family == Family::thin && !is_thin(kernel, request)) return Reason::thin;
-  if (kernel.family == Family::sm80_thin && !is_sm80_thin(request)) return Reason::thin;
+  bool const has_weight_inside = kernel.family == Family::thin || kernel.family == Family::sm80_thin;
+  if (has_weight_inside && !is_thin(kernel, request)) return Reason::thin;
   return Reason::none;
 }
 
@@ -185,7 +182,7 @@ std::string text_of(Reason reason, KernelDescriptor const& kernel, GemmRequest c
              "blocks of 2 x 2 taps";
     case Reason::gathered_image: return "it reads whole accesses, and the pixels of this image are smaller";
     case Reason::thin:
-      return "it takes one problem, N and K that are multiples of 8, and a B that leaves shared memory for strips of rows";
+      return "it takes one problem, N and K that are multiples of 8, and a B that leaves enough of shared memory";
     case Reason::summation:
       return concat("batch_invariant() is on and asks for sums in the order ", request.summation, ", its own is ",
                     kernel.summation);

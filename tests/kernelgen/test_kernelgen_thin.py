@@ -31,7 +31,7 @@ THIN: Table = {
         ({"epilogue": ["relu_aux"]}, "stores z; nothing but D"),
         ({"epilogue": ["gated"]}, "epilogue gated gives D half the columns of the product"),
         ({"epilogue": ["scaled"]}, "epilogue scaled reads scale, row[1|N] f32; operands are"),
-        ({"arch": ["80"]}, "90a"),
+        ({"arch": ["80"]}, "unknown architecture '80'; allowed: 90a"),
     ],
 )
 def test_rules(values: Table, text: str) -> None:

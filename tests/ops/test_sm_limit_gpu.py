@@ -57,13 +57,14 @@ def calls() -> dict[str, Callable[[], Tensor]]:
     offs = torch.arange(512, 4097, 512, device="cuda", dtype=torch.int32)
     image = random(8, 128, 56, 56).contiguous(memory_format=torch.channels_last)
     filters = random(256, 128, 3, 3).contiguous(memory_format=torch.channels_last)
-    rows, few = random(200000, 40), random(240, 40)
+    rows, few, added = random(200000, 40), random(240, 40), random(200000, 240)
     one = torch.ones((), device="cuda")
     fp8_a, fp8_b = a.to(torch.float8_e4m3fn), weight.to(torch.float8_e4m3fn)
     return {
         "mm": lambda: cutwheel.mm(a, weight.t()),
         "linear": lambda: cutwheel.linear(a, weight, bias, activation="gelu"),
         "short rows": lambda: cutwheel.mm(rows, few.t()),
+        "short rows, residual": lambda: cutwheel.linear(rows, few, residual=added),
         "few tiles": lambda: cutwheel.mm(deep, thick.t()),
         "grouped_mm": lambda: cutwheel.grouped_mm(a, experts.mT, offs=offs),
         "conv2d": lambda: cutwheel.conv2d(image, filters, padding=1),

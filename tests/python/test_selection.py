@@ -516,6 +516,15 @@ def test_many_short_rows_have_kernels_of_their_own(
     assert "_thin_" in chosen(H200, *extents, a=a, layout_b=layout_b)["row"]
 
 
+def test_residuals_that_leave_no_room_go_to_registers() -> None:
+    for columns, k, has_room in ((24, 144, True), (240, 40, False)):
+        shape, epilogue = (358400, columns, k), "bias_residual_relu"
+        rows = kernels_of(H200, *shape, epilogue=epilogue)
+        assert any("_thin_" in row for row in rows) == has_room
+        taken = chosen(H200, *shape, epilogue=epilogue)["row"]
+        assert ("_thin_" if has_room else "_registers_") in taken
+
+
 def test_thin_kernels_are_for_nothing_else() -> None:
     for extents in ((50176, 512, 512), (12544, 96, 96), (4096, 64, 64), (64, 64, 64)):
         for layout_b in (COLUMN, ROW):

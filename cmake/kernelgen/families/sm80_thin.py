@@ -33,6 +33,6 @@ SM80_THIN = Family(
     schedules=("persistent",),
     mode="registers",
     checks=(rules.check_gemm, rules.check_stores, _check_tile, check_epilogue),
-    # Of the smallest weight; a larger one takes more.
+    # What the smallest weight takes: how large it is, only a launch knows.
     memory=lambda kernel: f"{_GROUP} x {_BLOCK} x 2",
 )

@@ -50,6 +50,7 @@ THIN = Family(
     schedules=("persistent",),
     mode="thin",
     checks=(rules.check_gemm, rules.check_stores, _check_tile, check_epilogue),
-    # Of the smallest weight, and of barriers; a larger one takes more, and so do rows.
+    # What the smallest weight and the barriers take: how large the weight and the strips are, only
+    # a launch knows.
     memory=lambda kernel: f"{kernel.tile.shape[1]} x {_LINE} x 2 + 4 x 4 x 8",
 )

@@ -60,8 +60,8 @@ struct Thin {
     EpilogueValue operands[kMaxEpilogueOperands];
   };
 
-  // Puts the eight elements of column n that begin at 8 * octet where fragments want them. Of a block of 32 they are those
-  // of one thread: four words, one for each half of two instructions.
+  // Writes eight elements of column n, from 8 * octet on, to where wgmma finds them beside A. They meet one thread's part
+  // of a block of 32: four words, of which each instruction takes two, one in each half of its K.
   CUTLASS_DEVICE static void put(uint4* weight, Params const& p, int n, int octet, uint4 const& values) {
     int const within = n % kGroup, place = within % 8 / 2 * 8 + within / 8 * 2 + within % 2;
     int const column = n % kColumns / kGroup * kGroup + place;
@@ -72,7 +72,8 @@ struct Thin {
     for (int i = 0; i < 4; ++i) words[((octet % 8 / 4 * 4 + i) ^ (column % 8)) * 4 + octet % 4] = four[i];
   }
 
-  // Of memory that nobody writes meanwhile. In the order of the program: behind a load of rows it would wait for these.
+  // A load of the weight, which nobody writes meanwhile. It is volatile so that the compiler leaves it before the loads of
+  // rows: behind them it would wait until they are done.
   template <class Word>
   CUTLASS_DEVICE static Word load_first(E const* from) {
     if constexpr (sizeof(Word) == 16) {
