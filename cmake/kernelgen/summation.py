@@ -28,7 +28,7 @@ _CONVOLUTIONS = {
     "sm90_space_to_depth": "blocks",
     "sm90_few_channels": "few",
 }
-_SM80 = ("sm80_multistage", "sm80_grouped", "sm80_conv", "sm89_blockwise", "sm80_thin")
+_SM80 = ("sm80_multistage", "sm80_grouped", "sm80_conv", "sm89_blockwise")
 _SM90 = (
     *("sm90_warpspecialized", "sm90_blockwise", "sm90_persistent", "sm90_unaligned"),
     *("sm90_grouped", "sm90_gathered_grouped", "sm90_conv", "sm90_gather_conv"),
@@ -39,7 +39,7 @@ _SM90 = (
 
 def summation_order(kernel: Kernel) -> str | None:
     """The key; None: the kernel is no choice between several for a product."""
-    is_sm80, is_thin = kernel.family in _SM80, kernel.family in ("thin", "sm80_thin")
+    is_sm80, is_thin = kernel.family in _SM80, kernel.family == "thin"
     if not is_sm80 and not is_thin and kernel.family not in _SM90:
         return None
     if kernel.dtypes.acc == "s32":

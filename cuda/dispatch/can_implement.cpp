@@ -34,14 +34,10 @@ bool has_summation_of(KernelDescriptor const& kernel, GemmRequest const& request
   return kernel.summation && request.summation && std::strcmp(kernel.summation, request.summation) == 0;
 }
 
-// Whether one weight stays in shared memory, and leaves room: for strips of rows, or, where rows go to registers, for two
-// threadblocks on an SM of 227 KiB.
+// Whether one weight stays in shared memory, and leaves room for strips of rows.
 bool is_thin(KernelDescriptor const& kernel, GemmRequest const& request) {
-  constexpr int kVector = 8, kPiece = 32, kMostBytes = 112 * 1024;
+  constexpr int kVector = 8;
   if (request.batch != 1 || request.n % kVector != 0 || request.k % kVector != 0) return false;
-  if (kernel.family == Family::sm80_thin) {
-    return std::int64_t{round_up(request.n, kPiece)} * round_up(request.k, kPiece) * 2 <= kMostBytes;
-  }
   constexpr int kMostExtent = 4096;  // so that no number of bytes overflows
   gemm::ThinShape shape;
   return request.n <= kMostExtent && request.k <= kMostExtent && plan_thin(shape, kernel, request.n, request.k);
@@ -122,8 +118,7 @@ Reason can_implement(KernelDescriptor const& kernel, GemmRequest const& request,
   bool const has_few = request.few_channels.output_tiles > 0;
   if (kernel.family == Family::sm90_few_channels && !has_few) return Reason::few_channels;
   if (kernel.family != Family::sm90_few_channels && has_few) return Reason::gathered_image;
-  bool const has_weight_inside = kernel.family == Family::thin || kernel.family == Family::sm80_thin;
-  if (has_weight_inside && !is_thin(kernel, request)) return Reason::thin;
+  if (kernel.family == Family::thin && !is_thin(kernel, request)) return Reason::thin;
   return Reason::none;
 }
 

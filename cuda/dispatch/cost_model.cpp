@@ -145,31 +145,14 @@ double predict_thin_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo co
   double const steps = ceil_div(r.k, kernel.tile.k);
   double const pass = cost.pass_us + kernel.tile.n / kColumns * cost.store_us + steps * cost.step_us;
   double const strips = ceil_div(r.m, gemm::ThinShape::kRows);
-  double const rounds = std::max(1.0, strips / (static_cast<double>(device.sm_count) * shape.warpgroups));
+  double const warpgroups = static_cast<double>(device.sm_count) * shape.warpgroups;
+  double const rounds = std::max(1.0, strips / warpgroups);
+  // A matrix: nothing of it is loaded behind a strip before that has left its place.
+  double const matrix = has_matrix(kernel.epilogue) && strips > warpgroups ? cost.matrix_us : 0;
   double const bytes = operand_elements(r) * element_bytes(kernel.a) + epilogue_bytes(r, kernel.d) * r.m * r.n;
   double const dram = bytes / (cost.dram * device.memory_gb_per_s * 1e3);
-  return cost.launch_us + cost.weight_us * shape.weight_bytes / 1024 + rounds * (cost.strip_us + shape.passes * pass) +
-         dram;
-}
-
-// Warps take strips of 16 rows, two threadblocks of eight on an SM where the weight leaves room. What a wave of strips
-// takes overlaps with the traffic of others, so all of them together are one limit, and memory is the other.
-double predict_sm80_thin_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& device) {
-  constexpr int kStrip = 16, kPiece = 32, kWarps = 8, kReserved = 1024;
-  KernelDescriptor const& kernel = *plan.kernel;
-  Sm80ThinFigures const& cost = kSm80ThinFigures;
-  int const groups = ceil_div(r.n, kPiece), blocks = ceil_div(r.k, kPiece);
-  int const weight = groups * blocks * kPiece * kPiece * element_bytes(kernel.b);
-  int const fitting = std::clamp((device.shared_memory_bytes + kReserved) / (weight + kReserved), 1, 2);
-  // All warps that there are work at one strip each at a time.
-  double const warps = static_cast<double>(kWarps) * fitting * device.sm_count;
-  double const waves = std::max(1.0, std::ceil(r.m / static_cast<double>(kStrip)) / warps);
-  double const loads =
-      r.k > kernel.tile.k ? 1 + cost.reload * (std::ceil(static_cast<double>(r.n) / kernel.tile.n) - 1) : 1;
-  double const work = waves * fitting / 2 * (cost.strip_us * loads + cost.piece_us * groups * blocks);
-  double const bytes = operand_elements(r) * element_bytes(kernel.a) + epilogue_bytes(r, kernel.d) * r.m * r.n;
-  double const dram = bytes / (cost.dram * device.memory_gb_per_s * 1e3);
-  return cost.launch_us + cost.weight_us * weight / 1024 + combine(work, dram, 0, cost.sharpness);
+  return cost.launch_us + cost.weight_us * shape.weight_bytes / 1024 + matrix +
+         rounds * (cost.strip_us + shape.passes * pass) + dram;
 }
 
 }  // namespace
@@ -222,7 +205,6 @@ TileCount count_tiles(KernelDescriptor const& kernel, GemmRequest const& r, int 
 double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& device) {
   KernelDescriptor const& kernel = *plan.kernel;
   if (kernel.family == Family::thin) return predict_thin_us(plan, r, device);
-  if (kernel.family == Family::sm80_thin) return predict_sm80_thin_us(plan, r, device);
   bool const is_strided = r.direction == Direction::dgrad && r.step > 1;
   Calibration const cost = calibration_of(kernel, device, is_strided);
   Limits const limits = limits_of(kernel);

@@ -73,7 +73,7 @@ constexpr bool is_gemm(KernelDescriptor const& row) {
          row.family == Family::sm90_persistent || row.family == Family::sm90_unaligned ||
          row.family == Family::sm90_grouped || row.family == Family::sm80_grouped || row.family == Family::sm90_conv ||
          row.family == Family::sm90_gather_conv || row.family == Family::sm90_row_conv || row.family == Family::sm80_conv ||
-         row.family == Family::thin || row.family == Family::sm80_thin || is_direct_conv(row);
+         row.family == Family::thin || is_direct_conv(row);
 }
 
 constexpr bool takes_slices(KernelDescriptor const& row) {

@@ -54,11 +54,3 @@ def test_tiles_share_a_source() -> None:
     kernel = f"Thin<Arch::sm90a, {PRODUCT}, {layouts}, Shape3<64, 64, 64>"
     assert f"{kernel}, epilogue::bias_residual_relu>" in text
     assert "gemm_sm90a_bf16_bf16_f32_bf16_64x32x32_ttt_thin_bias_residual_relu(" in text
-
-
-def test_one_tile_of_registers() -> None:
-    entry = {**THIN, "family": "sm80_thin", "tiles": [{"tile": [128, 64, 96]}]}
-    text = rendered(entry)["gemm_sm90a_thin.cu"]
-    assert '#include "sm80/thin.cuh"' in text
-    assert "gemm_sm90a_bf16_bf16_f32_bf16_128x64x96_tnt_registers_bias_residual_relu(" in text
-    assert "tile (128, 32, 96)" in one_error(entry, tiles=[{"tile": [128, 32, 96]}])

@@ -16,7 +16,7 @@ from persistent_cases import Extents, Product, Row, inside
 
 pytestmark = pytest.mark.gpu
 
-ROWS = [row for row in manifest_kernels() if row["family"] in ("thin", "sm80_thin")]
+ROWS = [row for row in manifest_kernels() if row["family"] == "thin"]
 FUSED = [row for row in ROWS if row["epilogue"] not in CLASSIC]
 
 

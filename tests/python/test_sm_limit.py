@@ -179,4 +179,4 @@ def test_all_kernels_of_hopper_can_be_limited(shape: tuple[int, int, int]) -> No
 
 
 # Their grids are what launches ask for: as many threadblocks as SMs.
-PERSISTENT = {"thin", "sm80_thin", "sm90_persistent", "sm90_unaligned", "sm90_warpspecialized"}
+PERSISTENT = {"thin", "sm90_persistent", "sm90_unaligned", "sm90_warpspecialized"}

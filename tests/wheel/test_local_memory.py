@@ -16,7 +16,6 @@ USAGE = re.compile(r"Function (\w+):\s+REG:\d+ STACK:(\d+)")
 # Bytes that a thread may have there, by kernel: in the largest tiles a few values find no register.
 SPILLED = {
     r"gemm_sm80_\w+_f32_f32_\w+_multistage\d_linear_combination": 168,
-    r"gemm_sm90a_\w+_registers_\w+": 16,
     r"gemm_sm90a_\w+_128x192x64_tnt_persistent_bias_gelu_tanh_aux": 8,
     r"gemm_sm90a_tf32_\w+": 56,
     r"gemm_sm90a_\w+_unaligned_linear_combination": 24,

@@ -12,7 +12,6 @@ from kernelgen.families import (
     elementwise,
     grouped_conv,
     sm80,
-    sm80_thin,
     sm90_cutlass,
     sm90_direct_conv,
     sm90_native,
@@ -53,6 +52,5 @@ FAMILIES: dict[str, Family] = {
         depthwise.DEPTHWISE,
         grouped_conv.GROUPED_CONV,
         thin.THIN,
-        sm80_thin.SM80_THIN,
     )
 }

@@ -22,7 +22,7 @@ def _check_tile(kernel: Kernel) -> Iterator[str]:
         yield f"tile K = {k}; elements of K that are multiplied at once: {_LINE // 2} or {_LINE}"
 
 
-def check_epilogue(kernel: Kernel) -> Iterator[str]:
+def _check_epilogue(kernel: Kernel) -> Iterator[str]:
     epilogue = kernel.epilogue
     if epilogue is None:
         return
@@ -49,7 +49,7 @@ THIN = Family(
     tile_keys=("tile",),
     schedules=("persistent",),
     mode="thin",
-    checks=(rules.check_gemm, rules.check_stores, _check_tile, check_epilogue),
+    checks=(rules.check_gemm, rules.check_stores, _check_tile, _check_epilogue),
     # What the smallest weight and the barriers take: how large the weight and the strips are, only
     # a launch knows.
     memory=lambda kernel: f"{kernel.tile.shape[1]} x {_LINE} x 2 + 4 x 4 x 8",

@@ -61,7 +61,6 @@ def _render(data: Mapping[str, Any]) -> dict[str, object]:
         ),
         **_mma_sync(data["mma_sync"]),
         "thin": _named("thin", data["thin"], _THIN),
-        "sm80_thin": _named("sm80_thin", data["sm80_thin"], _SM80_THIN),
         **{name: _figures(direct[name]) for name in ("plain", *_SPACE_TO_DEPTH, "few_channels")},
     }
 
@@ -103,8 +102,10 @@ def _mma_sync(figures: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
-_SM80_THIN = "launch_us", "weight_us", "strip_us", "piece_us", "reload", "dram", "sharpness"
-_THIN = "launch_us", "weight_us", "strip_us", "pass_us", "store_us", "step_us", "dram"
+_THIN = (
+    *("launch_us", "weight_us", "matrix_us", "strip_us"),
+    *("pass_us", "store_us", "step_us", "dram"),
+)
 
 
 def _named(table: str, figures: Mapping[str, float], keys: Sequence[str]) -> str:

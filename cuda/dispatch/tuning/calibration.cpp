@@ -121,7 +121,7 @@ Calibration calibration_of(KernelDescriptor const& kernel, DeviceInfo const& dev
 bool is_measured(KernelDescriptor const& kernel, DeviceInfo const& device) {
   return device.major == kCalibratedGpu.cc_major && device.sm_count == kCalibratedGpu.sm_count &&
          device.memory_gb_per_s >= kCalibratedGpu.least_memory_gb_per_s &&
-         (kernel.family == Family::thin || kernel.family == Family::sm80_thin || find_fitted(kernel, kind_of(kernel)));
+         (kernel.family == Family::thin || find_fitted(kernel, kind_of(kernel)));
 }
 
 }  // namespace cutwheel

@@ -74,21 +74,12 @@ struct MmaFigures {
 struct ThinFigures {
   double launch_us;  // once, with the weight's way to shared memory
   double weight_us;  // for each KiB of the weight besides
+  double matrix_us;  // once for a matrix that the epilogue reads
   double strip_us;   // of 64 rows of a warpgroup
   double pass_us;    // of the columns that are multiplied at once
   double store_us;   // of 32 columns of a pass
   double step_us;    // of the K that is multiplied at once
   double dram;       // as a share of the theoretical rate
-};
-
-// And of sm80_thin.
-struct Sm80ThinFigures {
-  double launch_us;           // once, with the weight's way to shared memory
-  double weight_us;           // for each KiB of the weight besides
-  double strip_us, piece_us;  // of 16 rows of a warp; of 32 columns and 32 of K in them
-  double reload;              // of A, where K has several parts and so have the columns: as a share of its first load
-  double dram;                // as a share of the theoretical rate
-  double sharpness;
 };
 
 struct CalibratedGpu {
@@ -106,7 +97,6 @@ extern int const kMmaFigureCount;
 extern double const kMmaTileUs, kMmaLaunchUs;
 extern Calibration const kFiguresByArea[];  // by FigureKind; zeros where there are none
 extern ThinFigures const kThinFigures;
-extern Sm80ThinFigures const kSm80ThinFigures;
 extern Calibration const kDirectConvFigures, kSpaceToDepth16Figures, kSpaceToDepth32Figures, kFewChannelsFigures;
 
 // The kernel's measured figures, or figures computed from its tile and the tensor-core rate of its instructions.

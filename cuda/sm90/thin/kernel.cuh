@@ -228,6 +228,8 @@ struct Thin {
   template <class... Ops>
   static Output<Ops...> output_of(epilogue::OperandList<Ops...>);
   using Out = decltype(output_of(typename Epilogue::Operands{}));
+  // Results take the place of what the epilogue read.
+  static constexpr bool kInPlace = Out::kMatrices > 0;
 
   // `rows` rows of a matrix one behind the other, by a warpgroup. Those that follow each other in memory, too, by one copy.
   CUTLASS_DEVICE static void load_rows(std::uint8_t* to, E const* from, std::int64_t pitch, int columns, int rows,
@@ -356,7 +358,6 @@ struct Thin {
     std::uint64_t* const full = reinterpret_cast<std::uint64_t*>(behind) + warpgroup * ThinShape::kMostStages;
     auto* const rows = reinterpret_cast<float*>(behind + ThinShape::kBarrierBytes);
     std::uint8_t* const stages = behind + ThinShape::kBarrierBytes + shape.row_bytes + warpgroup * shape.warpgroup_bytes();
-    auto* const staged = reinterpret_cast<E*>(stages + shape.stages * shape.stage_bytes);
     auto const synchronize = [&] { cutlass::arch::NamedBarrier::sync(128, static_cast<std::uint32_t>(warpgroup)); };
     if (thread == 0) {
       for (int i = 0; i < shape.stages; ++i) Barrier::init(full + i, p.is_in_pieces ? 129 : 1);
@@ -378,16 +379,18 @@ struct Thin {
     int stage = 0, parity = 0;
     for (; strip < p.strips; strip += step, next += step) {
       std::uint8_t* const at = stages + stage * shape.stage_bytes;
+      std::uint8_t* const matrices = at + shape.a_bytes;
+      auto* const staged = reinterpret_cast<E*>(kInPlace ? matrices : stages + shape.stages * shape.stage_bytes);
       std::int64_t const first_row = std::int64_t{strip} * kRows;
       Barrier::wait(full + stage, parity);
       for (int pass = 0; pass < shape.passes; ++pass) {
         Sums sums{};
         multiply(sums, at, weight, p, pass, thread);
-        if (pass == 0) {
+        if (pass == 0 && !kInPlace) {
           if (thread == 0) cute::tma_store_wait<0>();  // of the strip before
           synchronize();
         }
-        store(sums, at + shape.a_bytes, rows, staged, p, first_row, pass * kColumns, thread);
+        store(sums, matrices, rows, staged, p, first_row, pass * kColumns, thread);
       }
       cutlass::arch::fence_view_async_shared();
       synchronize();
@@ -395,7 +398,9 @@ struct Thin {
         int const count = static_cast<int>(std::min<std::int64_t>(kRows, p.m - first_row));
         cute::SM90_BULK_COPY_S2G::copy(staged, p.d + first_row * p.n, count * p.n * 2);
         cute::tma_store_arrive();
+        if (kInPlace) cute::tma_store_wait<0>();
       }
+      if (kInPlace && p.is_in_pieces) synchronize();
       if (next < p.strips) load_strip(at, full + stage, p, next, thread);
       if (++stage == shape.stages) stage = 0, parity ^= 1;
     }

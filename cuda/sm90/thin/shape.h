@@ -17,11 +17,10 @@ struct ThinShape {
 
   int passes, lines;          // of a tile's columns each, and of a column of the weight
   int a_bytes, matrix_bytes;  // of a strip
-  int stage_bytes, weight_bytes, row_bytes;
+  int stage_bytes, result_bytes, weight_bytes, row_bytes;
   int warpgroups, stages;
 
-  // Results leave from one place of a strip.
-  constexpr int warpgroup_bytes() const { return stages * stage_bytes + matrix_bytes; }
+  constexpr int warpgroup_bytes() const { return stages * stage_bytes + result_bytes; }
   constexpr int total_bytes() const { return weight_bytes + kBarrierBytes + row_bytes + warpgroups * warpgroup_bytes(); }
 
   // columns: of a tile. matrices, row_operands: of the epilogue; its rows lie in shared memory as floats. False: the weight
@@ -33,13 +32,15 @@ struct ThinShape {
     shape.row_bytes = row_operands * shape.passes * columns * 4;
     shape.a_bytes = round_up(kRows * k * 2, kAlignment), shape.matrix_bytes = round_up(kRows * n * 2, kAlignment);
     shape.stage_bytes = shape.a_bytes + matrices * shape.matrix_bytes;
+    // Results leave from where the first matrix was.
+    shape.result_bytes = matrices > 0 ? 0 : shape.matrix_bytes;
     int const room = shared_memory_bytes - kBarrierBytes - shape.weight_bytes - shape.row_bytes;
-    shape.warpgroups = std::min(room / (kLeastStages * shape.stage_bytes + shape.matrix_bytes), kMostWarpgroups);
+    shape.warpgroups = std::min(room / (kLeastStages * shape.stage_bytes + shape.result_bytes), kMostWarpgroups);
     if (shape.warpgroups < kLeastWarpgroups) return false;
     // Where more is written than read, 80 KiB of loads in flight are enough: with 128 KiB 1034656 x 256 x 64 takes 3 %
     // longer (H200).
     constexpr int kFewBytes = 80 * 1024;
-    int const fitting = (room / shape.warpgroups - shape.matrix_bytes) / shape.stage_bytes;
+    int const fitting = (room / shape.warpgroups - shape.result_bytes) / shape.stage_bytes;
     bool const reads_more = shape.stage_bytes > shape.matrix_bytes;
     int const most = reads_more ? kMostStages : kFewBytes / (shape.warpgroups * shape.stage_bytes);
     shape.stages = std::clamp(std::min(fitting, most), kLeastStages, kMostStages);
