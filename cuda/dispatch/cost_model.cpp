@@ -112,14 +112,19 @@ double area_of(Extent3 const& tile) { return tile.m * tile.n / (128.0 * 128.0); 
 
 bool has_matrix(Epilogue epilogue) { return has_operand(epilogue, OperandKind::matrix); }
 
-// By how much kernels that load and store by TMA exceed the prediction where rows are short: read off the four tiles that
+// Kernels that load and store by TMA, where short_rows() and few_steps() hold.
+bool takes_rows_by_tma(KernelDescriptor const& kernel, GemmRequest const& r) {
+  bool const is_tma = is_persistent(kernel) || kernel.family == Family::sm90_warpspecialized;
+  bool const is_product = r.op == Op::gemm && r.batch == 1 && kernel.layout_a == Layout::row;
+  return is_tma && is_product && element_bytes(kernel.a) == 2;
+}
+
+// By how much these kernels exceed the prediction where rows are short: read off the four tiles that
 // are predicted to be the fastest, for 148 products of 5,000 to 900,000 rows with up to 700 columns, on an H200. It is rows
 // that begin within lines of 128 bytes, of A and D, that take longer; less so where D has many columns for its K.
 double short_rows(KernelDescriptor const& kernel, GemmRequest const& r) {
   constexpr int kLine = 64, kSomeRows = 5000, kFewRows = 15000, kManyRows = 60000, kMostN = 700, kShortK = 60;
-  bool const is_tma = is_persistent(kernel) || kernel.family == Family::sm90_warpspecialized;
-  bool const is_narrow = r.op == Op::gemm && r.batch == 1 && r.n <= kMostN && kernel.layout_a == Layout::row;
-  if (!is_tma || !is_narrow || element_bytes(kernel.a) != 2) return 1;
+  if (!takes_rows_by_tma(kernel, r) || r.n > kMostN) return 1;
   bool const by_rows = kernel.layout_b == Layout::row, is_short = r.k <= kShortK, are_many = r.m >= kManyRows;
   bool const reads_within = r.k % kLine != 0, stores_within = r.n % kLine != 0;
   bool const takes_longer = reads_within && stores_within && !is_short && r.n < 3 * r.k;
@@ -133,6 +138,25 @@ double short_rows(KernelDescriptor const& kernel, GemmRequest const& r) {
   if (!takes_longer) return is_short ? 1 : 1.05;
   constexpr int kSector = 16;
   return (!are_many ? 1.36 : by_rows ? 1.25 : 1.11) * (by_rows && r.n % kSector != 0 ? 1.12 : 1);
+}
+
+// And where a few steps of K leave many rows to memory, fitted so that the choice takes little longer than the best plan
+// of 379 products with 3,000 to 900,000 rows and a K of up to 400 on an H200 (native_kernels: choices/h200_few_steps.json,
+// thin/h200_products.json): 3.1 %, 3.2 % for those that were left out, and 4.8 % without. Of up to 300 columns all are
+// predicted too fast beside kernels whose weight stays in shared memory, but for columns of K that are one step. Of more,
+// tiles in turns take longer than predicted, and clusters less.
+double few_steps(KernelDescriptor const& kernel, GemmRequest const& r) {
+  constexpr int kSomeRows = 3000, kManyRows = 15000, kFewColumns = 300, kMostN = 2048, kMostK = 512, kStep = 64;
+  if (!takes_rows_by_tma(kernel, r) || r.m < kSomeRows || r.n > kMostN || r.k > kMostK) return 1;
+  int const steps = round_up(r.k, kernel.tile.k) / kStep;
+  bool const by_rows = kernel.layout_b == Layout::row, in_turns = kernel.schedule == Schedule::pingpong;
+  if (r.m < kManyRows) return in_turns && steps <= 2 && !by_rows ? 0.81 : 1;
+  if (r.n <= kFewColumns) return by_rows && steps == 1 && !in_turns ? 0.83 : 1.23;
+  constexpr double kLarge = 1.4;  // of 128x128
+  if (steps > 3) return 1;
+  if (in_turns) return 1.44;
+  if (kernel.cluster.m > 1) return 0.81;
+  return steps > 1 && area_of(kernel.tile) < kLarge ? 1.27 : 1;
 }
 
 // Each warpgroup takes strips of 64 rows.
@@ -323,12 +347,15 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
     // with the most taps is: of a square filter and equal strides.
     double const side = std::ceil(std::sqrt(static_cast<double>(r.taps) / r.step));
     double const longest = k_tiles * r.step / r.taps * side * side * cost.k_tile_us + cost.tile_us;
-    double const found = time + combine(std::max(tiles / slots * tile, longest), dram, l2, limits.sharpness);
-    // Where some classes have no tap, tiles in turns wait for stores of zeros: of results that L2 does not hold 128x128
-    // took 1.10 of this time at 47 x 256 x 112 x 199, 512 filters of 1x1, and 192x128 0.92 (H200).
-    constexpr double kMuch = 150e6;
-    bool const stores_zeros = hides && r.taps<r.step&& static_cast<double>(r.m) * r.n * element_bytes(kernel.d)> kMuch;
-    return stores_zeros ? found * 1.15 : found;
+    if (r.taps >= r.step) return time + combine(std::max(tiles / slots * tile, longest), dram, l2, limits.sharpness);
+    // Classes without a tap are stored as zeros, which pass while others are multiplied, and fill memory. Read off 15
+    // layers of 1x1 filters, stride 2, on an H200: the choice takes 1.6 % longer than the best plan. Tiles in turns wait
+    // for zeros.
+    constexpr double kZerosUs = 0.9, kFull = 1.2, kInTurns = 1.1;
+    double const with_taps = static_cast<double>(r.taps) / r.step;
+    double const mean = tile - (cost.tile_us - kZerosUs) * (1 - with_taps);
+    double const work = std::max(tiles / slots * mean, longest);
+    return (time + combine(work, kFull * dram, l2, limits.sharpness)) * (hides ? kInTurns : 1);
   }
   // Full waves and the last, partial one: a few threadblocks alone do not fill the memory system.
   double const full = std::floor(tiles / slots), rest = tiles - full * slots;
@@ -366,7 +393,7 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   // Rows that begin on lines: the best plan without multicast is as fast, and faster for all of 24 products in fp8 (H100).
   constexpr double kNeedlessMulticast = 1.3;
   if (is_own && kernel.cluster.m > 1 && on_lines) time *= kNeedlessMulticast;
-  return time * short_rows(kernel, r);
+  return time * short_rows(kernel, r) * few_steps(kernel, r);
 }
 
 double residual_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& device) {

@@ -111,6 +111,8 @@ def test_residue_classes_are_shared_out(
         ((70, 24, 9, 13), (4, 4), Geometry((2, 2), same)),
         ((4, 72, 61, 29), (3, 2), Geometry((2, 1), same)),
         ((4, 64, 40, 52), (1, 1), Geometry((2, 2))),  # three classes without a tap
+        ((33, 40, 47, 61), (1, 1), Geometry((2, 2))),
+        ((9, 136, 31, 45), (1, 3), Geometry((2, 2), (0, 0, 1, 1))),  # two of four
         ((4, 16, 62, 34), (3, 3), Geometry((3, 2), same)),  # six classes
     ):
         sizes = (image, (48, image[1], *taps))

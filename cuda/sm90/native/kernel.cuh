@@ -246,7 +246,7 @@ struct Sm90PersistentKernel {
       if (work.is_zero) {
         CUTLASS_PRAGMA_UNROLL
         for (int block = 0; block < Types::kBlocks; ++block) {
-          Epilogue::store_zeros(p.epilogue, work, thread, scheduler.coordinates(work));
+          Epilogue::store_zeros(p.epilogue, p.maps, storage, work, thread, scheduler.coordinates(work));
           work.m += 64 * Types::kRowGroups;
         }
         turns.begin();

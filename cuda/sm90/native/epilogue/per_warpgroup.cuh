@@ -374,7 +374,23 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
 
   // Zeros instead of results.
   template <class Frame>
-  CUTLASS_DEVICE static void store_zeros(Params const& p, Sm90WorkTile const& work, int thread, Frame const& coordinates) {
+  CUTLASS_DEVICE static void store_zeros(Params const& p, Maps const& maps, Storage& storage, Sm90WorkTile const& work,
+                                         int thread, Frame const& coordinates) {
+    if constexpr (Frame::kHasMaps) {
+      if (coordinates.map) {
+        int const lane = thread % 32, warp = thread / 32 % 4, row = work.m + warp * 16;
+        if (row >= work.end_m) return;
+        std::uint8_t* const staged = storage.staged[warp];
+        Rows::wait_until_read();
+        for (int i = lane; i < Rows::kBytes / 16; i += 32) reinterpret_cast<uint4*>(staged)[i] = uint4{};
+#pragma unroll 1
+        for (int pass = 0; pass < columns && work.n + pass < work.end_n; pass += kPassColumns) {
+          Rows::send(maps.result, p.by_tma, p.data, p.pitch, p.batch_stride, staged, work, row, work.n + pass, lane,
+                     coordinates);
+        }
+        return;
+      }
+    }
     auto const clear = [&](std::uint8_t* data, std::int64_t pitch, std::int64_t batch_stride, int column_bytes) {
       std::int64_t const first = std::int64_t{work.n} * column_bytes, end = std::int64_t{work.end_n} * column_bytes;
       int const chunks = columns * column_bytes / 16;

@@ -358,7 +358,8 @@ struct Sm90TransposedEpilogue<Epilogue, d, columns, epilogue::OperandList<Operan
   }
 
   // Zeros instead of results.
-  CUTLASS_DEVICE static void store_zeros(Params const& p, Sm90WorkTile const& work, int thread, Sm90IdentityCoordinates) {
+  CUTLASS_DEVICE static void store_zeros(Params const& p, Maps const&, Storage&, Sm90WorkTile const& work, int thread,
+                                         Sm90IdentityCoordinates) {
     int const left = min(work.end_m - work.m, 64);
     E* const target = reinterpret_cast<E*>(p.data + work.d_batch * p.batch_stride) + work.m;
     for (int i = thread; i < columns * 64; i += 128) {

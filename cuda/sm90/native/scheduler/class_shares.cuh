@@ -1,5 +1,6 @@
 // Who computes which tiles of residue classes, the ones with the most k-tiles first. First there are rounds, in which every
-// threadblock has a tile of each class: so what they read of the gradient, and what lies side by side in D, stays in L2.
+// threadblock has a tile of each class: so what they read of the gradient, and what lies side by side in D, stays in L2,
+// and zeros of classes without taps are stored while others are multiplied.
 // The other tiles of each class go to the threadblocks with the least work, the longest processing time first: dealt out in
 // turn, they left some threadblocks with a third more than the mean.
 #pragma once
@@ -13,19 +14,20 @@ namespace cutwheel::conv2d {
 
 struct Sm90ClassShares {
   static constexpr int kClasses = 4, kGroups = kClasses + 1, kEntries = 12;
-  // A tile counts for so many k-tiles more, for its epilogue: an estimate.
-  static constexpr int kTileCost = 3;
+  // A tile counts for so many k-tiles more, for its epilogue, and zeros for so many: an estimate.
+  static constexpr int kTileCost = 3, kZerosCost = 1;
 
   int end = 0;  // indices before it are of shares
   int classes = 0, rounds_end = 0, first[kGroups] = {};
   int entries[kGroups][kEntries] = {};  // first tile * kClasses + class; -1: nothing
   cutlass::FastDivmod turn, round;      // threadblocks, and tiles of a round
 
-  // Classes are sorted by k-tiles. Nothing is planned where more of them have taps, or only one.
+  // Classes are sorted by k-tiles. Where there are more than kClasses, shares are of those that have taps, if as many as
+  // that; nothing is planned for more, or for one alone.
   void plan(int count, int const* k_tiles, int const* tiles, int threadblocks) {
     end = rounds_end = classes = 0;
     turn = round = cutlass::FastDivmod(1);
-    while (classes < count && k_tiles[classes] > 0) ++classes;
+    while (classes < count && (count <= kClasses || k_tiles[classes] > 0)) ++classes;
     if (classes < 2 || classes > kClasses) return;
     int const least = *std::min_element(tiles, tiles + classes), rounds = std::max(least / threadblocks - 1, 0);
     turn = cutlass::FastDivmod(threadblocks);
@@ -54,7 +56,7 @@ struct Sm90ClassShares {
         if (groups[at].count == kEntries) return;
         entries[at][groups[at].count++] = tile * kClasses + i;
         most = std::max(most, groups[at].count);
-        groups[at].load += k_tiles[i] + kTileCost;
+        groups[at].load += k_tiles[i] > 0 ? k_tiles[i] + kTileCost : kZerosCost;
         tile += groups[at].size;
       }
     }

@@ -28,7 +28,7 @@ std::int64_t Sm90ConvTiles<has_residue_classes>::count_tiles(ConvArgs const& arg
     }
     if (tiles <= kMaxTiles) {
       shares.plan(count, k_tiles, of_class, static_cast<int>(std::min<std::int64_t>(tiles, args.device->sm_count)));
-      // Shares have all tiles of classes with taps, so only the others keep an end of their own.
+      // Shares have all tiles of their classes, so only the others keep an end of their own.
       int const shared = shares.end > 0 ? classes[shares.classes - 1].tile_end : 0;
       for (int i = 0; i < count; ++i) {
         classes[i].tile_end = std::max(classes[i].tile_end - shared, 0);
