@@ -143,19 +143,24 @@ double short_rows(KernelDescriptor const& kernel, GemmRequest const& r) {
 // And where a few steps of K leave many rows to memory, fitted so that the choice takes little longer than the best plan
 // of 379 products with 3,000 to 900,000 rows and a K of up to 400 on an H200 (native_kernels: choices/h200_few_steps.json,
 // thin/h200_products.json): 3.1 %, 3.2 % for those that were left out, and 4.8 % without. Of up to 300 columns all are
-// predicted too fast beside kernels whose weight stays in shared memory, but for columns of K that are one step. Of more,
-// tiles in turns take longer than predicted, and clusters less.
+// predicted too fast beside kernels whose weight stays in shared memory, but for columns of K that are one step and whole
+// lines. Of more, tiles in turns take longer than predicted, and clusters less.
 double few_steps(KernelDescriptor const& kernel, GemmRequest const& r) {
-  constexpr int kSomeRows = 3000, kManyRows = 15000, kFewColumns = 300, kMostN = 2048, kMostK = 512, kStep = 64;
+  constexpr int kSomeRows = 3000, kManyRows = 15000, kMostN = 2048, kMostK = 512, kStep = 64;
   if (!takes_rows_by_tma(kernel, r) || r.m < kSomeRows || r.n > kMostN || r.k > kMostK) return 1;
   int const steps = round_up(r.k, kernel.tile.k) / kStep;
   bool const by_rows = kernel.layout_b == Layout::row, in_turns = kernel.schedule == Schedule::pingpong;
   if (r.m < kManyRows) return in_turns && steps <= 2 && !by_rows ? 0.81 : 1;
-  if (r.n <= kFewColumns) return by_rows && steps == 1 && !in_turns ? 0.83 : 1.23;
-  constexpr double kLarge = 1.4;  // of 128x128
+  constexpr int kFewColumns = 300, kManyShortRows = 30000;
+  if (r.n <= kFewColumns) {
+    if (r.m < kManyShortRows) return 1;
+    bool const is_one_step = by_rows && steps == 1 && !in_turns;
+    return !is_one_step ? 1.23 : r.k % kStep == 0 ? 0.80 : 1;
+  }
   if (steps > 3) return 1;
   if (in_turns) return 1.44;
   if (kernel.cluster.m > 1) return 0.81;
+  constexpr double kLarge = 1.4;  // of 128x128
   return steps > 1 && area_of(kernel.tile) < kLarge ? 1.27 : 1;
 }
 
