@@ -110,33 +110,33 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"bmm tn", 2048, true},  // 3 problems, mean 1.022, a fifth up to 0.981
     {"bmm tt", 512, true},  // 5 problems, mean 1.609, a fifth up to 1.277
     {"bmm tt", 2048, false},  // 3 problems, mean 1.003, a fifth up to 0.915
-    {"convolution dgrad dense, stride 1", 0, true},  // 107 problems, mean 1.147, a fifth up to 0.987
-    {"convolution dgrad dense, stride 2 or more", 0, true},  // 20 problems, mean 1.245, a fifth up to 1.053
+    {"convolution dgrad dense, stride 1", 0, true},  // 108 problems, mean 1.119, a fifth up to 0.986
+    {"convolution dgrad dense, stride 2 or more", 0, true},  // 20 problems, mean 1.234, a fifth up to 1.009
     {"convolution dgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.745, a fifth up to 1.043
-    {"convolution dgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 3.333, a fifth up to 2.724
-    {"convolution dgrad grouped, stride 1", 0, true},  // 12 problems, mean 2.011, a fifth up to 1.223
-    {"convolution dgrad of few channels, stride 1", 0, true},  // 4 problems, mean 1.747, a fifth up to 1.532
-    {"convolution dgrad of few channels, stride 2 or more", 0, true},  // 28 problems, mean 2.822, a fifth up to 1.394
-    {"convolution dgrad pointwise, stride 1", 0, true},  // 48 problems, mean 1.186, a fifth up to 1.023
-    {"convolution dgrad pointwise, stride 2 or more", 0, true},  // 4 problems, mean 1.617, a fifth up to 1.228
-    {"convolution fprop dense, stride 1", 0, true},  // 107 problems, mean 1.252, a fifth up to 1.012
-    {"convolution fprop dense, stride 2 or more", 0, false},  // 20 problems, mean 1.107, a fifth up to 0.944
-    {"convolution fprop depthwise, stride 1", 0, true},  // 9 problems, mean 1.339, a fifth up to 1.053
+    {"convolution dgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 3.315, a fifth up to 2.724
+    {"convolution dgrad grouped, stride 1", 0, true},  // 12 problems, mean 2.028, a fifth up to 1.213
+    {"convolution dgrad of few channels, stride 1", 0, true},  // 5 problems, mean 1.717, a fifth up to 1.608
+    {"convolution dgrad of few channels, stride 2 or more", 0, true},  // 28 problems, mean 2.751, a fifth up to 1.427
+    {"convolution dgrad pointwise, stride 1", 0, true},  // 44 problems, mean 1.158, a fifth up to 0.974
+    {"convolution dgrad pointwise, stride 2 or more", 0, true},  // 6 problems, mean 1.427, a fifth up to 1.225
+    {"convolution fprop dense, stride 1", 0, true},  // 108 problems, mean 1.217, a fifth up to 1.003
+    {"convolution fprop dense, stride 2 or more", 0, false},  // 20 problems, mean 1.167, a fifth up to 0.960
+    {"convolution fprop depthwise, stride 1", 0, true},  // 9 problems, mean 1.273, a fifth up to 1.049
     {"convolution fprop depthwise, stride 2 or more", 0, true},  // 3 problems, mean 1.078, a fifth up to 1.011
-    {"convolution fprop grouped, stride 1", 0, true},  // 12 problems, mean 1.781, a fifth up to 1.092
-    {"convolution fprop of few channels, stride 1", 0, true},  // 4 problems, mean 2.075, a fifth up to 1.992
-    {"convolution fprop of few channels, stride 2 or more", 0, true},  // 28 problems, mean 3.101, a fifth up to 1.558
-    {"convolution fprop pointwise, stride 1", 0, true},  // 48 problems, mean 1.241, a fifth up to 1.042
-    {"convolution fprop pointwise, stride 2 or more", 0, true},  // 4 problems, mean 1.540, a fifth up to 1.398
-    {"convolution wgrad dense, stride 1", 0, true},  // 107 problems, mean 1.232, a fifth up to 1.032
-    {"convolution wgrad dense, stride 2 or more", 0, true},  // 20 problems, mean 1.204, a fifth up to 1.034
-    {"convolution wgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.293, a fifth up to 1.029
-    {"convolution wgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 2.713, a fifth up to 1.243
-    {"convolution wgrad grouped, stride 1", 0, true},  // 12 problems, mean 1.721, a fifth up to 1.174
-    {"convolution wgrad of few channels, stride 1", 0, true},  // 4 problems, mean 1.353, a fifth up to 1.306
-    {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 28 problems, mean 2.084, a fifth up to 1.484
-    {"convolution wgrad pointwise, stride 1", 0, true},  // 47 problems, mean 1.122, a fifth up to 0.979
-    {"convolution wgrad pointwise, stride 2 or more", 0, true},  // 4 problems, mean 1.360, a fifth up to 1.127
+    {"convolution fprop grouped, stride 1", 0, true},  // 12 problems, mean 1.795, a fifth up to 1.096
+    {"convolution fprop of few channels, stride 1", 0, true},  // 5 problems, mean 2.280, a fifth up to 2.090
+    {"convolution fprop of few channels, stride 2 or more", 0, true},  // 28 problems, mean 2.929, a fifth up to 1.558
+    {"convolution fprop pointwise, stride 1", 0, true},  // 44 problems, mean 1.294, a fifth up to 1.008
+    {"convolution fprop pointwise, stride 2 or more", 0, true},  // 6 problems, mean 1.418, a fifth up to 1.380
+    {"convolution wgrad dense, stride 1", 0, true},  // 108 problems, mean 1.209, a fifth up to 1.031
+    {"convolution wgrad dense, stride 2 or more", 0, true},  // 20 problems, mean 1.193, a fifth up to 1.034
+    {"convolution wgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.312, a fifth up to 1.030
+    {"convolution wgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 2.714, a fifth up to 1.243
+    {"convolution wgrad grouped, stride 1", 0, true},  // 12 problems, mean 1.627, a fifth up to 1.047
+    {"convolution wgrad of few channels, stride 1", 0, true},  // 5 problems, mean 1.403, a fifth up to 1.312
+    {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 28 problems, mean 1.966, a fifth up to 1.452
+    {"convolution wgrad pointwise, stride 1", 0, true},  // 43 problems, mean 1.113, a fifth up to 0.979
+    {"convolution wgrad pointwise, stride 2 or more", 0, true},  // 6 problems, mean 1.369, a fifth up to 1.127
     {"mm nt", 512, true},  // 10 problems, mean 1.168, a fifth up to 1.091
     {"mm nt", 2048, true},  // 49 problems, mean 1.119, a fifth up to 0.993
     {"mm nt", 0, true},  // 166 problems, mean 1.113, a fifth up to 1.014
@@ -417,15 +417,17 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"bmm tt", {40, 1024, 128, 1024}, true},  // 1.064
     {"bmm tt", {16, 4096, 40, 77}, false},  // 0.862
     {"bmm tt", {16, 4096, 40, 4096}, true},  // 1.044
+    {"convolution dgrad dense, stride 1", {2, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.887
     {"convolution dgrad dense, stride 1", {4, 128, 112, 149, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
     {"convolution dgrad dense, stride 1", {4, 256, 512, 512, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.906
+    {"convolution dgrad dense, stride 1", {6, 256, 293, 390, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.911
+    {"convolution dgrad dense, stride 1", {8, 256, 293, 293, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
     {"convolution dgrad dense, stride 1", {8, 1280, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.770
     {"convolution dgrad dense, stride 1", {9, 256, 256, 455, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.895
     {"convolution dgrad dense, stride 1", {9, 512, 48, 85, 512, 3, 3, 1, 1, 4, 4, 4, 4, 1}, false},  // 0.969
     {"convolution dgrad dense, stride 1", {11, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.912
     {"convolution dgrad dense, stride 1", {14, 640, 128, 128, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.947
     {"convolution dgrad dense, stride 1", {15, 2560, 32, 32, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.926
-    {"convolution dgrad dense, stride 1", {16, 256, 48, 64, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.930
     {"convolution dgrad dense, stride 1", {16, 256, 256, 256, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.955
     {"convolution dgrad dense, stride 1", {16, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.960
     {"convolution dgrad dense, stride 1", {32, 128, 56, 56, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.900
@@ -433,71 +435,78 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"convolution dgrad dense, stride 1", {34, 640, 110, 110, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.900
     {"convolution dgrad dense, stride 1", {38, 128, 96, 96, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.959
     {"convolution dgrad dense, stride 1", {40, 256, 56, 56, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.844
+    {"convolution dgrad dense, stride 1", {46, 128, 56, 56, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.955
     {"convolution dgrad dense, stride 1", {116, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.923
-    {"convolution dgrad dense, stride 1", {233, 128, 56, 75, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.941
     {"convolution dgrad dense, stride 2 or more", {14, 232, 56, 100, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.894
+    {"convolution dgrad dense, stride 2 or more", {16, 320, 64, 114, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.951
+    {"convolution dgrad dense, stride 2 or more", {51, 320, 128, 128, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.950
     {"convolution dgrad depthwise, stride 1", {1, 480, 14, 14, 480, 5, 5, 1, 1, 2, 2, 1, 1, 480}, false},  // 0.788
     {"convolution dgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.857
-    {"convolution dgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 3.230
+    {"convolution dgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 3.220
+    {"convolution dgrad pointwise, stride 1", {1, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.959
     {"convolution dgrad pointwise, stride 1", {2, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.593
     {"convolution dgrad pointwise, stride 1", {2, 40, 32, 43, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.851
     {"convolution dgrad pointwise, stride 1", {4, 144, 56, 75, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.880
+    {"convolution dgrad pointwise, stride 1", {11, 112, 24, 24, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.942
     {"convolution dgrad pointwise, stride 1", {16, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.935
     {"convolution dgrad pointwise, stride 1", {26, 40, 48, 48, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.874
     {"convolution dgrad pointwise, stride 1", {58, 40, 28, 50, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.834
-    {"convolution fprop dense, stride 1", {3, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.883
     {"convolution fprop dense, stride 1", {4, 128, 112, 149, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.951
     {"convolution fprop dense, stride 1", {11, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.968
     {"convolution fprop dense, stride 1", {23, 512, 128, 171, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.966
     {"convolution fprop dense, stride 1", {24, 512, 146, 146, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
-    {"convolution fprop dense, stride 1", {32, 64, 112, 112, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.937
     {"convolution fprop dense, stride 1", {32, 512, 128, 128, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.927
     {"convolution fprop dense, stride 1", {35, 1280, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.949
+    {"convolution fprop dense, stride 1", {64, 64, 112, 199, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.902
     {"convolution fprop dense, stride 1", {116, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.950
-    {"convolution fprop dense, stride 1", {233, 128, 56, 75, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.902
-    {"convolution fprop dense, stride 2 or more", {1, 320, 64, 64, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.196
-    {"convolution fprop dense, stride 2 or more", {5, 96, 96, 128, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.578
+    {"convolution fprop dense, stride 1", {256, 128, 56, 56, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.947
+    {"convolution fprop dense, stride 2 or more", {1, 320, 64, 114, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.435
+    {"convolution fprop dense, stride 2 or more", {1, 320, 128, 128, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.368
+    {"convolution fprop dense, stride 2 or more", {2, 320, 64, 85, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.799
     {"convolution fprop dense, stride 2 or more", {7, 96, 56, 56, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.695
     {"convolution fprop dense, stride 2 or more", {7, 320, 128, 128, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.154
-    {"convolution fprop dense, stride 2 or more", {13, 320, 128, 128, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.166
+    {"convolution fprop dense, stride 2 or more", {8, 96, 96, 128, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.508
     {"convolution fprop dense, stride 2 or more", {16, 96, 64, 64, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.729
-    {"convolution fprop dense, stride 2 or more", {16, 232, 96, 128, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.051
-    {"convolution fprop dense, stride 2 or more", {33, 96, 56, 56, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.372
-    {"convolution fprop dense, stride 2 or more", {48, 320, 64, 64, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.230
+    {"convolution fprop dense, stride 2 or more", {16, 320, 64, 114, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.190
+    {"convolution fprop dense, stride 2 or more", {51, 320, 128, 128, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.261
+    {"convolution fprop dense, stride 2 or more", {64, 96, 56, 75, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.187
     {"convolution fprop dense, stride 2 or more", {64, 128, 56, 56, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.027
     {"convolution fprop dense, stride 2 or more", {64, 512, 14, 14, 512, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.188
-    {"convolution fprop grouped, stride 1", {64, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 7}, false},  // 0.949
+    {"convolution fprop dense, stride 2 or more", {92, 232, 112, 112, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.085
+    {"convolution fprop grouped, stride 1", {64, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 7}, false},  // 0.963
     {"convolution fprop grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.886
     {"convolution fprop grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.272
     {"convolution fprop of few channels, stride 2 or more", {1, 3, 224, 224, 96, 4, 4, 4, 4, 0, 0, 1, 1, 1}, false},  // 0.831
-    {"convolution fprop pointwise, stride 1", {3, 24, 96, 96, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.963
+    {"convolution fprop pointwise, stride 1", {1, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.970
     {"convolution fprop pointwise, stride 1", {54, 112, 28, 28, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.966
-    {"convolution fprop pointwise, stride 1", {64, 1024, 14, 14, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.965
+    {"convolution fprop pointwise, stride 1", {57, 112, 24, 32, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.959
+    {"convolution fprop pointwise, stride 1", {64, 1024, 14, 14, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.951
     {"convolution fprop pointwise, stride 1", {200, 112, 24, 24, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.783
-    {"convolution wgrad dense, stride 1", {1, 2560, 16, 21, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.920
     {"convolution wgrad dense, stride 1", {2, 512, 64, 85, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.963
-    {"convolution wgrad dense, stride 1", {3, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.919
+    {"convolution wgrad dense, stride 1", {2, 640, 64, 85, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.956
+    {"convolution wgrad dense, stride 1", {2, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.956
     {"convolution wgrad dense, stride 1", {8, 640, 32, 32, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.913
     {"convolution wgrad dense, stride 1", {14, 640, 128, 128, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.902
     {"convolution wgrad dense, stride 1", {16, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.945
+    {"convolution wgrad dense, stride 1", {19, 640, 128, 171, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.969
     {"convolution wgrad dense, stride 1", {132, 2560, 16, 21, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.953
     {"convolution wgrad dense, stride 1", {136, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.907
+    {"convolution wgrad dense, stride 1", {160, 512, 8, 8, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.922
     {"convolution wgrad dense, stride 1", {169, 512, 32, 32, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.901
-    {"convolution wgrad dense, stride 1", {189, 64, 112, 112, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.939
     {"convolution wgrad dense, stride 1", {256, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.855
     {"convolution wgrad dense, stride 2 or more", {2, 232, 56, 56, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.723
     {"convolution wgrad dense, stride 2 or more", {3, 232, 56, 56, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.720
-    {"convolution wgrad dense, stride 2 or more", {16, 232, 96, 128, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.790
+    {"convolution wgrad dense, stride 2 or more", {92, 232, 112, 112, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.658
     {"convolution wgrad grouped, stride 1", {1, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 16}, false},  // 0.602
-    {"convolution wgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.951
+    {"convolution wgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.885
     {"convolution wgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.381
     {"convolution wgrad pointwise, stride 1", {4, 144, 56, 75, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.872
     {"convolution wgrad pointwise, stride 1", {10, 144, 56, 56, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.803
     {"convolution wgrad pointwise, stride 1", {16, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.771
     {"convolution wgrad pointwise, stride 1", {29, 24, 56, 75, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.837
     {"convolution wgrad pointwise, stride 1", {54, 112, 28, 28, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.793
-    {"convolution wgrad pointwise, stride 1", {64, 40, 56, 100, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.951
-    {"convolution wgrad pointwise, stride 1", {64, 512, 28, 28, 128, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.933
+    {"convolution wgrad pointwise, stride 1", {57, 112, 24, 32, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.898
+    {"convolution wgrad pointwise, stride 1", {64, 512, 28, 28, 128, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.962
     {"mm nt", {1, 384, 3072, 6102}, false},  // 0.907
     {"mm nt", {1, 528, 7168, 13429}, false},  // 0.942
     {"mm nt", {1, 768, 3072, 8192}, false},  // 0.834
