@@ -349,7 +349,8 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   // 48 x 96 x 96 x 96 with 192 filters of 2x2, as patches (H200).
   constexpr double kWideEpilogue = 7;
   constexpr int kHidingWide = 12, kWide = 256;
-  if (kernel.family == Family::sm90_conv && r.direction != Direction::wgrad && kernel.tile.n == kWide)
+  bool const is_wide = kernel.family == Family::sm90_conv && kernel.tile.n == kWide && element_bytes(kernel.a) == 2;
+  if (is_wide && r.direction != Direction::wgrad && !is_strided)
     tile += kWideEpilogue * std::max(0.0, (kHidingWide - k_tiles) / kHidingWide);
   double const lone_tile = k_tiles * cost.lone_k_tile_us + cost.tile_us;
   double time = cost.launch_us;

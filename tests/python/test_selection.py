@@ -13,6 +13,7 @@ from selection import (
     B200,
     BF16,
     COLUMN,
+    DGRAD,
     E4M3,
     F16,
     F32,
@@ -521,6 +522,20 @@ def test_short_rows_with_residuals_do_too() -> None:
     for columns, k in ((24, 144), (240, 40)):
         taken = chosen(H200, 358400, columns, k, epilogue="bias_residual_relu")
         assert "_thin_" in taken["row"]
+
+
+def test_few_steps_of_many_rows_take_no_turns() -> None:
+    """Memory is what they wait for: tiles in turns take a sixth longer than what is chosen."""
+    for shape in ((137469, 672, 112), (100352, 480, 80), (250000, 672, 112)):
+        assert "pingpong" not in chosen(H200, *shape)["row"]
+
+
+def test_zeros_of_strided_gradients_count_less_than_tiles() -> None:
+    """Of 1x1 filters behind a stride of 2, three of four classes of pixels are zeros."""
+    shape = (64 * 112 * 112, 256, 512)
+    alone = chosen(H200, *shape, direction=DGRAD, taps=1, step=4)["predicted_us"]
+    with_taps = chosen(H200, *shape[:2], 4 * 512, direction=DGRAD, taps=4, step=4)["predicted_us"]
+    assert alone < 0.7 * with_taps
 
 
 def test_thin_kernels_are_for_nothing_else() -> None:
