@@ -63,6 +63,8 @@ NEEDLESS_MULTICAST = 1.3  # of our own tiles, where rows are whole lines
 LATER_SUMS = 3.0  # of clusters of more than two that share K, before each tile behind the first
 FEW_STEPS, HIDING = 0.74, 7  # of CUTLASS's tiles behind the first, for 128x128, where K is one step
 LATER_TILE, HIDING_TILE = 1.0, 4  # of tiles behind the first where A is row-major, K one step
+# Of convolutions by 128x256 without a stride in dgrad, where K is no step; hidden by so many.
+WIDE_EPILOGUE, HIDING_WIDE, WIDE = 7.0, 12, 256
 
 # Kind, tile M, N and bytes of K, ours, schedule, swap_ab, splits: as in the file.
 Key = tuple[str, int, int, int, bool, str, bool, int]
@@ -225,6 +227,10 @@ def conv_terms_of(
     within_two = gathers and direction == "fprop" and k * size % 32 == 0 and k * size % 64
     fetched_b = tile_n * tile_k * size * (WITHIN_TWO if within_two and not is_padded else 1)
     loads_residual = "residual" in str(kernel["epilogue"]) and kernel["family"] != "sm90_row_conv"
+    added = WIDE_RESIDUAL * max(0.0, tile_m * tile_n / 128**2 - 1) if loads_residual else 0.0
+    is_wide = kernel["family"] == "sm90_conv" and tile_n == WIDE
+    if is_wide and direction != "wgrad" and not (direction == "dgrad" and step > 1):
+        added += WIDE_EPILOGUE * max(0.0, (HIDING_WIDE - k_tiles) / HIDING_WIDE)
     return Terms(
         tiles=tiles,
         slots=slots,
@@ -235,7 +241,7 @@ def conv_terms_of(
         is_lone=tiles > slots,
         beyond=0,
         factor=factor,
-        added_us=WIDE_RESIDUAL * max(0.0, tile_m * tile_n / 128**2 - 1) if loads_residual else 0.0,
+        added_us=added,
         reduced=reduced,
         missed=missed,
         longest=longest,
@@ -256,6 +262,35 @@ def sums_of(
     sums, written = 4.0 * results * splits, results * elements * BYTES[request["d"]]
     missing = min(max(2 * sums / gpu["l2_bytes"] - 1, 0.0), 1.0)
     return 2 * sums + written, missing * (sums + written)
+
+
+def few_steps(kernel: Mapping[str, Any], request: Mapping[str, Any]) -> float:
+    """As few_steps() of the model, of 16 bits: many rows and a short K, which memory limits."""
+    rows, columns, k = request["m"], request["n"], request["k"]
+    layout_a, layout_b = request["layouts"]
+    takes_rows = kernel["family"] in DENSE and kernel["op"] == "gemm" and layout_a == "t"
+    if not takes_rows or request["batch"] != 1 or BYTES[request["a"]] != 2:
+        return 1.0
+    if rows < 3000 or columns > 2048 or k > 512:
+        return 1.0
+    tile_m, tile_n, tile_k = kernel["tile"]
+    steps = math.ceil(k / tile_k) * tile_k // 64
+    by_rows, in_turns = layout_b == "t", kernel["schedule"] == "pingpong"
+    if rows < 15000:
+        return 0.81 if in_turns and steps <= 2 and not by_rows else 1.0
+    if columns <= 300:
+        if rows < 30000:
+            return 1.0
+        if not (by_rows and steps == 1 and not in_turns):
+            return 1.23
+        return 0.80 if k % 64 == 0 else 1.0
+    if steps > 3:
+        return 1.0
+    if in_turns:
+        return 1.44
+    if kernel["cluster"][0] > 1:
+        return 0.81
+    return 1.27 if steps > 1 and tile_m * tile_n / 128**2 < 1.4 else 1.0
 
 
 def terms_of(
@@ -312,6 +347,7 @@ def terms_of(
     slower = SHARED_K if native and of_cluster > 1 and kernel["op"] == "gemm" else 1.0
     if native and cluster_m > 1 and not (of_a or of_b):
         slower = NEEDLESS_MULTICAST
+    slower *= few_steps(kernel, request)
     rows_of_m = tile_n if swap else tile_m
     streams = request["batch"] == 1 and rows <= rows_of_m and kernel["family"] in DENSE
     past = (tile_m - m % tile_m) % tile_m + (tile_n - n % tile_n) % tile_n
