@@ -140,11 +140,11 @@ double short_rows(KernelDescriptor const& kernel, GemmRequest const& r) {
   return (!are_many ? 1.36 : by_rows ? 1.25 : 1.11) * (by_rows && r.n % kSector != 0 ? 1.12 : 1);
 }
 
-// And where a few steps of K leave many rows to memory, fitted so that the choice takes little longer than the best plan
-// of 379 products with 3,000 to 900,000 rows and a K of up to 400 on an H200 (native_kernels: choices/h200_few_steps.json,
-// thin/h200_products.json): 3.1 %, 3.2 % for those that were left out, and 4.8 % without. Of up to 300 columns all are
-// predicted too fast beside kernels whose weight stays in shared memory, but for columns of K that are one step and whole
-// lines. Of more, tiles in turns take longer than predicted, and clusters less.
+// And where K has few steps and memory limits many rows. The choice takes 3.1 % longer than the best plan of 379 products
+// with 3,000 to 900,000 rows and a K of up to 400 on an H200, 3.2 % of those that were left out of the fit, 4.8 % without
+// it (native_kernels: choices/h200_few_steps.json, thin/h200_products.json). Up to 300 columns are predicted too fast
+// beside kernels whose weight stays in shared memory, unless B is row-major and K is one whole step. With more columns
+// tiles in turns take longer than predicted, and clusters take less.
 double few_steps(KernelDescriptor const& kernel, GemmRequest const& r) {
   constexpr int kSomeRows = 3000, kManyRows = 15000, kMostN = 2048, kMostK = 512, kStep = 64;
   if (!takes_rows_by_tma(kernel, r) || r.m < kSomeRows || r.n > kMostN || r.k > kMostK) return 1;

@@ -63,7 +63,7 @@ NEEDLESS_MULTICAST = 1.3  # of our own tiles, where rows are whole lines
 LATER_SUMS = 3.0  # of clusters of more than two that share K, before each tile behind the first
 FEW_STEPS, HIDING = 0.74, 7  # of CUTLASS's tiles behind the first, for 128x128, where K is one step
 LATER_TILE, HIDING_TILE = 1.0, 4  # of tiles behind the first where A is row-major, K one step
-# Of convolutions by 128x256 without a stride in dgrad, where K is no step; hidden by so many.
+# Of a tile of 256 columns of fprop, and of dgrad without a stride: what so many steps of K hide.
 WIDE_EPILOGUE, HIDING_WIDE, WIDE = 7.0, 12, 256
 
 # Kind, tile M, N and bytes of K, ours, schedule, swap_ab, splits: as in the file.
@@ -265,7 +265,7 @@ def sums_of(
 
 
 def few_steps(kernel: Mapping[str, Any], request: Mapping[str, Any]) -> float:
-    """As few_steps() of the model, of 16 bits: many rows and a short K, which memory limits."""
+    """few_steps() of the model, whose constants these are."""
     rows, columns, k = request["m"], request["n"], request["k"]
     layout_a, layout_b = request["layouts"]
     takes_rows = kernel["family"] in DENSE and kernel["op"] == "gemm" and layout_a == "t"

@@ -50,7 +50,6 @@ THIN = Family(
     schedules=("persistent",),
     mode="thin",
     checks=(rules.check_gemm, rules.check_stores, _check_tile, _check_epilogue),
-    # What the smallest weight and the barriers take: how large the weight and the strips are, only
-    # a launch knows.
+    # The smallest weight and the barriers: the weight and the strips have a size at a launch alone.
     memory=lambda kernel: f"{kernel.tile.shape[1]} x {_LINE} x 2 + 4 x 4 x 8",
 )

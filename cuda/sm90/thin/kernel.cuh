@@ -398,9 +398,9 @@ struct Thin {
         int const count = static_cast<int>(std::min<std::int64_t>(kRows, p.m - first_row));
         cute::SM90_BULK_COPY_S2G::copy(staged, p.d + first_row * p.n, count * p.n * 2);
         cute::tma_store_arrive();
-        if (kInPlace) cute::tma_store_wait<0>();
+        if (kInPlace) cute::tma_store_wait<0>();  // the stage is loaded again
       }
-      if (kInPlace && p.is_in_pieces) synchronize();
+      if (kInPlace && p.is_in_pieces) synchronize();  // by all threads
       if (next < p.strips) load_strip(at, full + stage, p, next, thread);
       if (++stage == shape.stages) stage = 0, parity ^= 1;
     }

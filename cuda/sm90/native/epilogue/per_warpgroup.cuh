@@ -372,7 +372,7 @@ struct Sm90PerWarpgroupEpilogue<Epilogue, d, columns, epilogue::OperandList<Oper
     }
   }
 
-  // Zeros instead of results.
+  // Zeros instead of results. Where TMA knows D, from one place of a warp, for whose copies no thread waits.
   template <class Frame>
   CUTLASS_DEVICE static void store_zeros(Params const& p, Maps const& maps, Storage& storage, Sm90WorkTile const& work,
                                          int thread, Frame const& coordinates) {

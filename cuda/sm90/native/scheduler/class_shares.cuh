@@ -23,7 +23,7 @@ struct Sm90ClassShares {
   cutlass::FastDivmod turn, round;      // threadblocks, and tiles of a round
 
   // Classes are sorted by k-tiles. Where there are more than kClasses, shares are of those that have taps, if as many as
-  // that; nothing is planned for more, or for one alone.
+  // that. Nothing is planned for more, for one alone, and where zeros need more entries than a threadblock has.
   void plan(int count, int const* k_tiles, int const* tiles, int threadblocks) {
     end = rounds_end = classes = 0;
     turn = round = cutlass::FastDivmod(1);
