@@ -70,7 +70,7 @@ def _mode(kernel: Kernel) -> str:
         mode += "_swap"
     if kernel.tile.cluster[2] > 1:
         mode += f"_split{kernel.tile.cluster[2]}"
-    if "cluster" not in FAMILIES[kernel.family].tile_keys and kernel.tile.cluster[0] > 1:
+    if "cluster" not in FAMILIES[kernel.family].tile_keys and max(kernel.tile.cluster[:2]) > 1:
         mode += "_multicast"
     if kernel.tile.fast_accum:
         mode += "_fast"

@@ -225,7 +225,8 @@ TileCount count_tiles(KernelDescriptor const& kernel, GemmRequest const& r, int 
       return {tiles_m * tiles_n * parts, std::ceil(steps_of(taps) / parts)};
     case Direction::wgrad: {
       double const columns = by_tap ? taps * std::ceil(n / taps / kUnit) * kUnit : n;
-      return {tiles_m * along(columns, kernel.tile.n, 1) * splits, std::ceil(std::ceil(k / kernel.tile.k) / splits)};
+      return {tiles_m * along(columns, kernel.tile.n, kernel.cluster.n) * splits,
+              std::ceil(std::ceil(k / kernel.tile.k) / splits)};
     }
   }
   return {tiles_m * tiles_n * r.batch * parts, std::ceil(k / parts / kernel.tile.k)};

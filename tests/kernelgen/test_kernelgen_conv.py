@@ -107,10 +107,27 @@ def test_rules_of_sm90_conv(values: Table, text: str) -> None:
             {"epilogue": ["two_residuals"], "tile": [128, 256, 64]},
             "3 stages x ((128 + 256) x 128 + 16) + staged rows 128 x 512 + matrices 128 x 512",
         ),
+        ({"cluster": [2, 1, 1]}, "cluster 2x1x1 with direction fprop; wgrad has [1, 2, 1]"),
+        (
+            {"direction": ["wgrad"], "cluster": [1, 1, 2]},
+            "cluster 1x1x2 with direction wgrad; wgrad has [1, 2, 1]",
+        ),
+        (
+            {"direction": ["wgrad"], "tile": [64, 128, 64], "cluster": [1, 2, 1]},
+            "tile M = 64 with cluster 1x2x1; each of two threadblocks loads half of the rows, in"
+            " swizzles of 64: M must be a multiple of 128",
+        ),
     ],
 )
 def test_rules_of_sm90_gather_conv(values: Table, text: str) -> None:
     assert text in one_error(SM90_GATHER_CONV, **values)
+
+
+def test_threadblocks_of_gathered_wgrad_share_rows() -> None:
+    values: Table = {"direction": ["wgrad"], "tile": [256, 128, 64], "cluster": [1, 2, 1]}
+    (kernel,) = manifest(changed(SM90_GATHER_CONV, **values)).kernels
+    assert "_256x128x64_wgrad_gather_multicast_" in procedural_name(kernel)
+    assert "Direction::wgrad, /*sharing=*/2, " in FAMILIES[kernel.family].cpp_type(kernel)
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,10 @@ def conv_terms_of(
 
     if direction == "wgrad":
         columns = n if gathers else taps * math.ceil(n / taps / 64) * 64
-        tiles = math.ceil(m / tile_m) * math.ceil(columns / tile_n) * splits
+        beside = kernel["cluster"][1]
+        fetched_a /= beside
+        across = math.ceil(math.ceil(columns / tile_n) / beside) * beside
+        tiles = math.ceil(m / tile_m) * across * splits
         k_tiles: float = math.ceil(math.ceil(k / tile_k) / splits)
         operands = m * k + n * k / reuse
         channels = m, n // taps

@@ -24,6 +24,7 @@ _ARGUMENTS: dict[str, Callable[[Kernel], str]] = {
     "warp": lambda kernel: cpp.shape(kernel.tile.warp or (1, 1, 1)),
     "cluster": lambda kernel: cpp.shape(kernel.tile.cluster),
     "splits": lambda kernel: f"/*splits=*/{kernel.tile.cluster[2]}",
+    "sharing": lambda kernel: f"/*sharing=*/{max(kernel.tile.cluster[:2])}",
     "stages": lambda kernel: f"/*stages=*/{kernel.tile.stages}",
     "schedule": lambda kernel: f"Schedule::{kernel.tile.schedule}",
     "swap_ab": lambda kernel: f"/*swap_ab=*/{cpp.boolean(kernel.tile.swap_ab)}",

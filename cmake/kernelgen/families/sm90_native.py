@@ -34,7 +34,8 @@ def _check_tile(kernel: Kernel) -> Iterator[str]:
     m, n, _ = kernel.tile.shape
     dtypes = kernel.dtypes
     is_promoted = kernel.is_fp8 and not kernel.tile.fast_accum
-    is_tall = kernel.family == "sm90_persistent" or kernel.direction in ("fprop", "dgrad")
+    tall = ("sm90_persistent", "sm90_gather_conv")
+    is_tall = kernel.family in tall or kernel.direction in ("fprop", "dgrad")
     most = 256 if is_tall and not kernel.scales else 128
     can_halve = ("sm90_persistent", "sm90_conv")
     has_halves = kernel.family in can_halve and is_tall and not (is_promoted or kernel.scales)
@@ -268,7 +269,8 @@ def _halves_columns(kernel: Kernel) -> bool:
         is_promoted = kernel.is_fp8 and not kernel.tile.fast_accum and not kernel.scales
         is_plain = kernel.tile.schedule != "pingpong" and kernel.tile.cluster[2] == 1
         return n >= 192 and kernel.family == "sm90_persistent" and is_promoted and is_plain
-    return m == 192 and n >= 128 and rules.own_layouts(kernel)[1] == "n"
+    is_whole = kernel.tile.cluster[2] > 1 or rules.own_layouts(kernel)[1] != "n"
+    return m == 192 and n >= 128 and not is_whole
 
 
 def _own_columns(kernel: Kernel) -> int:
@@ -348,9 +350,9 @@ def _copied_matrix_bytes(kernel: Kernel) -> int:
 
 
 def _memory(kernel: Kernel) -> str:
+    """Sums of a cluster need none of their own: where they leave few stages, they lie in these."""
     m, n, k = kernel.tile.shape
     warpgroups, operands = _warpgroups(kernel), kernel.element_bytes * k
-    splits = kernel.tile.cluster[2]
     own_n = _own_columns(kernel)
     row = own_n * rules.result_bytes(kernel)
     if not kernel.tile.swap_ab:
@@ -373,8 +375,6 @@ def _memory(kernel: Kernel) -> str:
         terms += f" + vectors {warpgroups} x ({' + '.join(vectors)})"
     if row := _copied_matrix_bytes(kernel):
         terms += f" + matrices {64 * warpgroups} x {row}"
-    if splits > 1:
-        terms += f" + sums of others {splits - 1} x {m} x {own_n} x 4"
     if kernel.scales:
         if kernel.scales == "1x128_128x128":
             columns = -(-columns // SCALE_BLOCK)
@@ -497,18 +497,33 @@ def _check_gather(kernel: Kernel) -> Iterator[str]:
         yield "direction dgrad; it has fprop and wgrad: sm90_conv has all directions"
 
 
+def _check_gather_cluster(kernel: Kernel) -> Iterator[str]:
+    """Two threadblocks of wgrad, each of which loads half of the output's gradient for both."""
+    cluster, m = kernel.tile.cluster, kernel.tile.shape[0]
+    if cluster == (1, 1, 1):
+        return
+    if kernel.direction != "wgrad" or cluster != (1, 2, 1):
+        yield f"cluster {dims(cluster)} with direction {kernel.direction}; wgrad has [1, 2, 1]"
+    elif m % (2 * _MN_COLUMNS):
+        yield (
+            f"tile M = {m} with cluster {dims(cluster)}; each of two threadblocks loads half of the"
+            f" rows, in swizzles of {_MN_COLUMNS}: M must be a multiple of {2 * _MN_COLUMNS}"
+        )
+
+
 # Implicit GEMMs whose pixels one or two warpgroups gather by cp.async.
 SM90_GATHER_CONV = _persistent(
     name="sm90_gather_conv",
     seconds=(6, 0.5),
     mode="gather",
     header="sm90/native/gather_conv.cuh",
-    template="Sm90GatherConv<arch, dtypes, tile, direction, epilogue>",
+    template="Sm90GatherConv<arch, dtypes, tile, direction, sharing, epilogue>",
+    optional_tile_keys=("cluster",),
     dtypes={"conv2d": tuple(x for x in rules.CONV_DTYPES if DTYPE_BYTES[x.a] == 2)},
     layouts=tuple(DIRECTIONS.values()),
     lists=("direction", "epilogue", "tiles"),
     checks=(
-        *(rules.check_gemm, _check_tile, _check_k(1), _check_gather),
+        *(rules.check_gemm, _check_tile, _check_k(1), _check_gather, _check_gather_cluster),
         *(rules.check_direction, _check_swizzled_columns),
     ),
 )

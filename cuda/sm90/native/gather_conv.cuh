@@ -8,9 +8,14 @@
 
 namespace cutwheel::conv2d {
 
-template <DType a, DType b, DType acc, DType d, class Tile, Direction direction, class Epilogue>
-struct Sm90GatherConvTypes : Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue> {
-  using Base = Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue>;
+// The rows of D of wgrad are those of a matrix, which threads may store: that leaves 256 rows four stages. sharing: of
+// Sm90GatherWgradLoader.
+template <DType a, DType b, DType acc, DType d, class Tile, Direction direction, int sharing, class Epilogue>
+struct Sm90GatherConvTypes : Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue, /*splits=*/1, /*pingpong=*/false,
+                                           /*stores_by_tma=*/direction != Direction::wgrad, sharing> {
+  using Base = Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue, /*splits=*/1, /*pingpong=*/false,
+                             /*stores_by_tma=*/direction != Direction::wgrad, sharing>;
+  static constexpr bool kSharesRows = direction == Direction::wgrad;
   static constexpr bool kLoadsByTma = false, kLoadsByCopies = true;
   static constexpr int kProducerWarpGroups = kGatherThreads<Tile, direction> / 128;
   using Scheduler = std::conditional_t<Base::kIsPixels, Sm90WgradScheduler<Tile, PackedColumns>,
@@ -19,7 +24,7 @@ struct Sm90GatherConvTypes : Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilog
     using A = typename Base::OperandA;
     using B = typename Base::OperandB;
     if constexpr (Base::kIsPixels) {
-      return gemm::epilogue::TypeIdentity<Sm90GatherWgradLoader<A, B, Tile>>{};
+      return gemm::epilogue::TypeIdentity<Sm90GatherWgradLoader<A, B, Tile, sharing>>{};
     } else {
       return gemm::epilogue::TypeIdentity<Sm90GatherFpropLoader<A, B, Tile>>{};
     }
@@ -30,14 +35,15 @@ struct Sm90GatherConvTypes : Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilog
 template <class Types>
 using Sm90GatherConvKernel = gemm::Sm90GatheringKernel<Types, typename Types::Scheduler>;
 
-template <Arch arch, DType a, DType b, DType acc, DType d, class Tile, Direction direction, template <DType> class Epilogue>
-struct Sm90GatherConv : Sm90GatherConvKernel<Sm90GatherConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>>> {
-  using Base = Sm90GatherConvKernel<Sm90GatherConvTypes<a, b, acc, d, Tile, direction, Epilogue<d>>>;
+template <Arch arch, DType a, DType b, DType acc, DType d, class Tile, Direction direction, int sharing,
+          template <DType> class Epilogue>
+struct Sm90GatherConv : Sm90GatherConvKernel<Sm90GatherConvTypes<a, b, acc, d, Tile, direction, sharing, Epilogue<d>>> {
+  using Base = Sm90GatherConvKernel<Sm90GatherConvTypes<a, b, acc, d, Tile, direction, sharing, Epilogue<d>>>;
   using Scheduler = typename Base::Scheduler;
   using SchedulerParams = typename Scheduler::Params;
   using Operands = typename Base::Loader::Params;
   static_assert(arch == Arch::sm90a && element_bytes(a) == 2);
-  static_assert(direction == Direction::fprop || direction == Direction::wgrad);
+  static_assert(direction == Direction::wgrad || (direction == Direction::fprop && sharing == 1));
   static_assert(direction == Direction::fprop || has_only(/*rows=*/false, typename Epilogue<d>::Operands{}));
   static_assert(direction == Direction::fprop || Epilogue<d>::Stores::kCount == 0);
   static std::int64_t workspace_bytes(gemm::GemmArgs const& args) {
@@ -83,13 +89,16 @@ struct Sm90GatherConv : Sm90GatherConvKernel<Sm90GatherConvTypes<a, b, acc, d, T
     int const splits = std::max(args.splits, 1);
     SchedulerParams scheduler{};
     scheduler.columns = {args.n};
-    std::int64_t const tiles = scheduler.plan(args, Tile::kM, Tile::kN, Tile::kK, splits);
+    std::int64_t const tiles = scheduler.plan(args, Tile::kM, Tile::kN * sharing, Tile::kK, splits);
     Operands operands{};
     bool const fits = is_matrix(args) && tiles <= kMaxTiles && (splits == 1 || d == DType::f32) &&
                       is_tma_aligned(args.a.data, args.y_strides, a) && is_tma_aligned(args.b.data, args.x_strides, b) &&
                       operands.b.encode(args.b.data, args.x_strides, args.x_depth_stride, x);
     if (!fits) return {StatusCode::not_implementable, 0};
-    operands.a = static_cast<uint4 const*>(args.a.data);
+    if constexpr (Base::Loader::kLoadsByTma) {
+      Base::OperandA::encode_map(operands.a, a, {args.a.data, args.y_strides[2], 0}, args.m, args.k, 1);
+    }
+    operands.a_data = static_cast<uint4 const*>(args.a.data);
     operands.a_pixel = args.y_strides[2] / kPieceElements;
     operands.pixels = args.k;
     operands.channels = x.c;

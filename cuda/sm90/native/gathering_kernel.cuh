@@ -1,6 +1,6 @@
-// The persistent kernel with warpgroups that copy operands 16 bytes at a time (cp.async), from wherever these lie; B may
-// come by TMA. Copies are made by the generic proxy and wgmma reads by the asynchronous one: consumers fence what has
-// arrived (kLoadsByCopies).
+// The persistent kernel with warpgroups that copy operands 16 bytes at a time (cp.async), from wherever these lie; one may
+// come by TMA. Copies are made by the generic proxy and wgmma reads by the asynchronous one: consumers fence what
+// has arrived (kLoadsByCopies).
 #pragma once
 
 #include "sm90/native/kernel.cuh"
@@ -31,8 +31,10 @@ struct Sm90GatheringKernel : Sm90PersistentKernel<Types_, Scheduler_, /*promotes
       if (work.k_tiles > 0) loader.begin(work);
       for (int k = 0; k < work.k_tiles; ++k, ++write) {
         pipeline.producer_wait(write);
-        if constexpr (Loader::kLoadsByTma) loader.load_by_tma(pipeline, write, Base::stage_b(shared, write.index()));
-        loader.load(Base::stage_a(shared, write.index()), Base::stage_b(shared, write.index()));
+        auto* const stage_a = Base::stage_a(shared, write.index());
+        auto* const stage_b = Base::stage_b(shared, write.index());
+        if constexpr (Loader::kLoadsByTma) loader.load_by_tma(pipeline, write, stage_a, stage_b);
+        loader.load(stage_a, stage_b);
         // When this thread's copies have arrived, and not before: it goes on meanwhile.
         pipeline.producer_commit_copies(write);
       }
@@ -56,7 +58,11 @@ struct Sm90GatheringKernel : Sm90PersistentKernel<Types_, Scheduler_, /*promotes
       wait_on_dependent_grids();
       Scheduler::start(p.scheduler, shared.scheduler);
     }
-    __syncthreads();
+    if constexpr (Base::kCluster > 1) {
+      cute::cluster_sync();
+    } else {
+      __syncthreads();
+    }
     constexpr bool kShare = Types::kWarpGroups > 1;
     if (warpgroup >= Types::kWarpGroups) {
       if constexpr (kShare) cutlass::arch::warpgroup_reg_dealloc<kProducers == 256 ? 56 : 96>();
@@ -64,6 +70,10 @@ struct Sm90GatheringKernel : Sm90PersistentKernel<Types_, Scheduler_, /*promotes
     } else {
       if constexpr (kShare) cutlass::arch::warpgroup_reg_alloc<200>();
       Base::consume(p, shared, warpgroup);
+    }
+    if constexpr (Base::kCluster > 1) {
+      __syncwarp();
+      cute::cluster_sync();  // nobody writes into a threadblock that is gone
     }
   }
 };

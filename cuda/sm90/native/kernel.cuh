@@ -24,11 +24,18 @@ struct Sm90PersistentKernel {
   static constexpr int kSplits = Types_::kSplits, kSharing = Types_::kSharing, kCluster = kSplits * kSharing;
   using ScaleShape =
       Sm90BlockScaleShape<cute::size<1>(typename Types_::TileShape{}), block_scales, Types_::kSwapAB, (kSplits > 1)>;
-  using ClusterReduction =
-      Sm90ClusterReduction<kSplits, Types_::kWarpGroups, cute::size<1>(typename Types_::TileShape{}) / 2>;
-  static constexpr int kStages = Types_::stages(static_cast<int>(sizeof(typename Scheduler::Storage)) +
-                                                static_cast<int>(sizeof(typename ClusterReduction::Storage)) +
-                                                (kScaled ? Types_::kWarpGroups * ScaleShape::kBytes : 0));
+  template <bool in_stages>
+  using ClusterReductionIn =
+      Sm90ClusterReduction<kSplits, Types_::kWarpGroups, cute::size<1>(typename Types_::TileShape{}) / 2, in_stages>;
+  template <class Reduction>
+  static constexpr int kStagesBeside = Types_::stages(static_cast<int>(sizeof(typename Scheduler::Storage)) +
+                                                      static_cast<int>(sizeof(typename Reduction::Storage)) +
+                                                      (kScaled ? Types_::kWarpGroups * ScaleShape::kBytes : 0));
+  // Fewer do not cover the latency of memory.
+  static constexpr int kEnoughStages = 5;
+  static constexpr bool kSumsInStages = kSplits > 1 && kStagesBeside<ClusterReductionIn<false>> < kEnoughStages;
+  using ClusterReduction = ClusterReductionIn<kSumsInStages>;
+  static constexpr int kStages = kStagesBeside<ClusterReduction>;
   using Types = Sm90PersistentStages<Types_, kStages>;
   // Lazily: the one's static assertions do not hold for the other's tiles.
   static constexpr auto mma_type() {
@@ -76,6 +83,7 @@ struct Sm90PersistentKernel {
   };
 
   static constexpr int kTileM = cute::size<0>(typename Types::TileShape{}),
+                       kTileN = cute::size<1>(typename Types::TileShape{}),
                        kTileK = cute::size<2>(typename Types::TileShape{});
   static constexpr int kMaxThreads = 128 * (Types::kWarpGroups + Types::kProducerWarpGroups);
   static constexpr int kMinBlocks = 1;
@@ -108,7 +116,12 @@ struct Sm90PersistentKernel {
     bool const is_there = scheduler.at(tile, work);
     if constexpr (kSharing > 1) {
       // The scheduler's tile is that of a cluster.
-      work.m = work.m * kSharing + static_cast<int>(cute::block_rank_in_cluster()) * kTileM;
+      int const own = static_cast<int>(cute::block_rank_in_cluster());
+      if constexpr (Types_::kSharesRows) {
+        work.n = work.n * kSharing + own * kTileN;
+      } else {
+        work.m = work.m * kSharing + own * kTileM;
+      }
     }
     if constexpr (kSplits > 1) {
       int const first = work.k_tiles * rank() / kSplits, end = work.k_tiles * (rank() + 1) / kSplits;
@@ -133,8 +146,13 @@ struct Sm90PersistentKernel {
       }
       wait_on_dependent_grids();
     }
+    [[maybe_unused]] std::uint32_t sums_parity = 1;
     for (; more; more = find(scheduler, tile += tile_step(), work)) {
       loader.begin(work);
+      if constexpr (kSumsInStages) {
+        Pipeline::Barrier::wait(&shared.sum.read, sums_parity);  // passes at the first tile
+        sums_parity ^= 1;
+      }
       for (int k = 0; k < work.k_tiles; ++k, ++write) {
         std::uint64_t* const barrier = pipeline.producer_acquire(write, loader.bytes());
         loader.load(barrier, stage_a(shared, write.index()), stage_b(shared, write.index()), work, k);
@@ -258,7 +276,8 @@ struct Sm90PersistentKernel {
       if constexpr (kSplits == 1 && !kScaled && !Types::kPingpong) {
         // Where all that a warpgroup has lies beyond the end, there is nothing to multiply. The thread that releases stages
         // waits alone: nothing would keep others within one round of it, and a parity tells only two rounds apart.
-        if (work.m >= work.end_m || (Types::kHalvesColumns && work.n >= work.end_n)) {
+        constexpr bool kMayPassColumns = Types::kHalvesColumns || Types::kSharesRows;
+        if (work.m >= work.end_m || (kMayPassColumns && work.n >= work.end_n)) {
           if (thread == 0) {
             State own = read;
             for (int k = 0; k < work.k_tiles; ++k, ++own) {
@@ -416,9 +435,18 @@ struct Sm90PersistentKernel {
     }
   }
 
+  CUTLASS_DEVICE static auto& sum_parts(SharedStorage& shared) {
+    if constexpr (kSumsInStages) {
+      static_assert(sizeof(typename ClusterReduction::Parts) <= sizeof(shared.tensors));
+      return reinterpret_cast<typename ClusterReduction::Parts&>(shared.tensors);
+    } else {
+      return shared.sum.parts;
+    }
+  }
+
   CUTLASS_DEVICE static ClusterReduction cluster_sum(SharedStorage& shared, int warpgroup, int thread) {
     if constexpr (kSplits > 1) {
-      return {shared.sum, rank(), warpgroup, thread};
+      return {shared.sum, sum_parts(shared), rank(), warpgroup, thread};
     } else {
       return {};
     }

@@ -21,11 +21,11 @@ using Sm90MmaElement = std::conditional_t<type == DType::tf32, cutlass::tfloat32
 // wgmma that may be as short as 8. Tile is the kernel's; layouts are the user's. splits: threadblocks that share the K of a
 // tile, each of which finishes its part of the columns. pingpong: two warpgroups take whole tiles in turns, so that one
 // multiplies while the other stores; else each owns 64 rows of every tile, of 256 rows every other 64. Of 192 rows three
-// own 64 each, or, where K is contiguous in B and there are 128 columns or more, two have all of them and half of the
-// columns: with fewer columns, reading all rows twice from shared memory would take longer than multiplying. So have two of
-// 64 rows and 192 columns or more where sums are promoted, two sets of which one's registers do not hold. stores_by_tma:
-// never by threads, as images, groups of rows and promoted sums want it. sharing: threadblocks of a cluster whose tiles lie
-// below each other, and which load each other's columns by multicast.
+// own 64 each, or, where K is contiguous in B, there are 128 columns or more and no cluster shares K, two have all of them
+// and half of the columns: with fewer columns, reading all rows twice from shared memory would take longer than
+// multiplying. So have two of 64 rows and 192 columns or more where sums are promoted, two sets of which one's registers do
+// not hold. stores_by_tma: never by threads, as images, groups of rows and promoted sums want it. sharing: threadblocks of
+// a cluster whose tiles lie below each other, and which load each other's columns by multicast.
 template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, class Epilogue_,
           bool swap_ab = false, int splits = 1, bool pingpong = false, bool stores_by_tma = false, int sharing = 1,
           bool promotes = false>
@@ -35,6 +35,7 @@ struct Sm90PersistentTypes {
   static constexpr bool kLoadsByTma = true, kLoadsByCopies = false;
   static constexpr int kProducerWarpGroups = 1;
   static constexpr int kSplits = splits, kSharing = sharing;
+  static constexpr bool kSharesRows = false;  // sharing is of rows, between tiles that lie beside each other
   static_assert(splits == 1 || sharing == 1);
   static constexpr bool kPingpong = pingpong;
   static constexpr int kK = Tile::kK;
@@ -45,11 +46,11 @@ struct Sm90PersistentTypes {
                                       ? cute::SM90::GMMA::Major::K
                                       : cute::SM90::GMMA::Major::MN;
   static constexpr bool kHalvesColumns =
-      kMajorB == cute::SM90::GMMA::Major::K &&
-      (Tile::kM == 192 ? Tile::kN >= 128 : Tile::kM == 64 && Tile::kN >= 192 && promotes && !pingpong && splits == 1);
+      kMajorB == cute::SM90::GMMA::Major::K && splits == 1 &&
+      (Tile::kM == 192 ? Tile::kN >= 128 : Tile::kM == 64 && Tile::kN >= 192 && promotes && !pingpong);
   // The columns that a warpgroup multiplies, and those that it stores.
   static constexpr int kColumns = kHalvesColumns ? Tile::kN / 2 : Tile::kN, kOwnColumns = kColumns / splits;
-  static_assert(Tile::kN % splits == 0 && (!kHalvesColumns || splits == 1));
+  static_assert(Tile::kN % splits == 0);
   using ElementA = Sm90MmaElement<swap_ab ? b : a>;
   using ElementB = Sm90MmaElement<swap_ab ? a : b>;
   using ElementAccumulator = Element<acc>;

@@ -13,7 +13,7 @@ namespace cutwheel::conv2d {
 constexpr int kPieceElements = 8, kLinePieces = 8;
 
 // Threads that gather. fprop, which copies pixels alone: one warpgroup, as fast as two, unless the lanes of a line would
-// have to find more than one pixel each. wgrad, which copies both operands: two, if accumulators leave them registers.
+// have to find more than one pixel each. wgrad: two, if accumulators leave them registers.
 template <class Tile, Direction direction>
 constexpr int kGatherThreads =
     direction == Direction::wgrad ? (Tile::kM * Tile::kN <= 128 * 192 ? 256 : 128) : (Tile::kM <= 128 ? 128 : 256);
@@ -149,8 +149,8 @@ struct Sm90GatherFpropLoader {
   }
 
   // B of the k-tile that load() takes next.
-  template <class Pipeline, class F>
-  CUTLASS_DEVICE void load_by_tma(Pipeline const& pipeline, typename Pipeline::State write, F* stage_b) {
+  template <class Pipeline, class E, class F>
+  CUTLASS_DEVICE void load_by_tma(Pipeline const& pipeline, typename Pipeline::State write, E*, F* stage_b) {
     if (is_first) {
       std::uint64_t* const barrier = pipeline.producer_expect(write, static_cast<std::uint32_t>(part_b.bytes));
       OperandB::load(part_b.is_tail ? p.b_tail : p.b, barrier, stage_b, filter, filter_k, 0);
@@ -180,16 +180,22 @@ struct Sm90GatherFpropLoader {
   }
 };
 
-// wgrad. A: the gradient of the output, a matrix with pixels along K. B: pixels, M- and N-major.
-template <class OperandA, class OperandB, class Tile>
+// wgrad. A: the gradient of the output, a matrix with pixels along K. B: pixels, M- and N-major. A comes by TMA where it
+// has more than 64 rows: fewer are a small part of what is copied, and TMA takes longer for rows of few filters, up to 1.2
+// times as long in all at 64 x 24 x 112 x 112, 3x3 (H200). sharing: threadblocks of a cluster whose tiles lie beside each
+// other, and which load parts of A for all of them. Otherwise L2 limits 256x128 where rows begin within lines: at 232
+// channels it works at 92 % of its rate, by the profiler.
+template <class OperandA, class OperandB, class Tile, int sharing>
 struct Sm90GatherWgradLoader {
   using Scheduler = Sm90WgradScheduler<Tile, PackedColumns>;
-  static constexpr bool kLoadsByTma = false;
+  static constexpr bool kLoadsByTma = Tile::kM > 64;
   static constexpr int kThreadLines = kGatherThreads<Tile, Direction::wgrad> / kLinePieces;  // that all copy at once
   static constexpr int kLines = Tile::kK / kThreadLines;
   static_assert(!OperandA::kIsK && !OperandB::kIsK && Tile::kK == 64);
+  static_assert(kLoadsByTma || (OperandA::kBoxes == 1 && sharing == 1));
   struct Params {
-    uint4 const* a;
+    CUtensorMap a;
+    uint4 const* a_data;
     std::int64_t a_pixel;  // pieces from one to the next
     GatherImage b;
     int pixels;  // K
@@ -203,7 +209,10 @@ struct Sm90GatherWgradLoader {
   Params const& p;
   typename Scheduler::Params const& problem;
   GatherLane lane;
-  int row = 0, column = 0, k = 0;
+  bool is_first;           // thread
+  int row = 0, row_k = 0;  // where A's next tile begins
+  typename OperandA::Part part_a{};
+  int column = 0, k = 0;
   Tap taps[OperandB::kBoxes];
   // Each of the lanes of a line finds a pixel: of these lines, and of the k-tiles behind this one.
   static constexpr int kFound = kLinePieces / kLines;  // k-tiles
@@ -212,10 +221,15 @@ struct Sm90GatherWgradLoader {
   int pixel_h = 0, pixel_w = 0, pixel_at = 0;
 
   CUTLASS_DEVICE Sm90GatherWgradLoader(Params const& params, Scheduler const& scheduler, int thread)
-      : p(params), problem(scheduler.p), lane(thread) {}
+      : p(params), problem(scheduler.p), lane(thread), is_first(thread == 0) {}
+
+  CUTLASS_DEVICE static void prefetch(Params const& p) {
+    cute::prefetch_tma_descriptor(reinterpret_cast<cute::TmaDescriptor const*>(&p.a));
+  }
 
   CUTLASS_DEVICE void begin(Sm90WorkTile const& work) {
-    row = work.m + lane.piece * kPieceElements;
+    row = work.m, row_k = work.k;
+    part_a = OperandA::part_of(work.m, problem.m);
     column = work.n + lane.piece * kPieceElements;
     k = work.k + lane.line;
     found = 0;
@@ -229,6 +243,21 @@ struct Sm90GatherWgradLoader {
       if (at >= problem.columns.count()) one.h = p.b.h + kNowhere;
       one.at = one.h * p.b.row + one.w * p.b.pixel + (at - tap * p.channels) / kPieceElements;
     }
+  }
+
+  // A of the k-tile that load() takes next.
+  template <class Pipeline, class E, class F>
+  CUTLASS_DEVICE void load_by_tma(Pipeline const& pipeline, typename Pipeline::State write, E* stage_a, F*) {
+    if (is_first) {
+      std::uint64_t* const barrier = pipeline.producer_expect(write, static_cast<std::uint32_t>(part_a.bytes));
+      if constexpr (sharing == 1) {
+        OperandA::load(p.a, barrier, stage_a, row, row_k, 0, part_a.boxes);
+      } else {
+        int const own = static_cast<int>(cute::block_rank_in_cluster());
+        OperandA::template load_shared<sharing>(p.a, barrier, stage_a, row, row_k, 0, own, part_a.boxes);
+      }
+    }
+    row_k += Tile::kK;
   }
 
   template <class E, class F>
@@ -245,11 +274,10 @@ struct Sm90GatherWgradLoader {
     for (int i = 0; i < kLines; ++i) {
       int const position = k + i * kThreadLines;
       bool const there = position < p.pixels;
-      uint4 const* const from = p.a + position * p.a_pixel + row / kPieceElements;
-      CUTLASS_PRAGMA_UNROLL
-      for (int box = 0; box < OperandA::kBoxes; ++box) {
-        bool const inside = there && row + box * 64 < problem.m;
-        copy_piece(to_a + (box * Tile::kK + i * kThreadLines) * 128, from + box * kLinePieces, inside);
+      if constexpr (!kLoadsByTma) {
+        int const of_lane = row + lane.piece * kPieceElements;
+        copy_piece(to_a + i * kThreadLines * 128, p.a_data + position * p.a_pixel + of_lane / kPieceElements,
+                   there && of_lane < problem.m);
       }
       int const at = lane.said_by(first_found + i, pixel_at);
       int const h = lane.said_by(first_found + i, pixel_h), w = lane.said_by(first_found + i, pixel_w);

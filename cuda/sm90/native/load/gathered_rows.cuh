@@ -65,8 +65,8 @@ struct Sm90GatheredRowsLoader {
   }
 
   // B of the k-tile that load() takes next.
-  template <class Pipeline, class F>
-  CUTLASS_DEVICE void load_by_tma(Pipeline const& pipeline, typename Pipeline::State write, F* stage_b) {
+  template <class Pipeline, class E, class F>
+  CUTLASS_DEVICE void load_by_tma(Pipeline const& pipeline, typename Pipeline::State write, E*, F* stage_b) {
     if (is_first) {
       std::uint64_t* const barrier = pipeline.producer_expect(write, static_cast<std::uint32_t>(part_b.bytes));
       OperandB::load(part_b.is_tail ? p.b_tail : p.b, barrier, stage_b, own.n, own.k, own.b_batch, part_b.boxes);
