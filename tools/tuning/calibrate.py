@@ -179,7 +179,7 @@ def conv_terms_of(
     gathers = kernel["family"] == "sm90_gather_conv"
     reuse = taps / min(taps, step)
     fetched_a = tile_m * tile_k * float(size)
-    longest = 0.0
+    longest, beside = 0.0, kernel["cluster"][1]
 
     def steps_of(some: float) -> float:
         if gathers:
@@ -188,7 +188,6 @@ def conv_terms_of(
 
     if direction == "wgrad":
         columns = n if gathers else taps * math.ceil(n / taps / 64) * 64
-        beside = kernel["cluster"][1]
         fetched_a /= beside
         across = math.ceil(math.ceil(columns / tile_n) / beside) * beside
         tiles = math.ceil(m / tile_m) * across * splits
@@ -241,7 +240,7 @@ def conv_terms_of(
         bytes=size * operands + result * m * n * splits,
         fetched=(fetched_a, fetched_b),
         lines=lines,  # type: ignore[arg-type]
-        is_lone=tiles > slots,
+        is_lone=tiles > slots and beside == 1,
         beyond=0,
         factor=factor,
         added_us=added,
