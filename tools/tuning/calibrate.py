@@ -59,6 +59,7 @@ WIDE_RESIDUAL = 1.8  # of convolutions whose threads load it, for each 128x128 b
 LONE_ROW = {192: 1.5, 256: 1.25}  # by columns, of wgrad at stride 1 with one row of tiles
 WITHIN_TWO = 2.0  # of gathered loads, filters that begin within two sectors
 SHARED_K = 1.15  # of clusters that share K, of 16 bits
+NEEDLESS_GATHER = 1.15  # of gathered tiles whose rows two threadblocks share, of whole lines
 NEEDLESS_MULTICAST = 1.3  # of our own tiles, where rows are whole lines
 LATER_SUMS = 3.0  # of clusters of more than two that share K, before each tile behind the first
 FEW_STEPS, HIDING = 0.74, 7  # of CUTLASS's tiles behind the first, for 128x128, where K is one step
@@ -241,6 +242,7 @@ def conv_terms_of(
         fetched=(fetched_a, fetched_b),
         lines=lines,  # type: ignore[arg-type]
         is_lone=tiles > slots and beside == 1,
+        slower=NEEDLESS_GATHER if beside > 1 and n // taps % 64 == 0 else 1.0,
         beyond=0,
         factor=factor,
         added_us=added,

@@ -99,61 +99,61 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"_scaled_mm tensorwise fast", 512, true},  // 54 problems, mean 1.061, a fifth up to 0.984
     {"_scaled_mm tensorwise fast", 2048, true},  // 35 problems, mean 1.033, a fifth up to 1.001
     {"_scaled_mm tensorwise fast", 0, false},  // 64 problems, mean 0.999, a fifth up to 0.941
-    {"addmm tn", 1, true},  // 16 problems, mean 1.135, a fifth up to 1.001
-    {"addmm tn", 16, true},  // 41 problems, mean 1.165, a fifth up to 1.028
-    {"addmm tn", 64, true},  // 33 problems, mean 1.089, a fifth up to 1.003
-    {"addmm tn", 128, true},  // 25 problems, mean 1.035, a fifth up to 0.978
-    {"addmm tn", 512, true},  // 42 problems, mean 1.045, a fifth up to 0.999
-    {"addmm tn", 2048, true},  // 34 problems, mean 1.052, a fifth up to 0.995
-    {"addmm tn", 0, true},  // 54 problems, mean 1.028, a fifth up to 0.995
+    {"addmm tn", 1, true},  // 19 problems, mean 1.154, a fifth up to 1.014
+    {"addmm tn", 16, true},  // 40 problems, mean 1.136, a fifth up to 1.041
+    {"addmm tn", 64, true},  // 32 problems, mean 1.108, a fifth up to 1.018
+    {"addmm tn", 128, true},  // 21 problems, mean 1.045, a fifth up to 0.992
+    {"addmm tn", 512, true},  // 46 problems, mean 1.053, a fifth up to 1.001
+    {"addmm tn", 2048, true},  // 34 problems, mean 1.048, a fifth up to 1.001
+    {"addmm tn", 0, true},  // 52 problems, mean 1.028, a fifth up to 0.996
     {"bmm tn", 512, true},  // 5 problems, mean 1.383, a fifth up to 1.243
     {"bmm tn", 2048, true},  // 3 problems, mean 1.022, a fifth up to 0.981
     {"bmm tt", 512, true},  // 5 problems, mean 1.609, a fifth up to 1.277
     {"bmm tt", 2048, false},  // 3 problems, mean 1.003, a fifth up to 0.915
-    {"convolution dgrad dense, stride 1", 0, true},  // 108 problems, mean 1.119, a fifth up to 0.986
-    {"convolution dgrad dense, stride 2 or more", 0, true},  // 20 problems, mean 1.234, a fifth up to 1.009
+    {"convolution dgrad dense, stride 1", 0, false},  // 105 problems, mean 1.107, a fifth up to 0.962
+    {"convolution dgrad dense, stride 2 or more", 0, true},  // 17 problems, mean 1.288, a fifth up to 1.073
     {"convolution dgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.745, a fifth up to 1.043
-    {"convolution dgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 3.315, a fifth up to 2.724
-    {"convolution dgrad grouped, stride 1", 0, true},  // 12 problems, mean 2.028, a fifth up to 1.213
-    {"convolution dgrad of few channels, stride 1", 0, true},  // 5 problems, mean 1.717, a fifth up to 1.608
-    {"convolution dgrad of few channels, stride 2 or more", 0, true},  // 28 problems, mean 2.751, a fifth up to 1.427
-    {"convolution dgrad pointwise, stride 1", 0, true},  // 44 problems, mean 1.158, a fifth up to 0.974
-    {"convolution dgrad pointwise, stride 2 or more", 0, true},  // 6 problems, mean 1.427, a fifth up to 1.225
-    {"convolution fprop dense, stride 1", 0, true},  // 108 problems, mean 1.217, a fifth up to 1.003
-    {"convolution fprop dense, stride 2 or more", 0, false},  // 20 problems, mean 1.167, a fifth up to 0.960
-    {"convolution fprop depthwise, stride 1", 0, true},  // 9 problems, mean 1.273, a fifth up to 1.049
+    {"convolution dgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 3.326, a fifth up to 2.724
+    {"convolution dgrad grouped, stride 1", 0, true},  // 12 problems, mean 1.981, a fifth up to 1.194
+    {"convolution dgrad of few channels, stride 1", 0, true},  // 3 problems, mean 1.882, a fifth up to 1.716
+    {"convolution dgrad of few channels, stride 2 or more", 0, true},  // 34 problems, mean 2.817, a fifth up to 1.427
+    {"convolution dgrad pointwise, stride 1", 0, true},  // 48 problems, mean 1.210, a fifth up to 0.999
+    {"convolution dgrad pointwise, stride 2 or more", 0, true},  // 5 problems, mean 1.527, a fifth up to 1.228
+    {"convolution fprop dense, stride 1", 0, true},  // 105 problems, mean 1.244, a fifth up to 1.005
+    {"convolution fprop dense, stride 2 or more", 0, false},  // 17 problems, mean 1.139, a fifth up to 0.915
+    {"convolution fprop depthwise, stride 1", 0, true},  // 9 problems, mean 1.339, a fifth up to 1.051
     {"convolution fprop depthwise, stride 2 or more", 0, true},  // 3 problems, mean 1.078, a fifth up to 1.011
-    {"convolution fprop grouped, stride 1", 0, true},  // 12 problems, mean 1.795, a fifth up to 1.096
-    {"convolution fprop of few channels, stride 1", 0, true},  // 5 problems, mean 2.280, a fifth up to 2.090
-    {"convolution fprop of few channels, stride 2 or more", 0, true},  // 28 problems, mean 2.929, a fifth up to 1.558
-    {"convolution fprop pointwise, stride 1", 0, true},  // 44 problems, mean 1.294, a fifth up to 1.008
-    {"convolution fprop pointwise, stride 2 or more", 0, true},  // 6 problems, mean 1.418, a fifth up to 1.380
-    {"convolution wgrad dense, stride 1", 0, true},  // 108 problems, mean 1.209, a fifth up to 1.031
-    {"convolution wgrad dense, stride 2 or more", 0, true},  // 20 problems, mean 1.193, a fifth up to 1.034
-    {"convolution wgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.312, a fifth up to 1.030
-    {"convolution wgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 2.714, a fifth up to 1.243
-    {"convolution wgrad grouped, stride 1", 0, true},  // 12 problems, mean 1.627, a fifth up to 1.047
-    {"convolution wgrad of few channels, stride 1", 0, true},  // 5 problems, mean 1.403, a fifth up to 1.312
-    {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 28 problems, mean 1.966, a fifth up to 1.452
-    {"convolution wgrad pointwise, stride 1", 0, true},  // 43 problems, mean 1.113, a fifth up to 0.979
-    {"convolution wgrad pointwise, stride 2 or more", 0, true},  // 6 problems, mean 1.369, a fifth up to 1.127
-    {"mm nt", 512, true},  // 10 problems, mean 1.168, a fifth up to 1.091
-    {"mm nt", 2048, true},  // 49 problems, mean 1.119, a fifth up to 0.993
-    {"mm nt", 0, true},  // 166 problems, mean 1.113, a fifth up to 1.014
-    {"mm tn", 1, true},  // 19 problems, mean 1.132, a fifth up to 0.998
-    {"mm tn", 16, true},  // 71 problems, mean 1.151, a fifth up to 1.055
-    {"mm tn", 64, true},  // 47 problems, mean 1.109, a fifth up to 1.019
-    {"mm tn", 128, true},  // 36 problems, mean 1.065, a fifth up to 1.004
-    {"mm tn", 512, true},  // 63 problems, mean 1.049, a fifth up to 0.976
-    {"mm tn", 2048, true},  // 44 problems, mean 1.047, a fifth up to 0.998
-    {"mm tn", 0, false},  // 69 problems, mean 1.009, a fifth up to 0.959
-    {"mm tt", 1, false},  // 9 problems, mean 1.189, a fifth up to 0.959
-    {"mm tt", 16, true},  // 59 problems, mean 1.126, a fifth up to 1.008
-    {"mm tt", 64, true},  // 34 problems, mean 1.118, a fifth up to 1.003
-    {"mm tt", 128, true},  // 23 problems, mean 1.049, a fifth up to 0.999
-    {"mm tt", 512, true},  // 38 problems, mean 1.091, a fifth up to 0.975
-    {"mm tt", 2048, false},  // 29 problems, mean 1.012, a fifth up to 0.964
-    {"mm tt", 0, false},  // 44 problems, mean 1.012, a fifth up to 0.975
+    {"convolution fprop grouped, stride 1", 0, true},  // 12 problems, mean 1.800, a fifth up to 1.091
+    {"convolution fprop of few channels, stride 1", 0, true},  // 3 problems, mean 2.318, a fifth up to 2.090
+    {"convolution fprop of few channels, stride 2 or more", 0, true},  // 34 problems, mean 2.702, a fifth up to 1.558
+    {"convolution fprop pointwise, stride 1", 0, true},  // 48 problems, mean 1.282, a fifth up to 1.011
+    {"convolution fprop pointwise, stride 2 or more", 0, true},  // 5 problems, mean 1.450, a fifth up to 1.398
+    {"convolution wgrad dense, stride 1", 0, true},  // 105 problems, mean 1.216, a fifth up to 1.032
+    {"convolution wgrad dense, stride 2 or more", 0, true},  // 17 problems, mean 1.246, a fifth up to 1.034
+    {"convolution wgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.296, a fifth up to 1.044
+    {"convolution wgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 2.698, a fifth up to 1.243
+    {"convolution wgrad grouped, stride 1", 0, true},  // 12 problems, mean 1.727, a fifth up to 1.305
+    {"convolution wgrad of few channels, stride 1", 0, true},  // 3 problems, mean 1.386, a fifth up to 1.306
+    {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 34 problems, mean 1.868, a fifth up to 1.482
+    {"convolution wgrad pointwise, stride 1", 0, true},  // 47 problems, mean 1.123, a fifth up to 0.976
+    {"convolution wgrad pointwise, stride 2 or more", 0, true},  // 5 problems, mean 1.319, a fifth up to 1.169
+    {"mm nt", 512, true},  // 10 problems, mean 1.219, a fifth up to 1.091
+    {"mm nt", 2048, true},  // 53 problems, mean 1.123, a fifth up to 0.993
+    {"mm nt", 0, true},  // 163 problems, mean 1.139, a fifth up to 1.014
+    {"mm tn", 1, true},  // 22 problems, mean 1.146, a fifth up to 1.011
+    {"mm tn", 16, true},  // 71 problems, mean 1.135, a fifth up to 1.058
+    {"mm tn", 64, true},  // 46 problems, mean 1.129, a fifth up to 1.044
+    {"mm tn", 128, true},  // 32 problems, mean 1.073, a fifth up to 1.017
+    {"mm tn", 512, true},  // 67 problems, mean 1.054, a fifth up to 0.976
+    {"mm tn", 2048, true},  // 44 problems, mean 1.042, a fifth up to 0.989
+    {"mm tn", 0, false},  // 67 problems, mean 1.007, a fifth up to 0.969
+    {"mm tt", 1, true},  // 12 problems, mean 1.163, a fifth up to 1.009
+    {"mm tt", 16, true},  // 58 problems, mean 1.155, a fifth up to 1.009
+    {"mm tt", 64, true},  // 34 problems, mean 1.100, a fifth up to 0.990
+    {"mm tt", 128, true},  // 20 problems, mean 1.079, a fifth up to 1.003
+    {"mm tt", 512, true},  // 42 problems, mean 1.090, a fifth up to 0.981
+    {"mm tt", 2048, false},  // 29 problems, mean 1.009, a fifth up to 0.965
+    {"mm tt", 0, false},  // 42 problems, mean 1.017, a fifth up to 0.974
 };
 
 // Problems that differ from their class, or have none.
@@ -387,17 +387,16 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm tensorwise fast", {1, 12592, 12288, 6144}, true},  // 1.049
     {"_scaled_mm tensorwise fast", {1, 13214, 24576, 1536}, true},  // 1.152
     {"_scaled_mm tensorwise fast", {1, 15469, 3072, 1536}, true},  // 1.037
-    {"addmm tn", {1, 16, 8192, 28672}, false},  // 0.968
-    {"addmm tn", {1, 92, 7168, 16384}, false},  // 0.921
-    {"addmm tn", {1, 128, 1152, 4304}, false},  // 0.898
-    {"addmm tn", {1, 128, 8192, 28672}, false},  // 0.960
+    {"addmm tn", {1, 128, 8192, 8192}, false},  // 0.962
+    {"addmm tn", {1, 128, 8192, 28672}, false},  // 0.957
+    {"addmm tn", {1, 181, 24576, 768}, false},  // 0.925
+    {"addmm tn", {1, 256, 2112, 7168}, false},  // 0.967
     {"addmm tn", {1, 256, 4096, 7168}, false},  // 0.967
     {"addmm tn", {1, 256, 8192, 28672}, false},  // 0.967
-    {"addmm tn", {1, 284, 6144, 4096}, false},  // 0.884
     {"addmm tn", {1, 328, 8192, 2048}, false},  // 0.926
     {"addmm tn", {1, 512, 2112, 7168}, false},  // 0.880
-    {"addmm tn", {1, 659, 2112, 7168}, false},  // 0.949
-    {"addmm tn", {1, 7536, 1152, 4304}, false},  // 0.918
+    {"addmm tn", {1, 512, 8192, 28672}, false},  // 0.967
+    {"addmm tn", {1, 1232, 1152, 4304}, false},  // 0.899
     {"addmm tn", {1, 10891, 1152, 4304}, false},  // 0.728
     {"bmm tn", {16, 1, 1023, 576}, true},  // 1.610
     {"bmm tn", {64, 1, 4096, 128}, false},  // 0.961
@@ -417,214 +416,229 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"bmm tt", {40, 1024, 128, 1024}, true},  // 1.064
     {"bmm tt", {16, 4096, 40, 77}, false},  // 0.862
     {"bmm tt", {16, 4096, 40, 4096}, true},  // 1.044
-    {"convolution dgrad dense, stride 1", {2, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.887
-    {"convolution dgrad dense, stride 1", {4, 128, 112, 149, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
-    {"convolution dgrad dense, stride 1", {4, 256, 512, 512, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.906
-    {"convolution dgrad dense, stride 1", {6, 256, 293, 390, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.911
-    {"convolution dgrad dense, stride 1", {8, 256, 293, 293, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
-    {"convolution dgrad dense, stride 1", {8, 1280, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.770
-    {"convolution dgrad dense, stride 1", {9, 256, 256, 455, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.895
-    {"convolution dgrad dense, stride 1", {9, 512, 48, 85, 512, 3, 3, 1, 1, 4, 4, 4, 4, 1}, false},  // 0.969
-    {"convolution dgrad dense, stride 1", {11, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.912
-    {"convolution dgrad dense, stride 1", {14, 640, 128, 128, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.947
-    {"convolution dgrad dense, stride 1", {15, 2560, 32, 32, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.926
-    {"convolution dgrad dense, stride 1", {16, 256, 256, 256, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.955
-    {"convolution dgrad dense, stride 1", {16, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.960
-    {"convolution dgrad dense, stride 1", {32, 128, 56, 56, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.900
-    {"convolution dgrad dense, stride 1", {32, 320, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.959
-    {"convolution dgrad dense, stride 1", {34, 640, 110, 110, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.900
-    {"convolution dgrad dense, stride 1", {38, 128, 96, 96, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.959
-    {"convolution dgrad dense, stride 1", {40, 256, 56, 56, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.844
-    {"convolution dgrad dense, stride 1", {46, 128, 56, 56, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.955
-    {"convolution dgrad dense, stride 1", {116, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.923
+    {"convolution dgrad dense, stride 1", {1, 48, 60, 60, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.201
+    {"convolution dgrad dense, stride 1", {1, 64, 224, 299, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.388
+    {"convolution dgrad dense, stride 1", {1, 128, 56, 56, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.365
+    {"convolution dgrad dense, stride 1", {1, 128, 256, 455, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.277
+    {"convolution dgrad dense, stride 1", {1, 128, 293, 293, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.264
+    {"convolution dgrad dense, stride 1", {1, 320, 73, 73, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.162
+    {"convolution dgrad dense, stride 1", {1, 320, 110, 110, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.350
+    {"convolution dgrad dense, stride 1", {1, 512, 64, 64, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.430
+    {"convolution dgrad dense, stride 1", {1, 512, 128, 228, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.059
+    {"convolution dgrad dense, stride 1", {2, 48, 35, 47, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.098
+    {"convolution dgrad dense, stride 1", {2, 256, 28, 28, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.127
+    {"convolution dgrad dense, stride 1", {2, 256, 28, 37, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.206
+    {"convolution dgrad dense, stride 1", {2, 320, 73, 130, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.162
+    {"convolution dgrad dense, stride 1", {2, 512, 7, 7, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.473
+    {"convolution dgrad dense, stride 1", {2, 512, 28, 28, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, true},  // 1.085
+    {"convolution dgrad dense, stride 1", {2, 512, 56, 56, 512, 3, 3, 1, 1, 4, 4, 4, 4, 1}, true},  // 1.224
+    {"convolution dgrad dense, stride 1", {2, 512, 128, 228, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.058
+    {"convolution dgrad dense, stride 1", {2, 960, 55, 98, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.130
+    {"convolution dgrad dense, stride 1", {3, 256, 14, 14, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.111
+    {"convolution dgrad dense, stride 1", {3, 512, 28, 50, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, true},  // 1.042
+    {"convolution dgrad dense, stride 1", {4, 64, 224, 224, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.327
+    {"convolution dgrad dense, stride 1", {4, 128, 256, 256, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.441
+    {"convolution dgrad dense, stride 1", {4, 128, 293, 293, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.396
+    {"convolution dgrad dense, stride 1", {4, 320, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.137
+    {"convolution dgrad dense, stride 1", {4, 320, 64, 114, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.152
+    {"convolution dgrad dense, stride 1", {4, 512, 128, 128, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.041
+    {"convolution dgrad dense, stride 1", {6, 320, 73, 98, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.113
+    {"convolution dgrad dense, stride 1", {6, 512, 32, 32, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, true},  // 1.258
+    {"convolution dgrad dense, stride 1", {7, 128, 439, 585, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.627
+    {"convolution dgrad dense, stride 1", {8, 320, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.139
+    {"convolution dgrad dense, stride 1", {8, 960, 37, 65, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.337
+    {"convolution dgrad dense, stride 1", {9, 48, 35, 62, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.580
+    {"convolution dgrad dense, stride 1", {10, 256, 28, 50, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.032
+    {"convolution dgrad dense, stride 1", {12, 64, 224, 224, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.312
+    {"convolution dgrad dense, stride 1", {13, 64, 112, 149, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.256
+    {"convolution dgrad dense, stride 1", {15, 128, 293, 293, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.329
+    {"convolution dgrad dense, stride 1", {15, 320, 64, 64, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.177
+    {"convolution dgrad dense, stride 1", {16, 320, 110, 110, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.446
+    {"convolution dgrad dense, stride 1", {19, 512, 8, 14, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.199
+    {"convolution dgrad dense, stride 1", {23, 64, 224, 398, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.265
+    {"convolution dgrad dense, stride 1", {23, 512, 128, 171, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.039
+    {"convolution dgrad dense, stride 1", {23, 1280, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.024
+    {"convolution dgrad dense, stride 1", {24, 512, 146, 146, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.039
+    {"convolution dgrad dense, stride 1", {28, 64, 112, 112, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.289
+    {"convolution dgrad dense, stride 1", {32, 128, 256, 256, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.616
+    {"convolution dgrad dense, stride 1", {35, 1280, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.038
+    {"convolution dgrad dense, stride 1", {36, 48, 70, 70, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.564
+    {"convolution dgrad dense, stride 1", {38, 64, 224, 224, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.345
+    {"convolution dgrad dense, stride 1", {38, 320, 64, 114, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.438
+    {"convolution dgrad dense, stride 1", {48, 256, 24, 24, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.043
+    {"convolution dgrad dense, stride 1", {64, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.617
+    {"convolution dgrad dense, stride 1", {64, 128, 28, 28, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.194
+    {"convolution dgrad dense, stride 1", {64, 512, 7, 7, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.119
+    {"convolution dgrad dense, stride 1", {87, 320, 64, 64, 4, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.408
+    {"convolution dgrad dense, stride 1", {128, 256, 14, 14, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.035
+    {"convolution dgrad dense, stride 1", {136, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.750
+    {"convolution dgrad dense, stride 1", {144, 48, 35, 47, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, true},  // 1.559
+    {"convolution dgrad dense, stride 1", {249, 128, 56, 75, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.024
+    {"convolution dgrad dense, stride 1", {256, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, true},  // 1.491
     {"convolution dgrad dense, stride 2 or more", {14, 232, 56, 100, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.894
-    {"convolution dgrad dense, stride 2 or more", {16, 320, 64, 114, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.951
-    {"convolution dgrad dense, stride 2 or more", {51, 320, 128, 128, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.950
     {"convolution dgrad depthwise, stride 1", {1, 480, 14, 14, 480, 5, 5, 1, 1, 2, 2, 1, 1, 480}, false},  // 0.788
     {"convolution dgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.857
-    {"convolution dgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 3.220
-    {"convolution dgrad pointwise, stride 1", {1, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.959
+    {"convolution dgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 3.187
+    {"convolution dgrad pointwise, stride 1", {1, 40, 48, 48, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.913
     {"convolution dgrad pointwise, stride 1", {2, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.593
     {"convolution dgrad pointwise, stride 1", {2, 40, 32, 43, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.851
     {"convolution dgrad pointwise, stride 1", {4, 144, 56, 75, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.880
-    {"convolution dgrad pointwise, stride 1", {11, 112, 24, 24, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.942
     {"convolution dgrad pointwise, stride 1", {16, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.935
     {"convolution dgrad pointwise, stride 1", {26, 40, 48, 48, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.874
     {"convolution dgrad pointwise, stride 1", {58, 40, 28, 50, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.834
     {"convolution fprop dense, stride 1", {4, 128, 112, 149, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.951
+    {"convolution fprop dense, stride 1", {4, 256, 512, 512, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.967
     {"convolution fprop dense, stride 1", {11, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.968
+    {"convolution fprop dense, stride 1", {12, 256, 256, 341, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.964
     {"convolution fprop dense, stride 1", {23, 512, 128, 171, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.966
     {"convolution fprop dense, stride 1", {24, 512, 146, 146, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
     {"convolution fprop dense, stride 1", {32, 512, 128, 128, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.927
     {"convolution fprop dense, stride 1", {35, 1280, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.949
-    {"convolution fprop dense, stride 1", {64, 64, 112, 199, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.902
+    {"convolution fprop dense, stride 1", {53, 512, 28, 37, 512, 3, 3, 1, 1, 4, 4, 4, 4, 1}, false},  // 0.911
+    {"convolution fprop dense, stride 1", {109, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.944
     {"convolution fprop dense, stride 1", {116, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.950
-    {"convolution fprop dense, stride 1", {256, 128, 56, 56, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.947
-    {"convolution fprop dense, stride 2 or more", {1, 320, 64, 114, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.435
-    {"convolution fprop dense, stride 2 or more", {1, 320, 128, 128, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.368
-    {"convolution fprop dense, stride 2 or more", {2, 320, 64, 85, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.799
+    {"convolution fprop dense, stride 2 or more", {3, 96, 64, 64, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.845
+    {"convolution fprop dense, stride 2 or more", {6, 320, 110, 195, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.269
     {"convolution fprop dense, stride 2 or more", {7, 96, 56, 56, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.695
     {"convolution fprop dense, stride 2 or more", {7, 320, 128, 128, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.154
-    {"convolution fprop dense, stride 2 or more", {8, 96, 96, 128, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.508
+    {"convolution fprop dense, stride 2 or more", {9, 232, 64, 64, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.037
+    {"convolution fprop dense, stride 2 or more", {15, 96, 56, 56, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.826
     {"convolution fprop dense, stride 2 or more", {16, 96, 64, 64, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.729
-    {"convolution fprop dense, stride 2 or more", {16, 320, 64, 114, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.190
-    {"convolution fprop dense, stride 2 or more", {51, 320, 128, 128, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.261
-    {"convolution fprop dense, stride 2 or more", {64, 96, 56, 75, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.187
     {"convolution fprop dense, stride 2 or more", {64, 128, 56, 56, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.027
-    {"convolution fprop dense, stride 2 or more", {64, 512, 14, 14, 512, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.188
-    {"convolution fprop dense, stride 2 or more", {92, 232, 112, 112, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.085
-    {"convolution fprop grouped, stride 1", {64, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 7}, false},  // 0.963
+    {"convolution fprop dense, stride 2 or more", {64, 512, 14, 14, 512, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.158
     {"convolution fprop grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.886
     {"convolution fprop grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.272
     {"convolution fprop of few channels, stride 2 or more", {1, 3, 224, 224, 96, 4, 4, 4, 4, 0, 0, 1, 1, 1}, false},  // 0.831
-    {"convolution fprop pointwise, stride 1", {1, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.970
     {"convolution fprop pointwise, stride 1", {54, 112, 28, 28, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.966
-    {"convolution fprop pointwise, stride 1", {57, 112, 24, 32, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.959
-    {"convolution fprop pointwise, stride 1", {64, 1024, 14, 14, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.951
+    {"convolution fprop pointwise, stride 1", {64, 1024, 14, 14, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.945
     {"convolution fprop pointwise, stride 1", {200, 112, 24, 24, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.783
     {"convolution wgrad dense, stride 1", {2, 512, 64, 85, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.963
-    {"convolution wgrad dense, stride 1", {2, 640, 64, 85, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.956
-    {"convolution wgrad dense, stride 1", {2, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.956
     {"convolution wgrad dense, stride 1", {8, 640, 32, 32, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.913
     {"convolution wgrad dense, stride 1", {14, 640, 128, 128, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.902
     {"convolution wgrad dense, stride 1", {16, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.945
-    {"convolution wgrad dense, stride 1", {19, 640, 128, 171, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.969
+    {"convolution wgrad dense, stride 1", {81, 1280, 32, 32, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.900
+    {"convolution wgrad dense, stride 1", {109, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.913
+    {"convolution wgrad dense, stride 1", {128, 1280, 18, 33, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.906
     {"convolution wgrad dense, stride 1", {132, 2560, 16, 21, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.953
     {"convolution wgrad dense, stride 1", {136, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.907
-    {"convolution wgrad dense, stride 1", {160, 512, 8, 8, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.922
     {"convolution wgrad dense, stride 1", {169, 512, 32, 32, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.901
     {"convolution wgrad dense, stride 1", {256, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.855
     {"convolution wgrad dense, stride 2 or more", {2, 232, 56, 56, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.723
     {"convolution wgrad dense, stride 2 or more", {3, 232, 56, 56, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.720
-    {"convolution wgrad dense, stride 2 or more", {92, 232, 112, 112, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.658
     {"convolution wgrad grouped, stride 1", {1, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 16}, false},  // 0.602
-    {"convolution wgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.885
+    {"convolution wgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.951
     {"convolution wgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.381
     {"convolution wgrad pointwise, stride 1", {4, 144, 56, 75, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.872
     {"convolution wgrad pointwise, stride 1", {10, 144, 56, 56, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.803
     {"convolution wgrad pointwise, stride 1", {16, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.771
+    {"convolution wgrad pointwise, stride 1", {24, 112, 28, 50, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.894
     {"convolution wgrad pointwise, stride 1", {29, 24, 56, 75, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.837
+    {"convolution wgrad pointwise, stride 1", {43, 112, 16, 16, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.940
     {"convolution wgrad pointwise, stride 1", {54, 112, 28, 28, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.793
-    {"convolution wgrad pointwise, stride 1", {57, 112, 24, 32, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.898
-    {"convolution wgrad pointwise, stride 1", {64, 512, 28, 28, 128, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.962
+    {"convolution wgrad pointwise, stride 1", {64, 112, 28, 28, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.894
+    {"convolution wgrad pointwise, stride 1", {64, 512, 28, 28, 128, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.947
     {"mm nt", {1, 384, 3072, 6102}, false},  // 0.907
     {"mm nt", {1, 528, 7168, 13429}, false},  // 0.942
+    {"mm nt", {1, 768, 2048, 14000}, false},  // 0.947
+    {"mm nt", {1, 768, 3072, 939}, false},  // 0.923
     {"mm nt", {1, 768, 3072, 8192}, false},  // 0.834
-    {"mm nt", {1, 1000, 512, 4391}, false},  // 0.919
     {"mm nt", {1, 1024, 8192, 2256}, false},  // 0.956
-    {"mm nt", {1, 1152, 4304, 7536}, false},  // 0.835
+    {"mm nt", {1, 1152, 4304, 1232}, false},  // 0.899
     {"mm nt", {1, 1152, 4304, 10891}, false},  // 0.640
     {"mm nt", {1, 1536, 4096, 3706}, false},  // 0.968
+    {"mm nt", {1, 2304, 3072, 12069}, false},  // 0.915
     {"mm nt", {1, 2880, 1024, 1984}, false},  // 0.842
-    {"mm nt", {1, 3072, 512, 4096}, false},  // 0.799
     {"mm nt", {1, 3072, 1536, 15469}, false},  // 0.942
     {"mm nt", {1, 3072, 8192, 5343}, false},  // 0.963
     {"mm nt", {1, 3840, 320, 388}, false},  // 0.914
     {"mm nt", {1, 3840, 1280, 2}, false},  // 0.859
     {"mm nt", {1, 4304, 1152, 7}, false},  // 0.873
+    {"mm nt", {1, 4304, 1152, 1709}, false},  // 0.938
     {"mm nt", {1, 4304, 1152, 3635}, false},  // 0.921
-    {"mm nt", {1, 4608, 3584, 5124}, false},  // 0.954
     {"mm nt", {1, 6144, 768, 400}, false},  // 0.935
     {"mm nt", {1, 6144, 4096, 1413}, false},  // 0.806
     {"mm nt", {1, 9216, 3072, 8192}, false},  // 0.969
     {"mm nt", {1, 10240, 8192, 1113}, false},  // 0.909
     {"mm nt", {1, 57344, 8192, 62}, false},  // 0.942
-    {"mm nt", {1, 201088, 1440, 603}, false},  // 0.938
-    {"mm tn", {1, 53, 1280, 8192}, false},  // 0.952
-    {"mm tn", {1, 64, 10240, 8192}, false},  // 0.967
-    {"mm tn", {1, 127, 8192, 8192}, false},  // 0.965
-    {"mm tn", {1, 128, 1152, 4304}, false},  // 0.913
-    {"mm tn", {1, 128, 8192, 8192}, false},  // 0.967
+    {"mm tn", {1, 128, 6144, 4096}, false},  // 0.966
+    {"mm tn", {1, 128, 8192, 8192}, false},  // 0.963
     {"mm tn", {1, 165, 4096, 28672}, false},  // 0.957
+    {"mm tn", {1, 181, 24576, 768}, false},  // 0.926
     {"mm tn", {1, 214, 1792, 18432}, false},  // 0.938
     {"mm tn", {1, 256, 7168, 16384}, false},  // 0.965
     {"mm tn", {1, 256, 57344, 8192}, false},  // 0.970
-    {"mm tn", {1, 284, 6144, 4096}, false},  // 0.910
     {"mm tn", {1, 328, 8192, 2048}, false},  // 0.914
     {"mm tn", {1, 358, 8192, 3584}, false},  // 0.913
     {"mm tn", {1, 505, 3072, 4096}, false},  // 0.934
     {"mm tn", {1, 512, 2112, 7168}, false},  // 0.962
     {"mm tn", {1, 512, 7168, 2048}, false},  // 0.914
-    {"mm tn", {1, 659, 2112, 7168}, false},  // 0.924
+    {"mm tn", {1, 512, 8192, 8192}, false},  // 0.966
+    {"mm tn", {1, 939, 768, 3072}, false},  // 0.959
     {"mm tn", {1, 1136, 128256, 4096}, false},  // 0.928
     {"mm tn", {1, 1413, 6144, 4096}, false},  // 0.959
-    {"mm tn", {1, 2288, 32768, 1280}, true},  // 1.119
     {"mm tn", {1, 2496, 24576, 384}, true},  // 1.135
     {"mm tn", {1, 2510, 3072, 2048}, true},  // 1.020
-    {"mm tn", {1, 2863, 6144, 1536}, true},  // 1.087
+    {"mm tn", {1, 2517, 1280, 2880}, true},  // 1.030
+    {"mm tn", {1, 3168, 201088, 2880}, true},  // 1.052
     {"mm tn", {1, 3635, 4304, 1152}, true},  // 1.024
-    {"mm tn", {1, 4096, 1280, 1280}, true},  // 1.070
-    {"mm tn", {1, 4096, 3072, 512}, true},  // 1.313
     {"mm tn", {1, 4096, 6144, 4096}, true},  // 1.021
     {"mm tn", {1, 4096, 24576, 1536}, true},  // 1.075
     {"mm tn", {1, 4096, 28672, 4096}, true},  // 1.032
     {"mm tn", {1, 4096, 57344, 8192}, true},  // 1.027
-    {"mm tn", {1, 4391, 1000, 512}, true},  // 1.106
-    {"mm tn", {1, 5124, 4608, 3584}, true},  // 1.044
-    {"mm tn", {1, 6016, 2304, 768}, true},  // 1.218
-    {"mm tn", {1, 6896, 57344, 8192}, true},  // 1.020
+    {"mm tn", {1, 4467, 896, 2048}, true},  // 1.071
+    {"mm tn", {1, 6430, 9216, 1536}, true},  // 1.094
+    {"mm tn", {1, 6943, 28672, 1024}, true},  // 1.142
     {"mm tn", {1, 8192, 768, 3072}, true},  // 1.049
     {"mm tn", {1, 8192, 6144, 4096}, true},  // 1.044
     {"mm tn", {1, 8192, 7168, 2048}, true},  // 1.040
     {"mm tn", {1, 8192, 9216, 3072}, true},  // 1.043
-    {"mm tn", {1, 8192, 10240, 8192}, true},  // 1.035
+    {"mm tn", {1, 8192, 10240, 8192}, true},  // 1.038
     {"mm tn", {1, 8192, 24576, 1536}, true},  // 1.051
     {"mm tn", {1, 8192, 57344, 8192}, true},  // 1.023
     {"mm tn", {1, 9508, 896, 16384}, true},  // 1.093
     {"mm tn", {1, 10594, 5120, 3072}, true},  // 1.026
-    {"mm tn", {1, 10789, 7168, 9216}, true},  // 1.025
     {"mm tn", {1, 11111, 32768, 512}, true},  // 1.123
-    {"mm tn", {1, 11482, 4096, 14336}, true},  // 1.024
+    {"mm tn", {1, 12069, 2304, 3072}, true},  // 1.093
+    {"mm tn", {1, 12278, 2112, 1792}, true},  // 1.070
+    {"mm tn", {1, 12867, 288, 1152}, true},  // 1.035
+    {"mm tn", {1, 13279, 2304, 768}, true},  // 1.162
+    {"mm tn", {1, 14000, 768, 2048}, true},  // 1.046
     {"mm tn", {1, 15469, 3072, 1536}, true},  // 1.078
     {"mm tn", {1, 16169, 5120, 1280}, true},  // 1.039
-    {"mm tt", {1, 1, 448, 4608}, true},  // 1.507
-    {"mm tt", {1, 1, 768, 2304}, true},  // 1.318
-    {"mm tt", {1, 1, 1152, 1152}, true},  // 1.330
-    {"mm tt", {1, 1, 2048, 3072}, true},  // 1.471
-    {"mm tt", {1, 1, 4096, 768}, true},  // 1.340
-    {"mm tt", {1, 1, 6144, 24576}, true},  // 1.020
-    {"mm tt", {1, 2, 2048, 57344}, false},  // 0.928
-    {"mm tt", {1, 2, 2880, 201088}, false},  // 0.926
+    {"mm tt", {1, 1, 4096, 4096}, false},  // 0.927
+    {"mm tt", {1, 1, 4096, 28672}, false},  // 0.959
+    {"mm tt", {1, 2, 3072, 49152}, false},  // 0.926
     {"mm tt", {1, 3, 512, 32768}, false},  // 0.918
-    {"mm tt", {1, 16, 6144, 49152}, false},  // 0.951
+    {"mm tt", {1, 13, 6144, 49152}, false},  // 0.954
     {"mm tt", {1, 16, 16384, 5120}, false},  // 0.967
-    {"mm tt", {1, 48, 2048, 10240}, false},  // 0.910
-    {"mm tt", {1, 127, 8192, 8192}, false},  // 0.890
-    {"mm tt", {1, 128, 6144, 49152}, false},  // 0.966
+    {"mm tt", {1, 17, 18432, 7168}, false},  // 0.905
+    {"mm tt", {1, 18, 18432, 896}, false},  // 0.955
+    {"mm tt", {1, 42, 4096, 128256}, false},  // 0.960
     {"mm tt", {1, 134, 3072, 5120}, false},  // 0.948
     {"mm tt", {1, 214, 18432, 1792}, false},  // 0.924
-    {"mm tt", {1, 256, 6144, 6144}, false},  // 0.846
     {"mm tt", {1, 272, 16384, 7168}, false},  // 0.891
     {"mm tt", {1, 328, 2048, 8192}, false},  // 0.850
     {"mm tt", {1, 427, 1280, 3840}, false},  // 0.830
-    {"mm tt", {1, 576, 4096, 14336}, true},  // 1.150
-    {"mm tt", {1, 624, 7168, 2112}, true},  // 1.025
-    {"mm tt", {1, 659, 7168, 2112}, true},  // 1.090
+    {"mm tt", {1, 672, 1280, 480}, true},  // 1.224
+    {"mm tt", {1, 922, 3072, 5120}, true},  // 1.070
+    {"mm tt", {1, 939, 3072, 768}, true},  // 1.104
     {"mm tt", {1, 940, 7168, 4608}, true},  // 1.038
     {"mm tt", {1, 1024, 256, 2048}, true},  // 1.140
-    {"mm tt", {1, 1330, 2048, 896}, true},  // 1.073
-    {"mm tt", {1, 1420, 2048, 6144}, true},  // 1.028
+    {"mm tt", {1, 1709, 1152, 4304}, true},  // 1.040
+    {"mm tt", {1, 1894, 2560, 1280}, true},  // 1.027
     {"mm tt", {1, 1984, 1024, 2880}, true},  // 1.028
-    {"mm tt", {1, 2048, 768, 768}, true},  // 1.121
-    {"mm tt", {1, 2048, 1792, 36864}, true},  // 1.041
-    {"mm tt", {1, 2048, 8192, 2048}, true},  // 1.085
-    {"mm tt", {1, 2048, 8192, 3072}, true},  // 1.061
-    {"mm tt", {1, 2096, 512, 4096}, true},  // 1.075
     {"mm tt", {1, 2256, 8192, 1024}, true},  // 1.102
-    {"mm tt", {1, 3424, 3584, 2112}, true},  // 1.095
-    {"mm tt", {1, 4096, 512, 3072}, true},  // 1.063
-    {"mm tt", {1, 4096, 1280, 1280}, true},  // 1.068
-    {"mm tt", {1, 4096, 8192, 3072}, true},  // 1.038
-    {"mm tt", {1, 4391, 512, 1000}, true},  // 1.057
-    {"mm tt", {1, 4592, 8192, 3072}, true},  // 1.046
+    {"mm tt", {1, 2517, 2880, 1280}, true},  // 1.063
     {"mm tt", {1, 4840, 768, 1152}, true},  // 1.020
-    {"mm tt", {1, 5124, 3584, 4608}, true},  // 1.020
     {"mm tt", {1, 6102, 3072, 384}, true},  // 1.201
-    {"mm tt", {1, 7536, 4304, 1152}, true},  // 1.123
+    {"mm tt", {1, 6612, 3072, 1536}, true},  // 1.062
     {"mm tt", {1, 8192, 3072, 768}, true},  // 1.155
     {"mm tt", {1, 9508, 16384, 896}, true},  // 1.089
     {"mm tt", {1, 10891, 4304, 1152}, true},  // 1.038
-    {"mm tt", {1, 11482, 14336, 4096}, true},  // 1.027
+    {"mm tt", {1, 11978, 28672, 1024}, true},  // 1.156
+    {"mm tt", {1, 12069, 3072, 2304}, true},  // 1.061
+    {"mm tt", {1, 12867, 1152, 288}, true},  // 1.305
+    {"mm tt", {1, 14000, 2048, 768}, true},  // 1.184
     {"mm tt", {1, 15469, 1536, 3072}, true},  // 1.046
 };
 
