@@ -270,6 +270,14 @@ def test_taps_count_on_hopper() -> None:
     assert predicted(A100, 72) < 1.2 * predicted(A100, 9)
 
 
+# Two threadblocks load the output's gradient for each other where L2 limits them: rows that begin
+# within lines. Of whole lines TMA loads both operands.
+@pytest.mark.parametrize(("channels", "is_shared"), [(232, True), (256, False), (1280, False)])
+def test_gathered_gradients_are_shared_within_lines(channels: int, is_shared: bool) -> None:
+    plan = chosen(H200, channels, 9 * channels, 50176, direction=WGRAD, taps=9)
+    assert ("_wgrad_gather_multicast_" in plan["row"]) == is_shared
+
+
 def test_a_stride_leaves_less_to_multiply() -> None:
     for gpu in (A100, H200):
         dense, strided = (
