@@ -195,7 +195,7 @@ struct Sm90GatherWgradLoader {
   static_assert(kLoadsByTma || (OperandA::kBoxes == 1 && sharing == 1));
   struct Params {
     CUtensorMap a;
-    uint4 const* a_data;
+    uint4 const* a_data;   // where threads copy it
     std::int64_t a_pixel;  // pieces from one to the next
     GatherImage b;
     int pixels;  // K
