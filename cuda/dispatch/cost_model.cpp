@@ -138,8 +138,34 @@ double short_rows(KernelDescriptor const& kernel, GemmRequest const& r) {
   if (!stores_within) return 1;
   if (!reads_within) return are_many ? 1.12 : 1.3;
   if (!takes_longer) return is_short ? 1 : 1.05;
-  constexpr int kSector = 16;
-  return (!are_many ? 1.36 : by_rows ? 1.25 : 1.11) * (by_rows && r.n % kSector != 0 ? 1.12 : 1);
+  return by_rows ? 1.2 : are_many ? 1.11 : 1.36;
+}
+
+// Tiles of convolutions whose K is half a swizzle are for channels that fill at most half of the last one of 64: where they
+// fill it, at 32 layers of an H200, the best of them take 1.31 times as long as the best of others. Their figures are of
+// few steps, and promise more than wgmma can do in many: 256 channels are the most that were measured.
+double half_steps(KernelDescriptor const& kernel, GemmRequest const& r) {
+  constexpr double kNeedlessHalf = 1.6;
+  constexpr int kHalf = 32, kMostChannels = 256;
+  bool const maps_pixels = kernel.family == Family::sm90_conv || kernel.family == Family::sm90_row_conv;
+  if (!maps_pixels || element_bytes(kernel.a) != 2 || kernel.tile.k > kHalf) return 1;
+  int const channels = r.k / r.taps, last = channels % (2 * kHalf);
+  return last > 0 && last <= kHalf && channels < kMostChannels ? 1 : kNeedlessHalf;
+}
+
+// What threadblocks wait for each other at the first steps, where a row-major B has few columns that begin within lines of
+// 128 bytes: all that lie below each other ask L2 for the same lines at once, which answer one by one. Read off 94 layers
+// of an H200, 1x1 and their dgrad and dgrad of 3x3 and 5x5: the choice takes 1.7 % longer than the best plan for 2.7 %
+// (1x1) and 2.4 % (native_kernels: conv/gradients/h200_few_columns.json). 3136 x 40 x 240 takes 5.4 us by 98 tiles of 32
+// rows with a K of 128, 3.7 by 17 of 192.
+double same_columns_us(KernelDescriptor const& kernel, GemmRequest const& r, DeviceInfo const& device) {
+  constexpr double kThreadblock = 0.015;  // and 64 elements of K
+  constexpr int kMostN = 192, kLine = 64;
+  bool const is_gradient = kernel.family == Family::sm90_conv && r.direction == Direction::dgrad && r.step == 1;
+  bool const is_product = takes_rows_by_tma(kernel, r) && kernel.layout_b == Layout::row;
+  if (!(is_gradient || is_product) || r.n > kMostN || r.n % kLine == 0) return 0;
+  int const tiles = ceil_div(r.m, kernel.swap_ab ? kernel.tile.n : kernel.tile.m);
+  return kThreadblock * std::min(kernel.tile.k, r.k) / kLine * std::min(tiles, device.sm_count);
 }
 
 // And where K has few steps and memory limits many rows. The choice takes 3.1 % longer than the best plan of 379 products
@@ -155,8 +181,8 @@ double few_steps(KernelDescriptor const& kernel, GemmRequest const& r) {
   if (r.m < kManyRows) return in_turns && steps <= 2 && !by_rows ? 0.81 : 1;
   constexpr int kFewColumns = 300, kManyShortRows = 30000;
   if (r.n <= kFewColumns) {
-    if (r.m < kManyShortRows) return 1;
-    bool const is_one_step = by_rows && steps == 1 && !in_turns;
+    if (r.m < kManyShortRows || (by_rows && steps > 1)) return 1;
+    bool const is_one_step = by_rows && !in_turns;
     return !is_one_step ? 1.23 : r.k % kStep == 0 ? 0.80 : 1;
   }
   if (steps > 3) return 1;
@@ -325,7 +351,8 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   constexpr double kSameLine = 0.0035;
   bool const same_lines = by_tma && info_of(kernel.epilogue).addend == Addend::matrix && r.addend == Addend::row;
   double const first = (is_own && k_tiles <= 1 ? kSingleStep * area_of(kernel.tile) : 0) +
-                       (same_lines ? kSameLine * static_cast<double>(r.batch) * r.m : 0);
+                       (same_lines ? kSameLine * static_cast<double>(r.batch) * r.m : 0) +
+                       same_columns_us(kernel, r, device);
   double const exposed = std::max(0.0, (kHiding - k_tiles) / (kHiding - 1));
   bool const is_cutlass = kernel.family == Family::sm90_warpspecialized;
   bool const has_later = (by_tma || is_cutlass) && kernel.layout_a == Layout::row;
@@ -415,7 +442,7 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   constexpr double kNeedlessGather = 1.15;
   bool const shares_rows = kernel.family == Family::sm90_gather_conv && kernel.cluster.n > 1;
   if (shares_rows && r.n / r.taps % kLine == 0) time *= kNeedlessGather;
-  return time * short_rows(kernel, r) * few_steps(kernel, r);
+  return time * short_rows(kernel, r) * few_steps(kernel, r) * half_steps(kernel, r);
 }
 
 double residual_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& device) {

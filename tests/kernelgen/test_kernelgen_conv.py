@@ -53,9 +53,11 @@ DIRECTIONS = ["fprop", "dgrad", "wgrad"]
             {"dtypes": [TF32], "tile": [128, 160, 32]},
             "no wgmma of tf32 and tf32 in that width here; N is one of 16, 32, 64, 96, 128, 192, 2",
         ),
-        ({"tile": [128, 128, 128]}, "tile K = 128; it is 64: one swizzle spans 128 bytes"),
-        ({"tile": [128, 128, 32]}, "tile K = 32; it is 64: one swizzle spans 128 bytes"),
-        ({"dtypes": [TF32]}, "tile K = 64; it is 32: one swizzle spans 128 bytes"),
+        (
+            {"tile": [128, 128, 128]},
+            "tile K = 128; it is 32 or 64: a swizzle spans 64 or 128 bytes",
+        ),
+        ({"dtypes": [TF32]}, "tile K = 64; it is 32: a swizzle spans 128 bytes"),
         (
             {"direction": ["dgrad"], "tile": [128, 96, 64]},
             "tile N = 96 with direction dgrad; of a row-major B one swizzle spans 64 columns: N mu",
@@ -79,6 +81,10 @@ DIRECTIONS = ["fprop", "dgrad", "wgrad"]
         (
             {"schedule": "pingpong", "tile": [256, 64, 64], "direction": ["dgrad"]},
             "tile M = 256 with schedule pingpong; a warpgroup takes whole tiles: 64 or 128",
+        ),
+        (
+            {"direction": ["fprop", "wgrad"], "tile": [128, 64, 32]},
+            "tile K = 32; it is 64: a swizzle spans 128 bytes",
         ),
         ({"cluster": [2, 1, 1]}, "cluster 2x1x1; it shares K alone: [1, 1, 2], 4 or 8 at the end"),
         (
@@ -138,7 +144,7 @@ def test_threadblocks_of_gathered_wgrad_share_rows() -> None:
             "direction wgrad; it has fprop and dgrad",
         ),
         ({"tile": [256, 80, 64]}, "tile N = 80; TMA stores 64 bytes of a pixel or more: N must"),
-        ({"tile": [128, 64, 128]}, "tile K = 128; it is 64: one swizzle spans 128 bytes"),
+        ({"tile": [128, 64, 128]}, "tile K = 128; it is 32 or 64: a swizzle spans 64 or 128 bytes"),
         ({"direction": ["dgrad"], "tile": [256, 96, 64]}, "N must be a multiple of 64"),
         (
             {"epilogue": ["two_residuals"]},

@@ -192,6 +192,24 @@ def test_taps_of_large_images_share_pixels(options: dict[str, int], channels: in
     assert "_rows_" not in small["row"]
 
 
+# Of 32 channels half of a tile of K of 64 would be zeros; 256 fill it. 8 images of 56x56 pixels.
+@pytest.mark.parametrize(
+    ("channels", "is_half"), [(32, True), (64, False), (112, False), (256, False)]
+)
+@pytest.mark.parametrize("direction", [FPROP, DGRAD])
+def test_few_channels_have_tiles_of_their_own(direction: str, channels: int, is_half: bool) -> None:
+    plan = chosen(H200, 8 * 56 * 56, 256, 9 * channels, direction=direction, taps=9)
+    assert (rows_by_name()[plan["row"]]["tile"][2] == 32) == is_half, plan["row"]
+
+
+# All threadblocks ask for the same lines of a filter of 240 rows of 40 channels at once.
+def test_few_columns_of_a_row_major_weight_have_few_threadblocks() -> None:
+    plan = chosen(H200, 3136, 40, 240, layout_a="t", layout_b="t")
+    m, n, k = rows_by_name()[plan["row"]]["tile"]
+    assert k == 64
+    assert max(m, n) > 64
+
+
 # A transposed convolution from 64 channels to 3, padded to 8: 64 images of 128x128 pixels, 4x4.
 def test_residue_classes_of_few_channels_are_computed_together() -> None:
     options = {"direction": DGRAD, "taps": 16, "step": 4}

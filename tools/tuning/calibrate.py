@@ -54,12 +54,14 @@ STORED = {False: 0.8, True: 2.0}  # z besides, and no matrix is read
 MATRIX_C, MATRIX_C_CUTLASS = 0.4, 1.03
 SPARE_C, SPARE_C_CUTLASS = 1.0, 1.1  # of any tile, where a call leaves out the matrix C
 SAME_LINE = 0.0035  # of a row of results, where a bias is read as a matrix
+SAME_COLUMNS, FEW_COLUMNS = 0.015, 192  # of same_columns_us(): a threadblock and 64 elements of K
 SINGLE_STEP = 1.4  # of the first of our own tiles, for 128x128, where K is one step
 WIDE_RESIDUAL = 1.8  # of convolutions whose threads load it, for each 128x128 beyond the first
 LONE_ROW = {192: 1.5, 256: 1.25}  # by columns, of wgrad at stride 1 with one row of tiles
 WITHIN_TWO = 2.0  # of gathered loads, filters that begin within two sectors
 SHARED_K = 1.15  # of clusters that share K, of 16 bits
 NEEDLESS_GATHER = 1.15  # of gathered tiles whose rows two threadblocks share, of whole lines
+NEEDLESS_HALF, MOST_CHANNELS = 1.6, 256  # of tiles whose K is 32 channels, and where it is not
 NEEDLESS_MULTICAST = 1.3  # of our own tiles, where rows are whole lines
 LATER_SUMS = 3.0  # of clusters of more than two that share K, before each tile behind the first
 FEW_STEPS, HIDING = 0.74, 7  # of CUTLASS's tiles behind the first, for 128x128, where K is one step
@@ -234,6 +236,10 @@ def conv_terms_of(
     is_wide = kernel["family"] == "sm90_conv" and tile_n == WIDE
     if is_wide and direction != "wgrad" and not (direction == "dgrad" and step > 1):
         added += WIDE_EPILOGUE * max(0.0, (HIDING_WIDE - k_tiles) / HIDING_WIDE)
+    slower = NEEDLESS_GATHER if beside > 1 and n // taps % 64 == 0 else 1.0
+    if tile_k == 32 and direction != "wgrad":
+        is_half = 0 < k // taps % 64 <= 32 and k // taps < MOST_CHANNELS
+        slower *= 1.0 if is_half else NEEDLESS_HALF
     return Terms(
         tiles=tiles,
         slots=slots,
@@ -242,10 +248,11 @@ def conv_terms_of(
         fetched=(fetched_a, fetched_b),
         lines=lines,  # type: ignore[arg-type]
         is_lone=tiles > slots and beside == 1,
-        slower=NEEDLESS_GATHER if beside > 1 and n // taps % 64 == 0 else 1.0,
+        slower=slower,
         beyond=0,
         factor=factor,
         added_us=added,
+        first_us=same_columns_us(kernel, request, sm_count),
         reduced=reduced,
         missed=missed,
         longest=longest,
@@ -268,6 +275,22 @@ def sums_of(
     return 2 * sums + written, missing * (sums + written)
 
 
+def same_columns_us(kernel: Mapping[str, Any], request: Mapping[str, Any], sm_count: int) -> float:
+    """same_columns_us() of the model, whose constants these are."""
+    is_gradient = kernel["family"] == "sm90_conv" and request["direction"] == "dgrad"
+    is_product = kernel["family"] in DENSE and kernel["op"] == "gemm" and request["batch"] == 1
+    if is_gradient:
+        is_there = request["step"] == 1
+    else:
+        is_there = is_product and request["layouts"] == "tt" and BYTES[request["a"]] == 2
+    if not is_there or request["n"] > FEW_COLUMNS or request["n"] % 64 == 0:
+        return 0.0
+    tile_m, tile_n, tile_k = kernel["tile"]
+    tiles: int = math.ceil(request["m"] / (tile_n if kernel["swap_ab"] else tile_m))
+    elements: int = min(tile_k, request["k"])
+    return SAME_COLUMNS * elements / 64 * min(tiles, sm_count)
+
+
 def few_steps(kernel: Mapping[str, Any], request: Mapping[str, Any]) -> float:
     """few_steps() of the model, whose constants these are."""
     rows, columns, k = request["m"], request["n"], request["k"]
@@ -283,9 +306,9 @@ def few_steps(kernel: Mapping[str, Any], request: Mapping[str, Any]) -> float:
     if rows < 15000:
         return 0.81 if in_turns and steps <= 2 and not by_rows else 1.0
     if columns <= 300:
-        if rows < 30000:
+        if rows < 30000 or (by_rows and steps > 1):
             return 1.0
-        if not (by_rows and steps == 1 and not in_turns):
+        if not by_rows or in_turns:
             return 1.23
         return 0.80 if k % 64 == 0 else 1.0
     if steps > 3:
@@ -338,6 +361,7 @@ def terms_of(
         factor = 1 if native else SPARE_C_CUTLASS if is_spare else MATRIX_C_CUTLASS
     k_tiles = math.ceil(k / parts / tile_k)
     first = SINGLE_STEP * area if native and k_tiles == 1 else 0.0
+    first += same_columns_us(kernel, request, sm_count)
     if native and epilogue == "linear_combination" and request["addend"] == "row":
         first += SAME_LINE * rows * request["batch"]
     later = 0.0

@@ -127,6 +127,16 @@ def _check_k(*swizzles: int) -> Check:
     return check
 
 
+def _check_conv_k(kernel: Kernel) -> Iterator[str]:
+    """Tile K is a swizzle, or half of one for layers of so few channels."""
+    k, swizzle = kernel.tile.shape[2], _SWIZZLE_BYTES // kernel.element_bytes
+    halves = kernel.element_bytes == 2 and kernel.direction in ("fprop", "dgrad")
+    allowed = [swizzle // 2, swizzle] if halves else [swizzle]
+    if k not in allowed:
+        spans = " or ".join(str(x * kernel.element_bytes) for x in allowed)
+        yield f"tile K = {k}; it is {' or '.join(map(str, allowed))}: a swizzle spans {spans} bytes"
+
+
 def _check_dense_layout(kernel: Kernel) -> Iterator[str]:
     own = rules.own_layouts(kernel)
     if kernel.element_bytes == 4 and own != ("t", "n"):
@@ -485,7 +495,7 @@ SM90_CONV = _persistent(
     lists=("direction", "epilogue", "tiles"),
     optional_tile_keys=("cluster", "schedule"),
     checks=(
-        *(rules.check_gemm, _check_tile, _check_k(1), _check_cluster, _check_conv_cluster),
+        *(rules.check_gemm, _check_tile, _check_conv_k, _check_cluster, _check_conv_cluster),
         *(_check_stores, _check_pingpong),
         *(rules.check_direction, _check_swizzled_columns, _check_conv_operands),
     ),
@@ -556,7 +566,7 @@ SM90_ROW_CONV = _persistent(
     lists=("direction", "epilogue", "tiles"),
     memory=_row_memory,
     checks=(
-        *(rules.check_gemm, _check_tile, _check_k(1), _check_rows),
+        *(rules.check_gemm, _check_tile, _check_conv_k, _check_rows),
         *(rules.check_direction, _check_swizzled_columns),
     ),
 )

@@ -100,8 +100,8 @@ struct Sm90DirectConv {
     if constexpr (form == DirectConvForm::pixels) {
       LoadBarrier::arrive_and_expect_tx(&shared.weights_there, static_cast<std::uint32_t>(p.taps * Weights::kBytes));
       for (int tap = 0; tap < p.taps; ++tap) {
-        Weights::load(p.weights, &shared.weights_there, shared.weights + tap * kFilters * kChannels, p.scheduler.filter(),
-                      0, tap);
+        Weights::load(p.weights, p.weights, &shared.weights_there, shared.weights + tap * kFilters * kChannels,
+                      p.scheduler.filter(), 0, tap, {/*is_tail=*/false, Weights::kBoxes, Weights::kBytes});
       }
     }
     gemm::Sm90PipelineState<kStages> write;

@@ -63,7 +63,6 @@ struct Sm90Conv : gemm::Sm90PersistentKernel<
   // Whether zeros would be wrong where no tap reaches.
   static constexpr bool kHasBias = !has_only(/*rows=*/false, typename Epilogue<d>::Operands{});
   static_assert(direction == Direction::fprop || Epilogue<d>::Stores::kCount == 0);
-  static constexpr int kChannelBox = OperandA::kSwizzled;
 
   static std::int64_t workspace_bytes(gemm::GemmArgs const& args) {
     if (direction != Direction::wgrad || args.splits <= 1) return 0;
@@ -110,7 +109,8 @@ struct Sm90Conv : gemm::Sm90PersistentKernel<
     if (!axes.is_encodable() || !is_tma_aligned(args.a.data, args.x_strides, a)) return {StatusCode::not_implementable, 0};
     Operands operands;
     auto const encode = [&](CUtensorMap& map, int pixels) {
-      encode_im2col_map(map, a, args.a.data, args.x_strides, args.x_depth_stride, x.images, x.c, axes, kChannelBox, pixels);
+      encode_im2col_map(map, a, args.a.data, args.x_strides, args.x_depth_stride, x.images, x.c, axes, OperandA::kSwizzled,
+                        pixels, OperandA::kSwizzleBytes);
     };
     encode(operands.a[0], Tile::kM);
     operands.a_tail_rows = args.m % Tile::kM;
@@ -131,7 +131,7 @@ struct Sm90Conv : gemm::Sm90PersistentKernel<
     }
     // Residue classes may have fewer k-tiles than a cluster has threadblocks.
     if (splits > 1 && scheduler.count > 1) return {StatusCode::not_implementable, 0};
-    bool const encoded = encode_dgrad_pixels(scheduler, args, sides, a, kChannelBox, Tile::kM, Tile::kK, kHasBias,
+    bool const encoded = encode_dgrad_pixels(scheduler, args, sides, a, OperandA::kSwizzled, Tile::kM, Tile::kK, kHasBias,
                                              operands.a, operands.a_tail, operands.a_tail_rows);
     if (!encoded) return {StatusCode::not_implementable, 0};
     sort_classes(scheduler);
@@ -151,9 +151,16 @@ struct Sm90Conv : gemm::Sm90PersistentKernel<
       return {StatusCode::not_implementable, 0};
     }
     Operands operands;
-    OperandA::encode_map(operands.a, a, {args.a.data, args.y_strides[2], 0}, args.m, args.k, 1);
-    encode_im2col_map(operands.b, b, args.b.data, args.x_strides, args.x_depth_stride, x.images, x.c, axes,
-                      FilterColumns::kUnit, Tile::kK);
+    gemm::Operand const gradient{args.a.data, args.y_strides[2], 0};
+    OperandA::encode_map(operands.a, a, gradient, args.m, args.k, 1);
+    OperandA::encode_tail_map(operands.a_tail, a, gradient, args.m, args.k, 1);
+    auto const encode = [&](CUtensorMap& map, int channels) {
+      encode_im2col_map(map, b, args.b.data, args.x_strides, args.x_depth_stride, x.images, x.c, axes, channels, Tile::kK,
+                        OperandB::kSwizzleBytes);
+    };
+    encode(operands.b, FilterColumns::kUnit);
+    operands.tail_channels = x.c % FilterColumns::kUnit;
+    if (operands.tail_channels) encode(operands.b_tail, operands.tail_channels);
     return Base::launch(args_of_splits(args, parts), kernel, attributes, operands, scheduler, static_cast<int>(tiles),
                         parts);
   }

@@ -96,7 +96,9 @@ struct Sm90GatherConv : Sm90GatherConvKernel<Sm90GatherConvTypes<a, b, acc, d, T
                       operands.b.encode(args.b.data, args.x_strides, args.x_depth_stride, x);
     if (!fits) return {StatusCode::not_implementable, 0};
     if constexpr (Base::Loader::kLoadsByTma) {
-      Base::OperandA::encode_map(operands.a, a, {args.a.data, args.y_strides[2], 0}, args.m, args.k, 1);
+      gemm::Operand const gradient{args.a.data, args.y_strides[2], 0};
+      Base::OperandA::encode_map(operands.a, a, gradient, args.m, args.k, 1);
+      Base::OperandA::encode_tail_map(operands.a_tail, a, gradient, args.m, args.k, 1);
     }
     operands.a_data = static_cast<uint4 const*>(args.a.data);
     operands.a_pixel = args.y_strides[2] / kPieceElements;

@@ -24,7 +24,7 @@ struct Sm90RowConv {
   using SchedulerParams = typename Scheduler::Params;
   using Loader = Sm90RowConvLoader<OperandA, OperandB, Tile, direction>;
   using Operands = typename Loader::Params;
-  static_assert(arch == Arch::sm90a && element_bytes(a) == 2 && a == b && Tile::kK == 64);
+  static_assert(arch == Arch::sm90a && element_bytes(a) == 2 && a == b);
   static_assert(direction == Direction::fprop || direction == Direction::dgrad);
   static_assert(direction == Direction::fprop || has_only(/*rows=*/true, typename Epilogue_<d>::Operands{}));
   static_assert(Epilogue_<d>::Stores::kCount == 0);
@@ -256,7 +256,7 @@ struct Sm90RowConv {
     residue.k_tiles = x.taps() * ceil_div(scheduler.channels, Tile::kK);
     auto const encode = [&](CUtensorMap& map, int lines) {
       encode_im2col_map(map, a, args.a.data, strides, kIsForward ? conv.x_depth_stride : conv.y_depth_stride, x.images,
-                        scheduler.channels, axes, OperandA::kSwizzled, lines);
+                        scheduler.channels, axes, OperandA::kSwizzled, lines, OperandA::kSwizzleBytes);
     };
     operands.a_lines = Tile::kM + lines_more;
     encode(operands.a, operands.a_lines);

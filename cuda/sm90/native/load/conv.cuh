@@ -77,8 +77,8 @@ struct Sm90ConvLoader {
   CUTLASS_DEVICE void load(std::uint64_t* barrier, A* stage_a, B* stage_b, Sm90WorkTile const& work, int) {
     int const of_all = first_channel + channel;
     load_im2col(*map_a, problem.is_volume, barrier, stage_a, of_all, pixel, offset);
-    OperandB::load(part_b.is_tail ? p.b_tail : p.b, barrier, stage_b, work.n - first_n,
-                   direction == Direction::dgrad ? of_all : channel, tap, part_b.boxes);
+    OperandB::load(p.b, p.b_tail, barrier, stage_b, work.n - first_n, direction == Direction::dgrad ? of_all : channel, tap,
+                   part_b);
     channel += Tile::kK;
     if (channel < problem.channels) return;
     channel = 0;

@@ -153,7 +153,7 @@ struct Sm90GatherFpropLoader {
   CUTLASS_DEVICE void load_by_tma(Pipeline const& pipeline, typename Pipeline::State write, E*, F* stage_b) {
     if (is_first) {
       std::uint64_t* const barrier = pipeline.producer_expect(write, static_cast<std::uint32_t>(part_b.bytes));
-      OperandB::load(part_b.is_tail ? p.b_tail : p.b, barrier, stage_b, filter, filter_k, 0);
+      OperandB::load(p.b, p.b_tail, barrier, stage_b, filter, filter_k, 0, part_b);
     }
     filter_k += Tile::kK;
   }
@@ -194,7 +194,7 @@ struct Sm90GatherWgradLoader {
   static_assert(!OperandA::kIsK && !OperandB::kIsK && Tile::kK == 64);
   static_assert(kLoadsByTma || (OperandA::kBoxes == 1 && sharing == 1));
   struct Params {
-    CUtensorMap a;
+    CUtensorMap a, a_tail;
     uint4 const* a_data;   // where threads copy it
     std::int64_t a_pixel;  // pieces from one to the next
     GatherImage b;
@@ -251,10 +251,10 @@ struct Sm90GatherWgradLoader {
     if (is_first) {
       std::uint64_t* const barrier = pipeline.producer_expect(write, static_cast<std::uint32_t>(part_a.bytes));
       if constexpr (sharing == 1) {
-        OperandA::load(p.a, barrier, stage_a, row, row_k, 0, part_a.boxes);
+        OperandA::load(p.a, p.a_tail, barrier, stage_a, row, row_k, 0, part_a);
       } else {
         int const own = static_cast<int>(cute::block_rank_in_cluster());
-        OperandA::template load_shared<sharing>(p.a, barrier, stage_a, row, row_k, 0, own, part_a.boxes);
+        OperandA::template load_shared<sharing>(p.a, p.a_tail, barrier, stage_a, row, row_k, 0, own, part_a);
       }
     }
     row_k += Tile::kK;

@@ -69,7 +69,7 @@ struct Sm90GatheredRowsLoader {
   CUTLASS_DEVICE void load_by_tma(Pipeline const& pipeline, typename Pipeline::State write, E*, F* stage_b) {
     if (is_first) {
       std::uint64_t* const barrier = pipeline.producer_expect(write, static_cast<std::uint32_t>(part_b.bytes));
-      OperandB::load(part_b.is_tail ? p.b_tail : p.b, barrier, stage_b, own.n, own.k, own.b_batch, part_b.boxes);
+      OperandB::load(p.b, p.b_tail, barrier, stage_b, own.n, own.k, own.b_batch, part_b);
     }
     own.k += k;
   }

@@ -42,7 +42,7 @@ Im2colGrid im2col_grid(Im2colAxes const& axes) {
 
 void encode_im2col_map(CUtensorMap& map, DType type, void const* data, std::int64_t const (&strides)[3],
                        std::int64_t depth_stride, int images, int channels, Im2colAxes const& axes, int channel_box,
-                       int pixels) {
+                       int pixels, int swizzle_bytes) {
   auto const bytes = static_cast<cuuint64_t>(element_bytes(type));
   auto const extent = [](int x) { return static_cast<cuuint64_t>(x); };
   auto const stride = [&](std::int64_t x) { return static_cast<cuuint64_t>(x) * bytes; };
@@ -60,7 +60,7 @@ void encode_im2col_map(CUtensorMap& map, DType type, void const* data, std::int6
   }
   cuTensorMapEncodeIm2col(&map, gemm::tensor_map_type(type), is_volume ? 5 : 4, const_cast<void*>(data), extents,
                           byte_strides, lower, upper, static_cast<cuuint32_t>(channel_box), static_cast<cuuint32_t>(pixels),
-                          steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                          steps, CU_TENSOR_MAP_INTERLEAVE_NONE, gemm::swizzle_of(swizzle_bytes),
                           gemm::l2_promotion(strides[2] * element_bytes(type)), CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 

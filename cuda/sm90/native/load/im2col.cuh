@@ -35,12 +35,12 @@ struct Im2colAxes {
   bool is_encodable() const;
 };
 
-// [images, h, w, channels], or [images, d, h, w, channels], in boxes of `channel_box` channels (128 bytes, swizzled) of
-// `pixels` successive positions, which go from row to row, from slice to slice and from image to image. A failure is kept
-// for take_tensor_map_error(). `depth_stride`: of slices.
+// [images, h, w, channels], or [images, d, h, w, channels], in boxes of `channel_box` channels of `pixels` successive
+// positions, which go from row to row, from slice to slice and from image to image, swizzled as encode_tensor_map() does. A
+// failure is kept for take_tensor_map_error(). `depth_stride`: of slices.
 void encode_im2col_map(CUtensorMap& map, DType type, void const* data, std::int64_t const (&strides)[3],
                        std::int64_t depth_stride, int images, int channels, Im2colAxes const& axes, int channel_box,
-                       int pixels);
+                       int pixels, int swizzle_bytes);
 
 // The pixel that a position begins at: kept by the thread that loads.
 struct Im2colPixel {

@@ -36,7 +36,7 @@ struct Sm90RowConvLoader {
     rows_left = residue.taps_h;
     bool const is_tail = work.end_m - work.m < Tile::kM;
     map_a = is_tail ? &p.a_tail : &p.a;
-    a_bytes = (is_tail ? p.a_tail_lines : p.a_lines) * 128;
+    a_bytes = (is_tail ? p.a_tail_lines : p.a_lines) * OperandA::kSwizzleBytes;
     part_b = OperandB::part_of(work.n, problem.n);
   }
 
@@ -46,8 +46,7 @@ struct Sm90RowConvLoader {
   }
   template <class B>
   CUTLASS_DEVICE void load_b(std::uint64_t* barrier, B* stage, Sm90WorkTile const& work, int column) const {
-    OperandB::load(part_b.is_tail ? p.b_tail : p.b, barrier, stage, work.n, channel, row_tap + column * problem.tap_step_w,
-                   part_b.boxes);
+    OperandB::load(p.b, p.b_tail, barrier, stage, work.n, channel, row_tap + column * problem.tap_step_w, part_b);
   }
 
   // Behind the taps of a row.

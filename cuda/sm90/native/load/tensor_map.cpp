@@ -23,7 +23,7 @@ bool is_tma_storable(GemmArgs const& args, int element_bytes) {
 }
 
 void encode_tensor_map(CUtensorMap& map, DType type, Operand const& x, int contiguous, int rows, int batch, int box,
-                       int box_rows) {
+                       int box_rows, int swizzle_bytes) {
   auto const bytes = static_cast<cuuint64_t>(element_bytes(type));
   cuuint64_t const extents[] = {static_cast<cuuint64_t>(contiguous), static_cast<cuuint64_t>(rows),
                                 static_cast<cuuint64_t>(batch)};
@@ -31,12 +31,12 @@ void encode_tensor_map(CUtensorMap& map, DType type, Operand const& x, int conti
                                 static_cast<cuuint64_t>(x.batch_stride) * bytes};
   cuuint32_t const boxes[] = {static_cast<cuuint32_t>(box), static_cast<cuuint32_t>(box_rows), 1}, steps[] = {1, 1, 1};
   cuTensorMapEncodeTiled(&map, tensor_map_type(type), 3, const_cast<void*>(x.data), extents, strides, boxes, steps,
-                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                         CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(swizzle_bytes),
                          l2_promotion(x.leading * element_bytes(type)), CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
 void encode_pairs_map(CUtensorMap& map, DType type, Operand const& x, int contiguous, int rows, int batch, int box,
-                      int box_rows) {
+                      int box_rows, int swizzle_bytes) {
   auto const bytes = [&](std::int64_t elements) { return static_cast<cuuint64_t>(elements * element_bytes(type)); };
   std::int64_t const within = x.pair_stride ? x.pair_stride : x.leading,
                      between = x.pair_stride ? x.leading : 2 * x.leading;
@@ -46,7 +46,7 @@ void encode_pairs_map(CUtensorMap& map, DType type, Operand const& x, int contig
   cuuint32_t const boxes[] = {static_cast<cuuint32_t>(box), 2, static_cast<cuuint32_t>(box_rows / 2), 1};
   cuuint32_t const steps[] = {1, 1, 1, 1};
   cuTensorMapEncodeTiled(&map, tensor_map_type(type), 4, const_cast<void*>(x.data), extents, strides, boxes, steps,
-                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                         CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(swizzle_bytes),
                          l2_promotion(x.leading * element_bytes(type)), CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 

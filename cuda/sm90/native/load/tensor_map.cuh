@@ -26,19 +26,24 @@ inline CUtensorMapL2promotion l2_promotion(std::int64_t pitch_bytes) {
   return pitch_bytes % 128 ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
 }
 
+// That spans 128 bytes, or 64.
+constexpr CUtensorMapSwizzle swizzle_of(int bytes) {
+  return bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
+}
+
 // Whether TMA can load an operand, and store D: rows and problems begin on 16 bytes.
 bool is_tma_loadable(Operand const& x, DType type);
 bool is_tma_storable(GemmArgs const& args, int element_bytes);
 
-// [batch, rows, contiguous] in boxes of [1, box_rows, box], swizzled over 128 bytes; zeros beyond the ends. A failure is
-// kept for take_tensor_map_error().
+// [batch, rows, contiguous] in boxes of [1, box_rows, box], swizzled over 128 or 64 bytes, which rows of a box lie apart
+// even if they are shorter; zeros beyond the ends. A failure is kept for take_tensor_map_error().
 void encode_tensor_map(CUtensorMap& map, DType type, Operand const& x, int contiguous, int rows, int batch, int box,
-                       int box_rows);
+                       int box_rows, int swizzle_bytes);
 
 // [batch, pairs, rows of a pair, contiguous] in boxes of [1, box_rows / 2, 2, box]: the rows of a pair follow each other in
 // shared memory wherever they lie (Operand::pair_stride). Else as encode_tensor_map().
 void encode_pairs_map(CUtensorMap& map, DType type, Operand const& x, int contiguous, int rows, int batch, int box,
-                      int box_rows);
+                      int box_rows, int swizzle_bytes);
 
 struct StoredBox {
   int piece_bytes, rows, pieces;

@@ -10,27 +10,29 @@
 
 namespace cutwheel::gemm {
 
-// An operand of a tile in shared memory. A swizzle spans 128 bytes along K, or along M or N where K is not contiguous, and
-// there are as many boxes as the tile takes. in_pairs: rows are pairs, which memory may have apart (Operand::pair_stride),
-// and alternate here all the same.
+// An operand of a tile in shared memory. A swizzle spans 128 bytes along K, or 64 where the tile has no more; along M or N,
+// where K is not contiguous, always 128. There are as many boxes as the tile takes. in_pairs: rows are pairs, which memory
+// may have apart (Operand::pair_stride), and alternate here all the same.
 template <class E, int extent, int k, cute::SM90::GMMA::Major major, bool in_pairs = false>
 struct Sm90TileOperand {
   static constexpr bool kInPairs = in_pairs;
   static constexpr bool kIsK = major == cute::SM90::GMMA::Major::K;
-  static constexpr int kSwizzled = 128 / static_cast<int>(sizeof(E));  // elements
+  static constexpr int kSwizzleBytes = kIsK && k * sizeof(E) == 64 ? 64 : 128;
+  static constexpr int kSwizzled = kSwizzleBytes / static_cast<int>(sizeof(E));  // elements
   static constexpr int kBoxes = (kIsK ? k : extent) / kSwizzled;
+  static constexpr int kTailStep = 16 / static_cast<int>(sizeof(E));  // elements: TMA moves 16 bytes
   static constexpr int kBoxElements = extent * k / kBoxes;
   static constexpr int kElements = extent * k;
   static constexpr int kBytes = kElements * static_cast<int>(sizeof(E));
-  static constexpr int kLineUnits = 128 / 16, kBoxUnits = kBoxElements / kSwizzled * kLineUnits;
-  static_assert(k % kSwizzled == 0 && (kIsK || (extent % kSwizzled == 0 && sizeof(E) == 2)));
+  static constexpr int kLineUnits = kSwizzleBytes / 16, kBoxUnits = kBoxElements / kSwizzled * kLineUnits;
+  static_assert(kIsK ? k % kSwizzled == 0 : extent % kSwizzled == 0 && sizeof(E) == 2);
   static_assert(!in_pairs || kIsK);
 
   // The matrix descriptor (PTX ISA, wgmma) of `rows` rows from `row` on: both are multiples of 8.
   template <int rows>
   CUTLASS_DEVICE static cute::GmmaDescriptor descriptor(E const* stages, int row) {
     cute::GmmaDescriptor desc;
-    desc.bitfield.layout_type_ = 1;  // swizzled over 128 bytes
+    desc.bitfield.layout_type_ = kSwizzleBytes == 128 ? 1 : 2;
     desc.bitfield.base_offset_ = 0;
     desc.bitfield.start_address_ =
         static_cast<std::uint16_t>((cute::cast_smem_ptr_to_uint(stages) + 16 * offset(row, 0, 0)) >> 4);
@@ -54,28 +56,43 @@ struct Sm90TileOperand {
     if constexpr (kIsK) {
       encode_rows(map, type, x, k_extent, rows, batch, extent / parts);
     } else {
-      encode_tensor_map(map, type, x, rows, k_extent, batch, kSwizzled, lines);
+      encode_tensor_map(map, type, x, rows, k_extent, batch, kSwizzled, lines, kSwizzleBytes);
     }
   }
 
-  // Rows of the last tile, if a map of its own is worth having: 0 where there is none. TMA takes longer for a row of zeros
-  // beyond the end than for one of memory: on an H200 303 rows took 1.65 times as long as 384, and nobody needs those
-  // zeros, since a row of an operand is a row or column of D. (Zeros beyond the end of K are needed.)
-  CUTLASS_HOST_DEVICE static int tail_of(int rows) { return kIsK ? rows % extent : 0; }
+  // Rows of the last box, if a map of its own is worth having: 0 where there is none. TMA takes longer for zeros beyond the
+  // end than for memory: on an H200 303 rows took 1.65 times as long as 384, and 40 columns of a row-major weight 1.1
+  // to 1.2 times as long where a box has 64. Nobody needs those zeros, since a row of an operand is a row or column of D.
+  // (Zeros beyond the end of K are needed.) A box that is narrower than the swizzle leaves the rest of its lines as they
+  // are.
+  CUTLASS_HOST_DEVICE static int tail_of(int rows) {
+    return kIsK ? rows % extent : (rows % kSwizzled + kTailStep - 1) / kTailStep * kTailStep % kSwizzled;
+  }
 
-  static void encode_tail_map(CUtensorMap& map, DType type, Operand const& x, int rows, int k_extent, int batch) {
-    if (int const tail = tail_of(rows)) encode_rows(map, type, x, k_extent, rows, batch, tail);
+  static void encode_tail_map(CUtensorMap& map, DType type, Operand const& x, int rows, int k_extent, int batch,
+                              int lines = k) {
+    int const tail = tail_of(rows);
+    if (tail == 0) return;
+    if constexpr (kIsK) {
+      encode_rows(map, type, x, k_extent, rows, batch, tail);
+    } else {
+      encode_tensor_map(map, type, x, rows, k_extent, batch, tail, lines, kSwizzleBytes);
+    }
   }
 
   static void encode_rows(CUtensorMap& map, DType type, Operand const& x, int k_extent, int rows, int batch, int box_rows) {
     auto const encode = in_pairs ? encode_pairs_map : encode_tensor_map;
-    encode(map, type, x, k_extent, rows, batch, kSwizzled, box_rows);
+    encode(map, type, x, k_extent, rows, batch, kSwizzled, box_rows, kSwizzleBytes);
   }
 
-  // The part of the rows from `row` on that a tile of K loads.
+  // The part of the rows from `row` on that a tile of K loads. is_tail: its last box, or where K is contiguous each of
+  // them, has a map of its own.
   struct Part {
     bool is_tail;
     int boxes, bytes;
+    CUTLASS_DEVICE CUtensorMap const& map_of(int box, CUtensorMap const& map, CUtensorMap const& tail) const {
+      return is_tail && (kIsK || box == boxes - 1) ? tail : map;
+    }
   };
   CUTLASS_DEVICE static Part part_of(int row, int rows, int lines = k) {
     int const left = rows - row;
@@ -83,23 +100,26 @@ struct Sm90TileOperand {
       bool const is_tail = left < extent && left == tail_of(rows);
       return {is_tail, kBoxes, is_tail ? left * k * static_cast<int>(sizeof(E)) : kBytes};
     } else {
-      int const boxes = min(kBoxes, (left + kSwizzled - 1) / kSwizzled);
-      return {false, boxes, boxes * lines * 128};
+      int const boxes = min(kBoxes, (left + kSwizzled - 1) / kSwizzled), tail = tail_of(rows);
+      bool const is_tail = tail != 0 && left < boxes * kSwizzled;
+      int const columns = is_tail ? (boxes - 1) * kSwizzled + tail : boxes * kSwizzled;
+      return {is_tail, boxes, columns * lines * static_cast<int>(sizeof(E))};
     }
   }
 
-  CUTLASS_DEVICE static void load(CUtensorMap const& map, std::uint64_t* barrier, E* stage, int row, int k_at, int batch,
-                                  int boxes = kBoxes) {
+  CUTLASS_DEVICE static void load(CUtensorMap const& map, CUtensorMap const& tail, std::uint64_t* barrier, E* stage,
+                                  int row, int k_at, int batch, Part const& part) {
     constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kBoxes; ++i) {
-      if (!kIsK && i >= boxes) break;
+      if (!kIsK && i >= part.boxes) break;
       E* const to = stage + i * kBoxElements;
       int const first = (kIsK ? k_at : row) + i * kSwizzled;
+      CUtensorMap const* const of_box = &part.map_of(i, map, tail);
       if constexpr (in_pairs) {
-        cute::SM90_TMA_LOAD_4D::copy(&map, barrier, kHint, to, first, 0, row / 2, batch);
+        cute::SM90_TMA_LOAD_4D::copy(of_box, barrier, kHint, to, first, 0, row / 2, batch);
       } else {
-        cute::SM90_TMA_LOAD_3D::copy(&map, barrier, kHint, to, first, kIsK ? row : k_at, batch);
+        cute::SM90_TMA_LOAD_3D::copy(of_box, barrier, kHint, to, first, kIsK ? row : k_at, batch);
       }
     }
   }
@@ -110,40 +130,43 @@ struct Sm90TileOperand {
     static_assert(!in_pairs && (kIsK ? extent % (8 * parts) == 0 : kBoxes % parts == 0));
     if constexpr (kIsK) {
       constexpr int kPartRows = extent / parts;
-      int const loaded = min(parts, (rows - row + kPartRows - 1) / kPartRows);
+      int const loaded = min(parts, (rows - row + kPartRows - 1) / kPartRows);  // parts, of one map
       return {false, loaded, loaded * (kBytes / parts)};
     } else {
       return part_of(row, rows);
     }
   }
   template <int parts>
-  CUTLASS_DEVICE static void load_shared(CUtensorMap const& map, std::uint64_t* barrier, E* stage, int row, int k_at,
-                                         int batch, int own, int loaded) {
+  CUTLASS_DEVICE static void load_shared(CUtensorMap const& map, CUtensorMap const& tail, std::uint64_t* barrier, E* stage,
+                                         int row, int k_at, int batch, int own, Part const& part) {
     constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
     constexpr auto kAll = static_cast<std::uint16_t>((1 << parts) - 1);
     constexpr int kPartRows = extent / parts, kPartBoxes = kIsK ? kBoxes : kBoxes / parts;
-    if (kIsK && own >= loaded) return;
+    if (kIsK && own >= part.boxes) return;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kPartBoxes; ++i) {
       int const box = kIsK ? i : own * kPartBoxes + i;
-      if (!kIsK && box >= loaded) break;
+      if (!kIsK && box >= part.boxes) break;
       E* const to = stage + box * kBoxElements + (kIsK ? own * kPartRows * kSwizzled : 0);
       int const first_row = kIsK ? row + own * kPartRows : row + box * kSwizzled;
-      cute::SM90_TMA_LOAD_MULTICAST_3D::copy(&map, barrier, kAll, kHint, to, kIsK ? k_at + box * kSwizzled : first_row,
+      CUtensorMap const* const of_box = kIsK ? &map : &part.map_of(box, map, tail);
+      cute::SM90_TMA_LOAD_MULTICAST_3D::copy(of_box, barrier, kAll, kHint, to, kIsK ? k_at + box * kSwizzled : first_row,
                                              kIsK ? first_row : k_at, batch);
     }
   }
 
   // Fetches into L2 what load() will read.
-  CUTLASS_DEVICE static void prefetch(CUtensorMap const& map, int row, int k_at, int batch, int boxes = kBoxes) {
+  CUTLASS_DEVICE static void prefetch(CUtensorMap const& map, CUtensorMap const& tail, int row, int k_at, int batch,
+                                      Part const& part) {
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kBoxes; ++i) {
-      if (!kIsK && i >= boxes) break;
+      if (!kIsK && i >= part.boxes) break;
       int const first = (kIsK ? k_at : row) + i * kSwizzled;
+      CUtensorMap const* const of_box = &part.map_of(i, map, tail);
       if constexpr (in_pairs) {
-        cute::SM90_TMA_LOAD_4D::PREFETCH::copy(&map, first, 0, row / 2, batch);
+        cute::SM90_TMA_LOAD_4D::PREFETCH::copy(of_box, first, 0, row / 2, batch);
       } else {
-        cute::SM90_TMA_LOAD_3D::PREFETCH::copy(&map, first, kIsK ? row : k_at, batch);
+        cute::SM90_TMA_LOAD_3D::PREFETCH::copy(of_box, first, kIsK ? row : k_at, batch);
       }
     }
   }
@@ -196,25 +219,26 @@ struct Sm90MatrixLoader {
 
     void encode_a(DType type, Operand const& x, int rows, int k_extent, int batch) {
       a_rows = rows;
-      if (encode_halves<OperandA>(a, type, x, rows, k_extent)) return;
+      if (encode_halves<OperandA>(a, a_tail, type, x, rows, k_extent)) return;
       OperandA::encode_map(a, type, x, rows, k_extent, batch, 1, lines);
-      OperandA::encode_tail_map(a_tail, type, x, rows, k_extent, batch);
+      OperandA::encode_tail_map(a_tail, type, x, rows, k_extent, batch, lines);
     }
     void encode_b(DType type, Operand const& x, int rows, int k_extent, int batch) {
       b_rows = rows;
-      if (encode_halves<OperandB>(b, type, x, rows, k_extent)) return;
+      if (encode_halves<OperandB>(b, b_tail, type, x, rows, k_extent)) return;
       OperandB::encode_map(b, type, x, rows, k_extent, batch, 1, lines);
-      OperandB::encode_tail_map(b_tail, type, x, rows, k_extent, batch);
+      OperandB::encode_tail_map(b_tail, type, x, rows, k_extent, batch, lines);
     }
 
    private:
     template <class Operand_>
-    bool encode_halves(CUtensorMap& map, DType type, Operand x, int rows, int k_extent) {
+    bool encode_halves(CUtensorMap& map, CUtensorMap& tail, DType type, Operand x, int rows, int k_extent) {
       if (!kMayHaveHalves || Operand_::kIsK || x.pair_stride == 0) return false;
       half_k = k_extent / 2;
       second_first = x.odd_first;
       x.batch_stride = x.pair_stride;
       Operand_::encode_map(map, type, x, rows, half_k, 2, 1, lines);
+      Operand_::encode_tail_map(tail, type, x, rows, half_k, 2, lines);
       return true;
     }
   };
@@ -242,8 +266,8 @@ struct Sm90MatrixLoader {
   CUTLASS_DEVICE void prefetch(Sm90WorkTile const& work) const {
     auto const [a_k, a_batch] = place_of<OperandA>(work.k, work.a_batch);
     auto const [b_k, b_batch] = place_of<OperandB>(work.k, work.b_batch);
-    OperandA::prefetch(part_a.is_tail ? p.a_tail : p.a, work.m, a_k, a_batch, part_a.boxes);
-    OperandB::prefetch(part_b.is_tail ? p.b_tail : p.b, work.n, b_k, b_batch, part_b.boxes);
+    OperandA::prefetch(p.a, p.a_tail, work.m, a_k, a_batch, part_a);
+    OperandB::prefetch(p.b, p.b_tail, work.n, b_k, b_batch, part_b);
   }
 
   template <class A, class B>
@@ -251,8 +275,8 @@ struct Sm90MatrixLoader {
     int const first_k = work.k + tile * k;
     auto const [a_k, a_batch] = place_of<OperandA>(first_k, work.a_batch);
     auto const [b_k, b_batch] = place_of<OperandB>(first_k, work.b_batch);
-    OperandA::load(part_a.is_tail ? p.a_tail : p.a, barrier, stage_a, work.m, a_k, a_batch, part_a.boxes);
-    OperandB::load(part_b.is_tail ? p.b_tail : p.b, barrier, stage_b, work.n, b_k, b_batch, part_b.boxes);
+    OperandA::load(p.a, p.a_tail, barrier, stage_a, work.m, a_k, a_batch, part_a);
+    OperandB::load(p.b, p.b_tail, barrier, stage_b, work.n, b_k, b_batch, part_b);
   }
 
  private:
@@ -275,7 +299,7 @@ struct Sm90MatrixLoader {
 template <class OperandA, class OperandB, int k, int sharing>
 struct Sm90SharingLoader {
   struct Params {
-    CUtensorMap a, b, a_tail;
+    CUtensorMap a, b, a_tail, b_tail;
     int a_rows, b_rows;
 
     void encode_a(DType type, Operand const& x, int rows, int k_extent, int batch) {
@@ -284,6 +308,7 @@ struct Sm90SharingLoader {
     }
     void encode_b(DType type, Operand const& x, int rows, int k_extent, int batch) {
       OperandB::encode_map(b, type, x, b_rows = rows, k_extent, batch, sharing);
+      if constexpr (!OperandB::kIsK) OperandB::encode_tail_map(b_tail, type, x, rows, k_extent, batch);
     }
   };
   Params const& p;
@@ -309,16 +334,16 @@ struct Sm90SharingLoader {
   // Of A alone, which no other threadblock loads.
   CUTLASS_DEVICE void prefetch(Sm90WorkTile const& work) const {
     if (part_a.bytes == 0) return;
-    OperandA::prefetch(part_a.is_tail ? p.a_tail : p.a, work.m, work.k, work.a_batch, part_a.boxes);
+    OperandA::prefetch(p.a, p.a_tail, work.m, work.k, work.a_batch, part_a);
   }
 
   template <class A, class B>
   CUTLASS_DEVICE void load(std::uint64_t* barrier, A* stage_a, B* stage_b, Sm90WorkTile const& work, int tile) const {
     int const first_k = work.k + tile * k;
     if (part_a.bytes > 0) {
-      OperandA::load(part_a.is_tail ? p.a_tail : p.a, barrier, stage_a, work.m, first_k, work.a_batch, part_a.boxes);
+      OperandA::load(p.a, p.a_tail, barrier, stage_a, work.m, first_k, work.a_batch, part_a);
     }
-    OperandB::template load_shared<sharing>(p.b, barrier, stage_b, work.n, first_k, work.b_batch, own, part_b.boxes);
+    OperandB::template load_shared<sharing>(p.b, p.b_tail, barrier, stage_b, work.n, first_k, work.b_batch, own, part_b);
   }
 };
 

@@ -153,7 +153,7 @@ bool encode_dgrad_pixels(Sm90DgradTiles& tiles, ConvArgs const& args, DgradAxes 
     }
     auto const encode = [&](CUtensorMap& map, int pixels) {
       encode_im2col_map(map, type, args.a.data, args.y_strides, args.y_depth_stride, x.images, x.k_out, axes, channel_box,
-                        pixels);
+                        pixels, channel_box * element_bytes(type));
     };
     if (!has_map[residue.map]) encode(maps[residue.map], tile_m);
     has_map[residue.map] = true;
