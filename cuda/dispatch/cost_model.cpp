@@ -142,15 +142,17 @@ double short_rows(KernelDescriptor const& kernel, GemmRequest const& r) {
 }
 
 // Tiles of convolutions whose K is half a swizzle are for channels that fill at most half of the last one of 64: where they
-// fill it, at 32 layers of an H200, the best of them take 1.31 times as long as the best of others. Their figures are of
-// few steps, and promise more than wgmma can do in many: 256 channels are the most that were measured.
+// fill it, at 32 layers of an H200, the best of them take 1.31 times as long as the best of others. Their figures are of 32
+// to 224 channels: they promise more than wgmma can do in many steps, and fewer channels leave a step of 32 empty, too
+// (dgrad of 8 x 128 x 256 x 256 behind 3 filters takes 182 us, cuDNN 154).
 double half_steps(KernelDescriptor const& kernel, GemmRequest const& r) {
   constexpr double kNeedlessHalf = 1.6;
   constexpr int kHalf = 32, kMostChannels = 256;
   bool const maps_pixels = kernel.family == Family::sm90_conv || kernel.family == Family::sm90_row_conv;
   if (!maps_pixels || element_bytes(kernel.a) != 2 || kernel.tile.k > kHalf) return 1;
   int const channels = r.k / r.taps, last = channels % (2 * kHalf);
-  return last > 0 && last <= kHalf && channels < kMostChannels ? 1 : kNeedlessHalf;
+  bool const is_measured = channels >= kHalf && channels < kMostChannels;
+  return is_measured && last > 0 && last <= kHalf ? 1 : kNeedlessHalf;
 }
 
 // What threadblocks wait for each other at the first steps, where a row-major B has few columns that begin within lines of
@@ -389,7 +391,10 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
     // with the most taps is: of a square filter and equal strides.
     double const side = std::ceil(std::sqrt(static_cast<double>(r.taps) / r.step));
     double const longest = k_tiles * r.step / r.taps * side * side * cost.k_tile_us + cost.tile_us;
-    if (r.taps >= r.step) return time + combine(std::max(tiles / slots * tile, longest), dram, l2, limits.sharpness);
+    if (r.taps >= r.step) {
+      time += combine(std::max(tiles / slots * tile, longest), dram, l2, limits.sharpness);
+      return time * half_steps(kernel, r);
+    }
     // Classes without a tap are stored as zeros, which pass while others are multiplied, and fill memory. Read off 15
     // layers of 1x1 filters, stride 2, on an H200: the choice takes 1.6 % longer than the best plan. Tiles in turns wait
     // for zeros.
@@ -397,7 +402,8 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
     double const with_taps = static_cast<double>(r.taps) / r.step;
     double const mean = tile - (cost.tile_us - kZerosUs) * (1 - with_taps);
     double const work = std::max(tiles / slots * mean, longest);
-    return (time + combine(work, kFull * dram, l2, limits.sharpness)) * (hides ? kInTurns : 1);
+    time += combine(work, kFull * dram, l2, limits.sharpness);
+    return time * half_steps(kernel, r) * (hides ? kInTurns : 1);
   }
   // Full waves and the last, partial one: a few threadblocks alone do not fill the memory system.
   double const full = std::floor(tiles / slots), rest = tiles - full * slots;

@@ -238,7 +238,7 @@ def conv_terms_of(
         added += WIDE_EPILOGUE * max(0.0, (HIDING_WIDE - k_tiles) / HIDING_WIDE)
     slower = NEEDLESS_GATHER if beside > 1 and n // taps % 64 == 0 else 1.0
     if tile_k == 32 and direction != "wgrad":
-        is_half = 0 < k // taps % 64 <= 32 and k // taps < MOST_CHANNELS
+        is_half = 0 < k // taps % 64 <= 32 and 32 <= k // taps < MOST_CHANNELS
         slower *= 1.0 if is_half else NEEDLESS_HALF
     return Terms(
         tiles=tiles,
