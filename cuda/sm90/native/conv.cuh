@@ -151,16 +151,9 @@ struct Sm90Conv : gemm::Sm90PersistentKernel<
       return {StatusCode::not_implementable, 0};
     }
     Operands operands;
-    gemm::Operand const gradient{args.a.data, args.y_strides[2], 0};
-    OperandA::encode_map(operands.a, a, gradient, args.m, args.k, 1);
-    OperandA::encode_tail_map(operands.a_tail, a, gradient, args.m, args.k, 1);
-    auto const encode = [&](CUtensorMap& map, int channels) {
-      encode_im2col_map(map, b, args.b.data, args.x_strides, args.x_depth_stride, x.images, x.c, axes, channels, Tile::kK,
-                        OperandB::kSwizzleBytes);
-    };
-    encode(operands.b, FilterColumns::kUnit);
-    operands.tail_channels = x.c % FilterColumns::kUnit;
-    if (operands.tail_channels) encode(operands.b_tail, operands.tail_channels);
+    OperandA::encode_map(operands.a, a, {args.a.data, args.y_strides[2], 0}, args.m, args.k, 1);
+    encode_im2col_map(operands.b, b, args.b.data, args.x_strides, args.x_depth_stride, x.images, x.c, axes,
+                      FilterColumns::kUnit, Tile::kK, OperandB::kSwizzleBytes);
     return Base::launch(args_of_splits(args, parts), kernel, attributes, operands, scheduler, static_cast<int>(tiles),
                         parts);
   }
