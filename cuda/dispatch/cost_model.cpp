@@ -121,7 +121,8 @@ bool takes_rows_by_tma(KernelDescriptor const& kernel, GemmRequest const& r) {
 
 // By how much these kernels exceed the prediction where rows are short: read off the four tiles that
 // are predicted to be the fastest, for 148 products of 5,000 to 900,000 rows with up to 700 columns, on an H200. It is rows
-// that begin within lines of 128 bytes, of A and D, that take longer; less so where D has many columns for its K.
+// that begin within lines of 128 bytes, of A and D, that take longer; less so where D has many columns for its K. The
+// factor of a row-major B was 1.25 to 1.5 while its boxes were filled up with zeros (lines/h200_narrow_boxes.json).
 double short_rows(KernelDescriptor const& kernel, GemmRequest const& r) {
   constexpr int kLine = 64, kSomeRows = 5000, kFewRows = 30000, kManyRows = 60000, kMostN = 700, kShortK = 60;
   if (!takes_rows_by_tma(kernel, r) || r.n > kMostN) return 1;
@@ -174,8 +175,9 @@ double same_columns_us(KernelDescriptor const& kernel, GemmRequest const& r, Dev
 // And where K has few steps and memory limits many rows. The choice takes 3.1 % longer than the best plan of 379 products
 // with 3,000 to 900,000 rows and a K of up to 400 on an H200, 3.2 % of those that were left out of the fit, 4.8 % without
 // it (native_kernels: choices/h200_few_steps.json, thin/h200_products.json). Up to 300 columns are predicted too fast
-// beside kernels whose weight stays in shared memory, unless B is row-major and K is one whole step. With more columns
-// tiles in turns take longer than predicted, and clusters take less.
+// beside kernels whose weight stays in shared memory, unless B is row-major: of such, nine products with 64 columns were
+// predicted 1.3 times too slow by that factor (conv/gradients/h200_few_columns.json), and those with one whole step of K
+// take less than predicted. With more columns tiles in turns take longer than predicted, and clusters take less.
 double few_steps(KernelDescriptor const& kernel, GemmRequest const& r) {
   constexpr int kSomeRows = 3000, kManyRows = 15000, kMostN = 2048, kMostK = 512, kStep = 64;
   if (!takes_rows_by_tma(kernel, r) || r.m < kSomeRows || r.n > kMostN || r.k > kMostK) return 1;
