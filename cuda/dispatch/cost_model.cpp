@@ -158,10 +158,9 @@ double half_steps(KernelDescriptor const& kernel, GemmRequest const& r) {
 
 // The time that threadblocks wait for each other at the first steps, where a row-major B has few columns that begin within
 // lines of 128 bytes: all that lie below each other ask L2 for the same lines at once, which answer one by one. Read off 52
-// products (1x1, dgrad) and 32 layers (dgrad of 3x3 and 5x5) of an H200: over 80 products and 48 layers the choice among
-// tiles that load by TMA takes 1.7 % longer than the best plan for 2.7 %, and 1.6 % for 2.4 % (native_kernels:
-// conv/gradients/h200_few_columns.json). 3136 x 40 x 240 takes 5.4 us by 98 tiles of 32 rows with a K of 128, 3.7 by 17 of
-// 192.
+// products (1x1, dgrad) on an H200, where the choice among tiles that load by TMA takes 1.8 % longer than the best plan for
+// 2.7 % (native_kernels: conv/gradients/h200_few_columns.json); over the 32 layers of 3x3 and 5x5 there it is as good
+// without, 2.8 %. 3136 x 40 x 240 takes 5.4 us by 98 tiles of 32 rows with a K of 128, 3.7 by 17 of 192.
 double same_columns_us(KernelDescriptor const& kernel, GemmRequest const& r, DeviceInfo const& device) {
   constexpr double kThreadblock = 0.015;  // and 64 elements of K
   constexpr int kMostN = 192, kLine = 64;

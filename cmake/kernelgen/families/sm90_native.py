@@ -128,7 +128,7 @@ def _check_k(*swizzles: int) -> Check:
 
 
 def _check_conv_k(kernel: Kernel) -> Iterator[str]:
-    """Tile K is a swizzle, or half of one for layers of so few channels."""
+    """Tile K is a swizzle, or half of one: for layers whose channels fill half of the last."""
     k, swizzle = kernel.tile.shape[2], _SWIZZLE_BYTES // kernel.element_bytes
     halves = kernel.element_bytes == 2 and kernel.direction in ("fprop", "dgrad")
     allowed = [swizzle // 2, swizzle] if halves else [swizzle]

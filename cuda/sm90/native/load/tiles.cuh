@@ -130,7 +130,7 @@ struct Sm90TileOperand {
     static_assert(!in_pairs && (kIsK ? extent % (8 * parts) == 0 : kBoxes % parts == 0));
     if constexpr (kIsK) {
       constexpr int kPartRows = extent / parts;
-      int const loaded = min(parts, (rows - row + kPartRows - 1) / kPartRows);  // parts, of one map
+      int const loaded = min(parts, (rows - row + kPartRows - 1) / kPartRows);
       return {false, loaded, loaded * (kBytes / parts)};
     } else {
       return part_of(row, rows);
