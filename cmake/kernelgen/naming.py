@@ -14,7 +14,7 @@ from kernelgen.kernel import Kernel, dims
 def procedural_name(kernel: Kernel) -> str:
     """{op}_{arch}_{dtypes}_{tile}[_{cluster|warp}]_{layout}_{mode}[_{grouping}][_{scales}]_{epilogue}.
 
-    mode is {schedule}[_swap][_split{k}|_multicast][_fast][_align{n}]. The family stands in place of
+    mode is {schedule}[_swap][_split{k}|_multicast[{m}x{n}]][_fast][_align{n}]. The family stands in place of
     tile, layout and mode where there is none of them, a recipe in place of the epilogue, and a
     convolution's direction in place of the layout.
     """
@@ -71,7 +71,12 @@ def _mode(kernel: Kernel) -> str:
     if kernel.tile.cluster[2] > 1:
         mode += f"_split{kernel.tile.cluster[2]}"
     if "cluster" not in FAMILIES[kernel.family].tile_keys and max(kernel.tile.cluster[:2]) > 1:
-        mode += "_multicast"
+        m, n, _ = kernel.tile.cluster
+        # Gathered wgrad shares rows alone, and does not say so.
+        if kernel.family == "sm90_persistent" and (m, n) != (2, 1):
+            mode += f"_multicast{m}x{n}"
+        else:
+            mode += "_multicast"
     if kernel.tile.fast_accum:
         mode += "_fast"
     return mode

@@ -19,7 +19,7 @@ enum class Schedule : int { none, multistage, pingpong, cooperative, persistent 
 // Whether a dense kernel of family sm90_persistent takes the slices of K of one problem, whose partial sums it writes.
 // splits: threadblocks of a cluster that share K.
 constexpr bool takes_slices(DType d, Schedule schedule, int splits) {
-  return d == DType::f32 && schedule == Schedule::persistent && splits == 1;
+  return d == DType::f32 && (schedule == Schedule::persistent || schedule == Schedule::pingpong) && splits == 1;
 }
 
 // The epilogues of mm and addmm by their C: a row is one vector [N], broadcast over the rows of D, a matrix is [M, N].

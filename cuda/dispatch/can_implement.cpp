@@ -45,7 +45,7 @@ bool is_thin(KernelDescriptor const& kernel, GemmRequest const& request) {
 
 // Whether B may be two matrices (gemm::Operand::pair_stride).
 bool reads_pairs(KernelDescriptor const& kernel, GemmRequest const& request, bool partial) {
-  if (kernel.cluster.m > 1) return false;
+  if (kernel.cluster.m * kernel.cluster.n > 1) return false;
   if (kernel.layout_b == Layout::row) {
     // Tiles of K lie in one half; slices are no batch, as that is what the halves are.
     bool const in_halves = kernel.family == Family::sm90_persistent && kernel.layout_a == Layout::row;

@@ -16,9 +16,10 @@ namespace {
 double slots_of(KernelDescriptor const& kernel, DeviceInfo const& device) {
   // Kernels that are not persistent have as many as shared memory holds, and accumulators of half the registers.
   if (is_persistent(kernel)) {
-    if (kernel.cluster.k <= 2) return device.sm_count;
+    int const cluster = kernel.cluster.m * kernel.cluster.n * kernel.cluster.k;
+    if (cluster <= 2) return device.sm_count;
     // SMs of a GPC that make no whole cluster stay idle: 12 of 132, of clusters of four and of eight, on an H100.
-    return static_cast<double>(device.sm_count * 10 / 11 / kernel.cluster.k) * kernel.cluster.k;
+    return static_cast<double>(device.sm_count * 10 / 11 / cluster) * cluster;
   }
   constexpr int kAccumulators = 2 * 128 * 128;
   int const by_memory = *kernel.shared_memory_bytes > 0 ? device.shared_memory_bytes / *kernel.shared_memory_bytes : 1,
@@ -440,9 +441,10 @@ double predict_us(GemmPlan const& plan, GemmRequest const& r, DeviceInfo const& 
   // of them with few tiles and a long K 5.4 % for 9.2 %.
   constexpr double kSharedK = 1.15;
   if (is_own && kernel.op == Op::gemm && kernel.cluster.k > 1) time *= kSharedK;
-  // Rows that begin on lines: the best plan without multicast is as fast, and faster for all of 24 products in fp8 (H100).
+  // Tiles that two warpgroups share, and two threadblocks the columns of, where rows begin on lines: the best plan without
+  // multicast is as fast, and faster for all of 24 products in fp8 (H100). Their figures are those of tiles without.
   constexpr double kNeedlessMulticast = 1.3;
-  if (is_own && kernel.cluster.m > 1 && on_lines) time *= kNeedlessMulticast;
+  if (is_own && kernel.cluster.m > 1 && !hides && !kernel.swap_ab && on_lines) time *= kNeedlessMulticast;
   // Gathered tiles of gradients whose rows two threadblocks share have figures of channels that begin within lines. Of
   // whole lines TMA loads both operands: so three layers of 1280 filters are 0.98 to 1.04 of cuDNN, and like ones by these
   // tiles 0.90 to 0.91; at 128 and 256 x 256 x 14 x 14 cuDNN takes 1.25 and 1.19 times as long, and 1.13 (H200).

@@ -32,7 +32,7 @@ def test_figures_become_tables(repository: Path) -> None:
     assert "CalibratedGpu const kCalibratedGpu = {9, 132, 3300.0};" in text
     assert 'tile = [128, 256, 128], schedule = "persistent", us' in TILE
     first = re.findall(r"[\d.]+", TIMES)[0]
-    row = "{FigureKind::wide, 128, 256, 128, true, Schedule::persistent, false, 1,"
+    row = "{FigureKind::wide, 128, 256, 128, true, Schedule::persistent, false, 1, 1, 1,"
     assert f"{row} {{{float(first)!r}," in text
     # Of two kernels with the same tile and schedule, ours and CUTLASS's.
     for native in ("true", "false"):

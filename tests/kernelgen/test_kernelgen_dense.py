@@ -65,11 +65,6 @@ def one_error(entry: Table, **values: Any) -> str:
             "tile 192x256; the registers of three warpgroups hold 192 columns each",
         ),
         (
-            {"tile": [192, 160, 64], "layouts": ["ttt"]},
-            "tile N = 160 with layout ttt; where K is not contiguous one swizzle spans 64 columns:"
-            " N must be a multiple of 64",
-        ),
-        (
             {"tile": [256, 192, 64]},
             "tile 256x192; the registers of a warpgroup hold 128 rows of at most 176 columns",
         ),
@@ -92,20 +87,13 @@ def one_error(entry: Table, **values: Any) -> str:
         ),
         (
             {"cluster": [1, 2, 2]},
-            "cluster 1x2x2; it is [2, 1, 1], or shares K: [1, 1, 2], 4 or 8 at the end",
+            "cluster 1x2x2; it is one of [2, 1, 1], [4, 1, 1], [1, 2, 1], [1, 4, 1], [2, 2, 1],"
+            " or shares K: [1, 1, 2], 4 or 8 at the end",
         ),
-        ({"cluster": [1, 1, 3]}, "cluster 1x1x3; it is [2, 1, 1], or shares K"),
-        ({"cluster": [1, 1, 16]}, "cluster 1x1x16; it is [2, 1, 1], or shares K"),
-        ({"cluster": [2, 1, 2]}, "cluster 2x1x2; it is [2, 1, 1], or shares K"),
-        (
-            {"cluster": [2, 1, 1], "tile": [128, 192, 64], "layouts": ["ttt"]},
-            "tile N = 192 with cluster 2x1x1; each of two threadblocks loads half of the columns:"
-            " N must be a multiple of 128",
-        ),
-        (
-            {"cluster": [2, 1, 1], "tile": [128, 128, 64], "schedule": "pingpong"},
-            "cluster 2x1x1 with schedule pingpong; leave one of the two out",
-        ),
+        ({"cluster": [1, 1, 3]}, "cluster 1x1x3; it is one of [2, 1, 1], [4, 1, 1]"),
+        ({"cluster": [1, 1, 16]}, "cluster 1x1x16; it is one of [2, 1, 1], [4, 1, 1]"),
+        ({"cluster": [2, 1, 2]}, "cluster 2x1x2; it is one of [2, 1, 1], [4, 1, 1]"),
+        ({"cluster": [4, 4, 1]}, "cluster 4x4x1; it is one of [2, 1, 1], [4, 1, 1]"),
         ({"cluster": [1, 1, 0]}, "must be three positive integers [M, N, K], not [1, 1, 0]"),
         ({"cluster": 2}, "must be three positive integers [M, N, K], not 2"),
         (
@@ -191,18 +179,31 @@ def test_a_cluster_shares_k_alone(splits: int) -> None:
         ("ntt", True, False),
     ],
 )
-def test_columns_are_whole_swizzles_where_k_is_not_contiguous(
+def test_the_last_columns_are_a_box_of_their_own_where_k_is_not_contiguous(
     layout: str, swap_ab: bool, is_contiguous: bool
 ) -> None:
+    def tile(n: int) -> Table:
+        return changed(PERSISTENT, layouts=[layout], tile=[64, n, 64], swap_ab=swap_ab)
+
     for n in range(16, 257, 16):
-        tile = changed(PERSISTENT, layouts=[layout], tile=[64, n, 64], swap_ab=swap_ab)
-        if is_contiguous or n % 64 == 0:
-            assert only(tile)
-        else:
-            assert one_error(tile) == (
-                f"tile N = {n} with layout {layout}; where K is not contiguous one swizzle spans"
-                " 64 columns: N must be a multiple of 64"
-            )
+        assert only(tile(n))
+    if is_contiguous:
+        assert only(tile(24))
+    else:
+        assert one_error(tile(24)).endswith(
+            f" with layout {layout}; where K is not contiguous, the last columns of a tile are a box"
+            " of their own: N must be a multiple of 16"
+        )
+
+
+@pytest.mark.parametrize("schedule", ["persistent", "pingpong"])
+@pytest.mark.parametrize("layout", ["tnt", "ttt", "nnt", "ntt"])
+def test_threadblocks_of_a_cluster_share_either_operand_or_both(layout: str, schedule: str) -> None:
+    """Parts of it are rows, or parts of K: there is no tile that does not have them."""
+    for cluster in ([2, 1, 1], [4, 1, 1], [1, 2, 1], [1, 4, 1], [2, 2, 1]):
+        tile = {"tile": [192, 80, 64], "swap_ab": True, "schedule": schedule}
+        entry = changed(PERSISTENT, layouts=[layout], cluster=cluster, **tile)
+        assert only(entry).tile.cluster == tuple(cluster)
 
 
 @pytest.mark.parametrize("swap_ab", [False, True])
@@ -315,6 +316,9 @@ def test_names_follow_the_documented_spelling() -> None:
         "gemm_sm90a_bf16_bf16_f32_bf16_64x128x64_tnt_persistent_swap_split4_plain": SPLIT,
         "gemm_sm90a_bf16_bf16_f32_bf16_128x256x64_tnt_persistent_multicast_plain": changed(
             SPLIT, tile=[128, 256, 64], layouts=["tnt"], swap_ab=False, cluster=[2, 1, 1]
+        ),
+        "gemm_sm90a_bf16_bf16_f32_bf16_64x128x64_tnt_persistent_swap_multicast2x2_plain": changed(
+            SPLIT, cluster=[2, 2, 1]
         ),
         "gemm_sm90a_bf16_bf16_f32_bf16_64x128x64_tnt_persistent_split2_plain": changed(
             SPLIT, cluster=[1, 1, 2], swap_ab=False

@@ -66,7 +66,7 @@ NAME = re.compile(
     r"(?P<op>gemm)_sm(?P<arch>80|89|90a)_(?P<a>\w+?)_(?P<b>\w+?)_(?P<acc>f32)_(?P<d>f32|f16|bf16)"
     r"_(?P<tile>\d+x\d+x\d+)(_(?P<second>\d+x\d+x\d+))?_(?P<layout>[tn]{2}t)"
     r"_(?P<schedule>pingpong|cooperative|persistent|multistage)"
-    r"(?P<stages>\d+)?(?P<swap>_swap)?(_split(?P<splits>\d)|_multicast)?_(?P<epilogue>plain|linear_combination|bias_gelu|gated_aux)"
+    r"(?P<stages>\d+)?(?P<swap>_swap)?(_split(?P<splits>\d)|_multicast(\dx\d)?)?_(?P<epilogue>plain|linear_combination|bias_gelu|gated_aux)"
 )
 
 

@@ -69,8 +69,8 @@ LATER_TILE, HIDING_TILE = 1.0, 4  # of tiles behind the first where A is row-maj
 # Of a tile of 256 columns of fprop, and of dgrad without a stride: what so many steps of K hide.
 WIDE_EPILOGUE, HIDING_WIDE, WIDE = 7.0, 12, 256
 
-# Kind, tile M, N and bytes of K, ours, schedule, swap_ab, splits: as in the file.
-Key = tuple[str, int, int, int, bool, str, bool, int]
+# Kind, tile M, N and bytes of K, ours, schedule, swap_ab, splits, columns, rows: as in the file.
+Key = tuple[str, int, int, int, bool, str, bool, int, int, int]
 
 
 def wide_kind_of(kernel: Mapping[str, Any]) -> str:
@@ -93,8 +93,8 @@ def key_of(kernel: Mapping[str, Any], step: int = 1) -> Key:
         loads = LOADS.get(kernel["family"], "")
         if step > 1 and kernel["direction"] == "dgrad":
             loads = "strided_"
-        splits = kernel["cluster"][2]
-        return loads + kernel["direction"], m, n, k * size, True, kernel["schedule"], False, splits
+        rest = kernel["schedule"], False, kernel["cluster"][2], 1, 1
+        return loads + kernel["direction"], m, n, k * size, True, *rest
     kind = {"s8": "int8", "tf32": "tf32"}.get(kernel["a"]) or wide_kind_of(kernel)
     if kernel["a"] in ("e4m3", "e5m2"):
         kind = "fp8_fast" if kernel["fast_accum"] else "fp8"
@@ -105,8 +105,11 @@ def key_of(kernel: Mapping[str, Any], step: int = 1) -> Key:
     if kernel["family"] == GROUPED and BYTES[kernel["a"]] == 2:
         kind = f"grouped_{kernel['grouping']}"
     native = kernel["family"] in ("sm90_persistent", "sm90_unaligned", GROUPED)
-    splits = kernel["cluster"][2]
-    return kind, m, n, k * size, native, kernel["schedule"], kernel["swap_ab"], splits
+    columns, rows, splits = kernel["cluster"]
+    if kernel["schedule"] != "pingpong" and not kernel["swap_ab"]:
+        columns = rows = 1  # those of the tile without multicast
+    rest = kernel["schedule"], kernel["swap_ab"], splits, columns, rows
+    return kind, m, n, k * size, native, *rest
 
 
 @dataclass(frozen=True)
@@ -149,8 +152,8 @@ def index_of_lines(length: int) -> int:
 
 def slots_of(kernel: Mapping[str, Any], sm_count: int) -> int:
     """Threadblocks in flight at once: SMs of a GPC that make no whole cluster stay idle."""
-    splits = kernel["cluster"][2]
-    return sm_count if splits <= 2 else sm_count * 10 // 11 // splits * splits
+    cluster = math.prod(kernel["cluster"])
+    return sm_count if cluster <= 2 else sm_count * 10 // 11 // cluster * cluster
 
 
 def shared_pixels_of(job: str) -> tuple[int, int]:
@@ -373,7 +376,8 @@ def terms_of(
         later += LATER_SUMS
     slots = slots_of(kernel, sm_count)
     slower = SHARED_K if native and of_cluster > 1 and kernel["op"] == "gemm" else 1.0
-    if native and cluster_m > 1 and not (of_a or of_b):
+    is_turned = kernel["swap_ab"] or kernel["schedule"] == "pingpong"
+    if native and cluster_m > 1 and not is_turned and not (of_a or of_b):
         slower = NEEDLESS_MULTICAST
     slower *= few_steps(kernel, request)
     rows_of_m = tile_n if swap else tile_m
@@ -610,6 +614,7 @@ def rows_of(document: Mapping[str, Any]) -> dict[Key, list[float]]:
         for row in group["figures"]:
             native = row.get("native", row["schedule"] == "persistent")
             rest = row["schedule"], row.get("swap_ab", False), row.get("splits", 1)
+            rest = *rest, row.get("columns", 1), row.get("rows", 1)
             found[(group["kind"], *row["tile"], native, *rest)] = row["us"]
     return found
 
@@ -625,14 +630,15 @@ def section_of(kind: str) -> str:
 
 def figures_of(key: Key, known: Mapping[Key, list[float]]) -> list[float] | None:
     """Those that the library takes, if the file has them."""
-    stand_in = ("wide", *key[1:]) if key[0].startswith("wide_") else key
-    return known.get(key) or known.get(stand_in)
+    kinds = (key[0], "wide") if key[0].startswith("wide_") else (key[0],)
+    keys = [(kind, *key[1:-2], *shared) for kind in kinds for shared in (key[-2:], (1, 1))]
+    return next((known[key] for key in keys if key in known), None)
 
 
 def start_of(key: Key, known: Mapping[Key, list[float]]) -> list[float]:
     """Figures to begin with: those of the file, of the swapped tile, or 0.85 of the paper rate."""
-    kind, m, n, k_bytes, native, schedule, swap, splits = key
-    mirrored: Key = (kind, m, n, k_bytes, native, schedule, not swap, splits)
+    kind, m, n, k_bytes, native, schedule, swap, *rest = key
+    mirrored: Key = (kind, m, n, k_bytes, native, schedule, not swap, *rest)
     return (
         figures_of(key, known)
         or figures_of(mirrored, known)
@@ -646,18 +652,19 @@ def least_step(key: Key) -> float:
 
 
 def line_of(key: Key, us: Sequence[float]) -> str:
-    _, m, n, k_bytes, native, schedule, swap, splits = key
+    _, m, n, k_bytes, native, schedule, swap, splits, columns, rows = key
     times = f"{us[0]:.4f}, {us[1]:.3f}, {us[2]:.3f}"
     text = f'{{ tile = [{m}, {n}, {k_bytes}], schedule = "{schedule}", us = [{times}]'
     text += ", native = true" if native and schedule == "pingpong" else ""
     text += ", swap_ab = true" if swap else ""
-    text += f", splits = {splits}" if splits > 1 else ""
+    for name, count in (("splits", splits), ("columns", columns), ("rows", rows)):
+        text += f", {name} = {count}" if count > 1 else ""
     return f"  {text} }},\n"
 
 
 def order_of(key: Key) -> tuple[Any, ...]:
-    kind, m, n, _, native, schedule, swap, splits = key
-    return kind, not native, schedule, swap, splits, -m, -n
+    kind, m, n, _, native, schedule, swap, *cluster = key
+    return kind, not native, schedule, swap, *cluster, -m, -n
 
 
 def rewritten(

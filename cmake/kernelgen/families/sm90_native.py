@@ -19,6 +19,10 @@ _SWIZZLE_BYTES = 128
 _STAGED_ROW_BYTES = 512
 # 16-bit elements in a swizzle.
 _MN_COLUMNS = _SWIZZLE_BYTES // 2
+# Where swizzles span columns, a tile ends with a box of fewer: a multiple of these.
+_LAST_COLUMNS = 16
+# Threadblocks below and beside each other that share operands.
+_SHARING = ((2, 1), (4, 1), (1, 2), (1, 4), (2, 2))
 # Rows times columns of a tile that one warpgroup has.
 _WARPGROUP_TILE = 128 * 176
 # Columns of 64 rows that each of three warpgroups has, with 128 registers for a thread.
@@ -144,12 +148,11 @@ def _check_dense_layout(kernel: Kernel) -> Iterator[str]:
             f"layout {kernel.layout}; wgmma reads 32-bit operands K-major only, as they lie in"
             " tnt: sm90_warpspecialized has the other layouts"
         )
-    columns = _MN_COLUMNS * (2 if _halves_columns(kernel) else 1)
-    if kernel.element_bytes == 2 and own[1] == "t" and kernel.tile.shape[1] % columns:
+    n = kernel.tile.shape[1]
+    if kernel.element_bytes == 2 and own[1] == "t" and n % _LAST_COLUMNS:
         yield (
-            f"tile N = {kernel.tile.shape[1]} with layout {kernel.layout}; where K is not"
-            f" contiguous one swizzle spans {_MN_COLUMNS} columns: N must be a multiple of"
-            f" {columns}"
+            f"tile N = {n} with layout {kernel.layout}; where K is not contiguous, the last columns"
+            f" of a tile are a box of their own: N must be a multiple of {_LAST_COLUMNS}"
         )
     epilogue = kernel.epilogue
     if kernel.tile.swap_ab and epilogue and epilogue.width != "same":
@@ -182,15 +185,20 @@ def _check_stores(kernel: Kernel) -> Iterator[str]:
 def _check_cluster(kernel: Kernel) -> Iterator[str]:
     """The threadblocks that share the K of a tile, each of which finishes a part of its columns.
 
-    Or two whose tiles lie below each other, and which share their columns by multicast.
+    Or those whose tiles lie below each other, and which share their columns by multicast, or beside
+    each other, and which share rows, or both.
     """
     cluster, n = kernel.tile.cluster, kernel.tile.shape[1]
     splits = cluster[2]
     has_multicast = kernel.family == "sm90_persistent"
-    if has_multicast and cluster == (2, 1, 1):
-        yield from _check_multicast(kernel)
+    if has_multicast and splits == 1 and cluster[:2] in _SHARING:
+        if kernel.scales:
+            yield f"scales {kernel.scales} with cluster {dims(cluster)}; leave one of the two out"
     elif cluster[:2] != (1, 1) or splits not in (1, 2, 4, 8):
-        what = "it is [2, 1, 1], or shares K" if has_multicast else "it shares K alone"
+        what = "it shares K alone"
+        if has_multicast:
+            shared = ", ".join(f"[{m}, {n}, 1]" for m, n in _SHARING)
+            what = f"it is one of {shared}, or shares K"
         yield f"cluster {dims(cluster)}; {what}: [1, 1, 2], 4 or 8 at the end"
     elif splits == 1:
         return
@@ -201,20 +209,6 @@ def _check_cluster(kernel: Kernel) -> Iterator[str]:
         )
     elif kernel.dtypes.acc != "f32":
         yield f"cluster {dims(cluster)} with {kernel.dtypes.acc} sums; clusters add float32 alone"
-
-
-def _check_multicast(kernel: Kernel) -> Iterator[str]:
-    """Each of two threadblocks loads half of the columns."""
-    n = kernel.tile.shape[1]
-    is_row_major = rules.own_layouts(kernel)[1] == "t"
-    step = 2 * (_MN_COLUMNS if is_row_major else 8)
-    if n % step:
-        yield (
-            f"tile N = {n} with cluster {dims(kernel.tile.cluster)}; each of two threadblocks loads"
-            f" half of the columns: N must be a multiple of {step}"
-        )
-    if kernel.scales:
-        yield f"scales {kernel.scales} with cluster [2, 1, 1]; leave one of the two out"
 
 
 def _check_registers(kernel: Kernel) -> Iterator[str]:
@@ -228,11 +222,13 @@ def _check_pingpong(kernel: Kernel) -> Iterator[str]:
     """Pingpong goes with neither a cluster that shares K nor block-wise scales."""
     if kernel.tile.schedule != "pingpong":
         return
-    if (m := kernel.tile.shape[0]) > 128:
-        yield f"tile M = {m} with schedule pingpong; a warpgroup takes whole tiles: 64 or 128"
+    most = 192 if kernel.family == "sm90_persistent" else 128
+    if (m := kernel.tile.shape[0]) > most:
+        whole = "64, 128 or 192" if most == 192 else "64 or 128"
+        yield f"tile M = {m} with schedule pingpong; a warpgroup takes whole tiles: {whole}"
     if kernel.direction == "wgrad":
         yield "schedule pingpong with direction wgrad; it has fprop and dgrad: leave schedule out"
-    if kernel.tile.cluster != (1, 1, 1):
+    if kernel.tile.cluster[2] > 1:
         cluster = dims(kernel.tile.cluster)
         yield f"cluster {cluster} with schedule pingpong; leave one of the two out"
     if kernel.scales:
@@ -280,7 +276,7 @@ def _halves_columns(kernel: Kernel) -> bool:
         is_plain = kernel.tile.schedule != "pingpong" and kernel.tile.cluster[2] == 1
         return n >= 192 and kernel.family == "sm90_persistent" and is_promoted and is_plain
     is_whole = kernel.tile.cluster[2] > 1 or rules.own_layouts(kernel)[1] != "n"
-    return m == 192 and n >= 128 and not is_whole
+    return m == 192 and n >= 128 and not is_whole and kernel.tile.schedule != "pingpong"
 
 
 def _own_columns(kernel: Kernel) -> int:
@@ -371,6 +367,8 @@ def _memory(kernel: Kernel) -> str:
         row = min(row, _SWIZZLE_BYTES)
     gathers = kernel.family in ("sm90_gather_conv", "sm90_gathered_grouped")
     stages = 3 if gathers else 2
+    if rules.own_layouts(kernel)[1] == "t" and kernel.element_bytes == 2:
+        n = -(-n // _MN_COLUMNS) * _MN_COLUMNS  # whole boxes
     terms = f"{stages} stages x (({m} + {n}) x {operands} + 16)"
     terms += f" + staged rows {64 * warpgroups} x {row}"
     # Each warpgroup has its own vectors and scales, so that none waits until others have read them.
@@ -445,7 +443,7 @@ SM90_UNALIGNED = _persistent(
     dtypes={"gemm": tuple(x for x in GEMM_DTYPES if DTYPE_BYTES[x.a] == 2)},
     checks=(
         *(rules.check_gemm, _check_tile, _check_k(1), rules.check_stores),
-        *(_check_dense_layout, _check_registers),
+        *(_check_dense_layout, _check_swizzled_columns, _check_registers),
     ),
 )
 

@@ -68,18 +68,24 @@ def _render(data: Mapping[str, Any]) -> dict[str, object]:
 _SPACE_TO_DEPTH = ("space_to_depth_16", "space_to_depth_32")
 
 
+# Of a tile's figures. splits: threadblocks that share K; columns, rows: those that share these by
+# multicast.
+_KEYS = {"tile", "schedule", "native", "us", "swap_ab", "splits", "columns", "rows"}
+
+
 def _tiles(groups: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     seen = set()
     for group in groups:
         kind = _check_kind(group["kind"])
         for row in group["figures"]:
-            if unknown := set(row) - {"tile", "schedule", "native", "us", "swap_ab", "splits"}:
+            if unknown := set(row) - _KEYS:
                 raise CalibrationError(f"kind {kind}: unknown key {min(unknown)!r} in {row}")
             is_native = row.get("native", row["schedule"] == "persistent")
             key = (
                 f"FigureKind::{kind}, {_extents(row['tile'], 3)}, {cpp.boolean(is_native)},"
                 f" Schedule::{row['schedule']},"
-                f" {cpp.boolean(row.get('swap_ab', False))}, {row.get('splits', 1)}"
+                f" {cpp.boolean(row.get('swap_ab', False))}, {row.get('splits', 1)},"
+                f" {row.get('columns', 1)}, {row.get('rows', 1)}"
             )
             if key in seen:
                 raise CalibrationError(f"kind {kind}: {row} is there twice")

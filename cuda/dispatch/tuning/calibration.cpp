@@ -79,11 +79,15 @@ Calibration const* find_fitted(KernelDescriptor const& kernel, FigureKind kind) 
   if (is_direct_conv(kernel)) return &kDirectConvFigures;
   if (find_by_area(kernel) || !is_persistent(kernel)) return nullptr;
   auto const* const end = kTileFigures + kTileFigureCount;
-  auto const* const found = std::find_if(kTileFigures, end, [&](TileFigures const& x) {
-    return x.kind == kind && x.m == kernel.tile.m && x.n == kernel.tile.n && x.k_bytes == k_bytes_of(kernel) &&
-           x.is_native == is_native(kernel) && x.schedule == kernel.schedule && x.swap_ab == kernel.swap_ab &&
-           x.splits == kernel.cluster.k;
-  });
+  auto const find = [&](int columns, int rows) {
+    return std::find_if(kTileFigures, end, [&](TileFigures const& x) {
+      return x.kind == kind && x.m == kernel.tile.m && x.n == kernel.tile.n && x.k_bytes == k_bytes_of(kernel) &&
+             x.is_native == is_native(kernel) && x.schedule == kernel.schedule && x.swap_ab == kernel.swap_ab &&
+             x.splits == kernel.cluster.k && x.columns == columns && x.rows == rows;
+    });
+  };
+  auto const* found = find(kernel.cluster.m, kernel.cluster.n);
+  if (found == end) found = find(1, 1);
   if (found != end) return &found->figures;
   return fallback_of(kind) != kind ? find_fitted(kernel, fallback_of(kind)) : nullptr;
 }

@@ -59,7 +59,8 @@ struct TileFigures {
   bool is_native;  // of a kernel of our own, not CUTLASS's
   Schedule schedule;
   bool swap_ab;
-  int splits;  // of K, by the threadblocks of a cluster
+  int splits;         // of K, by the threadblocks of a cluster
+  int columns, rows;  // threadblocks that share these by multicast
   Calibration figures;
 };
 

@@ -16,13 +16,14 @@ constexpr Layout kPixelLayout = direction == Direction::wgrad ? Layout::column :
 template <Direction direction>
 constexpr Layout kFilterLayout = direction == Direction::fprop ? Layout::column : Layout::row;
 
-// splits: threadblocks of a cluster that share the K of a tile. stores_by_tma, sharing: of Sm90PersistentTypes.
+// splits: threadblocks of a cluster that share the K of a tile. stores_by_tma, beside: of Sm90PersistentTypes.
 template <DType a, DType b, DType acc, DType d, class Tile, Direction direction, class Epilogue, int splits = 1,
-          bool pingpong = false, bool stores_by_tma = true, int sharing = 1>
-struct Sm90ConvTypes : gemm::Sm90PersistentTypes<a, b, acc, d, kPixelLayout<direction>, kFilterLayout<direction>, Tile,
-                                                 Epilogue, /*swap_ab=*/false, splits, pingpong, stores_by_tma, sharing> {
+          bool pingpong = false, bool stores_by_tma = true, int beside = 1>
+struct Sm90ConvTypes
+    : gemm::Sm90PersistentTypes<a, b, acc, d, kPixelLayout<direction>, kFilterLayout<direction>, Tile, Epilogue,
+                                /*swap_ab=*/false, splits, pingpong, stores_by_tma, /*below=*/1, beside> {
   using Base = gemm::Sm90PersistentTypes<a, b, acc, d, kPixelLayout<direction>, kFilterLayout<direction>, Tile, Epilogue,
-                                         /*swap_ab=*/false, splits, pingpong, stores_by_tma, sharing>;
+                                         /*swap_ab=*/false, splits, pingpong, stores_by_tma, /*below=*/1, beside>;
   static constexpr bool kIsPixels = direction == Direction::wgrad;
   using OperandA = typename Base::OperandA;
   using OperandB = typename Base::OperandB;

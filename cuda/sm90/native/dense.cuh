@@ -16,7 +16,9 @@ struct Sm90Dense : Kernel {
 
   static Status launch(GemmArgs const& args, void const* kernel) {
     static KernelAttributes attributes;
-    Sm90DenseTiles const tiles = dense_tiles(args, Tile::kM * Kernel::kSharing, Tile::kN, Tile::kK, Kernel::Types::kSwapAB);
+    using Types = typename Kernel::Types;
+    Sm90DenseTiles const tiles =
+        dense_tiles(args, Tile::kM * Types::kBelow, Tile::kN * Types::kBeside, Tile::kK, Types::kSwapAB);
     if (tiles.k_tiles < Kernel::kSplits) return {StatusCode::not_implementable, 0};
     TileRaster const& order = tiles.raster.order;
     return Kernel::launch(args, kernel, attributes, a, b, tiles, order.count(), args.batch, args.batch, order.batch);
@@ -26,13 +28,12 @@ struct Sm90Dense : Kernel {
 template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, Schedule schedule,
           bool swap_ab, class Cluster, template <DType> class Epilogue, bool fast_accum = false,
           BlockScales block_scales = BlockScales::none>
-using Sm90DenseKernel =
-    Sm90PersistentKernel<Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue<d>, swap_ab, Cluster::kK,
-                                             schedule == Schedule::pingpong,
-                                             /*stores_by_tma=*/swap_ab && is_fp8(a) && !fast_accum, Cluster::kM,
-                                             /*promotes=*/is_fp8(a) && !fast_accum && block_scales == BlockScales::none>,
-                         Sm90DenseScheduler<Tile, takes_slices(d, schedule, Cluster::kK)>, is_fp8(a) && !fast_accum,
-                         block_scales>;
+using Sm90DenseKernel = Sm90PersistentKernel<
+    Sm90PersistentTypes<a, b, acc, d, layout_a, layout_b, Tile, Epilogue<d>, swap_ab, Cluster::kK,
+                        schedule == Schedule::pingpong,
+                        /*stores_by_tma=*/swap_ab && is_fp8(a) && !fast_accum, Cluster::kM, Cluster::kN,
+                        /*promotes=*/is_fp8(a) && !fast_accum && block_scales == BlockScales::none>,
+    Sm90DenseScheduler<Tile, takes_slices(d, schedule, Cluster::kK)>, is_fp8(a) && !fast_accum, block_scales>;
 
 template <Arch arch, DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, Schedule schedule,
           bool swap_ab, class Cluster, template <DType> class Epilogue, bool fast_accum = false,

@@ -15,7 +15,6 @@ struct Sm90GatherConvTypes : Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilog
                                            /*stores_by_tma=*/direction != Direction::wgrad, sharing> {
   using Base = Sm90ConvTypes<a, b, acc, d, Tile, direction, Epilogue, /*splits=*/1, /*pingpong=*/false,
                              /*stores_by_tma=*/direction != Direction::wgrad, sharing>;
-  static constexpr bool kSharesRows = direction == Direction::wgrad;
   static constexpr bool kLoadsByTma = false, kLoadsByCopies = true;
   static constexpr int kProducerWarpGroups = kGatherThreads<Tile, direction> / 128;
   using Scheduler = std::conditional_t<Base::kIsPixels, Sm90WgradScheduler<Tile, PackedColumns>,

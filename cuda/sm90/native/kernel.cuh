@@ -21,7 +21,8 @@ template <class Types_, class Scheduler, bool promotes_accumulator, BlockScales 
 struct Sm90PersistentKernel {
   static constexpr bool kScaled = block_scales != BlockScales::none;
   static_assert(!kScaled || (promotes_accumulator && !Types_::kHalvesColumns));
-  static constexpr int kSplits = Types_::kSplits, kSharing = Types_::kSharing, kCluster = kSplits * kSharing;
+  static constexpr int kSplits = Types_::kSplits, kBelow = Types_::kBelow, kBeside = Types_::kBeside,
+                       kCluster = kSplits * kBelow * kBeside;
   using ScaleShape =
       Sm90BlockScaleShape<cute::size<1>(typename Types_::TileShape{}), block_scales, Types_::kSwapAB, (kSplits > 1)>;
   template <bool in_stages>
@@ -115,14 +116,11 @@ struct Sm90PersistentKernel {
 
   CUTLASS_DEVICE static bool find(Scheduler& scheduler, int tile, Sm90WorkTile& work) {
     bool const is_there = scheduler.at(tile, work);
-    if constexpr (kSharing > 1) {
+    if constexpr (kBelow * kBeside > 1) {
       // The scheduler's tile is that of a cluster.
       int const own = static_cast<int>(cute::block_rank_in_cluster());
-      if constexpr (Types_::kSharesRows) {
-        work.n = work.n * kSharing + own * kTileN;
-      } else {
-        work.m = work.m * kSharing + own * kTileM;
-      }
+      work.m = work.m * kBelow + own % kBelow * kTileM;
+      work.n = work.n * kBeside + own / kBelow * kTileN;
     }
     if constexpr (kSplits > 1) {
       int const first = work.k_tiles * rank() / kSplits, end = work.k_tiles * (rank() + 1) / kSplits;
@@ -277,7 +275,7 @@ struct Sm90PersistentKernel {
       if constexpr (kSplits == 1 && !kScaled && !Types::kPingpong) {
         // Where all that a warpgroup has lies beyond the end, there is nothing to multiply. The thread that releases stages
         // waits alone: nothing would keep others within one round of it, and a parity tells only two rounds apart.
-        constexpr bool kMayPassColumns = Types::kHalvesColumns || Types::kSharesRows;
+        constexpr bool kMayPassColumns = Types::kHalvesColumns || kBeside > 1;
         if (work.m >= work.end_m || (kMayPassColumns && work.n >= work.end_n)) {
           if (thread == 0) {
             State own = read;

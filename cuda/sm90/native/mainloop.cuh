@@ -24,19 +24,18 @@ using Sm90MmaElement = std::conditional_t<type == DType::tf32, cutlass::tfloat32
 // own 64 each, or, where K is contiguous in B, there are 128 columns or more and no cluster shares K, two have all of them
 // and half of the columns: with fewer columns, reading all rows twice from shared memory would take longer than
 // multiplying. So have two of 64 rows and 192 columns or more where sums are promoted, two sets of which one's registers do
-// not hold. stores_by_tma: never by threads, as images, groups of rows and promoted sums want it. sharing: threadblocks of
-// a cluster whose tiles lie below each other, and which load each other's columns by multicast.
+// not hold. stores_by_tma: never by threads, as images, groups of rows and promoted sums want it. below, beside:
+// threadblocks of a cluster whose tiles lie so to each other, and which load each other's columns and rows by multicast.
 template <DType a, DType b, DType acc, DType d, Layout layout_a, Layout layout_b, class Tile, class Epilogue_,
-          bool swap_ab = false, int splits = 1, bool pingpong = false, bool stores_by_tma = false, int sharing = 1,
-          bool promotes = false>
+          bool swap_ab = false, int splits = 1, bool pingpong = false, bool stores_by_tma = false, int below = 1,
+          int beside = 1, bool promotes = false>
 struct Sm90PersistentTypes {
   static constexpr bool kSwapAB = swap_ab;
   static constexpr DType kD = d;
   static constexpr bool kLoadsByTma = true, kLoadsByCopies = false;
   static constexpr int kProducerWarpGroups = 1;
-  static constexpr int kSplits = splits, kSharing = sharing;
-  static constexpr bool kSharesRows = false;  // sharing is of rows, between tiles that lie beside each other
-  static_assert(splits == 1 || sharing == 1);
+  static constexpr int kSplits = splits, kBelow = below, kBeside = beside;
+  static_assert(splits == 1 || below * beside == 1);
   static constexpr bool kPingpong = pingpong;
   static constexpr int kK = Tile::kK;
   static constexpr auto kMajorA = (swap_ab ? layout_b == Layout::column : layout_a == Layout::row)
@@ -46,8 +45,8 @@ struct Sm90PersistentTypes {
                                       ? cute::SM90::GMMA::Major::K
                                       : cute::SM90::GMMA::Major::MN;
   static constexpr bool kHalvesColumns =
-      kMajorB == cute::SM90::GMMA::Major::K && splits == 1 &&
-      (Tile::kM == 192 ? Tile::kN >= 128 : Tile::kM == 64 && Tile::kN >= 192 && promotes && !pingpong);
+      kMajorB == cute::SM90::GMMA::Major::K && splits == 1 && !pingpong &&
+      (Tile::kM == 192 ? Tile::kN >= 128 : Tile::kM == 64 && Tile::kN >= 192 && promotes);
   // The columns that a warpgroup multiplies, and those that it stores.
   static constexpr int kColumns = kHalvesColumns ? Tile::kN / 2 : Tile::kN, kOwnColumns = kColumns / splits;
   static_assert(Tile::kN % splits == 0);
@@ -59,7 +58,7 @@ struct Sm90PersistentTypes {
   static constexpr int kWarpGroups = pingpong ? 2 : kTileWarpGroups;
   static constexpr int kRowGroups = kHalvesColumns ? 1 : kTileWarpGroups;
   static constexpr int kBlocks = Tile::kM / 64 / kRowGroups;
-  static_assert(Tile::kM == 64 || Tile::kM == 128 || ((Tile::kM == 192 || Tile::kM == 256) && !pingpong));
+  static_assert(Tile::kM == 64 || Tile::kM == 128 || Tile::kM == 192 || (Tile::kM == 256 && !pingpong));
   using TileShape = cute::Shape<cute::Int<Tile::kM>, cute::Int<Tile::kN>, cute::Int<Tile::kK>>;
   // How results leave. TMA reads rows behind the loads that are under way: a warpgroup that stores twice in a tile would
   // wait that long within it for its one place, and rows of 256 columns that are staged whole take a stage from the
@@ -91,10 +90,10 @@ struct Sm90PersistentTypes {
   using OperandA = Sm90TileOperand<ElementA, Tile::kM, Tile::kK, kMajorA>;
   // Columns that the epilogue combines in pairs.
   static constexpr bool kInPairs =
-      Epilogue_::kWidth == Width::half && !swap_ab && sharing == 1 && kMajorB == cute::SM90::GMMA::Major::K;
+      Epilogue_::kWidth == Width::half && !swap_ab && below * beside == 1 && kMajorB == cute::SM90::GMMA::Major::K;
   using OperandB = Sm90TileOperand<ElementB, Tile::kN, Tile::kK, kMajorB, kInPairs>;
-  using Loader = std::conditional_t<sharing == 1, Sm90MatrixLoader<OperandA, OperandB, Tile::kK>,
-                                    Sm90SharingLoader<OperandA, OperandB, Tile::kK, sharing>>;
+  using Loader = std::conditional_t<below * beside == 1, Sm90MatrixLoader<OperandA, OperandB, Tile::kK>,
+                                    Sm90SharingLoader<OperandA, OperandB, Tile::kK, below, beside>>;
   struct LoaderStorage {};
 
   static constexpr int kSharedMemory = 227 * 1024;
@@ -118,7 +117,7 @@ struct Sm90PersistentStages : Types {
     cute::array_aligned<typename Types::ElementA, stages * Types::OperandA::kElements, 1024> smem_A;
     cute::array_aligned<typename Types::ElementB, stages * Types::OperandB::kElements, 1024> smem_B;
   };
-  using MainloopPipeline = Sm90Pipeline<stages, Types::kTileWarpGroups, Types::kSharing>;
+  using MainloopPipeline = Sm90Pipeline<stages, Types::kTileWarpGroups, Types::kBelow, Types::kBeside>;
   using PipelineState = typename MainloopPipeline::State;
   struct Params {};
 };

@@ -25,10 +25,11 @@ struct Sm90PipelineState {
   }
 };
 
-// kConsumers: warpgroups of a threadblock that read a stage. kSharing: threadblocks of a cluster that load parts of each
-// other's stages, so that all of them have to be done with a stage before one of them fills it.
-template <int stages, int kConsumers, int kSharing = 1>
+// kConsumers: warpgroups of a threadblock that read a stage. kBelow, kBeside: threadblocks of a cluster that load parts of
+// each other's stages, so that all of them have to be done with a stage before one of them fills it.
+template <int stages, int kConsumers, int kBelow = 1, int kBeside = 1>
 struct Sm90Pipeline {
+  static constexpr int kSharing = kBelow + kBeside - 1;
   using State = Sm90PipelineState<stages>;
   using Barrier = cutlass::arch::ClusterBarrier;
   struct Storage {
@@ -80,10 +81,14 @@ struct Sm90Pipeline {
     } else {
       // Its own barrier first: another threadblock, for which this one has nothing to load, may begin its next round with
       // the arrival at its barrier, and then arrives here again.
-      std::uint32_t const own = cute::block_rank_in_cluster();
+      std::uint32_t const own = cute::block_rank_in_cluster(), row = own % kBelow, column = own / kBelow;
       CUTLASS_PRAGMA_UNROLL
-      for (std::uint32_t i = 0; i < kSharing; ++i) {
-        Barrier::arrive(&storage.empty[state.stage], (own + i) % kSharing, 1);
+      for (std::uint32_t i = 0; i < kBelow; ++i) {
+        Barrier::arrive(&storage.empty[state.stage], column * kBelow + (row + i) % kBelow, 1);
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (std::uint32_t i = 1; i < kBeside; ++i) {
+        Barrier::arrive(&storage.empty[state.stage], (column + i) % kBeside * kBelow + row, 1);
       }
     }
   }

@@ -254,7 +254,8 @@ struct Sm90GatherWgradLoader {
         OperandA::load(p.a, p.a_tail, barrier, stage_a, row, row_k, 0, part_a);
       } else {
         int const own = static_cast<int>(cute::block_rank_in_cluster());
-        OperandA::template load_shared<sharing>(p.a, p.a_tail, barrier, stage_a, row, row_k, 0, own, part_a);
+        OperandA::template load_shared<sharing>(p.a, p.a_tail, barrier, stage_a, row, row_k, 0, own, (1 << sharing) - 1,
+                                                part_a);
       }
     }
     row_k += Tile::kK;

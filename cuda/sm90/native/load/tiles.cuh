@@ -19,13 +19,16 @@ struct Sm90TileOperand {
   static constexpr bool kIsK = major == cute::SM90::GMMA::Major::K;
   static constexpr int kSwizzleBytes = kIsK && k * sizeof(E) == 64 ? 64 : 128;
   static constexpr int kSwizzled = kSwizzleBytes / static_cast<int>(sizeof(E));  // elements
-  static constexpr int kBoxes = (kIsK ? k : extent) / kSwizzled;
+  static constexpr int kBoxes = ((kIsK ? k : extent) + kSwizzled - 1) / kSwizzled;
+  // Of the last box of a tile, where a tile is no whole number of them: 160 rows are 64, 64 and 32. TMA brings no more of
+  // them: loaded whole, such boxes leave 128x160 no faster than 128x192, for gradients of weights on an H100.
+  static constexpr int kLastRows = kIsK ? 0 : extent % kSwizzled;
   static constexpr int kTailStep = 16 / static_cast<int>(sizeof(E));  // elements: TMA moves 16 bytes
-  static constexpr int kBoxElements = extent * k / kBoxes;
-  static constexpr int kElements = extent * k;
+  static constexpr int kBoxElements = kSwizzled * (kIsK ? extent : k);
+  static constexpr int kElements = kBoxes * kBoxElements;
   static constexpr int kBytes = kElements * static_cast<int>(sizeof(E));
   static constexpr int kLineUnits = kSwizzleBytes / 16, kBoxUnits = kBoxElements / kSwizzled * kLineUnits;
-  static_assert(kIsK ? k % kSwizzled == 0 : extent % kSwizzled == 0 && sizeof(E) == 2);
+  static_assert(kIsK ? k % kSwizzled == 0 : extent % (2 * kTailStep) == 0 && sizeof(E) == 2);
   static_assert(!in_pairs || kIsK);
 
   // The matrix descriptor (PTX ISA, wgmma) of `rows` rows from `row` on: both are multiples of 8.
@@ -49,8 +52,8 @@ struct Sm90TileOperand {
     return stage * (kBytes / 16) + of_rows + of_k;
   }
 
-  // parts: threadblocks that load as many parts of the tile's rows. lines: elements of K that are loaded, where K is not
-  // contiguous.
+  // parts: threadblocks that load as many parts of the tile's rows. lines: elements of K that are loaded at once, where K
+  // is not contiguous.
   static void encode_map(CUtensorMap& map, DType type, Operand const& x, int rows, int k_extent, int batch, int parts = 1,
                          int lines = k) {
     if constexpr (kIsK) {
@@ -66,6 +69,7 @@ struct Sm90TileOperand {
   // (Zeros beyond the end of K are needed.) A box that is narrower than the swizzle leaves the rest of its lines as they
   // are.
   CUTLASS_HOST_DEVICE static int tail_of(int rows) {
+    if constexpr (kLastRows > 0) return kLastRows;
     return kIsK ? rows % extent : (rows % kSwizzled + kTailStep - 1) / kTailStep * kTailStep % kSwizzled;
   }
 
@@ -90,6 +94,7 @@ struct Sm90TileOperand {
   struct Part {
     bool is_tail;
     int boxes, bytes;
+    int end = 0x7fffffff;  // where load_shared() begins again from the first row
     CUTLASS_DEVICE CUtensorMap const& map_of(int box, CUtensorMap const& map, CUtensorMap const& tail) const {
       return is_tail && (kIsK || box == boxes - 1) ? tail : map;
     }
@@ -101,7 +106,7 @@ struct Sm90TileOperand {
       return {is_tail, kBoxes, is_tail ? left * k * static_cast<int>(sizeof(E)) : kBytes};
     } else {
       int const boxes = min(kBoxes, (left + kSwizzled - 1) / kSwizzled), tail = tail_of(rows);
-      bool const is_tail = tail != 0 && left < boxes * kSwizzled;
+      bool const is_tail = kLastRows > 0 ? boxes == kBoxes : tail != 0 && left < boxes * kSwizzled;
       int const columns = is_tail ? (boxes - 1) * kSwizzled + tail : boxes * kSwizzled;
       return {is_tail, boxes, columns * lines * static_cast<int>(sizeof(E))};
     }
@@ -124,10 +129,11 @@ struct Sm90TileOperand {
     }
   }
 
-  // The same where each threadblock of a cluster loads one of `parts` parts of the rows, for all of them.
+  // The same where each threadblock of a cluster loads one of `parts` parts of the tile, for all of them: of its rows, or
+  // of its K.
   template <int parts>
   CUTLASS_DEVICE static Part shared_part_of(int row, int rows) {
-    static_assert(!in_pairs && (kIsK ? extent % (8 * parts) == 0 : kBoxes % parts == 0));
+    static_assert(!in_pairs && (kIsK ? extent % parts == 0 : k % (8 * parts) == 0));
     if constexpr (kIsK) {
       constexpr int kPartRows = extent / parts;
       int const loaded = min(parts, (rows - row + kPartRows - 1) / kPartRows);
@@ -136,22 +142,25 @@ struct Sm90TileOperand {
       return part_of(row, rows);
     }
   }
-  template <int parts>
+  // `own` of the parts, for the threadblocks of `mask`. of_k: parts of K, as of boxes there may be none for each.
+  template <int parts, bool of_k = false>
   CUTLASS_DEVICE static void load_shared(CUtensorMap const& map, CUtensorMap const& tail, std::uint64_t* barrier, E* stage,
-                                         int row, int k_at, int batch, int own, Part const& part) {
+                                         int row, int k_at, int batch, int own, int mask, Part const& part) {
     constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
-    constexpr auto kAll = static_cast<std::uint16_t>((1 << parts) - 1);
-    constexpr int kPartRows = extent / parts, kPartBoxes = kIsK ? kBoxes : kBoxes / parts;
+    static_assert(kIsK || of_k || kBoxes % parts == 0);
+    constexpr int kPartRows = extent / parts, kPartBoxes = kIsK || of_k ? kBoxes : kBoxes / parts, kPartK = k / parts;
     if (kIsK && own >= part.boxes) return;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kPartBoxes; ++i) {
-      int const box = kIsK ? i : own * kPartBoxes + i;
+      int const box = kIsK || of_k ? i : own * kPartBoxes + i;
       if (!kIsK && box >= part.boxes) break;
-      E* const to = stage + box * kBoxElements + (kIsK ? own * kPartRows * kSwizzled : 0);
-      int const first_row = kIsK ? row + own * kPartRows : row + box * kSwizzled;
+      int const own_line = kIsK ? own * kPartRows : of_k ? own * kPartK : 0;
+      E* const to = stage + box * kBoxElements + own_line * kSwizzled;
+      int const part_row = kIsK ? row + own_line : row + box * kSwizzled, first_row = part_row < part.end ? part_row : 0;
       CUtensorMap const* const of_box = kIsK ? &map : &part.map_of(box, map, tail);
-      cute::SM90_TMA_LOAD_MULTICAST_3D::copy(of_box, barrier, kAll, kHint, to, kIsK ? k_at + box * kSwizzled : first_row,
-                                             kIsK ? first_row : k_at, batch);
+      cute::SM90_TMA_LOAD_MULTICAST_3D::copy(of_box, barrier, static_cast<std::uint16_t>(mask), kHint, to,
+                                             kIsK ? k_at + box * kSwizzled : first_row, kIsK ? first_row : k_at + own_line,
+                                             batch);
     }
   }
 
@@ -196,7 +205,7 @@ struct Sm90TileOperand {
       for (int i = own_line; i < lines; i += 128 / kVectors) {
         uint4* const line = vectors + (i < begin ? i : i + end - begin) * kVectors + thread % kVectors;
         CUTLASS_PRAGMA_UNROLL
-        for (int box = first / kSwizzled; box < (first + rows) / kSwizzled; ++box) line[box * k * kVectors] = uint4{};
+        for (int box = first / kSwizzled; box * kSwizzled < first + rows; ++box) line[box * k * kVectors] = uint4{};
       }
     }
   }
@@ -294,27 +303,42 @@ struct Sm90MatrixLoader {
   }
 };
 
-// As Sm90MatrixLoader, for the threadblocks of a cluster whose tiles lie below each other: each loads its own tile of A,
-// and a part of their B for all.
-template <class OperandA, class OperandB, int k, int sharing>
+// As Sm90MatrixLoader, for the threadblocks of a cluster, `below` by `beside`: those whose tiles lie below each other load
+// parts of their columns for each other, those whose tiles lie beside each other parts of their rows.
+template <class OperandA, class OperandB, int k, int below, int beside>
 struct Sm90SharingLoader {
+  static constexpr bool kSharesBoth = below > 1 && beside > 1;
+  template <class Operand_, int parts>
+  static constexpr bool kAreOfK = !Operand_::kIsK && parts > 1 && (kSharesBoth || Operand_::kBoxes % parts != 0);
   struct Params {
     CUtensorMap a, b, a_tail, b_tail;
     int a_rows, b_rows;
 
     void encode_a(DType type, Operand const& x, int rows, int k_extent, int batch) {
-      OperandA::encode_map(a, type, x, a_rows = rows, k_extent, batch);
-      OperandA::encode_tail_map(a_tail, type, x, rows, k_extent, batch);
+      a_rows = rows;
+      encode<OperandA, beside>(a, a_tail, type, x, rows, k_extent, batch);
     }
     void encode_b(DType type, Operand const& x, int rows, int k_extent, int batch) {
-      OperandB::encode_map(b, type, x, b_rows = rows, k_extent, batch, sharing);
-      if constexpr (!OperandB::kIsK) OperandB::encode_tail_map(b_tail, type, x, rows, k_extent, batch);
+      b_rows = rows;
+      encode<OperandB, below>(b, b_tail, type, x, rows, k_extent, batch);
+    }
+
+   private:
+    template <class Operand_, int parts>
+    static void encode(CUtensorMap& map, CUtensorMap& tail, DType type, Operand const& x, int rows, int k_extent,
+                       int batch) {
+      constexpr int kLines = kAreOfK<Operand_, parts> ? k / parts : k;
+      Operand_::encode_map(map, type, x, rows, k_extent, batch, parts, kLines);
+      if (parts == 1 || !Operand_::kIsK) Operand_::encode_tail_map(tail, type, x, rows, k_extent, batch, kLines);
     }
   };
   Params const& p;
-  int const own = static_cast<int>(cute::block_rank_in_cluster());
+  int const row = static_cast<int>(cute::block_rank_in_cluster()) % below,
+            column = static_cast<int>(cute::block_rank_in_cluster()) / below;
   typename OperandA::Part part_a{};
   typename OperandB::Part part_b{};
+  // Where the tile's rows and columns are loaded from.
+  int a_from = 0, b_from = 0;
 
   template <class Scheduler>
   CUTLASS_DEVICE Sm90SharingLoader(Params const& params, Scheduler const&) : p(params) {}
@@ -325,25 +349,57 @@ struct Sm90SharingLoader {
     }
   }
   CUTLASS_DEVICE void begin(Sm90WorkTile const& work) {
-    // Below the last row there is no tile, and nothing to load but what the others share.
-    part_a = work.m < p.a_rows ? OperandA::part_of(work.m, p.a_rows) : typename OperandA::Part{};
-    part_b = OperandB::template shared_part_of<sharing>(work.n, p.b_rows);
+    part_a = part_of<OperandA, beside>(work.m, p.a_rows, a_from);
+    part_b = part_of<OperandB, below>(work.n, p.b_rows, b_from);
   }
   CUTLASS_DEVICE std::uint32_t bytes() const { return static_cast<std::uint32_t>(part_a.bytes + part_b.bytes); }
 
-  // Of A alone, which no other threadblock loads.
+  // Of the operand that no other threadblock loads.
   CUTLASS_DEVICE void prefetch(Sm90WorkTile const& work) const {
-    if (part_a.bytes == 0) return;
-    OperandA::prefetch(p.a, p.a_tail, work.m, work.k, work.a_batch, part_a);
+    if constexpr (beside == 1) {
+      if (part_a.bytes > 0) OperandA::prefetch(p.a, p.a_tail, work.m, work.k, work.a_batch, part_a);
+    } else if constexpr (below == 1) {
+      if (part_b.bytes > 0) OperandB::prefetch(p.b, p.b_tail, work.n, work.k, work.b_batch, part_b);
+    }
   }
 
   template <class A, class B>
   CUTLASS_DEVICE void load(std::uint64_t* barrier, A* stage_a, B* stage_b, Sm90WorkTile const& work, int tile) const {
-    int const first_k = work.k + tile * k;
-    if (part_a.bytes > 0) {
-      OperandA::load(p.a, p.a_tail, barrier, stage_a, work.m, first_k, work.a_batch, part_a);
+    int const at = work.k + tile * k;
+    if constexpr (beside > 1) {
+      constexpr int kRow = row_mask();
+      OperandA::template load_shared<beside, kAreOfK<OperandA, beside>>(p.a, p.a_tail, barrier, stage_a, a_from, at,
+                                                                        work.a_batch, column, kRow << row, part_a);
+    } else {
+      if (part_a.bytes > 0) OperandA::load(p.a, p.a_tail, barrier, stage_a, a_from, at, work.a_batch, part_a);
     }
-    OperandB::template load_shared<sharing>(p.b, p.b_tail, barrier, stage_b, work.n, first_k, work.b_batch, own, part_b);
+    if constexpr (below > 1) {
+      constexpr int kColumn = (1 << below) - 1;
+      OperandB::template load_shared<below, kAreOfK<OperandB, below>>(p.b, p.b_tail, barrier, stage_b, b_from, at,
+                                                                      work.b_batch, row, kColumn << column * below, part_b);
+    } else {
+      if (part_b.bytes > 0) OperandB::load(p.b, p.b_tail, barrier, stage_b, b_from, at, work.b_batch, part_b);
+    }
+  }
+
+ private:
+  // Of the threadblocks beside the first.
+  static constexpr int row_mask() {
+    int mask = 0;
+    for (int i = 0; i < beside; ++i) mask |= 1 << i * below;
+    return mask;
+  }
+  // Behind the last row there is no tile, and nothing to load but what the others share. Where both operands are shared,
+  // each part is loaded all the same, in the place of what is behind the last row the first: a threadblock is then never
+  // more than a round ahead of those that it loads for. Otherwise it could arrive at the barrier of one in the place of a
+  // third that is behind.
+  template <class Operand_, int parts>
+  CUTLASS_DEVICE static typename Operand_::Part part_of(int row, int rows, int& from) {
+    bool const is_there = row < rows;
+    from = is_there || !kSharesBoth ? row : 0;
+    if constexpr (kSharesBoth && Operand_::kIsK) return {false, parts, Operand_::kBytes, rows};
+    if constexpr (parts > 1) return Operand_::template shared_part_of<parts>(from, rows);
+    return is_there ? Operand_::part_of(row, rows) : typename Operand_::Part{};
   }
 };
 
