@@ -14,9 +14,9 @@ from kernelgen.kernel import Kernel, dims
 def procedural_name(kernel: Kernel) -> str:
     """{op}_{arch}_{dtypes}_{tile}[_{cluster|warp}]_{layout}_{mode}[_{grouping}][_{scales}]_{epilogue}.
 
-    mode is {schedule}[_swap][_split{k}|_multicast[{m}x{n}]][_fast][_align{n}]. The family stands in place of
-    tile, layout and mode where there is none of them, a recipe in place of the epilogue, and a
-    convolution's direction in place of the layout.
+    mode is {schedule}[_swap][_split{k}|_multicast[{m}x{n}]][_fast][_align{n}]. The family stands in
+    place of tile, layout and mode where there is none of them, a recipe in place of the epilogue,
+    and a convolution's direction in place of the layout.
     """
     parts = [kernel.op, kernel.arch.sm, str(kernel.dtypes)]
     if kernel.is_tiled:

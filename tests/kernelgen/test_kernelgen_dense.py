@@ -191,8 +191,8 @@ def test_the_last_columns_are_a_box_of_their_own_where_k_is_not_contiguous(
         assert only(tile(24))
     else:
         assert one_error(tile(24)).endswith(
-            f" with layout {layout}; where K is not contiguous, the last columns of a tile are a box"
-            " of their own: N must be a multiple of 16"
+            f" with layout {layout}; where K is not contiguous, the last columns of a tile are a"
+            " box of their own: N must be a multiple of 16"
         )
 
 

@@ -467,6 +467,31 @@ def test_multicast_is_for_rows_that_bring_many_lines_into_l2(
 
 
 @pytest.mark.parametrize(
+    ("m", "n", "k", "layouts", "fastest"),
+    [
+        # A few hundred rows: 39.0 us for 44.1, 74.8 for 80.5, 46.3 for 52.9, 30.4 for 34.0.
+        (183, 8192, 8192, "tn", ["128x96x64_tnt_pingpong_swap_multicast1x2"]),
+        (157, 36864, 3584, "tn", ["192x80x64_tnt_pingpong_swap_multicast1x2"]),
+        (
+            *(204, 12288, 6144, "tn"),
+            [f"192x104x64_tnt_pingpong_swap{shared}" for shared in ("", "_multicast1x2")],
+        ),
+        (405, 6144, 4096, "tt", ["192x104x64_ttt_pingpong_swap"]),
+        # Gradients of weights: 118 us for 141, 27.5 for 33.1, 55.9 for 66.9.
+        (3840, 1280, 9302, "nt", ["256x160x64_ntt_persistent", "128x160x64_ntt_pingpong"]),
+        (1536, 1536, 4100, "nt", ["192x96x64_ntt_pingpong", "128x160x64_ntt_pingpong"]),
+        (4304, 288, 12606, "nt", ["128x96x64_ntt_pingpong_multicast4x1"]),
+    ],
+)
+def test_tiles_in_turns_that_share_and_narrow_columns_are_chosen_where_they_gain(
+    m: int, n: int, k: int, layouts: str, fastest: list[str]
+) -> None:
+    """On an H200: multicast/h200_in_turns.json and gradients/h200_narrow_columns.json."""
+    row = chosen(H200, m, n, k, layout_a=layouts[0], layout_b=layouts[1])["row"]
+    assert row in [f"gemm_sm90a_bf16_bf16_f32_bf16_{name}_plain" for name in fastest]
+
+
+@pytest.mark.parametrize(
     "options",
     [
         {"a": TF32},

@@ -247,7 +247,7 @@ def made_up(count: int, figures: dict[Any, list[float]]) -> list[Any]:
         m, n, k = (int(2 ** (6 + 7 * x)) for x in torch.rand(3, generator=generator).tolist())
         plans = []
         for key in keys:
-            _, tile_m, tile_n, _, _, schedule, swap, _ = key
+            _, tile_m, tile_n, _, _, schedule, swap, *_ = key
             kernel = {
                 "op": "gemm",
                 "family": "sm90_persistent",

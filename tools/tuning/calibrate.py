@@ -106,7 +106,8 @@ def key_of(kernel: Mapping[str, Any], step: int = 1) -> Key:
         kind = f"grouped_{kernel['grouping']}"
     native = kernel["family"] in ("sm90_persistent", "sm90_unaligned", GROUPED)
     columns, rows, splits = kernel["cluster"]
-    if kernel["schedule"] != "pingpong" and not kernel["swap_ab"]:
+    is_turned = kernel["schedule"] == "pingpong" or kernel["swap_ab"]
+    if kernel["family"] != "sm90_persistent" or not is_turned:
         columns = rows = 1  # those of the tile without multicast
     rest = kernel["schedule"], kernel["swap_ab"], splits, columns, rows
     return kind, m, n, k * size, native, *rest
@@ -613,9 +614,9 @@ def rows_of(document: Mapping[str, Any]) -> dict[Key, list[float]]:
     for group in document["tiles"]:
         for row in group["figures"]:
             native = row.get("native", row["schedule"] == "persistent")
-            rest = row["schedule"], row.get("swap_ab", False), row.get("splits", 1)
-            rest = *rest, row.get("columns", 1), row.get("rows", 1)
-            found[(group["kind"], *row["tile"], native, *rest)] = row["us"]
+            rest = row["schedule"], row.get("swap_ab", False)
+            cluster = row.get("splits", 1), row.get("columns", 1), row.get("rows", 1)
+            found[(group["kind"], *row["tile"], native, *rest, *cluster)] = row["us"]
     return found
 
 
@@ -637,8 +638,8 @@ def figures_of(key: Key, known: Mapping[Key, list[float]]) -> list[float] | None
 
 def start_of(key: Key, known: Mapping[Key, list[float]]) -> list[float]:
     """Figures to begin with: those of the file, of the swapped tile, or 0.85 of the paper rate."""
-    kind, m, n, k_bytes, native, schedule, swap, *rest = key
-    mirrored: Key = (kind, m, n, k_bytes, native, schedule, not swap, *rest)
+    kind, m, n, k_bytes, native, schedule, swap, splits, columns, rows = key
+    mirrored: Key = (kind, m, n, k_bytes, native, schedule, not swap, splits, columns, rows)
     return (
         figures_of(key, known)
         or figures_of(mirrored, known)

@@ -99,61 +99,61 @@ constexpr MeasuredClass kMeasuredClasses[] = {
     {"_scaled_mm tensorwise fast", 512, true},  // 54 problems, mean 1.061, a fifth up to 0.984
     {"_scaled_mm tensorwise fast", 2048, true},  // 35 problems, mean 1.033, a fifth up to 1.001
     {"_scaled_mm tensorwise fast", 0, false},  // 64 problems, mean 0.999, a fifth up to 0.941
-    {"addmm tn", 1, true},  // 19 problems, mean 1.154, a fifth up to 1.014
-    {"addmm tn", 16, true},  // 40 problems, mean 1.136, a fifth up to 1.041
-    {"addmm tn", 64, true},  // 32 problems, mean 1.108, a fifth up to 1.018
-    {"addmm tn", 128, true},  // 21 problems, mean 1.045, a fifth up to 0.992
-    {"addmm tn", 512, true},  // 46 problems, mean 1.053, a fifth up to 1.001
-    {"addmm tn", 2048, true},  // 34 problems, mean 1.048, a fifth up to 1.001
-    {"addmm tn", 0, true},  // 52 problems, mean 1.028, a fifth up to 0.996
+    {"addmm tn", 1, true},  // 16 problems, mean 1.106, a fifth up to 1.060
+    {"addmm tn", 16, true},  // 44 problems, mean 1.177, a fifth up to 1.041
+    {"addmm tn", 64, true},  // 33 problems, mean 1.163, a fifth up to 1.007
+    {"addmm tn", 128, true},  // 22 problems, mean 1.053, a fifth up to 0.996
+    {"addmm tn", 512, true},  // 48 problems, mean 1.044, a fifth up to 0.986
+    {"addmm tn", 2048, true},  // 24 problems, mean 1.041, a fifth up to 0.998
+    {"addmm tn", 0, true},  // 58 problems, mean 1.029, a fifth up to 0.996
     {"bmm tn", 512, true},  // 5 problems, mean 1.383, a fifth up to 1.243
     {"bmm tn", 2048, true},  // 3 problems, mean 1.022, a fifth up to 0.981
     {"bmm tt", 512, true},  // 5 problems, mean 1.609, a fifth up to 1.277
     {"bmm tt", 2048, false},  // 3 problems, mean 1.003, a fifth up to 0.915
-    {"convolution dgrad dense, stride 1", 0, true},  // 101 problems, mean 1.139, a fifth up to 0.982
-    {"convolution dgrad dense, stride 2 or more", 0, true},  // 15 problems, mean 1.196, a fifth up to 1.084
+    {"convolution dgrad dense, stride 1", 0, true},  // 101 problems, mean 1.141, a fifth up to 0.984
+    {"convolution dgrad dense, stride 2 or more", 0, true},  // 20 problems, mean 1.270, a fifth up to 1.079
     {"convolution dgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.745, a fifth up to 1.043
-    {"convolution dgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 3.318, a fifth up to 2.724
-    {"convolution dgrad grouped, stride 1", 0, true},  // 12 problems, mean 1.958, a fifth up to 1.195
-    {"convolution dgrad of few channels, stride 1", 0, true},  // 5 problems, mean 2.003, a fifth up to 1.834
-    {"convolution dgrad of few channels, stride 2 or more", 0, true},  // 31 problems, mean 3.175, a fifth up to 2.148
-    {"convolution dgrad pointwise, stride 1", 0, true},  // 52 problems, mean 1.219, a fifth up to 1.050
-    {"convolution dgrad pointwise, stride 2 or more", 0, true},  // 7 problems, mean 1.471, a fifth up to 1.193
-    {"convolution fprop dense, stride 1", 0, true},  // 101 problems, mean 1.234, a fifth up to 1.005
-    {"convolution fprop dense, stride 2 or more", 0, false},  // 15 problems, mean 1.038, a fifth up to 0.884
-    {"convolution fprop depthwise, stride 1", 0, true},  // 9 problems, mean 1.341, a fifth up to 1.065
+    {"convolution dgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 3.319, a fifth up to 2.724
+    {"convolution dgrad grouped, stride 1", 0, true},  // 12 problems, mean 2.019, a fifth up to 1.305
+    {"convolution dgrad of few channels, stride 1", 0, true},  // 5 problems, mean 1.747, a fifth up to 1.661
+    {"convolution dgrad of few channels, stride 2 or more", 0, true},  // 29 problems, mean 2.800, a fifth up to 1.427
+    {"convolution dgrad pointwise, stride 1", 0, true},  // 48 problems, mean 1.162, a fifth up to 1.004
+    {"convolution dgrad pointwise, stride 2 or more", 0, true},  // 6 problems, mean 1.421, a fifth up to 1.228
+    {"convolution fprop dense, stride 1", 0, true},  // 101 problems, mean 1.262, a fifth up to 0.997
+    {"convolution fprop dense, stride 2 or more", 0, false},  // 20 problems, mean 1.179, a fifth up to 0.960
+    {"convolution fprop depthwise, stride 1", 0, true},  // 9 problems, mean 1.274, a fifth up to 1.051
     {"convolution fprop depthwise, stride 2 or more", 0, true},  // 3 problems, mean 1.078, a fifth up to 1.011
-    {"convolution fprop grouped, stride 1", 0, true},  // 12 problems, mean 1.800, a fifth up to 1.094
-    {"convolution fprop of few channels, stride 1", 0, true},  // 5 problems, mean 2.237, a fifth up to 2.090
-    {"convolution fprop of few channels, stride 2 or more", 0, true},  // 31 problems, mean 2.884, a fifth up to 1.448
-    {"convolution fprop pointwise, stride 1", 0, true},  // 52 problems, mean 1.201, a fifth up to 1.008
-    {"convolution fprop pointwise, stride 2 or more", 0, true},  // 7 problems, mean 1.554, a fifth up to 1.408
-    {"convolution wgrad dense, stride 1", 0, true},  // 101 problems, mean 1.229, a fifth up to 1.016
-    {"convolution wgrad dense, stride 2 or more", 0, true},  // 15 problems, mean 1.188, a fifth up to 1.034
-    {"convolution wgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.293, a fifth up to 1.035
-    {"convolution wgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 2.727, a fifth up to 1.243
-    {"convolution wgrad grouped, stride 1", 0, true},  // 12 problems, mean 1.620, a fifth up to 1.027
-    {"convolution wgrad of few channels, stride 1", 0, true},  // 5 problems, mean 1.376, a fifth up to 1.312
-    {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 31 problems, mean 2.076, a fifth up to 1.487
-    {"convolution wgrad pointwise, stride 1", 0, true},  // 51 problems, mean 1.130, a fifth up to 1.002
-    {"convolution wgrad pointwise, stride 2 or more", 0, true},  // 7 problems, mean 1.370, a fifth up to 1.225
-    {"mm nt", 512, true},  // 11 problems, mean 1.161, a fifth up to 1.020
-    {"mm nt", 2048, true},  // 46 problems, mean 1.103, a fifth up to 0.991
-    {"mm nt", 0, true},  // 165 problems, mean 1.136, a fifth up to 1.021
-    {"mm tn", 1, true},  // 18 problems, mean 1.087, a fifth up to 0.976
-    {"mm tn", 16, true},  // 84 problems, mean 1.134, a fifth up to 1.051
-    {"mm tn", 64, true},  // 45 problems, mean 1.111, a fifth up to 1.034
-    {"mm tn", 128, true},  // 38 problems, mean 1.056, a fifth up to 0.988
-    {"mm tn", 512, true},  // 62 problems, mean 1.052, a fifth up to 0.974
-    {"mm tn", 2048, true},  // 34 problems, mean 1.041, a fifth up to 0.989
-    {"mm tn", 0, false},  // 67 problems, mean 1.004, a fifth up to 0.959
-    {"mm tt", 1, false},  // 8 problems, mean 1.172, a fifth up to 0.959
-    {"mm tt", 16, true},  // 71 problems, mean 1.118, a fifth up to 1.008
-    {"mm tt", 64, true},  // 32 problems, mean 1.080, a fifth up to 0.977
-    {"mm tt", 128, true},  // 25 problems, mean 1.059, a fifth up to 1.000
-    {"mm tt", 512, true},  // 38 problems, mean 1.082, a fifth up to 0.975
-    {"mm tt", 2048, false},  // 19 problems, mean 0.992, a fifth up to 0.944
-    {"mm tt", 0, false},  // 43 problems, mean 1.015, a fifth up to 0.966
+    {"convolution fprop grouped, stride 1", 0, true},  // 12 problems, mean 1.785, a fifth up to 1.089
+    {"convolution fprop of few channels, stride 1", 0, true},  // 5 problems, mean 2.145, a fifth up to 2.090
+    {"convolution fprop of few channels, stride 2 or more", 0, true},  // 29 problems, mean 2.735, a fifth up to 1.448
+    {"convolution fprop pointwise, stride 1", 0, true},  // 48 problems, mean 1.233, a fifth up to 1.008
+    {"convolution fprop pointwise, stride 2 or more", 0, true},  // 6 problems, mean 1.434, a fifth up to 1.398
+    {"convolution wgrad dense, stride 1", 0, true},  // 101 problems, mean 1.228, a fifth up to 1.034
+    {"convolution wgrad dense, stride 2 or more", 0, true},  // 20 problems, mean 1.204, a fifth up to 0.998
+    {"convolution wgrad depthwise, stride 1", 0, true},  // 9 problems, mean 1.294, a fifth up to 1.036
+    {"convolution wgrad depthwise, stride 2 or more", 0, true},  // 3 problems, mean 2.716, a fifth up to 1.243
+    {"convolution wgrad grouped, stride 1", 0, true},  // 12 problems, mean 1.709, a fifth up to 1.086
+    {"convolution wgrad of few channels, stride 1", 0, true},  // 5 problems, mean 1.372, a fifth up to 1.312
+    {"convolution wgrad of few channels, stride 2 or more", 0, true},  // 29 problems, mean 1.897, a fifth up to 1.427
+    {"convolution wgrad pointwise, stride 1", 0, false},  // 47 problems, mean 1.104, a fifth up to 0.957
+    {"convolution wgrad pointwise, stride 2 or more", 0, true},  // 6 problems, mean 1.358, a fifth up to 1.127
+    {"mm nt", 512, true},  // 6 problems, mean 1.130, a fifth up to 1.091
+    {"mm nt", 2048, true},  // 54 problems, mean 1.099, a fifth up to 0.998
+    {"mm nt", 0, true},  // 165 problems, mean 1.118, a fifth up to 1.010
+    {"mm tn", 1, true},  // 21 problems, mean 1.101, a fifth up to 1.034
+    {"mm tn", 16, true},  // 68 problems, mean 1.137, a fifth up to 1.060
+    {"mm tn", 64, true},  // 45 problems, mean 1.154, a fifth up to 1.052
+    {"mm tn", 128, true},  // 34 problems, mean 1.067, a fifth up to 1.004
+    {"mm tn", 512, true},  // 64 problems, mean 1.047, a fifth up to 0.976
+    {"mm tn", 2048, true},  // 40 problems, mean 1.055, a fifth up to 1.001
+    {"mm tn", 0, false},  // 77 problems, mean 1.020, a fifth up to 0.969
+    {"mm tt", 1, false},  // 11 problems, mean 1.111, a fifth up to 0.953
+    {"mm tt", 16, true},  // 55 problems, mean 1.126, a fifth up to 1.009
+    {"mm tt", 64, true},  // 32 problems, mean 1.128, a fifth up to 0.998
+    {"mm tt", 128, true},  // 21 problems, mean 1.061, a fifth up to 0.999
+    {"mm tt", 512, false},  // 40 problems, mean 1.071, a fifth up to 0.948
+    {"mm tt", 2048, false},  // 25 problems, mean 0.984, a fifth up to 0.955
+    {"mm tt", 0, false},  // 53 problems, mean 1.010, a fifth up to 0.974
 };
 
 // Problems that differ from their class, or have none.
@@ -387,16 +387,14 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"_scaled_mm tensorwise fast", {1, 12592, 12288, 6144}, true},  // 1.049
     {"_scaled_mm tensorwise fast", {1, 13214, 24576, 1536}, true},  // 1.152
     {"_scaled_mm tensorwise fast", {1, 15469, 3072, 1536}, true},  // 1.037
-    {"addmm tn", {1, 128, 8192, 8192}, false},  // 0.962
-    {"addmm tn", {1, 128, 8192, 28672}, false},  // 0.957
-    {"addmm tn", {1, 181, 24576, 768}, false},  // 0.925
-    {"addmm tn", {1, 256, 2112, 7168}, false},  // 0.967
+    {"addmm tn", {1, 128, 8192, 28672}, false},  // 0.962
     {"addmm tn", {1, 256, 4096, 7168}, false},  // 0.967
     {"addmm tn", {1, 256, 8192, 28672}, false},  // 0.967
     {"addmm tn", {1, 328, 8192, 2048}, false},  // 0.926
     {"addmm tn", {1, 512, 2112, 7168}, false},  // 0.880
-    {"addmm tn", {1, 512, 8192, 28672}, false},  // 0.967
-    {"addmm tn", {1, 1232, 1152, 4304}, false},  // 0.899
+    {"addmm tn", {1, 821, 1024, 14336}, false},  // 0.907
+    {"addmm tn", {1, 6612, 2048, 28672}, false},  // 0.966
+    {"addmm tn", {1, 6676, 1024, 2048}, false},  // 0.950
     {"addmm tn", {1, 10891, 1152, 4304}, false},  // 0.728
     {"bmm tn", {16, 1, 1023, 576}, true},  // 1.610
     {"bmm tn", {64, 1, 4096, 128}, false},  // 0.961
@@ -417,89 +415,115 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"bmm tt", {16, 4096, 40, 77}, false},  // 0.862
     {"bmm tt", {16, 4096, 40, 4096}, true},  // 1.044
     {"convolution dgrad dense, stride 1", {4, 128, 112, 149, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
+    {"convolution dgrad dense, stride 1", {4, 256, 293, 293, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
     {"convolution dgrad dense, stride 1", {4, 256, 512, 512, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.906
     {"convolution dgrad dense, stride 1", {8, 1280, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.770
     {"convolution dgrad dense, stride 1", {9, 256, 256, 455, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.895
     {"convolution dgrad dense, stride 1", {9, 512, 48, 85, 512, 3, 3, 1, 1, 4, 4, 4, 4, 1}, false},  // 0.969
     {"convolution dgrad dense, stride 1", {11, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.912
-    {"convolution dgrad dense, stride 1", {12, 256, 293, 293, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.809
+    {"convolution dgrad dense, stride 1", {12, 256, 293, 293, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.959
     {"convolution dgrad dense, stride 1", {14, 640, 128, 128, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.947
     {"convolution dgrad dense, stride 1", {15, 2560, 32, 32, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.926
-    {"convolution dgrad dense, stride 1", {16, 256, 256, 256, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.955
+    {"convolution dgrad dense, stride 1", {16, 256, 256, 256, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.910
     {"convolution dgrad dense, stride 1", {16, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.960
     {"convolution dgrad dense, stride 1", {32, 128, 56, 56, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.900
     {"convolution dgrad dense, stride 1", {32, 320, 64, 64, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.959
     {"convolution dgrad dense, stride 1", {34, 640, 110, 110, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.900
     {"convolution dgrad dense, stride 1", {38, 128, 96, 96, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.959
     {"convolution dgrad dense, stride 1", {40, 256, 56, 56, 32, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.844
+    {"convolution dgrad dense, stride 1", {83, 128, 112, 112, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.945
     {"convolution dgrad dense, stride 1", {116, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.923
-    {"convolution dgrad dense, stride 1", {128, 128, 64, 64, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.932
     {"convolution dgrad dense, stride 2 or more", {14, 232, 56, 100, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.894
-    {"convolution dgrad dense, stride 2 or more", {23, 232, 56, 56, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.965
+    {"convolution dgrad dense, stride 2 or more", {88, 320, 73, 130, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.930
     {"convolution dgrad depthwise, stride 1", {1, 480, 14, 14, 480, 5, 5, 1, 1, 2, 2, 1, 1, 480}, false},  // 0.788
     {"convolution dgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.857
-    {"convolution dgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 3.228
+    {"convolution dgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 3.213
+    {"convolution dgrad of few channels, stride 2 or more", {16, 3, 224, 299, 64, 7, 7, 2, 2, 3, 3, 1, 1, 1}, false},  // 0.918
     {"convolution dgrad pointwise, stride 1", {2, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.593
     {"convolution dgrad pointwise, stride 1", {2, 40, 32, 43, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.851
     {"convolution dgrad pointwise, stride 1", {4, 144, 56, 75, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.880
     {"convolution dgrad pointwise, stride 1", {16, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.935
     {"convolution dgrad pointwise, stride 1", {26, 40, 48, 48, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.874
     {"convolution dgrad pointwise, stride 1", {58, 40, 28, 50, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.834
+    {"convolution dgrad pointwise, stride 2 or more", {62, 256, 112, 149, 512, 1, 1, 2, 2, 0, 0, 1, 1, 1}, false},  // 0.909
+    {"convolution fprop dense, stride 1", {2, 512, 128, 128, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.961
     {"convolution fprop dense, stride 1", {4, 128, 112, 149, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.951
     {"convolution fprop dense, stride 1", {11, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.968
-    {"convolution fprop dense, stride 1", {12, 256, 293, 293, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.948
+    {"convolution fprop dense, stride 1", {12, 256, 293, 293, 128, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.963
+    {"convolution fprop dense, stride 1", {16, 2560, 18, 18, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.937
     {"convolution fprop dense, stride 1", {23, 512, 128, 171, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.966
     {"convolution fprop dense, stride 1", {24, 512, 146, 146, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.908
     {"convolution fprop dense, stride 1", {32, 512, 128, 128, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.927
     {"convolution fprop dense, stride 1", {35, 1280, 16, 28, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.949
-    {"convolution fprop dense, stride 1", {98, 128, 56, 75, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.942
+    {"convolution fprop dense, stride 1", {83, 128, 112, 112, 256, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.945
     {"convolution fprop dense, stride 1", {116, 512, 56, 56, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.950
+    {"convolution fprop dense, stride 2 or more", {1, 128, 64, 114, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.697
+    {"convolution fprop dense, stride 2 or more", {2, 232, 64, 64, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.147
+    {"convolution fprop dense, stride 2 or more", {3, 320, 73, 73, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.347
     {"convolution fprop dense, stride 2 or more", {7, 96, 56, 56, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.695
     {"convolution fprop dense, stride 2 or more", {7, 320, 128, 128, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.154
+    {"convolution fprop dense, stride 2 or more", {11, 96, 96, 96, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.445
+    {"convolution fprop dense, stride 2 or more", {15, 96, 64, 85, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.641
     {"convolution fprop dense, stride 2 or more", {16, 96, 64, 64, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.729
-    {"convolution fprop dense, stride 2 or more", {58, 96, 56, 100, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.167
+    {"convolution fprop dense, stride 2 or more", {17, 96, 56, 56, 192, 2, 2, 2, 2, 0, 0, 1, 1, 1}, true},  // 1.807
     {"convolution fprop dense, stride 2 or more", {64, 128, 56, 56, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.027
-    {"convolution fprop dense, stride 2 or more", {64, 512, 14, 14, 512, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.157
+    {"convolution fprop dense, stride 2 or more", {64, 512, 14, 14, 512, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.138
+    {"convolution fprop dense, stride 2 or more", {88, 320, 73, 130, 320, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.137
+    {"convolution fprop dense, stride 2 or more", {112, 232, 56, 100, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, true},  // 1.028
+    {"convolution fprop grouped, stride 1", {64, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 7}, false},  // 0.964
     {"convolution fprop grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.886
     {"convolution fprop grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.272
     {"convolution fprop of few channels, stride 2 or more", {1, 3, 224, 224, 96, 4, 4, 4, 4, 0, 0, 1, 1, 1}, false},  // 0.831
-    {"convolution fprop of few channels, stride 2 or more", {2, 3, 224, 224, 96, 4, 4, 4, 4, 0, 0, 1, 1, 1}, false},  // 0.867
-    {"convolution fprop of few channels, stride 2 or more", {2, 3, 256, 256, 96, 4, 4, 4, 4, 0, 0, 1, 1, 1}, false},  // 0.960
-    {"convolution fprop pointwise, stride 1", {1, 24, 112, 149, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.905
-    {"convolution fprop pointwise, stride 1", {9, 40, 28, 28, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.874
-    {"convolution fprop pointwise, stride 1", {16, 40, 48, 48, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.920
     {"convolution fprop pointwise, stride 1", {54, 112, 28, 28, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.966
-    {"convolution fprop pointwise, stride 1", {64, 1024, 14, 14, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.957
+    {"convolution fprop pointwise, stride 1", {112, 112, 28, 28, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.936
     {"convolution fprop pointwise, stride 1", {200, 112, 24, 24, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.783
     {"convolution wgrad dense, stride 1", {2, 512, 64, 85, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.963
-    {"convolution wgrad dense, stride 1", {7, 2560, 18, 18, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.934
     {"convolution wgrad dense, stride 1", {8, 640, 32, 32, 640, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.913
     {"convolution wgrad dense, stride 1", {14, 640, 128, 128, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.902
-    {"convolution wgrad dense, stride 1", {14, 640, 128, 228, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.823
     {"convolution wgrad dense, stride 1", {16, 2560, 16, 16, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.945
+    {"convolution wgrad dense, stride 1", {57, 640, 64, 114, 320, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.961
     {"convolution wgrad dense, stride 1", {132, 2560, 16, 21, 1280, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.953
     {"convolution wgrad dense, stride 1", {136, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.907
     {"convolution wgrad dense, stride 1", {169, 512, 32, 32, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.901
-    {"convolution wgrad dense, stride 1", {173, 512, 32, 32, 512, 3, 3, 1, 1, 2, 2, 2, 2, 1}, false},  // 0.947
     {"convolution wgrad dense, stride 1", {256, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, false},  // 0.855
     {"convolution wgrad dense, stride 2 or more", {2, 232, 56, 56, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.723
+    {"convolution wgrad dense, stride 2 or more", {2, 232, 64, 64, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.872
     {"convolution wgrad dense, stride 2 or more", {3, 232, 56, 56, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.720
+    {"convolution wgrad dense, stride 2 or more", {112, 232, 56, 100, 232, 3, 3, 2, 2, 1, 1, 1, 1, 1}, false},  // 0.960
     {"convolution wgrad grouped, stride 1", {1, 896, 14, 14, 896, 3, 3, 1, 1, 1, 1, 1, 1, 16}, false},  // 0.602
-    {"convolution wgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.880
+    {"convolution wgrad grouped, stride 1", {64, 1024, 14, 14, 1024, 3, 3, 1, 1, 1, 1, 1, 1, 32}, false},  // 0.951
     {"convolution wgrad grouped, stride 2 or more", {64, 48, 112, 112, 48, 3, 3, 2, 2, 1, 1, 1, 1, 6}, true},  // 1.381
-    {"convolution wgrad pointwise, stride 1", {4, 144, 56, 75, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.872
-    {"convolution wgrad pointwise, stride 1", {10, 144, 56, 56, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.803
-    {"convolution wgrad pointwise, stride 1", {16, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.771
-    {"convolution wgrad pointwise, stride 1", {29, 24, 56, 75, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.837
-    {"convolution wgrad pointwise, stride 1", {54, 112, 28, 28, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.793
-    {"convolution wgrad pointwise, stride 1", {64, 512, 28, 28, 128, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.939
-    {"convolution wgrad pointwise, stride 1", {177, 2048, 8, 8, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, false},  // 0.776
+    {"convolution wgrad pointwise, stride 1", {1, 112, 16, 16, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.696
+    {"convolution wgrad pointwise, stride 1", {2, 40, 32, 43, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.058
+    {"convolution wgrad pointwise, stride 1", {2, 112, 14, 14, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.800
+    {"convolution wgrad pointwise, stride 1", {4, 40, 32, 32, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.206
+    {"convolution wgrad pointwise, stride 1", {4, 112, 14, 14, 672, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.481
+    {"convolution wgrad pointwise, stride 1", {4, 2048, 8, 8, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.922
+    {"convolution wgrad pointwise, stride 1", {5, 64, 56, 75, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.077
+    {"convolution wgrad pointwise, stride 1", {6, 40, 28, 28, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.171
+    {"convolution wgrad pointwise, stride 1", {7, 320, 7, 9, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.670
+    {"convolution wgrad pointwise, stride 1", {9, 64, 64, 85, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.036
+    {"convolution wgrad pointwise, stride 1", {13, 40, 56, 100, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.405
+    {"convolution wgrad pointwise, stride 1", {14, 24, 56, 56, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.150
+    {"convolution wgrad pointwise, stride 1", {16, 2048, 8, 11, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.369
+    {"convolution wgrad pointwise, stride 1", {19, 16, 112, 199, 96, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.211
+    {"convolution wgrad pointwise, stride 1", {26, 40, 48, 48, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.090
+    {"convolution wgrad pointwise, stride 1", {32, 64, 56, 56, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.030
+    {"convolution wgrad pointwise, stride 1", {32, 320, 7, 12, 1280, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.043
+    {"convolution wgrad pointwise, stride 1", {32, 2048, 7, 7, 512, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.406
+    {"convolution wgrad pointwise, stride 1", {36, 144, 96, 171, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.281
+    {"convolution wgrad pointwise, stride 1", {58, 40, 28, 50, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.167
+    {"convolution wgrad pointwise, stride 1", {64, 64, 56, 56, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.181
+    {"convolution wgrad pointwise, stride 1", {64, 256, 56, 56, 64, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.050
+    {"convolution wgrad pointwise, stride 1", {64, 1024, 14, 14, 256, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.096
+    {"convolution wgrad pointwise, stride 1", {88, 40, 32, 32, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.443
+    {"convolution wgrad pointwise, stride 1", {95, 144, 56, 100, 24, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.108
+    {"convolution wgrad pointwise, stride 1", {128, 24, 56, 75, 144, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.315
+    {"convolution wgrad pointwise, stride 1", {199, 40, 56, 100, 240, 1, 1, 1, 1, 0, 0, 1, 1, 1}, true},  // 1.029
     {"mm nt", {1, 384, 3072, 6102}, false},  // 0.907
     {"mm nt", {1, 528, 7168, 13429}, false},  // 0.942
-    {"mm nt", {1, 768, 3072, 1024}, false},  // 0.902
     {"mm nt", {1, 768, 3072, 8192}, false},  // 0.834
     {"mm nt", {1, 1024, 8192, 2256}, false},  // 0.956
-    {"mm nt", {1, 1152, 4304, 8175}, false},  // 0.829
     {"mm nt", {1, 1152, 4304, 10891}, false},  // 0.640
     {"mm nt", {1, 1536, 4096, 3706}, false},  // 0.968
     {"mm nt", {1, 2880, 1024, 1984}, false},  // 0.842
@@ -507,7 +531,6 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm nt", {1, 3072, 8192, 5343}, false},  // 0.963
     {"mm nt", {1, 3840, 320, 388}, false},  // 0.914
     {"mm nt", {1, 3840, 1280, 2}, false},  // 0.859
-    {"mm nt", {1, 4304, 288, 12606}, false},  // 0.768
     {"mm nt", {1, 4304, 1152, 7}, false},  // 0.873
     {"mm nt", {1, 4304, 1152, 3635}, false},  // 0.921
     {"mm nt", {1, 6144, 768, 400}, false},  // 0.935
@@ -515,19 +538,12 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm nt", {1, 9216, 3072, 8192}, false},  // 0.969
     {"mm nt", {1, 10240, 8192, 1113}, false},  // 0.909
     {"mm nt", {1, 57344, 8192, 62}, false},  // 0.942
-    {"mm tn", {1, 1, 28672, 4096}, false},  // 0.963
-    {"mm tn", {1, 1, 57344, 8192}, false},  // 0.959
-    {"mm tn", {1, 16, 8192, 8192}, false},  // 0.968
-    {"mm tn", {1, 16, 28672, 4096}, false},  // 0.968
-    {"mm tn", {1, 64, 10240, 8192}, false},  // 0.968
-    {"mm tn", {1, 81, 1536, 8192}, false},  // 0.920
-    {"mm tn", {1, 82, 7168, 8192}, false},  // 0.922
-    {"mm tn", {1, 128, 1152, 4304}, false},  // 0.918
-    {"mm tn", {1, 128, 8192, 8192}, false},  // 0.966
+    {"mm tn", {1, 64, 10240, 8192}, false},  // 0.961
+    {"mm tn", {1, 98, 7168, 2048}, false},  // 0.967
+    {"mm tn", {1, 128, 8192, 8192}, false},  // 0.969
     {"mm tn", {1, 165, 4096, 28672}, false},  // 0.957
     {"mm tn", {1, 214, 1792, 18432}, false},  // 0.938
-    {"mm tn", {1, 256, 2112, 7168}, false},  // 0.961
-    {"mm tn", {1, 256, 3072, 3072}, false},  // 0.962
+    {"mm tn", {1, 245, 32768, 5120}, false},  // 0.965
     {"mm tn", {1, 256, 7168, 16384}, false},  // 0.965
     {"mm tn", {1, 256, 57344, 8192}, false},  // 0.970
     {"mm tn", {1, 328, 8192, 2048}, false},  // 0.914
@@ -535,32 +551,44 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm tn", {1, 505, 3072, 4096}, false},  // 0.934
     {"mm tn", {1, 512, 2112, 7168}, false},  // 0.962
     {"mm tn", {1, 512, 7168, 2048}, false},  // 0.914
-    {"mm tn", {1, 1024, 768, 3072}, false},  // 0.925
+    {"mm tn", {1, 1024, 1440, 4096}, false},  // 0.949
     {"mm tn", {1, 1136, 128256, 4096}, false},  // 0.928
     {"mm tn", {1, 1413, 6144, 4096}, false},  // 0.959
+    {"mm tn", {1, 2174, 201088, 2880}, true},  // 1.022
+    {"mm tn", {1, 2453, 5120, 8192}, true},  // 1.025
     {"mm tn", {1, 2496, 24576, 384}, true},  // 1.135
     {"mm tn", {1, 2510, 3072, 2048}, true},  // 1.020
-    {"mm tn", {1, 3229, 512, 7168}, true},  // 1.088
+    {"mm tn", {1, 2784, 7168, 4096}, true},  // 1.043
+    {"mm tn", {1, 2789, 768, 3072}, true},  // 1.023
+    {"mm tn", {1, 2958, 24576, 384}, true},  // 1.259
     {"mm tn", {1, 3635, 4304, 1152}, true},  // 1.024
+    {"mm tn", {1, 4016, 10240, 1024}, true},  // 1.147
     {"mm tn", {1, 4096, 6144, 4096}, true},  // 1.021
     {"mm tn", {1, 4096, 24576, 1536}, true},  // 1.075
-    {"mm tn", {1, 4096, 28672, 4096}, true},  // 1.032
-    {"mm tn", {1, 4096, 57344, 8192}, true},  // 1.030
-    {"mm tn", {1, 4144, 32768, 512}, true},  // 1.288
-    {"mm tn", {1, 4436, 201088, 2880}, true},  // 1.048
-    {"mm tn", {1, 7616, 1280, 5120}, true},  // 1.061
+    {"mm tn", {1, 4096, 28672, 4096}, true},  // 1.030
+    {"mm tn", {1, 4096, 57344, 8192}, true},  // 1.027
+    {"mm tn", {1, 5095, 1920, 1280}, true},  // 1.098
+    {"mm tn", {1, 5544, 3072, 3072}, true},  // 1.065
+    {"mm tn", {1, 6000, 32064, 768}, true},  // 1.199
+    {"mm tn", {1, 6026, 24576, 768}, true},  // 1.182
+    {"mm tn", {1, 6483, 128256, 4096}, true},  // 1.032
+    {"mm tn", {1, 7396, 50272, 2880}, true},  // 1.033
+    {"mm tn", {1, 7811, 201088, 2880}, true},  // 1.083
     {"mm tn", {1, 8192, 768, 3072}, true},  // 1.049
-    {"mm tn", {1, 8192, 6144, 4096}, true},  // 1.041
+    {"mm tn", {1, 8192, 768, 4096}, true},  // 1.052
+    {"mm tn", {1, 8192, 6144, 4096}, true},  // 1.042
     {"mm tn", {1, 8192, 7168, 2048}, true},  // 1.040
     {"mm tn", {1, 8192, 9216, 3072}, true},  // 1.043
-    {"mm tn", {1, 8192, 10240, 8192}, true},  // 1.040
+    {"mm tn", {1, 8192, 10240, 8192}, true},  // 1.042
     {"mm tn", {1, 8192, 24576, 1536}, true},  // 1.051
     {"mm tn", {1, 8192, 57344, 8192}, true},  // 1.023
+    {"mm tn", {1, 9479, 4304, 1152}, true},  // 1.194
     {"mm tn", {1, 9508, 896, 16384}, true},  // 1.093
     {"mm tn", {1, 10594, 5120, 3072}, true},  // 1.026
     {"mm tn", {1, 11111, 32768, 512}, true},  // 1.123
-    {"mm tn", {1, 12196, 32064, 1536}, true},  // 1.083
-    {"mm tn", {1, 12606, 4304, 288}, true},  // 1.141
+    {"mm tn", {1, 14361, 128256, 2048}, true},  // 1.078
+    {"mm tn", {1, 14754, 2048, 256}, true},  // 1.141
+    {"mm tn", {1, 15095, 2048, 512}, true},  // 1.290
     {"mm tn", {1, 15469, 3072, 1536}, true},  // 1.078
     {"mm tn", {1, 16169, 5120, 1280}, true},  // 1.039
     {"mm tt", {1, 1, 448, 4608}, true},  // 1.507
@@ -568,45 +596,55 @@ constexpr MeasuredProblem kMeasuredProblems[] = {
     {"mm tt", {1, 1, 1152, 1152}, true},  // 1.330
     {"mm tt", {1, 1, 2048, 3072}, true},  // 1.471
     {"mm tt", {1, 1, 6144, 24576}, true},  // 1.020
-    {"mm tt", {1, 2, 8192, 10240}, false},  // 0.963
     {"mm tt", {1, 3, 512, 32768}, false},  // 0.918
-    {"mm tt", {1, 4, 6144, 24576}, false},  // 0.926
-    {"mm tt", {1, 4, 16384, 7168}, false},  // 0.939
-    {"mm tt", {1, 4, 18432, 7168}, false},  // 0.904
-    {"mm tt", {1, 8, 2880, 100544}, false},  // 0.962
-    {"mm tt", {1, 8, 16384, 7168}, false},  // 0.938
-    {"mm tt", {1, 10, 4608, 7168}, false},  // 0.939
+    {"mm tt", {1, 9, 6144, 12288}, false},  // 0.958
+    {"mm tt", {1, 10, 1792, 36864}, false},  // 0.964
     {"mm tt", {1, 16, 16384, 5120}, false},  // 0.967
-    {"mm tt", {1, 17, 6144, 24576}, false},  // 0.941
-    {"mm tt", {1, 23, 7168, 4608}, false},  // 0.956
-    {"mm tt", {1, 32, 14336, 4096}, false},  // 0.936
-    {"mm tt", {1, 32, 28672, 8192}, false},  // 0.935
-    {"mm tt", {1, 73, 6144, 12288}, false},  // 0.950
-    {"mm tt", {1, 78, 6144, 24576}, false},  // 0.954
-    {"mm tt", {1, 134, 3072, 5120}, false},  // 0.948
-    {"mm tt", {1, 214, 18432, 1792}, false},  // 0.924
-    {"mm tt", {1, 243, 512, 6144}, false},  // 0.938
-    {"mm tt", {1, 272, 16384, 7168}, false},  // 0.891
-    {"mm tt", {1, 328, 2048, 8192}, false},  // 0.850
-    {"mm tt", {1, 427, 1280, 3840}, false},  // 0.830
+    {"mm tt", {1, 102, 4096, 128256}, false},  // 0.969
+    {"mm tt", {1, 136, 4096, 14336}, true},  // 1.079
+    {"mm tt", {1, 160, 320, 5120}, true},  // 1.279
+    {"mm tt", {1, 169, 512, 3072}, true},  // 1.166
+    {"mm tt", {1, 182, 2048, 3072}, true},  // 1.128
+    {"mm tt", {1, 206, 768, 2304}, true},  // 1.426
+    {"mm tt", {1, 208, 768, 2304}, true},  // 1.462
+    {"mm tt", {1, 240, 1792, 4608}, true},  // 1.029
+    {"mm tt", {1, 248, 4096, 768}, true},  // 1.088
+    {"mm tt", {1, 252, 768, 32064}, true},  // 1.031
+    {"mm tt", {1, 256, 512, 1000}, true},  // 1.275
+    {"mm tt", {1, 256, 3072, 3072}, true},  // 1.055
+    {"mm tt", {1, 256, 4096, 4096}, true},  // 1.027
+    {"mm tt", {1, 315, 8192, 384}, true},  // 1.063
+    {"mm tt", {1, 352, 768, 576}, true},  // 1.179
+    {"mm tt", {1, 352, 3072, 9216}, true},  // 1.426
+    {"mm tt", {1, 358, 3584, 8192}, true},  // 1.139
+    {"mm tt", {1, 388, 320, 3840}, true},  // 1.142
+    {"mm tt", {1, 400, 768, 288}, true},  // 1.210
+    {"mm tt", {1, 400, 768, 6144}, true},  // 1.307
+    {"mm tt", {1, 410, 768, 1152}, true},  // 1.224
+    {"mm tt", {1, 448, 384, 9216}, true},  // 1.057
+    {"mm tt", {1, 448, 512, 32768}, true},  // 1.165
+    {"mm tt", {1, 483, 2048, 768}, true},  // 1.121
+    {"mm tt", {1, 512, 2048, 768}, true},  // 1.169
+    {"mm tt", {1, 609, 1024, 10240}, true},  // 1.025
     {"mm tt", {1, 940, 7168, 4608}, true},  // 1.038
     {"mm tt", {1, 1024, 256, 2048}, true},  // 1.140
-    {"mm tt", {1, 1024, 3072, 768}, true},  // 1.120
+    {"mm tt", {1, 1024, 2048, 2880}, true},  // 1.047
     {"mm tt", {1, 1984, 1024, 2880}, true},  // 1.028
+    {"mm tt", {1, 2219, 3072, 3072}, true},  // 1.021
     {"mm tt", {1, 2256, 8192, 1024}, true},  // 1.102
-    {"mm tt", {1, 3229, 7168, 512}, true},  // 1.268
-    {"mm tt", {1, 4044, 8192, 384}, true},  // 1.245
-    {"mm tt", {1, 4144, 512, 32768}, true},  // 1.064
+    {"mm tt", {1, 2453, 8192, 5120}, true},  // 1.036
+    {"mm tt", {1, 2789, 3072, 768}, true},  // 1.114
+    {"mm tt", {1, 4096, 8192, 3072}, true},  // 1.029
     {"mm tt", {1, 4840, 768, 1152}, true},  // 1.020
-    {"mm tt", {1, 5898, 24576, 3072}, true},  // 1.049
     {"mm tt", {1, 6102, 3072, 384}, true},  // 1.201
-    {"mm tt", {1, 7616, 5120, 1280}, true},  // 1.213
-    {"mm tt", {1, 8175, 4304, 1152}, true},  // 1.090
+    {"mm tt", {1, 7811, 2880, 201088}, true},  // 1.022
     {"mm tt", {1, 8192, 3072, 768}, true},  // 1.155
-    {"mm tt", {1, 8463, 1280, 480}, true},  // 1.054
+    {"mm tt", {1, 8192, 4096, 768}, true},  // 1.171
+    {"mm tt", {1, 8192, 4304, 1152}, true},  // 1.144
     {"mm tt", {1, 9508, 16384, 896}, true},  // 1.089
     {"mm tt", {1, 10891, 4304, 1152}, true},  // 1.038
-    {"mm tt", {1, 13919, 18432, 1792}, true},  // 1.086
+    {"mm tt", {1, 12886, 4304, 1152}, true},  // 1.161
+    {"mm tt", {1, 15095, 512, 2048}, true},  // 1.026
     {"mm tt", {1, 15469, 1536, 3072}, true},  // 1.046
 };
 

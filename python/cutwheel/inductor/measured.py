@@ -10,46 +10,46 @@ MAJOR = 9
 
 # Kind and number of rows, at most; 0: any number.
 GEMMS = {
-    ("activation", 0): True,  # 65 problems, mean 1.060, a fifth up to 0.990
-    ("activation", 2048): True,  # 32 problems, mean 1.090, a fifth up to 1.018
-    ("activation", 512): True,  # 42 problems, mean 1.066, a fifth up to 0.982
-    ("activation", 64): True,  # 31 problems, mean 1.115, a fifth up to 1.006
-    ("activation, goes on", 0): False,  # 65 problems, mean 0.971, a fifth up to 0.938
-    ("activation, goes on", 2048): False,  # 32 problems, mean 0.992, a fifth up to 0.959
-    ("activation, goes on", 512): False,  # 42 problems, mean 0.978, a fifth up to 0.930
-    ("activation, goes on", 64): True,  # 31 problems, mean 1.110, a fifth up to 1.000
-    ("activation, shared", 0): False,  # 65 problems, mean 1.017, a fifth up to 0.966
-    ("activation, shared", 2048): True,  # 32 problems, mean 1.042, a fifth up to 0.992
-    ("activation, shared", 512): False,  # 42 problems, mean 1.023, a fifth up to 0.961
-    ("activation, shared", 64): True,  # 31 problems, mean 1.113, a fifth up to 1.004
-    ("bias", 0): True,  # 78 problems, mean 1.032, a fifth up to 0.999
-    ("bias", 2048): True,  # 49 problems, mean 1.053, a fifth up to 1.007
-    ("bias", 512): True,  # 108 problems, mean 1.049, a fifth up to 1.002
-    ("bias", 64): True,  # 131 problems, mean 1.120, a fifth up to 1.030
-    ("gated", 0): True,  # 65 problems, mean 1.119, a fifth up to 1.028
-    ("gated", 2048): True,  # 32 problems, mean 1.181, a fifth up to 1.033
-    ("gated", 512): True,  # 42 problems, mean 1.237, a fifth up to 1.093
-    ("gated", 64): True,  # 31 problems, mean 1.324, a fifth up to 1.065
-    ("gated, goes on", 0): True,  # 65 problems, mean 1.070, a fifth up to 1.006
-    ("gated, goes on", 2048): True,  # 32 problems, mean 1.127, a fifth up to 1.014
-    ("gated, goes on", 512): True,  # 42 problems, mean 1.185, a fifth up to 1.070
-    ("gated, goes on", 64): True,  # 31 problems, mean 1.321, a fifth up to 1.063
-    ("gated, shared", 0): True,  # 65 problems, mean 1.095, a fifth up to 1.017
-    ("gated, shared", 2048): True,  # 32 problems, mean 1.154, a fifth up to 1.023
-    ("gated, shared", 512): True,  # 42 problems, mean 1.211, a fifth up to 1.083
-    ("gated, shared", 64): True,  # 31 problems, mean 1.323, a fifth up to 1.063
-    ("residual", 0): True,  # 65 problems, mean 1.086, a fifth up to 0.998
-    ("residual", 2048): True,  # 32 problems, mean 1.100, a fifth up to 1.020
-    ("residual", 512): True,  # 42 problems, mean 1.081, a fifth up to 1.015
-    ("residual", 64): True,  # 31 problems, mean 1.097, a fifth up to 1.024
-    ("residual, goes on", 0): False,  # 65 problems, mean 1.000, a fifth up to 0.957
-    ("residual, goes on", 2048): False,  # 32 problems, mean 1.006, a fifth up to 0.985
-    ("residual, goes on", 512): False,  # 42 problems, mean 0.996, a fifth up to 0.955
-    ("residual, goes on", 64): True,  # 31 problems, mean 1.092, a fifth up to 1.016
-    ("residual, shared", 0): True,  # 65 problems, mean 1.044, a fifth up to 0.981
-    ("residual, shared", 2048): True,  # 32 problems, mean 1.054, a fifth up to 1.004
-    ("residual, shared", 512): True,  # 42 problems, mean 1.039, a fifth up to 0.985
-    ("residual, shared", 64): True,  # 31 problems, mean 1.095, a fifth up to 1.020
+    ("activation", 0): True,  # 66 problems, mean 1.065, a fifth up to 0.992
+    ("activation", 2048): True,  # 32 problems, mean 1.082, a fifth up to 1.015
+    ("activation", 512): True,  # 42 problems, mean 1.072, a fifth up to 0.993
+    ("activation", 64): True,  # 32 problems, mean 1.110, a fifth up to 1.006
+    ("activation, goes on", 0): False,  # 66 problems, mean 0.975, a fifth up to 0.943
+    ("activation, goes on", 2048): False,  # 32 problems, mean 0.984, a fifth up to 0.962
+    ("activation, goes on", 512): False,  # 42 problems, mean 0.983, a fifth up to 0.954
+    ("activation, goes on", 64): True,  # 32 problems, mean 1.104, a fifth up to 1.000
+    ("activation, shared", 0): True,  # 66 problems, mean 1.021, a fifth up to 0.971
+    ("activation, shared", 2048): True,  # 32 problems, mean 1.034, a fifth up to 0.984
+    ("activation, shared", 512): True,  # 42 problems, mean 1.028, a fifth up to 0.981
+    ("activation, shared", 64): True,  # 32 problems, mean 1.107, a fifth up to 1.004
+    ("bias", 0): True,  # 84 problems, mean 1.032, a fifth up to 1.000
+    ("bias", 2048): True,  # 39 problems, mean 1.051, a fifth up to 1.006
+    ("bias", 512): True,  # 110 problems, mean 1.047, a fifth up to 1.002
+    ("bias", 64): True,  # 133 problems, mean 1.151, a fifth up to 1.030
+    ("gated", 0): True,  # 66 problems, mean 1.128, a fifth up to 1.035
+    ("gated", 2048): True,  # 32 problems, mean 1.186, a fifth up to 1.051
+    ("gated", 512): True,  # 42 problems, mean 1.248, a fifth up to 1.098
+    ("gated", 64): True,  # 32 problems, mean 1.300, a fifth up to 1.063
+    ("gated, goes on", 0): True,  # 66 problems, mean 1.080, a fifth up to 1.013
+    ("gated, goes on", 2048): True,  # 32 problems, mean 1.131, a fifth up to 1.037
+    ("gated, goes on", 512): True,  # 42 problems, mean 1.195, a fifth up to 1.070
+    ("gated, goes on", 64): True,  # 32 problems, mean 1.296, a fifth up to 1.061
+    ("gated, shared", 0): True,  # 66 problems, mean 1.104, a fifth up to 1.021
+    ("gated, shared", 2048): True,  # 32 problems, mean 1.158, a fifth up to 1.045
+    ("gated, shared", 512): True,  # 42 problems, mean 1.222, a fifth up to 1.091
+    ("gated, shared", 64): True,  # 32 problems, mean 1.298, a fifth up to 1.063
+    ("residual", 0): True,  # 66 problems, mean 1.092, a fifth up to 1.004
+    ("residual", 2048): True,  # 32 problems, mean 1.102, a fifth up to 1.020
+    ("residual", 512): True,  # 42 problems, mean 1.080, a fifth up to 1.004
+    ("residual", 64): True,  # 32 problems, mean 1.088, a fifth up to 1.009
+    ("residual, goes on", 0): False,  # 66 problems, mean 1.005, a fifth up to 0.965
+    ("residual, goes on", 2048): False,  # 32 problems, mean 1.008, a fifth up to 0.986
+    ("residual, goes on", 512): False,  # 42 problems, mean 0.996, a fifth up to 0.940
+    ("residual, goes on", 64): True,  # 32 problems, mean 1.083, a fifth up to 1.005
+    ("residual, shared", 0): True,  # 66 problems, mean 1.049, a fifth up to 0.984
+    ("residual, shared", 2048): True,  # 32 problems, mean 1.056, a fifth up to 1.005
+    ("residual, shared", 512): True,  # 42 problems, mean 1.038, a fifth up to 0.984
+    ("residual, shared", 64): True,  # 32 problems, mean 1.086, a fifth up to 1.008
     ("rowwise", 0): False,  # 96 problems, mean 1.022, a fifth up to 0.965
     ("rowwise", 2048): True,  # 52 problems, mean 1.158, a fifth up to 1.007
     ("rowwise", 512): True,  # 123 problems, mean 1.297, a fifth up to 1.044
@@ -70,43 +70,43 @@ GEMMS = {
 
 # Kind, filter, and whether it is strided.
 CONVOLUTIONS = {
-    ("convolution", "1x1", False): True,  # 58 problems, mean 1.302, a fifth up to 1.122
-    ("convolution", "1x1", True): True,  # 7 problems, mean 1.695, a fifth up to 1.552
-    ("convolution", "3x3", False): True,  # 120 problems, mean 1.355, a fifth up to 1.081
-    ("convolution", "3x3", True): True,  # 25 problems, mean 1.244, a fifth up to 1.011
-    ("convolution", "other", False): True,  # 5 problems, mean 1.825, a fifth up to 1.733
-    ("convolution", "other", True): True,  # 26 problems, mean 3.218, a fifth up to 1.714
-    ("convolution, goes on", "1x1", False): False,  # 58 problems, mean 0.979, a fifth up to 0.874
-    ("convolution, goes on", "1x1", True): True,  # 7 problems, mean 1.349, a fifth up to 1.139
-    ("convolution, goes on", "3x3", False): True,  # 120 problems, mean 1.209, a fifth up to 0.989
-    ("convolution, goes on", "3x3", True): False,  # 25 problems, mean 1.095, a fifth up to 0.924
-    ("convolution, goes on", "other", False): True,  # 5 problems, mean 1.684, a fifth up to 1.591
-    ("convolution, goes on", "other", True): True,  # 26 problems, mean 2.962, a fifth up to 1.426
-    ("convolution, shared", "1x1", False): True,  # 58 problems, mean 1.145, a fifth up to 1.055
-    ("convolution, shared", "1x1", True): True,  # 7 problems, mean 1.523, a fifth up to 1.352
-    ("convolution, shared", "3x3", False): True,  # 120 problems, mean 1.284, a fifth up to 1.038
-    ("convolution, shared", "3x3", True): False,  # 25 problems, mean 1.170, a fifth up to 0.967
-    ("convolution, shared", "other", False): True,  # 5 problems, mean 1.754, a fifth up to 1.662
-    ("convolution, shared", "other", True): True,  # 26 problems, mean 3.092, a fifth up to 1.570
-    ("dgrad", "1x1", False): True,  # 58 problems, mean 1.226, a fifth up to 1.062
-    ("dgrad", "1x1", True): True,  # 7 problems, mean 1.471, a fifth up to 1.193
-    ("dgrad", "3x3", False): True,  # 120 problems, mean 1.170, a fifth up to 0.987
-    ("dgrad", "3x3", True): True,  # 25 problems, mean 1.387, a fifth up to 1.100
+    ("convolution", "1x1", False): True,  # 54 problems, mean 1.351, a fifth up to 1.152
+    ("convolution", "1x1", True): True,  # 6 problems, mean 1.707, a fifth up to 1.576
+    ("convolution", "3x3", False): True,  # 120 problems, mean 1.357, a fifth up to 1.088
+    ("convolution", "3x3", True): True,  # 30 problems, mean 1.293, a fifth up to 1.112
+    ("convolution", "other", False): True,  # 5 problems, mean 1.729, a fifth up to 1.600
+    ("convolution", "other", True): True,  # 26 problems, mean 3.032, a fifth up to 1.692
+    ("convolution, goes on", "1x1", False): False,  # 54 problems, mean 0.980, a fifth up to 0.875
+    ("convolution, goes on", "1x1", True): True,  # 6 problems, mean 1.284, a fifth up to 1.088
+    ("convolution, goes on", "3x3", False): True,  # 120 problems, mean 1.219, a fifth up to 0.989
+    ("convolution, goes on", "3x3", True): False,  # 30 problems, mean 1.154, a fifth up to 0.950
+    ("convolution, goes on", "other", False): True,  # 5 problems, mean 1.615, a fifth up to 1.562
+    ("convolution, goes on", "other", True): True,  # 26 problems, mean 2.762, a fifth up to 1.426
+    ("convolution, shared", "1x1", False): True,  # 54 problems, mean 1.170, a fifth up to 1.055
+    ("convolution, shared", "1x1", True): True,  # 6 problems, mean 1.497, a fifth up to 1.320
+    ("convolution, shared", "3x3", False): True,  # 120 problems, mean 1.290, a fifth up to 1.047
+    ("convolution, shared", "3x3", True): True,  # 30 problems, mean 1.224, a fifth up to 1.061
+    ("convolution, shared", "other", False): True,  # 5 problems, mean 1.673, a fifth up to 1.581
+    ("convolution, shared", "other", True): True,  # 26 problems, mean 2.898, a fifth up to 1.570
+    ("dgrad", "1x1", False): True,  # 54 problems, mean 1.179, a fifth up to 1.009
+    ("dgrad", "1x1", True): True,  # 6 problems, mean 1.421, a fifth up to 1.228
+    ("dgrad", "3x3", False): True,  # 120 problems, mean 1.163, a fifth up to 0.986
+    ("dgrad", "3x3", True): True,  # 30 problems, mean 1.439, a fifth up to 1.111
     ("dgrad", "3x3x3", False): True,  # 10 problems, mean 1.044, a fifth up to 1.007
-    ("dgrad", "other", False): True,  # 5 problems, mean 1.465, a fifth up to 1.559
-    ("dgrad", "other", True): True,  # 26 problems, mean 3.495, a fifth up to 2.061
-    ("fprop", "1x1", False): True,  # 58 problems, mean 1.187, a fifth up to 1.008
-    ("fprop", "1x1", True): True,  # 7 problems, mean 1.554, a fifth up to 1.408
-    ("fprop", "3x3", False): True,  # 120 problems, mean 1.258, a fifth up to 1.011
-    ("fprop", "3x3", True): False,  # 25 problems, mean 1.189, a fifth up to 0.915
+    ("dgrad", "other", False): True,  # 5 problems, mean 1.335, a fifth up to 1.098
+    ("dgrad", "other", True): True,  # 26 problems, mean 2.932, a fifth up to 1.568
+    ("fprop", "1x1", False): True,  # 54 problems, mean 1.214, a fifth up to 1.008
+    ("fprop", "1x1", True): True,  # 6 problems, mean 1.434, a fifth up to 1.398
+    ("fprop", "3x3", False): True,  # 120 problems, mean 1.276, a fifth up to 1.004
+    ("fprop", "3x3", True): True,  # 30 problems, mean 1.256, a fifth up to 0.981
     ("fprop", "3x3x3", False): True,  # 10 problems, mean 1.076, a fifth up to 0.985
-    ("fprop", "other", False): True,  # 5 problems, mean 1.678, a fifth up to 1.579
-    ("fprop", "other", True): True,  # 26 problems, mean 3.358, a fifth up to 1.695
-    ("wgrad", "1x1", False): True,  # 57 problems, mean 1.137, a fifth up to 1.006
-    ("wgrad", "1x1", True): True,  # 7 problems, mean 1.370, a fifth up to 1.225
-    ("wgrad", "3x3", False): True,  # 120 problems, mean 1.227, a fifth up to 1.025
-    ("wgrad", "3x3", True): True,  # 25 problems, mean 1.295, a fifth up to 1.110
+    ("fprop", "other", False): True,  # 5 problems, mean 1.630, a fifth up to 1.579
+    ("fprop", "other", True): True,  # 26 problems, mean 3.166, a fifth up to 1.695
+    ("wgrad", "1x1", False): False,  # 53 problems, mean 1.116, a fifth up to 0.958
+    ("wgrad", "1x1", True): True,  # 6 problems, mean 1.358, a fifth up to 1.127
+    ("wgrad", "3x3", False): True,  # 120 problems, mean 1.223, a fifth up to 1.042
+    ("wgrad", "3x3", True): True,  # 30 problems, mean 1.250, a fifth up to 1.034
     ("wgrad", "3x3x3", False): False,  # 10 problems, mean 1.001, a fifth up to 0.922
-    ("wgrad", "other", False): True,  # 5 problems, mean 1.382, a fifth up to 1.337
-    ("wgrad", "other", True): True,  # 26 problems, mean 2.151, a fifth up to 1.484
+    ("wgrad", "other", False): True,  # 5 problems, mean 1.357, a fifth up to 1.309
+    ("wgrad", "other", True): True,  # 26 problems, mean 1.920, a fifth up to 1.427
 }
