@@ -1,7 +1,7 @@
 // Dense GEMM by the persistent kernel. It has no tile of C, so that tiles may have any width that wgmma has and a problem's
-// fill whole waves. Clusters share K, or load their columns by multicast: that gains where rows begin within lines of L2.
-// Where they begin on lines, tiles whose threadblocks shared an operand took 0 to 39 % longer on an H100 (14 problems, M 96
-// to 6144).
+// fill whole waves. Clusters share K, or load operands for each other by multicast: that gains where two warpgroups take
+// whole tiles in turns (H200: native_kernels/multicast/h200_in_turns.json), and where rows begin within lines of L2. Where
+// they begin on lines, tiles that two warpgroups share took 0 to 39 % longer so on an H100 (14 problems, M 96 to 6144).
 #pragma once
 
 #include "sm90/native/kernel.cuh"
