@@ -116,6 +116,10 @@ def one_error(entry: Table, **values: Any) -> str:
             "tile 128x192; the registers of a warpgroup hold 128 rows of at most 176 columns",
         ),
         (
+            {"schedule": "pingpong", "tile": [256, 64, 64]},
+            "tile M = 256 with schedule pingpong; a warpgroup takes whole tiles: 64, 128 or 192",
+        ),
+        (
             {"schedule": "pingpong", "tile": [128, 128, 64], "cluster": [1, 1, 2]},
             "cluster 1x1x2 with schedule pingpong; leave one of the two out",
         ),

@@ -62,6 +62,10 @@ MIXED = dtypes("e4m3", "bf16", b="e5m2")
             "scales 1x128_1x128 with fast_accum or other operands than fp8; they are applied when",
         ),
         (
+            {"scales": ["1x128_128x128"], "tile": [128, 128, 128], "cluster": [1, 2, 1]},
+            "scales 1x128_128x128 with cluster 1x2x1; leave one of the two out",
+        ),
+        (
             {"scales": ["1x128_128x128"], "tile": [128, 192, 128]},
             "tile N = 192 is multiplied 96 columns at a time, which must divide the 128 columns",
         ),

@@ -81,6 +81,11 @@ def wide_kind_of(kernel: Mapping[str, Any]) -> str:
     return "wide" if layout[1] == "n" else f"wide_{layout[:2]}t"
 
 
+def has_multicast_figures(kernel: Mapping[str, Any]) -> bool:
+    """Whether a tile whose threadblocks share operands has figures of its own."""
+    return bool(kernel["swap_ab"]) or kernel["schedule"] == "pingpong"
+
+
 def key_of(kernel: Mapping[str, Any], step: int = 1) -> Key:
     """The row of figures that a kernel has in common with others.
 
@@ -106,8 +111,7 @@ def key_of(kernel: Mapping[str, Any], step: int = 1) -> Key:
         kind = f"grouped_{kernel['grouping']}"
     native = kernel["family"] in ("sm90_persistent", "sm90_unaligned", GROUPED)
     columns, rows, splits = kernel["cluster"]
-    is_turned = kernel["schedule"] == "pingpong" or kernel["swap_ab"]
-    if kernel["family"] != "sm90_persistent" or not is_turned:
+    if kernel["family"] != "sm90_persistent" or not has_multicast_figures(kernel):
         columns = rows = 1  # those of the tile without multicast
     rest = kernel["schedule"], kernel["swap_ab"], splits, columns, rows
     return kind, m, n, k * size, native, *rest
@@ -377,8 +381,7 @@ def terms_of(
         later += LATER_SUMS
     slots = slots_of(kernel, sm_count)
     slower = SHARED_K if native and of_cluster > 1 and kernel["op"] == "gemm" else 1.0
-    is_turned = kernel["swap_ab"] or kernel["schedule"] == "pingpong"
-    if native and cluster_m > 1 and not is_turned and not (of_a or of_b):
+    if native and cluster_m > 1 and not has_multicast_figures(kernel) and not (of_a or of_b):
         slower = NEEDLESS_MULTICAST
     slower *= few_steps(kernel, request)
     rows_of_m = tile_n if swap else tile_m

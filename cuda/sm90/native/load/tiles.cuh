@@ -20,8 +20,8 @@ struct Sm90TileOperand {
   static constexpr int kSwizzleBytes = kIsK && k * sizeof(E) == 64 ? 64 : 128;
   static constexpr int kSwizzled = kSwizzleBytes / static_cast<int>(sizeof(E));  // elements
   static constexpr int kBoxes = ((kIsK ? k : extent) + kSwizzled - 1) / kSwizzled;
-  // Of the last box of a tile, where a tile is no whole number of them: 160 rows are 64, 64 and 32. TMA brings no more of
-  // them: loaded whole, such boxes leave 128x160 no faster than 128x192, for gradients of weights on an H100.
+  // Rows of a tile's last box, where the tile is no whole number of boxes: 160 rows are 64, 64 and 32. TMA brings no more,
+  // since loaded whole such boxes leave 128x160 no faster than 128x192, for gradients of weights on an H100.
   static constexpr int kLastRows = kIsK ? 0 : extent % kSwizzled;
   static constexpr int kTailStep = 16 / static_cast<int>(sizeof(E));  // elements: TMA moves 16 bytes
   static constexpr int kBoxElements = kSwizzled * (kIsK ? extent : k);
@@ -354,7 +354,7 @@ struct Sm90SharingLoader {
   }
   CUTLASS_DEVICE std::uint32_t bytes() const { return static_cast<std::uint32_t>(part_a.bytes + part_b.bytes); }
 
-  // Of the operand that no other threadblock loads.
+  // Fetches into L2 the first k-tile of the operand that this threadblock loads for itself alone.
   CUTLASS_DEVICE void prefetch(Sm90WorkTile const& work) const {
     if constexpr (beside == 1) {
       if (part_a.bytes > 0) OperandA::prefetch(p.a, p.a_tail, work.m, work.k, work.a_batch, part_a);
@@ -383,7 +383,7 @@ struct Sm90SharingLoader {
   }
 
  private:
-  // Of the threadblocks beside the first.
+  // The threadblocks that lie beside the first, a bit each.
   static constexpr int row_mask() {
     int mask = 0;
     for (int i = 0; i < beside; ++i) mask |= 1 << i * below;
